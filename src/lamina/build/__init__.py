@@ -1,0 +1,21 @@
+"""From descriptions to modules and example inputs: networks, the zoo, data, tracing, dense algorithms."""
+
+from lamina.build.implementation import dense
+from lamina.build.network import DTYPES, SpecModule, build_layer, to_precision
+from lamina.build.target import Target, from_external, from_network, from_zoo
+from lamina.build.trace import Call, Trace, trace
+
+__all__ = [
+    "DTYPES",
+    "Call",
+    "SpecModule",
+    "Target",
+    "Trace",
+    "build_layer",
+    "dense",
+    "from_external",
+    "from_network",
+    "from_zoo",
+    "to_precision",
+    "trace",
+]

@@ -1,0 +1,32 @@
+"""Dense layers by another algorithm: ``dense:winograd`` instead of the library's own choice."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from lamina.build.convolution import ALGORITHMS, PhaseAlgorithms
+from lamina.build.modules import AlgorithmConvolution, geometry
+from lamina.errors import UnsupportedError, UsageError, nearest
+from lamina.spec import Method, ResolvedLayer
+
+
+def dense(method: Method, layer: ResolvedLayer, module: nn.Module) -> nn.Module:
+    """``module`` computed by the method's algorithm, on the same weights.
+
+    Raises:
+        UsageError: no such algorithm.
+        UnsupportedError: the layer is no convolution, or one the algorithm cannot do.
+    """
+    name = method.algorithm or "direct"
+    if name not in ALGORITHMS:
+        raise UsageError(f"{method}: unknown algorithm: {nearest(name, ALGORITHMS)}")
+    if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.ConvTranspose1d | nn.ConvTranspose2d):
+        raise UnsupportedError(f"{method} is for convolutions, this is {layer.layer.kind}")
+    try:
+        window = geometry(module)
+    except ValueError as error:
+        raise UnsupportedError(f"{method}: {error}") from error
+    refusal = ALGORITHMS[name].refusal(window, tuple(module.weight.shape))
+    if refusal:
+        raise UnsupportedError(f"{method}: {refusal}")
+    return AlgorithmConvolution(module, PhaseAlgorithms(name, name, name))

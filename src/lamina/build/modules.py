@@ -1,0 +1,187 @@
+"""Modules for what ``torch.nn`` has no class for, or not with the settings a workload file can ask."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lamina.build.convolution import Geometry, PhaseAlgorithms, convolve
+from lamina.spec import layers as spec
+
+
+class AlgorithmConvolution(nn.Module):
+    """A convolution whose three phases each use a chosen algorithm; weights are those of ``dense``."""
+
+    def __init__(self, dense: nn.modules.conv._ConvNd, algorithms: PhaseAlgorithms, flip: bool = False):
+        super().__init__()
+        self.weight, self.bias = dense.weight, dense.bias
+        self.algorithms, self.flip = algorithms, flip
+        self.geometry = geometry(dense)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.weight.flip(tuple(range(2, self.weight.dim()))) if self.flip else self.weight
+        y = convolve(x, weight, self.geometry, self.algorithms)
+        return y if self.bias is None else y + self.bias.view(1, -1, *[1] * (y.dim() - 2))
+
+    def reference(self) -> nn.Module:
+        """The same convolution by the library."""
+        plain = copy.copy(self)
+        plain.algorithms = PhaseAlgorithms()
+        return plain
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.weight.shape)}, {self.geometry}, {self.algorithms}"
+
+
+def geometry(convolution: nn.modules.conv._ConvNd) -> Geometry:
+    """How a ``torch.nn`` convolution moves its window."""
+    if convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
+        raise ValueError(f"padding {convolution.padding!r} ({convolution.padding_mode}) has no window geometry")
+    return Geometry(
+        stride=convolution.stride,
+        padding=convolution.padding,
+        dilation=convolution.dilation,
+        groups=convolution.groups,
+        transposed=convolution.transposed,
+        output_padding=convolution.output_padding,
+    )
+
+
+class SpatialLinear(nn.Linear):
+    """DNNMark's fully connected layer: ``(N, C, H, W)`` to ``(N, out, 1, 1)``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1))[:, :, None, None]
+
+
+class WindowPool(nn.Module):
+    """Pooling with any padding and rounding: pads by hand where ``torch``'s own window rules are narrower."""
+
+    def __init__(self, layer: spec.Pooling):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer, height_width = self.layer, x.shape[2:]
+        out = layer.output(tuple(x.shape))[2:]
+        # What the last window reaches, beyond the input: cut where negative, padded where positive.
+        far = [
+            (positions - 1) * stride + kernel - size - pad
+            for positions, stride, kernel, size, pad in zip(
+                out, layer.stride, layer.kernel, height_width, layer.padding, strict=True
+            )
+        ]
+        edges = (layer.padding[1], far[1], layer.padding[0], far[0])
+        if layer.mode == "max":
+            return F.max_pool2d(F.pad(x, edges, value=float("-inf")), layer.kernel, layer.stride)
+        mean = F.avg_pool2d(F.pad(x, edges), layer.kernel, layer.stride)
+        if layer.mode == "average":
+            return mean
+        share = F.avg_pool2d(F.pad(torch.ones_like(x[:1, :1]), edges), layer.kernel, layer.stride)
+        return mean / share
+
+
+class ClippedReLU(nn.Module):
+    """``min(max(x, 0), ceiling)``; a ceiling of zero, as DNNMark has it, is allowed."""
+
+    def __init__(self, ceiling: float):
+        super().__init__()
+        self.ceiling = ceiling
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clamp(0.0, self.ceiling)
+
+
+class Copy(nn.Module):
+    """The input in new memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.clone()
+
+
+class PerActivationBatchNorm(nn.BatchNorm1d):
+    """Batch normalisation with a mean for each channel and position."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1)).view(x.shape)
+
+
+class Softmax(nn.Module):
+    """Softmax over channels, a whole sample, or the last axis; see :class:`lamina.spec.layers.Softmax`."""
+
+    def __init__(self, layer: spec.Softmax):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1) if self.layer.mode == "instance" else x
+        axis = -1 if self.layer.mode == "last" else 1
+        match self.layer.algorithm:
+            case "log":
+                y = flat.log_softmax(axis)
+            case "fast":
+                powers = flat.exp()
+                y = powers / powers.sum(axis, keepdim=True)
+            case _:
+                y = flat.softmax(axis)
+        return y.view(x.shape)
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention on packed or separate inputs; see :class:`lamina.spec.layers.Attention`."""
+
+    def __init__(self, heads: int, causal: bool):
+        super().__init__()
+        self.heads, self.causal = heads, causal
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        q, k, v = inputs[0].chunk(3, -1) if len(inputs) == 1 else inputs
+        if q.dim() == 4:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        split = [t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (q, k, v)]
+        return F.scaled_dot_product_attention(*split, is_causal=self.causal).transpose(1, 2).flatten(2)
+
+
+class SequenceLSTM(nn.LSTM):
+    """``nn.LSTM`` that answers its outputs alone."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x)[0]  # type: ignore[no-any-return]
+
+
+class Join(nn.Module):
+    """Sum, product or concatenation of the inputs."""
+
+    def __init__(self, how: str, axis: int = 1):
+        super().__init__()
+        self.how, self.axis = how, axis
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        if self.how == "concat":
+            return torch.cat(inputs, self.axis)
+        return _fold(torch.add if self.how == "add" else torch.mul, inputs)
+
+    def extra_repr(self) -> str:
+        return self.how
+
+
+def _fold(function: object, values: Sequence[Tensor]) -> Tensor:
+    result = values[0]
+    for value in values[1:]:
+        result = function(result, value)  # type: ignore[operator]
+    return result
+
+
+class Transposed(nn.Module):
+    """Two axes exchanged."""
+
+    def __init__(self, first: int, second: int):
+        super().__init__()
+        self.axes = (first, second)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(*self.axes)

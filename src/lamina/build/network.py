@@ -1,0 +1,162 @@
+"""From a described network to a ``torch.nn`` module with one child a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lamina.build import modules
+from lamina.build.convolution import PhaseAlgorithms
+from lamina.errors import UsageError
+from lamina.spec import Network, ResolvedLayer, Shape
+from lamina.spec import layers as spec
+
+
+class SpecModule(nn.Module):
+    """A network built from its description: children carry the layers' names, ``forward`` follows the wiring.
+
+    Takes one tensor an input, in the description's order; answers the tensors no layer reads (one alone, or
+    a tuple).
+    """
+
+    def __init__(self, network: Network):
+        super().__init__()
+        self.network = network
+        self.steps: list[tuple[str, spec.Layer]] = []
+        for resolved in network.resolve():
+            child = resolved.name.replace(".", "_")
+            while hasattr(self, child):
+                child += "_"
+            self.add_module(child, build_layer(resolved))
+            self.steps.append((child, resolved.layer))
+
+    def forward(self, *inputs: Tensor) -> Any:
+        values = {source.name: value for source, value in zip(self.network.inputs, inputs, strict=True)}
+        for child, layer in self.steps:
+            values[layer.name] = self.get_submodule(child)(*(values[name] for name in layer.inputs))
+        results = tuple(values[name] for name in self.network.outputs())
+        return results[0] if len(results) == 1 else results
+
+
+def build_layer(resolved: ResolvedLayer) -> nn.Module:
+    """The module of one layer; it remembers its description as ``lamina_layer``."""
+    module = _BUILDERS[type(resolved.layer)](resolved.layer, resolved.inputs[0])
+    module.lamina_layer = resolved.layer  # type: ignore[assignment]
+    return module
+
+
+def _convolution(layer: spec.Convolution, x: Shape) -> nn.Module:
+    names = {(1, False): nn.Conv1d, (2, False): nn.Conv2d, (1, True): nn.ConvTranspose1d, (2, True): nn.ConvTranspose2d}
+    extra = {"output_padding": layer.output_padding} if layer.transposed else {}
+    dense = names[layer.rank, layer.transposed](
+        x[1],
+        layer.out_channels,
+        layer.kernel,
+        stride=layer.stride,
+        padding=layer.padding,
+        dilation=layer.dilation,
+        groups=layer.groups,
+        bias=layer.bias,
+        **extra,  # type: ignore[arg-type]
+    )
+    algorithms = PhaseAlgorithms(layer.algorithm, layer.algorithm_data, layer.algorithm_weight)
+    if algorithms == PhaseAlgorithms() and not layer.flip:
+        return dense
+    return modules.AlgorithmConvolution(dense, algorithms, layer.flip)
+
+
+def _pooling(layer: spec.Pooling, x: Shape) -> nn.Module:
+    narrow = all(2 * pad <= kernel for pad, kernel in zip(layer.padding, layer.kernel, strict=True))
+    ours = spec.Pooling.model_validate(layer.model_dump() | {"rounding": "ceil"}).output(x) == layer.output(x)
+    if not narrow or (layer.rounding == "caffe" and not ours):
+        return modules.WindowPool(layer)
+    window: dict[str, Any] = {
+        "kernel_size": layer.kernel,
+        "stride": layer.stride,
+        "padding": layer.padding,
+        "ceil_mode": layer.rounding != "floor",
+    }
+    if layer.mode == "max":
+        return nn.MaxPool2d(**window)
+    return nn.AvgPool2d(**window, count_include_pad=layer.mode == "average")
+
+
+def _activation(layer: spec.Activation, x: Shape) -> nn.Module:
+    return {
+        "relu": nn.ReLU,
+        "clipped_relu": lambda: modules.ClippedReLU(layer.ceiling),
+        "leaky_relu": lambda: nn.LeakyReLU(layer.slope),
+        "sigmoid": nn.Sigmoid,
+        "tanh": nn.Tanh,
+        "soft_relu": nn.Softplus,
+        "gelu": nn.GELU,
+        "silu": nn.SiLU,
+        "hardswish": nn.Hardswish,
+    }[layer.function]()
+
+
+def _batch_norm(layer: spec.BatchNorm, x: Shape) -> nn.Module:
+    if layer.mode == "per_activation":
+        return modules.PerActivationBatchNorm(prod(x[1:]), layer.eps, layer.momentum)
+    kind = nn.BatchNorm2d if len(x) == 4 else nn.BatchNorm1d
+    return kind(x[1], layer.eps, layer.momentum)
+
+
+def _layer_norm(layer: spec.LayerNorm, x: Shape) -> nn.Module:
+    return nn.LayerNorm(x[-layer.axes :], layer.eps, elementwise_affine=layer.affine, bias=layer.bias)
+
+
+def _lstm(layer: spec.LSTM, x: Shape) -> nn.Module:
+    return modules.SequenceLSTM(
+        x[2], layer.hidden, layer.layers, bias=layer.bias, batch_first=True, bidirectional=layer.bidirectional
+    )
+
+
+_BUILDERS: dict[type[spec.Layer], Callable[[Any, Shape], nn.Module]] = {
+    spec.Convolution: _convolution,
+    spec.Linear: lambda layer, x: (
+        modules.SpatialLinear(prod(x[1:]), layer.out_features, layer.bias)
+        if layer.spatial
+        else nn.Linear(x[-1], layer.out_features, layer.bias)
+    ),
+    spec.Pooling: _pooling,
+    spec.AdaptivePooling: lambda layer, x: (
+        nn.AdaptiveMaxPool2d(layer.size) if layer.mode == "max" else nn.AdaptiveAvgPool2d(layer.size)
+    ),
+    spec.Activation: _activation,
+    spec.Dropout: lambda layer, x: nn.Dropout(layer.probability),
+    spec.Bypass: lambda layer, x: modules.Copy(),
+    spec.BatchNorm: _batch_norm,
+    spec.LayerNorm: _layer_norm,
+    spec.LocalResponseNorm: lambda layer, x: nn.LocalResponseNorm(layer.size, layer.alpha, layer.beta, layer.k),
+    spec.Softmax: lambda layer, x: modules.Softmax(layer),
+    spec.Embedding: lambda layer, x: nn.Embedding(layer.vocabulary, layer.dim),
+    spec.Attention: lambda layer, x: modules.Attention(layer.heads, layer.causal),
+    spec.LSTM: _lstm,
+    spec.Add: lambda layer, x: modules.Join("add"),
+    spec.Multiply: lambda layer, x: modules.Join("multiply"),
+    spec.Concat: lambda layer, x: modules.Join("concat", layer.axis),
+    spec.Flatten: lambda layer, x: nn.Flatten(layer.start),
+    spec.Transpose: lambda layer, x: modules.Transposed(layer.first, layer.second),
+}
+
+
+def to_precision(module: nn.Module, precision: str, device: torch.device, layout: str) -> nn.Module:
+    """Move a module to a device, element type and memory layout; ``tf32`` holds its numbers in float32."""
+    module = module.to(device=device, dtype=DTYPES[precision])
+    if layout == "nhwc":
+        return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    return module
+
+
+DTYPES: dict[str, torch.dtype] = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}

@@ -1,0 +1,133 @@
+"""What a verb works on: a network from a file, the zoo, or someone else's package, all in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from lamina.build.data import Dataset, as_batch, synthetic
+from lamina.build.models import Entry, create
+from lamina.build.models.external import External
+from lamina.build.network import DTYPES, SpecModule
+from lamina.build.trace import trace
+from lamina.errors import UsageError
+from lamina.spec import Input, Network, ResolvedLayer
+
+
+@dataclass(frozen=True)
+class Target:
+    """A network that can be built afresh, with what is known of its inputs.
+
+    ``make`` builds it for a number of classes (``None``: its own). ``batch`` is used where a run names none.
+    ``network`` is the description, for targets that come from a file.
+    """
+
+    name: str
+    inputs: tuple[Input, ...]
+    make: Callable[[int | None], nn.Module]
+    batch: int = 16
+    classes: int | None = None
+    network: Network | None = None
+    remarks: tuple[str, ...] = field(default=())
+
+    @property
+    def standalone(self) -> bool:
+        """Whether the layers are separate benchmarks rather than one network."""
+        return self.network is not None and self.network.mode == "standalone"
+
+    @property
+    def input_gradients(self) -> tuple[bool, ...]:
+        """For each input, whether the gradient with respect to it is wanted."""
+        return tuple(source.gradient for source in self.inputs)
+
+    def resolve(self, batch: int | None = None) -> tuple[ResolvedLayer, ...]:
+        """The layers with their shapes, without computing anything."""
+        if self.network is not None:
+            return self.network.resolve(batch)
+        with torch.device("meta"):
+            module = self.make(None)
+            inputs = [_empty(source, batch or self.batch) for source in self.inputs]
+        return trace(module, *inputs).layers
+
+    def example(
+        self, batch: int, data: Dataset | None, precision: str, device: torch.device, layout: str, seed: int
+    ) -> tuple[list[Tensor], Tensor, tuple[str, ...]]:
+        """A batch for each input, labels, and remarks on inputs that ``data`` could not fill.
+
+        Inputs that are neither images of one or three channels, nor frames or tokens as ``data`` has them, are
+        feature maps from inside a network: they get normal random numbers.
+        """
+        tensors, remarks, labels = [], [], None
+        for source in self.inputs:
+            real = data is not None and _fits(source, data)
+            if data is not None and not real:
+                remarks.append(f"input {source.name!r} {source.shape} cannot come from {data.name}: random numbers")
+            x, y = as_batch(data, batch, source.shape, seed) if real and data else _random(source, self.classes, batch, seed)
+            labels = y if labels is None else labels
+            tensors.append(_placed(x, precision, device, layout))
+        if labels is None:
+            raise UsageError(f"{self.name}: expected at least one input, got none")
+        return tensors, labels.to(device), tuple(remarks)
+
+
+def from_network(network: Network) -> Target:
+    """A target from a description."""
+    return Target(
+        network.name,
+        network.inputs,
+        lambda classes: SpecModule(network),
+        batch=network.batch,
+        network=network,
+        remarks=network.remarks,
+    )
+
+
+def from_zoo(entry: Entry) -> Target:
+    """A target from the zoo."""
+    content = "indices" if entry.kind == "tokens" else "real"
+    vocabulary = entry.classes if entry.kind == "tokens" else None
+    source = Input(shape=entry.input, content=content, vocabulary=vocabulary)
+    return Target(entry.name, (source,), lambda classes: create(entry.name, classes), classes=entry.classes)
+
+
+def from_external(name: str, load: Callable[[], External], shape: Sequence[int] | None = None) -> Target:
+    """A target from any package; ``shape`` is one sample's, where the package does not tell.
+
+    Raises:
+        UsageError: nobody knows the input's shape.
+    """
+    found = load()
+    shape = shape or found.input
+    if shape is None:
+        raise UsageError(f"{name}: the shape of its input is not known; give it with --input-size, such as 3x224x224")
+    return Target(name, (Input(shape=tuple(shape)),), lambda classes: load().module, classes=found.classes)
+
+
+def _fits(source: Input, data: Dataset) -> bool:
+    if (source.content == "indices") != (data.kind == "tokens") or len(source.shape) != len(data.shape):
+        return False
+    return data.kind != "image" or source.shape[0] in (1, 3) or source.shape[0] == data.shape[0]
+
+
+def _random(source: Input, classes: int | None, batch: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Random tokens each followed by the next, or normal numbers with random labels."""
+    if source.content == "indices":
+        return as_batch(synthetic(source.shape, source.vocabulary or classes or 2, batch, seed), batch, source.shape, seed)
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn((batch, *source.shape), generator=generator)
+    return x, torch.randint(classes or 10, (batch,), generator=generator)
+
+
+def _empty(source: Input, batch: int) -> Tensor:
+    dtype = torch.int64 if source.content == "indices" else torch.float32
+    return torch.empty((batch, *source.shape), dtype=dtype)
+
+
+def _placed(x: Tensor, precision: str, device: torch.device, layout: str) -> Tensor:
+    if not x.is_floating_point():
+        return x.to(device)
+    x = x.to(device=device, dtype=DTYPES[precision])
+    return x.to(memory_format=torch.channels_last) if layout == "nhwc" and x.dim() == 4 else x

@@ -1,0 +1,49 @@
+"""The command line: parse, call the pipeline, print. No logic, and nothing heavy until a command runs."""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import typer
+
+from lamina import __version__
+from lamina.cli import catalogue, reproduce, runs
+from lamina.cli.bench import bench
+from lamina.cli.report import report
+from lamina.cli.train import train
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="A layer-by-layer performance laboratory for deep neural networks on GPUs.",
+)
+app.command()(bench)
+app.command()(train)
+app.command()(report)
+app.add_typer(runs.app, name="runs")
+app.add_typer(catalogue.recipes_app, name="recipes")
+app.add_typer(reproduce.app, name="reproduce")
+app.command()(catalogue.models)
+app.command("convert-config")(catalogue.convert_config)
+app.command()(catalogue.env)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"lamina {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
+    log: Annotated[str, typer.Option("--log", envvar="LAMINA_LOG", help="Level of messages: debug, info, warning.")] = "warning",
+) -> None:
+    logging.basicConfig(level=log.upper(), format="lamina: %(message)s")
+
+
+def main() -> None:
+    """Entry point of the ``lamina`` command."""
+    app()

@@ -1,0 +1,203 @@
+"""``lamina bench``: measure networks layer by layer."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lamina.cli import options
+from lamina.cli.handled import handled
+from lamina.errors import SpecError, UsageError
+
+if TYPE_CHECKING:
+    from lamina.build import Target
+    from lamina.spec import Workload
+    from lamina.store import Store
+
+
+@handled
+def bench(
+    spec: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SPEC...",
+            help="A network of the zoo (alexnet), a file (.dnnmark, .dnntemplate, .toml), a recipe, "
+            "timm:NAME, torchvision:NAME or package.module:function.",
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", "-m", help="Another way to write SPEC. Repeatable.")
+    ] = None,
+    impl: Annotated[
+        str, typer.Option("--impl", help="dense, dense:winograd, dense:fft, dense:gemm, circulant[block_size=64], ...")
+    ] = "",
+    phase: Annotated[str, typer.Option("--phase", help="forward, backward_data, backward_weight; default all.")] = "",
+    precision: Annotated[
+        str, typer.Option("--precision", "--dtype", help="fp32 (no tensor cores), tf32, bf16, fp16, fp64.")
+    ] = "",
+    batch_size: Annotated[str, typer.Option("--batch-size", "-b", help="Such as 16 or 16,64,128.")] = "",
+    device: options.DeviceOption = "auto",
+    layout: Annotated[str, typer.Option("--layout", help="nchw, nhwc (channels last).")] = "",
+    data: Annotated[
+        str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")
+    ] = "",
+    repeat: Annotated[
+        int | None, typer.Option("--repeat", min=1, help="Samples of each timing; default: until the noise is below 2 %.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0.001, help="The longest one timing may take; default 0.5.")
+    ] = None,
+    clock: Annotated[
+        str, typer.Option("--clock", help="cupti, events, graph (CUDA) or cpu; default: the device's first.")
+    ] = "",
+    l2: Annotated[str, typer.Option("--l2", help="State of the L2 cache before each call: warm, cold.")] = "",
+    seed: options.SeedOption = 0,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Compare with float64 before timing.")] = True,
+    set_: options.SetOption = [],  # noqa: B006  (typer copies it)
+    input_size: Annotated[
+        str, typer.Option("--input-size", help="One sample's shape for networks that do not say: 3x224x224.")
+    ] = "",
+    store: options.StoreOption = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Complete the last unfinished run of the same work.")] = False,
+    report: Annotated[Path | None, typer.Option("--report", help="Also write an HTML report here.")] = None,
+    format_: options.FormatOption = "table",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the resolved layers with their costs; measure nothing.")
+    ] = False,
+) -> None:
+    """Measure networks layer by layer, each phase of a training step apart.
+
+    Every result is compared with float64 before it is timed, and stored as it is measured: an interrupted run
+    loses nothing and continues with --resume. Options override what a workload file asks for.
+
+    Exit codes: 0 done, 1 a layer failed, 2 usage, 3 device or tool missing, 130 interrupted.
+
+    Examples:
+
+        lamina bench lenet5 --data fashion-mnist
+
+        lamina bench alexnet --batch-size 128 --precision fp32,tf32,bf16 --device cuda
+
+        lamina bench my.dnntemplate --set N=64 --dry-run
+    """
+    from lamina import pipeline
+
+    options.choices("--format", format_, options.FORMATS)
+    words = [*(spec or []), *(model or [])]
+    if not words:
+        raise UsageError("expected at least one SPEC: a network such as lenet5, a file, or a recipe (see --help)")
+    size = options.shape("--input-size", input_size) if input_size else None
+    variables = options.pairs(set_)
+    found = [pipeline.find(word, variables, size) for word in words]
+    asked = {
+        "impl": options.split(impl),
+        "phases": options.choices("--phase", phase, _literal("phases")) if phase else [],
+        "precision": options.choices("--precision", precision, _literal("precision")) if precision else [],
+        "batch": options.counts("--batch-size", batch_size) if batch_size else [],
+        "layout": options.choices("--layout", layout, _literal("layout")) if layout else [],
+        "data": data,
+        "clocks": options.split(clock),
+        "l2": options.choices("--l2", l2, _literal("l2")) if l2 else [],
+        "repeat": repeat,
+        "seconds": seconds,
+        "seed": seed,
+    }
+    workloads = [_workload(own, asked, check) for _, own in found]
+    targets = [target for target, _ in found]
+    if dry_run:
+        _print_layers(targets, workloads, format_)
+        return
+
+    from lamina.store import open_store
+
+    place = options.device_name(device)
+    with open_store(options.store_place(store)) as database:
+        failed = _measure(targets, workloads, place, database, resume, report, format_)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _measure(
+    targets: Sequence[Target],
+    workloads: Sequence[Workload],
+    device: str,
+    database: Store,
+    resume: bool,
+    report: Path | None,
+    format_: str,
+) -> bool:
+    """Measure and print; whether anything failed."""
+    from lamina import pipeline
+    from lamina.cli import printing
+    from lamina.cli.watching import Watcher
+
+    runs = []
+    with Watcher() as watch:
+        for target, workload in zip(targets, workloads, strict=True):
+            for remark in target.remarks:
+                watch.say(f"{target.name}: {remark}")
+            runs.append(
+                pipeline.bench(
+                    target,
+                    workload.model_copy(update={"device": device}),
+                    database,
+                    cache=options.cache_folder(),
+                    command=shlex.join(["lamina", *sys.argv[1:]]),
+                    resume=resume,
+                    watch=watch,
+                )
+            )
+    printing.print_runs(database, runs, format_)
+    for this in runs:
+        if report is not None:
+            path = report if len(runs) == 1 else report.with_stem(f"{report.stem}-{this.target}")
+            typer.echo(f"report: {pipeline.report(database, this.id, path)}", err=True)
+        typer.echo(f"run {this.id} is in {database.place}", err=True)
+    return any(row.outcome == "failed" for this in runs for row in database.layers(this.id))
+
+
+def _literal(field: str) -> tuple[str, ...]:
+    """The values a workload's field allows."""
+    from typing import get_args
+
+    from lamina.spec import Phase, Workload
+
+    if field == "phases":
+        return tuple(phase.value for phase in Phase)
+    inner = get_args(Workload.model_fields[field].annotation)[0]
+    return tuple(map(str, get_args(inner)))
+
+
+def _workload(own: Workload | None, asked: dict[str, Any], check: bool) -> Workload:
+    from lamina.spec import Method, Workload
+
+    given = {key: value for key, value in asked.items() if value not in ([], "", None)}
+    given["impl"] = [Method.parse(text) for text in given.get("impl", [])] or None
+    base = (own or Workload()).model_dump()
+    return Workload.model_validate(
+        base | {key: value for key, value in given.items() if value is not None} | {"check": check}
+    )
+
+
+def _print_layers(targets: Sequence[Target], workloads: Sequence[Workload], format_: str) -> None:
+    from lamina.cli import printing
+    from lamina.spec import ITEM_BYTES
+
+    documents = []
+    for target, workload in zip(targets, workloads, strict=True):
+        batch = workload.batch[0] if workload.batch else target.batch
+        itemsize = ITEM_BYTES[workload.precision[0]]
+        layers = target.resolve(batch)
+        if format_ == "table":
+            printing.print_network(target.name, batch, layers, itemsize, target.remarks)
+        documents += [printing.layer_document(target.name, layer, itemsize) for layer in layers]
+    if format_ == "json":
+        typer.echo(json.dumps(documents, indent=1))
+    elif format_ == "csv":
+        raise SpecError("--dry-run", "expected --format table or json, got csv")

@@ -1,0 +1,114 @@
+"""Commands about what lamina ships: recipes, the zoo, configuration files, this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lamina.cli import options
+from lamina.cli.handled import handled
+from lamina.errors import UsageError
+
+recipes_app = typer.Typer(no_args_is_help=True, help="Shipped workload files: list them, read them, copy them out.")
+
+
+@recipes_app.command("ls")
+@handled
+def list_recipes() -> None:
+    """List the recipes."""
+    from rich.table import Table
+
+    from lamina import recipes
+    from lamina.cli import printing
+
+    table = Table("recipe", "what it is", box=None)
+    for recipe in recipes.ls():
+        table.add_row(recipe.name, recipe.summary)
+    printing.show(table)
+
+
+@recipes_app.command("show")
+@handled
+def show_recipe(name: str) -> None:
+    """Print a recipe."""
+    from lamina import recipes
+
+    typer.echo(recipes.show(name), nl=False)
+
+
+@recipes_app.command("cp")
+@handled
+def copy_recipe(
+    name: str,
+    folder: Annotated[Path, typer.Argument()] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
+) -> None:
+    """Copy a recipe, to make it yours."""
+    from lamina import recipes
+
+    typer.echo(recipes.cp(name, folder, force))
+
+
+@handled
+def models() -> None:
+    """List the networks of the zoo."""
+    from rich.table import Table
+
+    from lamina.build.models import entries
+    from lamina.cli import printing
+    from lamina.spec import show
+
+    table = Table("network", "input", "classes", "what it is", "source", box=None)
+    for entry in entries():
+        table.add_row(entry.name, show(entry.input), str(entry.classes), entry.summary, entry.source)
+    printing.show(table)
+
+
+@handled
+def convert_config(
+    file: Annotated[Path, typer.Argument(help="A .dnnmark or .dnntemplate file.")],
+    set_: options.SetOption = [],  # noqa: B006  (typer copies it)
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File; default stdout.")] = None,
+) -> None:
+    """Rewrite a DNNMark configuration as TOML. Remarks on keys without effect go to stderr."""
+    from lamina.spec.files import read
+    from lamina.spec.toml import write_toml
+
+    network, workload = read(file, options.pairs(set_))
+    text = write_toml(network, workload)
+    for remark in network.remarks:
+        typer.echo(f"note: {remark}", err=True)
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
+
+
+@handled
+def env(
+    device: options.DeviceOption = "auto",
+    roofs: Annotated[bool, typer.Option("--roofs", help="Also measure (or look up) the machine's roofs.")] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure the roofs again.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+) -> None:
+    """Show the machine and the software, as stored with every run."""
+    from dataclasses import asdict
+
+    from lamina import measure
+
+    place = options.device_name(device)
+    facts = asdict(measure.environment(place))
+    if roofs or refresh:
+        facts["roofs"] = asdict(measure.roofs(place, options.cache_folder(), refresh))
+    if json_:
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        typer.echo(f"{key:{width}}  {value if value is not None else '-'}")

@@ -1,0 +1,103 @@
+"""Options that several commands share, and how their text becomes values."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lamina.errors import UsageError, nearest
+
+StoreOption = Annotated[
+    str,
+    typer.Option(
+        "--store", envvar="LAMINA_DB", help="Trace database: a file, or postgresql://...", show_default="user data folder"
+    ),
+]
+DeviceOption = Annotated[
+    str, typer.Option("--device", "-d", help="cpu, cuda, cuda:1, or auto (CUDA where there is one).")
+]
+SetOption = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Variable of a template, or dotted key of a TOML file. Repeatable."),
+]
+FormatOption = Annotated[str, typer.Option("--format", help="table, json or csv, on stdout.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of weights, data order and random numbers.")]
+
+FORMATS = ("table", "json", "csv")
+
+
+def split(text: str) -> list[str]:
+    """Items between commas; commas inside square brackets do not count.
+
+    >>> split("dense,circulant[block_size=64,bias=1]")
+    ['dense', 'circulant[block_size=64,bias=1]']
+    """
+    return [item.strip() for item in re.split(r",(?![^\[]*\])", text) if item.strip()]
+
+
+def choices(option: str, text: str, allowed: Sequence[str]) -> list[str]:
+    """Items between commas, each of which must be allowed.
+
+    Raises:
+        UsageError: naming the option and the nearest allowed value.
+    """
+    items = split(text)
+    for item in items or [text]:
+        if item not in allowed:
+            raise UsageError(f"{option}: {item!r} is unknown: {nearest(item, allowed)}")
+    return items
+
+
+def counts(option: str, text: str) -> list[int]:
+    """Positive whole numbers between commas."""
+    items = split(text)
+    if not items or not all(item.isdecimal() and int(item) > 0 for item in items):
+        raise UsageError(f"{option}: expected positive whole numbers such as 16 or 16,64, got {text!r}")
+    return [int(item) for item in items]
+
+
+def shape(option: str, text: str) -> tuple[int, ...]:
+    """Sizes between ``x``: ``3x224x224``."""
+    sizes = text.split("x")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise UsageError(f"{option}: expected sizes such as 3x224x224, got {text!r}")
+    return tuple(map(int, sizes))
+
+
+def pairs(items: Iterable[str]) -> dict[str, str]:
+    """``KEY=VALUE`` items as a dictionary."""
+    values = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not (key and equals):
+            raise UsageError(f"--set: expected KEY=VALUE, got {item!r}")
+        values[key.strip()] = value.strip()
+    return values
+
+
+def store_place(text: str) -> str:
+    """The database asked for, or the one file in the user's data folder."""
+    return text or str(_folder("XDG_DATA_HOME", ".local/share") / "lamina.db")
+
+
+def cache_folder() -> Path:
+    """Where measured roofs are kept: ``LAMINA_CACHE_DIR``, or the user's cache folder."""
+    own = os.environ.get("LAMINA_CACHE_DIR")
+    return Path(own) if own else _folder("XDG_CACHE_HOME", ".cache")
+
+
+def _folder(variable: str, default: str) -> Path:
+    base = os.environ.get(variable)
+    return (Path(base) if base else Path.home() / default) / "lamina"
+
+
+def device_name(text: str) -> str:
+    """The device asked for, ``auto`` decided."""
+    import torch
+
+    return ("cuda" if torch.cuda.is_available() else "cpu") if text == "auto" else text

@@ -1,0 +1,67 @@
+"""What commands print on stdout: tables for people, JSON and CSV for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from lamina import explain
+from lamina.record import Run
+from lamina.report import table
+from lamina.spec import ResolvedLayer
+from lamina.store import Store, flatten, to_csv, to_json
+
+
+def show(*tables: Table) -> None:
+    """Print tables, as wide as they are where the output is not a terminal."""
+    console = Console() if sys.stdout.isatty() else Console(width=max(160, Console().width))
+    for one in tables:
+        console.print(one)
+
+
+def print_runs(store: Store, runs: Sequence[Run], form: str) -> None:
+    """Print the rows of runs."""
+    if form == "table":
+        for this in runs:
+            rows = store.layers(this.id)
+            roofs = next(iter(store.roofs(this.id)), None)
+            title = f"{this.target} on {this.environment.get('device')} (run {this.id})"
+            show(table.layer_table(rows, explain.rooflines(rows, roofs), explain.shares(rows), title))
+        return
+    flat = [row for this in runs for row in flatten(this, store.layers(this.id))]
+    (to_json if form == "json" else to_csv)(flat, sys.stdout)
+
+
+def print_network(
+    name: str, batch: int, layers: Sequence[ResolvedLayer], itemsize: int, remarks: Sequence[str]
+) -> None:
+    """Print a network's layers with their costs, and what its file's author should know."""
+    show(table.network_table(layers, itemsize, f"{name}, batch {batch}"))
+    for remark in remarks:
+        sys.stdout.write(f"note: {remark}\n")
+
+
+def layer_document(network: str, resolved: ResolvedLayer, itemsize: int) -> dict[str, Any]:
+    """One layer as JSON: shapes, parameters, and each phase's operations and bytes."""
+    layer = resolved.layer
+    costs = {phase: resolved.cost(phase, itemsize) for phase in resolved.phases}
+    return {
+        "network": network,
+        "name": resolved.name,
+        "type": layer.kind,
+        "inputs": [list(shape) for shape in resolved.inputs],
+        "output": list(resolved.output),
+        "parameters": resolved.parameters,
+        "phases": {
+            phase.value: {
+                "flops": cost.flops if layer.counted else None,
+                "bytes_read": cost.bytes_read,
+                "bytes_written": cost.bytes_written,
+            }
+            for phase, cost in costs.items()
+        },
+    }

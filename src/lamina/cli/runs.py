@@ -1,0 +1,145 @@
+"""``lamina runs``: look into the trace database."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lamina.cli import options
+from lamina.cli.handled import handled
+from lamina.errors import UsageError
+
+app = typer.Typer(no_args_is_help=True, help="Look into the trace database: list, show, compare, export, query.")
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")]
+
+
+@app.command("ls")
+@handled
+def list_runs(
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1)] = 20,
+    verb: Annotated[str, typer.Option("--verb", help="Only runs of this verb, such as bench or train.")] = "",
+    store: options.StoreOption = "",
+) -> None:
+    """List runs, the latest first."""
+    from lamina.cli import printing
+    from lamina.report.table import runs_table
+    from lamina.store import open_store
+
+    with open_store(options.store_place(store)) as database:
+        printing.show(runs_table(database.runs(limit, verb or None), f"runs in {database.place}"))
+
+
+@app.command("show")
+@handled
+def show_run(run: RunArgument = "latest", format_: options.FormatOption = "table", store: options.StoreOption = "") -> None:
+    """Show one run: its layers, or its epochs."""
+    from lamina.cli import printing
+    from lamina.report.table import epochs_table
+    from lamina.store import open_store
+
+    options.choices("--format", format_, options.FORMATS)
+    with open_store(options.store_place(store)) as database:
+        this = database.run(run)
+        epochs = database.epochs(this.id)
+        if epochs and format_ == "table":
+            printing.show(epochs_table(epochs, f"{this.target}: training (run {this.id})"))
+        if not epochs or database.layers(this.id):
+            printing.print_runs(database, [this], format_)
+
+
+@app.command("diff")
+@handled
+def diff(
+    first: RunArgument, second: Annotated[str, typer.Argument(metavar="OTHER")], store: options.StoreOption = ""
+) -> None:
+    """Compare two runs layer by layer; a difference inside the spread is none."""
+    from lamina import explain
+    from lamina.cli import printing
+    from lamina.report.table import diff_table
+    from lamina.store import open_store
+
+    with open_store(options.store_place(store)) as database:
+        a, b = database.run(first), database.run(second)
+        compared = explain.compare(database.layers(a.id), database.layers(b.id))
+        printing.show(diff_table(compared, f"{a.target} {a.id}", f"{b.target} {b.id}"))
+
+
+@app.command("export")
+@handled
+def export(
+    run: RunArgument = "latest",
+    format_: Annotated[
+        str, typer.Option("--format", help="csv, json or parquet: flat rows; trace: everything, for 'runs import'.")
+    ] = "csv",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File; default stdout.")] = None,
+    store: options.StoreOption = "",
+) -> None:
+    """Export a run with its provenance."""
+    from lamina.store import flatten, open_store, to_csv, to_json, to_parquet
+
+    (form,) = options.choices("--format", format_, ("csv", "json", "parquet", "trace"))
+    with open_store(options.store_place(store)) as database:
+        this = database.run(run)
+        if form == "trace":
+            text = json.dumps(database.export_run(this.id), indent=1)
+            output.write_text(text, encoding="utf-8") if output else typer.echo(text)
+            return
+        rows = flatten(this, database.layers(this.id))
+    if form == "parquet":
+        if output is None:
+            raise UsageError("--format parquet needs --output FILE")
+        to_parquet(rows, output)
+    else:
+        (to_csv if form == "csv" else to_json)(rows, output or sys.stdout)
+
+
+@app.command("import")
+@handled
+def import_run(
+    file: Annotated[Path, typer.Argument(help="What 'runs export --format trace' wrote, on any machine.")],
+    store: options.StoreOption = "",
+) -> None:
+    """Bring in a run that was measured elsewhere."""
+    from lamina.store import open_store
+
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file}: expected a run exported with --format trace, got: {error}") from error
+    with open_store(options.store_place(store)) as database:
+        typer.echo(database.import_run(document))
+
+
+@app.command("sql")
+@handled
+def sql(
+    query: Annotated[str, typer.Argument(help="A SELECT; the view layer_table is a good place to begin.")],
+    store: options.StoreOption = "",
+) -> None:
+    """Ask the database in SQL, read-only; answers CSV."""
+    import csv
+
+    from lamina.store import open_store
+
+    with open_store(options.store_place(store)) as database:
+        columns, rows = database.query(query)
+    table = csv.writer(sys.stdout)
+    table.writerow(columns)
+    table.writerows(rows)
+
+
+@app.command("rm")
+@handled
+def remove(run: RunArgument, store: options.StoreOption = "") -> None:
+    """Delete a run and everything measured in it."""
+    from lamina.store import open_store
+
+    with open_store(options.store_place(store)) as database:
+        this = database.run(run)
+        database.delete(this.id)
+        typer.echo(f"deleted {this.id} ({this.target})", err=True)

@@ -1,0 +1,105 @@
+"""``lamina train``: train a network and keep its history."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lamina.cli import options
+from lamina.cli.handled import handled
+from lamina.errors import UsageError
+
+
+@handled
+def train(
+    spec: Annotated[str, typer.Argument(help="A network of the zoo, a workload file, a recipe, or package.module:function.")],
+    data: Annotated[str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")],
+    epochs: Annotated[int, typer.Option("--epochs", min=1)] = 10,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Of all processes together.")] = 64,
+    optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, adam, adamw.")] = "sgd",
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", "--lr", help="Default 0.05 for sgd, 0.001 for adam and adamw.")
+    ] = None,
+    momentum: Annotated[float, typer.Option("--momentum")] = 0.9,
+    weight_decay: Annotated[float, typer.Option("--weight-decay")] = 5e-4,
+    schedule: Annotated[str, typer.Option("--schedule", help="cosine, constant.")] = "cosine",
+    warmup_steps: Annotated[int, typer.Option("--warmup-steps", min=0)] = 0,
+    label_smoothing: Annotated[float, typer.Option("--label-smoothing")] = 0.0,
+    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32; bf16 and fp16 by autocast.")] = "fp32",
+    augment: Annotated[bool, typer.Option("--augment", help="Random crops and mirror images.")] = False,
+    seed: options.SeedOption = 0,
+    device: options.DeviceOption = "auto",
+    set_: options.SetOption = [],  # noqa: B006  (typer copies it)
+    input_size: Annotated[str, typer.Option("--input-size", help="One sample's shape, where the network does not say.")] = "",
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Keep the state here (safetensors); replaced atomically.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from --checkpoint where it exists.")] = False,
+    store: options.StoreOption = "",
+) -> None:
+    """Train a classifier: every epoch goes to the store.
+
+    A run that was killed and resumed ends with the same weights as one that was not. On several devices:
+
+        torchrun --nproc-per-node 2 -m lamina train resnet18 --data DIR --device cuda
+
+    Example:
+
+        lamina train lenet5 --data fashion-mnist --epochs 5 --checkpoint lenet5.safetensors
+    """
+    from pydantic import ValidationError
+
+    from lamina import pipeline, run
+    from lamina.cli.watching import Watcher
+    from lamina.spec.training import Training
+    from lamina.store import open_store
+
+    if resume and checkpoint is None:
+        raise UsageError("--resume needs --checkpoint: the file to continue from")
+    asked: dict[str, Any] = {
+        "epochs": epochs,
+        "batch": batch_size,
+        "optimizer": optimizer,
+        "learning_rate": learning_rate or (0.05 if optimizer == "sgd" else 0.001),
+        "momentum": momentum,
+        "weight_decay": weight_decay,
+        "schedule": schedule,
+        "warmup_steps": warmup_steps,
+        "label_smoothing": label_smoothing,
+        "precision": precision,
+        "augment": augment,
+        "seed": seed,
+    }
+    try:
+        settings = Training.model_validate(asked)
+    except ValidationError as error:
+        faults = (f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}, got {e['input']!r}" for e in error.errors())
+        raise UsageError("\n".join(faults)) from error
+    size = options.shape("--input-size", input_size) if input_size else None
+    target, _ = pipeline.find(spec, options.pairs(set_), size)
+    place = options.device_name(device)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        import torch
+
+        place = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if place == "cuda" else place
+        run.join_processes(torch.device(place))
+    try:
+        with Watcher() as watch, open_store(options.store_place(store)) as database:
+            pipeline.train(
+                target,
+                data,
+                settings,
+                database,
+                device=place,
+                checkpoint=checkpoint,
+                resume=resume,
+                command=shlex.join(["lamina", *sys.argv[1:]]),
+                watch=watch,
+            )
+    finally:
+        run.leave_processes()

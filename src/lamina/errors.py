@@ -1,0 +1,81 @@
+"""The exception tree. Every error lamina raises on purpose is one of these.
+
+    LaminaError                 exit 1   the job ran and failed
+    ├── UsageError              exit 2   what was asked cannot be meant
+    │   ├── SpecError           exit 2   a workload file or layer description is wrong (all faults at once)
+    │   └── StoreError          exit 2   the trace database cannot be used as asked
+    ├── MissingError            exit 3   a device, tool or package that was asked for is not here
+    ├── UnsupportedError        exit 1   this implementation cannot do this layer (becomes a failed row)
+    └── CheckError              exit 1   a result differs from float64 by more than the tolerance
+
+A message says what was expected, what was got, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+class LaminaError(Exception):
+    """The root: a job that ran and failed."""
+
+    exit_code = 1
+
+
+class UsageError(LaminaError):
+    """What was asked cannot be meant: an unknown name, an impossible combination."""
+
+    exit_code = 2
+
+
+class MissingError(LaminaError):
+    """A device, tool or package that was asked for is not on this machine."""
+
+    exit_code = 3
+
+
+class StoreError(UsageError):
+    """The trace database cannot be used as asked: unreadable, read-only, or from a newer lamina."""
+
+
+class UnsupportedError(LaminaError):
+    """An implementation cannot do this layer; the run goes on and records the reason."""
+
+
+class CheckError(LaminaError):
+    """A result differs from its float64 reference by more than the tolerance allows."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing wrong with a file: where it stands and what to do about it."""
+
+    message: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return f"line {self.line}: {self.message}" if self.line else self.message
+
+
+class SpecError(UsageError):
+    """Everything wrong with one workload file or network description, reported at once."""
+
+    def __init__(self, source: str, faults: Sequence[Fault] | str):
+        self.source = source
+        self.faults = (Fault(faults),) if isinstance(faults, str) else tuple(faults)
+        super().__init__("\n".join(f"{source}: {fault}" for fault in self.faults))
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The hint that ends an unknown-name message: the closest known name, else all of them.
+
+    >>> nearest("poling", ["pooling", "softmax"])
+    "did you mean 'pooling'?"
+    >>> nearest("x", ["b", "a"])
+    'expected one of: a, b'
+    """
+    known = sorted(known)
+    close = get_close_matches(name, known, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"expected one of: {', '.join(known)}"

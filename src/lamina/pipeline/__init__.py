@@ -1,0 +1,16 @@
+"""The sentence: what each verb does, in terms of the rooms. Read this first.
+
+    bench      build -> run -> measure -> store        one row for each phase of each layer
+    train      build -> run -> measure -> store        one row for each epoch
+    report     store -> explain -> report              a page that opens anywhere
+    reproduce  spec.published -> bench, or count       a paper's numbers beside ours
+"""
+
+from lamina.pipeline.bench import bench
+from lamina.pipeline.reports import write as report
+from lamina.pipeline.reproduce import Reproduced, reproduce
+from lamina.pipeline.targets import find
+from lamina.pipeline.train import train
+from lamina.pipeline.watch import Planned, Watch
+
+__all__ = ["Planned", "Reproduced", "Watch", "bench", "find", "report", "reproduce", "train"]

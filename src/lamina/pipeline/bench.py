@@ -1,0 +1,207 @@
+"""``bench``: every phase of every layer, checked against float64, timed, and stored as it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lamina import build, measure, run
+from lamina.build import Target
+from lamina.build.data import load as load_data
+from lamina.errors import UnsupportedError
+from lamina.pipeline.runs import begin, closing
+from lamina.pipeline.targets import implementation, require_installed
+from lamina.pipeline.watch import Planned, Watch, unwatched
+from lamina.record import LayerRun, Run, Timing
+from lamina.spec import ITEM_BYTES, Method, Phase, Point, ResolvedLayer, Workload
+from lamina.store import Store
+
+WHOLE_STEP = "step"
+"""The phase of the row that holds a whole network's training step, timed at once."""
+
+
+def bench(
+    target: Target,
+    workload: Workload,
+    store: Store,
+    *,
+    cache: Path,
+    command: str = "",
+    resume: bool = False,
+    watch: Watch = unwatched,
+) -> Run:
+    """Measure every phase of every layer at every point of the workload; each row is stored as it is measured.
+
+    Args:
+        target: the network.
+        workload: the grid of ways to run it.
+        store: where rows go.
+        cache: folder of the machine's measured roofs.
+        command: the command line, for provenance.
+        resume: complete the last unfinished run of the same work instead of starting anew.
+        watch: is told what is planned, each row, and remarks.
+    """
+    device = measure.resolve(workload.device)
+    for layer in target.resolve(workload.batch[0] if workload.batch else None):
+        require_installed(layer.layer.method or Method())
+    environment = measure.environment(device)
+    this, done = begin("bench", target, workload, environment, store, command, resume)
+    with closing(store, this.id):
+        store.add_roofs(this.id, measure.roofs(device, cache))
+        measure.settle(device)
+        for point in workload.points():
+            for row in _measure(target, workload, point, device, environment.device, done, watch):
+                store.add(this.id, row)
+                watch(row)
+    return store.run(this.id)
+
+
+def _measure(
+    target: Target,
+    workload: Workload,
+    point: Point,
+    device: torch.device,
+    device_name: str,
+    done: frozenset[tuple[str, ...]],
+    watch: Watch,
+) -> Iterator[LayerRun]:
+    """The rows of one point of the grid."""
+    batch = point.batch or target.batch
+    names = workload.clocks or measure.clocks_for(device)[:1]
+    clocks = [(measure.clock(name, device), l2) for name in names for l2 in (workload.l2 if name != "cpu" else ("-",))]
+    repeat = _repeat(workload)
+    blank = partial(
+        LayerRun,
+        precision=point.precision,
+        layout=point.layout,
+        batch=batch,
+        device=device_name,
+    )
+
+    def wanted(row: LayerRun) -> list[tuple[measure.Clock, str]]:
+        return [(clock, l2) for clock, l2 in clocks if (*row.key, clock.name, l2) not in done]
+
+    torch.manual_seed(workload.seed)
+    with run.precision_mode(point.precision):
+        module, inputs, labels, remarks = _prepare(target, workload, point, batch, device)
+        for remark in remarks:
+            watch(remark)
+        trace = build.trace(module, *inputs)
+        seed = run.seed_gradient(labels, workload.seed)
+        phases = [(layer, phase) for layer in trace.layers for phase in layer.phases if phase in workload.phases]
+        watch(Planned(target.name, point, len(phases) * len(clocks)))
+        visits = run.walk(
+            trace,
+            inputs,
+            phases=workload.phases,
+            precision=point.precision,
+            seed_gradient=seed,
+            input_gradients=target.input_gradients,
+            implement=implementation(point),
+            check=workload.check,
+        )
+        for visit in visits:
+            for step in visit:
+                row = _row(blank, step, point)
+                if step.call is None:
+                    if (*row.key, "", "") not in done:
+                        yield row
+                    continue
+                for clock, l2 in wanted(row):
+                    yield _timed(row, step.call, clock, l2, repeat, device)
+        if len(trace.calls) > 1 and not target.standalone and point.method == Method():
+            row = _whole_row(blank, target, trace.layers, workload.phases, ITEM_BYTES[point.precision])
+            backward = any(phase is not Phase.FORWARD for phase in workload.phases)
+            call = run.whole_step(module, inputs, seed, backward, target.input_gradients)
+            for clock, l2 in wanted(row):
+                yield _timed(row, call, clock, l2, repeat, device)
+
+
+def _repeat(workload: Workload) -> measure.Repeat:
+    if workload.repeat is not None:
+        return measure.Repeat(workload.repeat, workload.repeat, min_time_s=0, max_time_s=float("inf"))
+    return measure.Repeat(min_time_s=min(0.1, workload.seconds), max_time_s=workload.seconds)
+
+
+def _prepare(
+    target: Target, workload: Workload, point: Point, batch: int, device: torch.device
+) -> tuple[nn.Module, list[Tensor], Tensor, tuple[str, ...]]:
+    """A fresh network in training mode, and a batch for it."""
+    module = build.to_precision(target.make(None).train(), point.precision, device, point.layout)
+    data = None if workload.data == "synthetic" else load_data(workload.data)
+    inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
+    return module, inputs, labels, remarks
+
+
+def _row(blank: Callable[..., LayerRun], step: run.Step, point: Point) -> LayerRun:
+    layer = step.resolved
+    cost = layer.cost(step.phase, ITEM_BYTES[point.precision])
+    return blank(
+        layer=layer.name,
+        kind=layer.layer.kind if layer.layer.counted else getattr(layer.layer, "operation", layer.layer.kind),
+        place=step.place,
+        phase=step.phase.value,
+        impl=str(layer.layer.method or point.method),
+        inputs=layer.inputs,
+        output=layer.output,
+        parameters=layer.parameters,
+        flops=cost.flops if layer.layer.counted else None,
+        bytes=cost.bytes,
+        outcome=step.outcome,
+        reason=step.reason,
+        rel_error=step.rel_error,
+    )
+
+
+def _whole_row(
+    blank: Callable[..., LayerRun],
+    target: Target,
+    layers: Sequence[ResolvedLayer],
+    phases: Sequence[Phase],
+    itemsize: int,
+) -> LayerRun:
+    counted = all(layer.layer.counted or not layer.phases for layer in layers)
+    flops = sum(layer.cost(phase, itemsize).flops for layer in layers for phase in layer.phases if phase in phases)
+    return blank(
+        layer=target.name,
+        kind="network",
+        place=len(layers),
+        phase=WHOLE_STEP,
+        impl=str(Method()),
+        inputs=(layers[0].inputs[0],) if layers[0].inputs else (),
+        output=layers[-1].output,
+        parameters=sum(layer.parameters for layer in layers),
+        flops=flops if counted else None,
+        bytes=None,
+        outcome="ok",
+    )
+
+
+def _timed(
+    row: LayerRun,
+    call: Callable[[], object],
+    clock: measure.Clock,
+    l2: str,
+    repeat: measure.Repeat,
+    device: torch.device,
+) -> LayerRun:
+    """The row with its time; or, where the device gives up on it, the row as failed with the reason."""
+    try:
+        timing: Timing = clock.time(call, l2="warm" if l2 == "-" else l2, repeat=repeat)
+        with measure.peak_memory(device) as peak:
+            call()
+    except (RuntimeError, UnsupportedError) as error:
+        return replace(row, outcome="failed", reason=f"{clock.name} clock: {run.one_line(error)}", rel_error=None)
+    state = measure.sample(device)
+    return replace(
+        row,
+        timing=timing,
+        peak_bytes=peak.bytes,
+        sm_mhz=state.sm_mhz if state else None,
+        power_w=state.power_w if state else None,
+    )

@@ -1,0 +1,66 @@
+"""Where a verb's rows go: a new run, or an unfinished one of the same work."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from lamina.build import Target
+from lamina.record import Environment, Run
+from lamina.spec import Workload
+from lamina.spec.training import Training
+from lamina.store import Store
+
+
+def begin(
+    verb: str,
+    target: Target,
+    asked: Workload | Training,
+    environment: Environment,
+    store: Store,
+    command: str,
+    resume: bool,
+    data: str = "",
+) -> tuple[Run, frozenset[tuple[str, ...]]]:
+    """The run to write to, new or resumed, and the keys of the rows it already has."""
+    config = json.loads(asked.model_dump_json()) | ({"data": data} if data else {})
+    described = [target.name, [layer.layer.model_dump_json() for layer in target.resolve()], config]
+    software = [environment.device, environment.lamina, environment.torch, environment.driver]
+    fingerprint = hashlib.sha256(json.dumps([verb, described, software], default=str).encode()).hexdigest()[:16]
+    earlier = store.unfinished(fingerprint) if resume else None
+    if earlier:
+        store.resume(earlier.id)
+        return earlier, store.measured(earlier.id)
+    this = Run(
+        id=uuid.uuid4().hex[:12],
+        verb=verb,
+        target=target.name,
+        command=command,
+        started=environment.date,
+        fingerprint=fingerprint,
+        config=config,
+        environment=asdict(environment),
+        remarks=target.remarks,
+    )
+    store.begin(this)
+    return this, frozenset()
+
+
+@contextmanager
+def closing(store: Store, run_id: str) -> Iterator[None]:
+    """Write down how a run ended, whatever ends it."""
+    try:
+        yield
+    except BaseException as error:
+        store.finish(run_id, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed", _now())
+        raise
+    store.finish(run_id, "done", _now())
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,76 @@
+"""From a word on the command line to a network, and from a method's name to its implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from torch import nn
+
+from lamina import build, recipes, run
+from lamina.build import Target
+from lamina.build.models import ZOO, external
+from lamina.errors import MissingError, UsageError, nearest
+from lamina.spec import Method, Point, ResolvedLayer, Workload
+from lamina.spec.files import SUFFIXES, read
+
+
+def find(
+    text: str, variables: Mapping[str, str] | None = None, input_size: Sequence[int] | None = None
+) -> tuple[Target, Workload | None]:
+    """What a word on the command line means: a file, a network of the zoo, a recipe, or ``package:callable``.
+
+    The second answer is the workload a file or recipe asks for.
+
+    Raises:
+        UsageError: it means nothing; with the nearest name that does.
+        SpecError: the file is wrong.
+    """
+    variables = variables or {}
+    path = Path(text)
+    if path.suffix in SUFFIXES or path.exists():
+        network, workload = read(path, variables)
+        return build.from_network(network), workload
+    if text in ZOO:
+        if variables:
+            raise UsageError(f"--set changes files; the zoo's {text} has no variables, got {', '.join(variables)}")
+        return build.from_zoo(ZOO[text]), None
+    known = {recipe.name: recipe.path for recipe in recipes.ls()}
+    if text in known:
+        network, workload = read(known[text], variables)
+        return build.from_network(network), workload
+    if ":" in text:
+        return build.from_external(text, partial(external.load, text), input_size), None
+    raise UsageError(
+        f"{text!r} is no file, no network of the zoo and no recipe: {nearest(text, [*ZOO, *known])} "
+        "(see 'lamina models' and 'lamina recipes ls')"
+    )
+
+
+def implementation(point: Point) -> run.Implement | None:
+    """How to compute a layer by the method that the point, or the layer itself, asks for.
+
+    Raises:
+        MissingError: the method is not part of this installation.
+    """
+
+    def implement(layer: ResolvedLayer, module: nn.Module) -> nn.Module:
+        method = layer.layer.method or point.method
+        if method == Method():
+            return module
+        require_installed(method)
+        return build.dense(method, layer, module)
+
+    require_installed(point.method)
+    return implement
+
+
+def require_installed(method: Method) -> None:
+    """Refuse a method this installation has no cell for.
+
+    Raises:
+        MissingError: with what is there.
+    """
+    if not method.dense:
+        raise MissingError(f"the method {method.name!r} is not installed yet; this version has: dense, dense:ALGORITHM")

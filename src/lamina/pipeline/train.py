@@ -1,0 +1,83 @@
+"""``train``: one network on one data set, each epoch stored as it ends."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lamina import measure, run
+from lamina.build import Target
+from lamina.build.data import loader, steps, train_test
+from lamina.errors import UsageError
+from lamina.pipeline.runs import begin, closing
+from lamina.pipeline.watch import Watch, unwatched
+from lamina.record import Epoch
+from lamina.spec.training import Training
+from lamina.store import Store
+
+
+def train(
+    target: Target,
+    data: str,
+    settings: Training,
+    store: Store,
+    *,
+    device: str = "cpu",
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    command: str = "",
+    watch: Watch = unwatched,
+) -> nn.Module:
+    """Train a network on a data set and answer it.
+
+    The number of classes is the data's. ``checkpoint`` keeps the state and makes ``resume`` possible. Where
+    processes were joined (:func:`lamina.run.join_processes`), each trains its share and the first one records.
+
+    Raises:
+        UsageError: data and network do not fit each other.
+    """
+    rank, world = run.rank_and_world()
+    if settings.batch % world:
+        raise UsageError(f"expected a batch that {world} processes divide, got {settings.batch}")
+    share = settings.batch // world
+    place = measure.resolve(device)
+    train_set, test_set = train_test(data)
+    shape = target.inputs[0].shape
+    torch.manual_seed(settings.seed)
+    network = target.make(len(train_set.classes))
+
+    batches = partial(
+        loader, train_set, shape, share, settings.seed, augment=settings.augment, rank=rank, world_size=world
+    )
+    tests = partial(loader, test_set, shape, 4 * share, 0, 0, shuffle=False, rank=rank, world_size=world)
+    progress = run.train(
+        network, settings, batches, tests, steps(len(train_set), share, world), place, checkpoint, resume=resume
+    )
+    if rank:
+        for _ in progress:
+            pass
+        return network
+
+    this, _ = begin("train", target, settings, measure.environment(place), store, command, resume, data)
+    watch_clock = measure.Stopwatch()
+    with closing(store, this.id):
+        for state in progress:
+            watch(state)
+            if state.test_loss is None or state.test_accuracy is None:
+                continue
+            epoch = Epoch(
+                state.epoch,
+                state.step,
+                state.learning_rate,
+                state.train_loss,
+                state.train_accuracy,
+                state.test_loss,
+                state.test_accuracy,
+                watch_clock.lap(),
+            )
+            store.add_epoch(this.id, epoch)
+            watch(epoch)
+    return network

@@ -1,0 +1,35 @@
+"""What ``convert()`` did to a model: every layer replaced, every layer skipped and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ConvertedLayer:
+    """One layer: replaced by ``method`` where ``refusal`` is ``None``."""
+
+    layer: str
+    kind: str
+    method: str
+    parameters_before: int
+    parameters_after: int
+    refusal: str | None = None
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """All layers that a conversion looked at."""
+
+    method: str
+    layers: tuple[ConvertedLayer, ...]
+
+    @property
+    def replaced(self) -> tuple[ConvertedLayer, ...]:
+        """Layers that are new."""
+        return tuple(layer for layer in self.layers if layer.refusal is None)
+
+    @property
+    def skipped(self) -> tuple[ConvertedLayer, ...]:
+        """Layers left as they were, each with its reason."""
+        return tuple(layer for layer in self.layers if layer.refusal is not None)

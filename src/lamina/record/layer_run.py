@@ -1,0 +1,57 @@
+"""A measured (or failed) phase of a layer: the row everything else is computed from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lamina.record.timing import Timing
+
+Outcome = Literal["ok", "failed", "skipped"]
+
+
+@dataclass(frozen=True)
+class LayerRun:
+    """One phase of one layer in one configuration.
+
+    ``phase`` is ``forward``, ``backward_data``, ``backward_weight``; or ``step`` for a whole network at once,
+    with ``layer`` the network's name. ``outcome`` other than ``ok`` has no timing and says why in ``reason``.
+    ``rel_error`` is the relative L2 distance to the float64 result. ``flops`` is ``None`` where no formula exists.
+    """
+
+    layer: str
+    kind: str
+    place: int
+    phase: str
+    impl: str
+    precision: str
+    layout: str
+    batch: int
+    device: str
+    inputs: tuple[tuple[int, ...], ...]
+    output: tuple[int, ...]
+    parameters: int
+    flops: int | None
+    bytes: int | None
+    outcome: Outcome
+    reason: str = ""
+    timing: Timing | None = None
+    rel_error: float | None = None
+    peak_bytes: int | None = None
+    sm_mhz: int | None = None
+    power_w: float | None = None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes this row unique within a run, apart from the clock: the unit of resuming."""
+        return (self.layer, self.phase, self.impl, self.precision, self.layout, str(self.batch))
+
+    @property
+    def gflops(self) -> float | None:
+        """Achieved rate in GFLOP/s."""
+        return self.flops / self.timing.median_us / 1e3 if self.timing and self.flops and self.timing.median_us else None
+
+    @property
+    def gbs(self) -> float | None:
+        """Compulsory bytes over time, in GB/s."""
+        return self.bytes / self.timing.median_us / 1e3 if self.timing and self.bytes and self.timing.median_us else None

@@ -1,0 +1,33 @@
+"""Executes steps: phases of layers on their real buffers, checked against float64. Owns no clock."""
+
+from lamina.run.arena import Arena, Buffer, Plan, plan
+from lamina.run.check import LIMITS, judge, relative_error
+from lamina.run.loss import seed_gradient
+from lamina.run.precision import precision_mode
+from lamina.run.processes import join_processes, leave_processes, rank_and_world
+from lamina.run.steps import Implement, Step, memory_plan, one_line, walk
+from lamina.run.training import Progress, train
+from lamina.run.whole import whole_step
+
+__all__ = [
+    "LIMITS",
+    "Arena",
+    "Buffer",
+    "Implement",
+    "Plan",
+    "Progress",
+    "Step",
+    "join_processes",
+    "judge",
+    "leave_processes",
+    "memory_plan",
+    "one_line",
+    "plan",
+    "precision_mode",
+    "rank_and_world",
+    "relative_error",
+    "seed_gradient",
+    "train",
+    "walk",
+    "whole_step",
+]

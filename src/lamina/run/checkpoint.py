@@ -1,0 +1,44 @@
+"""Checkpoints that survive a kill: one safetensors file, replaced in a single step."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lamina.errors import UsageError
+
+
+def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write tensors and JSON-able facts; a reader sees the old file or the new one, never half of one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        save_file({name: t.detach().contiguous().cpu() for name, t in tensors.items()}, draft, {"lamina": json.dumps(facts)})
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read back what :func:`save` wrote.
+
+    Raises:
+        UsageError: the file is missing, damaged, or not a checkpoint.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = (file.metadata() or {}).get("lamina")
+            if facts is None:
+                raise UsageError(f"{path}: expected a lamina checkpoint, got a safetensors file without its facts")
+            return {name: file.get_tensor(name) for name in file.keys()}, json.loads(facts)  # noqa: SIM118
+    except (OSError, SafetensorError, json.JSONDecodeError) as error:
+        raise UsageError(f"{path}: expected a lamina checkpoint, got: {error}") from error

@@ -1,0 +1,43 @@
+"""Where the backward pass begins: the gradient with respect to a network's outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SeedGradient = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+def seed_gradient(labels: Tensor | None, seed: int = 0) -> SeedGradient:
+    """The gradient of the mean cross-entropy where an output is a score for each class of ``labels``.
+
+    Any other output (a feature map, a probability) gets normal random numbers, drawn from ``seed``.
+
+    Args:
+        labels: class of each sample ``(N,)``, or of each position ``(N, T)``; ``None`` without labels.
+        seed: of the random gradients.
+    """
+
+    def gradients(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return [
+            _cross_entropy(output, labels)
+            if labels is not None and _scores(output, labels)
+            else torch.randn(output.shape, generator=generator).to(output)
+            for output in outputs
+        ]
+
+    return gradients
+
+
+def _scores(output: Tensor, labels: Tensor) -> bool:
+    return output.shape[:-1] == labels.shape and output.shape[-1] > int(labels.max())
+
+
+def _cross_entropy(output: Tensor, labels: Tensor) -> Tensor:
+    leaf = output.detach().requires_grad_()
+    loss = F.cross_entropy(leaf.flatten(0, -2).float(), labels.flatten().to(leaf.device))
+    return torch.autograd.grad(loss, leaf)[0]

@@ -1,0 +1,307 @@
+"""A network's training step, taken apart: each phase of each layer as a callable on its real buffers.
+
+The walk goes forward once, filling the arena, then backward, so that every layer meets the activations its
+neighbours made and the gradient its readers sent. At each layer it hands out the phases, ready to be called
+any number of times; whoever walks decides what to do with them (time them, profile them, count zeros).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from lamina.errors import CheckError, LaminaError, UnsupportedError
+from lamina.run.arena import Arena, Buffer, Plan, plan
+from lamina.run.check import is_random, judge, relative_error
+from lamina.run.protocols import Call, Slot, Trace
+from lamina.spec import Phase, ResolvedLayer
+
+Implement = Callable[[ResolvedLayer, nn.Module], nn.Module]
+"""Answers a module that computes a layer by another method, or raises ``UnsupportedError`` with the reason."""
+
+RANDOM_KINDS = ("dropout", "opaque")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One phase of one layer. Either ``call`` can be called, or ``reason`` says why there is nothing to call.
+
+    ``outcome``: ``ok``; ``skipped`` where the phase has no meaning here; ``failed`` where it broke.
+    ``rel_error`` is ``None`` where results are random or checking was switched off.
+    """
+
+    resolved: ResolvedLayer
+    place: int
+    phase: Phase
+    call: Callable[[], object] | None = None
+    outcome: str = "ok"
+    reason: str = ""
+    rel_error: float | None = None
+
+
+def memory_plan(trace: Trace, backward: bool) -> Plan:
+    """The arena's plan: who needs which bytes between which steps of the walk.
+
+    Step ``i`` runs layer ``i`` forward; with ``backward``, step ``2n - 1 - i`` runs it again and then backward.
+    """
+    calls, end = trace.calls, 2 * len(trace.calls) - 1
+    made = {slot: i for i, call in enumerate(calls) for slot in call.outputs}
+    readers: dict[int, list[int]] = {slot.number: [] for slot in trace.slots}
+    for i, call in enumerate(calls):
+        for slot in call.inputs:
+            readers[slot].append(i)
+    buffers: dict[int, tuple[int, int]] = {}
+    gradients = []
+    for slot in trace.slots:
+        first = made.get(slot.number, 0)
+        uses = [end - i if backward else i for i in readers[slot.number]]
+        last = max([first, *uses, *([len(calls)] if backward and slot.number in trace.outputs else [])])
+        owner = _owner(trace.slots, slot)
+        buffers[owner] = (min(first, buffers.get(owner, (first, 0))[0]), max(last, buffers.get(owner, (0, last))[1]))
+        if backward and slot.dtype.is_floating_point and slot.number in made:
+            ends_here = slot.number in trace.outputs or not readers[slot.number]
+            sent = len(calls) if ends_here else end - max(readers[slot.number])
+            gradients.append(Buffer(f"gradient {slot.number}", _nbytes(slot), sent, end - first))
+    values = [
+        Buffer(f"value {number}", _nbytes(trace.slots[number]), *life)
+        for number, life in buffers.items()
+        if number in made
+    ]
+    return plan([*values, *gradients])
+
+
+def walk(
+    trace: Trace,
+    inputs: Sequence[Tensor],
+    *,
+    phases: Sequence[Phase],
+    precision: str,
+    seed_gradient: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+    input_gradients: Sequence[bool] = (),
+    implement: Implement | None = None,
+    check: bool = True,
+) -> Iterator[tuple[Step, ...]]:
+    """Visit every layer, answering its phases; a layer that breaks is answered as failed and the walk goes on.
+
+    Args:
+        trace: the network.
+        inputs: its input tensors.
+        phases: which phases are wanted.
+        precision: for the limits of the check.
+        seed_gradient: from the network's outputs to the gradients with respect to them.
+        input_gradients: for each input, whether the gradient with respect to it is wanted too; none by default.
+        implement: the method under test; the dense layers still carry the walk from layer to layer.
+        check: compare every phase with float64 first.
+    """
+    backward = any(phase is not Phase.FORWARD for phase in phases)
+    walker = _Walker(trace, inputs, tuple(phases), precision, input_gradients, implement, check, backward)
+    if not backward:
+        for place in range(len(trace.calls)):
+            yield walker.visit(place)
+            walker.forward(place)
+        return
+    for place in range(len(trace.calls)):
+        walker.forward(place)
+    walker.seed(seed_gradient)
+    for place in reversed(range(len(trace.calls))):
+        yield walker.visit(place)
+        walker.backward(place)
+
+
+class _Walker:
+    def __init__(
+        self,
+        trace: Trace,
+        inputs: Sequence[Tensor],
+        phases: tuple[Phase, ...],
+        precision: str,
+        input_gradients: Sequence[bool],
+        implement: Implement | None,
+        check: bool,
+        backward: bool,
+    ):
+        self.trace, self.phases, self.precision, self.implement, self.check = trace, phases, precision, implement, check
+        self.arena = Arena(memory_plan(trace, backward), inputs[0].device)
+        self.values: dict[int, Tensor] = dict(zip(trace.inputs, inputs, strict=True))
+        self.gradients: dict[int, Tensor] = {}
+        self.missing: dict[int, str] = {}
+        self.differentiable = _differentiable(trace, input_gradients)
+
+    def forward(self, place: int) -> None:
+        """Run a layer and keep its outputs where its readers will look for them.
+
+        Where a layer breaks, its readers go on with random stand-ins; the layer's own visit reports the failure.
+        """
+        call = self.trace.calls[place]
+        try:
+            with torch.no_grad():
+                results = call.run([self.values[slot] for slot in call.inputs])
+        except (RuntimeError, KeyError, LaminaError):
+            results = tuple(self._stand_in(self.trace.slots[number]) for number in call.outputs)
+        for number, result in zip(call.outputs, results, strict=True):
+            slot = self.trace.slots[number]
+            try:
+                self.values[number] = result if slot.base is not None else self._place("value", slot).copy_(result)
+            except RuntimeError as error:
+                self.missing[number] = one_line(error)
+
+    def _stand_in(self, slot: Slot) -> Tensor:
+        random = torch.randn if slot.dtype.is_floating_point else torch.zeros
+        return random(slot.shape, dtype=slot.dtype)
+
+    def seed(self, seed_gradient: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
+        """Let the gradient in at the network's outputs."""
+        wanted = [n for n in self.trace.outputs if self.trace.slots[n].dtype.is_floating_point and n in self.values]
+        for number, gradient in zip(wanted, seed_gradient([self.values[n] for n in wanted]), strict=True):
+            self._send(number, gradient)
+
+    def visit(self, place: int) -> tuple[Step, ...]:
+        """The wanted phases of a layer."""
+        call = self.trace.calls[place]
+        resolved = call.resolved
+        wanted = [phase for phase in resolved.phases if phase in self.phases]
+        if not wanted:
+            return ()
+        lost = [self.missing[n] for n in call.inputs if n in self.missing]
+        if lost:
+            reason = f"its input could not be made: {lost[0]}"
+            return tuple(Step(resolved, place, phase, outcome="failed", reason=reason) for phase in wanted)
+        try:
+            layer = _Layer(call, self._leaves(call), self._received(call), self.implement)
+            errors = self._errors(call, layer, wanted) if self.check else {}
+        except UnsupportedError as error:
+            return tuple(Step(resolved, place, phase, outcome="skipped", reason=one_line(error)) for phase in wanted)
+        except RuntimeError as error:
+            return tuple(Step(resolved, place, phase, outcome="failed", reason=one_line(error)) for phase in wanted)
+        return tuple(self._step(layer, resolved, place, phase, errors.get(phase)) for phase in wanted)
+
+    def _step(
+        self, layer: _Layer, resolved: ResolvedLayer, place: int, phase: Phase, error: float | CheckError | None
+    ) -> Step:
+        if isinstance(error, CheckError):
+            return Step(resolved, place, phase, outcome="failed", reason=str(error))
+        call = layer.phase(phase)
+        if call is None:
+            return Step(resolved, place, phase, outcome="skipped", reason="its input needs no gradient")
+        return Step(resolved, place, phase, call, rel_error=error)
+
+    def backward(self, place: int) -> None:
+        """Send a layer's gradient on to the layers it reads, with the dense implementation."""
+        call = self.trace.calls[place]
+        targets = [n for n in dict.fromkeys(call.inputs) if self.differentiable[n] and n not in self.trace.inputs]
+        if not targets or any(n in self.missing for n in (*call.inputs, *call.outputs)):
+            return
+        try:
+            layer = _Layer(call, self._leaves(call), self._received(call), None)
+            gradients = layer.gradients([layer.leaf[n] for n in targets])
+        except (RuntimeError, LaminaError):
+            gradients = tuple(self._stand_in(self.trace.slots[n]) for n in targets)
+        for number, gradient in zip(targets, gradients, strict=True):
+            if gradient is not None:
+                self._send(number, gradient)
+
+    def _leaves(self, call: Call) -> dict[int, Tensor]:
+        return {n: self.values[n].detach().requires_grad_(self.differentiable[n]) for n in call.inputs}
+
+    def _received(self, call: Call) -> dict[int, Tensor]:
+        """Gradients of the outputs; where nobody sent any (a dead branch), random numbers."""
+        received = {n: self.gradients[n] for n in call.outputs if n in self.gradients}
+        if not received:
+            for number in call.outputs:
+                if f"gradient {number}" in self.arena.plan.chunk_of:
+                    self._send(number, self._stand_in(self.trace.slots[number]))
+                    received[number] = self.gradients[number]
+        return received
+
+    def _send(self, number: int, gradient: Tensor) -> None:
+        if number in self.gradients:
+            self.gradients[number].add_(gradient)
+        else:
+            self.gradients[number] = self._place("gradient", self.trace.slots[number]).copy_(gradient)
+
+    def _place(self, what: str, slot: Slot) -> Tensor:
+        return self.arena.place(f"{what} {slot.number}", slot.shape, slot.stride, slot.dtype)
+
+    def _errors(self, call: Call, layer: _Layer, wanted: Sequence[Phase]) -> dict[Phase, float | CheckError | None]:
+        """Each phase's distance from float64, or the refusal to time it."""
+        if call.resolved.layer.kind in RANDOM_KINDS and is_random(layer.outputs, layer.run()):
+            return {}
+        double = {n: t.detach().double() if t.is_floating_point() else t for n, t in layer.leaf.items()}
+        leaves = {n: t.requires_grad_(self.differentiable[n]) for n, t in double.items()}
+        exact = _Layer(call.double(), leaves, {n: g.double() for n, g in layer.received.items()}, None)
+        errors: dict[Phase, float | CheckError | None] = {}
+        for phase in wanted:
+            ours, reference = layer.results(phase), exact.results(phase)
+            error = relative_error(ours, reference)
+            try:
+                judge(error, self.precision)
+                errors[phase] = error
+            except CheckError as refusal:
+                errors[phase] = refusal
+        return errors
+
+
+class _Layer:
+    """One layer on its leaves, with the graph of its own forward pass kept for the backward phases."""
+
+    def __init__(self, call: Call, leaf: dict[int, Tensor], received: dict[int, Tensor], implement: Implement | None):
+        self.leaf, self.received = leaf, received
+        target = implement(call.resolved, call.module or nn.Identity()) if implement else None
+        self._weights = tuple(p for p in target.parameters() if p.requires_grad) if target is not None else call.weights
+        tensors = [leaf[n] for n in call.inputs]
+        self.run = lambda: call.run(tensors, target)
+        self._data = [tensor for tensor in leaf.values() if tensor.requires_grad]
+        self.outputs = self.run()
+        sent = [(out, received[n]) for n, out in zip(call.outputs, self.outputs, strict=True) if n in received]
+        self._roots = [(out, gradient) for out, gradient in sent if out.requires_grad]
+
+    def gradients(self, wanted: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
+        """Gradients with respect to some of the leaves or weights."""
+        roots, gradients = zip(*self._roots, strict=True)
+        return torch.autograd.grad(roots, wanted, gradients, retain_graph=True, allow_unused=True)
+
+    def phase(self, phase: Phase) -> Callable[[], object] | None:
+        """The callable of a phase, or ``None`` where nothing needs its gradient."""
+        if phase is Phase.FORWARD:
+            return self.run
+        wanted = self._data if phase is Phase.BACKWARD_DATA else self._weights
+        return (lambda: self.gradients(wanted)) if wanted and self._roots else None
+
+    def results(self, phase: Phase) -> tuple[Tensor | None, ...]:
+        """What the phase computes, for comparing."""
+        if phase is Phase.FORWARD:
+            return self.outputs
+        call = self.phase(phase)
+        return call() if call else ()  # type: ignore[return-value]
+
+
+def _differentiable(trace: Trace, input_gradients: Sequence[bool]) -> dict[int, bool]:
+    """For each tensor, whether a training step needs the gradient with respect to it."""
+    needed = {slot.number: False for slot in trace.slots}
+    for number, wanted in zip(trace.inputs, input_gradients, strict=False):
+        needed[number] = wanted and trace.slots[number].dtype.is_floating_point
+    for call in trace.calls:
+        wanted = bool(call.weights) or any(needed[n] for n in call.inputs)
+        for number in call.outputs:
+            needed[number] = wanted and trace.slots[number].dtype.is_floating_point
+    return needed
+
+
+def _owner(slots: Sequence[Slot], slot: Slot) -> int:
+    while slot.base is not None:
+        slot = slots[slot.base]
+    return slot.number
+
+
+def _nbytes(slot: Slot) -> int:
+    return prod(slot.shape) * slot.dtype.itemsize
+
+
+def one_line(error: Exception) -> str:
+    """The first sentence of an error: what a table row can hold."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else text[:197] + "..."

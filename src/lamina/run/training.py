@@ -1,0 +1,208 @@
+"""The training loop: plain, deterministic, and exactly resumable.
+
+Everything random in a step is drawn from (seed, step), and the order of the data from (seed, epoch). So a
+checkpoint needs no random state, and a run that was killed and resumed ends with the weights of one that was not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from lamina.errors import LaminaError, UsageError
+from lamina.run.checkpoint import load, save
+from lamina.run.precision import precision_mode
+from lamina.spec.training import Training
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands; ``test_loss`` and ``test_accuracy`` are set at the end of an epoch.
+
+    Losses and accuracies are means over the epoch so far.
+    """
+
+    step: int
+    steps: int
+    epoch: int
+    learning_rate: float
+    train_loss: float
+    train_accuracy: float
+    test_loss: float | None = None
+    test_accuracy: float | None = None
+
+
+def train(
+    network: nn.Module,
+    settings: Training,
+    train_batches: Callable[[int], Batches],
+    test_batches: Callable[[], Batches],
+    steps_per_epoch: int,
+    device: torch.device,
+    checkpoint: Path | None = None,
+    save_every: int = 200,
+    report_every: int = 10,
+    resume: bool = False,
+    facts: dict[str, Any] | None = None,
+) -> Iterator[Progress]:
+    """Train a classifier, answering every ``report_every`` steps and at the end of each epoch.
+
+    Args:
+        network: from inputs to class scores ``(N, classes)``; trained in place.
+        settings: optimizer, schedule, seed.
+        train_batches: the batches ``(x, y)`` of an epoch, always the same for the same epoch.
+        test_batches: the batches that are only tested on.
+        steps_per_epoch: number of batches ``train_batches`` gives.
+        checkpoint: file to keep the state in; written every ``save_every`` steps and after each epoch.
+        resume: continue from ``checkpoint`` where it exists.
+        facts: kept in the checkpoint beside the state.
+
+    Raises:
+        UsageError: the checkpoint is of other settings or another network.
+        LaminaError: the loss is not finite.
+    """
+    network.to(device)
+    optimizer = _optimizer(network, settings)
+    scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
+    # Loss, hits and samples of the epoch so far stay on the device: reading them would stall it.
+    first, sums = 0, torch.zeros(3, dtype=torch.float64, device=device)
+    if resume and checkpoint and checkpoint.exists():
+        first, sums = _restore(checkpoint, network, optimizer, scaler, settings, device)
+    model = DistributedDataParallel(network) if dist.is_initialized() else network
+    steps = settings.epochs * steps_per_epoch
+    rank = dist.get_rank() if dist.is_initialized() else 0
+
+    def keep(step: int) -> None:
+        if checkpoint and rank == 0:
+            _keep(checkpoint, network, optimizer, scaler, settings, step, sums, facts or {})
+
+    with precision_mode(settings.precision):
+        for epoch in range(first // steps_per_epoch, settings.epochs):
+            begun = first - epoch * steps_per_epoch if first > epoch * steps_per_epoch else 0
+            if not begun:
+                sums.zero_()
+            for step, (x, y) in enumerate(islice(train_batches(epoch), begun, None), epoch * steps_per_epoch + begun):
+                torch.manual_seed(hash((settings.seed, step, rank)) % 2**63)
+                rate = settings.rate(step, steps)
+                for group in optimizer.param_groups:
+                    group["lr"] = rate
+                model.train()
+                x, y = x.to(device), y.to(device)
+                with _autocast(settings, device):
+                    scores = model(x)
+                    loss = F.cross_entropy(scores, y, label_smoothing=settings.label_smoothing)
+                optimizer.zero_grad(set_to_none=True)
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                _count(sums, loss, scores, y)
+                done = step + 1
+                ended = done % steps_per_epoch == 0
+                if ended or done % save_every == 0:
+                    keep(done)
+                if ended:
+                    test = _evaluate(model, test_batches(), settings, device)
+                    yield Progress(done, steps, epoch, rate, *_means(sums, step), *test)
+                elif done % report_every == 0:
+                    yield Progress(done, steps, epoch, rate, *_means(sums, step))
+
+
+def _count(sums: Tensor, loss: Tensor, scores: Tensor, y: Tensor) -> None:
+    hits = (scores.detach().argmax(-1) == y).sum()
+    sums += torch.stack([loss.detach() * y.numel(), hits, torch.as_tensor(y.numel(), device=y.device)]).double()
+
+
+def _means(sums: Tensor, step: int | None = None) -> tuple[float, float]:
+    """Mean loss and accuracy over every process."""
+    total = sums.clone()
+    if dist.is_initialized():
+        dist.all_reduce(total)
+    loss, hits, samples = total.tolist()
+    if not isfinite(loss):
+        raise LaminaError(f"step {step}: the loss is {loss}; lower the learning rate")
+    return (loss / samples, hits / samples) if samples else (0.0, 0.0)
+
+
+@torch.no_grad()
+def _evaluate(model: nn.Module, batches: Batches, settings: Training, device: torch.device) -> tuple[float, float]:
+    model.eval()
+    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    for x, y in batches:
+        x, y = x.to(device), y.to(device)
+        with _autocast(settings, device):
+            scores = model(x)
+        _count(sums, F.cross_entropy(scores.float(), y), scores, y)
+    return _means(sums)
+
+
+def _autocast(settings: Training, device: torch.device) -> Any:
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
+    return torch.autocast(device.type, dtype) if dtype else nullcontext()
+
+
+def _optimizer(network: nn.Module, settings: Training) -> torch.optim.Optimizer:
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    if not parameters:
+        raise UsageError("expected a network with trained parameters, got one without any")
+    common = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(parameters, momentum=settings.momentum, **common)  # type: ignore[arg-type]
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+    return kind(parameters, **common)  # type: ignore[arg-type]
+
+
+def _keep(
+    path: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    settings: Training,
+    step: int,
+    sums: Tensor,
+    facts: dict[str, Any],
+) -> None:
+    tensors = {f"model.{name}": t for name, t in network.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{key}": t for key, t in state.items() if isinstance(t, Tensor)}
+    state = {"step": step, "settings": settings.model_dump(), "sums": sums.tolist(), "scaler": scaler.state_dict()}
+    save(path, tensors, state | {"facts": facts})
+
+
+def _restore(
+    path: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    settings: Training,
+    device: torch.device,
+) -> tuple[int, Tensor]:
+    tensors, state = load(path)
+    other = {k: v for k, v in state["settings"].items() if settings.model_dump()[k] != v}
+    if other:
+        wanted = ", ".join(f"{key}={value}" for key, value in other.items())
+        raise UsageError(f"{path}: this checkpoint was trained with {wanted}; ask for the same, or start without --resume")
+    try:
+        network.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
+    except RuntimeError as error:
+        raise UsageError(f"{path}: this checkpoint is of another network: {error}") from error
+    states: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer."):
+            _, index, key = name.split(".", 2)
+            states.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": states})
+    scaler.load_state_dict(state["scaler"])
+    return state["step"], torch.tensor(state["sums"], dtype=torch.float64, device=device)

@@ -1,0 +1,36 @@
+"""The whole training step of a network as one callable: what the sum of its layers is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from lamina.run.loss import SeedGradient
+
+
+def whole_step(
+    network: nn.Module,
+    inputs: Sequence[Tensor],
+    seed: SeedGradient,
+    backward: bool,
+    input_gradients: Sequence[bool] = (),
+) -> Callable[[], object]:
+    """Forward, and with ``backward`` the gradients of all parameters and of the inputs where that is wanted."""
+    asked = [*input_gradients, *[False] * len(inputs)]
+    leaves = [x.detach().requires_grad_(want and x.is_floating_point()) for x, want in zip(inputs, asked, strict=False)]
+    wanted = [leaf for leaf in (*leaves, *network.parameters()) if leaf.requires_grad]
+    if not backward or not wanted:
+        return lambda: network(*leaves)
+    gradients = seed(_real(network(*leaves)))
+
+    def step() -> object:
+        return torch.autograd.grad(_real(network(*leaves)), wanted, gradients, allow_unused=True)
+
+    return step
+
+
+def _real(outputs: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]

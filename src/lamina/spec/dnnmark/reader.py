@@ -1,0 +1,127 @@
+"""From a file's text to a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import count
+from pathlib import PurePath
+
+from pydantic import ValidationError
+
+from lamina.errors import nearest
+from lamina.spec.dnnmark.grammar import Remarks, Section, parse
+from lamina.spec.dnnmark.sections import COMMON, DIMENSIONS, SECTIONS, Settings
+from lamina.spec.dnnmark.template import expand
+from lamina.spec.dnnmark.values import UNCHANGED
+from lamina.spec.dnnmark.wiring import NO_LAYER, Placed, RunMode, inputs_of, one_batch, remark_dead_branches
+from lamina.spec.faults import LONGEST, Faults, Unreadable, check_network, placeholder, plain, short
+from lamina.spec.layers import Layer
+from lamina.spec.network import Network
+
+
+def read_dnnmark(text: str, source: str, variables: Mapping[str, str] = {}) -> Network:
+    """The network of a ``.dnnmark`` or ``.dnntemplate`` file; ``source`` names the file in messages.
+
+    Keys without effect and values that DNNMark reads in its own way become the network's ``remarks``.
+
+    Raises:
+        SpecError: all that is wrong with the file: what DNNMark refused, names that are taken or do not
+            exist, impossible sizes, variables without a value.
+    """
+    faults, remarks = Faults(source), Remarks()
+    if "\0" in text:
+        faults.add("expected text, got a NUL byte", text.count("\n", 0, text.index("\0")) + 1)
+        faults.refuse()
+    lines = expand(text, variables, faults)
+    faults.refuse()
+    general, sections = parse(lines, SECTIONS, faults, remarks)
+    if not sections:
+        known = ", ".join(f"[{name}]" for name in SECTIONS)
+        faults.add(f"there are no layers: expected sections such as {known}")
+        faults.refuse()
+    mode = RunMode.of(general, faults, remarks)
+    layers = list(_place(sections, faults, remarks))
+    sources = mode.sources(layers, faults, remarks)
+    inputs = inputs_of(sources, layers, mode.mode)
+    reads = {each.name: (each.previous,) for each in layers if each.previous} | {
+        each.name: (inputs[each.name].name,) if each.name in inputs else () for each in sources
+    }
+    if mode.mode == "composed":
+        remark_dead_branches(layers, remarks)
+    network = Network(
+        name=PurePath(source).stem or source,
+        batch=one_batch(sources, faults),
+        layers=tuple(_build(each, reads.get(each.name, ()), faults, remarks) for each in layers),
+        inputs=tuple(inputs.values()) or (placeholder(),),
+        mode=mode.mode,
+        remarks=tuple(remarks),
+        lines={each.name: each.line for each in layers},
+    )
+    check_network(network, faults)
+    faults.refuse()
+    return network
+
+
+def _place(sections: list[Section], faults: Faults, remarks: Remarks) -> Iterator[Placed]:
+    """Each section with its settings read, and a name where it has none."""
+    read = [_settings(section, faults, remarks) for section in sections]
+    taken = {settings["name"] for settings, _ in read}
+    for section, (settings, faulty) in zip(sections, read, strict=True):
+        stem = section.name.lower()
+        made = (name for number in count(1) if (name := f"{stem}{number}") not in taken)
+        name = settings["name"] or next(made)
+        taken.add(name)
+        yield Placed(section, name, settings, faulty)
+
+
+def _settings(section: Section, faults: Faults, remarks: Remarks) -> tuple[Settings, bool]:
+    """A section's settings in DNNMark's words: its lines, in order, over its defaults."""
+    kind = SECTIONS.get(section.name)
+    keys, defaults = (COMMON | kind.keys, kind.defaults) if kind else (COMMON, {})
+    settings: Settings = {"name": "", "previous_layer": "", **dict.fromkeys(DIMENSIONS, 0), **defaults}
+    faulty, seen = kind is None, set[str]()
+    for key, text, line in section.entries:
+        if key not in keys:
+            if kind:
+                faults.add(partial(_unknown_key, section.name, key), line)
+            continue
+        if key in seen:
+            remarks.add(f"{key} is given twice in one section: the last one counts", line)
+        seen.add(key)
+        try:
+            value = keys[key].read(text, partial(_remark, remarks, key, line))
+        except ValueError as error:
+            faults.add(f"{key}: {error}", line)
+            faulty = True
+        else:
+            if value is not UNCHANGED:
+                settings.update(dict.fromkeys(keys[key].sets, value))
+    if settings["name"] == NO_LAYER:
+        faults.add(f"a layer cannot be called {NO_LAYER}: as previous_layer it means none", section.line)
+    return settings, faulty
+
+
+def _build(placed: Placed, reads: tuple[str, ...], faults: Faults, remarks: Remarks) -> Layer:
+    """The layer, or a stand-in where its settings cannot be."""
+    if reads and not placed.faulty:
+        kind = SECTIONS[placed.section.name]
+        own = {name: placed.settings[name] for name in kind.defaults}
+        try:
+            fields = kind.fields(own, lambda remark: remarks.add(remark, placed.line))
+            return kind.layer(name=placed.name, inputs=reads, **fields)
+        except ValidationError as error:
+            for _, message in plain(error):
+                faults.add(f"layer {short(placed.name)}: {message}", placed.line)
+        except ValueError as error:
+            faults.add(f"layer {short(placed.name)}: {error}", placed.line)
+    return Unreadable(name=placed.name, inputs=reads)
+
+
+def _unknown_key(section: str, key: str) -> str:
+    known = [*COMMON, *SECTIONS[section].keys]
+    return f"key {short(key)} is unknown in [{section}]: {nearest(key[:LONGEST], known)}"
+
+
+def _remark(remarks: Remarks, key: str, line: int, remark: str) -> None:
+    remarks.add(f"{key}: {remark}", line)

@@ -1,0 +1,231 @@
+"""The layer sections: the keys each one knows, their defaults, and the layer they describe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lamina.spec.dnnmark.algorithms import ALGORITHMS, algorithms
+from lamina.spec.dnnmark.values import (
+    Reader,
+    Remark,
+    at_least,
+    choice,
+    integer,
+    lenient,
+    real,
+    without_effect,
+    word,
+)
+from lamina.spec.layers import (
+    Activation,
+    BatchNorm,
+    Bypass,
+    Convolution,
+    Dropout,
+    Layer,
+    Linear,
+    LocalResponseNorm,
+    Pooling,
+    Softmax,
+)
+from lamina.spec.method import Method
+
+Settings = dict[str, Any]
+DIMENSIONS = ("n", "c", "h", "w")
+SMALLEST_EPSILON = 1e-5
+"""cuDNN's bound on batch normalization's epsilon, below which DNNMark stops."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """How one key is read, and the settings it sets."""
+
+    read: Reader
+    sets: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A section. The defaults are DNNMark's; ``fields`` makes the layer's own settings from the section's."""
+
+    layer: type[Layer]
+    fields: Callable[[Settings, Remark], Settings]
+    keys: dict[str, Key] = field(default_factory=dict)
+    defaults: Settings = field(default_factory=dict)
+
+
+def _key(read: Reader, *sets: str) -> Key:
+    return Key(read, sets)
+
+
+def _sized(key: str, setting: str, least: int) -> dict[str, Key]:
+    """A size for both axes, or for one; the later line wins."""
+    read, high, wide = integer(least), f"{setting}_h", f"{setting}_w"
+    return {key: _key(read, high, wide), f"{key}_h": _key(read, high), f"{key}_w": _key(read, wide)}
+
+
+_WINDOW = _sized("kernel_size", "kernel", 1) | _sized("pad", "padding", 0) | _sized("stride", "stride", 1)
+
+
+def _window(kernel: int, padding: int, stride: int) -> Settings:
+    sizes = {"kernel": kernel, "padding": padding, "stride": stride}
+    return {f"{name}_{axis}": size for name, size in sizes.items() for axis in "hw"}
+
+
+def _axes(s: Settings) -> Settings:
+    return {name: (s[f"{name}_h"], s[f"{name}_w"]) for name in ("kernel", "padding", "stride")}
+
+
+def _convolution(s: Settings, remark: Remark) -> Settings:
+    if s["mode"] == "transpose":
+        remark("conv_mode=transpose: DNNMark gave the output a forward convolution's size, lamina does not")
+    return {
+        "out_channels": s["num_output"],
+        "flip": s["mode"] == "convolution",
+        "transposed": s["mode"] == "transpose",
+        "propagate": s["propagation"] != "false",
+        **_axes(s),
+        **algorithms(s, remark),
+    }
+
+
+_AVERAGES = {
+    "avg_include_padding": "average",
+    "avg_exclude_padding": "average_excluding_padding",
+    "avg": "average_excluding_padding",
+}
+
+
+def _pooling(s: Settings, remark: Remark) -> Settings:
+    if s["mode"] == "avg":
+        remark("pool_mode=avg is MIOpen's: its average leaves padding out")
+    return {"mode": _AVERAGES.get(s["mode"], "max"), "rounding": "caffe", **_axes(s)}
+
+
+def _lrn(s: Settings, remark: Remark) -> Settings:
+    if s.pop("lrn_mode") == "within_channel":
+        raise ValueError("lrn_mode=within_channel is not supported: expected cross_channel_dim1")
+    return s
+
+
+def _activation(s: Settings, remark: Remark) -> Settings:
+    if s["function"] == "clipped_relu":
+        remark("clipped_relu: DNNMark fixes the ceiling at 0, so every output is 0; kept")
+        return s | {"ceiling": 0.0}
+    return s
+
+
+def _linear(s: Settings, remark: Remark) -> Settings:
+    return {"out_features": s["num_output"], "spatial": True}
+
+
+def _circulant(s: Settings, remark: Remark) -> Settings:
+    options = tuple((name, s[name]) for name in ("block_size", "optimization"))
+    return _linear(s, remark) | {"method": Method("circulant", options=options)}
+
+
+def _same(s: Settings, remark: Remark) -> Settings:
+    return s
+
+
+_NO_PREFERENCE = _key(without_effect("has no effect, nor had it in DNNMark"))
+_OPTIMIZATION = _key(lenient("NO", "O1", "O2", "KF"), "optimization")
+
+COMMON = {name: _key(word, name) for name in ("name", "previous_layer")} | {
+    name: _key(integer(0), name) for name in DIMENSIONS
+}
+"""Keys that every layer knows."""
+
+SECTIONS = {
+    "Convolution": Kind(
+        Convolution,
+        _convolution,
+        {
+            "conv_mode": _key(choice("convolution", "cross_correlation", "transpose"), "mode"),
+            "num_output": _key(integer(1), "num_output"),
+            "propagation": _key(lenient("true", "false"), "propagation"),
+            "conv_fwd_pref": _NO_PREFERENCE,
+            "conv_bwd_data_pref": _NO_PREFERENCE,
+            "conv_bwd_filter_pref": _key(
+                without_effect("has no effect; in DNNMark it had one with algo=cudnn only")
+            ),
+            "workspace_size": _key(without_effect("has no effect: lamina sets the library no limit")),
+            **{name: _key(word, name) for name in ALGORITHMS},
+            **_WINDOW,
+        },
+        {"mode": "cross_correlation", "num_output": 32, "propagation": "true"}
+        | dict.fromkeys(ALGORITHMS, "")
+        | _window(kernel=5, padding=2, stride=1),
+    ),
+    "Pooling": Kind(
+        Pooling,
+        _pooling,
+        {"pool_mode": _key(choice("max", *_AVERAGES), "mode"), **_WINDOW},
+        {"mode": "max"} | _window(kernel=3, padding=0, stride=2),
+    ),
+    "LRN": Kind(
+        LocalResponseNorm,
+        _lrn,
+        {
+            "lrn_mode": _key(lenient("cross_channel_dim1", "within_channel"), "lrn_mode"),
+            "local_size": _key(integer(1), "size"),
+            **{name: _key(real, name) for name in ("alpha", "beta", "k")},
+        },
+        {"lrn_mode": "cross_channel_dim1", "size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0},
+    ),
+    "Activation": Kind(
+        Activation,
+        _activation,
+        {"activation_mode": _key(choice("sigmoid", "relu", "tanh", "clipped_relu", "soft_relu"), "function")},
+        {"function": "relu"},
+    ),
+    "FullyConnected": Kind(
+        Linear, _linear, {"num_output": _key(integer(1), "num_output")}, {"num_output": 4096}
+    ),
+    "BCMFullyConnected": Kind(
+        Linear,
+        _circulant,
+        {
+            "num_output": _key(integer(1), "num_output"),
+            "block_size": _key(integer(1), "block_size"),
+            "optimization": _OPTIMIZATION,
+            "optimized": _OPTIMIZATION,
+        },
+        {"num_output": 4096, "block_size": 32, "optimization": "NO"},
+    ),
+    "Softmax": Kind(
+        Softmax,
+        _same,
+        {
+            "softmax_algo": _key(lenient("fast", "accurate", "log"), "algorithm"),
+            "softmax_mode": _key(lenient("instance", "channel"), "mode"),
+        },
+        {"algorithm": "accurate", "mode": "channel"},
+    ),
+    "BatchNorm": Kind(
+        BatchNorm,
+        _same,
+        {
+            "batchnorm_mode": _key(lenient("per_activation", "spatial"), "mode"),
+            "save_intermediates": _key(
+                without_effect("has no effect: they are always saved (false made DNNMark crash)")
+            ),
+            "exp_avg_factor": _key(real, "momentum"),
+            "epsilon": _key(at_least(SMALLEST_EPSILON), "eps"),
+        },
+        {"mode": "per_activation", "momentum": 1.0, "eps": SMALLEST_EPSILON},
+    ),
+    "Dropout": Kind(
+        Dropout,
+        _same,
+        {
+            "dropout_probability": _key(real, "probability"),
+            "random_seed": _key(integer(-(2**31)), "seed"),
+        },
+        {"probability": 0.5, "seed": 0},
+    ),
+    "Bypass": Kind(Bypass, _same),
+}
+SECTIONS["CBMFullyConnected"] = SECTIONS["BCMFullyConnected"]  # the name in early files

@@ -1,0 +1,129 @@
+"""Where each layer's input comes from: DNNMark's run modes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lamina.errors import nearest
+from lamina.spec.dnnmark.grammar import Remarks, Section
+from lamina.spec.dnnmark.sections import DIMENSIONS, Settings
+from lamina.spec.faults import LONGEST, Faults, short
+from lamina.spec.network import Input
+
+NO_LAYER = "null"
+"""The previous layer of a source."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A layer's section with its settings read; ``faulty`` when some of them were refused."""
+
+    section: Section
+    name: str
+    settings: Settings
+    faulty: bool
+
+    @property
+    def line(self) -> int:
+        """The section's line."""
+        return self.section.line
+
+    @property
+    def previous(self) -> str:
+        """The layer this one names as its input's."""
+        return str(self.settings["previous_layer"])
+
+    @property
+    def absent(self) -> str:
+        """Dimensions the section does not give."""
+        return ", ".join(axis for axis in DIMENSIONS if not self.settings[axis])
+
+
+@dataclass(frozen=True)
+class RunMode:
+    """How the layers hang together, and the file's word for it."""
+
+    mode: Literal["composed", "standalone"]
+    word: str
+
+    @classmethod
+    def of(cls, general: Section, faults: Faults, remarks: Remarks) -> RunMode:
+        """Read the general section. DNNMark's ``none`` is ``standalone`` on memory that nobody filled."""
+        word = "none"
+        for key, value, line in general.entries:
+            if key != "run_mode":
+                hint = nearest(key[:LONGEST], ["run_mode"])
+                faults.add(f"key {short(key)} is unknown in [{general.name}]: {hint}", line)
+            elif value in ("none", "standalone", "composed"):
+                word = value
+            else:
+                remarks.add(f"run_mode: {short(value)} is unknown and has no effect", line)
+        if word == "none":
+            remarks.add("run_mode=none is read as standalone", general.line)
+        return cls("composed" if word == "composed" else "standalone", word)
+
+    def sources(self, layers: Sequence[Placed], faults: Faults, remarks: Remarks) -> list[Placed]:
+        """The layers with an input of their own. What one lacks for that is a fault."""
+        if self.mode == "standalone":
+            return [each for each in layers if self._alone(each, faults, remarks)]
+        return [each for place, each in enumerate(layers) if self._starts(place == 0, each, faults, remarks)]
+
+    def _alone(self, each: Placed, faults: Faults, remarks: Remarks) -> bool:
+        if each.previous not in ("", NO_LAYER):
+            remarks.add(f"previous_layer has no effect with run_mode={self.word}", each.line)
+        if each.absent and not each.faulty:
+            need = f"needs n, c, h and w with run_mode={self.word}; missing: {each.absent}"
+            faults.add(f"[{each.section.name}] {need}", each.line)
+        return True
+
+    def _starts(self, first: bool, each: Placed, faults: Faults, remarks: Remarks) -> bool:
+        if not first and each.previous != NO_LAYER and each.absent:
+            if not each.previous:
+                faults.add(f"[{each.section.name}] needs previous_layer: the layer it reads", each.line)
+            if any(each.settings[axis] for axis in DIMENSIONS):
+                remarks.add("n, c, h and w have no effect on a layer that reads another", each.line)
+            return False
+        if each.previous != NO_LAYER:
+            what = "the first layer" if first else "a layer with n, c, h and w"
+            got = short(each.previous)
+            faults.add(f"{what} of a composed model needs previous_layer={NO_LAYER}, got {got}", each.line)
+        if each.absent and not each.faulty:
+            what = f"a layer with previous_layer={NO_LAYER} needs n, c, h and w"
+            faults.add(f"{what}; missing: {each.absent}", each.line)
+        return True
+
+
+def one_batch(sources: Sequence[Placed], faults: Faults) -> int:
+    """The batch size of the file: a fault where its sources differ."""
+    sized = [each for each in sources if each.settings["n"]]
+    for each in sized[1:]:
+        n, first = each.settings["n"], sized[0]
+        if n != first.settings["n"]:
+            other = f"n={first.settings['n']} of line {first.line}"
+            advice = "a file has one batch size; put the layers into separate files"
+            faults.add(f"n={n} differs from {other}: {advice}", each.line)
+    return int(sized[0].settings["n"]) if sized else 1
+
+
+def inputs_of(sources: Sequence[Placed], layers: Sequence[Placed], mode: str) -> dict[str, Input]:
+    """The input of each source, by the source's name. DNNMark computes its gradient, unless told not to."""
+    whole = [each for each in sources if not each.absent]
+    alone = mode == "composed" and len(whole) == 1 and all(each.name != "input" for each in layers)
+    return {
+        each.name: Input(
+            name="input" if alone else f"{each.name}.input",
+            shape=tuple(each.settings[axis] for axis in "chw"),
+            gradient=each.settings.get("propagation") != "false",
+        )
+        for each in whole
+    }
+
+
+def remark_dead_branches(layers: Sequence[Placed], remarks: Remarks) -> None:
+    """Name the layers of a composed model that nothing reads, but for the last."""
+    read = {each.previous for each in layers}
+    for each in layers[:-1]:
+        if each.name not in read:
+            remarks.add(f"no layer reads {short(each.name)}: a dead branch, computed all the same", each.line)

@@ -1,0 +1,141 @@
+"""What is wrong with a file, collected; and the model validator's complaints in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+from pydantic import ValidationError
+
+from lamina.errors import Fault, SpecError, nearest
+from lamina.spec.layers import Layer
+from lamina.spec.network import Input, Network
+from lamina.spec.shape import Shape
+
+SHOWN = 20
+"""Faults of one file that are told; of the others only the number."""
+LONGEST = 60
+"""Characters of a file's own text that a message repeats."""
+
+_SKIPPED = "its own settings are faulty"
+
+
+class Faults:
+    """The faults of one file, in the order found."""
+
+    def __init__(self, source: str):
+        self.source = source
+        self._told: list[Fault] = []
+        self._found = 0
+
+    def __len__(self) -> int:
+        return self._found
+
+    def add(self, message: str | Callable[[], str], line: int | None = None) -> None:
+        """Note a fault. A message that takes work is given as a function, called only if it will be told."""
+        self._found += 1
+        if len(self._told) < SHOWN:
+            self._told.append(Fault(message if isinstance(message, str) else message(), line))
+
+    def refuse(self) -> None:
+        """Raise what was found, if anything.
+
+        Raises:
+            SpecError: the first faults by line, and how many more there are.
+        """
+        if not self._found:
+            return
+        faults = sorted(self._told, key=lambda fault: fault.line or 0)
+        more = self._found - len(faults)
+        raise SpecError(self.source, [*faults, *([Fault(f"and {more} more faults")] if more else [])])
+
+
+class Unreadable(Layer):
+    """Stands in for a layer whose settings were refused, so that the rest of its network can be checked."""
+
+    kind: ClassVar[str] = "unreadable"
+    arity: ClassVar[tuple[int, int | None]] = (0, None)
+
+    def output(self, *inputs: Shape) -> Shape:
+        raise ValueError(_SKIPPED)
+
+
+def check_network(network: Network, faults: Faults) -> None:
+    """Add what resolving ``network`` finds, but for its unreadable layers and those that read them."""
+    try:
+        network.resolve()
+    except SpecError as error:
+        for fault in error.faults:
+            if not fault.message.endswith(_SKIPPED):
+                faults.add(fault.message, fault.line)
+
+
+def placeholder() -> Input:
+    """An input for networks whose own inputs could not be read."""
+    return Input(name="(unreadable)", shape=(1,))
+
+
+def short(value: Any) -> str:
+    """A value as a message shows it, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def plain(error: ValidationError, known: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """Each complaint as (key, what to do about it); ``known`` are the keys that exist."""
+    for complaint in error.errors(include_url=False):
+        place = [str(part) for part in complaint["loc"]]
+        key = place[0] if place else ""
+        item = f" (item {int(place[1]) + 1})" if len(place) > 1 and place[1].isdigit() else ""
+        yield key, _sentence(complaint, key, known) + item
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "a text",
+    "string_too_short": "a text that is not empty",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+}
+
+
+def _sentence(complaint: Any, key: str, known: Iterable[str]) -> str:
+    context, got = complaint.get("ctx", {}), short(_listed(complaint["input"]))
+    match complaint["type"]:
+        case "missing":
+            return f"{key} is missing"
+        case "extra_forbidden":
+            return f"key {short(key)} is unknown: {nearest(key[:LONGEST], known)}"
+        case "value_error":
+            return str(context["error"])
+        case "literal_error" | "enum":
+            return f"{key} = {got}: expected {context['expected']}"
+        case "greater_than_equal":
+            return f"{key} = {got}: expected at least {context['ge']}"
+        case "greater_than":
+            return f"{key} = {got}: expected more than {context['gt']}"
+        case "less_than_equal":
+            return f"{key} = {got}: expected at most {context['le']}"
+        case "too_short":
+            return f"{key} = {got}: expected at least {context['min_length']} items"
+        case "missing_positional_argument" | "too_long":
+            return f"{key} = {got}: expected {context['max_length']} items"
+        case kind if kind in _EXPECTED:
+            return f"{key} = {got}: expected {_EXPECTED[kind]}"
+        case _:
+            message = complaint["msg"]
+            return f"{key} = {got}: {message[0].lower()}{message[1:]}"
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as the lists that files write."""
+    return [_listed(item) for item in value] if isinstance(value, list | tuple) else value

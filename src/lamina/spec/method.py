@@ -1,0 +1,84 @@
+"""How a layer is computed: ``dense``, ``dense:winograd``, ``circulant[block_size=64]``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from lamina.errors import UsageError, nearest
+
+METHODS = ("dense", "circulant", "sparse", "eliminated", "fissioned")
+
+_FORM = re.compile(r"(?P<name>[a-z_]+)(?::(?P<algorithm>[a-z0-9_:]+))?(?:\[(?P<options>[^\[\]]*)\])?")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A named way to compute a layer, with its parameters.
+
+    ``algorithm`` chooses among the vendor library's or lamina's dense algorithms; ``options`` are the
+    parameters of an acceleration, by the names its paper gives them.
+    """
+
+    name: str = "dense"
+    algorithm: str | None = None
+    options: tuple[tuple[str, int | float | str], ...] = field(default=())
+
+    @classmethod
+    def parse(cls, text: str) -> Method:
+        """Read the written form.
+
+        >>> str(Method.parse("circulant[block_size=64]"))
+        'circulant[block_size=64]'
+
+        Raises:
+            UsageError: the form or the name is unknown.
+        """
+        match = _FORM.fullmatch(text.strip())
+        if not match:
+            raise UsageError(f"implementation {text!r}: expected name, name:algorithm or name[option=value,...]")
+        name, algorithm, options = match["name"], match["algorithm"], match["options"]
+        if name not in METHODS:
+            raise UsageError(f"implementation {name!r} is unknown: {nearest(name, METHODS)}")
+        if algorithm and name != "dense":
+            raise UsageError(f"implementation {text!r}: only dense takes an algorithm after the colon")
+        return cls(name, algorithm, tuple(_option(text, item) for item in (options or "").split(",") if item.strip()))
+
+    @property
+    def dense(self) -> bool:
+        """Whether the layer keeps its ordinary dense arithmetic."""
+        return self.name == "dense"
+
+    def __str__(self) -> str:
+        text = f"{self.name}:{self.algorithm}" if self.algorithm else self.name
+        return text + (f"[{','.join(f'{k}={v}' for k, v in self.options)}]" if self.options else "")
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Let pydantic models hold a method by its written form."""
+        from pydantic_core import core_schema
+
+        def validate(value: Any) -> Method:
+            if isinstance(value, Method):
+                return value
+            try:
+                return cls.parse(str(value))
+            except UsageError as error:
+                raise ValueError(str(error)) from None
+
+        return core_schema.no_info_plain_validator_function(
+            validate, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
+
+
+def _option(text: str, item: str) -> tuple[str, int | float | str]:
+    key, equals, value = (part.strip() for part in item.partition("="))
+    if not (key and equals and value):
+        raise UsageError(f"implementation {text!r}: expected option=value, got {item.strip()!r}")
+    for number in (int, float):
+        try:
+            return key, number(value)
+        except ValueError:
+            continue
+    return key, value

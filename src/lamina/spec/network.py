@@ -1,0 +1,152 @@
+"""A network: layers in order of execution, each naming the layers it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
+
+from lamina.errors import Fault, SpecError, nearest
+from lamina.spec.cost import Cost, Phase
+from lamina.spec.layers import Layer
+from lamina.spec.layers.base import Positive
+from lamina.spec.shape import Shape, elements
+
+
+class Input(BaseModel):
+    """A source of data: ``shape`` is one sample's, without the batch.
+
+    ``indices`` below ``vocabulary`` stand for tokens; everything else is real numbers. ``gradient`` says
+    whether the gradient with respect to this input is wanted: training does not need it, a benchmark of one
+    layer does.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = "input"
+    shape: tuple[Positive, ...] = Field(min_length=1)
+    content: Literal["real", "indices"] = "real"
+    vocabulary: Positive | None = None
+    gradient: bool = False
+
+
+@dataclass(frozen=True)
+class ResolvedLayer:
+    """A layer in its place: with the shapes that flow through it at one batch size."""
+
+    layer: Layer
+    inputs: tuple[Shape, ...]
+    output: Shape
+
+    @property
+    def name(self) -> str:
+        """The layer's name."""
+        return self.layer.name
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained parameters."""
+        return elements(*self.layer.parameters(*self.inputs).values())
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Phases this layer has."""
+        return self.layer.phases(*self.inputs)
+
+    def cost(self, phase: Phase, itemsize: int = 4) -> Cost:
+        """Work of one phase."""
+        return self.layer.cost(phase, *self.inputs, itemsize=itemsize)
+
+
+class Network(BaseModel):
+    """Layers in order of execution. ``batch`` is the file's own batch size, used unless a run names another.
+
+    ``mode``: ``composed`` layers feed each other; ``standalone`` layers are separate benchmarks with an input each.
+    ``remarks`` are facts about the file that a person should know, such as keys without effect.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    inputs: tuple[Input, ...] = Field(min_length=1)
+    layers: tuple[SerializeAsAny[Layer], ...] = Field(min_length=1)
+    batch: Positive = 1
+    mode: Literal["composed", "standalone"] = "composed"
+    remarks: tuple[str, ...] = ()
+    lines: dict[str, int] = Field(default={}, exclude=True)
+    """Line of the file on which each layer begins, for messages."""
+
+    def resolve(self, batch: int | None = None) -> tuple[ResolvedLayer, ...]:
+        """Every layer with its shapes.
+
+        Raises:
+            SpecError: all faults at once: duplicate names, missing or later inputs, cycles, wrong arity,
+                impossible shapes.
+        """
+        batch = batch or self.batch
+        faults = list(self._wiring())
+        if faults:
+            raise SpecError(self.name, faults)
+        shapes: dict[str, Shape] = {source.name: (batch, *source.shape) for source in self.inputs}
+        resolved = []
+        for layer in self.layers:
+            if not all(name in shapes for name in layer.inputs):
+                continue  # it reads a layer already found faulty
+            inputs = tuple(shapes[name] for name in layer.inputs)
+            try:
+                shapes[layer.name] = layer.output(*inputs)
+            except ValueError as error:
+                faults.append(self._fault(layer, str(error)))
+            else:
+                resolved.append(ResolvedLayer(layer, inputs, shapes[layer.name]))
+        if faults:
+            raise SpecError(self.name, faults)
+        return tuple(resolved)
+
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the layers no other layer reads: where gradients enter."""
+        read = {name for layer in self.layers for name in layer.inputs}
+        return tuple(layer.name for layer in self.layers if layer.name not in read)
+
+    def _fault(self, layer: Layer, message: str) -> Fault:
+        return Fault(f"layer {layer.name!r} ({layer.kind}): {message}", self.lines.get(layer.name))
+
+    def _wiring(self) -> Iterator[Fault]:
+        sources = {source.name for source in self.inputs}
+        places: dict[str, int] = {}
+        for place, layer in enumerate(self.layers):
+            if layer.name in places or layer.name in sources:
+                yield self._fault(layer, "this name is already taken; give each layer a name of its own")
+            places.setdefault(layer.name, place)
+        known = sources | set(places)
+        for place, layer in enumerate(self.layers):
+            least, most = layer.arity
+            if len(layer.inputs) < least or (most is not None and len(layer.inputs) > most):
+                wanted = str(least) if least == most else f"{least} to {most}" if most else f"at least {least}"
+                yield self._fault(layer, f"expected {wanted} inputs, got {len(layer.inputs)}")
+            for name in layer.inputs:
+                if name not in known:
+                    yield self._fault(layer, f"input {name!r} does not exist: {nearest(name, known - {layer.name})}")
+                elif name not in sources and places[name] >= place:
+                    loop = self._loop(layer.name, places)
+                    yield self._fault(
+                        layer,
+                        f"is part of a cycle: {' -> '.join(loop)}"
+                        if loop
+                        else f"input {name!r} comes later in the file; a layer reads earlier ones",
+                    )
+
+    def _loop(self, start: str, places: dict[str, int]) -> list[str]:
+        """A path from ``start`` through its inputs back to itself, or nothing."""
+        stack, seen = [[start]], {start}
+        while stack:
+            path = stack.pop()
+            for name in self.layers[places[path[-1]]].inputs:
+                if name == start:
+                    return [*path, start]
+                if name in places and name not in seen:
+                    seen.add(name)
+                    stack.append([*path, name])
+        return []

@@ -1,0 +1,48 @@
+"""What is asked of a training run."""
+
+from __future__ import annotations
+
+from math import cos, pi
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lamina.spec.layers.base import NonNegative, Positive
+from lamina.spec.workload import Precision
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Training(BaseModel):
+    """Everything that decides the weights a training run ends with, besides the network and the data.
+
+    ``batch`` is that of all processes together. ``precision`` below fp32 is autocast: weights stay in float32.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: Positive = 10
+    batch: Positive = 64
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    learning_rate: Annotated[float, Field(gt=0)] = 0.05
+    momentum: Fraction = 0.9
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup_steps: NonNegative = 0
+    label_smoothing: Fraction = 0.0
+    precision: Precision = "fp32"
+    augment: bool = False
+    seed: NonNegative = 0
+
+    def rate(self, step: int, steps: int) -> float:
+        """Learning rate of a step: a linear rise over ``warmup_steps``, then half a cosine down to zero.
+
+        >>> Training(learning_rate=1.0).rate(50, 100)
+        0.5
+        """
+        if step < self.warmup_steps:
+            return self.learning_rate * (step + 1) / self.warmup_steps
+        if self.schedule == "constant":
+            return self.learning_rate
+        progress = (step - self.warmup_steps) / max(steps - self.warmup_steps, 1)
+        return self.learning_rate * (1 + cos(pi * progress)) / 2

@@ -1,0 +1,63 @@
+"""A workload: which network, and the grid of ways to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lamina.spec.cost import Phase
+from lamina.spec.layers.base import Positive
+from lamina.spec.method import Method
+
+Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
+Layout = Literal["nchw", "nhwc"]
+ITEM_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a workload's grid: everything that is fixed while a network is measured once."""
+
+    batch: int | None
+    precision: Precision
+    layout: Layout
+    method: Method
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.precision} {self.layout} batch {self.batch or 'as given'}"
+
+
+class Workload(BaseModel):
+    """What to measure, and how.
+
+    ``batch`` empty means the network's own. ``clocks`` empty means the device's preferred one.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    phases: tuple[Phase, ...] = tuple(Phase)
+    precision: tuple[Precision, ...] = ("fp32",)
+    layout: tuple[Layout, ...] = ("nchw",)
+    batch: tuple[Positive, ...] = ()
+    impl: tuple[Method, ...] = (Method(),)
+    device: str = "cpu"
+    clocks: tuple[str, ...] = ()
+    l2: tuple[Literal["warm", "cold"], ...] = ("warm",)
+    repeat: Positive | None = None
+    """Samples of each timing; by default as many as the noise asks for."""
+    seconds: Annotated[float, Field(gt=0)] = 0.5
+    """The longest that one timing may take, whatever its noise."""
+    data: str = "synthetic"
+    seed: Annotated[int, Field(ge=0)] = 0
+    check: bool = True
+    """Whether results are compared with float64 before they are timed."""
+
+    def points(self) -> Iterator[Point]:
+        """The grid, slowest axis first."""
+        batches: tuple[int | None, ...] = self.batch or (None,)
+        for batch, precision, layout, method in product(batches, self.precision, self.layout, self.impl):
+            yield Point(batch, precision, layout, method)
