@@ -1,0 +1,104 @@
+"""One convolution whose three phases are three algorithms, with gradients computed only if asked for.
+
+The graph is ``y = Join(DataGradient(x), WeightGradient(w))``. The two inner nodes return stand-ins: tensors
+of the shape of ``y`` over a single element. ``Join`` computes ``y`` and hands the same ``gy`` to both; each
+turns it into its own gradient, and autograd runs only those that lead to a gradient asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function, once_differentiable
+
+from lamina.build.convolution.algorithm import Algorithm, PhaseAlgorithms, algorithm
+from lamina.build.convolution.geometry import Geometry
+from lamina.errors import UsageError
+from lamina.spec.shape import Shape, show
+
+DIRECT = PhaseAlgorithms()
+"""The vendor library in every phase."""
+
+
+def convolve(x: Tensor, w: Tensor, geometry: Geometry, algorithms: PhaseAlgorithms = DIRECT) -> Tensor:
+    """``y[n,o,t] = sum_{c,k} x[n,c,s*t+d*k-p] * w[o,c,k]``, each phase by the algorithm named for it.
+
+    Inputs are ``(N, C, *size)``, weights ``(K, C/groups, *kernel)``, or ``(C, K/groups, *kernel)`` where
+    transposed, in one floating-point type. A bias, or the kernel turned around, is the caller's. Gradients
+    cannot be differentiated again. UsageError on an unknown name or shapes that do not fit, UnsupportedError
+    on a shape that one of the algorithms refuses, both before anything is computed.
+    """
+    algorithms.check(geometry, w.shape)
+    y_shape = _output_shape(x, w, geometry)
+    constant_x, constant_w = x.detach(), w.detach()
+    data = _apply(_DataGradient, x, constant_w, geometry, algorithm(algorithms.backward_data), y_shape)
+    weight = _apply(_WeightGradient, w, constant_x, geometry, algorithm(algorithms.backward_weight), y_shape)
+    return _apply(_Join, data, weight, constant_x, constant_w, geometry, algorithm(algorithms.forward))
+
+
+def _apply(function: type[Function], *arguments: Any) -> Tensor:
+    result: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _output_shape(x: Tensor, w: Tensor, geometry: Geometry) -> Shape:
+    shapes = f"input {show(tuple(x.shape))} and weight {show(tuple(w.shape))}"
+    axes = geometry.rank + 2
+    if x.dim() != axes or w.dim() != axes:
+        raise UsageError(f"convolution over {geometry.rank} axes: expected {axes} dimensions, got {shapes}")
+    if x.dtype != w.dtype or x.device != w.device:
+        got = f"{x.dtype} on {x.device} and {w.dtype} on {w.device}"
+        raise UsageError(f"convolution: expected one type on one device, got {got}; convert one of them")
+    outer, inner = w.shape[0], w.shape[1] * geometry.groups
+    channels, outputs = (outer, inner) if geometry.transposed else (inner, outer)
+    if x.shape[1] != channels or outer % geometry.groups:
+        raise UsageError(
+            f"convolution: expected {channels} input channels in {geometry.groups} groups, got {shapes}"
+        )
+    return (x.shape[0], outputs, *geometry.output_size(x.shape[2:], w.shape[2:]))
+
+
+class _DataGradient(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, geometry: Geometry, how: Algorithm, y_shape: Shape) -> Tensor:
+        ctx.save_for_backward(w)
+        ctx.geometry, ctx.how, ctx.x_shape = geometry, how, tuple(x.shape)
+        return x.new_empty(1).expand(y_shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
+        (w,) = ctx.saved_tensors
+        return ctx.how.backward_data(gy, w, ctx.geometry, ctx.x_shape), None, None, None, None
+
+
+class _WeightGradient(Function):
+    @staticmethod
+    def forward(ctx: Any, w: Tensor, x: Tensor, geometry: Geometry, how: Algorithm, y_shape: Shape) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.geometry, ctx.how, ctx.w_shape = geometry, how, tuple(w.shape)
+        return w.new_empty(1).expand(y_shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        return ctx.how.backward_weight(gy, x, ctx.geometry, ctx.w_shape), None, None, None, None
+
+
+class _Join(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, data: Tensor, weight: Tensor, x: Tensor, w: Tensor, geometry: Geometry, how: Algorithm
+    ) -> Tensor:
+        y = how.forward(x, w, geometry)
+        # Some algorithms return a view of a temporary, and autograd lets no in-place ReLU change a view.
+        plain: Tensor = torch.ops.aten._unsafe_view(y, y.shape)
+        return plain
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
+        return gy, gy, None, None, None, None

@@ -1,0 +1,95 @@
+"""Named arrays in an .npz file, read without pickle. Anything wrong with the file is the user's to know."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.errors import UsageError
+
+# What a damaged zip or .npy raises; RuntimeError: encrypted, or a compression this Python was built without.
+_DAMAGE: tuple[type[Exception], ...] = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    ValueError,
+    KeyError,
+    RuntimeError,
+    MemoryError,
+)
+try:
+    from lzma import LZMAError
+
+    _DAMAGE += (LZMAError,)
+except ImportError:  # a Python built without lzma reports that itself, as a RuntimeError
+    pass
+
+
+def keys(path: Path) -> frozenset[str]:
+    """Names of the arrays; none if the file is no zip archive.
+
+    Raises:
+        UsageError: a damaged archive.
+    """
+    with path.open("rb") as stream:
+        if stream.read(4) != b"PK\x03\x04":
+            return frozenset()
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return frozenset(archive.files)
+    except _DAMAGE as error:
+        raise _damaged(path, error) from error
+
+
+def arrays(path: Path, *names: str) -> list[NDArray[np.generic]]:
+    """The arrays called ``names``, in that order.
+
+    Raises:
+        UsageError: one is missing, damaged, or of Python objects.
+    """
+    with np.load(path, allow_pickle=False) as archive:
+        missing = [name for name in names if name not in archive.files]
+        if missing:
+            raise UsageError(f"{path}: expected the arrays {', '.join(names)}, found no {', '.join(missing)}")
+        try:
+            return [archive[name] for name in names]
+        except _DAMAGE as error:
+            raise _damaged(path, error) from error
+
+
+def whole_numbers(array: NDArray[np.generic], path: Path, name: str) -> NDArray[np.int64]:
+    """``array`` as one axis of int64.
+
+    Raises:
+        UsageError: it has another number of axes, or is not of integers.
+    """
+    if array.ndim != 1 or array.dtype.kind not in "iub":
+        raise UsageError(f"{path}: expected {name} as one axis of integers, got {_described(array)}")
+    return array.astype(np.int64)
+
+
+def unsigned_bytes(
+    array: NDArray[np.generic], path: Path, name: str, axes: tuple[int, ...]
+) -> NDArray[np.uint8]:
+    """``array`` itself.
+
+    Raises:
+        UsageError: it is not uint8, or its number of axes is not among ``axes``.
+    """
+    if array.ndim not in axes or array.dtype != np.uint8:
+        wanted = " or ".join(map(str, axes))
+        raise UsageError(f"{path}: expected {name} as uint8 of {wanted} axes, got {_described(array)}")
+    return array.view(np.uint8)
+
+
+def _described(array: NDArray[np.generic]) -> str:
+    return f"{array.dtype} of shape {array.shape}"
+
+
+def _damaged(path: Path, error: Exception) -> UsageError:
+    return UsageError(f"{path}: expected an .npz file of plain arrays, got one that does not read: {error}")

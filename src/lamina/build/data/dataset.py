@@ -1,0 +1,118 @@
+"""A data set in memory: samples, labels, and where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lamina.errors import UsageError
+
+Kind = Literal["image", "frames", "tokens"]
+"""What one sample is: a picture (C, H, W), feature frames (T, F), or indices (T,)."""
+
+_KINDS: dict[int, Kind] = {3: "image", 2: "frames", 1: "tokens"}
+_CHUNK = 1024
+_CONSTANT = 1e-6
+
+
+def kind_of(shape: Sequence[int]) -> Kind:
+    """The kind that one sample's shape implies.
+
+    Raises:
+        UsageError: a shape of no kind.
+    """
+    if len(shape) not in _KINDS or min(shape) < 1:
+        raise UsageError(
+            f"expected a sample shape (C, H, W), (T, F) or (T,) of positive sizes, got {tuple(shape)}"
+        )
+    return _KINDS[len(shape)]
+
+
+class Samples(NamedTuple):
+    """What a reader finds in a file: arrays as stored, and the classes' names."""
+
+    x: NDArray[np.generic]
+    y: NDArray[np.generic]
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """One split of a data set.
+
+    ``x``: images ``(N, C, H, W)`` uint8 or float32, frames ``(N, T, F)`` float32, tokens ``(N, T)`` int64.
+    ``y``: int64, ``(N,)``; for tokens ``(N, T)``, the next token at each place.
+    ``mean``, ``std``: of each channel or feature, with uint8 counted as 0 to 1; empty for tokens.
+    """
+
+    name: str
+    split: str
+    x: Tensor
+    y: Tensor
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    licence: str = "unknown"
+    source: str = "unknown"
+
+    @property
+    def kind(self) -> Kind:
+        """What one sample is."""
+        return kind_of(self.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """One sample's shape."""
+        return tuple(self.x.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def to_float(x: Tensor) -> Tensor:
+    """float32, with uint8 scaled to 0..1."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x.float()
+
+
+def dataset(
+    name: str, split: str, samples: Samples, licence: str = "unknown", source: str = "unknown"
+) -> Dataset:
+    """A data set of checked arrays, with their mean and deviation.
+
+    Raises:
+        UsageError: no samples, labels that do not match them, or labels outside the classes.
+    """
+    x, y = torch.from_numpy(np.ascontiguousarray(samples.x)), torch.from_numpy(samples.y.astype(np.int64))
+    if len(x) == 0 or len(x) != len(y):
+        raise UsageError(
+            f"{name}: expected one label for each sample and at least one, got {len(y)} for {len(x)}"
+        )
+    if int(y.min()) < 0 or int(y.max()) >= len(samples.classes):
+        raise UsageError(
+            f"{name}: expected labels from 0 to {len(samples.classes) - 1}, "
+            f"got {int(y.min())} to {int(y.max())}"
+        )
+    mean, std = _statistics(x)
+    return Dataset(name, split, x, y, samples.classes, mean, std, licence, source)
+
+
+def _statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    kind = kind_of(x.shape[1:])
+    if kind == "tokens":
+        return (), ()
+    axes = (0, 2, 3) if kind == "image" else (0, 1)
+    total = squares = torch.zeros(x.shape[1] if kind == "image" else x.shape[2], dtype=torch.float64)
+    for chunk in torch.split(x, _CHUNK):
+        values = to_float(chunk).double()
+        total, squares = total + values.sum(axes), squares + values.square().sum(axes)
+    count = x.numel() // len(total)
+    mean = total / count
+    std = (squares / count - mean.square()).clamp(min=0).sqrt()
+    std[std < _CONSTANT] = 1.0  # a constant channel says nothing; leave it at zero
+    return tuple(mean.tolist()), tuple(std.tolist())

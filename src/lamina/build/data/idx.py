@@ -1,0 +1,106 @@
+"""IDX files, the format of MNIST and its relatives, plain or gzipped.
+
+Two zero bytes, a type code (8: uint8), the number of axes, each axis as a big-endian 32-bit integer, then the
+data (LeCun, the MNIST database).
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.build.data.dataset import Samples
+from lamina.errors import UsageError
+
+FORM = "a folder of IDX files (train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-..., also .gz)"
+
+_IMAGES, _LABELS = b"\0\0\x08\x03", b"\0\0\x08\x01"
+_GZIP = b"\x1f\x8b"
+
+
+def splits(path: Path) -> tuple[str, ...]:
+    """Splits of which this folder holds images; none if it holds no IDX files."""
+    return tuple(split for split in ("train", "test") if path.is_dir() and _find(path, split, _IMAGES))
+
+
+def read(path: Path, split: str) -> Samples:
+    """Images ``(N, 1, H, W)`` and labels of one split. Labels have no names, only numbers.
+
+    Raises:
+        UsageError: a file is missing, there is more than one, or it is not what its head says.
+    """
+    images, labels = (_only(path, split, magic) for magic in (_IMAGES, _LABELS))
+    x, y = parse(_content(images), str(images)), parse(_content(labels), str(labels))
+    return Samples(x[:, None], y, tuple(map(str, range(int(y.max(initial=-1)) + 1))))
+
+
+def parse(data: bytes, name: str) -> NDArray[np.uint8]:
+    """The array in an IDX file of unsigned bytes.
+
+    Raises:
+        UsageError: the head is not IDX's, or the data is shorter or longer than it says.
+    """
+    if len(data) < 4 or data[:3] != b"\0\0\x08":
+        raise UsageError(
+            f"{name}: expected IDX data of unsigned bytes (00 00 08 ..), got {data[:4].hex(' ') or 'nothing'}"
+        )
+    start = 4 + 4 * data[3]
+    if len(data) < start:
+        raise UsageError(
+            f"{name}: expected a head of {start} bytes for {data[3]} axes, got a file of {len(data)} bytes"
+        )
+    shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4))
+    if len(data) - start != prod(shape):
+        raise UsageError(
+            f"{name}: expected {prod(shape)} bytes of data for the shape {shape}, got {len(data) - start}; "
+            "the file is damaged, fetch it again"
+        )
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
+
+
+def _find(path: Path, split: str, magic: bytes) -> list[Path]:
+    marks = ("train",) if split == "train" else ("t10k", "test")
+    named = (file for file in sorted(path.iterdir()) if any(mark in file.name for mark in marks))
+    found: dict[str, Path] = {}
+    for file in named:
+        if file.is_file() and _head(file) == magic:
+            found.setdefault(file.name.removesuffix(".gz"), file)
+    return list(found.values())
+
+
+def _only(path: Path, split: str, magic: bytes) -> Path:
+    found = _find(path, split, magic)
+    what = "images" if magic == _IMAGES else "labels"
+    if len(found) != 1:
+        listing = ", ".join(file.name for file in found) or "none"
+        raise UsageError(f"{path}: expected one IDX file of {split} {what}, got {listing}")
+    return found[0]
+
+
+def _head(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        head = stream.read(4)
+    if head[:2] != _GZIP:
+        return head
+    try:
+        with gzip.open(file) as unpacked:
+            return unpacked.read(4)
+    except (OSError, EOFError, zlib.error):
+        return b""
+
+
+def _content(file: Path) -> bytes:
+    data = file.read_bytes()
+    if data[:2] != _GZIP:
+        return data
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(
+            f"{file}: expected a whole gzip file, got a damaged one ({error}); fetch it again"
+        ) from error

@@ -1,0 +1,62 @@
+"""An .npz file of JPEG pictures that share one header.
+
+Image ``i`` is ``jpeg_header + scan[offs[i]:offs[i + 1]] + FF D9``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from lamina.build.data import archive, pictures
+from lamina.build.data.dataset import Samples
+from lamina.errors import UsageError
+
+FORM = "an .npz of JPEG scans (jpeg_header, class_names and scan_S, offs_S, y_S for each split S)"
+
+_END_OF_IMAGE = b"\xff\xd9"
+
+
+def splits(path: Path) -> tuple[str, ...]:
+    """Splits of which the file holds scans."""
+    keys = archive.keys(path) if path.is_file() else frozenset()
+    if not {"jpeg_header", "class_names"} <= keys:
+        return ()
+    return tuple(
+        split
+        for split in ("train", "test", "val")
+        if {f"scan_{split}", f"offs_{split}", f"y_{split}"} <= keys
+    )
+
+
+def read(path: Path, split: str) -> Samples:
+    """Images ``(N, 3, H, W)``, decoded, and labels of one split.
+
+    Raises:
+        UsageError: the arrays or a picture are damaged, or pictures differ in size.
+        MissingError: Pillow is not installed.
+    """
+    header, scan, offs, y, names = archive.arrays(
+        path, "jpeg_header", f"scan_{split}", f"offs_{split}", f"y_{split}", "class_names"
+    )
+    labels = archive.whole_numbers(y, path, f"y_{split}")
+    ends = archive.whole_numbers(offs, path, f"offs_{split}")
+    start = archive.unsigned_bytes(header, path, "jpeg_header", axes=(1,)).tobytes()
+    stream = archive.unsigned_bytes(scan, path, f"scan_{split}", axes=(1,)).tobytes()
+    if len(ends) != len(labels) + 1 or ends[0] != 0 or ends[-1] != len(stream) or (np.diff(ends) < 0).any():
+        raise UsageError(
+            f"{path}: expected offs_{split} as {len(labels) + 1} rising numbers from 0 to {len(stream)}, "
+            f"got {len(ends)} from {ends[:1]} to {ends[-1:]}"
+        )
+    images: list[np.ndarray] = []
+    for place in range(len(labels)):
+        body = stream[ends[place] : ends[place + 1]]
+        images.append(pictures.decode(start + body + _END_OF_IMAGE, f"{path}, {split} image {place}"))
+        if images[place].shape != images[0].shape:
+            raise UsageError(
+                f"{path}: expected pictures of one size, {images[0].shape}, got {images[place].shape}"
+            )
+    if not images:
+        raise UsageError(f"{path}: expected at least one {split} picture, got none")
+    return Samples(np.stack(images), labels, tuple(map(str, names.ravel())))

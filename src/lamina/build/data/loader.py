@@ -1,0 +1,83 @@
+"""Epochs of batches. Their order depends on seed and epoch alone, so that a stopped run can resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lamina.build.data.batch import samples
+from lamina.build.data.dataset import Dataset, kind_of
+from lamina.errors import UsageError
+
+_PADDING = 4
+
+
+def steps(items: int, batch: int, world_size: int = 1) -> int:
+    """Batches of an epoch on each rank."""
+    return ceil(ceil(items / world_size) / batch)
+
+
+def loader(
+    dataset: Dataset,
+    shape: Sequence[int] | None,
+    batch: int,
+    seed: int,
+    epoch: int,
+    *,
+    shuffle: bool = True,
+    augment: bool = False,
+    rank: int = 0,
+    world_size: int = 1,
+    start: int = 0,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches ``(x, y)`` of one epoch for one rank, from batch number ``start`` on; the last may be smaller.
+
+    Ranks deal the epoch's order out in turn: together, their batches at one step are what one process would
+    take with ``world_size * batch``. Where the items do not divide, the first ones are dealt again, so that
+    every rank has as many. ``augment`` shifts images by up to 4 pixels over a border of the mean colour and
+    mirrors half of them; what happens to a sample depends on seed and epoch, not on rank or batch.
+
+    Raises:
+        UsageError: impossible numbers, samples that cannot take the shape, or augmentation of anything but
+            images. Raised at the call, not at the first batch.
+    """
+    if batch < 1 or start < 0 or epoch < 0 or seed < 0 or not 0 <= rank < world_size:
+        raise UsageError(
+            "expected batch >= 1, start, epoch and seed >= 0, and 0 <= rank < world_size; got "
+            f"batch={batch}, start={start}, epoch={epoch}, seed={seed}, rank={rank}, world_size={world_size}"
+        )
+    shape = dataset.shape if shape is None else tuple(shape)
+    if augment and kind_of(shape) != "image":
+        raise UsageError(
+            f"{dataset.name}: expected images to augment, got {dataset.kind}; pass augment=False"
+        )
+    samples(dataset, torch.zeros(1, dtype=torch.int64), shape)
+
+    rng = np.random.default_rng((seed, epoch))
+    order = rng.permutation(len(dataset)) if shuffle else np.arange(len(dataset))
+    shifts = torch.from_numpy(rng.integers(2 * _PADDING + 1, size=(len(dataset), 2)))
+    mirrored = torch.from_numpy(rng.integers(2, size=len(dataset)).astype(bool))
+    mine = torch.from_numpy(np.resize(order, ceil(len(dataset) / world_size) * world_size)[rank::world_size])
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for at in range(start * batch, len(mine), batch):
+            places = mine[at : at + batch]
+            x, y = samples(dataset, places, shape)
+            yield (_jitter(x, shifts[places], mirrored[places]) if augment else x), y
+
+    return batches()
+
+
+def _jitter(x: Tensor, shifts: Tensor, mirrored: Tensor) -> Tensor:
+    items, channels, height, width = x.shape
+    rows = shifts[:, :1] + torch.arange(height)
+    columns = shifts[:, 1:] + torch.arange(width)
+    columns = torch.where(mirrored[:, None], columns.flip(1), columns)
+    padded = F.pad(x, (_PADDING,) * 4)
+    item, channel = torch.arange(items)[:, None, None, None], torch.arange(channels)[None, :, None, None]
+    return padded[item, channel, rows[:, None, :, None], columns[:, None, None, :]]

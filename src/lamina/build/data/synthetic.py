@@ -1,0 +1,50 @@
+"""Random data of any shape, for measuring without a data set. Nothing can be learned from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from lamina.build.data.dataset import Dataset, kind_of
+from lamina.errors import UsageError
+
+
+def synthetic(
+    shape: Sequence[int] = (3, 32, 32),
+    classes: int = 10,
+    items: int = 512,
+    seed: int = 0,
+    split: str = "train",
+) -> Dataset:
+    """``items`` random samples: normal numbers for (C, H, W) and (T, F), indices below ``classes`` for (T,).
+
+    The same arguments give the same data; each split has its own.
+
+    Raises:
+        UsageError: an impossible shape, or fewer than one class or item.
+    """
+    kind = kind_of(shape)
+    if classes < 1 or items < 1:
+        raise UsageError(f"expected at least one class and one item, got {classes} and {items}")
+    rng = np.random.default_rng((seed, *split.encode()))
+    if kind == "tokens":
+        stream = torch.from_numpy(rng.integers(classes, size=(items, shape[0] + 1)))
+        x, y = stream[:, :-1].contiguous(), stream[:, 1:].contiguous()
+        parameters = 0
+    else:
+        x = torch.from_numpy(rng.standard_normal((items, *shape), dtype=np.float32))
+        y = torch.from_numpy(rng.integers(classes, size=items))
+        parameters = shape[0] if kind == "image" else shape[1]
+    return Dataset(
+        "synthetic",
+        split,
+        x,
+        y,
+        tuple(map(str, range(classes))),
+        mean=(0.0,) * parameters,
+        std=(1.0,) * parameters,
+        licence="none: random numbers",
+        source=f"numpy default_rng, seed {seed}",
+    )

@@ -1,0 +1,127 @@
+"""Networks from elsewhere: ``torchvision:NAME``, ``timm:NAME`` or ``package.module:callable``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from lamina.errors import MissingError, UsageError, nearest
+
+
+@dataclass(frozen=True)
+class External:
+    """A network and what is known of its input: one sample's shape and the number of classes, or ``None``."""
+
+    module: nn.Module
+    input: tuple[int, ...] | None = None
+    classes: int | None = None
+
+
+def load(source: str) -> External:
+    """Build the network that ``source`` names, without trained weights.
+
+    ``package.module:callable`` calls ``callable()``; dots after the colon reach into classes.
+    Importing runs the package's code: load only what you would run.
+
+    Raises:
+        UsageError: the source is malformed, names nothing, fails, or gives anything but an ``nn.Module``.
+        MissingError: the package is not installed, or does not fit the installed torch.
+    """
+    place, colon, name = source.partition(":")
+    if not (colon and place and name):
+        raise UsageError(
+            f"expected a model as PACKAGE.MODULE:CALLABLE, torchvision:NAME or timm:NAME, got {source!r}"
+        )
+    if place == "timm":
+        return _timm(name)
+    if place == "torchvision":
+        models = _library("torchvision.models")
+        return External(_called(source, _attribute(models, name, _callables(models))))
+    module = _imported(place)
+    return External(_called(source, _attribute(module, name, _callables(module))))
+
+
+def _timm(name: str) -> External:
+    timm = _library("timm")
+    if not timm.is_model(name):
+        raise UsageError(f"timm has no model {name!r}: {nearest(name, timm.list_models())}")
+    module = _called(f"timm:{name}", lambda: timm.create_model(name))
+    defaults: dict[str, Any] = getattr(module, "default_cfg", None) or {}
+    size = defaults.get("input_size")
+    return External(module, tuple(size) if size else None, defaults.get("num_classes"))
+
+
+def _library(name: str) -> ModuleType:
+    package = name.partition(".")[0]
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise MissingError(
+            f"{package} models need {error.name}, which is not installed: pip install --no-deps {error.name}"
+        ) from error
+    except Exception as error:
+        raise MissingError(
+            f"{package} is installed but does not import ({type(error).__name__}: {error}); "
+            f"install the {package} that belongs to torch {torch.__version__}"
+        ) from error
+
+
+def _imported(name: str) -> ModuleType:
+    package = name.partition(".")[0]
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == package:
+            raise MissingError(
+                f"expected a package {package!r} to import, found none: pip install {package}"
+            ) from error
+        if error.name and f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(
+                f"package {package!r} has no module {error.name!r}; check the spelling of {name!r}"
+            ) from error
+        raise MissingError(
+            f"{name!r} needs {error.name!r}, which is not installed: pip install {error.name}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"importing {name!r} raised {type(error).__name__}: {error}") from error
+
+
+def _callables(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+
+
+def _attribute(module: ModuleType, path: str, known: Iterable[str]) -> Any:
+    value: Any = module
+    for name in path.split("."):
+        if not hasattr(value, name):
+            raise UsageError(f"{module.__name__!r} has no {path!r}: {nearest(path, known)}")
+        value = getattr(value, name)
+    return value
+
+
+def _called(source: str, factory: Any) -> nn.Module:
+    if not callable(factory):
+        raise UsageError(f"{source!r} is {_described(factory)}, expected a callable that gives an nn.Module")
+    if isinstance(factory, nn.Module):
+        raise UsageError(
+            f"{source!r} is a built {type(factory).__name__}; name a function or class that builds it"
+        )
+    try:
+        module = factory()
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"calling {source!r} without arguments raised {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"expected an nn.Module from {source!r}, got {_described(module)}")
+    return module
+
+
+def _described(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

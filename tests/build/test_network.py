@@ -1,0 +1,146 @@
+"""Modules built from descriptions: shapes as described, results as defined."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lamina.build import SpecModule, from_network, trace
+from lamina.build.modules import WindowPool
+from lamina.spec import Input, Network
+import lamina.spec.layers.activation as activations
+from lamina.spec import layers as spec
+
+
+def network(*layers: spec.Layer, shape: tuple[int, ...] = (4, 9, 9)) -> Network:
+    return Network(name="test", inputs=(Input(shape=shape),), layers=layers)
+
+
+EVERY_KIND = [
+    spec.Convolution(name="a", inputs=("input",), out_channels=6, kernel=3, groups=2, dilation=2, bias=True),
+    spec.Convolution(name="a", inputs=("input",), out_channels=6, kernel=3, stride=2, transposed=True, output_padding=1),
+    spec.Convolution(name="a", inputs=("input",), out_channels=6, kernel=3, padding=1, flip=True),
+    spec.Convolution(name="a", inputs=("input",), out_channels=6, kernel=3, padding=1, algorithm="winograd"),
+    spec.Linear(name="a", inputs=("input",), out_features=5, spatial=True),
+    spec.Linear(name="a", inputs=("input",), out_features=5, bias=True),
+    spec.Pooling(name="a", inputs=("input",), kernel=3, stride=2, rounding="caffe"),
+    spec.Pooling(name="a", inputs=("input",), kernel=2, stride=4, rounding="caffe", mode="average"),
+    spec.Pooling(name="a", inputs=("input",), kernel=3, stride=2, padding=2, mode="average_excluding_padding"),
+    spec.AdaptivePooling(name="a", inputs=("input",), size=3),
+    *(spec.Activation(name="a", inputs=("input",), function=f) for f in activations.OPERATIONS),
+    spec.Dropout(name="a", inputs=("input",), probability=0.3),
+    spec.Bypass(name="a", inputs=("input",)),
+    spec.BatchNorm(name="a", inputs=("input",)),
+    spec.BatchNorm(name="a", inputs=("input",), mode="per_activation"),
+    spec.LayerNorm(name="a", inputs=("input",), axes=2),
+    spec.LocalResponseNorm(name="a", inputs=("input",)),
+    *(
+        spec.Softmax(name="a", inputs=("input",), algorithm=algorithm, mode=mode)
+        for algorithm in ("accurate", "fast", "log")
+        for mode in ("channel", "instance", "last")
+    ),
+    spec.Concat(name="a", inputs=("input", "input")),
+    spec.Add(name="a", inputs=("input", "input")),
+    spec.Multiply(name="a", inputs=("input", "input")),
+    spec.Flatten(name="a", inputs=("input",)),
+    spec.Transpose(name="a", inputs=("input",)),
+]
+
+
+@pytest.mark.parametrize("layer", EVERY_KIND, ids=lambda layer: f"{layer.kind}")
+def test_module_has_the_described_shape_and_parameters(layer: spec.Layer) -> None:
+    described = network(layer)
+    (resolved,) = described.resolve(2)
+    module = SpecModule(described)
+    y = module(torch.randn(2, 4, 9, 9))
+    assert tuple(y.shape) == resolved.output
+    assert sum(p.numel() for p in module.parameters()) == resolved.parameters
+
+
+@pytest.mark.parametrize("layer", EVERY_KIND, ids=lambda layer: f"{layer.kind}")
+def test_tracing_a_built_module_gives_its_description_back(layer: spec.Layer) -> None:
+    module = SpecModule(network(layer))
+    (found,) = trace(module, torch.randn(2, 4, 9, 9)).layers
+    assert found.layer.model_dump() == layer.model_dump()
+
+
+def test_sequence_kinds() -> None:
+    tokens = Network(
+        name="sequence",
+        inputs=(Input(shape=(7,), content="indices", vocabulary=11),),
+        layers=(
+            spec.Embedding(name="table", inputs=("input",), vocabulary=11, dim=12),
+            spec.LSTM(name="lstm", inputs=("table",), hidden=6, bidirectional=True),
+            spec.Linear(name="qkv", inputs=("lstm",), out_features=36),
+            spec.Attention(name="attention", inputs=("qkv",), heads=3, causal=True),
+        ),
+    )
+    module = SpecModule(tokens)
+    y = module(torch.randint(0, 11, (2, 7)))
+    assert tuple(y.shape) == tokens.resolve(2)[-1].output == (2, 7, 12)
+
+
+@given(
+    size=st.integers(3, 12),
+    kernel=st.integers(1, 4),
+    stride=st.integers(1, 5),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_window_pool_equals_a_plain_loop(size: int, kernel: int, stride: int, data: st.DataObject) -> None:
+    padding = data.draw(st.integers(0, kernel - 1))
+    mode = data.draw(st.sampled_from(["max", "average", "average_excluding_padding"]))
+    layer = spec.Pooling(
+        name="pool", inputs=("input",), kernel=kernel, stride=stride, padding=padding, mode=mode, rounding="caffe"
+    )
+    x = torch.randn(1, 2, size, size, dtype=torch.float64)
+    try:
+        expected_shape = layer.output(tuple(x.shape))
+    except ValueError:
+        return
+    y = WindowPool(layer)(x)
+    assert tuple(y.shape) == expected_shape
+    for i in range(y.shape[2]):
+        for j in range(y.shape[3]):
+            top, left = i * stride - padding, j * stride - padding
+            window = x[0, :, max(top, 0) : max(top + kernel, 0), max(left, 0) : max(left + kernel, 0)]
+            if window.numel() == 0:
+                continue  # a window wholly outside: DNNMark has them where only one padding is positive
+            match mode:
+                case "max":
+                    expected = window.amax((1, 2))
+                case "average":
+                    expected = window.sum((1, 2)) / kernel**2
+                case _:
+                    expected = window.mean((1, 2))
+            torch.testing.assert_close(y[0, :, i, j], expected)
+
+
+def test_spatial_linear_is_a_matrix_product_over_everything() -> None:
+    layer = spec.Linear(name="fc", inputs=("input",), out_features=5, spatial=True)
+    module = SpecModule(network(layer))
+    x = torch.randn(3, 4, 9, 9)
+    weight = next(module.parameters())
+    torch.testing.assert_close(module(x)[:, :, 0, 0], F.linear(x.flatten(1), weight))
+
+
+def test_flipped_kernel_is_true_convolution() -> None:
+    layer = spec.Convolution(name="c", inputs=("input",), out_channels=6, kernel=3, flip=True)
+    module = SpecModule(network(layer))
+    x, weight = torch.randn(1, 4, 9, 9), next(module.parameters())
+    torch.testing.assert_close(module(x), F.conv2d(x, weight.flip(2, 3)))
+
+
+def test_target_fills_images_with_real_data_and_feature_maps_with_random_numbers() -> None:
+    from lamina.build.data import load
+
+    images = from_network(network(spec.Bypass(name="a", inputs=("input",)), shape=(3, 20, 20)))
+    (x,), labels, remarks = images.example(5, load("fashion-mnist"), "bf16", torch.device("cpu"), "nhwc", 0)
+    assert x.shape == (5, 3, 20, 20) and x.dtype == torch.bfloat16 and labels.shape == (5,) and not remarks
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(x[:, 0], x[:, 1])  # a grey picture in three channels
+
+    maps = from_network(network(spec.Bypass(name="a", inputs=("input",)), shape=(32, 5, 5)))
+    (x,), _, remarks = maps.example(5, load("fashion-mnist"), "fp32", torch.device("cpu"), "nchw", 0)
+    assert x.std() > 0.5 and "random numbers" in remarks[0]

@@ -1,0 +1,165 @@
+"""The layers taken apart compute what the whole network computes."""
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lamina.build import trace
+from lamina.build.models import create
+from lamina.errors import UnsupportedError
+from lamina.run import memory_plan, precision_mode, seed_gradient, walk
+from lamina.run.steps import Step
+from lamina.spec import Phase, ResolvedLayer
+
+FORWARD, DATA, WEIGHT = Phase.FORWARD, Phase.BACKWARD_DATA, Phase.BACKWARD_WEIGHT
+
+
+def steps_of(network: nn.Module, x: Tensor, **options: object) -> dict[tuple[str, Phase], Step]:
+    arguments: dict[str, object] = {
+        "phases": tuple(Phase),
+        "precision": "fp32",
+        "seed_gradient": seed_gradient(None),
+        **options,
+    }
+    visits = walk(trace(network, x), [x], **arguments)  # type: ignore[arg-type]
+    found = {}
+    for visit in visits:
+        for step in visit:
+            found[step.resolved.name, step.phase] = step
+            if step.call is not None:
+                step.call()
+    return found
+
+
+def test_weight_gradients_of_the_walk_are_those_of_autograd() -> None:
+    torch.manual_seed(0)
+    network, x = create("resnet10_cifar"), torch.randn(2, 3, 32, 32)
+    reference = copy.deepcopy(network)
+    labels = torch.tensor([1, 7])
+    results: dict[str, Sequence[Tensor]] = {}
+    found = trace(network, x)
+    for visit in walk(
+        found, [x], phases=tuple(Phase), precision="fp32", seed_gradient=seed_gradient(labels), check=False
+    ):
+        for step in visit:
+            if step.phase is WEIGHT:
+                assert step.call is not None
+                results[step.resolved.name] = step.call()  # type: ignore[assignment]
+    torch.nn.functional.cross_entropy(reference(x), labels).backward()
+    assert len(results) == 25
+    for name, gradients in results.items():
+        expected = [p.grad for p in reference.get_submodule(name).parameters()]
+        for ours, theirs in zip(gradients, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def test_every_phase_is_visited_once_and_checked() -> None:
+    found = steps_of(create("lenet5"), torch.randn(2, 1, 28, 28))
+    skipped = [key for key, step in found.items() if step.outcome != "ok"]
+    assert skipped == [("features.0", DATA)]
+    assert found[skipped[0]].reason == "its input needs no gradient"
+    assert all(step.rel_error is not None and step.rel_error < 1e-5 for step in found.values() if step.call)
+
+
+def test_the_input_gradient_is_measured_where_it_is_wanted() -> None:
+    found = steps_of(create("lenet5"), torch.randn(2, 1, 28, 28), input_gradients=(True,))
+    assert found["features.0", DATA].outcome == "ok"
+
+
+def test_forward_only_walks_without_gradients() -> None:
+    found = steps_of(create("lenet5"), torch.randn(2, 1, 28, 28), phases=(FORWARD,))
+    assert {phase for _, phase in found} == {FORWARD}
+
+
+def test_dropout_is_not_compared() -> None:
+    found = steps_of(nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)), torch.randn(32, 64))
+    assert found["1", FORWARD].outcome == "ok" and found["1", FORWARD].rel_error is None
+    assert found["0", FORWARD].rel_error is not None
+
+
+class Faulty(nn.Linear):
+    """A linear layer whose kernel forgets the last input feature."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x[..., :-1], self.weight[:, :-1], self.bias)
+
+
+def test_a_wrong_implementation_is_never_timed() -> None:
+    def implement(layer: ResolvedLayer, module: nn.Module) -> nn.Module:
+        faulty = Faulty(module.in_features, module.out_features)  # type: ignore[arg-type]
+        faulty.load_state_dict(module.state_dict())
+        return faulty
+
+    found = steps_of(nn.Sequential(nn.Linear(8, 8)), torch.randn(4, 8), implement=implement)
+    step = found["0", FORWARD]
+    assert step.outcome == "failed" and step.call is None and "differs from float64" in step.reason
+
+
+def test_a_refused_layer_is_skipped_with_its_reason_and_the_walk_goes_on() -> None:
+    def implement(layer: ResolvedLayer, module: nn.Module) -> nn.Module:
+        if layer.layer.kind != "linear":
+            raise UnsupportedError("only linear layers")
+        return module
+
+    found = steps_of(create("lenet5"), torch.randn(2, 1, 28, 28), implement=implement)
+    assert found["features.0", FORWARD].reason == "only linear layers"
+    assert found["classifier.0", WEIGHT].outcome == "ok"
+
+
+class Breaks(nn.Module):
+    """Runs while it is traced, and out of memory afterwards."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if type(x) is Tensor:
+            raise torch.OutOfMemoryError("tried to allocate 99 GiB")
+        return x * 1
+
+
+def test_a_layer_that_breaks_is_one_failed_row_and_its_neighbours_are_measured() -> None:
+    network = nn.Sequential(nn.Linear(8, 8), Breaks(), nn.Linear(8, 8))
+    found = steps_of(network, torch.randn(4, 8))
+    assert found["1", FORWARD].outcome == "failed" and "99 GiB" in found["1", FORWARD].reason
+    assert found["0", WEIGHT].outcome == "ok" and found["2", WEIGHT].outcome == "ok"
+
+
+def test_fan_out_adds_gradients() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.left, self.right = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.stem(x)
+            return self.left(y) + self.right(y)
+
+    network, x = Twice(), torch.randn(3, 4)
+    gradient = torch.randn(3, 4)
+    for visit in walk(
+        trace(network, x), [x], phases=(WEIGHT,), precision="fp32", seed_gradient=lambda outputs: [gradient]
+    ):
+        for step in visit:
+            if step.resolved.name == "stem":
+                (weight, _) = step.call()  # type: ignore[misc, union-attr]
+    network(x).backward(gradient)
+    torch.testing.assert_close(weight, network.stem.weight.grad)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_memory_plan_reuses_and_covers_every_tensor(backward: bool) -> None:
+    found = trace(create("vgg11_cifar"), torch.randn(2, 3, 32, 32))
+    made = memory_plan(found, backward)
+    own = [slot.number for slot in found.slots if slot.base is None and slot.number not in found.inputs]
+    assert all(f"value {number}" in made.chunk_of for number in own)
+    assert made.planned_bytes < 0.7 * made.separate_bytes
+
+
+def test_precision_mode_restores_what_was_set() -> None:
+    before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
+    with pytest.raises(RuntimeError), precision_mode("tf32"):
+        assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
+        raise RuntimeError
+    after = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
+    assert before == after
