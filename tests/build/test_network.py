@@ -6,10 +6,10 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lamina.spec.layers.activation as activations
 from lamina.build import SpecModule, from_network, trace
 from lamina.build.modules import WindowPool
 from lamina.spec import Input, Network
-import lamina.spec.layers.activation as activations
 from lamina.spec import layers as spec
 
 
@@ -19,14 +19,18 @@ def network(*layers: spec.Layer, shape: tuple[int, ...] = (4, 9, 9)) -> Network:
 
 EVERY_KIND = [
     spec.Convolution(name="a", inputs=("input",), out_channels=6, kernel=3, groups=2, dilation=2, bias=True),
-    spec.Convolution(name="a", inputs=("input",), out_channels=6, kernel=3, stride=2, transposed=True, output_padding=1),
+    spec.Convolution(
+        name="a", inputs=("input",), out_channels=6, kernel=3, stride=2, transposed=True, output_padding=1
+    ),
     spec.Convolution(name="a", inputs=("input",), out_channels=6, kernel=3, padding=1, flip=True),
     spec.Convolution(name="a", inputs=("input",), out_channels=6, kernel=3, padding=1, algorithm="winograd"),
     spec.Linear(name="a", inputs=("input",), out_features=5, spatial=True),
     spec.Linear(name="a", inputs=("input",), out_features=5, bias=True),
     spec.Pooling(name="a", inputs=("input",), kernel=3, stride=2, rounding="caffe"),
     spec.Pooling(name="a", inputs=("input",), kernel=2, stride=4, rounding="caffe", mode="average"),
-    spec.Pooling(name="a", inputs=("input",), kernel=3, stride=2, padding=2, mode="average_excluding_padding"),
+    spec.Pooling(
+        name="a", inputs=("input",), kernel=3, stride=2, padding=2, mode="average_excluding_padding"
+    ),
     spec.AdaptivePooling(name="a", inputs=("input",), size=3),
     *(spec.Activation(name="a", inputs=("input",), function=f) for f in activations.OPERATIONS),
     spec.Dropout(name="a", inputs=("input",), probability=0.3),
@@ -92,7 +96,13 @@ def test_window_pool_equals_a_plain_loop(size: int, kernel: int, stride: int, da
     padding = data.draw(st.integers(0, kernel - 1))
     mode = data.draw(st.sampled_from(["max", "average", "average_excluding_padding"]))
     layer = spec.Pooling(
-        name="pool", inputs=("input",), kernel=kernel, stride=stride, padding=padding, mode=mode, rounding="caffe"
+        name="pool",
+        inputs=("input",),
+        kernel=kernel,
+        stride=stride,
+        padding=padding,
+        mode=mode,
+        rounding="caffe",
     )
     x = torch.randn(1, 2, size, size, dtype=torch.float64)
     try:

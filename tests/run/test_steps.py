@@ -157,9 +157,16 @@ def test_memory_plan_reuses_and_covers_every_tensor(backward: bool) -> None:
 
 
 def test_precision_mode_restores_what_was_set() -> None:
-    before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
-    with pytest.raises(RuntimeError), precision_mode("tf32"):
-        assert torch.backends.cuda.matmul.allow_tf32 and torch.backends.cudnn.allow_tf32
-        raise RuntimeError
-    after = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
+    before = (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.benchmark,
+    )
+    with pytest.raises(RuntimeError, match="True, True"), precision_mode("tf32"):
+        raise RuntimeError(torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    after = (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.benchmark,
+    )
     assert before == after

@@ -15,7 +15,9 @@ from lamina.spec import layers as spec
 Description = tuple[type[spec.Layer], dict[str, Any]]
 
 
-def describe(target: Any, inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Description | None:
+def describe(
+    target: Any, inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
+) -> Description | None:
     """The kind and settings of a layer, or ``None`` where lamina has no formula.
 
     ``target`` is a module or a function; ``arguments`` and ``options`` are what a function was called with.
@@ -48,7 +50,7 @@ def _convolution(m: Any) -> Description | None:
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else tuple(value)  # type: ignore[return-value]
+    return (value, value) if isinstance(value, int) else tuple(value)
 
 
 def _pooling(mode: str) -> Callable[[Any], Description | None]:
@@ -116,7 +118,12 @@ _MODULES: dict[type[nn.Module], Callable[[Any], Description | None]] = {
     nn.BatchNorm2d: _batch_norm,
     nn.LayerNorm: lambda m: (
         spec.LayerNorm,
-        {"axes": len(m.normalized_shape), "eps": m.eps, "affine": m.elementwise_affine, "bias": m.bias is not None},
+        {
+            "axes": len(m.normalized_shape),
+            "eps": m.eps,
+            "affine": m.elementwise_affine,
+            "bias": m.bias is not None,
+        },
     ),
     nn.LocalResponseNorm: lambda m: (
         spec.LocalResponseNorm,
@@ -128,7 +135,9 @@ _MODULES: dict[type[nn.Module], Callable[[Any], Description | None]] = {
 }
 
 
-def _argument(arguments: tuple[Any, ...], options: Mapping[str, Any], place: int, name: str, default: Any) -> Any:
+def _argument(
+    arguments: tuple[Any, ...], options: Mapping[str, Any], place: int, name: str, default: Any
+) -> Any:
     return options.get(name, arguments[place] if len(arguments) > place else default)
 
 
@@ -137,29 +146,39 @@ def _tensors(inputs: tuple[Shape, ...], arguments: tuple[Any, ...]) -> bool:
 
 
 def _joining(kind: type[spec.Layer]) -> Callable[..., Description | None]:
-    def read(inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Description | None:
+    def read(
+        inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> Description | None:
         return (kind, {}) if _tensors(inputs, arguments) and options.get("alpha", 1) == 1 else None
 
     return read
 
 
-def _concat(inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Description | None:
+def _concat(
+    inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
+) -> Description | None:
     return spec.Concat, {"axis": _argument(arguments, options, 1, "dim", 0)}
 
 
-def _flatten(inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Description | None:
+def _flatten(
+    inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
+) -> Description | None:
     start = _argument(arguments, options, 1, "start_dim", 0)
     return (spec.Flatten, {"start": start}) if _argument(arguments, options, 2, "end_dim", -1) == -1 else None
 
 
-def _attention(inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Description | None:
+def _attention(
+    inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
+) -> Description | None:
     if len(inputs) != 3 or len(inputs[0]) != 4 or options.get("enable_gqa"):
         return None
     return spec.Attention, {"causal": bool(_argument(arguments, options, 5, "is_causal", False))}
 
 
 def _softmax(algorithm: str) -> Callable[..., Description | None]:
-    def read(inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Description | None:
+    def read(
+        inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> Description | None:
         axis, rank = _argument(arguments, options, 1, "dim", None), len(inputs[0])
         if axis is None:
             return None

@@ -40,7 +40,9 @@ class AlgorithmConvolution(nn.Module):
 def geometry(convolution: nn.modules.conv._ConvNd) -> Geometry:
     """How a ``torch.nn`` convolution moves its window."""
     if convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
-        raise ValueError(f"padding {convolution.padding!r} ({convolution.padding_mode}) has no window geometry")
+        raise ValueError(
+            f"padding {convolution.padding!r} ({convolution.padding_mode}) has no window geometry"
+        )
     return Geometry(
         stride=convolution.stride,
         padding=convolution.padding,
@@ -142,15 +144,15 @@ class Attention(nn.Module):
         q, k, v = inputs[0].chunk(3, -1) if len(inputs) == 1 else inputs
         if q.dim() == 4:
             return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        split = [t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (q, k, v)]
-        return F.scaled_dot_product_attention(*split, is_causal=self.causal).transpose(1, 2).flatten(2)
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=self.causal).transpose(1, 2).flatten(2)
 
 
 class SequenceLSTM(nn.LSTM):
     """``nn.LSTM`` that answers its outputs alone."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
-        return super().forward(x)[0]  # type: ignore[no-any-return]
+        return super().forward(x)[0]
 
 
 class Join(nn.Module):

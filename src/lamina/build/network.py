@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from lamina.build import modules
 from lamina.build.convolution import PhaseAlgorithms
-from lamina.errors import UsageError
 from lamina.spec import Network, ResolvedLayer, Shape
 from lamina.spec import layers as spec
 
@@ -50,9 +49,14 @@ def build_layer(resolved: ResolvedLayer) -> nn.Module:
 
 
 def _convolution(layer: spec.Convolution, x: Shape) -> nn.Module:
-    names = {(1, False): nn.Conv1d, (2, False): nn.Conv2d, (1, True): nn.ConvTranspose1d, (2, True): nn.ConvTranspose2d}
+    names: dict[tuple[int, bool], Any] = {
+        (1, False): nn.Conv1d,
+        (2, False): nn.Conv2d,
+        (1, True): nn.ConvTranspose1d,
+        (2, True): nn.ConvTranspose2d,
+    }
     extra = {"output_padding": layer.output_padding} if layer.transposed else {}
-    dense = names[layer.rank, layer.transposed](
+    dense: nn.modules.conv._ConvNd = names[layer.rank, layer.transposed](
         x[1],
         layer.out_channels,
         layer.kernel,
@@ -61,7 +65,7 @@ def _convolution(layer: spec.Convolution, x: Shape) -> nn.Module:
         dilation=layer.dilation,
         groups=layer.groups,
         bias=layer.bias,
-        **extra,  # type: ignore[arg-type]
+        **extra,
     )
     algorithms = PhaseAlgorithms(layer.algorithm, layer.algorithm_data, layer.algorithm_weight)
     if algorithms == PhaseAlgorithms() and not layer.flip:
@@ -86,7 +90,7 @@ def _pooling(layer: spec.Pooling, x: Shape) -> nn.Module:
 
 
 def _activation(layer: spec.Activation, x: Shape) -> nn.Module:
-    return {
+    makers: dict[str, Callable[[], nn.Module]] = {
         "relu": nn.ReLU,
         "clipped_relu": lambda: modules.ClippedReLU(layer.ceiling),
         "leaky_relu": lambda: nn.LeakyReLU(layer.slope),
@@ -96,7 +100,8 @@ def _activation(layer: spec.Activation, x: Shape) -> nn.Module:
         "gelu": nn.GELU,
         "silu": nn.SiLU,
         "hardswish": nn.Hardswish,
-    }[layer.function]()
+    }
+    return makers[layer.function]()
 
 
 def _batch_norm(layer: spec.BatchNorm, x: Shape) -> nn.Module:
@@ -132,7 +137,9 @@ _BUILDERS: dict[type[spec.Layer], Callable[[Any, Shape], nn.Module]] = {
     spec.Bypass: lambda layer, x: modules.Copy(),
     spec.BatchNorm: _batch_norm,
     spec.LayerNorm: _layer_norm,
-    spec.LocalResponseNorm: lambda layer, x: nn.LocalResponseNorm(layer.size, layer.alpha, layer.beta, layer.k),
+    spec.LocalResponseNorm: lambda layer, x: nn.LocalResponseNorm(
+        layer.size, layer.alpha, layer.beta, layer.k
+    ),
     spec.Softmax: lambda layer, x: modules.Softmax(layer),
     spec.Embedding: lambda layer, x: nn.Embedding(layer.vocabulary, layer.dim),
     spec.Attention: lambda layer, x: modules.Attention(layer.heads, layer.causal),

@@ -64,8 +64,14 @@ class Target:
         for source in self.inputs:
             real = data is not None and _fits(source, data)
             if data is not None and not real:
-                remarks.append(f"input {source.name!r} {source.shape} cannot come from {data.name}: random numbers")
-            x, y = as_batch(data, batch, source.shape, seed) if real and data else _random(source, self.classes, batch, seed)
+                remarks.append(
+                    f"input {source.name!r} {source.shape} cannot come from {data.name}: random numbers"
+                )
+            x, y = (
+                as_batch(data, batch, source.shape, seed)
+                if real and data
+                else _random(source, self.classes, batch, seed)
+            )
             labels = y if labels is None else labels
             tensors.append(_placed(x, precision, device, layout))
         if labels is None:
@@ -87,9 +93,10 @@ def from_network(network: Network) -> Target:
 
 def from_zoo(entry: Entry) -> Target:
     """A target from the zoo."""
-    content = "indices" if entry.kind == "tokens" else "real"
-    vocabulary = entry.classes if entry.kind == "tokens" else None
-    source = Input(shape=entry.input, content=content, vocabulary=vocabulary)
+    if entry.kind == "tokens":
+        source = Input(shape=entry.input, content="indices", vocabulary=entry.classes)
+    else:
+        source = Input(shape=entry.input)
     return Target(entry.name, (source,), lambda classes: create(entry.name, classes), classes=entry.classes)
 
 
@@ -102,7 +109,9 @@ def from_external(name: str, load: Callable[[], External], shape: Sequence[int] 
     found = load()
     shape = shape or found.input
     if shape is None:
-        raise UsageError(f"{name}: the shape of its input is not known; give it with --input-size, such as 3x224x224")
+        raise UsageError(
+            f"{name}: the shape of its input is not known; give it with --input-size, such as 3x224x224"
+        )
     return Target(name, (Input(shape=tuple(shape)),), lambda classes: load().module, classes=found.classes)
 
 
@@ -115,7 +124,9 @@ def _fits(source: Input, data: Dataset) -> bool:
 def _random(source: Input, classes: int | None, batch: int, seed: int) -> tuple[Tensor, Tensor]:
     """Random tokens each followed by the next, or normal numbers with random labels."""
     if source.content == "indices":
-        return as_batch(synthetic(source.shape, source.vocabulary or classes or 2, batch, seed), batch, source.shape, seed)
+        return as_batch(
+            synthetic(source.shape, source.vocabulary or classes or 2, batch, seed), batch, source.shape, seed
+        )
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn((batch, *source.shape), generator=generator)
     return x, torch.randint(classes or 10, (batch,), generator=generator)

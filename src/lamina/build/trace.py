@@ -27,6 +27,7 @@ from lamina.spec.layers import Opaque
 LEAVES = (nn.RNNBase, nn.MultiheadAttention)
 """Modules with children or several outputs that are one layer all the same."""
 
+
 @dataclass(frozen=True)
 class Slot:
     """A tensor of the network: which call made it, with what shape; ``base`` is set where it shares memory."""
@@ -77,7 +78,7 @@ class Call:
         """
         target = self.target
         if isinstance(target, nn.Module):
-            plain = getattr(target, "reference", lambda: target)()
+            plain: nn.Module = target.reference() if hasattr(target, "reference") else target  # type: ignore[operator]
             target = copy.deepcopy(plain).double()
         template = tuple(
             leaf.detach().double().requires_grad_(leaf.requires_grad)
@@ -168,7 +169,7 @@ class _Recorder(TorchFunctionMode):
         """Context in which every module of the network reports to this recorder."""
         stack = ExitStack()
         for name, module in self.network.named_modules():
-            leaf = _is_leaf(module) or module is self.network and not list(module.children())
+            leaf = _is_leaf(module) or (module is self.network and not list(module.children()))
             before = module.register_forward_pre_hook(self._enter(name, leaf), with_kwargs=True)
             after = module.register_forward_hook(self._leave(name, leaf), with_kwargs=True)
             stack.callback(before.remove)
@@ -201,7 +202,9 @@ class _Recorder(TorchFunctionMode):
         finally:
             self._inside -= 1
         if getattr(func, "__name__", "") == "__setitem__":
-            raise UnsupportedError("the network writes into part of a tensor (x[...] = y), which cannot be run layer by layer")
+            raise UnsupportedError(
+                "the network writes into part of a tensor (x[...] = y), which cannot be run layer by layer"
+            )
         if _tensors(result):
             self._record(self._function_name(func), func, args, kwargs, result)
         return result
@@ -221,7 +224,9 @@ class _Recorder(TorchFunctionMode):
     def number(self, tensor: Tensor) -> int:
         """The slot of a tensor seen before."""
         if id(tensor) not in self._numbers:
-            raise UnsupportedError("the network answers a tensor that no layer made (a constant or a parameter)")
+            raise UnsupportedError(
+                "the network answers a tensor that no layer made (a constant or a parameter)"
+            )
         return self._numbers[id(tensor)]
 
     def _record(self, name: str, target: Any, arguments: Any, options: Any, result: Any) -> None:
@@ -249,7 +254,9 @@ class _Recorder(TorchFunctionMode):
                 self._storages.pop(tensor.untyped_storage()._cdata, None)
         outputs = tuple(self.slot(tensor) for tensor in made)
         alias = bool(outputs) and all(self.slots[number].base is not None for number in outputs)
-        sources = tuple(self._makers.get(number, f"input{number}" if number else "input") for number in inputs)
+        sources = tuple(
+            self._makers.get(number, f"input{number}" if number else "input") for number in inputs
+        )
         layer = self._layer(name, target, sources, shapes, leaves, structure, outputs, alias)
         for number in outputs:
             self._makers[number] = name
@@ -301,7 +308,9 @@ class _Recorder(TorchFunctionMode):
         )
 
     def _function_name(self, function: Any) -> str:
-        return ".".join(part for part in (self._path[-1] if self._path else "", _plain_name(function)) if part)
+        return ".".join(
+            part for part in (self._path[-1] if self._path else "", _plain_name(function)) if part
+        )
 
     def _unique(self, name: str) -> str:
         """``relu``, then ``relu#2``, ``relu#3`` for further calls under one name."""

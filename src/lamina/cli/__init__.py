@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Annotated
 
 import typer
@@ -38,12 +39,18 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _common(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
-    log: Annotated[str, typer.Option("--log", envvar="LAMINA_LOG", help="Level of messages: debug, info, warning.")] = "warning",
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    log: Annotated[
+        str, typer.Option("--log", envvar="LAMINA_LOG", help="Level of messages: debug, info, warning.")
+    ] = "warning",
 ) -> None:
     logging.basicConfig(level=log.upper(), format="lamina: %(message)s")
 
 
 def main() -> None:
     """Entry point of the ``lamina`` command."""
+    # Each session of torch's profiler says so on stderr; set before torch is imported.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     app()

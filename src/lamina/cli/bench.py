@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,9 +35,14 @@ def bench(
         list[str] | None, typer.Option("--model", "-m", help="Another way to write SPEC. Repeatable.")
     ] = None,
     impl: Annotated[
-        str, typer.Option("--impl", help="dense, dense:winograd, dense:fft, dense:gemm, circulant[block_size=64], ...")
+        str,
+        typer.Option(
+            "--impl", help="dense, dense:winograd, dense:fft, dense:gemm, circulant[block_size=64], ..."
+        ),
     ] = "",
-    phase: Annotated[str, typer.Option("--phase", help="forward, backward_data, backward_weight; default all.")] = "",
+    phase: Annotated[
+        str, typer.Option("--phase", help="forward, backward_data, backward_weight; default all.")
+    ] = "",
     precision: Annotated[
         str, typer.Option("--precision", "--dtype", help="fp32 (no tensor cores), tf32, bf16, fp16, fp64.")
     ] = "",
@@ -48,23 +53,31 @@ def bench(
         str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")
     ] = "",
     repeat: Annotated[
-        int | None, typer.Option("--repeat", min=1, help="Samples of each timing; default: until the noise is below 2 %.")
+        int | None,
+        typer.Option(
+            "--repeat", min=1, help="Samples of each timing; default: until the noise is below 2 %."
+        ),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option("--seconds", min=0.001, help="The longest one timing may take; default 0.5.")
+        float | None,
+        typer.Option("--seconds", min=0.001, help="The longest one timing may take; default 0.5."),
     ] = None,
     clock: Annotated[
         str, typer.Option("--clock", help="cupti, events, graph (CUDA) or cpu; default: the device's first.")
     ] = "",
     l2: Annotated[str, typer.Option("--l2", help="State of the L2 cache before each call: warm, cold.")] = "",
     seed: options.SeedOption = 0,
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Compare with float64 before timing.")] = True,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Compare with float64 before timing.")
+    ] = True,
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
     input_size: Annotated[
         str, typer.Option("--input-size", help="One sample's shape for networks that do not say: 3x224x224.")
     ] = "",
     store: options.StoreOption = "",
-    resume: Annotated[bool, typer.Option("--resume", help="Complete the last unfinished run of the same work.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Complete the last unfinished run of the same work.")
+    ] = False,
     report: Annotated[Path | None, typer.Option("--report", help="Also write an HTML report here.")] = None,
     format_: options.FormatOption = "table",
     dry_run: Annotated[
@@ -87,28 +100,32 @@ def bench(
         lamina bench my.dnntemplate --set N=64 --dry-run
     """
     from lamina import pipeline
+    from lamina.spec import Method, Workload
 
     options.choices("--format", format_, options.FORMATS)
     words = [*(spec or []), *(model or [])]
     if not words:
-        raise UsageError("expected at least one SPEC: a network such as lenet5, a file, or a recipe (see --help)")
+        raise UsageError(
+            "expected at least one SPEC: a network such as lenet5, a file, or a recipe (see --help)"
+        )
     size = options.shape("--input-size", input_size) if input_size else None
     variables = options.pairs(set_)
     found = [pipeline.find(word, variables, size) for word in words]
     asked = {
-        "impl": options.split(impl),
-        "phases": options.choices("--phase", phase, _literal("phases")) if phase else [],
-        "precision": options.choices("--precision", precision, _literal("precision")) if precision else [],
+        "impl": [Method.parse(text) for text in options.split(impl)],
+        "phases": options.allowed("--phase", phase, "phases"),
+        "precision": options.allowed("--precision", precision, "precision"),
         "batch": options.counts("--batch-size", batch_size) if batch_size else [],
-        "layout": options.choices("--layout", layout, _literal("layout")) if layout else [],
+        "layout": options.allowed("--layout", layout, "layout"),
         "data": data,
         "clocks": options.split(clock),
-        "l2": options.choices("--l2", l2, _literal("l2")) if l2 else [],
+        "l2": options.allowed("--l2", l2, "l2"),
         "repeat": repeat,
         "seconds": seconds,
         "seed": seed,
+        "check": check,
     }
-    workloads = [_workload(own, asked, check) for _, own in found]
+    workloads = [overridden(own or Workload(), asked) for _, own in found]
     targets = [target for target, _ in found]
     if dry_run:
         _print_layers(targets, workloads, format_)
@@ -162,27 +179,12 @@ def _measure(
     return any(row.outcome == "failed" for this in runs for row in database.layers(this.id))
 
 
-def _literal(field: str) -> tuple[str, ...]:
-    """The values a workload's field allows."""
-    from typing import get_args
-
-    from lamina.spec import Phase, Workload
-
-    if field == "phases":
-        return tuple(phase.value for phase in Phase)
-    inner = get_args(Workload.model_fields[field].annotation)[0]
-    return tuple(map(str, get_args(inner)))
-
-
-def _workload(own: Workload | None, asked: dict[str, Any], check: bool) -> Workload:
-    from lamina.spec import Method, Workload
+def overridden(own: Workload, asked: Mapping[str, Any]) -> Workload:
+    """A workload with those settings replaced that the command line gave."""
+    from lamina.spec import Workload
 
     given = {key: value for key, value in asked.items() if value not in ([], "", None)}
-    given["impl"] = [Method.parse(text) for text in given.get("impl", [])] or None
-    base = (own or Workload()).model_dump()
-    return Workload.model_validate(
-        base | {key: value for key, value in given.items() if value is not None} | {"check": check}
-    )
+    return Workload.model_validate(own.model_dump() | given)
 
 
 def _print_layers(targets: Sequence[Target], workloads: Sequence[Workload], format_: str) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -15,7 +15,10 @@ from lamina.errors import UsageError, nearest
 StoreOption = Annotated[
     str,
     typer.Option(
-        "--store", envvar="LAMINA_DB", help="Trace database: a file, or postgresql://...", show_default="user data folder"
+        "--store",
+        envvar="LAMINA_DB",
+        help="Trace database: a file, or postgresql://...",
+        show_default="user data folder",
     ),
 ]
 DeviceOption = Annotated[
@@ -23,7 +26,9 @@ DeviceOption = Annotated[
 ]
 SetOption = Annotated[
     list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Variable of a template, or dotted key of a TOML file. Repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Variable of a template, or dotted key of a TOML file. Repeatable."
+    ),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="table, json or csv, on stdout.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of weights, data order and random numbers.")]
@@ -51,6 +56,16 @@ def choices(option: str, text: str, allowed: Sequence[str]) -> list[str]:
         if item not in allowed:
             raise UsageError(f"{option}: {item!r} is unknown: {nearest(item, allowed)}")
     return items
+
+
+def allowed(option: str, text: str, field: str) -> list[str]:
+    """Items between commas that a field of a workload allows; nothing for no text."""
+    from lamina.spec import Phase, Workload
+
+    if not text:
+        return []
+    inner = get_args(Workload.model_fields[field].annotation)[0]
+    return choices(option, text, [str(value) for value in (Phase if inner is Phase else get_args(inner))])
 
 
 def counts(option: str, text: str) -> list[int]:

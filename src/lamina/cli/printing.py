@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lamina import explain
+from lamina.pipeline import Reproduced
 from lamina.record import Run
 from lamina.report import table
 from lamina.spec import ResolvedLayer
@@ -34,6 +35,32 @@ def print_runs(store: Store, runs: Sequence[Run], form: str) -> None:
         return
     flat = [row for this in runs for row in flatten(this, store.layers(this.id))]
     (to_json if form == "json" else to_csv)(flat, sys.stdout)
+
+
+def print_reproduced(done: Reproduced) -> None:
+    """Print published values beside ours."""
+    one = Table(
+        "layer",
+        "quantity",
+        "published",
+        "ours",
+        "agrees",
+        "note",
+        title=f"{done.entry.place}: {done.entry.title}",
+    )
+    for row in done.rows:
+        value = row.value
+        verdict = "yes" if row.agrees else "disputed" if value.disputed else "no"
+        one.add_row(
+            value.printed or value.layer,
+            value.quantity,
+            f"{value.value} {value.unit}",
+            row.ours,
+            verdict,
+            value.note,
+        )
+    one.caption = done.entry.note or None
+    show(one)
 
 
 def print_network(

@@ -13,7 +13,9 @@ from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.errors import UsageError
 
-app = typer.Typer(no_args_is_help=True, help="Look into the trace database: list, show, compare, export, query.")
+app = typer.Typer(
+    no_args_is_help=True, help="Look into the trace database: list, show, compare, export, query."
+)
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")]
 
@@ -36,7 +38,9 @@ def list_runs(
 
 @app.command("show")
 @handled
-def show_run(run: RunArgument = "latest", format_: options.FormatOption = "table", store: options.StoreOption = "") -> None:
+def show_run(
+    run: RunArgument = "latest", format_: options.FormatOption = "table", store: options.StoreOption = ""
+) -> None:
     """Show one run: its layers, or its epochs."""
     from lamina.cli import printing
     from lamina.report.table import epochs_table
@@ -55,7 +59,9 @@ def show_run(run: RunArgument = "latest", format_: options.FormatOption = "table
 @app.command("diff")
 @handled
 def diff(
-    first: RunArgument, second: Annotated[str, typer.Argument(metavar="OTHER")], store: options.StoreOption = ""
+    first: RunArgument,
+    second: Annotated[str, typer.Argument(metavar="OTHER")],
+    store: options.StoreOption = "",
 ) -> None:
     """Compare two runs layer by layer; a difference inside the spread is none."""
     from lamina import explain
@@ -74,7 +80,10 @@ def diff(
 def export(
     run: RunArgument = "latest",
     format_: Annotated[
-        str, typer.Option("--format", help="csv, json or parquet: flat rows; trace: everything, for 'runs import'.")
+        str,
+        typer.Option(
+            "--format", help="csv, json or parquet: flat rows; trace: everything, for 'runs import'."
+        ),
     ] = "csv",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File; default stdout.")] = None,
     store: options.StoreOption = "",

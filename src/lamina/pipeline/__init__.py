@@ -1,9 +1,9 @@
 """The sentence: what each verb does, in terms of the rooms. Read this first.
 
-    bench      build -> run -> measure -> store        one row for each phase of each layer
-    train      build -> run -> measure -> store        one row for each epoch
-    report     store -> explain -> report              a page that opens anywhere
-    reproduce  spec.published -> bench, or count       a paper's numbers beside ours
+bench      build -> run -> measure -> store        one row for each phase of each layer
+train      build -> run -> measure -> store        one row for each epoch
+report     store -> explain -> report              a page that opens anywhere
+reproduce  spec.published -> bench, or count       a paper's numbers beside ours
 """
 
 from lamina.pipeline.bench import bench

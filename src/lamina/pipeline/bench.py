@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,11 +14,10 @@ from torch import Tensor, nn
 from lamina import build, measure, run
 from lamina.build import Target
 from lamina.build.data import load as load_data
-from lamina.errors import UnsupportedError
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.targets import implementation, require_installed
 from lamina.pipeline.watch import Planned, Watch, unwatched
-from lamina.record import LayerRun, Run, Timing
+from lamina.record import LayerRun, Run
 from lamina.spec import ITEM_BYTES, Method, Phase, Point, ResolvedLayer, Workload
 from lamina.store import Store
 
@@ -73,7 +73,8 @@ def _measure(
     """The rows of one point of the grid."""
     batch = point.batch or target.batch
     names = workload.clocks or measure.clocks_for(device)[:1]
-    clocks = [(measure.clock(name, device), l2) for name in names for l2 in (workload.l2 if name != "cpu" else ("-",))]
+    made = {name: measure.clock(name, device) for name in names}
+    clocks = [(made[name], l2) for name in names for l2 in (workload.l2 if name != "cpu" else ("-",))]
     repeat = _repeat(workload)
     blank = partial(
         LayerRun,
@@ -83,17 +84,16 @@ def _measure(
         device=device_name,
     )
 
-    def wanted(row: LayerRun) -> list[tuple[measure.Clock, str]]:
-        return [(clock, l2) for clock, l2 in clocks if (*row.key, clock.name, l2) not in done]
-
     torch.manual_seed(workload.seed)
-    with run.precision_mode(point.precision):
+    with run.precision_mode(point.precision), _stream(clock for clock, _ in clocks):
         module, inputs, labels, remarks = _prepare(target, workload, point, batch, device)
         for remark in remarks:
             watch(remark)
         trace = build.trace(module, *inputs)
         seed = run.seed_gradient(labels, workload.seed)
-        phases = [(layer, phase) for layer in trace.layers for phase in layer.phases if phase in workload.phases]
+        phases = [
+            (layer, phase) for layer in trace.layers for phase in layer.phases if phase in workload.phases
+        ]
         watch(Planned(target.name, point, len(phases) * len(clocks)))
         visits = run.walk(
             trace,
@@ -106,20 +106,54 @@ def _measure(
             check=workload.check,
         )
         for visit in visits:
+            calls = []
             for step in visit:
                 row = _row(blank, step, point)
-                if step.call is None:
-                    if (*row.key, "", "") not in done:
-                        yield row
-                    continue
-                for clock, l2 in wanted(row):
-                    yield _timed(row, step.call, clock, l2, repeat, device)
+                if step.call is not None:
+                    calls.append((row, step.call))
+                elif (*row.key, "", "") not in done:
+                    yield row
+            yield from _timed(calls, clocks, done, repeat, device)
         if len(trace.calls) > 1 and not target.standalone and point.method == Method():
             row = _whole_row(blank, target, trace.layers, workload.phases, ITEM_BYTES[point.precision])
             backward = any(phase is not Phase.FORWARD for phase in workload.phases)
             call = run.whole_step(module, inputs, seed, backward, target.input_gradients)
-            for clock, l2 in wanted(row):
-                yield _timed(row, call, clock, l2, repeat, device)
+            yield from _timed([(row, call)], clocks, done, repeat, device)
+
+
+def _timed(
+    calls: Sequence[tuple[LayerRun, Callable[[], object]]],
+    clocks: Sequence[tuple[measure.Clock, str]],
+    done: frozenset[tuple[str, ...]],
+    repeat: measure.Repeat,
+    device: torch.device,
+) -> Iterator[LayerRun]:
+    """Rows with their times, by each clock that has none yet; or as failed, where the device gives up on them."""
+    for clock, l2 in clocks:
+        todo = {row: call for row, call in calls if (*row.key, clock.name, l2) not in done}
+        times = measure.time_each(clock, todo, l2="warm" if l2 == "-" else l2, repeat=repeat)
+        state = measure.sample(device)
+        for row, time in times.items():
+            if isinstance(time, Exception):
+                yield replace(
+                    row, outcome="failed", reason=f"{clock.name}: {run.one_line(time)}", rel_error=None
+                )
+                continue
+            with measure.peak_memory(device) as peak:
+                todo[row]()
+            yield replace(
+                row,
+                timing=time,
+                peak_bytes=peak.bytes,
+                sm_mhz=state.sm_mhz if state else None,
+                power_w=state.power_w if state else None,
+            )
+
+
+def _stream(clocks: Iterable[measure.Clock]) -> AbstractContextManager[object]:
+    """The stream to work on: backward passes launch where their forward ran, and a graph is captured on its own."""
+    streams = [clock.stream for clock in clocks if isinstance(clock, measure.GraphClock)]
+    return torch.cuda.stream(streams[0]) if streams else nullcontext()
 
 
 def _repeat(workload: Workload) -> measure.Repeat:
@@ -134,7 +168,9 @@ def _prepare(
     """A fresh network in training mode, and a batch for it."""
     module = build.to_precision(target.make(None).train(), point.precision, device, point.layout)
     data = None if workload.data == "synthetic" else load_data(workload.data)
-    inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
+    inputs, labels, remarks = target.example(
+        batch, data, point.precision, device, point.layout, workload.seed
+    )
     return module, inputs, labels, remarks
 
 
@@ -166,7 +202,9 @@ def _whole_row(
     itemsize: int,
 ) -> LayerRun:
     counted = all(layer.layer.counted or not layer.phases for layer in layers)
-    flops = sum(layer.cost(phase, itemsize).flops for layer in layers for phase in layer.phases if phase in phases)
+    flops = sum(
+        layer.cost(phase, itemsize).flops for layer in layers for phase in layer.phases if phase in phases
+    )
     return blank(
         layer=target.name,
         kind="network",
@@ -179,29 +217,4 @@ def _whole_row(
         flops=flops if counted else None,
         bytes=None,
         outcome="ok",
-    )
-
-
-def _timed(
-    row: LayerRun,
-    call: Callable[[], object],
-    clock: measure.Clock,
-    l2: str,
-    repeat: measure.Repeat,
-    device: torch.device,
-) -> LayerRun:
-    """The row with its time; or, where the device gives up on it, the row as failed with the reason."""
-    try:
-        timing: Timing = clock.time(call, l2="warm" if l2 == "-" else l2, repeat=repeat)
-        with measure.peak_memory(device) as peak:
-            call()
-    except (RuntimeError, UnsupportedError) as error:
-        return replace(row, outcome="failed", reason=f"{clock.name} clock: {run.one_line(error)}", rel_error=None)
-    state = measure.sample(device)
-    return replace(
-        row,
-        timing=timing,
-        peak_bytes=peak.bytes,
-        sm_mhz=state.sm_mhz if state else None,
-        power_w=state.power_w if state else None,
     )

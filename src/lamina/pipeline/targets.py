@@ -28,24 +28,35 @@ def find(
         SpecError: the file is wrong.
     """
     variables = variables or {}
-    path = Path(text)
-    if path.suffix in SUFFIXES or path.exists():
-        network, workload = read(path, variables)
-        return build.from_network(network), workload
     if text in ZOO:
         if variables:
-            raise UsageError(f"--set changes files; the zoo's {text} has no variables, got {', '.join(variables)}")
+            raise UsageError(
+                f"--set changes files; the zoo's {text} has no variables, got {', '.join(variables)}"
+            )
         return build.from_zoo(ZOO[text]), None
-    known = {recipe.name: recipe.path for recipe in recipes.ls()}
-    if text in known:
-        network, workload = read(known[text], variables)
-        return build.from_network(network), workload
+    path = Path(text)
+    if path.exists() or (path.suffix in SUFFIXES and path.parent != Path()):
+        return _from_file(path, variables)
     if ":" in text:
         return build.from_external(text, partial(external.load, text), input_size), None
+    known = {
+        name: recipe.path
+        for recipe in recipes.ls()
+        for name in (recipe.name, recipe.path.stem, recipe.path.name)
+    }
+    if text in known:
+        return _from_file(recipes.find(text).path, variables)
+    if path.suffix in SUFFIXES:
+        return _from_file(path, variables)
     raise UsageError(
         f"{text!r} is no file, no network of the zoo and no recipe: {nearest(text, [*ZOO, *known])} "
         "(see 'lamina models' and 'lamina recipes ls')"
     )
+
+
+def _from_file(path: Path, variables: Mapping[str, str]) -> tuple[Target, Workload]:
+    network, workload = read(path, variables)
+    return build.from_network(network), workload
 
 
 def implementation(point: Point) -> run.Implement | None:
@@ -73,4 +84,6 @@ def require_installed(method: Method) -> None:
         MissingError: with what is there.
     """
     if not method.dense:
-        raise MissingError(f"the method {method.name!r} is not installed yet; this version has: dense, dense:ALGORITHM")
+        raise MissingError(
+            f"the method {method.name!r} is not installed yet; this version has: dense, dense:ALGORITHM"
+        )

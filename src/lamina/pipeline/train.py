@@ -54,7 +54,14 @@ def train(
     )
     tests = partial(loader, test_set, shape, 4 * share, 0, 0, shuffle=False, rank=rank, world_size=world)
     progress = run.train(
-        network, settings, batches, tests, steps(len(train_set), share, world), place, checkpoint, resume=resume
+        network,
+        settings,
+        batches,
+        tests,
+        steps(len(train_set), share, world),
+        place,
+        checkpoint,
+        resume=resume,
     )
     if rank:
         for _ in progress:

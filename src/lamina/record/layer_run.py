@@ -49,9 +49,17 @@ class LayerRun:
     @property
     def gflops(self) -> float | None:
         """Achieved rate in GFLOP/s."""
-        return self.flops / self.timing.median_us / 1e3 if self.timing and self.flops and self.timing.median_us else None
+        return (
+            self.flops / self.timing.median_us / 1e3
+            if self.timing and self.flops and self.timing.median_us
+            else None
+        )
 
     @property
     def gbs(self) -> float | None:
         """Compulsory bytes over time, in GB/s."""
-        return self.bytes / self.timing.median_us / 1e3 if self.timing and self.bytes and self.timing.median_us else None
+        return (
+            self.bytes / self.timing.median_us / 1e3
+            if self.timing and self.bytes and self.timing.median_us
+            else None
+        )

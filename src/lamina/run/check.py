@@ -9,13 +9,14 @@ from torch import Tensor
 
 from lamina.errors import CheckError
 
-LIMITS: dict[str, float] = {"fp64": 1e-10, "fp32": 1e-4, "tf32": 4e-3, "bf16": 4e-2, "fp16": 1e-2}
-"""Largest relative L2 error a precision may show: some tens of its rounding error, for the cancellation in
-normalisations and long sums. A wrong layer is off by about one."""
+LIMITS: dict[str, float] = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 4e-3, "bf16": 4e-2, "fp16": 1e-2}
+"""Largest relative L2 error a precision may show. A wrong layer is off by about one; the room below that is for
+cancellation in normalisations and long sums, and for what the vendor library does inside a precision: its FFT
+convolutions in fp32 have been seen off by 3e-4 where the direct ones are by 3e-7."""
 
 
 def relative_error(results: Sequence[Tensor | None], references: Sequence[Tensor | None]) -> float:
-    """``|result - reference| / |reference|`` in the L2 norm, over all tensors together; not finite counts as infinite."""
+    """``|result - reference| / |reference|`` in the L2 norm, over all tensors together; NaN counts as infinite."""
     square_error = square_reference = 0.0
     for result, reference in zip(results, references, strict=True):
         if result is None or reference is None:

@@ -20,7 +20,11 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        save_file({name: t.detach().contiguous().cpu() for name, t in tensors.items()}, draft, {"lamina": json.dumps(facts)})
+        save_file(
+            {name: t.detach().contiguous().cpu() for name, t in tensors.items()},
+            draft,
+            {"lamina": json.dumps(facts)},
+        )
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(path)
@@ -38,7 +42,9 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             facts = (file.metadata() or {}).get("lamina")
             if facts is None:
-                raise UsageError(f"{path}: expected a lamina checkpoint, got a safetensors file without its facts")
+                raise UsageError(
+                    f"{path}: expected a lamina checkpoint, got a safetensors file without its facts"
+                )
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(facts)  # noqa: SIM118
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise UsageError(f"{path}: expected a lamina checkpoint, got: {error}") from error

@@ -49,11 +49,11 @@ def memory_plan(trace: Trace, backward: bool) -> Plan:
     Step ``i`` runs layer ``i`` forward; with ``backward``, step ``2n - 1 - i`` runs it again and then backward.
     """
     calls, end = trace.calls, 2 * len(trace.calls) - 1
-    made = {slot: i for i, call in enumerate(calls) for slot in call.outputs}
+    made = {number: i for i, call in enumerate(calls) for number in call.outputs}
     readers: dict[int, list[int]] = {slot.number: [] for slot in trace.slots}
     for i, call in enumerate(calls):
-        for slot in call.inputs:
-            readers[slot].append(i)
+        for number in call.inputs:
+            readers[number].append(i)
     buffers: dict[int, tuple[int, int]] = {}
     gradients = []
     for slot in trace.slots:
@@ -61,7 +61,10 @@ def memory_plan(trace: Trace, backward: bool) -> Plan:
         uses = [end - i if backward else i for i in readers[slot.number]]
         last = max([first, *uses, *([len(calls)] if backward and slot.number in trace.outputs else [])])
         owner = _owner(trace.slots, slot)
-        buffers[owner] = (min(first, buffers.get(owner, (first, 0))[0]), max(last, buffers.get(owner, (0, last))[1]))
+        buffers[owner] = (
+            min(first, buffers.get(owner, (first, 0))[0]),
+            max(last, buffers.get(owner, (0, last))[1]),
+        )
         if backward and slot.dtype.is_floating_point and slot.number in made:
             ends_here = slot.number in trace.outputs or not readers[slot.number]
             sent = len(calls) if ends_here else end - max(readers[slot.number])
@@ -124,7 +127,13 @@ class _Walker:
         check: bool,
         backward: bool,
     ):
-        self.trace, self.phases, self.precision, self.implement, self.check = trace, phases, precision, implement, check
+        self.trace, self.phases, self.precision, self.implement, self.check = (
+            trace,
+            phases,
+            precision,
+            implement,
+            check,
+        )
         self.arena = Arena(memory_plan(trace, backward), inputs[0].device)
         self.values: dict[int, Tensor] = dict(zip(trace.inputs, inputs, strict=True))
         self.gradients: dict[int, Tensor] = {}
@@ -145,7 +154,9 @@ class _Walker:
         for number, result in zip(call.outputs, results, strict=True):
             slot = self.trace.slots[number]
             try:
-                self.values[number] = result if slot.base is not None else self._place("value", slot).copy_(result)
+                self.values[number] = (
+                    result if slot.base is not None else self._place("value", slot).copy_(result)
+                )
             except RuntimeError as error:
                 self.missing[number] = one_line(error)
 
@@ -155,7 +166,9 @@ class _Walker:
 
     def seed(self, seed_gradient: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
         """Let the gradient in at the network's outputs."""
-        wanted = [n for n in self.trace.outputs if self.trace.slots[n].dtype.is_floating_point and n in self.values]
+        wanted = [
+            n for n in self.trace.outputs if self.trace.slots[n].dtype.is_floating_point and n in self.values
+        ]
         for number, gradient in zip(wanted, seed_gradient([self.values[n] for n in wanted]), strict=True):
             self._send(number, gradient)
 
@@ -174,13 +187,22 @@ class _Walker:
             layer = _Layer(call, self._leaves(call), self._received(call), self.implement)
             errors = self._errors(call, layer, wanted) if self.check else {}
         except UnsupportedError as error:
-            return tuple(Step(resolved, place, phase, outcome="skipped", reason=one_line(error)) for phase in wanted)
+            return tuple(
+                Step(resolved, place, phase, outcome="skipped", reason=one_line(error)) for phase in wanted
+            )
         except RuntimeError as error:
-            return tuple(Step(resolved, place, phase, outcome="failed", reason=one_line(error)) for phase in wanted)
+            return tuple(
+                Step(resolved, place, phase, outcome="failed", reason=one_line(error)) for phase in wanted
+            )
         return tuple(self._step(layer, resolved, place, phase, errors.get(phase)) for phase in wanted)
 
     def _step(
-        self, layer: _Layer, resolved: ResolvedLayer, place: int, phase: Phase, error: float | CheckError | None
+        self,
+        layer: _Layer,
+        resolved: ResolvedLayer,
+        place: int,
+        phase: Phase,
+        error: float | CheckError | None,
     ) -> Step:
         if isinstance(error, CheckError):
             return Step(resolved, place, phase, outcome="failed", reason=str(error))
@@ -192,7 +214,9 @@ class _Walker:
     def backward(self, place: int) -> None:
         """Send a layer's gradient on to the layers it reads, with the dense implementation."""
         call = self.trace.calls[place]
-        targets = [n for n in dict.fromkeys(call.inputs) if self.differentiable[n] and n not in self.trace.inputs]
+        targets = [
+            n for n in dict.fromkeys(call.inputs) if self.differentiable[n] and n not in self.trace.inputs
+        ]
         if not targets or any(n in self.missing for n in (*call.inputs, *call.outputs)):
             return
         try:
@@ -226,7 +250,9 @@ class _Walker:
     def _place(self, what: str, slot: Slot) -> Tensor:
         return self.arena.place(f"{what} {slot.number}", slot.shape, slot.stride, slot.dtype)
 
-    def _errors(self, call: Call, layer: _Layer, wanted: Sequence[Phase]) -> dict[Phase, float | CheckError | None]:
+    def _errors(
+        self, call: Call, layer: _Layer, wanted: Sequence[Phase]
+    ) -> dict[Phase, float | CheckError | None]:
         """Each phase's distance from float64, or the refusal to time it."""
         if call.resolved.layer.kind in RANDOM_KINDS and is_random(layer.outputs, layer.run()):
             return {}
@@ -248,15 +274,21 @@ class _Walker:
 class _Layer:
     """One layer on its leaves, with the graph of its own forward pass kept for the backward phases."""
 
-    def __init__(self, call: Call, leaf: dict[int, Tensor], received: dict[int, Tensor], implement: Implement | None):
+    def __init__(
+        self, call: Call, leaf: dict[int, Tensor], received: dict[int, Tensor], implement: Implement | None
+    ):
         self.leaf, self.received = leaf, received
         target = implement(call.resolved, call.module or nn.Identity()) if implement else None
-        self._weights = tuple(p for p in target.parameters() if p.requires_grad) if target is not None else call.weights
+        self._weights = (
+            tuple(p for p in target.parameters() if p.requires_grad) if target is not None else call.weights
+        )
         tensors = [leaf[n] for n in call.inputs]
-        self.run = lambda: call.run(tensors, target)
+        self.run: Callable[[], tuple[Tensor, ...]] = lambda: call.run(tensors, target)
         self._data = [tensor for tensor in leaf.values() if tensor.requires_grad]
         self.outputs = self.run()
-        sent = [(out, received[n]) for n, out in zip(call.outputs, self.outputs, strict=True) if n in received]
+        sent = [
+            (out, received[n]) for n, out in zip(call.outputs, self.outputs, strict=True) if n in received
+        ]
         self._roots = [(out, gradient) for out, gradient in sent if out.requires_grad]
 
     def gradients(self, wanted: Sequence[Tensor]) -> tuple[Tensor | None, ...]:

@@ -94,7 +94,9 @@ def train(
             begun = first - epoch * steps_per_epoch if first > epoch * steps_per_epoch else 0
             if not begun:
                 sums.zero_()
-            for step, (x, y) in enumerate(islice(train_batches(epoch), begun, None), epoch * steps_per_epoch + begun):
+            for step, (x, y) in enumerate(
+                islice(train_batches(epoch), begun, None), epoch * steps_per_epoch + begun
+            ):
                 torch.manual_seed(hash((settings.seed, step, rank)) % 2**63)
                 rate = settings.rate(step, steps)
                 for group in optimizer.param_groups:
@@ -122,7 +124,9 @@ def train(
 
 def _count(sums: Tensor, loss: Tensor, scores: Tensor, y: Tensor) -> None:
     hits = (scores.detach().argmax(-1) == y).sum()
-    sums += torch.stack([loss.detach() * y.numel(), hits, torch.as_tensor(y.numel(), device=y.device)]).double()
+    sums += torch.stack(
+        [loss.detach() * y.numel(), hits, torch.as_tensor(y.numel(), device=y.device)]
+    ).double()
 
 
 def _means(sums: Tensor, step: int | None = None) -> tuple[float, float]:
@@ -137,7 +141,9 @@ def _means(sums: Tensor, step: int | None = None) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def _evaluate(model: nn.Module, batches: Batches, settings: Training, device: torch.device) -> tuple[float, float]:
+def _evaluate(
+    model: nn.Module, batches: Batches, settings: Training, device: torch.device
+) -> tuple[float, float]:
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     for x, y in batches:
@@ -177,7 +183,12 @@ def _keep(
     tensors = {f"model.{name}": t for name, t in network.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{key}": t for key, t in state.items() if isinstance(t, Tensor)}
-    state = {"step": step, "settings": settings.model_dump(), "sums": sums.tolist(), "scaler": scaler.state_dict()}
+    state = {
+        "step": step,
+        "settings": settings.model_dump(),
+        "sums": sums.tolist(),
+        "scaler": scaler.state_dict(),
+    }
     save(path, tensors, state | {"facts": facts})
 
 
@@ -193,9 +204,13 @@ def _restore(
     other = {k: v for k, v in state["settings"].items() if settings.model_dump()[k] != v}
     if other:
         wanted = ", ".join(f"{key}={value}" for key, value in other.items())
-        raise UsageError(f"{path}: this checkpoint was trained with {wanted}; ask for the same, or start without --resume")
+        raise UsageError(
+            f"{path}: this checkpoint was trained with {wanted}; ask for the same, or start without --resume"
+        )
     try:
-        network.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
+        network.load_state_dict(
+            {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+        )
     except RuntimeError as error:
         raise UsageError(f"{path}: this checkpoint is of another network: {error}") from error
     states: dict[int, dict[str, Tensor]] = {}

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
 from lamina.errors import Fault, SpecError, nearest
+from lamina.spec.cost import Phase
 from lamina.spec.layers import Layer
 from lamina.spec.network import Input, Network
 from lamina.spec.shape import Shape
 
 SHOWN = 20
 """Faults of one file that are told; of the others only the number."""
+MOST_LAYERS = 10_000
+"""Layers of one file; more are a mistake, and would take long to be found out."""
 LONGEST = 60
 """Characters of a file's own text that a message repeats."""
 
@@ -84,10 +88,9 @@ def short(value: Any) -> str:
 def plain(error: ValidationError, known: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
     """Each complaint as (key, what to do about it); ``known`` are the keys that exist."""
     for complaint in error.errors(include_url=False):
-        place = [str(part) for part in complaint["loc"]]
-        key = place[0] if place else ""
-        item = f" (item {int(place[1]) + 1})" if len(place) > 1 and place[1].isdigit() else ""
-        yield key, _sentence(complaint, key, known) + item
+        key, *inside = complaint["loc"] or ("",)
+        item = f" (item {inside[0] + 1})" if inside and isinstance(inside[0], int) else ""
+        yield str(key), _sentence(complaint, f"{key}{item}", known)
 
 
 _EXPECTED = {
@@ -115,10 +118,14 @@ def _sentence(complaint: Any, key: str, known: Iterable[str]) -> str:
             return f"{key} is missing"
         case "extra_forbidden":
             return f"key {short(key)} is unknown: {nearest(key[:LONGEST], known)}"
+        case "is_instance_of" if context["class"] == Phase.__name__:
+            return f"{key} = {got}: expected {', '.join(Phase)}"
         case "value_error":
             return str(context["error"])
         case "literal_error" | "enum":
-            return f"{key} = {got}: expected {context['expected']}"
+            words = re.findall(r"'([^']*)'", context["expected"])
+            hint = nearest(complaint["input"][:LONGEST], words) if words and isinstance(complaint["input"], str) else ""
+            return f"{key} = {got}: {hint or 'expected ' + context['expected']}"
         case "greater_than_equal":
             return f"{key} = {got}: expected at least {context['ge']}"
         case "greater_than":
@@ -127,8 +134,6 @@ def _sentence(complaint: Any, key: str, known: Iterable[str]) -> str:
             return f"{key} = {got}: expected at most {context['le']}"
         case "too_short":
             return f"{key} = {got}: expected at least {context['min_length']} items"
-        case "missing_positional_argument" | "too_long":
-            return f"{key} = {got}: expected {context['max_length']} items"
         case kind if kind in _EXPECTED:
             return f"{key} = {got}: expected {_EXPECTED[kind]}"
         case _:

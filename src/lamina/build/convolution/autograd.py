@@ -39,7 +39,7 @@ def convolve(x: Tensor, w: Tensor, geometry: Geometry, algorithms: PhaseAlgorith
 
 
 def _apply(function: type[Function], *arguments: Any) -> Tensor:
-    result: Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    result: Tensor = function.apply(*arguments)
     return result
 
 

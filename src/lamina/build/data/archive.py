@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -39,11 +41,8 @@ def keys(path: Path) -> frozenset[str]:
     with path.open("rb") as stream:
         if stream.read(4) != b"PK\x03\x04":
             return frozenset()
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return frozenset(archive.files)
-    except _DAMAGE as error:
-        raise _damaged(path, error) from error
+    with _opened(path) as archive:
+        return frozenset(archive.files)
 
 
 def arrays(path: Path, *names: str) -> list[NDArray[np.generic]]:
@@ -52,14 +51,11 @@ def arrays(path: Path, *names: str) -> list[NDArray[np.generic]]:
     Raises:
         UsageError: one is missing, damaged, or of Python objects.
     """
-    with np.load(path, allow_pickle=False) as archive:
+    with _opened(path) as archive:
         missing = [name for name in names if name not in archive.files]
         if missing:
             raise UsageError(f"{path}: expected the arrays {', '.join(names)}, found no {', '.join(missing)}")
-        try:
-            return [archive[name] for name in names]
-        except _DAMAGE as error:
-            raise _damaged(path, error) from error
+        return [archive[name] for name in names]
 
 
 def whole_numbers(array: NDArray[np.generic], path: Path, name: str) -> NDArray[np.int64]:
@@ -91,5 +87,13 @@ def _described(array: NDArray[np.generic]) -> str:
     return f"{array.dtype} of shape {array.shape}"
 
 
-def _damaged(path: Path, error: Exception) -> UsageError:
-    return UsageError(f"{path}: expected an .npz file of plain arrays, got one that does not read: {error}")
+@contextmanager
+def _opened(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
+    try:
+        # Opened here, because numpy leaves the files it opens itself open where the archive is damaged.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            yield archive
+    except _DAMAGE as error:
+        raise UsageError(
+            f"{path}: expected an .npz file of plain arrays, got one that does not read: {error}"
+        ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lamina.build.data import archive
-from lamina.build.data.dataset import Samples
+from lamina.build.data.dataset import Samples, numbered
 from lamina.errors import UsageError
 
 FORM = "an .npz of x_train, y_train, x_test, y_test (uint8 N,H,W or N,H,W,C; optionally class_names)"
@@ -36,5 +36,5 @@ def read(path: Path, split: str) -> Samples:
         (names,) = archive.arrays(path, "class_names")
         classes = tuple(map(str, names.ravel()))
     else:
-        classes = tuple(map(str, range(int(labels.max(initial=-1)) + 1)))
+        classes = numbered(labels)
     return Samples(images.transpose(0, 3, 1, 2), labels, classes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -73,6 +73,11 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.x)
+
+
+def numbered(labels: NDArray[np.integer[Any]]) -> tuple[str, ...]:
+    """Names for classes that have none: their numbers."""
+    return tuple(map(str, range(int(labels.max()) + 1))) if labels.size else ()
 
 
 def to_float(x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.build.data.dataset import Samples
+from lamina.build.data.dataset import Samples, numbered
 from lamina.errors import UsageError
 
 FORM = "a folder of IDX files (train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-..., also .gz)"
@@ -36,7 +36,7 @@ def read(path: Path, split: str) -> Samples:
     """
     images, labels = (_only(path, split, magic) for magic in (_IMAGES, _LABELS))
     x, y = parse(_content(images), str(images)), parse(_content(labels), str(labels))
-    return Samples(x[:, None], y, tuple(map(str, range(int(y.max(initial=-1)) + 1))))
+    return Samples(x[:, None], y, numbered(y))
 
 
 def parse(data: bytes, name: str) -> NDArray[np.uint8]:

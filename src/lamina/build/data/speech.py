@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lamina.build.data import archive
-from lamina.build.data.dataset import Samples
+from lamina.build.data.dataset import Samples, numbered
 from lamina.errors import UsageError
 
 FORM = "an .npz of recordings (wave int16, offsets, label, is_test, sample_rate), read as log-mel frames"
@@ -65,7 +65,7 @@ def read(path: Path, split: str) -> Samples:
         x[at : at + _CHUNK] = spectrogram(
             _padded(wave, ends, places[at : at + _CHUNK], spectrogram.samples)
         ).numpy()
-    return Samples(x, labels[places], tuple(map(str, range(int(labels.max(initial=-1)) + 1))))
+    return Samples(x, labels[places], numbered(labels))
 
 
 def _padded(

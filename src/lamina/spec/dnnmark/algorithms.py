@@ -46,12 +46,10 @@ ALGORITHMS = {
 
 
 def algorithms(settings: Mapping[str, str], remark: Remark) -> dict[str, str]:
-    """A convolution's three algorithms. ``algo`` is the weight gradient's; fft and winograd serve forward too."""
+    """A convolution's three algorithms. ``algo`` is the weight gradient's; fft and winograd serve both."""
     if not any(settings[key] for key in ALGORITHMS):
         remark("no convolution algorithm is named: DNNMark ran IMPLICIT_GEMM and ALGO_0; read as direct")
-    chosen = {
-        field: _algorithm(key, settings[key], names, remark) for key, (field, names) in ALGORITHMS.items()
-    }
+    chosen = {field: _algorithm(key, settings[key], names, remark) for key, (field, names) in ALGORITHMS.items()}
     if not settings["algofwd"] and settings["algo"] in _NAMED:
         chosen["algorithm"] = chosen["algorithm_weight"]
     return chosen

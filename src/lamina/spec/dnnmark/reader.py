@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import count
@@ -15,7 +16,16 @@ from lamina.spec.dnnmark.sections import COMMON, DIMENSIONS, SECTIONS, Settings
 from lamina.spec.dnnmark.template import expand
 from lamina.spec.dnnmark.values import UNCHANGED
 from lamina.spec.dnnmark.wiring import NO_LAYER, Placed, RunMode, inputs_of, one_batch, remark_dead_branches
-from lamina.spec.faults import LONGEST, Faults, Unreadable, check_network, placeholder, plain, short
+from lamina.spec.faults import (
+    LONGEST,
+    MOST_LAYERS,
+    Faults,
+    Unreadable,
+    check_network,
+    placeholder,
+    plain,
+    short,
+)
 from lamina.spec.layers import Layer
 from lamina.spec.network import Network
 
@@ -39,6 +49,9 @@ def read_dnnmark(text: str, source: str, variables: Mapping[str, str] = {}) -> N
     if not sections:
         known = ", ".join(f"[{name}]" for name in SECTIONS)
         faults.add(f"there are no layers: expected sections such as {known}")
+    if len(sections) > MOST_LAYERS:
+        faults.add(f"expected at most {MOST_LAYERS} layers, got {len(sections)}")
+    if not sections or len(sections) > MOST_LAYERS:
         faults.refuse()
     mode = RunMode.of(general, faults, remarks)
     layers = list(_place(sections, faults, remarks))
@@ -67,12 +80,11 @@ def _place(sections: list[Section], faults: Faults, remarks: Remarks) -> Iterato
     """Each section with its settings read, and a name where it has none."""
     read = [_settings(section, faults, remarks) for section in sections]
     taken = {settings["name"] for settings, _ in read}
+    numbers = defaultdict[str, Iterator[int]](lambda: count(1))
     for section, (settings, faulty) in zip(sections, read, strict=True):
         stem = section.name.lower()
-        made = (name for number in count(1) if (name := f"{stem}{number}") not in taken)
-        name = settings["name"] or next(made)
-        taken.add(name)
-        yield Placed(section, name, settings, faulty)
+        made = (name for number in numbers[stem] if (name := f"{stem}{number}") not in taken)
+        yield Placed(section, settings["name"] or next(made), settings, faulty)
 
 
 def _settings(section: Section, faults: Faults, remarks: Remarks) -> tuple[Settings, bool]:

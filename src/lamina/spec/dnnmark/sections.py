@@ -10,11 +10,11 @@ from lamina.spec.dnnmark.algorithms import ALGORITHMS, algorithms
 from lamina.spec.dnnmark.values import (
     Reader,
     Remark,
-    at_least,
     choice,
     integer,
     lenient,
     real,
+    within,
     without_effect,
     word,
 )
@@ -148,9 +148,7 @@ SECTIONS = {
             "propagation": _key(lenient("true", "false"), "propagation"),
             "conv_fwd_pref": _NO_PREFERENCE,
             "conv_bwd_data_pref": _NO_PREFERENCE,
-            "conv_bwd_filter_pref": _key(
-                without_effect("has no effect; in DNNMark it had one with algo=cudnn only")
-            ),
+            "conv_bwd_filter_pref": _key(without_effect("has no effect; in DNNMark it had one with algo=cudnn only")),
             "workspace_size": _key(without_effect("has no effect: lamina sets the library no limit")),
             **{name: _key(word, name) for name in ALGORITHMS},
             **_WINDOW,
@@ -181,9 +179,7 @@ SECTIONS = {
         {"activation_mode": _key(choice("sigmoid", "relu", "tanh", "clipped_relu", "soft_relu"), "function")},
         {"function": "relu"},
     ),
-    "FullyConnected": Kind(
-        Linear, _linear, {"num_output": _key(integer(1), "num_output")}, {"num_output": 4096}
-    ),
+    "FullyConnected": Kind(Linear, _linear, {"num_output": _key(integer(1), "num_output")}, {"num_output": 4096}),
     "BCMFullyConnected": Kind(
         Linear,
         _circulant,
@@ -212,8 +208,8 @@ SECTIONS = {
             "save_intermediates": _key(
                 without_effect("has no effect: they are always saved (false made DNNMark crash)")
             ),
-            "exp_avg_factor": _key(real, "momentum"),
-            "epsilon": _key(at_least(SMALLEST_EPSILON), "eps"),
+            "exp_avg_factor": _key(within(0, 1), "momentum"),
+            "epsilon": _key(within(SMALLEST_EPSILON), "eps"),
         },
         {"mode": "per_activation", "momentum": 1.0, "eps": SMALLEST_EPSILON},
     ),

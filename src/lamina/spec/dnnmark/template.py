@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lamina.errors import nearest
 from lamina.spec.faults import LONGEST, Faults
 
-_VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))")
+_VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)\}|(?P<bare>\w+))", re.ASCII)
 
 Line = tuple[int, str]
 
 
-def expand(text: str, variables: Mapping[str, str], faults: Faults) -> list[Line]:
+def expand(text: str, variables: Mapping[str, str], faults: Faults) -> Iterable[Line]:
     """The file's numbered lines with their variables filled in; comments are left alone.
 
     A variable may hold several lines: they all bear the number of the line that names it.
@@ -28,6 +28,8 @@ def expand(text: str, variables: Mapping[str, str], faults: Faults) -> list[Line
             missing.setdefault(name, number)
         return variables.get(name, "")
 
+    if "$" not in text and not variables:
+        return enumerate(text.split("\n"), start=1)
     lines: list[Line] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if "$" not in line or line.lstrip().startswith("#"):

@@ -52,13 +52,14 @@ def real(text: str, remark: Remark) -> float:
     return number
 
 
-def at_least(least: float) -> Reader:
-    """A number of at least ``least``."""
+def within(least: float, most: float = math.inf) -> Reader:
+    """A number from ``least`` to ``most``."""
+    wanted = f"{least:g} to {most:g}" if math.isfinite(most) else f"at least {least:g}"
 
     def read(text: str, remark: Remark) -> float:
         number = real(text, remark)
-        if number < least:
-            raise ValueError(f"expected at least {least:g}, got {short(text)}")
+        if not least <= number <= most:
+            raise ValueError(f"expected {wanted}, got {short(text)}")
         return number
 
     return read

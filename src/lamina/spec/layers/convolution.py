@@ -17,7 +17,9 @@ def broadcast(values: Any, rank: int, *keys: str) -> Any:
     if not isinstance(values, dict):
         return values
     return values | {
-        key: (values[key],) * rank for key in keys if isinstance(values.get(key), int) and values[key] is not True
+        key: (values[key],) * rank
+        for key in keys
+        if isinstance(values.get(key), int) and values[key] is not True
     }
 
 
@@ -57,12 +59,17 @@ class Convolution(Layer):
     def _axes(self) -> Self:
         for key in ("kernel", "stride", "padding", "dilation", "output_padding"):
             if len(getattr(self, key)) != self.rank:
-                raise ValueError(f"{key} has {len(getattr(self, key))} numbers, expected {self.rank} (or one for all axes)")
+                raise ValueError(
+                    f"{key} has {len(getattr(self, key))} numbers, expected {self.rank} (or one for all axes)"
+                )
         if self.out_channels % self.groups:
             raise ValueError(f"out_channels {self.out_channels} is not a multiple of groups {self.groups}")
         if any(self.output_padding) and not self.transposed:
             raise ValueError("output_padding needs transposed = true")
-        if any(extra >= max(s, d) for extra, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True)):
+        if any(
+            extra >= max(s, d)
+            for extra, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True)
+        ):
             raise ValueError("output_padding must be smaller than stride or dilation")
         return self
 
@@ -75,7 +82,13 @@ class Convolution(Layer):
             sizes = tuple(
                 transposed(*axis)
                 for axis in zip(
-                    x[2:], self.kernel, self.stride, self.padding, self.dilation, self.output_padding, strict=True
+                    x[2:],
+                    self.kernel,
+                    self.stride,
+                    self.padding,
+                    self.dilation,
+                    self.output_padding,
+                    strict=True,
                 )
             )
         else:

@@ -39,7 +39,9 @@ class Pooling(Layer):
     def _window(self) -> Self:
         for pad, kernel in zip(self.padding, self.kernel, strict=True):
             if pad >= kernel:
-                raise ValueError(f"padding {pad} must be smaller than the window {kernel}: a window would be all padding")
+                raise ValueError(
+                    f"padding {pad} must be smaller than the window {kernel}: a window would be all padding"
+                )
         return self
 
     def output(self, *inputs: Shape) -> Shape:

@@ -51,10 +51,18 @@ class Attention(Layer):
     causal: bool = False
 
     def output(self, *inputs: Shape) -> Shape:
-        require(len(inputs) in (1, 3), "one packed input or three (queries, keys, values)", f"{len(inputs)} inputs")
+        require(
+            len(inputs) in (1, 3),
+            "one packed input or three (queries, keys, values)",
+            f"{len(inputs)} inputs",
+        )
         if len(inputs) == 1:
             (x,) = inputs
-            require(len(x) == 3 and x[2] % (3 * self.heads) == 0, f"(N, T, 3E) with E a multiple of {self.heads} heads", x)
+            require(
+                len(x) == 3 and x[2] % (3 * self.heads) == 0,
+                f"(N, T, 3E) with E a multiple of {self.heads} heads",
+                x,
+            )
             return (x[0], x[1], x[2] // 3)
         q, k, v = inputs
         require(len(q) in (3, 4) and len(q) == len(k) == len(v), "queries, keys, values of 3 or 4 axes", q)
@@ -64,11 +72,7 @@ class Attention(Layer):
         return (*q[:-1], v[-1])
 
     def operations(self, phase: Phase, *inputs: Shape) -> int:
-        q, k, v = (
-            inputs
-            if len(inputs) == 3
-            else ((*inputs[0][:2], inputs[0][2] // 3),) * 3
-        )
+        q, k, v = inputs if len(inputs) == 3 else ((*inputs[0][:2], inputs[0][2] // 3),) * 3
         # Two products forward (scores, result), four backward (dV, dP, dQ, dK); a causal mask is not discounted.
         pairs = elements(q[:-1]) * k[-2]
         return 2 * pairs * (q[-1] + v[-1]) * (1 if phase is Phase.FORWARD else 2)

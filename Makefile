@@ -1,0 +1,83 @@
+# make demo    install lamina (lean) and bench a small network into demo/report.html
+# make test    install the development set and run the tests that need no GPU
+# Settings: PYTHON (what makes .venv), TORCH_INDEX or TORCH_FROM_PYPI=1 (where torch comes from, if it is not here).
+
+PYTHON ?= python3
+CLAIM  ?=
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+# Packages are installed without byte code, which halves the time; each module's first import writes its own.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help setup demo test test-gpu bench-gpu lint types docs lock clean
+.DEFAULT_GOAL := help
+
+help:
+	@sed -n '/^# make/s/^# //p' Makefile
+	@echo "also: setup, lint, types, docs, test-gpu, bench-gpu CLAIM=name, lock, clean"
+
+demo: $(VENV)/core.stamp
+	@mkdir -p demo
+	$(BIN)/lamina bench lenet5 --data fashion-mnist --batch-size 16 --store demo/lamina.db --report demo/report.html
+
+setup: $(VENV)/dev.stamp
+
+test: setup
+	$(BIN)/python -m pytest -n auto --maxprocesses 8
+
+test-gpu: setup
+	$(BIN)/python -m pytest -m "gpu or counters"
+
+bench-gpu: $(VENV)/core.stamp
+	@test -n "$(CLAIM)" || { echo "make bench-gpu CLAIM=name, with a name from benchmarks/*.py"; exit 2; }
+	$(BIN)/python -m benchmarks.$(CLAIM)
+
+lint: setup
+	$(BIN)/ruff check --output-format concise .
+
+types: setup
+	$(BIN)/mypy
+
+docs: $(VENV)/docs.stamp
+	$(BIN)/typer lamina.cli utils docs --name lamina --title "Command line" --output docs/reference/cli.md
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build
+
+# One stamp for each set of packages. uv is quicker but does not read pip's settings, so it is passed over where
+# pip has been given another index.
+define install
+	@echo "installing $(1) into $(VENV)"
+	@if command -v uv >/dev/null && ! $(BIN)/python -m pip config list | grep -q '[.]index-url'; \
+	then uv pip install -q --python $(BIN)/python -c $(VENV)/constraints.txt -e '$(1)'; \
+	else $(BIN)/python -m pip install -qq --no-compile -c $(VENV)/constraints.txt -e '$(1)'; fi
+	@touch $@
+endef
+
+$(VENV)/core.stamp: $(VENV)/torch.stamp pyproject.toml
+	$(call install,.)
+
+$(VENV)/dev.stamp: $(VENV)/torch.stamp pyproject.toml
+	$(call install,.[dev])
+	@touch $(VENV)/core.stamp
+
+$(VENV)/docs.stamp: $(VENV)/torch.stamp pyproject.toml
+	$(call install,.[docs])
+	@touch $(VENV)/core.stamp
+
+$(VENV)/torch.stamp: constraints.txt tools/install_torch.py | $(BIN)/python
+	@$(BIN)/python tools/install_torch.py
+	@touch $@
+
+# A torch that the system's Python has already is used, not downloaded again.
+$(BIN)/python:
+	@$(PYTHON) -m venv $$($(PYTHON) -c 'from importlib.util import find_spec as f; print("--system-site-packages" if f("torch") else "")') $(VENV)
+
+# Compiled for the oldest Python; the CUDA build's own packages are left out, torch's pins decide those.
+lock:
+	@{ echo "# Made by 'make lock' from pyproject.toml and tools/lock_pins.txt: the versions lamina is tested with."; \
+	  uv pip compile -q --no-header --no-annotate --python-version 3.11 --extra dev --extra docs \
+	    --override tools/lock_pins.txt pyproject.toml | grep -vP '^(cuda-|nvidia-(?!ml-py))'; } > constraints.new
+	@mv constraints.new constraints.txt
+
+clean:
+	rm -rf $(VENV) demo dist docs/_build docs/reference/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,83 @@
+"""Two runs side by side, layer by layer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from lamina.errors import UsageError
+from lamina.record import LayerRun
+from lamina.record.comparison import AXES, Axis, Comparison, Setting, Verdict, agree, grid, setting, value
+
+Key = tuple[str, str, Setting]
+
+LEAST_SAMPLES = 4
+"""Quartiles of fewer have an empty quarter, so they cannot tell a difference from noise."""
+
+
+def compare(a_rows: Sequence[LayerRun], b_rows: Sequence[LayerRun]) -> tuple[Comparison, ...]:
+    """Pair the rows of ``a`` with those of ``b`` and say where ``b`` is faster, slower or the same.
+
+    Rows pair by layer, by phase, and by the axes on which either run spans a grid. What each run holds
+    fixed may differ between the two: that is what is being compared, and ``Comparison.differs`` names it. A
+    row that finds no partner is listed as ``unmatched``, in the order of ``a`` and then of ``b``.
+
+    Raises:
+        UsageError: a run holds the same row twice.
+    """
+    axes = tuple(axis for axis in AXES if axis in grid(a_rows) or axis in grid(b_rows))
+    a_by_key, b_by_key = _index("first", a_rows, axes), _index("second", b_rows, axes)
+    free: dict[tuple[str, str], list[Key]] = {}
+    for key in b_by_key:
+        free.setdefault(key[:2], []).append(key)
+    pairs = []
+    for key, a in a_by_key.items():
+        candidates = free.get(key[:2], [])
+        match = next((other for other in candidates if agree(key[2], other[2])), None)
+        if match is None:
+            pairs.append(_alone(a, None, key))
+        else:
+            candidates.remove(match)
+            pairs.append(_pair(a, b_by_key[match]))
+    left = {key for candidates in free.values() for key in candidates}
+    pairs += [_alone(None, b, key) for key, b in b_by_key.items() if key in left]
+    return tuple(pairs)
+
+
+def _index(which: str, rows: Sequence[LayerRun], axes: Sequence[Axis]) -> dict[Key, LayerRun]:
+    keys = [(row.layer, row.phase, setting(row, axes)) for row in rows]
+    twice = [f"{layer} {phase}" for (layer, phase, _), count in Counter(keys).items() if count > 1]
+    if twice:
+        raise UsageError(
+            f"the {which} run holds {len(twice)} rows more than once ({', '.join(twice[:3])}); "
+            "compare needs each layer and phase once per setting: choose one run, or filter its rows"
+        )
+    return dict(zip(keys, rows, strict=True))
+
+
+def _alone(a: LayerRun | None, b: LayerRun | None, key: Key) -> Comparison:
+    where = ", ".join(f"{axis} {at}" for axis, at in key[2] if at is not None)
+    absent = "second" if a else "first"
+    reason = f"not in the {absent} run{f' with {where}' if where else ''}"
+    return Comparison(key[0], key[1], a, b, None, "unmatched", reason=reason)
+
+
+def _pair(a: LayerRun, b: LayerRun) -> Comparison:
+    sides = {axis: (value(a, axis), value(b, axis)) for axis in AXES}
+    differs = {axis: (x, y) for axis, (x, y) in sides.items() if x is not None and y is not None and x != y}
+    if a.timing is None or b.timing is None:
+        reasons = [
+            f"{row.outcome} in the {which} run: {row.reason}"
+            for which, row in (("first", a), ("second", b))
+            if row.timing is None
+        ]
+        return Comparison(a.layer, a.phase, a, b, None, "unmatched", differs, "; ".join(reasons))
+    verdict: Verdict = "faster" if b.timing.median_us < a.timing.median_us else "slower"
+    reason = ""
+    if min(a.timing.n, b.timing.n) < LEAST_SAMPLES:
+        verdict, reason = "unclear", f"fewer than {LEAST_SAMPLES} samples show no spread"
+    elif a.timing.overlaps(b.timing):
+        verdict = "same"
+    return Comparison(
+        a.layer, a.phase, a, b, a.timing.median_us / b.timing.median_us, verdict, differs, reason
+    )

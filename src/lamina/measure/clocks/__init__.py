@@ -1,0 +1,88 @@
+"""The clocks. Each answers the same question, how long one call takes, by other means.
+
+| clock | sees | good for |
+|---|---|---|
+| cupti | each kernel alone, as the device recorded it | small kernels; what a layer consists of |
+| events | the stream between two events, gaps included | whole steps; large kernels |
+| graph | many calls unrolled in a CUDA graph | small kernels without launch gaps |
+| cpu | wall time on the calling thread | the CPU |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping
+from typing import Protocol, TypeVar
+
+import torch
+
+from lamina.errors import UnsupportedError, UsageError, nearest
+from lamina.measure.clocks.cpu import CpuClock
+from lamina.measure.clocks.cupti import CuptiClock
+from lamina.measure.clocks.events import EventsClock
+from lamina.measure.clocks.graph import GraphClock
+from lamina.measure.device import resolve
+from lamina.measure.repeat import DEFAULT, Repeat
+from lamina.record.timing import Timing
+
+_log = logging.getLogger(__name__)
+K = TypeVar("K", bound=Hashable)
+
+
+class Clock(Protocol):
+    """Times one callable, `fn()`, with the L2 cache 'warm' or 'cold' before each call."""
+
+    @property
+    def name(self) -> str: ...
+
+    def time(self, fn: Callable[[], object], *, l2: str = "warm", repeat: Repeat = DEFAULT) -> Timing: ...
+
+
+_CUDA: dict[str, Callable[[torch.device], Clock]] = {
+    "cupti": CuptiClock,
+    "events": EventsClock,
+    "graph": GraphClock,
+}
+_CPU: dict[str, Callable[[torch.device], Clock]] = {"cpu": lambda _: CpuClock()}
+
+
+def time_each(
+    clock: Clock, fns: Mapping[K, Callable[[], object]], *, l2: str = "warm", repeat: Repeat = DEFAULT
+) -> dict[K, Timing | Exception]:
+    """The Timing of each callable, or what went wrong with it: out of memory, or not for this clock.
+
+    A profiler session is dear, so the CUPTI clock gets them all at once, and one by one only if that fails.
+    """
+    if isinstance(clock, CuptiClock) and fns:
+        try:
+            return dict(clock.time_many(fns, l2=l2, repeat=repeat))
+        except RuntimeError as error:
+            _log.info("timing together failed, so one by one: %s", error)
+    return {key: _attempt(clock, fn, l2, repeat) for key, fn in fns.items()}
+
+
+def _attempt(clock: Clock, fn: Callable[[], object], l2: str, repeat: Repeat) -> Timing | Exception:
+    try:
+        return clock.time(fn, l2=l2, repeat=repeat)
+    except (RuntimeError, UnsupportedError) as error:
+        return error
+
+
+def clocks_for(device: torch.device | str) -> tuple[str, ...]:
+    """The names of the clocks that fit a device, the preferred one first."""
+    return tuple(_clocks(resolve(device)))
+
+
+def clock(name: str, device: torch.device | str) -> Clock:
+    """The clock of that name for a device. Errors: UsageError, MissingError without the device."""
+    device = resolve(device)
+    fitting = _clocks(device)
+    if name in fitting:
+        return fitting[name](device)
+    if name in _CUDA | _CPU:
+        raise UsageError(f"the {name!r} clock does not fit a {device.type} device: use {', '.join(fitting)}")
+    raise UsageError(f"unknown clock {name!r}: {nearest(name, fitting)}")
+
+
+def _clocks(device: torch.device) -> dict[str, Callable[[torch.device], Clock]]:
+    return _CUDA if device.type == "cuda" else _CPU

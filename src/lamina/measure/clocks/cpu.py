@@ -1,0 +1,42 @@
+"""The CPU's clock: torch.utils.benchmark around the callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.utils.benchmark import Timer
+
+from lamina.errors import UsageError
+from lamina.measure.repeat import DEFAULT, Repeat, collect, summarize
+from lamina.record.timing import Timing
+
+_SAMPLE_S = 1e-3
+
+
+class CpuClock:
+    """Wall time per call on the calling thread.
+
+    Short callables are repeated inside one sample until it lasts 1 ms. torch keeps the number of threads
+    that it has (the library's timer would go down to one).
+    """
+
+    name = "cpu"
+
+    def time(self, fn: Callable[[], object], *, l2: str = "warm", repeat: Repeat = DEFAULT) -> Timing:
+        if l2 != "warm":
+            raise UsageError(f"expected l2='warm' on the CPU, whose clock cannot empty caches; got {l2!r}")
+        for _ in range(repeat.warmup):
+            fn()
+        timer = Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
+        calls = _calls_per_sample(timer)
+        samples = collect(lambda n: [timer.timeit(calls).median * 1e6 for _ in range(n)], repeat)
+        return summarize(samples, self.name, "-")
+
+
+def _calls_per_sample(timer: Timer) -> int:
+    calls = 1
+    while (seconds := timer.timeit(calls).median * calls) < _SAMPLE_S:
+        # At most tenfold: a first estimate from one short call may be far off.
+        calls *= min(10, max(2, round(_SAMPLE_S / seconds)))
+    return calls

@@ -1,0 +1,92 @@
+"""CUDA graph replay: many calls in one graph, so that launching costs the host nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from lamina.errors import UnsupportedError
+from lamina.measure.clocks.capture import capture, run_without_sync
+from lamina.measure.clocks.events import between_events
+from lamina.measure.clocks.flush import L2Flush
+from lamina.measure.clocks.l2 import check_l2
+from lamina.measure.device import resolve
+from lamina.measure.repeat import DEFAULT, Repeat, collect, summarize
+from lamina.record.timing import Timing
+
+_REPLAY_US = 1000.0
+_MOST_COPIES = 1000
+_BATCH = 10
+
+
+class GraphClock:
+    """Device time per call when calls are unrolled in one CUDA graph that is replayed for 1 ms or more.
+
+    The callable runs on `stream`. A callable that only runs backward launches where its forward ran: run
+    that forward under `torch.cuda.stream(clock.stream)`, or the capture fails. What cannot be captured (it
+    synchronizes, it uses another stream) is an UnsupportedError with the reason, and the device remains
+    usable.
+
+    l2='cold': the time of a graph with an L2 fill before each call, less the time of a graph of fills alone.
+    Quartiles widen by those of the fills; where they come out wider than a tenth of the median, the
+    subtraction would say more about the fills than about the call, and it is an UnsupportedError.
+    """
+
+    name = "graph"
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.device = resolve(device)
+        self.stream = torch.cuda.Stream(self.device)
+
+    def time(self, fn: Callable[[], object], *, l2: str = "warm", repeat: Repeat = DEFAULT) -> Timing:
+        check_l2(l2)
+        with torch.cuda.device(self.device):
+            self._warm_up(fn, repeat.warmup)
+            if l2 == "warm":
+                return summarize(self._replays(fn, repeat), self.name, l2)
+            flush = L2Flush(self.device)
+
+            def flushed() -> None:
+                flush()
+                fn()
+
+            both = summarize(self._replays(flushed, repeat), self.name, l2)
+            return difference(both, summarize(self._replays(flush, repeat), self.name, l2))
+
+    def _warm_up(self, fn: Callable[[], object], calls: int) -> None:
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
+            # At least one call may synchronize: first calls compile, tune and load.
+            for _ in range(max(1, calls)):
+                fn()
+            run_without_sync(fn)
+        torch.cuda.synchronize()
+
+    def _replays(self, fn: Callable[[], object], repeat: Repeat) -> list[float]:
+        """Microseconds per call, one sample a replay."""
+        copies = 1
+        with torch.cuda.stream(self.stream):
+            while True:
+                graph = capture(fn, copies, self.stream)
+                replay_us = between_events(graph.replay, 2)[-1]  # the first uploads the graph
+                if replay_us >= _REPLAY_US or copies == _MOST_COPIES:
+                    break
+                # A short graph is mostly launch overhead, so the first guess is too small and is refined.
+                copies = min(_MOST_COPIES, max(copies + 1, math.ceil(1.1 * copies * _REPLAY_US / replay_us)))
+            samples = collect(lambda n: between_events(graph.replay, n), repeat, batch=_BATCH)
+        return [sample / copies for sample in samples]
+
+
+def difference(both: Timing, alone: Timing) -> Timing:
+    """`both` less `alone`, with the spread of each; UnsupportedError where the spread drowns the result."""
+    median = both.median_us - alone.median_us
+    q1, q3 = both.q1_us - alone.q3_us, both.q3_us - alone.q1_us
+    if median <= 0 or q3 - q1 > 0.1 * median:
+        raise UnsupportedError(
+            f"graph clock, cold L2: expected the call to stand out from the fill that empties the cache, got "
+            f"{median:.2f} us with a spread of {q3 - q1:.2f} us beside fills of {alone.median_us:.2f} us; "
+            "use the 'cupti' or 'events' clock"
+        )
+    return Timing(both.clock, both.l2, median, q1, q3, both.n, both.kernels)

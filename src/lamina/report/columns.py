@@ -1,0 +1,103 @@
+"""The columns of a layer table, one definition for the terminal and the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lamina.record import LayerRun, Roofline
+from lamina.record.comparison import AXES, Axis, value
+from lamina.report import units
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A row with what was concluded about it: its place under the roofs and its share of the step."""
+
+    row: LayerRun
+    roofline: Roofline | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """``text`` is what is shown; ``key`` is what is sorted by, ``None`` last."""
+
+    title: str
+    text: Callable[[Entry], str]
+    key: Callable[[Entry], float | str | None]
+    numeric: bool = True
+
+
+def entries(
+    rows: Sequence[LayerRun], rooflines: Mapping[LayerRun, Roofline], shares: Mapping[LayerRun, float]
+) -> list[Entry]:
+    """Rows joined with the conclusions about them."""
+    return [Entry(row, rooflines.get(row), shares.get(row)) for row in rows]
+
+
+def layer_columns(rows: Sequence[LayerRun]) -> tuple[Column, ...]:
+    """The columns these rows need: an axis only where it varies, the error only where it was checked."""
+    columns = [_words("layer", lambda row: row.layer), _words("kind", lambda row: row.kind)]
+    columns.append(_words("phase", lambda row: row.phase))
+    columns += [_axis(axis) for axis in varying(rows)]
+    columns += [TIME, QUARTILES, SHARE, GFLOPS, GBS, ROOF]
+    if any(row.rel_error is not None for row in rows):
+        columns.append(ERROR)
+    return tuple(columns)
+
+
+def varying(rows: Sequence[LayerRun]) -> tuple[Axis, ...]:
+    """Axes on which the rows do not all agree."""
+    seen = {axis: {value(row, axis) for row in rows} - {None} for axis in AXES}
+    return tuple(axis for axis in AXES if len(seen[axis]) > 1)
+
+
+def _words(title: str, get: Callable[[LayerRun], str]) -> Column:
+    return Column(title, lambda entry: get(entry.row), lambda entry: get(entry.row), numeric=False)
+
+
+def _axis(axis: Axis) -> Column:
+    def key(entry: Entry) -> float | str | None:
+        return entry.row.batch if axis == "batch" else value(entry.row, axis)
+
+    return Column(axis, lambda entry: value(entry.row, axis) or "", key, numeric=axis == "batch")
+
+
+def _number(title: str, get: Callable[[Entry], float | None], show: Callable[[float], str]) -> Column:
+    def text(entry: Entry) -> str:
+        number = get(entry)
+        return "" if number is None else show(number)
+
+    return Column(title, text, get)
+
+
+def _time(entry: Entry) -> str:
+    return units.duration(entry.row.timing.median_us) if entry.row.timing else entry.row.outcome
+
+
+def _quartiles(entry: Entry) -> str:
+    timing = entry.row.timing
+    return units.durations(timing.q1_us, timing.q3_us) if timing else ""
+
+
+def _spread(entry: Entry) -> float | None:
+    timing = entry.row.timing
+    return timing.q3_us - timing.q1_us if timing else None
+
+
+def _roof(entry: Entry) -> str:
+    roofline = entry.roofline
+    if roofline is None or (roofline.share is None and roofline.bound == "unknown"):
+        return ""
+    share = "" if roofline.share is None else units.percent(roofline.share)
+    return f"{share} {roofline.bound}".strip()
+
+
+TIME = Column("time", _time, lambda entry: entry.row.timing.median_us if entry.row.timing else None)
+QUARTILES = Column("quartiles", _quartiles, _spread)
+SHARE = _number("share", lambda entry: entry.share, units.percent)
+GFLOPS = _number("GFLOP/s", lambda entry: entry.row.gflops, units.number)
+GBS = _number("GB/s", lambda entry: entry.row.gbs, units.number)
+ROOF = Column("of roof", _roof, lambda entry: entry.roofline.share if entry.roofline else None)
+ERROR = _number("error", lambda entry: entry.row.rel_error, lambda error: f"{error:.1e}")

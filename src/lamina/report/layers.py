@@ -1,0 +1,43 @@
+"""Rows arranged for drawing: layer by layer, in order of execution."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from lamina.record import LayerRun
+from lamina.report import units
+from lamina.report.palette import PHASES
+
+LONGEST = 26
+"""Characters of a layer's name beside a bar; the full name is in the hover text and the tables."""
+
+
+def by_layer(rows: Iterable[LayerRun]) -> dict[str, dict[str, LayerRun]]:
+    """The phases of each layer; rows that are no phase of a layer are left out."""
+    layers: dict[str, dict[str, LayerRun]] = {}
+    for row in sorted(rows, key=lambda row: row.place):
+        if row.phase in PHASES:
+            layers.setdefault(row.layer, {})[row.phase] = row
+    return layers
+
+
+def label(phases: Mapping[str, LayerRun]) -> str:
+    """What stands at the end of a layer's bar: its sum, and the phases that have no time."""
+    total = sum(row.timing.median_us for row in phases.values() if row.timing)
+    return ", ".join(
+        [*([units.duration(total)] if total else []), *(f"no {phase}" for phase in untimed(phases))]
+    )
+
+
+def untimed(phases: Mapping[str, LayerRun]) -> list[str]:
+    """Phases of a layer that have no time."""
+    return [phase for phase, row in phases.items() if not row.timing]
+
+
+def short(name: str) -> str:
+    """The end of a long name, which is where the layers of a block differ.
+
+    >>> short("features.denseblock3.denselayer12.conv1")
+    '…block3.denselayer12.conv1'
+    """
+    return name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"

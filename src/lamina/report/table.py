@@ -1,0 +1,204 @@
+"""Tables for the terminal, each told the ``width`` it has to fit (all columns without)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from lamina.record import Epoch, LayerRun, Roofline, Run
+from lamina.record.comparison import Comparison
+from lamina.report import units
+from lamina.report.columns import entries, layer_columns
+from lamina.report.plain_table import Line, plain_table, reasons
+from lamina.spec import Phase, ResolvedLayer, show
+
+ALARM, WARNING = "bold red", "yellow"
+STYLES = {
+    "failed": ALARM,
+    "skipped": WARNING,
+    "interrupted": WARNING,
+    "running": "cyan",
+    "faster": "green",
+    "slower": "red",
+    "unmatched": WARNING,
+    "unclear": WARNING,
+}
+"""By outcome, status or verdict."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A value as its paper states it, beside ours in the same unit; ``note`` says what else differs."""
+
+    what: str
+    published: float
+    ours: float | None
+    unit: str = ""
+    note: str = ""
+
+
+def layer_table(
+    rows: Sequence[LayerRun],
+    rooflines: Mapping[LayerRun, Roofline] | None = None,
+    shares: Mapping[LayerRun, float] | None = None,
+    title: str | None = None,
+    width: int | None = None,
+) -> Table:
+    """One line per phase of each layer; below it the time of all together and why some have none."""
+    columns = layer_columns(rows)
+    timed = [row.timing.median_us for row in rows if row.timing and row.phase != "step"]
+    caption = [f"{len(timed)} phases, {units.duration(sum(timed))} together"] if timed else []
+    caption += reasons(
+        (f"{row.layer} {row.phase}", f"{row.outcome}: {row.reason}") for row in rows if not row.timing
+    )
+    return plain_table(
+        [column.title for column in columns],
+        [
+            Line([column.text(entry) for column in columns], STYLES.get(entry.row.outcome))
+            for entry in entries(rows, rooflines or {}, shares or {})
+        ],
+        numeric={column.title for column in columns if column.numeric},
+        title=title,
+        caption=caption,
+        width=width,
+        dispensable=("kind", "quartiles", "error", "GB/s", "GFLOP/s", "share", "of roof"),
+    )
+
+
+def network_table(
+    resolved: Sequence[ResolvedLayer], itemsize: int = 4, title: str | None = None, width: int | None = None
+) -> Table:
+    """What a network would compute and move, phase by phase, with elements of ``itemsize`` bytes."""
+    costs = [{phase: layer.cost(phase, itemsize) for phase in layer.phases} for layer in resolved]
+    lines = []
+    for layer, of in zip(resolved, costs, strict=True):
+        cells = [layer.name, layer.layer.kind, ", ".join(map(show, layer.inputs)), show(layer.output)]
+        cells.append(units.count(layer.parameters) if layer.parameters else "")
+        cells += [_cost(of[phase].flops, of[phase].bytes) if phase in of else "" for phase in Phase]
+        lines.append(Line(cells))
+    total = ["total", "", "", "", units.count(sum(layer.parameters for layer in resolved))]
+    for phase in Phase:
+        members = [of[phase] for of in costs if phase in of]
+        total.append(_cost(sum(cost.flops for cost in members), sum(cost.bytes for cost in members)))
+    return plain_table(
+        ["layer", "type", "input", "output", "parameters", *Phase],
+        lines,
+        numeric={"parameters", *Phase},
+        title=title,
+        caption=[f"FLOP / compulsory bytes of each phase, {itemsize} bytes an element"],
+        footer=total,
+        width=width,
+        dispensable=("input", "type", "output", "parameters"),
+    )
+
+
+def runs_table(runs: Iterable[Run], title: str | None = None, width: int | None = None) -> Table:
+    """The runs of a database, one line each."""
+    return plain_table(
+        ["run", "verb", "target", "device", "started", "status"],
+        [
+            Line(
+                [
+                    run.id,
+                    run.verb,
+                    run.target,
+                    str(run.environment.get("device", "")),
+                    run.started,
+                    run.status,
+                ],
+                STYLES.get(run.status),
+            )
+            for run in runs
+        ],
+        title=title,
+        width=width,
+        dispensable=("device", "started"),
+    )
+
+
+def diff_table(
+    comparisons: Sequence[Comparison],
+    a: str = "first",
+    b: str = "second",
+    title: str | None = None,
+    width: int | None = None,
+) -> Table:
+    """Two runs side by side; ``a`` and ``b`` are what their columns are called."""
+    verdicts = [it.verdict for it in comparisons]
+    tally = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
+    sides = {_sides(it) for it in comparisons} - {""}
+    measured = f" ({next(iter(sides))})" if len(sides) == 1 else ""
+    caption = [f"{b} against {a}{measured}: {tally}"] if tally else []
+    caption += reasons((f"{it.layer} {it.phase}", it.reason) for it in comparisons if it.reason)
+    mixed = ["measured as"] if len(sides) > 1 else []
+    lines = []
+    for it in comparisons:
+        speedup = "" if it.speedup is None else f"{units.number(it.speedup)}x"
+        cells = [it.layer, it.phase, _time(it.a), _time(it.b), speedup, it.verdict]
+        lines.append(Line([*cells, *([_sides(it)] if mixed else [])], STYLES.get(it.verdict)))
+    return plain_table(
+        ["layer", "phase", a, b, "speedup", "verdict", *mixed],
+        lines,
+        numeric={a, b, "speedup"},
+        title=title,
+        caption=caption,
+        width=width,
+        dispensable=("verdict",),
+    )
+
+
+def epochs_table(epochs: Iterable[Epoch], title: str | None = None, width: int | None = None) -> Table:
+    """Progress of a training run."""
+    headings = ["epoch", "step", "rate", "train loss", "train acc.", "test loss", "test acc.", "time"]
+    lines = [
+        Line(
+            [
+                str(it.epoch),
+                f"{it.step:,}",
+                units.number(it.learning_rate),
+                f"{it.train_loss:.4f}",
+                f"{it.train_accuracy:.2%}",
+                f"{it.test_loss:.4f}",
+                f"{it.test_accuracy:.2%}",
+                units.duration(it.seconds * 1e6),
+            ]
+        )
+        for it in epochs
+    ]
+    dispensable = ("step", "rate", "train acc.", "train loss")
+    return plain_table(
+        headings, lines, numeric=set(headings), title=title, width=width, dispensable=dispensable
+    )
+
+
+def published_table(values: Iterable[Published], title: str | None = None, width: int | None = None) -> Table:
+    """What a paper states beside what was measured here."""
+    lines = []
+    for it in values:
+        published = f"{units.number(it.published)} {it.unit}".strip()
+        ours = "" if it.ours is None else f"{units.number(it.ours)} {it.unit}".strip()
+        ratio = "" if it.ours is None or not it.published else units.number(it.ours / it.published)
+        lines.append(Line([it.what, published, ours, ratio, it.note]))
+    headings = ["what", "published", "ours", "ours / published", "note"]
+    return plain_table(headings, lines, numeric=set(headings[1:4]), title=title, width=width, wrapped="note")
+
+
+def _cost(flops: int, moved: int) -> str:
+    return f"{units.count(flops)} / {units.size(moved)}"
+
+
+def _time(row: LayerRun | None) -> str:
+    if row is None:
+        return ""
+    return units.duration(row.timing.median_us) if row.timing else row.outcome
+
+
+def _sides(comparison: Comparison) -> str:
+    """How the two sides were measured: the precision always, and whatever else differs."""
+    if comparison.a is None or comparison.b is None:
+        return ""
+    precision = {} if "precision" in comparison.differs else {"precision": comparison.a.precision}
+    differing = {axis: f"{x} → {y}" for axis, (x, y) in comparison.differs.items()}
+    return ", ".join([*precision.values(), *differing.values()])

@@ -1,0 +1,106 @@
+"""What papers report, row by row, and what to run to put our own numbers beside it."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from math import floor
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from lamina.errors import Fault, SpecError, UsageError, nearest
+from lamina.spec.faults import plain
+from lamina.spec.workload import Workload
+
+SCALES = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+Text = Annotated[str, Field(min_length=1)]
+
+
+class PublishedValue(BaseModel):
+    """One printed number (or shape), as printed.
+
+    ``layer`` is the recipe's name of the row, ``printed`` the paper's where it differs. ``disputed`` values
+    are known to disagree with what they claim to be; ``note`` says how.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    layer: Text
+    quantity: Text
+    value: int | float | str
+    unit: str = ""
+    printed: str = ""
+    disputed: bool = False
+    note: str = ""
+
+    def agrees(self, ours: float) -> bool:
+        """Whether ``ours``, rounded or cut off to the digits printed, is the number printed."""
+        if isinstance(self.value, str):
+            return False
+        digits = len(repr(self.value).partition(".")[2]) if isinstance(self.value, float) else 0
+        last = SCALES.get(self.unit[:1], 1) / 10**digits
+        return round(self.value * 10**digits) in (floor(ours / last), round(ours / last))
+
+
+class Published(BaseModel):
+    """One table or figure of a paper.
+
+    ``recipe`` and ``workload`` are what to run for it; where ``counts``, nothing runs, because its numbers
+    follow from the network in closed form.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Annotated[str, Field(pattern=r"[a-z0-9][a-z0-9.-]*")]
+    title: Text
+    paper: Text
+    place: Text
+    """The table or figure."""
+    recipe: Text
+    counts: bool = False
+    workload: Workload = Workload()
+    note: str = ""
+    values: tuple[PublishedValue, ...] = Field(min_length=1)
+
+
+def entry(id: str) -> Published:
+    """The entry of that id.
+
+    Raises:
+        UsageError: there is none; with the nearest id.
+    """
+    known = {each.id: each for each in entries()}
+    if id not in known:
+        raise UsageError(f"there is no published result {id!r}: {nearest(id, known)}")
+    return known[id]
+
+
+@cache
+def entries() -> tuple[Published, ...]:
+    """Every entry, by id."""
+    folder = files("lamina.recipes") / "papers" / "published"
+    found = [read_entry(file) for file in folder.iterdir() if file.name.endswith(".toml")]
+    return tuple(sorted(found, key=lambda each: each.id))
+
+
+def read_entry(file: Traversable) -> Published:
+    """One entry's file, whose name is its id.
+
+    Raises:
+        SpecError: all that is wrong with it.
+    """
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        published = Published.model_validate_json(json.dumps(table), strict=True)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(file.name, str(error)) from None
+    except ValidationError as error:
+        faults = [Fault(message) for _, message in plain(error, Published.model_fields)]
+        raise SpecError(file.name, faults) from None
+    if file.name != f"{published.id}.toml":
+        raise SpecError(file.name, f"expected a file called {published.id}.toml, after its id")
+    return published

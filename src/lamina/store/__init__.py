@@ -1,0 +1,6 @@
+"""The trace database: schema, migrations, write, query. The only SQL."""
+
+from lamina.store.export import flatten, to_csv, to_json, to_parquet
+from lamina.store.store import Store, open_store
+
+__all__ = ["Store", "flatten", "open_store", "to_csv", "to_json", "to_parquet"]

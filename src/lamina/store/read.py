@@ -1,0 +1,80 @@
+"""Reading records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, RowMapping, func, select
+
+from lamina.errors import UsageError, nearest
+from lamina.record import Epoch, Roofs, Run
+from lamina.store import rows
+from lamina.store.schema import environment, epoch, layer, measurement, roof, run
+
+_RUNS = select(run, environment.c.content).join(environment)
+_LATEST = (run.c.started.desc(), run.c.number.desc())
+_NEAR = 20  # how many ids a message about an unknown one chooses from
+
+
+def select_runs(connection: Connection, limit: int | None, verb: str | None) -> tuple[Run, ...]:
+    """Runs, latest first."""
+    query = _RUNS.order_by(*_LATEST).limit(limit)
+    query = query.where(run.c.verb == verb) if verb else query
+    return tuple(rows.run_of(row) for row in connection.execute(query).mappings())
+
+
+def select_run(connection: Connection, name: str) -> Run:
+    """The run of this id, or the one whose id begins so, or the ``latest``.
+
+    Raises:
+        UsageError: no run, or several, fit.
+    """
+    latest = select(run.c.id).order_by(*_LATEST)
+    # Not LIKE: SQLite's takes capitals for small letters.
+    begins = latest.where(func.substr(run.c.id, 1, len(name)) == name)
+    found = connection.scalars(latest.limit(1) if name == "latest" else begins.limit(_NEAR)).all()
+    exact = name in found or bool(connection.scalar(select(run.c.id).where(run.c.id == name)))
+    if not exact and len(found) > 1:
+        raise UsageError(f"run {name!r} is ambiguous; expected one of: {', '.join(found)}")
+    if not exact and not found:
+        known = connection.scalars(latest.limit(_NEAR)).all()
+        hint = nearest(name, known) if known else "there are no runs yet"
+        raise UsageError(f"run {name!r} is not in this database; {hint}")
+    query = _RUNS.where(run.c.id == (name if exact else found[0]))
+    return rows.run_of(connection.execute(query).mappings().one())
+
+
+def require_run(connection: Connection, run_id: str) -> None:
+    """Do nothing.
+
+    Raises:
+        UsageError: there is no run of exactly this id.
+    """
+    if not connection.scalar(select(run.c.id).where(run.c.id == run_id)):
+        raise UsageError(f"run {run_id!r} is not in this database; begin it, or look its full id up")
+
+
+def select_unfinished(connection: Connection, fingerprint: str) -> Run | None:
+    """The latest run of this work that was not done."""
+    query = _RUNS.where(run.c.fingerprint == fingerprint, run.c.status != "done").order_by(*_LATEST).limit(1)
+    row = connection.execute(query).mappings().first()
+    return rows.run_of(row) if row else None
+
+
+def layer_rows(connection: Connection, run_id: str) -> Sequence[RowMapping]:
+    """Measurements joined with their layers, in the network's order, then as they were written."""
+    what = [column for column in layer.c if column.name != "id"]
+    query = select(*what, measurement).join(measurement).where(layer.c.run_id == run_id)
+    return connection.execute(query.order_by(layer.c.place, measurement.c.id)).mappings().all()
+
+
+def select_epochs(connection: Connection, run_id: str) -> tuple[Epoch, ...]:
+    """Epochs in order."""
+    query = select(epoch).where(epoch.c.run_id == run_id).order_by(epoch.c.epoch)
+    return tuple(rows.epoch_of(row) for row in connection.execute(query).mappings())
+
+
+def select_roofs(connection: Connection, run_id: str) -> tuple[Roofs, ...]:
+    """Roofs as they were added."""
+    query = select(roof).where(roof.c.run_id == run_id).order_by(roof.c.id)
+    return tuple(rows.roofs_of(row) for row in connection.execute(query).mappings())

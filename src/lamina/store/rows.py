@@ -1,0 +1,162 @@
+"""Records to rows of the tables, and back, exactly."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import UTC, datetime
+from hashlib import sha256
+from math import isnan
+from typing import Any
+
+from sqlalchemy import RowMapping, Table
+
+from lamina.record import Counter, Epoch, KernelRun, LayerRun, Roofs, Run, Timing
+from lamina.store import schema
+
+Row = dict[str, Any]
+
+
+def now() -> str:
+    """The date of a row: ISO 8601, UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """A name for ``content``: equal for equal content."""
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def storable(row: Row) -> Row:
+    """The row itself.
+
+    Raises:
+        ValueError: a value that not every database gives back as it was: NaN, a NUL character, half a
+            surrogate pair, an integer beyond 64 bits, or JSON of something else than plain finite values.
+    """
+    for column, value in row.items():
+        try:
+            match value:
+                case float() if isnan(value):
+                    raise ValueError("NaN is no result; record a failure and its reason")
+                case int() if not -(2**63) <= value < 2**63:
+                    raise ValueError("it does not fit 64 bits")
+                case str() if "\0" in value:
+                    raise ValueError("it contains a NUL character")
+                case str():
+                    value.encode()
+                case Mapping() | list() | tuple():
+                    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{column} cannot be stored: {error}") from error
+    return row
+
+
+def _shared(record: type, table: Table) -> tuple[str, ...]:
+    """Fields of a record that are columns of a table under the same name."""
+    return tuple(field.name for field in fields(record) if field.name in table.c)
+
+
+_RUN = _shared(Run, schema.run)
+_LAYER = _shared(LayerRun, schema.layer)
+_MEASUREMENT = _shared(LayerRun, schema.measurement)
+_TIMING = _shared(Timing, schema.measurement)
+_EPOCH = _shared(Epoch, schema.epoch)
+_ROOF = _shared(Roofs, schema.roof)
+_KERNEL = _shared(KernelRun, schema.kernel)
+_COUNTER = _shared(Counter, schema.counter)
+
+
+def _values(record: object, names: tuple[str, ...]) -> Row:
+    return {name: getattr(record, name) for name in names}
+
+
+def environment_row(run: Run) -> Row:
+    """The environment of a run but for its date, so that runs on one machine share it."""
+    content = {name: value for name, value in run.environment.items() if name != "date" or not _date(run)}
+    names = {"device": "device", "driver": "driver", "cuda": "cuda", "torch": "torch", "lamina": "lamina"}
+    known = {column: content.get(name) for column, name in {**names, "lamina_commit": "commit"}.items()}
+    text = {column: value if isinstance(value, str) else None for column, value in known.items()}
+    return storable({"content": content, **text}) | {"digest": digest(content)}
+
+
+def run_row(run: Run, environment_id: int) -> Row:
+    """A run; its environment is a row of its own."""
+    environment = {"environment_id": environment_id, "environment_date": _date(run)}
+    return storable({**_values(run, _RUN), **environment})
+
+
+def _date(run: Run) -> str | None:
+    date = run.environment.get("date")
+    return date if isinstance(date, str) and date else None
+
+
+def run_of(row: RowMapping) -> Run:
+    """The run of a row joined with its environment's ``content``."""
+    values = {name: row[name] for name in _RUN}
+    date = {} if row["environment_date"] is None else {"date": row["environment_date"]}
+    return Run(**values | {"remarks": tuple(row["remarks"]), "environment": {**date, **row["content"]}})
+
+
+def layer_row(run_id: str, layer: LayerRun) -> Row:
+    """What the layer is, whichever way it was measured."""
+    row = storable({"name": layer.layer, **_values(layer, _LAYER)})
+    return {"run_id": run_id, "digest": digest(row), **row}
+
+
+def measurement_row(layer_id: int, layer: LayerRun, created: str) -> Row:
+    """How the layer was measured, and what came of it."""
+    timing = _values(layer.timing, _TIMING) if layer.timing else dict.fromkeys(_TIMING)
+    return storable({"layer_id": layer_id, "created": created, **_values(layer, _MEASUREMENT), **timing})
+
+
+def layer_run(row: RowMapping) -> LayerRun:
+    """The layer run of a measurement joined with its layer."""
+    values = {name: row[name] for name in (*_LAYER, *_MEASUREMENT)}
+    values |= {"inputs": tuple(tuple(shape) for shape in row["inputs"]), "output": tuple(row["output"])}
+    timing = None if row["clock"] is None else Timing(**{name: row[name] for name in _TIMING})
+    return LayerRun(layer=row["name"], timing=timing, **values)
+
+
+def epoch_row(run_id: str, epoch: Epoch) -> Row:
+    """An epoch of a run."""
+    return storable({"run_id": run_id, **_values(epoch, _EPOCH)})
+
+
+def epoch_of(row: RowMapping) -> Epoch:
+    """The epoch of a row."""
+    return Epoch(**{name: row[name] for name in _EPOCH})
+
+
+def roof_row(run_id: str, roofs: Roofs) -> Row:
+    """The roofs that a run was measured under."""
+    return storable({"run_id": run_id, **_values(roofs, _ROOF)})
+
+
+def roofs_of(row: RowMapping) -> Roofs:
+    """The roofs of a row."""
+    return Roofs(**{name: row[name] for name in _ROOF})
+
+
+def kernel_row(layer_id: int, kernel: KernelRun) -> Row:
+    """A kernel launch of a layer."""
+    grid = {f"grid_{axis}": size for axis, size in zip("xyz", kernel.grid, strict=True)}
+    block = {f"block_{axis}": size for axis, size in zip("xyz", kernel.block, strict=True)}
+    return storable({"layer_id": layer_id, **_values(kernel, _KERNEL), **grid, **block})
+
+
+def kernel_run(row: RowMapping) -> KernelRun:
+    """The kernel launch of a row joined with its layer's name as ``layer``."""
+    grid, block = (tuple(row[f"{extent}_{axis}"] for axis in "xyz") for extent in ("grid", "block"))
+    return KernelRun(layer=row["layer"], grid=grid, block=block, **{name: row[name] for name in _KERNEL})
+
+
+def counter_row(kernel_id: int, counter: Counter) -> Row:
+    """A counter of a kernel launch."""
+    return storable({"kernel_id": kernel_id, **_values(counter, _COUNTER)})
+
+
+def counter_of(row: RowMapping) -> Counter:
+    """The counter of a row joined with its launch's ``layer``, ``phase`` and ``invocation``."""
+    return Counter(**{field.name: row[field.name] for field in fields(Counter)})

@@ -1,0 +1,88 @@
+"""Writing records, within a transaction that the caller ends."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, Insert, Table, delete, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from lamina.errors import StoreError, UsageError
+from lamina.record import Epoch, LayerRun, Roofs, Run
+from lamina.store import rows
+from lamina.store.schema import environment, epoch, layer, measurement, roof, run
+
+
+def insert_run(connection: Connection, new: Run) -> None:
+    """Write a new run.
+
+    Raises:
+        UsageError: a run of this id is there.
+    """
+    if connection.scalar(select(run.c.id).where(run.c.id == new.id)):
+        raise UsageError(f"run {new.id!r} is in this database already; a run is begun or imported once")
+    environment_id = _id_of(connection, environment, rows.environment_row(new), "digest")
+    connection.execute(insert(run), rows.run_row(new, environment_id))
+
+
+def update_run(connection: Connection, run_id: str, **values: object) -> None:
+    """Change what may change of a run: its status, its end and its remarks."""
+    connection.execute(update(run).where(run.c.id == run_id).values(rows.storable(values)))
+
+
+def insert_layer_run(connection: Connection, run_id: str, new: LayerRun, created: str) -> int:
+    """Write a layer run, and what its layer is unless that is known; return the layer's id.
+
+    Raises:
+        StoreError: this was measured in this run before.
+    """
+    layer_id = _id_of(connection, layer, rows.layer_row(run_id, new), "run_id", "digest")
+    try:
+        connection.execute(insert(measurement), rows.measurement_row(layer_id, new, created))
+    except IntegrityError as error:
+        clock = f", clock {new.timing.clock}, L2 {new.timing.l2}" if new.timing else ""
+        raise StoreError(
+            f"run {run_id!r} has {' '.join(new.key)}{clock} already; measure what is missing, "
+            "and let one process at a time write to a run"
+        ) from error
+    return layer_id
+
+
+def clear_failures(connection: Connection, run_id: str) -> None:
+    """Make way for measuring once more what failed."""
+    own = select(layer.c.id).where(layer.c.run_id == run_id)
+    failed = (measurement.c.layer_id.in_(own), measurement.c.outcome == "failed")
+    connection.execute(delete(measurement).where(*failed))
+
+
+def insert_epoch(connection: Connection, run_id: str, new: Epoch) -> None:
+    """Write an epoch; one that is trained again after a restart replaces its former self."""
+    connection.execute(delete(epoch).where(epoch.c.run_id == run_id, epoch.c.epoch == new.epoch))
+    connection.execute(insert(epoch), rows.epoch_row(run_id, new))
+
+
+def insert_roofs(connection: Connection, run_id: str, new: Roofs) -> None:
+    """Write roofs measured for a run."""
+    connection.execute(insert(roof), rows.roof_row(run_id, new))
+
+
+def delete_run(connection: Connection, run_id: str) -> None:
+    """Delete a run with all that hangs on it, and its environment if no other run has it."""
+    connection.execute(delete(run).where(run.c.id == run_id))
+    connection.execute(delete(environment).where(environment.c.id.not_in(select(run.c.environment_id))))
+
+
+def _id_of(connection: Connection, table: Table, row: rows.Row, *key: str) -> int:
+    """Id of the row with this key, which is written unless another process did."""
+    query = select(table.c.id).where(*(table.c[name] == row[name] for name in key))
+    found = connection.scalar(query)
+    if found is None:
+        connection.execute(_insert_missing(connection, table), row)
+        found = connection.execute(query).scalar_one()
+    return int(found)
+
+
+def _insert_missing(connection: Connection, table: Table) -> Insert:
+    if connection.dialect.name == "sqlite":
+        return insert(table)  # there is one writer at a time
+    from sqlalchemy.dialects import postgresql  # slow to import
+
+    return postgresql.insert(table).on_conflict_do_nothing()

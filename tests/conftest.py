@@ -1,0 +1,73 @@
+"""What tests get: kernels interpreted where there is no GPU, few threads, fixed seeds, poisoned memory."""
+
+import os
+import random
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+# Read once by OpenBLAS when NumPy is imported: its threads and torch's fight over the same cores.
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+CUDA = torch.cuda.is_available()
+if not CUDA:
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so before lamina is imported
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+# No deadline: no test depends on wall time. Derandomized: the same commit gives the same result.
+settings.register_profile("lamina", deadline=None, derandomize=True)
+settings.load_profile("lamina")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a CUDA device `gpu` and `counters` tests are deselected, whatever -m asks for."""
+    if CUDA:
+        return
+    needs_gpu = {i for i in items if i.get_closest_marker("gpu") or i.get_closest_marker("counters")}
+    if needs_gpu:
+        config.hook.pytest_deselected(items=[*needs_gpu])
+        items[:] = [item for item in items if item not in needs_gpu]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def store_path(tmp_path: Path) -> Path:
+    """Where a test's own trace database goes; nothing is there yet."""
+    return tmp_path / "lamina.db"
+
+
+@pytest.fixture
+def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill with NaN what lamina allocates uninitialised, so that an element nobody wrote is seen."""
+
+    def poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def wrapper(*args: object, **kwargs: object) -> torch.Tensor:
+            tensor = allocate(*args, **kwargs)
+            by_lamina = sys._getframe(1).f_globals.get("__name__", "").startswith("lamina.")
+            if by_lamina and (tensor.is_floating_point() or tensor.is_complex()):
+                with torch.no_grad():
+                    tensor.fill_(float("nan"))
+            return tensor
+
+        return wrapper
+
+    for owner, name in (
+        (torch, "empty"),
+        (torch, "empty_like"),
+        (torch, "empty_strided"),
+        (torch.Tensor, "new_empty"),
+        (torch.Tensor, "new_empty_strided"),
+    ):
+        monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))

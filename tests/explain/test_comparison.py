@@ -1,0 +1,104 @@
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from lamina.errors import UsageError
+from lamina.explain import compare
+
+from ..report.records import bench, changed, failed, pick, timed
+
+CONV = pick(bench(), "conv1")
+
+
+@pytest.mark.parametrize(
+    ("us", "verdict"),
+    [(80.0, "faster"), (125.0, "slower"), (101.0, "same"), (98.0, "same")],
+)
+def test_verdicts_follow_the_quartiles(us: float, verdict: str) -> None:
+    (it,) = compare([timed(CONV, 100.0, spread=0.04)], [timed(CONV, us, spread=0.04)])
+    assert it.verdict == verdict
+    assert it.speedup == pytest.approx(100.0 / us)
+    assert it.differs == {}
+
+
+def test_a_wide_spread_hides_a_difference() -> None:
+    a, b = timed(CONV, 100.0, spread=0.5), timed(CONV, 80.0, spread=0.5)
+    assert compare([a], [b])[0].verdict == "same"
+
+
+def test_too_few_samples_give_no_verdict() -> None:
+    (it,) = compare([timed(CONV, 100.0, n=1)], [timed(CONV, 50.0)])
+    assert it.verdict == "unclear"
+    assert "samples" in it.reason
+    assert it.speedup == pytest.approx(2)
+
+
+def test_what_each_run_holds_fixed_is_what_is_compared() -> None:
+    b = [replace(row, device="Other GPU") for row in bench("bf16", layout="nhwc")]
+    pairs = compare(bench(), b)
+    assert Counter(it.verdict for it in pairs)["unmatched"] == 0
+    assert len(pairs) == 44
+    assert pairs[0].differs == {
+        "precision": ("fp32", "bf16"),
+        "layout": ("nchw", "nhwc"),
+        "device": ("Example GPU 80GB", "Other GPU"),
+    }
+
+
+def test_rows_of_a_grid_pair_with_their_like() -> None:
+    a, b = [*bench("fp32"), *bench("bf16")], [*bench("bf16", "nhwc"), *bench("fp32", "nhwc")]
+    pairs = compare(a, b)
+    assert len(pairs) == 88
+    assert all(it.a and it.b and it.a.precision == it.b.precision for it in pairs)
+    assert all(it.differs == {"layout": ("nchw", "nhwc")} for it in pairs)
+
+
+def test_one_side_s_grid_leaves_its_other_points_unmatched() -> None:
+    pairs = compare(bench("fp32"), [*bench("fp32"), *bench("bf16")])
+    lonely = [it for it in pairs if it.verdict == "unmatched"]
+    assert len(lonely) == 44
+    assert {it.b.precision for it in lonely if it.b} == {"bf16"}
+    assert lonely[0].reason == "not in the first run with precision bf16"
+
+
+def test_a_converted_layer_is_compared_with_its_dense_self() -> None:
+    b = [replace(row, impl="eliminated") if row.layer == "conv2" else row for row in bench()]
+    (it,) = (it for it in compare(bench(), b) if (it.layer, it.phase) == ("conv2", "forward"))
+    assert it.differs == {"impl": ("dense", "eliminated")}
+    assert it.speedup == pytest.approx(1)
+
+
+def test_unmatched_rows_of_both_sides_are_listed() -> None:
+    rows = bench()
+    a = [row for row in rows if row.layer != "fc8"]
+    b = [row for row in rows if row.layer != "conv1"]
+    lonely = [(it.layer, it.reason) for it in compare(a, b) if it.verdict == "unmatched"]
+    assert lonely == [("conv1", "not in the second run")] * 3 + [("fc8", "not in the first run")] * 3
+
+
+def test_a_failed_row_keeps_its_partner_and_says_why() -> None:
+    rows = bench()
+    b = changed(rows, pick(rows, "conv1"), failed(CONV, "out of memory"))
+    (it,) = (it for it in compare(rows, b) if it.verdict == "unmatched")
+    assert (it.layer, it.speedup, it.reason) == ("conv1", None, "failed in the second run: out of memory")
+    assert it.a == CONV
+
+
+def test_a_failed_row_pairs_although_no_clock_timed_it() -> None:
+    a = [*bench(clock="cupti"), *bench(clock="events")]
+    b = [failed(row) if row.layer == "conv1" else row for row in bench(clock="cupti")]
+    verdicts = [it for it in compare(a, b) if it.layer == "conv1" and it.phase == "forward"]
+    assert [bool(it.a and it.b) for it in verdicts] == [True, False]
+
+
+def test_the_same_row_twice_is_refused() -> None:
+    with pytest.raises(UsageError, match="second run holds 1 rows more than once \\(conv1 forward\\)"):
+        compare([CONV], [CONV, timed(CONV, 7.0)])
+
+
+def test_sides_swap() -> None:
+    there, back = compare(bench(), bench("bf16")), compare(bench("bf16"), bench())
+    swapped = {"faster": "slower", "slower": "faster", "same": "same"}
+    assert [swapped[it.verdict] for it in there] == [it.verdict for it in back]
+    assert [it.speedup for it in there] == pytest.approx([1 / it.speedup for it in back if it.speedup])

@@ -1,0 +1,169 @@
+from dataclasses import replace
+
+import pytest
+
+from lamina.explain import findings
+from lamina.explain.findings import RULES
+from lamina.record import Finding, LayerRun
+
+from ..report.records import ROOFS, bench, changed, failed, pick, timed, whole_step
+
+
+def at_roof(rows: list[LayerRun], part: float = 0.8, spread: float = 0.02) -> list[LayerRun]:
+    """The rows with each phase at the same part of its roof."""
+    rate = {row: ROOFS.gemm_gflops[row.precision] for row in rows}
+    best = {row: max((row.flops or 0) / rate[row], (row.bytes or 0) / ROOFS.copy_gbs) / 1e3 for row in rows}
+    return [timed(row, best[row] / part, spread) for row in rows]
+
+
+def of(rule: str, rows: list[LayerRun]) -> list[Finding]:
+    return [finding for finding in findings(rows, ROOFS) if finding.rule == rule]
+
+
+def slower(rows: list[LayerRun], layer: str, phase: str, times: float) -> list[LayerRun]:
+    row = pick(rows, layer, phase)
+    assert row.timing is not None
+    return changed(rows, row, timed(row, row.timing.median_us * times, spread=0.02))
+
+
+def test_the_layers_that_take_most_are_the_fewest_that_do() -> None:
+    rows = [timed(row, 10.0) for row in bench()]
+    for phase in ("forward", "backward_data", "backward_weight"):
+        rows = slower(rows, "conv2", phase, 90)
+        rows = slower(rows, "fc6", phase, 20)
+    (it,) = of("dominant layers", rows)
+    total = 38 * 10 + 3 * 900 + 3 * 200
+    assert it.claim == "2 of 18 layers take 90% of the step: conv2 (73%), fc6 (16%)"
+    assert it.evidence == pytest.approx({"conv2": 2700 / total, "fc6": 600 / total, "total_us": total})
+    assert it.layer is None
+
+
+def test_a_phase_far_below_its_roof_is_named_with_what_it_costs() -> None:
+    rows = at_roof(bench())
+    assert of("far below the roof", rows) == []
+    (it,) = of("far below the roof", slower(rows, "conv2", "backward_weight", 4))
+    assert (it.layer, it.phase) == ("conv2", "backward_weight")
+    assert it.evidence["share of roof"] == pytest.approx(0.2)
+    part = it.evidence["share of step"]
+    assert isinstance(part, float)
+    assert it.claim.startswith("conv2 backward_weight reaches 20% of its compute roof; at the roof")
+    assert f"{0.8 * part:.0%} shorter" in it.claim
+
+
+def test_gains_come_largest_first_and_small_phases_not_at_all() -> None:
+    rows = at_roof(bench())
+    for layer, phase in (("conv1", "forward"), ("conv2", "forward"), ("relu7", "forward")):
+        rows = slower(rows, layer, phase, 3)
+    assert [it.layer for it in of("far below the roof", rows)] == ["conv2", "conv1"]
+
+
+@pytest.mark.parametrize("phase", ["backward_data", "backward_weight", "forward"])
+def test_a_direction_less_efficient_than_the_other_is_found(phase: str) -> None:
+    rows = at_roof(bench())
+    assert of("imbalance", rows) == []
+    found = of("imbalance", slower(rows, "conv4", phase, 3))
+    assert {(it.layer, it.phase) for it in found} == {("conv4", phase)}
+    assert f"conv4 {phase} takes 3.0 times as long as" in found[0].claim
+
+
+def test_backward_may_take_longer_where_it_has_more_to_do() -> None:
+    rows = at_roof(bench())
+    back = pick(rows, "conv4", "backward_data")
+    assert back.flops is not None
+    rows = changed(rows, back, replace(back, flops=4 * back.flops))
+    assert of("imbalance", slower(rows, "conv4", "backward_data", 4)) == []
+
+
+def test_an_unknown_count_bounds_nothing() -> None:
+    rows = at_roof(bench())
+    for phase in ("forward", "backward_data", "backward_weight"):
+        row = pick(rows, "conv4", phase)
+        rows = changed(rows, row, replace(row, flops=None))
+    assert of("imbalance", slower(rows, "conv4", "backward_data", 9)) == []
+
+
+def test_launch_bound_phases_are_counted_together() -> None:
+    rows = [row for row in at_roof(bench(batch=4)) if row.kind in ("activation", "pooling")]
+    (it,) = of("launch bound", rows)
+    short = [row for row in rows if row.timing and row.timing.median_us < 2 * ROOFS.launch_us]
+    assert it.evidence["phases"] == len(short)
+    assert 1 < len(short) < len(rows)
+    assert it.claim.startswith(f"{len(short)} phases are shorter than 2 kernel launches")
+
+
+def test_faster_than_the_roof_is_said() -> None:
+    rows = at_roof(bench())
+    assert of("above the roof", rows) == []
+    (it,) = of("above the roof", slower(rows, "conv3", "forward", 0.5))
+    assert it.evidence == pytest.approx({"conv3 forward share of roof": 1.6})
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [(1.25, "20% of the step is spent between the layers"), (0.8, "overlap"), (1.02, None)],
+)
+def test_the_whole_step_is_held_against_its_layers(times: float, words: str | None) -> None:
+    rows = at_roof(bench())
+    total = sum(row.timing.median_us for row in rows if row.timing)
+    found = of("step gap", [*rows, timed(whole_step(rows, 1.0), total * times, spread=0.01)])
+    assert [words in it.claim for it in found if words] == ([True] if words else [])
+    assert len(found) == (words is not None)
+
+
+def test_a_step_of_which_a_phase_is_missing_is_held_against_nothing() -> None:
+    rows = at_roof(bench())
+    rows = changed(rows, rows[3], failed(rows[3]))
+    assert of("step gap", [*rows, whole_step(rows, 1e6)]) == []
+
+
+def test_failures_of_one_reason_are_one_finding() -> None:
+    rows = bench()
+    for layer in ("fc6", "fc7"):
+        rows = changed(rows, pick(rows, layer), failed(pick(rows, layer), "out of memory"))
+    rows = changed(rows, pick(rows, "conv1"), failed(pick(rows, "conv1"), "no algorithm"))
+    alone, together = of("failed", rows)
+    assert (alone.layer, alone.phase, alone.claim) == (
+        "conv1",
+        "forward",
+        "conv1 forward failed: no algorithm",
+    )
+    assert (together.layer, together.claim) == (None, "fc6 forward, fc7 forward failed: out of memory")
+    assert alone.confidence == together.confidence == 1
+
+
+def test_skipped_is_not_failed() -> None:
+    rows = bench()
+    skipped = replace(failed(rows[0], "the input needs no gradient"), outcome="skipped")
+    (it,) = of("skipped", changed(rows, rows[0], skipped))
+    assert it.claim == "conv1 forward was skipped: the input needs no gradient"
+
+
+def test_noise_is_named_and_lowers_confidence() -> None:
+    quiet = slower(at_roof(bench()), "conv2", "forward", 4)
+    row = pick(quiet, "conv2")
+    assert row.timing is not None
+    loud = changed(quiet, row, timed(row, row.timing.median_us, spread=0.3))
+    assert of("noisy", quiet) == []
+    (it,) = of("noisy", loud)
+    assert (it.layer, it.evidence) == ("conv2", pytest.approx({"conv2 forward spread": 0.3}))
+    before, after = of("far below the roof", quiet), of("far below the roof", loud)
+    assert before[0].confidence == pytest.approx(0.78)
+    assert after[0].confidence == pytest.approx(0.56)
+
+
+def test_each_setting_is_explained_apart_and_named() -> None:
+    rows = [*slower(at_roof(bench()), "conv2", "forward", 4), *at_roof(bench("bf16"))]
+    (it,) = of("far below the roof", rows)
+    assert it.claim.startswith("fp32: conv2 forward reaches")
+    assert it.evidence["setting"] == "fp32"
+    assert [found.evidence["setting"] for found in of("dominant layers", rows)] == ["fp32", "bf16"]
+
+
+def test_without_roofs_the_rules_that_need_them_are_silent() -> None:
+    rows = slower(at_roof(bench()), "conv2", "backward_weight", 4)
+    assert {it.rule for it in findings(rows, None)} == {"dominant layers", "imbalance"}
+
+
+def test_no_rows_no_findings() -> None:
+    assert findings([], ROOFS) == ()
+    assert len(RULES) == 8

@@ -1,0 +1,64 @@
+"""The CPU clock: threads, calls per sample, and what it reports. Never how long anything took."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from lamina.errors import UsageError
+from lamina.measure.clocks import cpu as room
+from lamina.measure.clocks.cpu import CpuClock
+from lamina.measure.repeat import Repeat
+
+QUICK = Repeat(min_samples=4, max_samples=4, min_time_s=0, max_time_s=60, warmup=2)
+
+
+def test_a_timing_says_how_it_was_taken() -> None:
+    timing = CpuClock().time(lambda: sum(range(100)), repeat=QUICK)
+    assert (timing.clock, timing.l2, timing.n, timing.kernels) == ("cpu", "-", 4, None)
+    assert 0 < timing.q1_us <= timing.median_us <= timing.q3_us
+
+
+def test_torch_keeps_its_threads() -> None:
+    before = torch.get_num_threads()
+    seen: set[int] = set()
+    torch.set_num_threads(3)
+    try:
+        CpuClock().time(lambda: seen.add(torch.get_num_threads()), repeat=QUICK)
+        assert seen == {3}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_cold_cache_cannot_be_had() -> None:
+    with pytest.raises(UsageError, match="l2='warm' on the CPU"):
+        CpuClock().time(lambda: None, l2="cold")
+
+
+def test_an_error_in_the_callable_passes_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        CpuClock().time(lambda: 1 / 0, repeat=QUICK)
+
+
+class FakeTimer:
+    """A callable of known duration: measures number x seconds, and counts."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.numbers: list[int] = []
+
+    def timeit(self, number: int) -> SimpleNamespace:
+        self.numbers.append(number)
+        return SimpleNamespace(median=self.seconds)
+
+
+@pytest.mark.parametrize("seconds", [1e-7, 3e-6, 4e-4, 0.9e-3, 1e-3, 2.0])
+def test_a_sample_lasts_a_millisecond_but_not_many(seconds: float) -> None:
+    timer = FakeTimer(seconds)
+    calls = room._calls_per_sample(timer)  # type: ignore[arg-type]
+    assert calls * seconds >= 1e-3
+    assert calls == 1 or calls * seconds < 11e-3
+    assert all(
+        later <= 10 * earlier for earlier, later in zip(timer.numbers, timer.numbers[1:], strict=False)
+    )

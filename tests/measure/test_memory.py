@@ -1,0 +1,54 @@
+"""Peak memory, against allocations whose size is known."""
+
+import pytest
+import torch
+
+from lamina.measure.memory import peak_memory
+
+MIB = 1 << 20
+
+
+def held(mebibytes: int, device: str = "cpu") -> torch.Tensor:
+    return torch.empty(mebibytes * MIB, dtype=torch.uint8, device=device)
+
+
+def test_the_peak_is_not_the_sum() -> None:
+    with peak_memory("cpu") as peak:
+        first = held(4)
+        del first
+        second, third = held(3), held(2)
+        del second, third
+    assert peak.bytes == 5 * MIB
+
+
+def test_what_was_there_before_does_not_count() -> None:
+    before = held(8)
+    with peak_memory("cpu") as peak:
+        after = held(3)
+        del before
+        more = held(1)
+    assert peak.bytes == after.nbytes + more.nbytes
+
+
+def test_an_operator_needs_its_result() -> None:
+    x = torch.ones(256, 1024)
+    with peak_memory("cpu") as peak:
+        y = x + x
+    assert peak.bytes == y.nbytes
+
+
+def test_an_error_inside_passes_through() -> None:
+    with pytest.raises(ZeroDivisionError), peak_memory("cpu") as peak:
+        1 / 0
+    assert peak.bytes is None
+
+
+@pytest.mark.gpu
+def test_the_peak_on_a_gpu() -> None:
+    kept = held(64, "cuda")
+    with peak_memory("cuda") as peak:
+        first = held(40, "cuda")
+        del first
+        second = held(20, "cuda")
+    assert peak.bytes == 40 * MIB
+    assert kept.nbytes + second.nbytes == 84 * MIB

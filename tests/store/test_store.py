@@ -1,0 +1,211 @@
+"""What every store does, whatever database is below it."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lamina.errors import StoreError, UsageError
+from lamina.record import Counter, Epoch, KernelRun, LayerRun, Roofs, Run, Timing
+from lamina.store import Store, open_store
+
+MakeRun = Callable[..., Run]
+MakeLayerRun = Callable[..., LayerRun]
+
+EPOCH = Epoch(1, 400, 0.1, 2.25, 0.125, 2.5, 0.0625, 12.5)
+ROOFS = Roofs("a chip", "2026-01-02T03:04:05Z", 2, {"torch": "2.13.0"}, 10.5, 8.25, {"fp32": 99.5}, 5.0, 6.0)
+FAILED: dict[str, Any] = {"outcome": "failed", "reason": "out of memory", "timing": None}
+SKIPPED: dict[str, Any] = {"outcome": "skipped", "reason": "no kernel for this layer", "timing": None}
+
+
+@pytest.fixture
+def run(store: Store, a_run: MakeRun) -> Run:
+    """A run that the store has."""
+    run = a_run()
+    store.begin(run)
+    return run
+
+
+def test_a_run_comes_back_as_it_was(store: Store, a_run: MakeRun) -> None:
+    run = a_run(remarks=("clocks are not locked", "é ∆ 東"), config={"a": {"b": [1, 2.5, None, True, "x"]}})
+    store.begin(run)
+    assert store.run(run.id) == run
+    assert store.runs() == (run,)
+
+
+def test_a_run_is_begun_once(store: Store, run: Run) -> None:
+    with pytest.raises(UsageError, match="already"):
+        store.begin(replace(run, verb="train"))
+    assert store.run(run.id) == run
+
+
+def test_a_run_ends_with_its_remarks(store: Store, a_run: MakeRun) -> None:
+    store.begin(a_run(remarks=("first",)))
+    store.finish("20260102-abc", "done", "2026-01-02T04:00:00Z", remarks=["second"])
+    assert store.run("latest") == a_run(status="done", finished="2026-01-02T04:00:00Z", remarks=("first", "second"))
+
+
+@pytest.mark.parametrize("outcome", [{}, FAILED, SKIPPED, {"timing": Timing("cupti", "cold", 1.5, 1.25, 2.0, 9, 3)}])
+def test_a_layer_run_comes_back_as_it_was(
+    store: Store, run: Run, a_layer_run: MakeLayerRun, outcome: dict[str, Any]
+) -> None:
+    layer = a_layer_run(**outcome, rel_error=1.5e-7, peak_bytes=2**40, sm_mhz=1980, power_w=612.5)
+    store.add(run.id, layer)
+    assert store.layers(run.id) == (layer,)
+
+
+def test_layers_come_in_the_networks_order_then_as_added(store: Store, run: Run, a_layer_run: MakeLayerRun) -> None:
+    names = [("b", 1, "forward"), ("c", 2, "forward"), ("a", 0, "forward"), ("b", 1, "backward_data")]
+    for layer, place, phase in names:
+        store.add(run.id, a_layer_run(layer, place=place, phase=phase))
+    order = [(row.layer, row.phase) for row in store.layers(run.id)]
+    assert order == [("a", "forward"), ("b", "forward"), ("b", "backward_data"), ("c", "forward")]
+
+
+def test_one_layer_may_have_several_shapes_and_sizes(store: Store, run: Run, a_layer_run: MakeLayerRun) -> None:
+    layers = (
+        a_layer_run(batch=1, inputs=((1, 8),), output=(1, 4)),
+        a_layer_run(batch=2, inputs=((2, 8),), output=(2, 4)),
+        a_layer_run(batch=2, inputs=((2, 8),), output=(2, 4), impl="circulant[block_size=4]", parameters=8),
+    )
+    for layer in layers:
+        store.add(run.id, layer)
+    assert store.layers(run.id) == layers
+
+
+def test_a_time_is_written_once(store: Store, run: Run, a_layer_run: MakeLayerRun) -> None:
+    warm, cold = (a_layer_run(timing=Timing("events", l2, 5.0, 4.0, 6.0, 9)) for l2 in ("warm", "cold"))
+    store.add(run.id, warm)
+    store.add(run.id, cold)
+    with pytest.raises(StoreError, match=r"conv1 forward dense fp32 nchw 32, clock events, L2 warm already"):
+        store.add(run.id, replace(warm, timing=Timing("events", "warm", 1.0, 1.0, 1.0, 1)))
+    assert store.layers(run.id) == (warm, cold)
+
+
+def test_measured_is_what_need_not_be_measured_again(store: Store, run: Run, a_layer_run: MakeLayerRun) -> None:
+    ok, failed, skipped = a_layer_run("a"), a_layer_run("b", **FAILED), a_layer_run("c", **SKIPPED)
+    for layer in (ok, failed, skipped):
+        store.add(run.id, layer)
+    assert store.measured(run.id) == {(*ok.key, "cpu", "-"), (*skipped.key, "", "")}
+
+
+def test_resuming_drops_failures_alone(store: Store, run: Run, a_run: MakeRun, a_layer_run: MakeLayerRun) -> None:
+    other = a_run("other")
+    store.begin(other)
+    ok, failed, skipped = a_layer_run("a"), a_layer_run("b", **FAILED), a_layer_run("c", **SKIPPED)
+    for layer in (ok, failed, skipped):
+        store.add(run.id, layer)
+        store.add(other.id, layer)
+    store.finish(run.id, "interrupted", "2026-01-02T04:00:00Z")
+    store.resume(run.id)
+    assert store.run(run.id) == run
+    assert store.layers(run.id) == (ok, skipped)
+    assert store.layers(other.id) == (ok, failed, skipped)
+
+
+def test_unfinished_is_the_latest_of_the_same_work(store: Store, a_run: MakeRun) -> None:
+    for day, fingerprint, status in [
+        (1, "work", "interrupted"), (2, "work", "running"), (3, "other", "running"), (4, "work", "done"),
+    ]:  # fmt: skip
+        store.begin(a_run(f"r{day}", started=f"2026-01-0{day}", fingerprint=fingerprint, status=status))
+    found = store.unfinished("work")
+    assert found
+    assert found.id == "r2"
+    assert store.unfinished("unknown work") is None
+
+
+def test_epochs_come_in_order_and_the_last_word_counts(store: Store, run: Run) -> None:
+    again = replace(EPOCH, train_loss=1.0)
+    for epoch in (replace(EPOCH, epoch=2), EPOCH, again):
+        store.add_epoch(run.id, epoch)
+    assert store.epochs(run.id) == (again, replace(EPOCH, epoch=2))
+
+
+def test_roofs_come_back_as_they_were(store: Store, run: Run) -> None:
+    assert store.roofs(run.id) == ()
+    store.add_roofs(run.id, ROOFS)
+    store.add_roofs(run.id, replace(ROOFS, copy_gbs=11.0))
+    assert store.roofs(run.id) == (ROOFS, replace(ROOFS, copy_gbs=11.0))
+
+
+def test_deleting_takes_all_of_a_run_and_nothing_else(
+    store: Store, run: Run, a_run: MakeRun, a_layer_run: MakeLayerRun
+) -> None:
+    kept = a_run("kept")
+    store.begin(kept)
+    for one in (run, kept):
+        store.add(one.id, a_layer_run())
+        store.add_epoch(one.id, EPOCH)
+        store.add_roofs(one.id, ROOFS)
+        store.add_kernels(one.id, [KernelRun("conv1", "forward", 0, "k", (1, 1, 1), (1, 1, 1), None, None, 1.0)])
+        store.add_counters(one.id, [Counter("conv1", "forward", 0, "dram_bytes", 1.0, "byte")])
+    before = store.export_run(kept.id)
+
+    def sizes() -> set[int]:
+        tables = ("run", "environment", "layer", "measurement", "epoch", "roof", "kernel", "counter")
+        return {store.query(f"SELECT count(*) FROM {table}")[1][0][0] for table in tables}
+
+    store.delete(run.id)
+    assert store.runs() == (kept,)
+    assert store.export_run(kept.id) == before
+    assert sizes() == {1}
+    store.delete(kept.id)
+    assert sizes() == {0}
+
+
+def test_everything_but_run_wants_the_full_id(store: Store, run: Run, a_layer_run: MakeLayerRun) -> None:
+    uses: list[Callable[[str], object]] = [
+        lambda part: store.add(part, a_layer_run()),
+        lambda part: store.add_epoch(part, EPOCH),
+        lambda part: store.add_roofs(part, ROOFS),
+        lambda part: store.add_kernels(part, []),
+        lambda part: store.add_counters(part, []),
+        lambda part: store.finish(part, "done", "2026-01-02"),
+        store.resume, store.delete, store.layers, store.measured, store.epochs, store.roofs, store.kernels,
+        store.counters, store.export_run,
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(UsageError, match="run '20260102' is not in this database"):
+            use("20260102")
+    assert store.runs() == (run,)
+
+
+def test_what_was_added_is_there_for_the_next_process(
+    shared_address: str, a_run: MakeRun, a_layer_run: MakeLayerRun
+) -> None:
+    with open_store(shared_address) as store:
+        store.begin(a_run())
+        store.add("20260102-abc", a_layer_run())
+        with open_store(shared_address) as other:  # while the first is still open
+            assert other.layers("20260102-abc") == (a_layer_run(),)
+    with open_store(shared_address) as store:
+        assert store.run("latest") == a_run()
+
+
+def test_runs_of_one_machine_share_its_environment(store: Store, a_run: MakeRun) -> None:
+    software = {"device": "a chip", "torch": "2.13.0", "mig": None}
+    runs = [
+        a_run("a", environment={**software, "date": "2026-01-01"}),
+        a_run("b", environment={**software, "date": "2026-01-02"}),
+        a_run("c", environment={**software, "date": None, "driver": "595"}),
+        a_run("d", environment={}),
+    ]
+    for run in runs:
+        store.begin(run)
+    assert [store.run(run.id).environment for run in runs] == [run.environment for run in runs]
+    assert store.query("SELECT device, torch, driver FROM environment ORDER BY id")[1] == (
+        ("a chip", "2.13.0", None), ("a chip", "2.13.0", "595"), (None, None, None),
+    )  # fmt: skip
+
+
+def test_an_open_store_costs_neither_torch_nor_alembic(store_path: str) -> None:
+    open_store(store_path).close()
+    code = (
+        "import sys; from lamina.store import open_store; open_store(sys.argv[1]).close(); "
+        "sys.exit(', '.join({'torch', 'alembic', 'pyarrow', 'psycopg'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code, store_path], capture_output=True, text=True, check=False)
+    assert run.stderr.strip() == ""
