@@ -23,9 +23,7 @@ CLASSES = (
 
 def balanced(labels: NDArray[np.uint8], per_class: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Indices of ``per_class`` samples of each class, shuffled."""
-    picks = [
-        rng.choice(np.flatnonzero(labels == label), per_class, replace=False) for label in range(len(CLASSES))
-    ]
+    picks = [rng.choice(np.flatnonzero(labels == label), per_class, replace=False) for label in range(len(CLASSES))]
     return rng.permutation(np.concatenate(picks))
 
 

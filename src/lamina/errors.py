@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+_LISTED = 20  # names in one message; a zoo of more is better listed by its own command
+
 
 class LaminaError(Exception):
     """The root: a job that ran and failed."""
@@ -76,6 +78,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     >>> nearest("x", ["b", "a"])
     'expected one of: a, b'
     """
-    known = sorted(known)
+    known = sorted(set(known))
     close = get_close_matches(name, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"expected one of: {', '.join(known)}"
+    if close:
+        return f"did you mean '{close[0]}'?"
+    more = f" and {len(known) - _LISTED} more" if len(known) > _LISTED else ""
+    return f"expected one of: {', '.join(known[:_LISTED])}{more}"

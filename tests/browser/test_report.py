@@ -53,6 +53,13 @@ class Opened:
         return [text.strip() for text in cells.all_inner_texts()]
 
 
+def point_at(mark: Any) -> None:
+    """Move the mouse over a mark; plotly finds it by place, under a sheet of its own."""
+    mark.scroll_into_view_if_needed()
+    box = mark.bounding_box()
+    mark.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+
 def open_report(browser: Any, folder: Path, rows: list[LayerRun], **more: Any) -> Opened:
     """Write a report of the rows and open it."""
     path = folder / "report.html"
@@ -164,9 +171,7 @@ def test_tables_filter_by_all_words(it: Opened) -> None:
 
 
 def test_hovering_the_roofline_names_the_layer(it: Opened) -> None:
-    it.page.locator("#roofline").scroll_into_view_if_needed()
-    mark = it.page.locator("#figure-roofline .scatterlayer .trace.scatter .points path").first.bounding_box()
-    it.page.mouse.move(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
+    point_at(it.page.locator("#figure-roofline .trace.scatter .points path").first)
     text = it.page.locator("#figure-roofline .hoverlayer .hovertext").text_content()
     assert "conv" in text
     assert "of its roof, compute bound" in text
@@ -181,8 +186,8 @@ def test_hostile_names_are_shown_as_text(show: Any) -> None:
     assert it.column("failed-table", 7) == [HOSTILE]
     ticks = it.page.locator("#figure-time .ytick text").all_text_contents()
     assert f"…{HOSTILE[-25:]}" in ticks
-    bar = it.page.locator("#figure-time .bars .trace").first.locator("path").nth(3)
-    bar.hover()
+    bar = it.page.locator("#figure-time .trace.bars").first.locator("path").nth(3)
+    point_at(bar)
     assert HOSTILE in it.page.locator("#figure-time .hoverlayer .hovertext").text_content().replace("\xa0", " ")
 
 

@@ -108,7 +108,8 @@ def test_defaults_are_dnnmark_s(section: str, expected: Layer) -> None:
         ("Convolution", ["conv_mode=transpose", "stride=2"], {"transposed": True, "stride": (2, 2)}),
         ("Convolution", ["propagation=false"], {"propagate": False}),
         ("Convolution", ["propagation=FALSE"], {"propagate": True}),
-        ("Convolution", ["kernel_size=3", "kernel_size_w=1", "pad=0", "pad_h=1"], {"kernel": (3, 1), "padding": (1, 0)}),
+        ("Convolution", ["kernel_size=3", "kernel_size_w=1", "pad=0", "pad_h=1"],
+         {"kernel": (3, 1), "padding": (1, 0)}),
         ("Convolution", ["kernel_size_h=3", "kernel_size=1"], {"kernel": (1, 1)}),
         ("Convolution", ["algo=fft"], {"algorithm": "fft", "algorithm_weight": "fft", "algorithm_data": "direct"}),
         ("Convolution", ["algo=1", "algod=winograd_nonfused"],
@@ -240,7 +241,8 @@ def test_a_remark_is_made_once_for_all_its_lines() -> None:
         ("just\nprose", "there are no layers"),
         (alone("pooling"), "line 3: section '[pooling]' is unknown (capitals count): did you mean '[Pooling]'?"),
         (alone("Pooling", "kernel=3"), "line 8: key 'kernel' is unknown in [Pooling]: did you mean 'kernel_size'?"),
-        (alone("Bypass", "x=3"), "line 8: key 'x' is unknown in [Bypass]: expected one of: c, h, n, name, previous_layer, w"),
+        (alone("Bypass", "x=3"), "line 8: key 'x' is unknown in [Bypass]: expected one of: "
+         "c, h, n, name, previous_layer, w"),
         (alone("Pooling", "pad 0"), "line 8: expected key=value, got 'pad 0'"),
         (alone("Convolution", "conv_mode=conv"), "line 8: conv_mode: 'conv' is unknown: expected one of: "
          "convolution, cross_correlation, transpose"),
@@ -268,8 +270,8 @@ def test_a_remark_is_made_once_for_all_its_lines() -> None:
         ("[Pooling]\n", "line 1: [Pooling] needs n, c, h and w with run_mode=none; missing: n, c, h, w"),
         (alone("Pooling", "name=p") + "\n" + alone("LRN", "name=p"), "line 11: layer 'p' (local_response_norm): "
          "this name is already taken; give each layer a name of its own"),
-        (alone("Pooling") + "\n" + alone("LRN", n=3), "line 10: n=3 differs from n=2 of line 3: a file has one batch size; "
-         "put the layers into separate files"),
+        (alone("Pooling") + "\n" + alone("LRN", n=3), "line 10: n=3 differs from n=2 of line 3: "
+         "a file has one batch size; put the layers into separate files"),
         (COMPOSED.replace("n=2\n", ""), "line 5: a layer with previous_layer=null needs n, c, h and w; missing: n"),
         (COMPOSED.replace("=null", "=fc1"), "line 5: the first layer of a composed model needs previous_layer=null, "
          "got 'fc1'"),
@@ -294,12 +296,10 @@ def test_what_cannot_be_meant_is_refused(text: str, expected: str) -> None:
 
 
 def test_every_fault_at_once_and_none_that_only_follows() -> None:
-    text = COMPOSED.replace("[Pooling]", "[pooling]").replace("algo=fft", "kernel_size=0\nbais=true\nhm")
+    text = COMPOSED.replace("[Pooling]", "[pooling]").replace("algo=fft", "kernel_size=0\nstrid=1\nhm")
     assert faults(text + "previous_layer=pool2\n[Softmax]\nprevious_layer=fc1\n") == [
         "line 12: kernel_size: expected a whole number of at least 1, got '0'",
-        "line 13: key 'bais' is unknown in [Convolution]: expected one of: algo, algod, algofwd, c, conv_bwd_data_pref, "
-        "conv_bwd_filter_pref, conv_fwd_pref, conv_mode, h, kernel_size, kernel_size_h, kernel_size_w, n, name, num_output, "
-        "pad, pad_h, pad_w, previous_layer, propagation, stride, stride_h, stride_w, w, workspace_size",
+        "line 13: key 'strid' is unknown in [Convolution]: did you mean 'stride'?",
         "line 14: expected key=value, got 'hm'",
         "line 16: section '[pooling]' is unknown (capitals count): did you mean '[Pooling]'?",
         "line 19: layer 'fc1' (linear): input 'pool2' does not exist: did you mean 'pool1'?",
@@ -342,6 +342,20 @@ def test_faults_are_counted_but_not_all_told() -> None:
     found = faults(alone("Pooling", *["x"] * 50))
     assert len(found) == 21
     assert found[-1] == "and 30 more faults"
+
+
+def test_thousands_of_wrong_names_are_counted() -> None:
+    text = COMPOSED + "".join(f"[Bypass]\nname=x{i}\nprevious_layer=x{i + 1}\n" for i in range(5000))
+    assert faults(text)[::20] == [
+        "line 21: layer 'x0' (bypass): input 'x1' comes later in the file; a layer reads earlier ones",
+        "and 4980 more faults",
+    ]
+
+
+def test_noise_is_refused() -> None:
+    noise = "".join(map(chr, range(1, 0x3000))) * 50
+    assert faults(noise)[0].startswith("there are no layers")
+    assert len(faults(f"[Pooling]\n{noise}\n{noise}={noise}\n")) == 21
 
 
 def test_a_file_of_too_many_layers_is_refused() -> None:

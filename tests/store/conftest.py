@@ -87,17 +87,22 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 @pytest.fixture
-def process() -> Callable[..., "subprocess.Popen[str]"]:
-    """Starts Python code in a process of its own, with arguments; its output is read through a pipe."""
+def process() -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts Python code in a process of its own, with arguments and pipes; none outlives the test."""
     source = str(Path(__file__).parents[2] / "src")
+    started = []
 
     def start(code: str, *arguments: str) -> "subprocess.Popen[str]":
         command = [sys.executable, "-c", code, *arguments]
         environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+        started.append(subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe, stderr=pipe))
+        return started[-1]
 
-    return start
+    yield start
+    for one in started:
+        one.kill()
+        one.communicate()
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
 """From a path or URL to a database."""
 
+import sqlite3
 import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 
 from lamina.errors import MissingError, UsageError
 from lamina.store import open_store
@@ -65,6 +66,30 @@ def test_sqlite_is_set_up_for_many_processes(store_path: Path) -> None:
         }
     engine.dispose()
     assert pragmas == {"journal_mode": "wal", "synchronous": 1, "foreign_keys": 1, "busy_timeout": 30_000}
+
+
+def test_a_new_file_that_another_process_holds_is_waited_for(store_path: Path) -> None:
+    """The switch to a write-ahead log fails at once where other statements wait."""
+    other = sqlite3.connect(store_path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    seen = []
+
+    def watch(connection: sqlite3.Connection, _: object) -> None:
+        def before(statement: str) -> None:
+            seen.append(statement)
+            if statement == "BEGIN EXCLUSIVE":  # the store now waits for the lock
+                other.execute("ROLLBACK")
+
+        connection.set_trace_callback(before)
+
+    event.listen(Engine, "connect", watch)
+    try:
+        open_store(store_path, wait_s=0.05).close()
+    finally:
+        event.remove(Engine, "connect", watch)
+    assert other.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert seen.count("PRAGMA journal_mode=WAL") == 2
+    other.close()
 
 
 def test_the_place_of_a_store_hides_the_password(monkeypatch: pytest.MonkeyPatch) -> None:

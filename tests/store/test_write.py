@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from lamina.store import open_store
 
 MakeRun = Callable[..., Run]
 Process = Callable[..., "subprocess.Popen[str]"]
+Writers = Callable[..., "list[subprocess.Popen[str]]"]
 
 WRITER = """
 import sys
@@ -19,7 +21,8 @@ from lamina.record import LayerRun, Run, Timing
 from lamina.store import open_store
 
 address, run_id, rows = sys.argv[1:]
-sys.stdin.readline()  # so that all begin at once
+print("ready", flush=True)
+sys.stdin.readline()
 with open_store(address) as store:
     if run_id.startswith("own"):
         store.begin(Run(run_id, "bench", "t", "c", "2026-01-01", "f", {}, {"torch": "2.13.0"}))
@@ -36,23 +39,31 @@ with open_store(address) as store:
 """
 
 
-def start(process: Process, address: str, run_id: str, rows: int) -> "subprocess.Popen[str]":
-    return process(WRITER, address, run_id, str(rows))
+@pytest.fixture
+def writers(process: Process) -> Callable[..., "list[subprocess.Popen[str]]"]:
+    """Starts writers, one for each run, that begin at once."""
+
+    def start(address: str, rows: int, *run_ids: str) -> "list[subprocess.Popen[str]]":
+        started = [process(WRITER, address, run_id, str(rows)) for run_id in run_ids]
+        for writer in started:
+            assert writer.stdout and writer.stdout.readline() == "ready\n"
+        for writer in started:
+            assert writer.stdin
+            writer.stdin.write("\n")
+            writer.stdin.flush()
+        return started
+
+    return start
 
 
-def go(writer: "subprocess.Popen[str]") -> None:
-    assert writer.stdin
-    writer.stdin.write("\n")
-    writer.stdin.flush()
-
-
-def test_four_processes_make_and_fill_one_database(shared_address: str, process: Process) -> None:
-    writers = [start(process, shared_address, f"own{number}", 50) for number in range(4)]
-    for writer in writers:
-        go(writer)
+def finish(writers: "list[subprocess.Popen[str]]", rows: int) -> None:
     for writer in writers:
         output, errors = writer.communicate(timeout=200)
-        assert (writer.returncode, errors, len(output.split())) == (0, "", 50)
+        assert (writer.returncode, errors, len(output.split())) == (0, "", rows)
+
+
+def test_four_processes_make_and_fill_one_database(shared_address: str, writers: Writers) -> None:
+    finish(writers(shared_address, 50, "own0", "own1", "own2", "own3"), 50)
     with open_store(shared_address) as store:
         assert {run.id for run in store.runs()} == {"own0", "own1", "own2", "own3"}
         for run in store.runs():
@@ -62,44 +73,39 @@ def test_four_processes_make_and_fill_one_database(shared_address: str, process:
         assert store.query("SELECT count(*) FROM environment")[1] == ((1,),)
 
 
-def test_two_processes_share_a_run_and_its_layers(shared_address: str, process: Process, a_run: MakeRun) -> None:
+def test_two_processes_share_a_run_and_its_layers(shared_address: str, writers: Writers, a_run: MakeRun) -> None:
     with open_store(shared_address) as store:
         store.begin(a_run("shared"))
-        writers = [start(process, shared_address, f"shared/{part}", 25) for part in "ab"]
-        for writer in writers:
-            go(writer)
-        for writer in writers:
-            _, errors = writer.communicate(timeout=200)
-            assert (writer.returncode, errors) == (0, "")
+        finish(writers(shared_address, 25, "shared/a", "shared/b"), 25)
         assert len({layer.key for layer in store.layers("shared")}) == 50
         assert store.query("SELECT count(*) FROM layer")[1] == ((5,),)
 
 
 @pytest.mark.parametrize("lines", [1, 40])
-def test_a_killed_writer_loses_no_row_it_was_told_is_written(shared_address: str, process: Process, lines: int) -> None:
-    writer = start(process, shared_address, "own", 1_000_000)
-    go(writer)
+def test_a_killed_writer_loses_no_row_it_was_told_is_written(shared_address: str, writers: Writers, lines: int) -> None:
+    (writer,) = writers(shared_address, 1_000_000, "own")
     assert writer.stdout
-    told = [writer.stdout.readline() for _ in range(lines)]
+    for _ in range(lines):
+        writer.stdout.readline()
     writer.kill()
     rest, errors = writer.communicate(timeout=100)
-    told += rest.splitlines()
-    if not rest.endswith("\n"):
-        told.pop()  # cut off by the kill, or empty
+    told = lines + rest.count("\n")
     assert errors == ""
     with open_store(shared_address) as store:
-        found = [layer.impl for layer in store.layers("own")]
-        assert store.run("own").status == "running"
         unfinished = store.unfinished("f")
-        assert unfinished
-        assert unfinished.id == "own"
-        written = sorted(int(impl.removeprefix("dense-")) for impl in found)
+        assert unfinished and (unfinished.id, unfinished.status) == ("own", "running")
+        written = sorted(int(layer.impl.removeprefix("dense-")) for layer in store.layers("own"))
         assert written == list(range(len(written)))
-        assert len(written) - len(told) in (0, 1, 2)  # written, but not yet told
+        assert len(written) in (told, told + 1)  # a row may be written and not yet told
         store.resume("own")
         store.finish("own", "done", "2026-01-02")
     if Path(shared_address).is_file():
-        assert sqlite3.connect(shared_address).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert integrity(shared_address) == [("ok",)]
+
+
+def integrity(path: str) -> list[tuple[str]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute("PRAGMA integrity_check").fetchall()
 
 
 def test_a_reader_sees_one_state_while_another_writes(

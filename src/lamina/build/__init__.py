@@ -1,6 +1,6 @@
 """From descriptions to modules and example inputs: networks, the zoo, data, tracing, dense algorithms."""
 
-from lamina.build.implementation import dense
+from lamina.build.implementation import dense, require_algorithm
 from lamina.build.network import DTYPES, SpecModule, build_layer, to_precision
 from lamina.build.target import Target, from_external, from_network, from_zoo
 from lamina.build.trace import Call, Trace, trace
@@ -16,6 +16,7 @@ __all__ = [
     "from_external",
     "from_network",
     "from_zoo",
+    "require_algorithm",
     "to_precision",
     "trace",
 ]

@@ -10,6 +10,16 @@ from lamina.errors import UnsupportedError, UsageError, nearest
 from lamina.spec import Method, ResolvedLayer
 
 
+def require_algorithm(method: Method) -> None:
+    """Refuse a dense method whose algorithm does not exist.
+
+    Raises:
+        UsageError: with the nearest name.
+    """
+    if method.algorithm is not None and method.algorithm not in ALGORITHMS:
+        raise UsageError(f"{method}: unknown algorithm: {nearest(method.algorithm, ALGORITHMS)}")
+
+
 def dense(method: Method, layer: ResolvedLayer, module: nn.Module) -> nn.Module:
     """``module`` computed by the method's algorithm, on the same weights.
 
@@ -17,9 +27,8 @@ def dense(method: Method, layer: ResolvedLayer, module: nn.Module) -> nn.Module:
         UsageError: no such algorithm.
         UnsupportedError: the layer is no convolution, or one the algorithm cannot do.
     """
+    require_algorithm(method)
     name = method.algorithm or "direct"
-    if name not in ALGORITHMS:
-        raise UsageError(f"{method}: unknown algorithm: {nearest(name, ALGORITHMS)}")
     if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.ConvTranspose1d | nn.ConvTranspose2d):
         raise UnsupportedError(f"{method} is for convolutions, this is {layer.layer.kind}")
     try:

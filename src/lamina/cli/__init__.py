@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -13,6 +14,8 @@ from lamina.cli import catalogue, reproduce, runs
 from lamina.cli.bench import bench
 from lamina.cli.report import report
 from lamina.cli.train import train
+
+LEVELS = ("debug", "info", "warning", "error")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,6 +49,8 @@ def _common(
         str, typer.Option("--log", envvar="LAMINA_LOG", help="Level of messages: debug, info, warning.")
     ] = "warning",
 ) -> None:
+    if log.lower() not in LEVELS:
+        raise typer.BadParameter(f"expected one of {', '.join(LEVELS)}, got {log!r}", param_hint="--log")
     logging.basicConfig(level=log.upper(), format="lamina: %(message)s")
 
 
@@ -53,4 +58,5 @@ def main() -> None:
     """Entry point of the ``lamina`` command."""
     # Each session of torch's profiler says so on stderr; set before torch is imported.
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    sys.path.insert(0, os.getcwd())  # so that mynet:build finds the mynet.py beside the user
     app()

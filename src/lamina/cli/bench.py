@@ -36,13 +36,9 @@ def bench(
     ] = None,
     impl: Annotated[
         str,
-        typer.Option(
-            "--impl", help="dense, dense:winograd, dense:fft, dense:gemm, circulant[block_size=64], ..."
-        ),
+        typer.Option("--impl", help="dense, dense:winograd, dense:fft, dense:gemm, circulant[block_size=64], ..."),
     ] = "",
-    phase: Annotated[
-        str, typer.Option("--phase", help="forward, backward_data, backward_weight; default all.")
-    ] = "",
+    phase: Annotated[str, typer.Option("--phase", help="forward, backward_data, backward_weight; default all.")] = "",
     precision: Annotated[
         str, typer.Option("--precision", "--dtype", help="fp32 (no tensor cores), tf32, bf16, fp16, fp64.")
     ] = "",
@@ -54,9 +50,7 @@ def bench(
     ] = "",
     repeat: Annotated[
         int | None,
-        typer.Option(
-            "--repeat", min=1, help="Samples of each timing; default: until the noise is below 2 %."
-        ),
+        typer.Option("--repeat", min=1, help="Samples of each timing; default: until the noise is below 2 %."),
     ] = None,
     seconds: Annotated[
         float | None,
@@ -67,9 +61,7 @@ def bench(
     ] = "",
     l2: Annotated[str, typer.Option("--l2", help="State of the L2 cache before each call: warm, cold.")] = "",
     seed: options.SeedOption = 0,
-    check: Annotated[
-        bool, typer.Option("--check/--no-check", help="Compare with float64 before timing.")
-    ] = True,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Compare with float64 before timing.")] = True,
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
     input_size: Annotated[
         str, typer.Option("--input-size", help="One sample's shape for networks that do not say: 3x224x224.")
@@ -105,9 +97,7 @@ def bench(
     options.choices("--format", format_, options.FORMATS)
     words = [*(spec or []), *(model or [])]
     if not words:
-        raise UsageError(
-            "expected at least one SPEC: a network such as lenet5, a file, or a recipe (see --help)"
-        )
+        raise UsageError("expected at least one SPEC: a network such as lenet5, a file, or a recipe (see --help)")
     size = options.shape("--input-size", input_size) if input_size else None
     variables = options.pairs(set_)
     found = [pipeline.find(word, variables, size) for word in words]

@@ -12,9 +12,7 @@ from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.errors import UsageError
 
-recipes_app = typer.Typer(
-    no_args_is_help=True, help="Shipped workload files: list them, read them, copy them out."
-)
+recipes_app = typer.Typer(no_args_is_help=True, help="Shipped workload files: list them, read them, copy them out.")
 
 
 @recipes_app.command("ls")
@@ -95,9 +93,7 @@ def convert_config(
 @handled
 def env(
     device: options.DeviceOption = "auto",
-    roofs: Annotated[
-        bool, typer.Option("--roofs", help="Also measure (or look up) the machine's roofs.")
-    ] = False,
+    roofs: Annotated[bool, typer.Option("--roofs", help="Also measure (or look up) the machine's roofs.")] = False,
     refresh: Annotated[bool, typer.Option("--refresh", help="Measure the roofs again.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:

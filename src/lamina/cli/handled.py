@@ -27,9 +27,7 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
             typer.echo(f"lamina: {error}", err=True)
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt:
-            typer.echo(
-                "lamina: interrupted; what was measured is in the store (continue with --resume)", err=True
-            )
+            typer.echo("lamina: interrupted; what was measured is in the store (continue with --resume)", err=True)
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapper

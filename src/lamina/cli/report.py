@@ -13,15 +13,11 @@ from lamina.cli.handled import handled
 
 @handled
 def report(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")
-    ] = "latest",
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")] = "latest",
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
     assets: Annotated[
         str,
-        typer.Option(
-            "--assets", help="inline: one self-contained file; dir: the plotting library beside it."
-        ),
+        typer.Option("--assets", help="inline: one self-contained file; dir: the plotting library beside it."),
     ] = "inline",
     store: options.StoreOption = "",
 ) -> None:

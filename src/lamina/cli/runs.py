@@ -13,9 +13,7 @@ from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.errors import UsageError
 
-app = typer.Typer(
-    no_args_is_help=True, help="Look into the trace database: list, show, compare, export, query."
-)
+app = typer.Typer(no_args_is_help=True, help="Look into the trace database: list, show, compare, export, query.")
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")]
 
@@ -81,9 +79,7 @@ def export(
     run: RunArgument = "latest",
     format_: Annotated[
         str,
-        typer.Option(
-            "--format", help="csv, json or parquet: flat rows; trace: everything, for 'runs import'."
-        ),
+        typer.Option("--format", help="csv, json or parquet: flat rows; trace: everything, for 'runs import'."),
     ] = "csv",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File; default stdout.")] = None,
     store: options.StoreOption = "",

@@ -21,13 +21,9 @@ def train(
         str,
         typer.Argument(help="A network of the zoo, a workload file, a recipe, or package.module:function."),
     ],
-    data: Annotated[
-        str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")
-    ],
+    data: Annotated[str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")],
     epochs: Annotated[int, typer.Option("--epochs", min=1)] = 10,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", "-b", min=1, help="Of all processes together.")
-    ] = 64,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Of all processes together.")] = 64,
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, adam, adamw.")] = "sgd",
     learning_rate: Annotated[
         float | None,
@@ -38,9 +34,7 @@ def train(
     schedule: Annotated[str, typer.Option("--schedule", help="cosine, constant.")] = "cosine",
     warmup_steps: Annotated[int, typer.Option("--warmup-steps", min=0)] = 0,
     label_smoothing: Annotated[float, typer.Option("--label-smoothing")] = 0.0,
-    precision: Annotated[
-        str, typer.Option("--precision", help="fp32, tf32; bf16 and fp16 by autocast.")
-    ] = "fp32",
+    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32; bf16 and fp16 by autocast.")] = "fp32",
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and mirror images.")] = False,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
@@ -52,9 +46,7 @@ def train(
         Path | None,
         typer.Option("--checkpoint", help="Keep the state here (safetensors); replaced atomically."),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from --checkpoint where it exists.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from --checkpoint where it exists.")] = False,
     store: options.StoreOption = "",
 ) -> None:
     """Train a classifier: every epoch goes to the store.
@@ -93,9 +85,7 @@ def train(
     try:
         settings = Training.model_validate(asked)
     except ValidationError as error:
-        faults = (
-            f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}, got {e['input']!r}" for e in error.errors()
-        )
+        faults = (f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}, got {e['input']!r}" for e in error.errors())
         raise UsageError("\n".join(faults)) from error
     size = options.shape("--input-size", input_size) if input_size else None
     target, _ = pipeline.find(spec, options.pairs(set_), size)

@@ -41,9 +41,7 @@ class Watcher:
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
 
     def __call__(self, event: Planned | LayerRun | Epoch | Training | str) -> None:

@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
 from lamina import build, measure, run
 from lamina.build import Target
+from lamina.build.data import Dataset
 from lamina.build.data import load as load_data
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.targets import implementation, require_installed
@@ -49,13 +49,18 @@ def bench(
     device = measure.resolve(workload.device)
     for layer in target.resolve(workload.batch[0] if workload.batch else None):
         require_installed(layer.layer.method or Method())
+    for method in workload.impl:
+        require_installed(method)
+    for name in workload.clocks:
+        measure.clock(name, device)
+    data = None if workload.data == "synthetic" else load_data(workload.data)
     environment = measure.environment(device)
     this, done = begin("bench", target, workload, environment, store, command, resume)
     with closing(store, this.id):
         store.add_roofs(this.id, measure.roofs(device, cache))
         measure.settle(device)
         for point in workload.points():
-            for row in _measure(target, workload, point, device, environment.device, done, watch):
+            for row in _measure(target, workload, point, data, device, environment.device, done, watch):
                 store.add(this.id, row)
                 watch(row)
     return store.run(this.id)
@@ -65,6 +70,7 @@ def _measure(
     target: Target,
     workload: Workload,
     point: Point,
+    data: Dataset | None,
     device: torch.device,
     device_name: str,
     done: frozenset[tuple[str, ...]],
@@ -86,14 +92,13 @@ def _measure(
 
     torch.manual_seed(workload.seed)
     with run.precision_mode(point.precision), _stream(clock for clock, _ in clocks):
-        module, inputs, labels, remarks = _prepare(target, workload, point, batch, device)
+        module = build.to_precision(target.make(None).train(), point.precision, device, point.layout)
+        inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
         for remark in remarks:
             watch(remark)
         trace = build.trace(module, *inputs)
         seed = run.seed_gradient(labels, workload.seed)
-        phases = [
-            (layer, phase) for layer in trace.layers for phase in layer.phases if phase in workload.phases
-        ]
+        phases = [(layer, phase) for layer in trace.layers for phase in layer.phases if phase in workload.phases]
         watch(Planned(target.name, point, len(phases) * len(clocks)))
         visits = run.walk(
             trace,
@@ -135,9 +140,7 @@ def _timed(
         state = measure.sample(device)
         for row, time in times.items():
             if isinstance(time, Exception):
-                yield replace(
-                    row, outcome="failed", reason=f"{clock.name}: {run.one_line(time)}", rel_error=None
-                )
+                yield replace(row, outcome="failed", reason=f"{clock.name}: {run.one_line(time)}", rel_error=None)
                 continue
             with measure.peak_memory(device) as peak:
                 todo[row]()
@@ -160,18 +163,6 @@ def _repeat(workload: Workload) -> measure.Repeat:
     if workload.repeat is not None:
         return measure.Repeat(workload.repeat, workload.repeat, min_time_s=0, max_time_s=float("inf"))
     return measure.Repeat(min_time_s=min(0.1, workload.seconds), max_time_s=workload.seconds)
-
-
-def _prepare(
-    target: Target, workload: Workload, point: Point, batch: int, device: torch.device
-) -> tuple[nn.Module, list[Tensor], Tensor, tuple[str, ...]]:
-    """A fresh network in training mode, and a batch for it."""
-    module = build.to_precision(target.make(None).train(), point.precision, device, point.layout)
-    data = None if workload.data == "synthetic" else load_data(workload.data)
-    inputs, labels, remarks = target.example(
-        batch, data, point.precision, device, point.layout, workload.seed
-    )
-    return module, inputs, labels, remarks
 
 
 def _row(blank: Callable[..., LayerRun], step: run.Step, point: Point) -> LayerRun:
@@ -202,9 +193,7 @@ def _whole_row(
     itemsize: int,
 ) -> LayerRun:
     counted = all(layer.layer.counted or not layer.phases for layer in layers)
-    flops = sum(
-        layer.cost(phase, itemsize).flops for layer in layers for phase in layer.phases if phase in phases
-    )
+    flops = sum(layer.cost(phase, itemsize).flops for layer in layers for phase in layer.phases if phase in phases)
     return blank(
         layer=target.name,
         kind="network",

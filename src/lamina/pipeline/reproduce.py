@@ -66,9 +66,7 @@ def _beside(entry: Published, layers: Sequence[ResolvedLayer]) -> tuple[Beside, 
 
 def _compare(value: PublishedValue, layers: Mapping[str, ResolvedLayer]) -> Beside:
     if value.layer not in layers:
-        raise UsageError(
-            f"published layer {value.layer!r} is not in the recipe, which has {', '.join(layers)}"
-        )
+        raise UsageError(f"published layer {value.layer!r} is not in the recipe, which has {', '.join(layers)}")
     layer = layers[value.layer]
     match value.quantity:
         case "operations":

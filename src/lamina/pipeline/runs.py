@@ -31,9 +31,7 @@ def begin(
     config = json.loads(asked.model_dump_json()) | ({"data": data} if data else {})
     described = [target.name, [layer.layer.model_dump_json() for layer in target.resolve()], config]
     software = [environment.device, environment.lamina, environment.torch, environment.driver]
-    fingerprint = hashlib.sha256(json.dumps([verb, described, software], default=str).encode()).hexdigest()[
-        :16
-    ]
+    fingerprint = hashlib.sha256(json.dumps([verb, described, software], default=str).encode()).hexdigest()[:16]
     earlier = store.unfinished(fingerprint) if resume else None
     if earlier:
         store.resume(earlier.id)

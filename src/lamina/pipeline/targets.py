@@ -30,20 +30,14 @@ def find(
     variables = variables or {}
     if text in ZOO:
         if variables:
-            raise UsageError(
-                f"--set changes files; the zoo's {text} has no variables, got {', '.join(variables)}"
-            )
+            raise UsageError(f"--set changes files; the zoo's {text} has no variables, got {', '.join(variables)}")
         return build.from_zoo(ZOO[text]), None
     path = Path(text)
     if path.exists() or (path.suffix in SUFFIXES and path.parent != Path()):
         return _from_file(path, variables)
     if ":" in text:
         return build.from_external(text, partial(external.load, text), input_size), None
-    known = {
-        name: recipe.path
-        for recipe in recipes.ls()
-        for name in (recipe.name, recipe.path.stem, recipe.path.name)
-    }
+    known = {name: recipe.path for recipe in recipes.ls() for name in (recipe.name, recipe.path.stem, recipe.path.name)}
     if text in known:
         return _from_file(recipes.find(text).path, variables)
     if path.suffix in SUFFIXES:
@@ -78,12 +72,12 @@ def implementation(point: Point) -> run.Implement | None:
 
 
 def require_installed(method: Method) -> None:
-    """Refuse a method this installation has no cell for.
+    """Refuse a method this installation does not have.
 
     Raises:
-        MissingError: with what is there.
+        MissingError: no cell computes it.
+        UsageError: no such dense algorithm.
     """
+    build.require_algorithm(method)
     if not method.dense:
-        raise MissingError(
-            f"the method {method.name!r} is not installed yet; this version has: dense, dense:ALGORITHM"
-        )
+        raise MissingError(f"the method {method.name!r} is not installed yet; this version has: dense, dense:ALGORITHM")

@@ -27,10 +27,13 @@ def whole_step(
     wanted = [leaf for leaf in (*leaves, *network.parameters()) if leaf.requires_grad]
     if not backward or not wanted:
         return lambda: network(*leaves)
-    gradients = seed(_real(network(*leaves)))
+    gradients: list[Tensor] = []
 
     def step() -> object:
-        return torch.autograd.grad(_real(network(*leaves)), wanted, gradients, allow_unused=True)
+        outputs = _real(network(*leaves))
+        if not gradients:
+            gradients.extend(seed(outputs))
+        return torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
 
     return step
 

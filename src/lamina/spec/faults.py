@@ -66,12 +66,28 @@ class Unreadable(Layer):
 
 def check_network(network: Network, faults: Faults) -> None:
     """Add what resolving ``network`` finds, but for its unreadable layers and those that read them."""
+    untold = _miswired(network)[SHOWN:]  # to find the right name for each of thousands would take minutes
+    drop = {id(layer) for layer in untold}
+    checked = tuple(Unreadable(name=each.name) if id(each) in drop else each for each in network.layers)
     try:
-        network.resolve()
+        network.model_copy(update={"layers": checked}).resolve()
     except SpecError as error:
         for fault in error.faults:
             if not fault.message.endswith(_SKIPPED):
                 faults.add(fault.message, fault.line)
+    for layer in untold:
+        faults.add(f"layer {layer.name!r} reads what is not there", network.lines.get(layer.name))
+
+
+def _miswired(network: Network) -> list[Layer]:
+    """The layers that read something which is not before them."""
+    before = {source.name for source in network.inputs}
+    found = []
+    for layer in network.layers:
+        if not before.issuperset(layer.inputs):
+            found.append(layer)
+        before.add(layer.name)
+    return found
 
 
 def placeholder() -> Input:
@@ -87,10 +103,14 @@ def short(value: Any) -> str:
 
 def plain(error: ValidationError, known: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
     """Each complaint as (key, what to do about it); ``known`` are the keys that exist."""
-    for complaint in error.errors(include_url=False):
-        key, *inside = complaint["loc"] or ("",)
-        item = f" (item {inside[0] + 1})" if inside and isinstance(inside[0], int) else ""
-        yield str(key), _sentence(complaint, f"{key}{item}", known)
+    complaints = error.errors(include_url=False)
+    itemised = {complaint["loc"][0] for complaint in complaints if len(complaint["loc"]) > 1}
+    for complaint in complaints:
+        place = complaint["loc"] or ("",)
+        if complaint["type"] == "too_short" and place[0] in itemised:
+            continue  # too few good items are left because the others are faulty
+        steps = [f" (item {step + 1})" if isinstance(step, int) else f".{step}" for step in place]
+        yield str(place[0]), _sentence(complaint, "".join(steps)[1:], known)
 
 
 _EXPECTED = {

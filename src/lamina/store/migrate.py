@@ -48,9 +48,7 @@ def _version(connection: Connection, place: str, head: str) -> str | None:
     if found is None or not found.isdigit():
         raise StoreError(f"{place}: expected a schema number such as {head}, got {found!r}; restore a copy")
     if int(found) > int(head):
-        raise StoreError(
-            f"{place} was made by a newer lamina (schema {found}, this one knows {head}); upgrade lamina"
-        )
+        raise StoreError(f"{place} was made by a newer lamina (schema {found}, this one knows {head}); upgrade lamina")
     return str(found)
 
 

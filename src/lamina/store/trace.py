@@ -81,9 +81,7 @@ def import_trace(connection: Connection, document: Mapping[str, Any]) -> str:
     try:
         trace = _document().validate_python(document)
     except ValidationError as error:
-        raise _refusal(
-            [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        ) from error
+        raise _refusal([f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]) from error
     run_id = trace.run.id
     write.insert_run(connection, trace.run)
     ids = {}

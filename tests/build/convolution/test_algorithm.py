@@ -161,3 +161,11 @@ def test_the_definition_itself(definition):
     assert gx.flatten().tolist() == [10, 2, 20, 3]
     assert gw.flatten().tolist() == [0 + 4 + 12, 1 + 6 + 0]
     assert math.prod(y.shape) == 3
+
+
+def test_a_workload_file_may_ask_for_exactly_these_algorithms() -> None:
+    from typing import get_args
+
+    from lamina.spec.layers.convolution import Algorithm
+
+    assert set(get_args(Algorithm)) == set(ALGORITHMS)

@@ -50,9 +50,7 @@ def test_a_missing_array_is_named(path: Path) -> None:
 
 def test_pickled_objects_are_refused(path: Path) -> None:
     np.savez(path, x=np.array([{"any": "object"}], dtype=object))
-    with pytest.raises(
-        UsageError, match=r"a\.npz: expected an \.npz file of plain arrays.*allow_pickle=False"
-    ):
+    with pytest.raises(UsageError, match=r"a\.npz: expected an \.npz file of plain arrays.*allow_pickle=False"):
         archive.arrays(path, "x")
 
 
@@ -88,7 +86,5 @@ def test_labels_must_be_one_axis_of_integers(path: Path, wrong: np.ndarray) -> N
 
 
 def test_pixels_must_be_bytes(path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"expected x as uint8 of 3 or 4 axes, got float64 of shape \(2, 2, 2\)"
-    ):
+    with pytest.raises(UsageError, match=r"expected x as uint8 of 3 or 4 axes, got float64 of shape \(2, 2, 2\)"):
         archive.unsigned_bytes(np.zeros((2, 2, 2)), path, "x", axes=(3, 4))

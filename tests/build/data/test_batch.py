@@ -57,9 +57,7 @@ def test_shrinking_averages_and_growing_interpolates() -> None:
     large, _ = as_batch(data, 20, (1, 16, 16))
     torch.testing.assert_close(
         large[:, 0, 1, 1],
-        whole[:, 0, 0, 0] * 9 / 16
-        + (whole[:, 0, 0, 1] + whole[:, 0, 1, 0]) * 3 / 16
-        + whole[:, 0, 1, 1] / 16,
+        whole[:, 0, 0, 0] * 9 / 16 + (whole[:, 0, 0, 1] + whole[:, 0, 1, 0]) * 3 / 16 + whole[:, 0, 1, 1] / 16,
     )
 
 

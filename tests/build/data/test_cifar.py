@@ -38,9 +38,7 @@ def test_batches_are_read_in_order(folder: Path) -> None:
 def test_a_truncated_batch_is_named(folder: Path) -> None:
     file = folder / "data_batch_2.bin"
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(
-        UsageError, match=r"data_batch_2\.bin: expected whole records of 3073 bytes, got 3072 bytes"
-    ):
+    with pytest.raises(UsageError, match=r"data_batch_2\.bin: expected whole records of 3073 bytes, got 3072 bytes"):
         load(folder)
 
 

@@ -48,17 +48,13 @@ def test_content_decides_not_the_name(mnist: Path) -> None:
 
 
 def test_a_plain_file_is_preferred_to_its_gzipped_copy(mnist: Path) -> None:
-    (mnist / "train-images-idx3-ubyte.gz").write_bytes(
-        gzip.compress((mnist / "train-images-idx3-ubyte").read_bytes())
-    )
+    (mnist / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress((mnist / "train-images-idx3-ubyte").read_bytes()))
     assert len(load(mnist)) == 6
 
 
 def test_two_sets_in_a_folder_are_refused(mnist: Path) -> None:
     (mnist / "train-other").write_bytes((mnist / "train-images-idx3-ubyte").read_bytes())
-    with pytest.raises(
-        UsageError, match=r"one IDX file of train images, got train-images-idx3-ubyte, train-other"
-    ):
+    with pytest.raises(UsageError, match=r"one IDX file of train images, got train-images-idx3-ubyte, train-other"):
         load(mnist)
 
 

@@ -72,8 +72,7 @@ def test_ranks_together_see_what_one_process_sees(data: Dataset, world_size: int
 @pytest.mark.parametrize("world_size", [3, 4, 5, 50])
 def test_every_rank_works_as_long_and_nothing_is_left_out(data: Dataset, world_size: int) -> None:
     dealt = [
-        flat(loader(data, None, 2, seed=0, epoch=0, rank=rank, world_size=world_size))
-        for rank in range(world_size)
+        flat(loader(data, None, 2, seed=0, epoch=0, rank=rank, world_size=world_size)) for rank in range(world_size)
     ]
     assert {len(rank) for rank in dealt} == {-(-ITEMS // world_size)}
     assert set(chain.from_iterable(dealt)) == set(range(ITEMS))

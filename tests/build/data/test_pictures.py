@@ -31,9 +31,7 @@ def test_grey_becomes_three_equal_channels() -> None:
 
 
 def test_a_side_takes_the_centre_square() -> None:
-    np.testing.assert_array_equal(
-        pictures.decode(png(COLOURS), "p", side=6), COLOURS[:, 2:8].transpose(2, 0, 1)
-    )
+    np.testing.assert_array_equal(pictures.decode(png(COLOURS), "p", side=6), COLOURS[:, 2:8].transpose(2, 0, 1))
     assert pictures.decode(png(COLOURS), "p", side=3).shape == (3, 3, 3)
 
 

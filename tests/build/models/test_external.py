@@ -134,9 +134,7 @@ def test_torchvision_is_short_for_its_models(monkeypatch: pytest.MonkeyPatch) ->
         external.load("torchvision:resnet5")
 
 
-def test_a_library_that_is_not_there_or_does_not_fit_is_missing(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_is_not_there_or_does_not_fit_is_missing(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingError, match="timm models need timm, which is not installed"):
         external.load("timm:resnet18")

@@ -13,7 +13,5 @@ def test_28_pixels_padded_are_32_unpadded() -> None:
     model = create("lenet5")
     convolution = model.features[0]
     x = torch.randn(2, 1, 28, 28)
-    padded = torch.nn.functional.conv2d(
-        torch.nn.functional.pad(x, (2,) * 4), convolution.weight, convolution.bias
-    )
+    padded = torch.nn.functional.conv2d(torch.nn.functional.pad(x, (2,) * 4), convolution.weight, convolution.bias)
     torch.testing.assert_close(convolution(x), padded)

@@ -22,9 +22,7 @@ def test_parameters_are_the_published_ones(name: str, expected: int) -> None:
 
 
 def norm(name: str) -> list[str]:
-    return [
-        f"{name}.{kind}" for kind in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
-    ]
+    return [f"{name}.{kind}" for kind in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")]
 
 
 def test_resnet50_names_are_torchvisions() -> None:
@@ -48,9 +46,7 @@ def test_the_small_stem_keeps_the_image_whole() -> None:
         model = create("resnet10_cifar")
         sizes = []
         for stage in ("layer1", "layer4"):
-            model.get_submodule(stage).register_forward_hook(
-                lambda m, i, out: sizes.append(tuple(out.shape[2:]))
-            )
+            model.get_submodule(stage).register_forward_hook(lambda m, i, out: sizes.append(tuple(out.shape[2:])))
         model(torch.empty(2, 3, 32, 32))
     assert sizes == [(32, 32), (4, 4)]
 

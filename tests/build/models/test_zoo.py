@@ -30,9 +30,7 @@ def test_every_classifier_takes_another_number_of_classes(name: str) -> None:
         assert create(name, num_classes=7)(example(find(name), 2)).shape == (2, 7)
 
 
-@pytest.mark.parametrize(
-    "name", ["lenet5", "cifarnet", "cifarnet64", "conv4fc3", "resnet10_cifar", "tdnn", "lstm"]
-)
+@pytest.mark.parametrize("name", ["lenet5", "cifarnet", "cifarnet64", "conv4fc3", "resnet10_cifar", "tdnn", "lstm"])
 def test_small_classifiers_train(name: str) -> None:
     options = {"width": 16} if name in ("tdnn", "lstm") else {}
     assert_every_parameter_gets_a_gradient(create(name, **options), example(find(name), 2))
@@ -41,12 +39,8 @@ def test_small_classifiers_train(name: str) -> None:
 def test_small_transformers_train() -> None:
     tokens = torch.randint(0, 11, (2, 5))
     options = {"context": 8, "width": 16, "heads": 2, "depth": 2}
-    assert_every_parameter_gets_a_gradient(
-        create("gpt", num_classes=11, **options), tokens, unread={"position.weight"}
-    )
-    assert_every_parameter_gets_a_gradient(
-        create("vit_tiny", num_classes=3, image=32), torch.randn(2, 3, 32, 32)
-    )
+    assert_every_parameter_gets_a_gradient(create("gpt", num_classes=11, **options), tokens, unread={"position.weight"})
+    assert_every_parameter_gets_a_gradient(create("vit_tiny", num_classes=3, image=32), torch.randn(2, 3, 32, 32))
 
 
 def assert_every_parameter_gets_a_gradient(

@@ -3,6 +3,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,17 @@ def test_training_curves_come_with_epochs(tmp_path: Path) -> None:
     assert {"training", "figure-training"} <= page.ids()
     assert page.rows[-1][0] == "12"
     assert "training" not in report(tmp_path, bench()).ids()
+
+
+def test_cells_sort_by_number_and_what_is_none_last(tmp_path: Path) -> None:
+    rows = [*bench(), whole_step(bench(), 44_000)]
+    diverged = replace(epochs(1)[0], train_loss=nan)
+    keys = [a["data-key"] for _, a in report(tmp_path, rows, epochs=[diverged]).tags if "data-key" in a]
+    assert keys[0] == str(rows[0].timing and rows[0].timing.median_us)
+    epoch = keys[-8:]
+    assert epoch[:4] == ["1", "391", "0.1", ""]
+    assert "None" not in keys
+    assert keys[:-8].count("") == 4  # share, rates and roof of the whole step
 
 
 def test_headings_are_in_order(tmp_path: Path) -> None:

@@ -54,9 +54,7 @@ def load(source: str | Path, split: str = "train") -> Dataset:
         return DATASETS[str(source)](split)
     path = Path(source)
     if not path.exists():
-        raise UsageError(
-            f"{str(source)!r} is no data set and no path that exists: {nearest(str(source), DATASETS)}"
-        )
+        raise UsageError(f"{str(source)!r} is no data set and no path that exists: {nearest(str(source), DATASETS)}")
     return _read(path, split)
 
 
@@ -75,9 +73,7 @@ def train_test(source: str | Path) -> tuple[Dataset, Dataset]:
     return train, replace(test, classes=train.classes, mean=train.mean, std=train.std)
 
 
-def _read(
-    path: Path, split: str, name: str | None = None, licence: str = "unknown", source: str = ""
-) -> Dataset:
+def _read(path: Path, split: str, name: str | None = None, licence: str = "unknown", source: str = "") -> Dataset:
     for form in _FORMATS:
         known = form.splits(path)
         if not known:

@@ -69,9 +69,7 @@ def whole_numbers(array: NDArray[np.generic], path: Path, name: str) -> NDArray[
     return array.astype(np.int64)
 
 
-def unsigned_bytes(
-    array: NDArray[np.generic], path: Path, name: str, axes: tuple[int, ...]
-) -> NDArray[np.uint8]:
+def unsigned_bytes(array: NDArray[np.generic], path: Path, name: str, axes: tuple[int, ...]) -> NDArray[np.uint8]:
     """``array`` itself.
 
     Raises:

@@ -16,9 +16,7 @@ _LUMA = (0.299, 0.587, 0.114)
 """Weights of red, green and blue in brightness (ITU-R BT.601)."""
 
 
-def as_batch(
-    dataset: Dataset, batch: int, shape: Sequence[int] | None = None, seed: int = 0
-) -> tuple[Tensor, Tensor]:
+def as_batch(dataset: Dataset, batch: int, shape: Sequence[int] | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
     """``batch`` samples drawn by ``seed``, in the shape ``shape`` (the set's own if not given), with labels.
 
     A batch larger than the set repeats it. See :func:`samples` for what is done to them.
@@ -61,18 +59,14 @@ def samples(dataset: Dataset, places: Tensor, shape: Sequence[int] | None = None
 
 def _cut_tokens(dataset: Dataset, x: Tensor, y: Tensor, length: int) -> tuple[Tensor, Tensor]:
     if length > x.shape[1]:
-        raise UsageError(
-            f"{dataset.name}: expected at most {x.shape[1]} tokens, its sequences' length, got {length}"
-        )
+        raise UsageError(f"{dataset.name}: expected at most {x.shape[1]} tokens, its sequences' length, got {length}")
     return x[:, :length], y[:, :length]
 
 
 def _fit_frames(dataset: Dataset, x: Tensor, shape: Sequence[int]) -> Tensor:
     length, features = shape
     if features != x.shape[2]:
-        raise UsageError(
-            f"{dataset.name}: expected {x.shape[2]} features a frame, as the data has, got {features}"
-        )
+        raise UsageError(f"{dataset.name}: expected {x.shape[2]} features a frame, as the data has, got {features}")
     return F.pad(x[:, :length], (0, 0, 0, max(0, length - x.shape[1])))
 
 

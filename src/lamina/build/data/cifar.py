@@ -50,7 +50,5 @@ def parse(data: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]
     labels = records[:, 0]
     if labels.max() >= len(CLASSES):
         at = int(labels.argmax())
-        raise UsageError(
-            f"{name}: expected labels from 0 to 9, got {labels[at]} in record {at}; not CIFAR-10 data"
-        )
+        raise UsageError(f"{name}: expected labels from 0 to 9, got {labels[at]} in record {at}; not CIFAR-10 data")
     return records[:, 1:].reshape(-1, *_SHAPE).copy(), labels.copy()

@@ -28,9 +28,7 @@ def kind_of(shape: Sequence[int]) -> Kind:
         UsageError: a shape of no kind.
     """
     if len(shape) not in _KINDS or min(shape) < 1:
-        raise UsageError(
-            f"expected a sample shape (C, H, W), (T, F) or (T,) of positive sizes, got {tuple(shape)}"
-        )
+        raise UsageError(f"expected a sample shape (C, H, W), (T, F) or (T,) of positive sizes, got {tuple(shape)}")
     return _KINDS[len(shape)]
 
 
@@ -85,9 +83,7 @@ def to_float(x: Tensor) -> Tensor:
     return x.float() / 255 if x.dtype == torch.uint8 else x.float()
 
 
-def dataset(
-    name: str, split: str, samples: Samples, licence: str = "unknown", source: str = "unknown"
-) -> Dataset:
+def dataset(name: str, split: str, samples: Samples, licence: str = "unknown", source: str = "unknown") -> Dataset:
     """A data set of checked arrays, with their mean and deviation.
 
     Raises:
@@ -95,13 +91,10 @@ def dataset(
     """
     x, y = torch.from_numpy(np.ascontiguousarray(samples.x)), torch.from_numpy(samples.y.astype(np.int64))
     if len(x) == 0 or len(x) != len(y):
-        raise UsageError(
-            f"{name}: expected one label for each sample and at least one, got {len(y)} for {len(x)}"
-        )
+        raise UsageError(f"{name}: expected one label for each sample and at least one, got {len(y)} for {len(x)}")
     if int(y.min()) < 0 or int(y.max()) >= len(samples.classes):
         raise UsageError(
-            f"{name}: expected labels from 0 to {len(samples.classes) - 1}, "
-            f"got {int(y.min())} to {int(y.max())}"
+            f"{name}: expected labels from 0 to {len(samples.classes) - 1}, got {int(y.min())} to {int(y.max())}"
         )
     mean, std = _statistics(x)
     return Dataset(name, split, x, y, samples.classes, mean, std, licence, source)

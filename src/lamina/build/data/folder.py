@@ -41,9 +41,7 @@ def read(path: Path, split: str) -> Samples:
     classes = _classes(roots.get("train", roots[split]))
     strange = sorted(set(_classes(roots[split])) - set(classes))
     if strange:
-        raise UsageError(
-            f"{roots[split]}: expected only classes of the train split, also got {', '.join(strange)}"
-        )
+        raise UsageError(f"{roots[split]}: expected only classes of the train split, also got {', '.join(strange)}")
     files = [(file, label) for label, name in enumerate(classes) for file in _pictures(roots[split] / name)]
     side = min(_LARGEST_SIDE, median_low(min(pictures.size(file)) for file, _ in files))
     if len(files) * 3 * side**2 > _LARGEST_BYTES:
@@ -61,10 +59,7 @@ def _roots(path: Path) -> dict[str, Path]:
     if not path.is_dir():
         return {}
     named = {
-        split: path / name
-        for split, names in _SPLIT_NAMES.items()
-        for name in reversed(names)
-        if _classes(path / name)
+        split: path / name for split, names in _SPLIT_NAMES.items() for name in reversed(names) if _classes(path / name)
     }
     return named or ({"train": path} if _classes(path) else {})
 

@@ -101,6 +101,4 @@ def _content(file: Path) -> bytes:
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(
-            f"{file}: expected a whole gzip file, got a damaged one ({error}); fetch it again"
-        ) from error
+        raise UsageError(f"{file}: expected a whole gzip file, got a damaged one ({error}); fetch it again") from error

@@ -24,9 +24,7 @@ def splits(path: Path) -> tuple[str, ...]:
     if not {"jpeg_header", "class_names"} <= keys:
         return ()
     return tuple(
-        split
-        for split in ("train", "test", "val")
-        if {f"scan_{split}", f"offs_{split}", f"y_{split}"} <= keys
+        split for split in ("train", "test", "val") if {f"scan_{split}", f"offs_{split}", f"y_{split}"} <= keys
     )
 
 
@@ -54,9 +52,7 @@ def read(path: Path, split: str) -> Samples:
         body = stream[ends[place] : ends[place + 1]]
         images.append(pictures.decode(start + body + _END_OF_IMAGE, f"{path}, {split} image {place}"))
         if images[place].shape != images[0].shape:
-            raise UsageError(
-                f"{path}: expected pictures of one size, {images[0].shape}, got {images[place].shape}"
-            )
+            raise UsageError(f"{path}: expected pictures of one size, {images[0].shape}, got {images[place].shape}")
     if not images:
         raise UsageError(f"{path}: expected at least one {split} picture, got none")
     return Samples(np.stack(images), labels, tuple(map(str, names.ravel())))

@@ -53,9 +53,7 @@ def loader(
         )
     shape = dataset.shape if shape is None else tuple(shape)
     if augment and kind_of(shape) != "image":
-        raise UsageError(
-            f"{dataset.name}: expected images to augment, got {dataset.kind}; pass augment=False"
-        )
+        raise UsageError(f"{dataset.name}: expected images to augment, got {dataset.kind}; pass augment=False")
     samples(dataset, torch.zeros(1, dtype=torch.int64), shape)
 
     rng = np.random.default_rng((seed, epoch))

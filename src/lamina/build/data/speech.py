@@ -39,13 +39,7 @@ def read(path: Path, split: str) -> Samples:
     ends = archive.whole_numbers(offs, path, "offsets")
     labels = archive.whole_numbers(label, path, "label")
     chosen = archive.whole_numbers(is_test, path, "is_test").astype(bool) == (split == "test")
-    if (
-        wave.ndim != 1
-        or wave.dtype != np.int16
-        or rate.ndim != 0
-        or rate.dtype.kind not in "iu"
-        or int(rate) < 1000
-    ):
+    if wave.ndim != 1 or wave.dtype != np.int16 or rate.ndim != 0 or rate.dtype.kind not in "iu" or int(rate) < 1000:
         raise UsageError(
             f"{path}: expected wave as one axis of int16 and sample_rate as a number of at least 1000, "
             f"got {wave.dtype} of shape {wave.shape} and {rate}"
@@ -62,15 +56,11 @@ def read(path: Path, split: str) -> Samples:
     spectrogram = LogMel(int(rate))
     x = np.empty((len(places), FRAMES, MELS), np.float32)
     for at in range(0, len(places), _CHUNK):
-        x[at : at + _CHUNK] = spectrogram(
-            _padded(wave, ends, places[at : at + _CHUNK], spectrogram.samples)
-        ).numpy()
+        x[at : at + _CHUNK] = spectrogram(_padded(wave, ends, places[at : at + _CHUNK], spectrogram.samples)).numpy()
     return Samples(x, labels[places], numbered(labels))
 
 
-def _padded(
-    wave: NDArray[np.generic], ends: NDArray[np.int64], places: NDArray[np.int64], samples: int
-) -> Tensor:
+def _padded(wave: NDArray[np.generic], ends: NDArray[np.int64], places: NDArray[np.int64], samples: int) -> Tensor:
     signal = np.zeros((len(places), samples), np.float32)
     for row, place in zip(signal, places, strict=True):
         piece = wave[ends[place] : min(ends[place + 1], ends[place] + samples)]

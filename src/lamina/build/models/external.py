@@ -35,9 +35,7 @@ def load(source: str) -> External:
     """
     place, colon, name = source.partition(":")
     if not (colon and place and name):
-        raise UsageError(
-            f"expected a model as PACKAGE.MODULE:CALLABLE, torchvision:NAME or timm:NAME, got {source!r}"
-        )
+        raise UsageError(f"expected a model as PACKAGE.MODULE:CALLABLE, torchvision:NAME or timm:NAME, got {source!r}")
     if place == "timm":
         return _timm(name)
     if place == "torchvision":
@@ -109,15 +107,11 @@ def _called(source: str, factory: Any) -> nn.Module:
     if not callable(factory):
         raise UsageError(f"{source!r} is {_described(factory)}, expected a callable that gives an nn.Module")
     if isinstance(factory, nn.Module):
-        raise UsageError(
-            f"{source!r} is a built {type(factory).__name__}; name a function or class that builds it"
-        )
+        raise UsageError(f"{source!r} is a built {type(factory).__name__}; name a function or class that builds it")
     try:
         module = factory()
     except (Exception, SystemExit) as error:
-        raise UsageError(
-            f"calling {source!r} without arguments raised {type(error).__name__}: {error}"
-        ) from error
+        raise UsageError(f"calling {source!r} without arguments raised {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):
         raise UsageError(f"expected an nn.Module from {source!r}, got {_described(module)}")
     return module

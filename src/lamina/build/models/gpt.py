@@ -34,9 +34,7 @@ class GPT(nn.Module):
         return logits
 
 
-def gpt(
-    num_classes: int = 256, context: int = 256, width: int = 384, heads: int = 6, depth: int = 6
-) -> nn.Module:
+def gpt(num_classes: int = 256, context: int = 256, width: int = 384, heads: int = 6, depth: int = 6) -> nn.Module:
     """A small GPT over bytes: 10.9 M parameters. ``num_classes`` is the vocabulary."""
     return GPT(num_classes, context, width, heads, depth)
 

@@ -18,9 +18,7 @@ class TDNN(nn.Module):
     ``pooled`` averages the logits over frames: one label for each recording instead of one for each frame.
     """
 
-    def __init__(
-        self, num_classes: int = 10, width: int = 512, features: int = 40, pooled: bool = True
-    ) -> None:
+    def __init__(self, num_classes: int = 10, width: int = 512, features: int = 40, pooled: bool = True) -> None:
         super().__init__()
         self.pooled = pooled
         layers: list[nn.Module] = []

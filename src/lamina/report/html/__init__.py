@@ -25,6 +25,8 @@ from lamina.report.layers import by_layer
 from lamina.report.palette import DARK, LIGHT, PHASES
 
 PLOTLY_FILE = "plotly.min.js"
+TALL = 32
+"""More layers than this do not fit a screen: their figure scrolls within the page."""
 NAMES = {"impl": "implementation", "l2": "L2 cache"}
 """How the axes are called where there is room."""
 
@@ -63,6 +65,7 @@ def write_report(
         devices=dict.fromkeys(row.device for row in rows) or [run.environment.get("device", "no device")],
         measured_as=_measured_as(rows),
         totals=[_total(setting, members) for setting, members in settings.items()],
+        tall=len({row.layer for row in rows}) > TALL,
         findings=findings,
         figures={"config": CONFIG, "frames": drawn},
         settings=[label(setting) for setting in settings],

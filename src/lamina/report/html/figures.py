@@ -22,9 +22,10 @@ CONFIG: Figure = {
     "modeBarButtonsToRemove": ["sendChartToCloud", "sendDataToCloud"],
     "showSendToCloud": False,
     "plotlyServerURL": "",
+    "typesetMath": False,
     "displayModeBar": "hover",
 }
-"""Nothing sends a figure away: the buttons are a list of what is allowed, not of what is not."""
+"""Nothing sends a figure away: the buttons are a list of what is allowed, not of what is not. Dollars are dollars."""
 
 
 def plain(text: str) -> str:

@@ -64,7 +64,9 @@ def parse(
             skipping = bool(layers)
             if skipping:
                 remarks.add(f"[{GENERAL}] after the first layer has no effect", number)
-            here = general = Section(GENERAL, number, general.entries)
+            else:
+                general = Section(GENERAL, number, general.entries)
+            here = general
         elif line[0] == "[" and line[-1] == "]":
             if line not in names:
                 faults.add(partial(_unknown_section, line, names), number)

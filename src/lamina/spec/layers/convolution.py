@@ -23,6 +23,22 @@ def broadcast(values: Any, rank: int, *keys: str) -> Any:
     }
 
 
+Algorithm = Literal[
+    "direct",
+    "gemm",
+    "fft",
+    "winograd",
+    "winograd2",
+    "winograd4",
+    "cudnn:fft",
+    "cudnn:winograd",
+    "cudnn:tensor_core",
+    "cudnn:implicit_gemm",
+    "cudnn:strict_fp32",
+]
+"""Ways to compute a convolution; ``direct`` is the vendor library's own choice."""
+
+
 class Convolution(Layer):
     """``y[n,o,t] = sum_{c,k} x[n,c,s*t+d*k-p] * w[o,c,k]``; input ``(N, C, H, W)``, or ``(N, C, T)`` for rank 1."""
 
@@ -40,9 +56,9 @@ class Convolution(Layer):
     output_padding: tuple[NonNegative, ...] = 0  # type: ignore[assignment]
     flip: bool = False
     """True convolution, with the kernel turned around (DNNMark's ``conv_mode=convolution``)."""
-    algorithm: str = "direct"
-    algorithm_data: str = "direct"
-    algorithm_weight: str = "direct"
+    algorithm: Algorithm = "direct"
+    algorithm_data: Algorithm = "direct"
+    algorithm_weight: Algorithm = "direct"
 
     @model_validator(mode="before")
     @classmethod

@@ -21,14 +21,14 @@ class Lines:
     def __init__(self, text: str):
         self._lines: dict[Place, int] = {}
         here: Place = ()
-        arrays: Counter[str] = Counter()
+        arrays: Counter[Place] = Counter()
         quoted = False
         for number, line in enumerate(text.split("\n"), start=1):
             if not quoted and (header := _HEADER.match(line)):
                 here = _parts(header["path"])
                 if header["array"]:
-                    here = (*here, arrays[header["path"]])
-                    arrays[header["path"]] += 1
+                    arrays[here] += 1
+                    here = (*here, arrays[here] - 1)
                 self._lines.setdefault(here, number)
             elif not quoted and (setting := _SETTING.match(line)):
                 self._lines.setdefault((*here, *_parts(setting["path"])), number)

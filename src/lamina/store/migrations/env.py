@@ -10,7 +10,6 @@ context.configure(
     target_metadata=metadata,
     version_table=VERSION_TABLE,
     render_as_batch=True,
-    transactional_ddl=True,
 )
 with context.begin_transaction():
     context.run_migrations()

@@ -141,9 +141,7 @@ def upgrade() -> None:
         sa.Column("sm_mhz", sa.BigInteger),
         sa.Column("power_w", REAL),
         sa.Column("created", BYTEWISE, nullable=False),
-        sa.ForeignKeyConstraint(
-            ["layer_id"], ["layer.id"], name="fk_measurement_layer_id", ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["layer_id"], ["layer.id"], name="fk_measurement_layer_id", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name="pk_measurement"),
     )
     op.create_index(
@@ -158,8 +156,6 @@ def upgrade() -> None:
         sa.Column("metric", sa.Text, nullable=False),
         sa.Column("value", REAL),
         sa.Column("unit", sa.Text, nullable=False),
-        sa.ForeignKeyConstraint(
-            ["kernel_id"], ["kernel.id"], name="fk_counter_kernel_id", ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["kernel_id"], ["kernel.id"], name="fk_counter_kernel_id", ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("kernel_id", "metric", name="pk_counter"),
     )

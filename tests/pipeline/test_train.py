@@ -1,0 +1,137 @@
+"""train: learns, records, and resumes to the very same weights."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lamina import pipeline
+from lamina.errors import LaminaError, UsageError
+from lamina.pipeline import find
+from lamina.run import Progress
+from lamina.spec.training import Training
+from lamina.store import Store, open_store
+
+SETTINGS = Training(epochs=3, batch=20, learning_rate=0.05)
+
+
+@pytest.fixture
+def store(store_path: Path) -> Store:
+    return open_store(store_path)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A hundred pictures whose class is where their bright half is."""
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for split in ("train", "test"):
+        y = generator.integers(0, 2, 100)
+        x = generator.integers(0, 120, (100, 28, 28))
+        x[y == 1, :14] += 100
+        x[y == 0, 14:] += 100
+        arrays |= {f"x_{split}": x.astype(np.uint8), f"y_{split}": y.astype(np.uint8)}
+    path = tmp_path_factory.mktemp("data") / "halves.npz"
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def weights(network: torch.nn.Module) -> list[torch.Tensor]:
+    return list(network.state_dict().values())
+
+
+def test_it_learns_and_every_epoch_is_stored(store: Store, data: str) -> None:
+    pipeline.train(find("lenet5")[0], data, SETTINGS, store)
+    (this,) = store.runs()
+    epochs = store.epochs(this.id)
+    assert this.status == "done" and [epoch.epoch for epoch in epochs] == [0, 1, 2]
+    assert epochs[-1].test_accuracy > 0.95
+    assert this.config["data"] == data and this.config["learning_rate"] == 0.05
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+@pytest.mark.parametrize("stop", [3, 5, 7])
+def test_a_killed_run_resumes_to_the_same_weights(
+    store: Store, data: str, tmp_path: Path, optimizer: str, stop: int
+) -> None:
+    settings = SETTINGS.model_copy(update={"optimizer": optimizer, "epochs": 2, "learning_rate": 0.01})
+    target = find("cifarnet64")[0]  # it has dropout-free convolutions, LRN and grey pictures made coloured
+    whole = pipeline.train(target, data, settings, store)
+    checkpoint = tmp_path / "state.safetensors"
+
+    from lamina.run import training
+
+    original = training.train
+
+    def every_step(*args: object, **options: object) -> object:
+        return original(*args, **options, save_every=2, report_every=1)  # type: ignore[arg-type]
+
+    class Killed(BaseException):
+        pass
+
+    def kill(event: object) -> None:
+        if isinstance(event, Progress) and event.step == stop:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lamina.run.train", every_step)
+        with pytest.raises(Killed):
+            pipeline.train(target, data, settings, store, checkpoint=checkpoint, watch=kill)
+        resumed = pipeline.train(target, data, settings, store, checkpoint=checkpoint, resume=True)
+    for a, b in zip(weights(whole), weights(resumed), strict=True):
+        assert torch.equal(a, b)
+    assert store.runs()[0].status == "done"
+
+
+def test_dropout_resumes_to_the_same_weights(store: Store, data: str, tmp_path: Path) -> None:
+    target = find("conv4fc3")[0]
+    settings = SETTINGS.model_copy(update={"epochs": 2})
+    whole = pipeline.train(target, data, settings, store)
+    checkpoint = tmp_path / "state.safetensors"
+
+    class Killed(BaseException):
+        pass
+
+    def kill(event: object) -> None:
+        if isinstance(event, Progress) and event.test_loss is not None:
+            raise Killed
+
+    with pytest.raises(Killed):
+        pipeline.train(target, data, settings, store, checkpoint=checkpoint, watch=kill)
+    resumed = pipeline.train(target, data, settings, store, checkpoint=checkpoint, resume=True)
+    for a, b in zip(weights(whole), weights(resumed), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(store: Store, data: str, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "state.safetensors"
+    settings = SETTINGS.model_copy(update={"epochs": 1})
+    pipeline.train(find("lenet5")[0], data, settings, store, checkpoint=checkpoint)
+    with pytest.raises(UsageError, match=r"trained with epochs=1.*ask for the same"):
+        pipeline.train(find("lenet5")[0], data, SETTINGS, store, checkpoint=checkpoint, resume=True)
+    with pytest.raises(UsageError, match="another network"):
+        pipeline.train(find("cifarnet")[0], data, settings, store, checkpoint=checkpoint, resume=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"{}" * 1000])
+def test_a_damaged_checkpoint_is_one_clear_error(store: Store, data: str, tmp_path: Path, content: bytes) -> None:
+    checkpoint = tmp_path / "state.safetensors"
+    checkpoint.write_bytes(content)
+    with pytest.raises(UsageError, match="expected a lamina checkpoint"):
+        pipeline.train(find("lenet5")[0], data, SETTINGS, store, checkpoint=checkpoint, resume=True)
+
+
+def test_an_exploding_loss_ends_the_run_as_failed(store: Store, data: str) -> None:
+    settings = SETTINGS.model_copy(update={"learning_rate": 1e30})
+    with pytest.raises(LaminaError, match="lower the learning rate"):
+        pipeline.train(find("lenet5")[0], data, settings, store)
+    assert store.runs()[0].status == "failed"
+
+
+def test_cosine_schedule_with_a_warm_up() -> None:
+    settings = Training(learning_rate=1.0, warmup_steps=4)
+    rates = [settings.rate(step, 104) for step in range(104)]
+    assert rates[:4] == [0.25, 0.5, 0.75, 1.0] and rates[4] == 1.0
+    assert rates[54] == pytest.approx(0.5) and rates[-1] < 0.001
+    assert all(a >= b for a, b in zip(rates[4:], rates[5:], strict=False))
