@@ -1,7 +1,7 @@
 """Claim: AlexNet's layers are timed truly and completely.
 
 1. ``lamina bench alexnet`` at batch 128, three phases, fp32, TF32 and bf16 takes less than 60 s of wall time.
-2. Times above 20 us agree within 5 % with an independent clock, ``triton.testing.do_bench``, in the same L2 state.
+2. Times above 20 us agree within 5 % with an independent clock, ``triton.testing.do_bench``.
 3. The layers' steps together are within 15 % of the whole training step, timed at once.
 
 Run: python -m benchmarks.alexnet_layers [OUTPUT FOLDER]
@@ -59,9 +59,7 @@ def command_seconds() -> dict[str, float]:
             )
             seconds[name] = round(watch.seconds, 1)
         with open_store(f"{temporary}/lamina.db") as store:
-            unfinished = [
-                row.layer for row in store.layers(store.run("latest").id) if row.outcome == "failed"
-            ]
+            unfinished = [row.layer for row in store.layers(store.run("latest").id) if row.outcome == "failed"]
             if unfinished:
                 raise SystemExit(f"layers failed: {unfinished}")
     return seconds
@@ -91,7 +89,7 @@ def measured(precision: str) -> Iterator[dict[str, Any]]:
 
 
 def clocked(
-    clocks: Mapping[str, measure.Clock],
+    clocks: Mapping[str, Any],
     layer: str,
     phase: str,
     precision: str,
@@ -105,30 +103,55 @@ def clocked(
         t = clocks[name].time(call, l2=l2, repeat=REPEAT)
         times = {"median_us": t.median_us, "q1_us": t.q1_us, "q3_us": t.q3_us, "n": t.n}
         yield {**common, "timing": name, "l2": l2, **times, "rel_error": error, "kernels": t.kernels}
-    times_ms = triton.testing.do_bench(call, warmup=20, rep=100, return_mode="all")
-    q1, median, q3 = statistics.quantiles(times_ms, n=4)
-    times = {"median_us": 1e3 * median, "q1_us": 1e3 * q1, "q3_us": 1e3 * q3, "n": len(times_ms)}
-    yield {**common, "timing": "do_bench", "l2": "cold", **times, "rel_error": error, "kernels": None}
+    for name, l2, times in independent(call, clocks["graph"].stream):
+        yield {**common, "timing": name, "l2": l2, **times, "rel_error": error, "kernels": None}
+
+
+def independent(call: Callable[[], object], stream: torch.cuda.Stream) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """The same callable by Triton's clock, twice.
+
+    Called directly with a cold L2: where the host needs longer to launch a backward pass than that clock's own
+    cache flush lasts, it shows the host. And as a CUDA graph of many calls, which takes the host out: per call,
+    warm L2.
+    """
+    yield "do_bench", "cold", quartiles(triton.testing.do_bench(call, warmup=20, rep=60, return_mode="all"), 1)
+    once = measure.EventsClock("cuda").time(call, repeat=measure.Repeat(5, 5, min_time_s=0)).median_us
+    copies = max(1, min(200, round(1000 / once)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(copies):
+            call()
+    times_ms = triton.testing.do_bench(graph.replay, warmup=20, rep=60, return_mode="all")
+    yield "do_bench of a graph", "warm", quartiles(times_ms, copies)
+
+
+def quartiles(times_ms: list[float], calls: int) -> dict[str, float]:
+    """Quartiles of one call, in microseconds."""
+    q1, median, q3 = (1e3 * t / calls for t in statistics.quantiles(times_ms, n=4))
+    return {"median_us": median, "q1_us": q1, "q3_us": q3, "n": len(times_ms)}
 
 
 def agreement(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How far each cold clock is from do_bench on phases above 20 us."""
+    """How far lamina's clocks are from Triton's in the same L2 state, on phases above 20 us."""
     time = {(r["layer"], r["phase"], r["precision"], r["timing"], r["l2"]): r["median_us"] for r in rows}
     judged: dict[str, Any] = {}
-    for clock in ("events", "cupti"):
+    for clock, l2, other in (
+        ("graph", "warm", "do_bench of a graph"),
+        ("cupti", "warm", "do_bench of a graph"),
+        ("events", "cold", "do_bench"),
+        ("cupti", "cold", "do_bench"),
+    ):
         ratios = {
-            key[:3]: us / time[(*key[:3], "do_bench", "cold")]
+            key[:3]: us / time[(*key[:3], other, l2)]
             for key, us in time.items()
-            if key[3:] == (clock, "cold") and time[(*key[:3], "do_bench", "cold")] > 20
+            if key[3:] == (clock, l2) and time[(*key[:3], other, l2)] > 20
         }
-        within = [key for key, ratio in ratios.items() if abs(ratio - 1) <= 0.05]
-        worst = max(ratios.items(), key=lambda item: abs(item[1] - 1))
-        judged[f"{clock}_vs_do_bench"] = {
+        outside = {key: ratio for key, ratio in ratios.items() if abs(ratio - 1) > 0.05}
+        judged[f"{clock} {l2} over {other}"] = {
             "phases_above_20_us": len(ratios),
-            "within_5_percent": len(within),
+            "within_5_percent": len(ratios) - len(outside),
             "median_ratio": round(statistics.median(ratios.values()), 4),
-            "worst": [*worst[0], round(worst[1], 4)],
-            "outside": [[*key, round(ratio, 4)] for key, ratio in ratios.items() if abs(ratio - 1) > 0.05],
+            "outside": [[*key, round(ratio, 4)] for key, ratio in outside.items()],
         }
     return judged
 
@@ -137,7 +160,7 @@ def completeness(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The sum of the layers' phases over the whole step, by each clock."""
     judged: dict[str, Any] = {}
     for precision in PRECISIONS:
-        for name, l2 in (*CLOCKS, ("do_bench", "cold")):
+        for name, l2 in CLOCKS:
             mine = [r for r in rows if (r["precision"], r["timing"], r["l2"]) == (precision, name, l2)]
             layers = sum(r["median_us"] for r in mine if r["phase"] != "step")
             whole = next(r["median_us"] for r in mine if r["phase"] == "step")

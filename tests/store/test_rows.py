@@ -51,7 +51,7 @@ ROOFS = st.builds(
 )  # fmt: skip
 
 # One database for all examples, each with a run of its own.
-shared_store = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+shared_store = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @shared_store

@@ -128,7 +128,7 @@ def test_anything_but_a_document_is_refused(other: Store, document: Any) -> None
 
 
 def test_a_fault_found_late_leaves_nothing_behind(other: Store, document: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(UsageError, match="expected a run as lamina exports it .* rel_error cannot be stored: NaN"):
         other.import_run(change(document, "layers.0.rel_error", "NaN"))
     with pytest.raises(UsageError, match="add its kernels first"):
         other.import_run(change(document, "counters.0.invocation", 5))

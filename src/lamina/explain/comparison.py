@@ -78,6 +78,4 @@ def _pair(a: LayerRun, b: LayerRun) -> Comparison:
         verdict, reason = "unclear", f"fewer than {LEAST_SAMPLES} samples show no spread"
     elif a.timing.overlaps(b.timing):
         verdict = "same"
-    return Comparison(
-        a.layer, a.phase, a, b, a.timing.median_us / b.timing.median_us, verdict, differs, reason
-    )
+    return Comparison(a.layer, a.phase, a, b, a.timing.median_us / b.timing.median_us, verdict, differs, reason)

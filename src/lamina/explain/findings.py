@@ -87,9 +87,7 @@ def findings(rows: Sequence[LayerRun], roofs: Roofs | None) -> tuple[Finding, ..
 def dominant_layers(view: View) -> Iterator[Finding]:
     """Which layers take most of the step."""
     total = view.network.measured_us
-    times = {
-        layer.layer: sum(span.median_us for span in layer.phases.values()) for layer in view.network.layers
-    }
+    times = {layer.layer: sum(span.median_us for span in layer.phases.values()) for layer in view.network.layers}
     if total <= 0 or len(times) < 2:
         return
     taken: dict[str, float] = {}
@@ -185,9 +183,7 @@ def launch_bound(view: View) -> Iterator[Finding]:
 
 def above_roof(view: View) -> Iterator[Finding]:
     """Phases faster than their roof: a sign about the counts or the cache, not about the layer."""
-    over = {
-        row: share for row in view.rows if (share := view.roofline[row].share) is not None and share > HIGH
-    }
+    over = {row: share for row in view.rows if (share := view.roofline[row].share) is not None and share > HIGH}
     if over:
         claim = (
             f"{phases(list(over))} faster than the roof allows: operands that stay in the cache, or an "

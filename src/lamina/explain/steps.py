@@ -83,10 +83,7 @@ def steps(rows: Sequence[LayerRun]) -> tuple[NetworkStep, ...]:
 def phase_totals(network: NetworkStep) -> dict[str, Span]:
     """Sum over the layers of each phase, of what has a time."""
     phases = dict.fromkeys(phase for layer in network.layers for phase in layer.phases)
-    return {
-        phase: _sum(layer.phases[phase] for layer in network.layers if phase in layer.phases)
-        for phase in phases
-    }
+    return {phase: _sum(layer.phases[phase] for layer in network.layers if phase in layer.phases) for phase in phases}
 
 
 def shares(rows: Sequence[LayerRun]) -> dict[LayerRun, float]:

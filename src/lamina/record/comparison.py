@@ -56,9 +56,7 @@ def grid(rows: Iterable[LayerRun]) -> tuple[Axis, ...]:
         for axis in AXES:
             if (at := value(row, axis)) is not None:
                 seen.setdefault((row.layer, row.phase, axis), set()).add(at)
-    return tuple(
-        axis for axis in AXES if any(len(at) > 1 for (_, _, name), at in seen.items() if name == axis)
-    )
+    return tuple(axis for axis in AXES if any(len(at) > 1 for (_, _, name), at in seen.items() if name == axis))
 
 
 def setting(row: LayerRun, axes: Iterable[Axis]) -> Setting:

@@ -24,9 +24,7 @@ def by_layer(rows: Iterable[LayerRun]) -> dict[str, dict[str, LayerRun]]:
 def label(phases: Mapping[str, LayerRun]) -> str:
     """What stands at the end of a layer's bar: its sum, and the phases that have no time."""
     total = sum(row.timing.median_us for row in phases.values() if row.timing)
-    return ", ".join(
-        [*([units.duration(total)] if total else []), *(f"no {phase}" for phase in untimed(phases))]
-    )
+    return ", ".join([*([units.duration(total)] if total else []), *(f"no {phase}" for phase in untimed(phases))])
 
 
 def untimed(phases: Mapping[str, LayerRun]) -> list[str]:

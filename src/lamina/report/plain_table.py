@@ -42,9 +42,7 @@ def plain_table(
     Only the ``wrapped`` column breaks its lines; the others are cut with an ellipsis if the terminal is
     narrower.
     """
-    kept = _kept(
-        headings, [*(line.cells for line in lines), *([footer] if footer else [])], width, dispensable
-    )
+    kept = _kept(headings, [*(line.cells for line in lines), *([footer] if footer else [])], width, dispensable)
     table = Table(
         title=Text(title) if title else None,
         caption=Text("\n".join(caption)) if caption else None,

@@ -21,9 +21,7 @@ def figure_png(rows: Sequence[LayerRun], path: Path, title: str = "") -> Path:
         UsageError: the rows span more than one setting, or none of them has a time.
     """
     if axes := grid(rows):
-        raise UsageError(
-            f"a picture shows one setting, but these rows differ in {', '.join(axes)}: filter them"
-        )
+        raise UsageError(f"a picture shows one setting, but these rows differ in {', '.join(axes)}: filter them")
     layers = by_layer(rows)
     if not any(row.timing for phases in layers.values() for row in phases.values()):
         raise UsageError(f"expected rows with a time to draw, got {len(rows)} without any")
@@ -36,8 +34,7 @@ def figure_png(rows: Sequence[LayerRun], path: Path, title: str = "") -> Path:
         ) from error
     times = {
         phase: [
-            row.timing.median_us if (row := phases.get(phase)) and row.timing else 0.0
-            for phases in layers.values()
+            row.timing.median_us if (row := phases.get(phase)) and row.timing else 0.0 for phases in layers.values()
         ]
         for phase in PHASES
     }
@@ -52,9 +49,7 @@ def figure_png(rows: Sequence[LayerRun], path: Path, title: str = "") -> Path:
             axis.barh(range(len(layers)), widths, left=left, color=LIGHT[phase], label=phase, height=0.72)
             left = [x + width for x, width in zip(left, widths, strict=True)]
     for place, (end, phases) in enumerate(zip(left, layers.values(), strict=True)):
-        axis.text(
-            end, place, f" {label(phases)}", va="center", fontsize=8, color=LIGHT["muted"], parse_math=False
-        )
+        axis.text(end, place, f" {label(phases)}", va="center", fontsize=8, color=LIGHT["muted"], parse_math=False)
     axis.margins(x=0.12)
     axis.set_xlim(left=0)
     axis.set_yticks(range(len(layers)), [short(name) for name in layers], parse_math=False)

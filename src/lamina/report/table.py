@@ -50,9 +50,7 @@ def layer_table(
     columns = layer_columns(rows)
     timed = [row.timing.median_us for row in rows if row.timing and row.phase != "step"]
     caption = [f"{len(timed)} phases, {units.duration(sum(timed))} together"] if timed else []
-    caption += reasons(
-        (f"{row.layer} {row.phase}", f"{row.outcome}: {row.reason}") for row in rows if not row.timing
-    )
+    caption += reasons((f"{row.layer} {row.phase}", f"{row.outcome}: {row.reason}") for row in rows if not row.timing)
     return plain_table(
         [column.title for column in columns],
         [
@@ -168,9 +166,7 @@ def epochs_table(epochs: Iterable[Epoch], title: str | None = None, width: int |
         for it in epochs
     ]
     dispensable = ("step", "rate", "train acc.", "train loss")
-    return plain_table(
-        headings, lines, numeric=set(headings), title=title, width=width, dispensable=dispensable
-    )
+    return plain_table(headings, lines, numeric=set(headings), title=title, width=width, dispensable=dispensable)
 
 
 def published_table(values: Iterable[Published], title: str | None = None, width: int | None = None) -> Table:

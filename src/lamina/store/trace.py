@@ -82,6 +82,14 @@ def import_trace(connection: Connection, document: Mapping[str, Any]) -> str:
         trace = _document().validate_python(document)
     except ValidationError as error:
         raise _refusal([f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]) from error
+    try:
+        _insert(connection, trace)
+    except ValueError as error:
+        raise _refusal([str(error)]) from error
+    return trace.run.id
+
+
+def _insert(connection: Connection, trace: _Trace) -> None:
     run_id = trace.run.id
     write.insert_run(connection, trace.run)
     ids = {}
@@ -96,7 +104,6 @@ def import_trace(connection: Connection, document: Mapping[str, Any]) -> str:
         raise _refusal([f"layer_id: no layer has {stray}" for stray in sorted(strays)])
     insert_kernels(connection, ((ids[kernel.layer_id], kernel) for kernel in trace.kernels))
     insert_counters(connection, run_id, ((ids[counter.layer_id], counter) for counter in trace.counters))
-    return run_id
 
 
 def _refusal(faults: list[str]) -> UsageError:

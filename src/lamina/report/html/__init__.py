@@ -128,8 +128,7 @@ def _figures(
     drawn: dict[str, list[Figure | None]] = {
         "time": [time_figure(members, shares) for members in settings.values()],
         "roofline": [
-            roofline_figure(members, roofs, rooflines, shares) if roofs else None
-            for members in settings.values()
+            roofline_figure(members, roofs, rooflines, shares) if roofs else None for members in settings.values()
         ],
         "training": [training_figure(epochs)],
     }
@@ -174,9 +173,7 @@ def _date(iso: str) -> str:
     return f"{date:%Y-%m-%d %H:%M} {zone}".strip()
 
 
-def _facts(
-    run: Run, timed: Sequence[LayerRun], roofs: Roofs | None
-) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _facts(run: Run, timed: Sequence[LayerRun], roofs: Roofs | None) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """Provenance: what anyone needs to measure this again."""
     yield (
         "Run",
@@ -199,10 +196,7 @@ def _facts(
                 ("date", roofs.date),
                 ("copy", units.bandwidth(roofs.copy_gbs)),
                 ("read", units.bandwidth(roofs.read_gbs)),
-                *(
-                    (f"GEMM {precision}", units.rate(gflops))
-                    for precision, gflops in roofs.gemm_gflops.items()
-                ),
+                *((f"GEMM {precision}", units.rate(gflops)) for precision, gflops in roofs.gemm_gflops.items()),
                 ("launch", units.duration(roofs.launch_us)),
             ],
         )

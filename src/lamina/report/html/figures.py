@@ -45,9 +45,7 @@ def hover(row: LayerRun, shares: Mapping[LayerRun, float], roofline: Roofline | 
     if row in shares:
         lines.append(f"{units.percent(shares[row])} of the step")
     if roofline and roofline.achieved_gflops:
-        lines.append(
-            f"{units.rate(roofline.achieved_gflops)} at {units.number(roofline.intensity or 0)} FLOP/B"
-        )
+        lines.append(f"{units.rate(roofline.achieved_gflops)} at {units.number(roofline.intensity or 0)} FLOP/B")
     if roofline and roofline.share is not None:
         lines.append(f"{units.percent(roofline.share)} of its roof, {plain(roofline.bound)} bound")
     return "<br>".join(lines)

@@ -24,9 +24,7 @@ def time_figure(rows: Sequence[LayerRun], shares: Mapping[LayerRun, float]) -> F
     traces = []
     for phase in PHASES:
         timed = [
-            (place, row)
-            for place, phases in enumerate(layers.values())
-            if (row := phases.get(phase)) and row.timing
+            (place, row) for place, phases in enumerate(layers.values()) if (row := phases.get(phase)) and row.timing
         ]
         traces.append(
             {
@@ -58,9 +56,7 @@ def time_figure(rows: Sequence[LayerRun], shares: Mapping[LayerRun, float]) -> F
     return {"data": traces, "layout": layout}
 
 
-def _totals(
-    layers: Mapping[str, Mapping[str, LayerRun]], totals: Sequence[float], length: float
-) -> list[Figure]:
+def _totals(layers: Mapping[str, Mapping[str, LayerRun]], totals: Sequence[float], length: float) -> list[Figure]:
     """The sum at the end of each bar, apart for layers of which a phase has no time."""
     labels = {place: label(phases) for place, phases in enumerate(layers.values())}
     lost = {place for place, phases in enumerate(layers.values()) if untimed(phases)}

@@ -100,9 +100,7 @@ def _roof_labels(roofs: Roofs, left: float, right: float) -> list[Figure]:
             groups[-1].append((precision, gflops))
         else:
             groups.append([(precision, gflops)])
-    labels = [
-        _note(right, group[-1][1], _rates(group), xanchor="right", yanchor="bottom") for group in groups
-    ]
+    labels = [_note(right, group[-1][1], _rates(group), xanchor="right", yanchor="bottom") for group in groups]
     lowest = min(roofs.gemm_gflops.values()) / roofs.copy_gbs
     middle = (left * lowest**2) ** (1 / 3)
     copy = f"copy {units.bandwidth(roofs.copy_gbs)}"

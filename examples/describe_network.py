@@ -1,0 +1,33 @@
+"""Describe a network in code, count it in closed form, and build it.
+
+Run: python examples/describe_network.py
+"""
+
+import torch
+
+from lamina.build import SpecModule
+from lamina.spec import Input, Network, Phase
+from lamina.spec.layers import Activation, Add, Convolution
+
+
+def main() -> None:
+    block = Network(
+        name="residual block",
+        inputs=(Input(shape=(64, 56, 56)),),
+        layers=(
+            Convolution(name="conv1", inputs=("input",), out_channels=64, kernel=3, padding=1),
+            Activation(name="relu1", inputs=("conv1",)),
+            Convolution(name="conv2", inputs=("relu1",), out_channels=64, kernel=3, padding=1),
+            Add(name="sum", inputs=("conv2", "input")),
+        ),
+        batch=8,
+    )
+    for layer in block.resolve():
+        cost = layer.cost(Phase.FORWARD, itemsize=4)
+        print(f"{layer.name:6} {layer.parameters:7,} weights {cost.flops / 1e6:9.1f} MFLOP {cost.intensity:6.1f} FLOP/B")
+    network = SpecModule(block)
+    print(network(torch.randn(8, 64, 56, 56)).shape)
+
+
+if __name__ == "__main__":
+    main()
