@@ -24,7 +24,8 @@ def main() -> None:
     )
     for layer in block.resolve():
         cost = layer.cost(Phase.FORWARD, itemsize=4)
-        print(f"{layer.name:6} {layer.parameters:7,} weights {cost.flops / 1e6:9.1f} MFLOP {cost.intensity:6.1f} FLOP/B")
+        work = f"{cost.flops / 1e6:9.1f} MFLOP {cost.intensity:6.1f} FLOP/byte"
+        print(f"{layer.name:6} {layer.parameters:7,} weights {work}")
     network = SpecModule(block)
     print(network(torch.randn(8, 64, 56, 56)).shape)
 

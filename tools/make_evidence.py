@@ -61,7 +61,8 @@ def layers(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     mine = [row for row in rows if (row["timing"], row["l2"]) == clock and row["median_us"] is not None]
     columns = list(dict.fromkeys((row["precision"], row["layout"], row["impl"]) for row in mine))
     places = list(dict.fromkeys(row["layer"] for row in mine))
-    time = {(row["layer"], row["phase"], row["precision"], row["layout"], row["impl"]): row["median_us"] for row in mine}
+    axes = ("layer", "phase", "precision", "layout", "impl")
+    time = {tuple(row[axis] for axis in axes): row["median_us"] for row in mine}
     yield f"Median microseconds by the {clock[0]} clock, L2 {clock[1]}."
     yield ""
     yield "| layer | phase | " + " | ".join(" ".join(column) for column in columns) + " |"

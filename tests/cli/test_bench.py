@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from tests.cli.conftest import Lamina
 
 QUICK = ("--repeat", "2", "--batch-size", "2", "--device", "cpu")

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from lamina.explain import compare, rooflines, shares
+from lamina.record.beside import Beside
 from lamina.report import (
-    Published,
     diff_table,
     epochs_table,
     layer_table,
@@ -16,6 +16,7 @@ from lamina.report import (
     runs_table,
 )
 from lamina.spec import Phase
+from lamina.spec.published import PublishedValue
 
 from .records import ROOFS, alexnet, bench, changed, epochs, failed, pick, run, timed, whole_step
 
@@ -161,10 +162,15 @@ def test_epochs() -> None:
 
 
 def test_published_values_beside_ours() -> None:
-    values = [Published("speedup", 4.3, 3.87, "x", "another GPU"), Published("energy", 100, None, "mJ")]
-    table = published_table(values)
-    assert line(table, "speedup") == ["speedup", "4.30 x", "3.87 x", "0.900", "another GPU"]
-    assert line(table, "energy") == ["energy", "100 mJ"]
+    conv = PublishedValue(layer="conv1", printed="Convolution", quantity="operations", value=210, unit="M")
+    softmax = PublishedValue(layer="softmax", quantity="operations", value=1, unit="M", disputed=True, note="too many")
+    wrong = PublishedValue(layer="fc", quantity="input", value="1x2")
+    rows = [Beside(conv, "210.8", True), Beside(softmax, "0.005", False), Beside(wrong, "1x3", False)]
+    table = published_table(rows, "Table 5.1", "for one image")
+    assert line(table, "Convolution") == ["Convolution", "operations", "210 M", "210.8", "yes"]
+    assert line(table, "softmax") == ["softmax", "operations", "1 M", "0.005", "disputed", "too many"]
+    assert line(table, "fc")[-1] == "no"
+    assert "for one image" in text(table)
 
 
 @pytest.mark.parametrize("table", [layer_table([]), runs_table([]), diff_table([]), epochs_table([])])

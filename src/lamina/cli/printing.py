@@ -16,12 +16,20 @@ from lamina.report import table
 from lamina.spec import ResolvedLayer
 from lamina.store import Store, flatten, to_csv, to_json
 
+WIDE = 240
+"""Columns of a table that goes to a file or a pipe."""
+
 
 def show(*tables: Table) -> None:
-    """Print tables, as wide as they are where the output is not a terminal."""
-    console = Console() if sys.stdout.isatty() else Console(width=max(160, Console().width))
+    """Print tables, at full width where the output is not a terminal."""
+    console = Console(width=width() or WIDE)
     for one in tables:
         console.print(one)
+
+
+def width() -> int | None:
+    """The terminal's width, for tables to fit; ``None`` for a file or a pipe, which takes every column."""
+    return Console().width if sys.stdout.isatty() else None
 
 
 def print_runs(store: Store, runs: Sequence[Run], form: str) -> None:
@@ -31,7 +39,7 @@ def print_runs(store: Store, runs: Sequence[Run], form: str) -> None:
             rows = store.layers(this.id)
             roofs = next(iter(store.roofs(this.id)), None)
             title = f"{this.target} on {this.environment.get('device')} (run {this.id})"
-            show(table.layer_table(rows, explain.rooflines(rows, roofs), explain.shares(rows), title))
+            show(table.layer_table(rows, explain.rooflines(rows, roofs), explain.shares(rows), title, width()))
         return
     flat = [row for this in runs for row in flatten(this, store.layers(this.id))]
     (to_json if form == "json" else to_csv)(flat, sys.stdout)
@@ -39,35 +47,15 @@ def print_runs(store: Store, runs: Sequence[Run], form: str) -> None:
 
 def print_reproduced(done: Reproduced) -> None:
     """Print published values beside ours."""
-    one = Table(
-        "layer",
-        "quantity",
-        "published",
-        "ours",
-        "agrees",
-        "note",
-        title=f"{done.entry.place}: {done.entry.title}",
-    )
-    for row in done.rows:
-        value = row.value
-        verdict = "yes" if row.agrees else "disputed" if value.disputed else "no"
-        one.add_row(
-            value.printed or value.layer,
-            value.quantity,
-            f"{value.value} {value.unit}",
-            row.ours,
-            verdict,
-            value.note,
-        )
-    one.caption = done.entry.note or None
-    show(one)
+    entry = done.entry
+    show(table.published_table(done.rows, f"{entry.place}: {entry.title}", entry.note))
 
 
 def print_network(
     name: str, batch: int, layers: Sequence[ResolvedLayer], itemsize: int, remarks: Sequence[str]
 ) -> None:
     """Print a network's layers with their costs, and what its file's author should know."""
-    show(table.network_table(layers, itemsize, f"{name}, batch {batch}"))
+    show(table.network_table(layers, itemsize, f"{name}, batch {batch}", width()))
     for remark in remarks:
         sys.stdout.write(f"note: {remark}\n")
 

@@ -11,18 +11,10 @@ from lamina.pipeline.bench import bench
 from lamina.pipeline.targets import find
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record import Run
+from lamina.record.beside import Beside
 from lamina.spec import Phase, ResolvedLayer, Workload, show
 from lamina.spec.published import SCALES, Published, PublishedValue
 from lamina.store import Store
-
-
-@dataclass(frozen=True)
-class Beside:
-    """A published value and ours, as text in the same unit; ``agrees`` within the digits printed."""
-
-    value: PublishedValue
-    ours: str
-    agrees: bool
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 imported."""
 
 from lamina.report.table import (
-    Published,
     diff_table,
     epochs_table,
     layer_table,
@@ -12,7 +11,6 @@ from lamina.report.table import (
 )
 
 __all__ = [
-    "Published",
     "diff_table",
     "epochs_table",
     "layer_table",

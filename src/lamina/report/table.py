@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from rich.table import Table
 
 from lamina.record import Epoch, LayerRun, Roofline, Run
+from lamina.record.beside import Beside
 from lamina.record.comparison import Comparison
 from lamina.report import units
 from lamina.report.columns import entries, layer_columns
@@ -26,17 +26,6 @@ STYLES = {
     "unclear": WARNING,
 }
 """By outcome, status or verdict."""
-
-
-@dataclass(frozen=True)
-class Published:
-    """A value as its paper states it, beside ours in the same unit; ``note`` says what else differs."""
-
-    what: str
-    published: float
-    ours: float | None
-    unit: str = ""
-    note: str = ""
 
 
 def layer_table(
@@ -169,16 +158,20 @@ def epochs_table(epochs: Iterable[Epoch], title: str | None = None, width: int |
     return plain_table(headings, lines, numeric=set(headings), title=title, width=width, dispensable=dispensable)
 
 
-def published_table(values: Iterable[Published], title: str | None = None, width: int | None = None) -> Table:
-    """What a paper states beside what was measured here."""
+def published_table(
+    values: Iterable[Beside], title: str | None = None, note: str = "", width: int | None = None
+) -> Table:
+    """What a paper states beside ours; ``note`` is about all of it."""
     lines = []
     for it in values:
-        published = f"{units.number(it.published)} {it.unit}".strip()
-        ours = "" if it.ours is None else f"{units.number(it.ours)} {it.unit}".strip()
-        ratio = "" if it.ours is None or not it.published else units.number(it.ours / it.published)
-        lines.append(Line([it.what, published, ours, ratio, it.note]))
-    headings = ["what", "published", "ours", "ours / published", "note"]
-    return plain_table(headings, lines, numeric=set(headings[1:4]), title=title, width=width, wrapped="note")
+        verdict = "yes" if it.agrees else "disputed" if it.value.disputed else "no"
+        cells = [it.value.printed or it.value.layer, it.value.quantity, f"{it.value.value} {it.value.unit}".strip()]
+        lines.append(Line([*cells, it.ours, verdict, it.value.note], WARNING if verdict != "yes" else None))
+    headings = ["layer", "quantity", "published", "ours", "agrees", "note"]
+    caption = [note] if note else []
+    return plain_table(
+        headings, lines, numeric=headings[2:4], title=title, caption=caption, width=width, wrapped="note"
+    )
 
 
 def _cost(flops: int, moved: int) -> str:
