@@ -56,7 +56,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
     store: Store, data: str, tmp_path: Path, optimizer: str, stop: int
 ) -> None:
     settings = SETTINGS.model_copy(update={"optimizer": optimizer, "epochs": 2, "learning_rate": 0.01})
-    target = find("cifarnet64")[0]  # it has dropout-free convolutions, LRN and grey pictures made coloured
+    target = find("lenet5")[0]
     whole = pipeline.train(target, data, settings, store)
     checkpoint = tmp_path / "state.safetensors"
 
@@ -86,7 +86,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
 
 def test_dropout_resumes_to_the_same_weights(store: Store, data: str, tmp_path: Path) -> None:
     target = find("conv4fc3")[0]
-    settings = SETTINGS.model_copy(update={"epochs": 2})
+    settings = SETTINGS.model_copy(update={"epochs": 2, "batch": 50})
     whole = pipeline.train(target, data, settings, store)
     checkpoint = tmp_path / "state.safetensors"
 

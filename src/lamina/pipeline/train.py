@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lamina import measure, run
 from lamina.build import Target
@@ -49,9 +50,19 @@ def train(
     torch.manual_seed(settings.seed)
     network = target.make(len(train_set.classes))
 
-    batches = partial(
-        loader, train_set, shape, share, settings.seed, augment=settings.augment, rank=rank, world_size=world
-    )
+    def batches(epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        return loader(
+            train_set,
+            shape,
+            share,
+            settings.seed,
+            epoch,
+            augment=settings.augment,
+            rank=rank,
+            world_size=world,
+            start=start,
+        )
+
     tests = partial(loader, test_set, shape, 4 * share, 0, 0, shuffle=False, rank=rank, world_size=world)
     progress = run.train(
         network,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ class Progress:
 def train(
     network: nn.Module,
     settings: Training,
-    train_batches: Callable[[int], Batches],
+    train_batches: Callable[[int, int], Batches],
     test_batches: Callable[[], Batches],
     steps_per_epoch: int,
     device: torch.device,
@@ -63,7 +62,7 @@ def train(
     Args:
         network: from inputs to class scores ``(N, classes)``; trained in place.
         settings: optimizer, schedule, seed.
-        train_batches: the batches ``(x, y)`` of an epoch, always the same for the same epoch.
+        train_batches: the batches ``(x, y)`` of an epoch from a batch number on, always the same for the same epoch.
         test_batches: the batches that are only tested on.
         steps_per_epoch: number of batches ``train_batches`` gives.
         checkpoint: file to keep the state in; written every ``save_every`` steps and after each epoch.
@@ -94,9 +93,7 @@ def train(
             begun = first - epoch * steps_per_epoch if first > epoch * steps_per_epoch else 0
             if not begun:
                 sums.zero_()
-            for step, (x, y) in enumerate(
-                islice(train_batches(epoch), begun, None), epoch * steps_per_epoch + begun
-            ):
+            for step, (x, y) in enumerate(train_batches(epoch, begun), epoch * steps_per_epoch + begun):
                 torch.manual_seed(hash((settings.seed, step, rank)) % 2**63)
                 rate = settings.rate(step, steps)
                 for group in optimizer.param_groups:
