@@ -4,7 +4,7 @@
 2. Times above 20 us agree within 5 % with an independent clock, ``triton.testing.do_bench``.
 3. The layers' steps together are within 15 % of the whole training step, timed at once.
 
-Run: python -m benchmarks.alexnet_layers [OUTPUT FOLDER]
+Run: python -m benchmarks.alexnet_layers
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,11 +31,12 @@ CLOCKS = (("cupti", "cold"), ("cupti", "warm"), ("events", "cold"), ("events", "
 REPEAT = measure.Repeat(min_samples=20, min_time_s=0.05, max_time_s=0.4)
 
 
-def main(folder: Path) -> None:
+def main() -> None:
+    asked = results.arguments("alexnet_layers")
     wall = command_seconds()
     rows = [row for precision in PRECISIONS for row in measured(precision)]
     summary = {"command_wall_s": wall, **agreement(rows), **completeness(rows)}
-    path = results.write("alexnet_layers", "cuda", rows, summary, folder)
+    path = results.write("alexnet_layers", "cuda", rows, summary, asked)
     print(path)
     for key, value in summary.items():
         print(f"{key}: {value}")
@@ -169,4 +169,4 @@ def completeness(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else results.FOLDER)
+    main()

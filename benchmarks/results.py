@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,26 +21,26 @@ def environment_with(**variables: str) -> dict[str, str]:
     return os.environ | variables
 
 
+def arguments(claim: str) -> argparse.Namespace:
+    """What every benchmark takes from its command line."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{claim}")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder of results")
+    parser.add_argument("--commit", help="commit of this source, where it is no checkout that could tell")
+    return parser.parse_args()
+
+
 def write(
-    claim: str,
-    device: str,
-    rows: Sequence[Mapping[str, Any]],
-    summary: Mapping[str, Any],
-    folder: Path = FOLDER,
+    claim: str, device: str, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], asked: argparse.Namespace
 ) -> Path:
-    """Write a claim's rows with their provenance; never over an earlier file of another day."""
+    """Write a claim's rows with their provenance into ``asked.output``."""
     environment = measure.environment(device)
-    document = {
-        "claim": claim,
-        "provenance": {
-            **{key: value for key, value in asdict(environment).items() if value is not None},
-            "command": shlex.join(["python", "-m", f"benchmarks.{claim}", *sys.argv[1:]]),
-        },
-        "summary": summary,
-        "rows": list(rows),
-    }
+    known = {key: value for key, value in asdict(environment).items() if value is not None}
+    birth = known | {"commit": environment.commit or asked.commit, "command": f"python -m benchmarks.{claim}"}
+    if birth["commit"] is None:
+        raise SystemExit("expected a checkout, or --commit: a result without its commit proves nothing")
+    document = {"claim": claim, "provenance": birth, "summary": summary, "rows": list(rows)}
     chip = re.sub(r"[^a-z0-9]+", "-", environment.device.lower()).strip("-")
-    path = folder / f"{claim}_{chip}_{environment.date[:10]}.json"
-    folder.mkdir(parents=True, exist_ok=True)
+    path = asked.output / f"{claim}_{chip}_{environment.date[:10]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path

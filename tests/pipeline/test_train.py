@@ -13,7 +13,7 @@ from lamina.run import Progress
 from lamina.spec.training import Training
 from lamina.store import Store, open_store
 
-SETTINGS = Training(epochs=3, batch=20, learning_rate=0.05)
+SETTINGS = Training(epochs=3, batch=20, learning_rate=0.05, warmup_steps=0)
 
 
 @pytest.fixture

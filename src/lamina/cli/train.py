@@ -22,7 +22,7 @@ def train(
         typer.Argument(help="A network of the zoo, a workload file, a recipe, or package.module:function."),
     ],
     data: Annotated[str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")],
-    epochs: Annotated[int, typer.Option("--epochs", min=1)] = 10,
+    epochs: Annotated[int, typer.Option("--epochs", min=1)] = 15,
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Of all processes together.")] = 64,
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, adam, adamw.")] = "sgd",
     learning_rate: Annotated[
@@ -32,7 +32,9 @@ def train(
     momentum: Annotated[float, typer.Option("--momentum")] = 0.9,
     weight_decay: Annotated[float, typer.Option("--weight-decay")] = 5e-4,
     schedule: Annotated[str, typer.Option("--schedule", help="cosine, constant.")] = "cosine",
-    warmup_steps: Annotated[int, typer.Option("--warmup-steps", min=0)] = 0,
+    warmup_steps: Annotated[
+        int, typer.Option("--warmup-steps", min=0, help="Steps of a linear rise of the learning rate.")
+    ] = 100,
     label_smoothing: Annotated[float, typer.Option("--label-smoothing")] = 0.0,
     precision: Annotated[str, typer.Option("--precision", help="fp32, tf32; bf16 and fp16 by autocast.")] = "fp32",
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and mirror images.")] = False,

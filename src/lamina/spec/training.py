@@ -21,14 +21,14 @@ class Training(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    epochs: Positive = 10
+    epochs: Positive = 15
     batch: Positive = 64
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 0.05
     momentum: Fraction = 0.9
     weight_decay: Annotated[float, Field(ge=0)] = 5e-4
     schedule: Literal["cosine", "constant"] = "cosine"
-    warmup_steps: NonNegative = 0
+    warmup_steps: NonNegative = 100
     label_smoothing: Fraction = 0.0
     precision: Precision = "fp32"
     augment: bool = False
@@ -37,7 +37,7 @@ class Training(BaseModel):
     def rate(self, step: int, steps: int) -> float:
         """Learning rate of a step: a linear rise over ``warmup_steps``, then half a cosine down to zero.
 
-        >>> Training(learning_rate=1.0).rate(50, 100)
+        >>> Training(learning_rate=1.0, warmup_steps=0).rate(50, 100)
         0.5
         """
         if step < self.warmup_steps:
