@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lamina import measure
+from lamina.record import Environment
 
+VERSIONS = ("lamina", "python", "torch", "triton", "numpy", "cuda", "cudnn", "ncu")
 FOLDER = Path(__file__).parent / "results"
 
 
@@ -29,13 +31,19 @@ def arguments(claim: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
+def provenance(environment: Environment, commit: str | None, command: str) -> dict[str, Any]:
+    """Where a result was born: the machine, and the versions of what ran on it."""
+    known = {key: value for key, value in asdict(environment).items() if value is not None}
+    versions = {key: known.pop(key) for key in VERSIONS if key in known}
+    return known | {"versions": versions, "commit": commit, "command": command}
+
+
 def write(
     claim: str, device: str, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], asked: argparse.Namespace
 ) -> Path:
     """Write a claim's rows with their provenance into ``asked.output``."""
     environment = measure.environment(device)
-    known = {key: value for key, value in asdict(environment).items() if value is not None}
-    birth = known | {"commit": environment.commit or asked.commit, "command": f"python -m benchmarks.{claim}"}
+    birth = provenance(environment, environment.commit or asked.commit, f"python -m benchmarks.{claim}")
     if birth["commit"] is None:
         raise SystemExit("expected a checkout, or --commit: a result without its commit proves nothing")
     document = {"claim": claim, "provenance": birth, "summary": summary, "rows": list(rows)}

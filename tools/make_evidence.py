@@ -29,7 +29,8 @@ def page(path: Path) -> str:
     lines = [
         f"# {document['claim'].replace('_', ' ')}: {birth['device']}, {birth['date'][:10]}",
         "",
-        f"Made by `{birth['command']}` from commit `{birth['commit'][:12]}`; torch {birth['torch']}, driver "
+        f"Made by `{birth['command']}` from commit `{birth['commit'][:12]}`; "
+        f"torch {birth['versions']['torch']}, driver "
         f"{birth.get('driver', '-')}. Every row is in `benchmarks/results/{path.name}`.",
         "",
         "## Summary",
@@ -58,7 +59,8 @@ def layers(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Medians in microseconds, a line for each layer and phase, a column for each precision and implementation."""
     clocks = {(row["timing"], row["l2"]) for row in rows}
     clock = CLOCK if CLOCK in clocks else min(clocks)
-    mine = [row for row in rows if (row["timing"], row["l2"]) == clock and row["median_us"] is not None]
+    mine = [row for row in rows if (row["timing"], row["l2"], row.get("by", "lamina")) == (*clock, "lamina")]
+    mine.sort(key=lambda row: row.get("place", 0))
     columns = list(dict.fromkeys((row["precision"], row["layout"], row["impl"]) for row in mine))
     places = list(dict.fromkeys(row["layer"] for row in mine))
     axes = ("layer", "phase", "precision", "layout", "impl")
