@@ -34,6 +34,15 @@ def test_a_dry_run_prints_a_table(lamina: Lamina) -> None:
     assert result.exit_code == 0 and "138 M" in result.stdout and "3x224x224" in result.stdout
 
 
+def test_the_memory_plan_names_who_shares_a_chunk(lamina: Lamina) -> None:
+    result = lamina("bench", "lenet5", "--memory", "--phase", "forward", "-b", "4")
+    assert result.exit_code == 0, result.output
+    # Forward only, a tensor dies when the next layer has read it, and its memory serves a later one.
+    (line,) = [line for line in result.stdout.splitlines() if "features.0" in line]
+    assert "features.3" in line and "features.1" not in line and "d(" not in result.stdout
+    assert "d(features.3)" in lamina("bench", "lenet5", "--memory", "-b", "4").stdout
+
+
 def test_a_dry_run_needs_no_store(lamina: Lamina, tmp_path: Path) -> None:
     lamina("bench", "lenet5", "--dry-run")
     assert not (tmp_path / "lamina.db").exists()

@@ -135,3 +135,9 @@ def test_cosine_schedule_with_a_warm_up() -> None:
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0] and rates[4] == 1.0
     assert rates[54] == pytest.approx(0.5) and rates[-1] < 0.001
     assert rates[4:] == sorted(rates[4:], reverse=True)
+
+
+def test_lenet5_reads_the_shipped_pictures(store: Store) -> None:
+    pipeline.train(find("lenet5")[0], "fashion-mnist", Training(), store)
+    (this,) = store.runs()
+    assert store.epochs(this.id)[-1].test_accuracy >= 0.85

@@ -49,8 +49,17 @@ class Target:
             return self.network.resolve(batch)
         with torch.device("meta"):
             module = self.make(None)
-            inputs = [_empty(source, batch or self.batch) for source in self.inputs]
+            inputs = self.empty(batch or self.batch, "fp32")
         return trace(module, *inputs).layers
+
+    def empty(self, batch: int, precision: str) -> list[Tensor]:
+        """Unfilled inputs of the right shape and type, on the default device."""
+        return [
+            torch.empty(
+                (batch, *source.shape), dtype=torch.int64 if source.content == "indices" else DTYPES[precision]
+            )
+            for source in self.inputs
+        ]
 
     def example(
         self, batch: int, data: Dataset | None, precision: str, device: torch.device, layout: str, seed: int
@@ -130,11 +139,6 @@ def _random(source: Input, classes: int | None, batch: int, seed: int) -> tuple[
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn((batch, *source.shape), generator=generator)
     return x, torch.randint(classes or 10, (batch,), generator=generator)
-
-
-def _empty(source: Input, batch: int) -> Tensor:
-    dtype = torch.int64 if source.content == "indices" else torch.float32
-    return torch.empty((batch, *source.shape), dtype=dtype)
 
 
 def _placed(x: Tensor, precision: str, device: torch.device, layout: str) -> Tensor:

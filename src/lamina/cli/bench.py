@@ -72,6 +72,9 @@ def bench(
     ] = False,
     report: Annotated[Path | None, typer.Option("--report", help="Also write an HTML report here.")] = None,
     format_: options.FormatOption = "table",
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Print which tensors share which chunk of memory; measure nothing.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved layers with their costs; measure nothing.")
     ] = False,
@@ -119,6 +122,9 @@ def bench(
     targets = [target for target, _ in found]
     if dry_run:
         _print_layers(targets, workloads, format_)
+    if memory:
+        _print_memory(targets, workloads)
+    if dry_run or memory:
         return
 
     from lamina.store import open_store
@@ -193,3 +199,17 @@ def _print_layers(targets: Sequence[Target], workloads: Sequence[Workload], form
         typer.echo(json.dumps(documents, indent=1))
     elif format_ == "csv":
         raise SpecError("--dry-run", "expected --format table or json, got csv")
+
+
+def _print_memory(targets: Sequence[Target], workloads: Sequence[Workload]) -> None:
+    from lamina import pipeline
+    from lamina.cli import printing
+    from lamina.report.table import memory_table
+    from lamina.report.units import size
+
+    for target, workload in zip(targets, workloads, strict=True):
+        batch = workload.batch[0] if workload.batch else target.batch
+        plan = pipeline.memory(target, batch, workload.phases, workload.precision[0])
+        note = f"{size(plan.planned_bytes)} for {size(plan.separate_bytes)} of tensors"
+        title = f"{target.name}, batch {batch}, {workload.precision[0]}: {note}; {size(plan.live_bytes)} alive at most"
+        printing.show(memory_table(plan.chunks, title, printing.width()))

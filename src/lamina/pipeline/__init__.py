@@ -7,10 +7,11 @@ reproduce  spec.published -> bench, or count       a paper's numbers beside ours
 """
 
 from lamina.pipeline.bench import bench
+from lamina.pipeline.memory import Memory, memory
 from lamina.pipeline.reports import write as report
 from lamina.pipeline.reproduce import Reproduced, reproduce
 from lamina.pipeline.targets import find
 from lamina.pipeline.train import train
 from lamina.pipeline.watch import Planned, Watch
 
-__all__ = ["Planned", "Reproduced", "Watch", "bench", "find", "report", "reproduce", "train"]
+__all__ = ["Memory", "Planned", "Reproduced", "Watch", "bench", "find", "memory", "report", "reproduce", "train"]

@@ -97,6 +97,12 @@ def _measure(
         for remark in remarks:
             watch(remark)
         trace = build.trace(module, *inputs)
+        backward = any(phase is not Phase.FORWARD for phase in workload.phases)
+        plan = run.memory_plan(trace, backward)
+        watch(
+            f"{point}: {len(plan.chunks)} chunks of memory hold {len(plan.buffers)} tensors, "
+            f"{plan.planned_bytes / 2**20:.1f} MiB for {plan.separate_bytes / 2**20:.1f} MiB"
+        )
         seed = run.seed_gradient(labels, workload.seed)
         phases = [(layer, phase) for layer in trace.layers for phase in layer.phases if phase in workload.phases]
         watch(Planned(target.name, point, len(phases) * len(clocks)))
@@ -121,7 +127,6 @@ def _measure(
             yield from _timed(calls, clocks, done, repeat, device)
         if len(trace.calls) > 1 and not target.standalone and point.method == Method():
             row = _whole_row(blank, target, trace.layers, workload.phases, ITEM_BYTES[point.precision])
-            backward = any(phase is not Phase.FORWARD for phase in workload.phases)
             call = run.whole_step(module, inputs, seed, backward, target.input_gradients)
             yield from _timed([(row, call)], clocks, done, repeat, device)
 

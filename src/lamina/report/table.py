@@ -174,6 +174,15 @@ def published_table(
     )
 
 
+def memory_table(
+    chunks: Iterable[tuple[int, Sequence[str]]], title: str | None = None, width: int | None = None
+) -> Table:
+    """Each chunk of the arena with the tensors it holds one after the other."""
+    lines = [Line([str(number), units.size(nbytes), ", ".join(names)]) for number, (nbytes, names) in enumerate(chunks)]
+    headings = ["chunk", "size", "holds, one after the other"]
+    return plain_table(headings, lines, numeric=headings[:2], title=title, width=width, wrapped=headings[2])
+
+
 def _cost(flops: int, moved: int) -> str:
     return f"{units.count(flops)} / {units.size(moved)}"
 

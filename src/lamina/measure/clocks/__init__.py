@@ -1,11 +1,9 @@
 """The clocks. Each answers the same question, how long one call takes, by other means.
 
-| clock | sees | good for |
-|---|---|---|
-| cupti | each kernel alone, as the device recorded it | small kernels; what a layer consists of |
-| events | the stream between two events, gaps included | whole steps; large kernels |
-| graph | many calls unrolled in a CUDA graph | small kernels without launch gaps |
-| cpu | wall time on the calling thread | the CPU |
+- ``cupti``: each kernel alone, as the device recorded it. For small kernels; for what a layer consists of.
+- ``events``: the stream between two events, gaps included. For whole steps and large kernels.
+- ``graph``: many calls unrolled in a CUDA graph. For small kernels without launch gaps.
+- ``cpu``: wall time on the calling thread.
 """
 
 from __future__ import annotations
