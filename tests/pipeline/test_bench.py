@@ -159,7 +159,8 @@ def test_standalone_layers_have_input_gradients_and_no_whole_step(store: Store, 
 @pytest.mark.parametrize(
     ("update", "error"),
     [
-        ({"impl": (Method("circulant"),)}, MissingError),
+        ({"impl": (Method("sparse"),)}, MissingError),
+        ({"impl": (Method.parse("circulant[blocksize=8]"),)}, UsageError),
         ({"impl": (Method("dense", "winogard"),)}, UsageError),
         ({"clocks": ("events",)}, UsageError),
         ({"device": "cuda"}, MissingError),
@@ -177,6 +178,24 @@ def test_what_cannot_be_done_is_refused_before_a_run_begins(
 
 
 def test_a_layer_s_own_method_is_asked_for_before_the_run(store: Store, tmp_path: Path) -> None:
-    own = spec.Linear(name="fc", inputs=("input",), out_features=5, spatial=True, method="circulant[block_size=8]")
-    with pytest.raises(MissingError, match="circulant"):
+    own = spec.Linear(name="fc", inputs=("input",), out_features=5, spatial=True, method="sparse")
+    with pytest.raises(MissingError, match="sparse"):
         pipeline.bench(network(own), QUICK, store, cache=tmp_path)
+
+
+def test_functions_between_modules_are_measured_too(store: Store, tmp_path: Path) -> None:
+    target, _ = pipeline.find("resnet10_cifar")
+    workload = QUICK.model_copy(update={"phases": (Phase.FORWARD,), "repeat": 1, "batch": (1,)})
+    rows = {row.layer: row for row in store.layers(pipeline.bench(target, workload, store, cache=tmp_path).id)}
+    assert rows["layer1.0.add"].outcome == "ok" and 0 < (rows["layer1.0.add"].rel_error or 1) < 1e-6
+
+
+def test_circulant_layers_are_benched_beside_dense_ones(store: Store, tmp_path: Path) -> None:
+    methods = tuple(Method.parse(text) for text in ("dense", "circulant[block_size=4]"))
+    rows = store.layers(pipeline.bench(SMALL, QUICK.model_copy(update={"impl": methods}), store, cache=tmp_path).id)
+    fc = {row.impl: row for row in rows if (row.layer, row.phase) == ("fc", "backward_weight")}
+    assert fc["circulant[block_size=4]"].timing and fc["circulant[block_size=4]"].parameters == 2 * 64 * 4
+    assert fc["dense"].parameters == 5 * 256 and fc["dense"].flops and fc["circulant[block_size=4]"].flops is None
+    refused = {row.reason for row in rows if row.impl != "dense" and row.outcome == "skipped" and row.layer != "fc"}
+    assert any("block size 4 exceeds its 3 input channels" in reason for reason in refused)
+    assert any("has no weights" in reason for reason in refused)

@@ -8,11 +8,7 @@ from lamina.run.arena import Arena, Buffer, plan
 
 BUFFERS = st.lists(
     st.tuples(st.integers(1, 1000), st.integers(0, 20), st.integers(0, 10)), min_size=1, max_size=30
-).map(
-    lambda items: [
-        Buffer(f"b{i}", size, first, first + length) for i, (size, first, length) in enumerate(items)
-    ]
-)
+).map(lambda items: [Buffer(f"b{i}", size, first, first + length) for i, (size, first, length) in enumerate(items)])
 
 
 @given(BUFFERS)

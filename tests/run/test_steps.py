@@ -83,12 +83,18 @@ def test_dropout_is_not_compared() -> None:
 class Faulty(nn.Linear):
     """A linear layer whose kernel forgets the last input feature."""
 
+    def reference(self) -> nn.Module:
+        plain = nn.Linear(self.in_features, self.out_features)
+        plain.load_state_dict(self.state_dict())
+        return plain
+
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.linear(x[..., :-1], self.weight[:, :-1], self.bias)
 
 
 def test_a_wrong_implementation_is_never_timed() -> None:
-    def implement(layer: ResolvedLayer, module: nn.Module) -> nn.Module:
+    def implement(layer: ResolvedLayer, module: nn.Module | None) -> nn.Module:
+        assert module is not None
         faulty = Faulty(module.in_features, module.out_features)  # type: ignore[arg-type]
         faulty.load_state_dict(module.state_dict())
         return faulty
@@ -99,7 +105,7 @@ def test_a_wrong_implementation_is_never_timed() -> None:
 
 
 def test_a_refused_layer_is_skipped_with_its_reason_and_the_walk_goes_on() -> None:
-    def implement(layer: ResolvedLayer, module: nn.Module) -> nn.Module:
+    def implement(layer: ResolvedLayer, module: nn.Module | None) -> nn.Module | None:
         if layer.layer.kind != "linear":
             raise UnsupportedError("only linear layers")
         return module

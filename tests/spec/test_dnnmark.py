@@ -92,7 +92,7 @@ DIRECT = {"algorithm": "direct", "algorithm_data": "direct", "algorithm_weight":
         ("Dropout", Dropout(name="x", probability=0.5, seed=0)),
         ("Bypass", Bypass(name="x")),
         ("BCMFullyConnected", Linear(name="x", out_features=4096, spatial=True,
-                                     method=Method.parse("circulant[block_size=32,optimization=NO]"))),
+                                     method=Method.parse("circulant[block_size=32]"))),
     ],
 )  # fmt: skip
 def test_defaults_are_dnnmark_s(section: str, expected: Layer) -> None:
@@ -128,9 +128,9 @@ def test_defaults_are_dnnmark_s(section: str, expected: Layer) -> None:
          {"mode": "spatial", "momentum": 0.5, "eps": 2e-5}),
         ("Dropout", ["dropout_probability=.3", "random_seed=7"], {"probability": 0.3, "seed": 7}),
         ("BCMFullyConnected", ["block_size=16", "optimization=KF", "num_output=128"],
-         {"out_features": 128, "method": Method.parse("circulant[block_size=16,optimization=KF]")}),
+         {"out_features": 128, "method": Method.parse("circulant[block_size=16]")}),
         ("CBMFullyConnected", ["block_size=8", "optimized=O1"],
-         {"method": Method.parse("circulant[block_size=8,optimization=O1]")}),
+         {"method": Method.parse("circulant[block_size=8]")}),
     ],
 )  # fmt: skip
 def test_keys(section: str, lines: list[str], expected: dict[str, Any]) -> None:

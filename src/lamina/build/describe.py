@@ -135,9 +135,7 @@ _MODULES: dict[type[nn.Module], Callable[[Any], Description | None]] = {
 }
 
 
-def _argument(
-    arguments: tuple[Any, ...], options: Mapping[str, Any], place: int, name: str, default: Any
-) -> Any:
+def _argument(arguments: tuple[Any, ...], options: Mapping[str, Any], place: int, name: str, default: Any) -> Any:
     return options.get(name, arguments[place] if len(arguments) > place else default)
 
 
@@ -146,39 +144,29 @@ def _tensors(inputs: tuple[Shape, ...], arguments: tuple[Any, ...]) -> bool:
 
 
 def _joining(kind: type[spec.Layer]) -> Callable[..., Description | None]:
-    def read(
-        inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
-    ) -> Description | None:
+    def read(inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Description | None:
         return (kind, {}) if _tensors(inputs, arguments) and options.get("alpha", 1) == 1 else None
 
     return read
 
 
-def _concat(
-    inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
-) -> Description | None:
+def _concat(inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Description | None:
     return spec.Concat, {"axis": _argument(arguments, options, 1, "dim", 0)}
 
 
-def _flatten(
-    inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
-) -> Description | None:
+def _flatten(inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Description | None:
     start = _argument(arguments, options, 1, "start_dim", 0)
     return (spec.Flatten, {"start": start}) if _argument(arguments, options, 2, "end_dim", -1) == -1 else None
 
 
-def _attention(
-    inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
-) -> Description | None:
+def _attention(inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Description | None:
     if len(inputs) != 3 or len(inputs[0]) != 4 or options.get("enable_gqa"):
         return None
     return spec.Attention, {"causal": bool(_argument(arguments, options, 5, "is_causal", False))}
 
 
 def _softmax(algorithm: str) -> Callable[..., Description | None]:
-    def read(
-        inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
-    ) -> Description | None:
+    def read(inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Description | None:
         axis, rank = _argument(arguments, options, 1, "dim", None), len(inputs[0])
         if axis is None:
             return None

@@ -40,9 +40,7 @@ class AlgorithmConvolution(nn.Module):
 def geometry(convolution: nn.modules.conv._ConvNd) -> Geometry:
     """How a ``torch.nn`` convolution moves its window."""
     if convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
-        raise ValueError(
-            f"padding {convolution.padding!r} ({convolution.padding_mode}) has no window geometry"
-        )
+        raise ValueError(f"padding {convolution.padding!r} ({convolution.padding_mode}) has no window geometry")
     return Geometry(
         stride=convolution.stride,
         padding=convolution.padding,
@@ -53,11 +51,16 @@ def geometry(convolution: nn.modules.conv._ConvNd) -> Geometry:
     )
 
 
-class SpatialLinear(nn.Linear):
+class SpatialLinear(nn.Module):
     """DNNMark's fully connected layer: ``(N, C, H, W)`` to ``(N, out, 1, 1)``."""
 
+    def __init__(self, in_features: int, out_features: int, bias: bool):
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features, bias)
+
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.flatten(1))[:, :, None, None]
+        y: Tensor = self.linear(x.flatten(1))
+        return y[:, :, None, None]
 
 
 class WindowPool(nn.Module):

@@ -137,9 +137,7 @@ _BUILDERS: dict[type[spec.Layer], Callable[[Any, Shape], nn.Module]] = {
     spec.Bypass: lambda layer, x: modules.Copy(),
     spec.BatchNorm: _batch_norm,
     spec.LayerNorm: _layer_norm,
-    spec.LocalResponseNorm: lambda layer, x: nn.LocalResponseNorm(
-        layer.size, layer.alpha, layer.beta, layer.k
-    ),
+    spec.LocalResponseNorm: lambda layer, x: nn.LocalResponseNorm(layer.size, layer.alpha, layer.beta, layer.k),
     spec.Softmax: lambda layer, x: modules.Softmax(layer),
     spec.Embedding: lambda layer, x: nn.Embedding(layer.vocabulary, layer.dim),
     spec.Attention: lambda layer, x: modules.Attention(layer.heads, layer.causal),

@@ -55,9 +55,7 @@ class Target:
     def empty(self, batch: int, precision: str) -> list[Tensor]:
         """Unfilled inputs of the right shape and type, on the default device."""
         return [
-            torch.empty(
-                (batch, *source.shape), dtype=torch.int64 if source.content == "indices" else DTYPES[precision]
-            )
+            torch.empty((batch, *source.shape), dtype=torch.int64 if source.content == "indices" else DTYPES[precision])
             for source in self.inputs
         ]
 
@@ -73,9 +71,7 @@ class Target:
         for source in self.inputs:
             real = data is not None and _fits(source, data)
             if data is not None and not real:
-                remarks.append(
-                    f"input {source.name!r} {source.shape} cannot come from {data.name}: random numbers"
-                )
+                remarks.append(f"input {source.name!r} {source.shape} cannot come from {data.name}: random numbers")
             x, y = (
                 as_batch(data, batch, source.shape, seed)
                 if real and data
@@ -118,9 +114,7 @@ def from_external(name: str, load: Callable[[], External], shape: Sequence[int] 
     found = load()
     shape = shape or found.input
     if shape is None:
-        raise UsageError(
-            f"{name}: the shape of its input is not known; give it with --input-size, such as 3x224x224"
-        )
+        raise UsageError(f"{name}: the shape of its input is not known; give it with --input-size, such as 3x224x224")
     return Target(name, (Input(shape=tuple(shape)),), lambda classes: load().module, classes=found.classes)
 
 

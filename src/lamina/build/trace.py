@@ -7,7 +7,6 @@ are remembered by identity, so each call can be run again later, alone, on real 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -72,21 +71,14 @@ class Call:
         return tuple(leaf for leaf in self.template if _is_weight(leaf))
 
     def double(self) -> Call:
-        """The same call in float64 by the plainest means: what results are compared with.
-
-        A module that has a simpler twin offers it by a method ``reference()``.
-        """
-        target = self.target
-        if isinstance(target, nn.Module):
-            plain: nn.Module = target.reference() if hasattr(target, "reference") else target  # type: ignore[operator]
-            target = copy.deepcopy(plain).double()
+        """The same call with its constants in float64; its module stays as it is."""
         template = tuple(
             leaf.detach().double().requires_grad_(leaf.requires_grad)
             if isinstance(leaf, Tensor) and leaf.is_floating_point()
             else leaf
             for leaf in self.template
         )
-        return replace(self, target=target, template=template)
+        return replace(self, template=template)
 
     def run(self, tensors: Sequence[Tensor], target: Callable[..., Any] | None = None) -> tuple[Tensor, ...]:
         """Call the layer on ``tensors`` (one an input slot), with another implementation where one is given."""
@@ -224,9 +216,7 @@ class _Recorder(TorchFunctionMode):
     def number(self, tensor: Tensor) -> int:
         """The slot of a tensor seen before."""
         if id(tensor) not in self._numbers:
-            raise UnsupportedError(
-                "the network answers a tensor that no layer made (a constant or a parameter)"
-            )
+            raise UnsupportedError("the network answers a tensor that no layer made (a constant or a parameter)")
         return self._numbers[id(tensor)]
 
     def _record(self, name: str, target: Any, arguments: Any, options: Any, result: Any) -> None:
@@ -254,9 +244,7 @@ class _Recorder(TorchFunctionMode):
                 self._storages.pop(tensor.untyped_storage()._cdata, None)
         outputs = tuple(self.slot(tensor) for tensor in made)
         alias = bool(outputs) and all(self.slots[number].base is not None for number in outputs)
-        sources = tuple(
-            self._makers.get(number, f"input{number}" if number else "input") for number in inputs
-        )
+        sources = tuple(self._makers.get(number, f"input{number}" if number else "input") for number in inputs)
         layer = self._layer(name, target, sources, shapes, leaves, structure, outputs, alias)
         for number in outputs:
             self._makers[number] = name
@@ -308,9 +296,7 @@ class _Recorder(TorchFunctionMode):
         )
 
     def _function_name(self, function: Any) -> str:
-        return ".".join(
-            part for part in (self._path[-1] if self._path else "", _plain_name(function)) if part
-        )
+        return ".".join(part for part in (self._path[-1] if self._path else "", _plain_name(function)) if part)
 
     def _unique(self, name: str) -> str:
         """``relu``, then ``relu#2``, ``relu#3`` for further calls under one name."""

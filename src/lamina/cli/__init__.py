@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lamina import __version__
-from lamina.cli import catalogue, reproduce, runs
+from lamina.cli import catalogue, reproduce, runs, simulate
 from lamina.cli.bench import bench
 from lamina.cli.report import report
 from lamina.cli.train import train
@@ -29,6 +29,7 @@ app.command()(report)
 app.add_typer(runs.app, name="runs")
 app.add_typer(catalogue.recipes_app, name="recipes")
 app.add_typer(reproduce.app, name="reproduce")
+app.add_typer(simulate.app, name="simulate")
 app.command()(catalogue.models)
 app.command("convert-config")(catalogue.convert_config)
 app.command()(catalogue.env)

@@ -171,19 +171,20 @@ def _repeat(workload: Workload) -> measure.Repeat:
 
 
 def _row(blank: Callable[..., LayerRun], step: run.Step, point: Point) -> LayerRun:
-    layer = step.resolved
+    layer, method = step.resolved, step.resolved.layer.method or point.method
     cost = layer.cost(step.phase, ITEM_BYTES[point.precision])
+    known = method.dense  # a method that changes the layer changes its work, which the dense closed form does not tell
     return blank(
         layer=layer.name,
         kind=layer.layer.kind if layer.layer.counted else getattr(layer.layer, "operation", layer.layer.kind),
         place=step.place,
         phase=step.phase.value,
-        impl=str(layer.layer.method or point.method),
+        impl=str(method),
         inputs=layer.inputs,
         output=layer.output,
-        parameters=layer.parameters,
-        flops=cost.flops if layer.layer.counted else None,
-        bytes=cost.bytes,
+        parameters=step.parameters,
+        flops=cost.flops if known and layer.layer.counted else None,
+        bytes=cost.bytes if known else None,
         outcome=step.outcome,
         reason=step.reason,
         rel_error=step.rel_error,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from torch import nn
 
-from lamina import build, recipes, run
+from lamina import accelerate, build, recipes, run
 from lamina.build import Target
 from lamina.build.models import ZOO, external
-from lamina.errors import MissingError, UsageError, nearest
+from lamina.errors import MissingError, UnsupportedError, UsageError, nearest
 from lamina.spec import Method, Point, ResolvedLayer, Workload
 from lamina.spec.files import SUFFIXES, read
 
@@ -60,24 +61,35 @@ def implementation(point: Point) -> run.Implement | None:
         MissingError: the method is not part of this installation.
     """
 
-    def implement(layer: ResolvedLayer, module: nn.Module) -> nn.Module:
+    def implement(layer: ResolvedLayer, module: nn.Module | None) -> nn.Module | None:
         method = layer.layer.method or point.method
         if method == Method():
             return module
-        require_installed(method)
-        return build.dense(method, layer, module)
+        if module is None:
+            raise UnsupportedError(f"{method} is for modules, this is a function ({layer.layer.kind})")
+        if method.dense:
+            return build.dense(method, layer, module)
+        # A copy: the dense layer still carries the walk, and its weights are what is projected.
+        model, conversion = accelerate.convert(copy.deepcopy(module), accelerate.configuration(method))
+        if not conversion.replaced:
+            reasons = dict.fromkeys(str(skipped.refusal) for skipped in conversion.skipped)
+            raise UnsupportedError(f"{method}: {'; '.join(reasons)}")
+        return model
 
     require_installed(point.method)
     return implement
 
 
 def require_installed(method: Method) -> None:
-    """Refuse a method this installation does not have.
+    """Refuse a method this installation does not have, or an option it does not know.
 
     Raises:
         MissingError: no cell computes it.
-        UsageError: no such dense algorithm.
+        UsageError: no such dense algorithm, or no such option.
     """
     build.require_algorithm(method)
-    if not method.dense:
-        raise MissingError(f"the method {method.name!r} is not installed yet; this version has: dense, dense:ALGORITHM")
+    if method.dense:
+        return
+    if not accelerate.installed(method):
+        raise MissingError(f"the method {method.name!r} is not installed yet")
+    accelerate.configuration(method)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -181,6 +182,21 @@ def memory_table(
     lines = [Line([str(number), units.size(nbytes), ", ".join(names)]) for number, (nbytes, names) in enumerate(chunks)]
     headings = ["chunk", "size", "holds, one after the other"]
     return plain_table(headings, lines, numeric=headings[:2], title=title, width=width, wrapped=headings[2])
+
+
+def validation_table(document: Mapping[str, Any], width: int | None = None) -> Table:
+    """A simulator beside measured runs, row by row; ``document`` is a validation's ``to_dict()``."""
+    lines = []
+    for row in document["rows"]:
+        broken = [one for one in row["identities"] if not one["held"]]
+        names = ", ".join(f"{one['name']} {one['simulated']} for {one['reference']}" for one in broken)
+        size = f"{row['m']}x{row['n']}x{row['k']}"
+        times = [units.duration(row["simulated_us"]), units.duration(row["reference_us"]), f"{row['error']:+.1%}"]
+        cells = [row["tag"], size, str(row["cus"]), str(row["l2_kb"]), row["dram"], *times, names or "all held"]
+        lines.append(Line(cells, ALARM if broken else None))
+    headings = ["run", "MxNxK", "CUs", "L2 KiB", "DRAM", "simulated", "measured", "error", "identities"]
+    caption = [f"error of time: mean {document['mean_error']:.1%}, worst {document['worst_error']:.1%}"]
+    return plain_table(headings, lines, numeric=headings[2:8], caption=caption, width=width, wrapped="identities")
 
 
 def _cost(flops: int, moved: int) -> str:

@@ -42,9 +42,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             facts = (file.metadata() or {}).get("lamina")
             if facts is None:
-                raise UsageError(
-                    f"{path}: expected a lamina checkpoint, got a safetensors file without its facts"
-                )
+                raise UsageError(f"{path}: expected a lamina checkpoint, got a safetensors file without its facts")
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(facts)  # noqa: SIM118
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise UsageError(f"{path}: expected a lamina checkpoint, got: {error}") from error

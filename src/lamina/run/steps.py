@@ -7,6 +7,7 @@ any number of times; whoever walks decides what to do with them (time them, prof
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -20,8 +21,11 @@ from lamina.run.check import is_random, judge, relative_error
 from lamina.run.protocols import Call, Slot, Trace
 from lamina.spec import Phase, ResolvedLayer
 
-Implement = Callable[[ResolvedLayer, nn.Module], nn.Module]
-"""Answers a module that computes a layer by another method, or raises ``UnsupportedError`` with the reason."""
+Implement = Callable[[ResolvedLayer, nn.Module | None], nn.Module | None]
+"""Answers a module that computes a layer by another method, or raises ``UnsupportedError`` with the reason.
+
+It is given the layer's module, or ``None`` where the layer is a function; it answers what it was given to leave it.
+"""
 
 RANDOM_KINDS = ("dropout", "opaque")
 
@@ -31,7 +35,8 @@ class Step:
     """One phase of one layer. Either ``call`` can be called, or ``reason`` says why there is nothing to call.
 
     ``outcome``: ``ok``; ``skipped`` where the phase has no meaning here; ``failed`` where it broke.
-    ``rel_error`` is ``None`` where results are random or checking was switched off.
+    ``rel_error`` is ``None`` where results are random or checking was switched off. ``parameters`` are those of
+    the implementation.
     """
 
     resolved: ResolvedLayer
@@ -41,6 +46,7 @@ class Step:
     outcome: str = "ok"
     reason: str = ""
     rel_error: float | None = None
+    parameters: int = 0
 
 
 def memory_plan(trace: Trace, backward: bool) -> Plan:
@@ -154,9 +160,7 @@ class _Walker:
         for number, result in zip(call.outputs, results, strict=True):
             slot = self.trace.slots[number]
             try:
-                self.values[number] = (
-                    result if slot.base is not None else self._place("value", slot).copy_(result)
-                )
+                self.values[number] = result if slot.base is not None else self._place("value", slot).copy_(result)
             except RuntimeError as error:
                 self.missing[number] = one_line(error)
 
@@ -166,9 +170,7 @@ class _Walker:
 
     def seed(self, seed_gradient: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
         """Let the gradient in at the network's outputs."""
-        wanted = [
-            n for n in self.trace.outputs if self.trace.slots[n].dtype.is_floating_point and n in self.values
-        ]
+        wanted = [n for n in self.trace.outputs if self.trace.slots[n].dtype.is_floating_point and n in self.values]
         for number, gradient in zip(wanted, seed_gradient([self.values[n] for n in wanted]), strict=True):
             self._send(number, gradient)
 
@@ -184,16 +186,13 @@ class _Walker:
             reason = f"its input could not be made: {lost[0]}"
             return tuple(Step(resolved, place, phase, outcome="failed", reason=reason) for phase in wanted)
         try:
-            layer = _Layer(call, self._leaves(call), self._received(call), self.implement)
+            target = self.implement(resolved, call.module) if self.implement else call.module
+            layer = _Layer(call, self._leaves(call), self._received(call), target)
             errors = self._errors(call, layer, wanted) if self.check else {}
         except UnsupportedError as error:
-            return tuple(
-                Step(resolved, place, phase, outcome="skipped", reason=one_line(error)) for phase in wanted
-            )
+            return tuple(Step(resolved, place, phase, outcome="skipped", reason=one_line(error)) for phase in wanted)
         except RuntimeError as error:
-            return tuple(
-                Step(resolved, place, phase, outcome="failed", reason=one_line(error)) for phase in wanted
-            )
+            return tuple(Step(resolved, place, phase, outcome="failed", reason=one_line(error)) for phase in wanted)
         return tuple(self._step(layer, resolved, place, phase, errors.get(phase)) for phase in wanted)
 
     def _step(
@@ -209,18 +208,16 @@ class _Walker:
         call = layer.phase(phase)
         if call is None:
             return Step(resolved, place, phase, outcome="skipped", reason="its input needs no gradient")
-        return Step(resolved, place, phase, call, rel_error=error)
+        return Step(resolved, place, phase, call, rel_error=error, parameters=layer.parameters)
 
     def backward(self, place: int) -> None:
         """Send a layer's gradient on to the layers it reads, with the dense implementation."""
         call = self.trace.calls[place]
-        targets = [
-            n for n in dict.fromkeys(call.inputs) if self.differentiable[n] and n not in self.trace.inputs
-        ]
+        targets = [n for n in dict.fromkeys(call.inputs) if self.differentiable[n] and n not in self.trace.inputs]
         if not targets or any(n in self.missing for n in (*call.inputs, *call.outputs)):
             return
         try:
-            layer = _Layer(call, self._leaves(call), self._received(call), None)
+            layer = _Layer(call, self._leaves(call), self._received(call), call.module)
             gradients = layer.gradients([layer.leaf[n] for n in targets])
         except (RuntimeError, LaminaError):
             gradients = tuple(self._stand_in(self.trace.slots[n]) for n in targets)
@@ -250,15 +247,14 @@ class _Walker:
     def _place(self, what: str, slot: Slot) -> Tensor:
         return self.arena.place(f"{what} {slot.number}", slot.shape, slot.stride, slot.dtype)
 
-    def _errors(
-        self, call: Call, layer: _Layer, wanted: Sequence[Phase]
-    ) -> dict[Phase, float | CheckError | None]:
+    def _errors(self, call: Call, layer: _Layer, wanted: Sequence[Phase]) -> dict[Phase, float | CheckError | None]:
         """Each phase's distance from float64, or the refusal to time it."""
         if call.resolved.layer.kind in RANDOM_KINDS and is_random(layer.outputs, layer.run()):
             return {}
         double = {n: t.detach().double() if t.is_floating_point() else t for n, t in layer.leaf.items()}
         leaves = {n: t.requires_grad_(self.differentiable[n]) for n, t in double.items()}
-        exact = _Layer(call.double(), leaves, {n: g.double() for n, g in layer.received.items()}, None)
+        received = {n: g.double() for n, g in layer.received.items()}
+        exact = _Layer(call.double(), leaves, received, _twin(layer.target))
         errors: dict[Phase, float | CheckError | None] = {}
         for phase in wanted:
             ours, reference = layer.results(phase), exact.results(phase)
@@ -272,24 +268,26 @@ class _Walker:
 
 
 class _Layer:
-    """One layer on its leaves, with the graph of its own forward pass kept for the backward phases."""
+    """One layer on its leaves, with the graph of its own forward pass kept for the backward phases.
 
-    def __init__(
-        self, call: Call, leaf: dict[int, Tensor], received: dict[int, Tensor], implement: Implement | None
-    ):
-        self.leaf, self.received = leaf, received
-        target = implement(call.resolved, call.module or nn.Identity()) if implement else None
-        self._weights = (
-            tuple(p for p in target.parameters() if p.requires_grad) if target is not None else call.weights
-        )
+    ``target`` is the module that computes it, ``None`` for a function.
+    """
+
+    def __init__(self, call: Call, leaf: dict[int, Tensor], received: dict[int, Tensor], target: nn.Module | None):
+        self.leaf, self.received, self.target = leaf, received, target
+        changed = None if target is call.module else target
+        self._weights = tuple(p for p in changed.parameters() if p.requires_grad) if changed else call.weights
         tensors = [leaf[n] for n in call.inputs]
         self.run: Callable[[], tuple[Tensor, ...]] = lambda: call.run(tensors, target)
         self._data = [tensor for tensor in leaf.values() if tensor.requires_grad]
         self.outputs = self.run()
-        sent = [
-            (out, received[n]) for n, out in zip(call.outputs, self.outputs, strict=True) if n in received
-        ]
+        sent = [(out, received[n]) for n, out in zip(call.outputs, self.outputs, strict=True) if n in received]
         self._roots = [(out, gradient) for out, gradient in sent if out.requires_grad]
+
+    @property
+    def parameters(self) -> int:
+        """Number of trained parameters."""
+        return sum(weight.numel() for weight in self._weights)
 
     def gradients(self, wanted: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
         """Gradients with respect to some of the leaves or weights."""
@@ -309,6 +307,14 @@ class _Layer:
             return self.outputs
         call = self.phase(phase)
         return call() if call else ()  # type: ignore[return-value]
+
+
+def _twin(target: nn.Module | None) -> nn.Module | None:
+    """What a module is compared with: itself in float64, or the simpler form its ``reference()`` offers."""
+    if target is None:
+        return None
+    plain: nn.Module = target.reference() if hasattr(target, "reference") else target  # type: ignore[operator]
+    return copy.deepcopy(plain).double()
 
 
 def _differentiable(trace: Trace, input_gradients: Sequence[bool]) -> dict[int, bool]:

@@ -121,9 +121,7 @@ def train(
 
 def _count(sums: Tensor, loss: Tensor, scores: Tensor, y: Tensor) -> None:
     hits = (scores.detach().argmax(-1) == y).sum()
-    sums += torch.stack(
-        [loss.detach() * y.numel(), hits, torch.as_tensor(y.numel(), device=y.device)]
-    ).double()
+    sums += torch.stack([loss.detach() * y.numel(), hits, torch.as_tensor(y.numel(), device=y.device)]).double()
 
 
 def _means(sums: Tensor, step: int | None = None) -> tuple[float, float]:
@@ -138,9 +136,7 @@ def _means(sums: Tensor, step: int | None = None) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def _evaluate(
-    model: nn.Module, batches: Batches, settings: Training, device: torch.device
-) -> tuple[float, float]:
+def _evaluate(model: nn.Module, batches: Batches, settings: Training, device: torch.device) -> tuple[float, float]:
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     for x, y in batches:
@@ -205,9 +201,7 @@ def _restore(
             f"{path}: this checkpoint was trained with {wanted}; ask for the same, or start without --resume"
         )
     try:
-        network.load_state_dict(
-            {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
-        )
+        network.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     except RuntimeError as error:
         raise UsageError(f"{path}: this checkpoint is of another network: {error}") from error
     states: dict[int, dict[str, Tensor]] = {}

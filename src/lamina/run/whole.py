@@ -20,10 +20,7 @@ def whole_step(
 ) -> Callable[[], object]:
     """Forward, and with ``backward`` the gradients of all parameters and of the inputs where that is wanted."""
     asked = [*input_gradients, *[False] * len(inputs)]
-    leaves = [
-        x.detach().requires_grad_(want and x.is_floating_point())
-        for x, want in zip(inputs, asked, strict=False)
-    ]
+    leaves = [x.detach().requires_grad_(want and x.is_floating_point()) for x, want in zip(inputs, asked, strict=False)]
     wanted = [leaf for leaf in (*leaves, *network.parameters()) if leaf.requires_grad]
     if not backward or not wanted:
         return lambda: network(*leaves)

@@ -54,9 +54,7 @@ def _output_shape(x: Tensor, w: Tensor, geometry: Geometry) -> Shape:
     outer, inner = w.shape[0], w.shape[1] * geometry.groups
     channels, outputs = (outer, inner) if geometry.transposed else (inner, outer)
     if x.shape[1] != channels or outer % geometry.groups:
-        raise UsageError(
-            f"convolution: expected {channels} input channels in {geometry.groups} groups, got {shapes}"
-        )
+        raise UsageError(f"convolution: expected {channels} input channels in {geometry.groups} groups, got {shapes}")
     return (x.shape[0], outputs, *geometry.output_size(x.shape[2:], w.shape[2:]))
 
 

@@ -105,9 +105,7 @@ def describe(request: Request, cudnn: ModuleType) -> tuple[Any, tuple[Any, Any, 
     """The cuDNN graph of one convolution, not yet validated, and its tensors: two operands and the result."""
     data_type = getattr(cudnn.data_type, _TYPES[request.dtype])
     accumulate = cudnn.data_type.DOUBLE if request.dtype == torch.float64 else cudnn.data_type.FLOAT
-    graph = cudnn.pygraph(
-        io_data_type=data_type, intermediate_data_type=accumulate, compute_data_type=accumulate
-    )
+    graph = cudnn.pygraph(io_data_type=data_type, intermediate_data_type=accumulate, compute_data_type=accumulate)
     strides = [_strides(shape, request.channels_last) for shape in request.shapes]
     first, second = (
         graph.tensor(dim=list(shape), stride=list(stride), data_type=data_type)
@@ -217,9 +215,7 @@ def _require_gpu(x: Tensor, note: str) -> None:
             f"cudnn:{note}: expected a CUDA device, this machine has none; use 'direct', 'fft' or 'winograd'"
         )
     if x.device.type != "cuda":
-        raise UsageError(
-            f"cudnn:{note}: expected tensors on a CUDA device, got {x.device}; move the layer there"
-        )
+        raise UsageError(f"cudnn:{note}: expected tensors on a CUDA device, got {x.device}; move the layer there")
 
 
 @cache

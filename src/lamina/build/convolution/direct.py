@@ -17,9 +17,7 @@ from lamina.build.convolution.layout import is_channels_last
 def forward(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
     """Output ``(N, K, *size)`` of inputs ``(N, C, *size)``."""
     g = geometry
-    return torch.convolution(
-        x, w, None, g.stride, g.padding, g.dilation, g.transposed, g.output_padding, g.groups
-    )
+    return torch.convolution(x, w, None, g.stride, g.padding, g.dilation, g.transposed, g.output_padding, g.groups)
 
 
 def backward_data(gy: Tensor, w: Tensor, geometry: Geometry, x_shape: Sequence[int]) -> Tensor:
@@ -50,7 +48,5 @@ def _backward(gy: Tensor, x: Tensor, w: Tensor, geometry: Geometry, wanted: int)
 def _stand_in(like: Tensor, shape: Sequence[int]) -> Tensor:
     """A tensor of ``shape`` that is never read; the library lays its result out in the same memory format."""
     if is_channels_last(like):
-        return torch.empty(
-            tuple(shape), dtype=like.dtype, device=like.device, memory_format=torch.channels_last
-        )
+        return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
     return like.new_empty(1).expand(tuple(shape))

@@ -67,9 +67,7 @@ def forward(x: Tensor, w: Tensor, geometry: Geometry, tile: int | None = None) -
     return _convolve(x, w, geometry, size, _choose(tile, size))
 
 
-def backward_data(
-    gy: Tensor, w: Tensor, geometry: Geometry, x_shape: Sequence[int], tile: int | None = None
-) -> Tensor:
+def backward_data(gy: Tensor, w: Tensor, geometry: Geometry, x_shape: Sequence[int], tile: int | None = None) -> Tensor:
     """Gradient of the input, ``x_shape``."""
     turned = w.flip(tuple(range(2, w.dim())))
     turned = torch.unflatten(turned, 0, (geometry.groups, -1)).transpose(1, 2).flatten(0, 1)

@@ -122,8 +122,9 @@ def _linear(s: Settings, remark: Remark) -> Settings:
 
 
 def _circulant(s: Settings, remark: Remark) -> Settings:
-    options = tuple((name, s[name]) for name in ("block_size", "optimization"))
-    return _linear(s, remark) | {"method": Method("circulant", options=options)}
+    if s["optimization"] != "NO":
+        remark(f"optimization={s['optimization']} chose among DNNMark's kernels; it has no effect here")
+    return _linear(s, remark) | {"method": Method("circulant", options=(("block_size", s["block_size"]),))}
 
 
 def _same(s: Settings, remark: Remark) -> Settings:

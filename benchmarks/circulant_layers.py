@@ -1,0 +1,192 @@
+"""Claim: training steps of block-circulant layers against dense tensor cores, layer by layer.
+
+A step is the three phases, weight transforms included. Dense is the better of both layouts with the library's
+autotuning, in the same precision, in the same run; both sides are timed as CUDA graphs, with events beside them. Each
+circulant result is first held to the dense matrix that its blocks make, in float64.
+
+Run: python -m benchmarks.circulant_layers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks import results
+from lamina import measure, run
+from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
+from lamina.build import DTYPES
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
+BLOCK_SIZE = 64
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of the claim: ``kernel`` 0 is a linear layer."""
+
+    group: str
+    name: str
+    batch: int
+    inputs: int
+    outputs: int
+    kernel: int = 0
+    size: int = 1
+    stride: int = 1
+
+    def dense(self) -> nn.Module:
+        if not self.kernel:
+            return nn.Linear(self.inputs, self.outputs, bias=False)
+        return nn.Conv2d(self.inputs, self.outputs, self.kernel, self.stride, self.kernel // 2, bias=False)
+
+    def circulant(self) -> nn.Module:
+        if not self.kernel:
+            return BlockCirculantLinear(self.inputs, self.outputs, BLOCK_SIZE, bias=False)
+        return BlockCirculantConv2d(
+            self.inputs,
+            self.outputs,
+            self.kernel,
+            self.stride,
+            self.kernel // 2,
+            bias=False,
+            block_size=BLOCK_SIZE,
+        )
+
+    def input(self) -> Tensor:
+        shape = (self.batch, self.inputs, self.size, self.size) if self.kernel else (self.batch, self.inputs)
+        return torch.randn(shape)
+
+
+LAYERS = (
+    Layer("A", "A", 128, 8192, 4096),
+    Layer("fc", "alexnet fc6", 128, 9216, 4096),
+    Layer("fc", "alexnet fc7", 128, 4096, 4096),
+    Layer("fc", "alexnet fc8", 128, 4096, 1000),
+    Layer("fc", "vgg16 fc6", 64, 25088, 4096),
+    Layer("fc", "vgg16 fc7", 64, 4096, 4096),
+    Layer("fc", "vgg16 fc8", 64, 4096, 1000),
+    Layer("B", "B", 64, 256, 512, 3, 14),
+    Layer("C", "C", 128, 1024, 1024),
+    Layer("conv", "alexnet conv2", 128, 96, 256, 5, 27),
+    Layer("conv", "alexnet conv3", 128, 256, 384, 3, 13),
+    Layer("conv", "alexnet conv4", 128, 384, 384, 3, 13),
+    Layer("conv", "alexnet conv5", 128, 384, 256, 3, 13),
+    Layer("conv", "vgg16 conv2_1", 64, 64, 128, 3, 112),
+    Layer("conv", "vgg16 conv3_2", 64, 256, 256, 3, 56),
+    Layer("conv", "vgg16 conv4_2", 64, 512, 512, 3, 28),
+    Layer("conv", "vgg16 conv5_1", 64, 512, 512, 3, 14),
+)
+
+
+def step_of(module: nn.Module, x: Tensor, gy: Tensor) -> Callable[[], object]:
+    """Forward and both gradients of one layer."""
+    weights = list(module.parameters())
+
+    def step() -> object:
+        return torch.autograd.grad(module(x), [x, *weights], gy)
+
+    return step
+
+
+def timed(step: Callable[[], object], graph: measure.GraphClock, events: measure.EventsClock) -> dict[str, Any]:
+    """A step by both clocks, warm."""
+    times = {}
+    for clock in (graph, events):
+        t = clock.time(step, repeat=REPEAT)
+        times[clock.name] = {"median_us": t.median_us, "q1_us": t.q1_us, "q3_us": t.q3_us, "n": t.n}
+    return times
+
+
+def error_of(layer: Layer, module: nn.Module, x: Tensor, gy: Tensor) -> float:
+    """The largest relative error of output and gradients, against the dense matrix of the blocks in float64."""
+    y = module(x)
+    ours = [y, *torch.autograd.grad(y, [x, *module.parameters()], gy)]
+    exact = module.double().to_dense() if hasattr(module, "to_dense") else module.double()
+    wide = x.detach().double().requires_grad_()
+    reference = exact(wide)
+    gradients = torch.autograd.grad(reference, [wide], gy.double())
+    pairs = zip(ours, [reference, *gradients], strict=False)
+    return max(run.relative_error([mine], [theirs]) for mine, theirs in pairs)
+
+
+def measured(layer: Layer) -> Iterator[dict[str, Any]]:
+    """Rows of one layer: dense in both layouts and circulant, each precision, each clock."""
+    device = torch.device("cuda")
+    graph, events = measure.GraphClock(device), measure.EventsClock(device)
+    for precision in PRECISIONS:
+        with run.precision_mode(precision), torch.cuda.stream(graph.stream):
+            for impl in ("dense", f"circulant[block_size={BLOCK_SIZE}]"):
+                for layout in ("nchw", "nhwc") if layer.kernel else ("nchw",):
+                    torch.manual_seed(0)
+                    module = (layer.dense() if impl == "dense" else layer.circulant()).to(device, DTYPES[precision])
+                    x = layer.input().to(device, DTYPES[precision])
+                    if layout == "nhwc":
+                        x = x.to(memory_format=torch.channels_last)
+                        module = module.to(memory_format=torch.channels_last) if impl == "dense" else module
+                    x.requires_grad_()
+                    gy = torch.randn_like(module(x))
+                    times = timed(step_of(module, x, gy), graph, events)
+                    error = error_of(layer, module, x, gy)
+                    for clock, quartiles in times.items():
+                        yield {
+                            "workload": layer.group,
+                            "layer": layer.name,
+                            "phase": "step",
+                            "precision": precision,
+                            "layout": layout,
+                            "impl": impl,
+                            "batch": layer.batch,
+                            "timing": clock,
+                            "l2": "warm",
+                            **quartiles,
+                            "rel_error": error,
+                            "by": "lamina",
+                        }
+
+
+def speedups(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Geometric means by group and precision, circulant against the best dense layout, by graph time."""
+    best: dict[tuple[str, str, str, bool], float] = {}
+    for row in rows:
+        if row["timing"] == "graph":
+            key = (row["workload"], row["layer"], row["precision"], row["impl"] == "dense")
+            best[key] = min(best.get(key, float("inf")), row["median_us"])
+    found: dict[str, Any] = {}
+    for group in dict.fromkeys(row["workload"] for row in rows):
+        for precision in PRECISIONS:
+            ratios = [
+                us / best[group, layer, precision, False]
+                for (g, layer, p, dense), us in best.items()
+                if (g, p, dense) == (group, precision, True)
+            ]
+            found[f"{group} {precision}"] = round(prod(ratios) ** (1 / len(ratios)), 3)
+    return found
+
+
+def main() -> None:
+    asked = results.arguments("circulant_layers")
+    rows = []
+    for layer in LAYERS:
+        mine = list(measured(layer))
+        rows += mine
+        shown = {
+            (r["precision"], r["impl"][:5], r["layout"], r["timing"]): (
+                round(r["median_us"], 1),
+                f"{r['rel_error']:.1e}",
+            )
+            for r in mine
+        }
+        print(layer.name, shown, flush=True)
+    summary = {"speedup_over_best_dense": speedups(rows)}
+    print(results.write("circulant_layers", "cuda", rows, summary, asked))
+    print(summary)
+
+
+if __name__ == "__main__":
+    main()

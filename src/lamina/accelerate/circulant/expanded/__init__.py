@@ -1,0 +1,1 @@
+"""Products with circulant blocks written out, for few rows and for the vendor library."""

@@ -1,0 +1,189 @@
+"""Expanded circulant products as PyTorch operators, each with its derivative in terms of the others.
+
+The product and its two gradients are the slices of one trilinear form, and the dense matrix and its diagonal sums are
+each other's transposes: gradients of any order are again these operators.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from lamina.accelerate.circulant.expanded import kernels
+from lamina.accelerate.circulant.ops import common, launch, workers
+from lamina.accelerate.circulant.tiles import expand_tile
+
+_GRAIN = 1024
+
+
+def _run_expand(a: Tensor, w: Tensor, features: int, back: bool) -> Tensor:
+    w, (_, q, k) = w.contiguous(), w.shape
+    rows, summed = a.shape
+    out = a.new_empty(rows, features)
+    tile = expand_tile(rows, features, summed)
+    out_features, in_features = (summed, features) if back else (features, summed)
+    launch(
+        kernels.expand_kernel, -(-rows // tile.rows) * -(-features // tile.columns), a,
+        a, w, out, rows, out_features, in_features, q, *a.stride(),
+        K=k, BACK=back, BM=tile.rows, BN=tile.columns, BK=tile.depth, **common(a.dtype, a, w, out), **workers(tile),
+    )  # fmt: skip
+    return out
+
+
+@torch.library.custom_op("lamina::circulant_expand", mutates_args=())
+def expand(x: Tensor, w: Tensor, out_features: int) -> Tensor:
+    """``x (rows, in_features)`` times circulant tiles of ``w (p, q, k)``, made where they are needed."""
+    return _run_expand(x, w, out_features, back=False)
+
+
+@torch.library.custom_op("lamina::circulant_expand_data", mutates_args=())
+def expand_data(dy: Tensor, w: Tensor, in_features: int) -> Tensor:
+    """The input gradient of `expand`."""
+    return _run_expand(dy, w, in_features, back=True)
+
+
+@torch.library.custom_op("lamina::circulant_expand_weight", mutates_args=())
+def expand_weight(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) -> Tensor:
+    """The weight gradient of `expand`, ``(p, q, k)`` in ``dtype``."""
+    (rows, out_features), in_features = dy.shape, x.shape[1]
+    p, q = -(-out_features // block_size), -(-in_features // block_size)
+    out = x.new_empty(p, q, block_size, dtype=dtype)
+    tile = expand_tile(p * block_size, q, rows * block_size)
+    launch(
+        kernels.expand_weight_kernel, -(-p * block_size // tile.rows) * -(-q // tile.columns), dy,
+        dy, x, out, rows, out_features, in_features, p, q, *dy.stride(), *x.stride(),
+        K=block_size, BM=tile.rows, BN=tile.columns, BK=tile.depth, **common(x.dtype, dy, x, out), **workers(tile),
+    )  # fmt: skip
+    return out
+
+
+@torch.library.custom_op("lamina::circulant_materialise", mutates_args=())
+def materialise(w: Tensor, out_features: int, in_features: int, groups: int) -> Tensor:
+    """The dense matrix ``(out_features, in_features, taps)`` of ``w (P, taps, q, k)``, of ``groups`` stacked ones."""
+    w, (rows, taps, q, k) = w.contiguous(), w.shape
+    out = w.new_empty(out_features, in_features, taps)
+    launch(
+        kernels.materialise_kernel, -(-out.numel() // _GRAIN), w,
+        w, out, out.numel(), out_features // groups, in_features, rows // groups, q,
+        TAPS=taps, K=k, BLOCK=_GRAIN, INDEX=common(w.dtype, w, out)["INDEX"],
+    )  # fmt: skip
+    return out
+
+
+@torch.library.custom_op("lamina::circulant_diagonal_sums", mutates_args=())
+def diagonal_sums(dense: Tensor, block_size: int, groups: int) -> Tensor:
+    """The transpose of `materialise`: wrapped diagonals of each block, summed, ``(P, taps, q, k)``."""
+    dense, (out_features, in_features, taps) = dense.contiguous(), dense.shape
+    p, q = -(-(out_features // groups) // block_size), -(-in_features // block_size)
+    out = dense.new_empty(groups * p, taps, q, block_size)
+    switches = common(dense.dtype, dense, out)
+    del switches["PRECISION"]
+    launch(
+        kernels.diagonal_sums_kernel, -(-out.numel() // _GRAIN), dense,
+        dense, out, out.numel(), out_features // groups, in_features, p, q,
+        TAPS=taps, K=block_size, BLOCK=_GRAIN, **switches,
+    )  # fmt: skip
+    return out
+
+
+@expand.register_fake
+def _(x: Tensor, w: Tensor, out_features: int) -> Tensor:
+    return x.new_empty(x.shape[0], out_features)
+
+
+@expand_data.register_fake
+def _(dy: Tensor, w: Tensor, in_features: int) -> Tensor:
+    return dy.new_empty(dy.shape[0], in_features)
+
+
+@expand_weight.register_fake
+def _(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) -> Tensor:
+    p, q = -(-dy.shape[1] // block_size), -(-x.shape[1] // block_size)
+    return x.new_empty(p, q, block_size, dtype=dtype)
+
+
+@materialise.register_fake
+def _(w: Tensor, out_features: int, in_features: int, groups: int) -> Tensor:
+    return w.new_empty(out_features, in_features, w.shape[1])
+
+
+@diagonal_sums.register_fake
+def _(dense: Tensor, block_size: int, groups: int) -> Tensor:
+    p, q = -(-(dense.shape[0] // groups) // block_size), -(-dense.shape[1] // block_size)
+    return dense.new_empty(groups * p, dense.shape[2], q, block_size)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.save_for_backward(*inputs[:2])
+
+
+def _expand_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    x, w = ctx.saved_tensors
+    for_x, for_w, _ = ctx.needs_input_grad
+    return (
+        expand_data(g, w, x.shape[1]) if for_x else None,
+        expand_weight(g, x, w.shape[-1], w.dtype) if for_w else None,
+        None,
+    )
+
+
+def _expand_data_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
+    dy, w = ctx.saved_tensors
+    for_dy, for_w, _ = ctx.needs_input_grad
+    return (
+        expand(h, w, dy.shape[1]) if for_dy else None,
+        expand_weight(dy, h, w.shape[-1], w.dtype) if for_w else None,
+        None,
+    )
+
+
+def _expand_weight_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
+    dy, x = ctx.saved_tensors
+    for_dy, for_x, *_ = ctx.needs_input_grad
+    return (
+        expand(x, h, dy.shape[1]) if for_dy else None,
+        expand_data(dy, h, x.shape[1]) if for_x else None,
+        None,
+        None,
+    )
+
+
+def _keep_materialise(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    w, _, _, groups = inputs
+    ctx.blocks = w.shape[-1], groups
+
+
+def _materialise_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    return diagonal_sums(g, *ctx.blocks), None, None, None
+
+
+def _keep_diagonal_sums(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    dense, _, groups = inputs
+    ctx.sizes = dense.shape[0], dense.shape[1], groups
+
+
+def _diagonal_sums_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
+    return materialise(h, *ctx.sizes), None, None
+
+
+expand.register_autograd(_expand_gradient, setup_context=_keep)
+expand_data.register_autograd(_expand_data_gradient, setup_context=_keep)
+expand_weight.register_autograd(_expand_weight_gradient, setup_context=_keep)
+materialise.register_autograd(_materialise_gradient, setup_context=_keep_materialise)
+diagonal_sums.register_autograd(_diagonal_sums_gradient, setup_context=_keep_diagonal_sums)
+
+
+@register_flop_formula([torch.ops.lamina.circulant_expand, torch.ops.lamina.circulant_expand_data])
+def _(a: Any, w: Any, features: int, *_: Any, **__: Any) -> int:
+    return kernels.expand_cost(a[0], features, a[1], w[-1], 0).flops
+
+
+@register_flop_formula(torch.ops.lamina.circulant_expand_weight)
+def _(dy: Any, x: Any, block_size: int, *_: Any, **__: Any) -> int:
+    return kernels.expand_cost(dy[0], dy[1], x[1], block_size, 0).flops
+
+
+@register_flop_formula([torch.ops.lamina.circulant_materialise, torch.ops.lamina.circulant_diagonal_sums])
+def _(*_: Any, **__: Any) -> int:
+    return 0

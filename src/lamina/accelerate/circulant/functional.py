@@ -1,0 +1,293 @@
+"""Block-circulant linear maps and convolutions: checked, and computed the way that was asked for.
+
+``impl`` says how: ``kernel`` multiplies in the frequency domain, ``expand`` makes circulant tiles on the fly (linear
+maps with few rows), ``dense`` writes the matrix out and leaves the product to the vendor library, ``reference`` is
+plain PyTorch on any device. `chosen` tells what ``auto`` means for given tensors; nothing falls back on anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lamina.accelerate.circulant import reference
+from lamina.accelerate.circulant.config import Impl, check_block_size, check_impl
+from lamina.accelerate.circulant.window import Window
+from lamina.errors import MissingError, UnsupportedError, UsageError
+
+HAS_TRITON = find_spec("triton") is not None
+if HAS_TRITON:
+    from lamina.accelerate.circulant import ops
+    from lamina.accelerate.circulant.expanded import ops as expanded_ops
+
+EXPAND_ROWS = 64
+"""Rows up to which reading fewer weights is worth more than doing fewer operations."""
+
+
+def chosen(impl: Impl, x: Tensor, rows: int | None = None) -> Impl:
+    """The implementation that ``impl`` stands for; only ``auto`` is anything but itself.
+
+    ``auto`` is the reference off the GPU and in float64, the expanded product for a linear map of few ``rows``, and the
+    frequency kernels otherwise. It knows no times: a `Dispatcher` that has measured names an implementation instead.
+
+    Raises:
+        UsageError: no such implementation.
+        MissingError: ``impl`` needs Triton, which is not installed.
+    """
+    check_impl(impl)
+    if impl == "auto":
+        if not (x.is_cuda and HAS_TRITON) or x.dtype == torch.float64:
+            return "reference"
+        return "expand" if rows is not None and rows <= EXPAND_ROWS else "kernel"
+    if impl in ("kernel", "expand") and not HAS_TRITON:
+        raise MissingError(
+            f'impl="{impl}" needs Triton: install lamina with its kernels extra, or use impl="reference"'
+        )
+    return impl
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_features: int, impl: Impl = "auto") -> Tensor:
+    """``y = x W^T + b`` with a block-circulant ``W``.
+
+    Args:
+        x: ``(..., in_features)``, of any strides.
+        weight: ``(p, q, k)``, first columns of ``p`` by ``q`` blocks: ``ceil(out_features / k)`` by
+            ``ceil(in_features / k)``.
+        bias: ``(out_features,)``.
+        out_features: the output's width; rows of the last blocks beyond it are not used.
+        impl: how to compute it.
+
+    Returns:
+        ``(..., out_features)``, in the type of ``x``, or of autocast.
+
+    Raises:
+        UsageError: sizes, types or devices do not fit.
+        UnsupportedError: the kernels do not take this type.
+        MissingError: the kernels need a GPU, or Triton.
+    """
+    _check_weight(weight, 3, "(p, q, k)")
+    _check_operands(x, weight, bias, out_features)
+    if not x.dim():
+        raise UsageError("x: expected (..., in_features), got a scalar")
+    _check_blocks(weight, out_features, x.shape[-1], 1)
+    rows = x.shape[:-1].numel()
+    name = chosen(impl, x, rows)
+    dtype = _compute_dtype(x)
+    if name == "reference":
+        return reference.linear(x.to(dtype), weight.to(dtype), _to(bias, dtype), out_features)
+    if name == "dense":
+        matrix = _dense_matrix(weight[:, None], out_features, x.shape[-1], 1, dtype)
+        dense: Tensor = F.linear(x.to(dtype), matrix[..., 0], _to(bias, dtype))
+        return dense
+    flat = x.reshape(rows, x.shape[-1])
+    y: Tensor
+    if name == "expand":
+        y = expanded_ops.expand(flat.to(dtype), weight, out_features)
+        y = y if bias is None else y + bias.to(dtype)
+    else:
+        y = _spectral(flat[..., None], weight[:, None], bias, out_features, Window(rows), dtype)[..., 0]
+    return y.reshape(*x.shape[:-1], out_features)
+
+
+def prepared(
+    weight: Tensor, *, out_features: int, in_features: int, like: Tensor, impl: Impl = "auto"
+) -> Callable[[Tensor], Tensor]:
+    """`linear` without bias by one weight for many inputs of few rows, as a recurrent layer has them.
+
+    What depends on the weight alone, its spectrum or its dense matrix, is computed once, here.
+
+    Args:
+        weight: ``(p, q, k)``, as for `linear`.
+        out_features: the output's width.
+        in_features: the input's width.
+        like: a tensor of the rows, type and device that the inputs will have.
+        impl: how to compute it.
+
+    Returns:
+        A function from ``(rows, in_features)`` to ``(rows, out_features)``.
+
+    Raises:
+        UsageError, UnsupportedError, MissingError: as `linear` does.
+    """
+    _check_weight(weight, 3, "(p, q, k)")
+    _check_operands(like, weight, None, out_features)
+    _check_blocks(weight, out_features, in_features, 1)
+    k, rows, dtype = weight.shape[-1], like.shape[0], _compute_dtype(like)
+    name = chosen(impl, like, rows)
+    if name == "dense":
+        matrix = _dense_matrix(weight[:, None], out_features, in_features, 1, dtype)[..., 0]
+        return lambda x: F.linear(x.to(dtype), matrix)
+    if name == "kernel":
+        ops.check_device(like)
+        steps = Window(rows).pack()
+        ws = ops.dft(weight.flatten(1)[..., None], k, 1, True, dtype)
+
+        def multiply(x: Tensor) -> Tensor:
+            ys = ops.mix(ops.dft(x[..., None], k, 1, False, dtype), ws, steps)
+            y: Tensor = ops.idft(ys, None, k, 1, False, out_features, 1, False, dtype)
+            return y[..., 0]
+
+        return multiply
+    return lambda x: linear(x, weight, out_features=out_features, impl=name)
+
+
+def conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    out_channels: int,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    impl: Impl = "auto",
+) -> Tensor:
+    """A 1-d or 2-d convolution whose channels are mixed by block-circulant matrices, one for each tap.
+
+    Args:
+        x: ``(N, C, L)`` or ``(N, C, H, W)``, channels-last or not; the output follows.
+        weight: ``(p, *kernel, q, k)`` with ``p = groups * ceil(out_channels / groups / k)`` and
+            ``q = ceil(C / groups / k)``.
+        bias: ``(out_channels,)``.
+        out_channels: channels of the output, a multiple of ``groups``.
+        stride, padding, dilation: one number, or one for each spatial axis.
+        groups: independent shares of the channels.
+        impl: how to compute it; ``expand`` is for linear maps.
+
+    Raises:
+        UsageError: sizes, types or devices do not fit.
+        UnsupportedError: the kernels do not take this type, or ``impl`` no convolutions.
+        MissingError: the kernels need a GPU, or Triton.
+    """
+    axes = weight.dim() - 3
+    if axes not in (1, 2):
+        raise UsageError(f"weight: expected (p, *kernel, q, k) with one or two kernel axes, got {_sizes(weight)}")
+    _check_weight(weight, axes + 3, "(p, *kernel, q, k)")
+    _check_operands(x, weight, bias, out_channels)
+    if x.dim() != axes + 2:
+        raise UsageError(f"x: expected {axes + 2} axes, (N, C, {'L' if axes == 1 else 'H, W'}), got {_sizes(x)}")
+    if groups < 1 or x.shape[1] % groups or out_channels % groups:
+        raise UsageError(
+            f"groups: expected a divisor of {x.shape[1]} input and {out_channels} output channels, got {groups}"
+        )
+    _check_blocks(weight, out_channels, x.shape[1], groups)
+    stride, padding, dilation = (_axes(size, axes) for size in (stride, padding, dilation))
+    if axes == 1:
+        flat = conv(
+            x[:, :, None], weight[:, None], bias, out_channels=out_channels, stride=(1, *stride),
+            padding=(0, *padding), dilation=(1, *dilation), groups=groups, impl=impl,
+        )  # fmt: skip
+        return flat[:, :, 0]
+    window = _window(x, weight, stride, padding, dilation, groups)
+    name = chosen(impl, x)
+    dtype = _compute_dtype(x)
+    if name == "expand":
+        raise UnsupportedError('impl="expand" is for linear maps with few rows; use "kernel" or "dense" here')
+    if name == "reference":
+        return reference.conv(x.to(dtype), weight.to(dtype), _to(bias, dtype), out_channels, window)
+    if name == "dense":
+        taps = weight.flatten(1, 2)
+        matrix = _dense_matrix(taps, out_channels, x.shape[1] // groups, groups, dtype)
+        matrix = matrix.unflatten(-1, weight.shape[1:3])
+        return F.conv2d(x.to(dtype), matrix, _to(bias, dtype), stride, padding, dilation, groups)
+    y = _spectral(x.flatten(2), weight.flatten(1, 2), bias, out_channels, window, dtype)
+    return y.view(*y.shape[:2], window.out_height, window.out_width)
+
+
+def _spectral(
+    rows: Tensor, weight: Tensor, bias: Tensor | None, out_channels: int, window: Window, dtype: torch.dtype
+) -> Tensor:
+    """The three launches: ``rows (N, C, L)`` and ``weight (P, taps, q, k)`` to ``(N, out_channels, L')``."""
+    k, steps = weight.shape[-1], window.pack()
+    ops.check_device(rows)
+    columns = weight.flatten(2).transpose(1, 2)
+    channels_last = rows.shape[2] > 1 and rows.stride(1) == 1
+    xs, ws = ops.dft_pair(rows, columns, k, window.groups, dtype)
+    ys = ops.mix(xs, ws, steps)
+    pixels = window.out_height * window.out_width
+    y: Tensor = ops.idft(ys, bias, k, window.groups, False, out_channels, pixels, channels_last, dtype)
+    return y
+
+
+def _dense_matrix(weight: Tensor, rows: int, columns: int, groups: int, dtype: torch.dtype) -> Tensor:
+    """``(rows, columns, taps)`` of ``weight (P, taps, q, k)``, by the kernel where it can run."""
+    if weight.is_cuda and HAS_TRITON:
+        matrix: Tensor = expanded_ops.materialise(weight.to(dtype), rows, columns, groups)
+        return matrix
+    return reference.dense_matrix(weight.to(dtype), rows, columns * groups, groups)
+
+
+def _axes(size: int | Sequence[int], axes: int) -> tuple[int, ...]:
+    return (size,) * axes if isinstance(size, int) else tuple(size)
+
+
+def _autocast(x: Tensor) -> bool:
+    return x.device.type != "meta" and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
+
+
+def _compute_dtype(x: Tensor) -> torch.dtype:
+    return torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
+
+
+def _to(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if bias is None else bias.to(dtype)
+
+
+def _window(
+    x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
+) -> Window:
+    for name, values, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)):
+        if len(values) != 2 or min(values) < least:
+            raise UsageError(f"{name}: expected one number >= {least} for each axis, got {tuple(values)}")
+    batch, _, height, width = x.shape
+    _, kernel_height, kernel_width, _, _ = weight.shape
+    window = Window.unpack([batch, height, width, kernel_height, kernel_width, *stride, *padding, *dilation, groups])
+    if window.out_height < 1 or window.out_width < 1:
+        raise UsageError(
+            f"x: expected a padded image at least as large as the {kernel_height}x{kernel_width} kernel with "
+            f"dilation {tuple(dilation)}, got {height}x{width} with padding {tuple(padding)}"
+        )
+    return window
+
+
+def _check_weight(weight: Tensor, axes: int, form: str) -> None:
+    if weight.dim() != axes:
+        raise UsageError(f"weight: expected {form}, got {_sizes(weight)}")
+    check_block_size(int(weight.shape[-1]))
+
+
+def _check_blocks(weight: Tensor, out_width: int, in_width: int, groups: int) -> None:
+    k = weight.shape[-1]
+    expected = groups * -(-(out_width // groups) // k), -(-(in_width // groups) // k)
+    got = weight.shape[0], weight.shape[-2]
+    if got != expected:
+        share = f" in {groups} groups" if groups > 1 else ""
+        raise UsageError(
+            f"weight: expected {expected[0]} by {expected[1]} blocks of size {k} for {in_width} inputs and "
+            f"{out_width} outputs{share}, got {got[0]} by {got[1]}: does the layer fit its input?"
+        )
+
+
+def _check_operands(x: Tensor, weight: Tensor, bias: Tensor | None, out_width: int) -> None:
+    if not x.is_floating_point():
+        raise UsageError(f"x: expected floating point numbers, got {x.dtype}")
+    if bias is not None and bias.shape != (out_width,):
+        raise UsageError(f"bias: expected ({out_width},), got {_sizes(bias)}")
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is None:
+            continue
+        if tensor.device != x.device:
+            raise UsageError(f"{name}: expected it on {x.device} with x, got {tensor.device}")
+        if tensor.dtype != x.dtype and not _autocast(x):
+            raise UsageError(
+                f"{name}: expected {x.dtype} like x, got {tensor.dtype}; convert one, or use torch.autocast"
+            )
+
+
+def _sizes(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))

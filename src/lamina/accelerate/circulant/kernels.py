@@ -1,0 +1,375 @@
+"""Block-circulant products on tensor cores: transform, multiply each frequency, transform back.
+
+Letters: a *row* is one pixel of one example, ``F`` slots of frequencies, ``K`` the block size, ``G`` groups, ``p`` and
+``q`` blocks of one group's outputs and inputs. A spectrum of rows is ``[F, rows, 2, G*q]`` and a weight's is
+``[F, G*p*taps, 2, q]``: real parts, then imaginary parts, the blocks of a row side by side, so that a warp reads them
+together and every product below finds its summed axis contiguous.
+
+Common compile-time switches: ``ACC`` the type sums are kept in; ``PRECISION`` of fp32 products on tensor cores;
+``TF32`` rounds what is stored to the 19 bits that tensor cores read, since they would truncate it; ``UPCAST`` computes
+narrow types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+from lamina.accelerate.circulant.window import Window
+from lamina.spec import Cost
+
+
+@triton.jit
+@no_type_check
+def narrow(x, DTYPE: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr):
+    """``x`` in the stored type, rounded to nearest; the interpreter alone would truncate to bf16."""
+    if TF32:
+        x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
+    if UPCAST and tl.bfloat16 == DTYPE:
+        bits = x.to(tl.int32, bitcast=True)
+        x = (bits + 0x7FFF + ((bits >> 16) & 1)).to(tl.float32, bitcast=True)
+    return x.to(DTYPE)
+
+
+@triton.jit
+@no_type_check
+def dft_tile(
+    tile, x, basis, out, rows, length, width, blocks, groups, stride_n, stride_c, stride_l,
+    K: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """Spectra of ``ROWS`` rows and ``BLOCKS`` blocks: ``x (N, C, L)`` of any strides to ``out [F, rows, 2, G*q]``."""
+    F: tl.constexpr = (K + 1) // 2
+    across = groups * blocks
+    tiles_f: tl.constexpr = (2 * F + BN - 1) // BN
+    tiles_j = tl.cdiv(across, BLOCKS)
+    m = tl.arange(0, ROWS * BLOCKS)
+    row = tile // (tiles_f * tiles_j) * ROWS + m // BLOCKS
+    block = tile // tiles_f % tiles_j * BLOCKS + m % BLOCKS
+    f = tile % tiles_f * BN + tl.arange(0, BN)
+    start = block % blocks * K  # first channel of the block, in its group
+    inside = (row < rows) & (block < across)
+    pixel = x + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
+    channel = pixel + (block // blocks * width + start).to(INDEX) * stride_c
+    sums = tl.zeros((ROWS * BLOCKS, BN), ACC)
+    for t0 in range(0, K, BK):
+        t = t0 + tl.arange(0, BK)
+        known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
+        values = tl.load(channel[:, None] + t[None, :].to(INDEX) * stride_c, known, 0.0).to(ACC)
+        waves = tl.load(basis + f[None, :] * K + t[:, None], (f < 2 * F)[None, :] & (t < K)[:, None], 0.0)
+        sums = tl.dot(values, waves, sums, input_precision=PRECISION, out_dtype=ACC)
+    place = (f % F).to(INDEX)[None, :] * rows * 2 * across + (f // F)[None, :] * across
+    place += row.to(INDEX)[:, None] * 2 * across + block[:, None]
+    stored = narrow(sums, out.dtype.element_ty, TF32, UPCAST)
+    tl.store(out + place, stored, inside[:, None] & (f < 2 * F)[None, :])
+
+
+@triton.jit
+@no_type_check
+def idft_tile(
+    tile, spectrum, basis, bias, y, rows, length, width, blocks, groups, stride_n, stride_c, stride_l,
+    K: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """The transpose of `dft_tile`, with ``bias (C)`` added: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``."""
+    F: tl.constexpr = (K + 1) // 2
+    across = groups * blocks
+    tiles_t: tl.constexpr = (K + BN - 1) // BN
+    tiles_j = tl.cdiv(across, BLOCKS)
+    m = tl.arange(0, ROWS * BLOCKS)
+    row = tile // (tiles_t * tiles_j) * ROWS + m // BLOCKS
+    block = tile // tiles_t % tiles_j * BLOCKS + m % BLOCKS
+    t = tile % tiles_t * BN + tl.arange(0, BN)
+    start = block % blocks * K
+    inside = (row < rows) & (block < across)
+    source = spectrum + row.to(INDEX)[:, None] * 2 * across + block[:, None]
+    sums = tl.zeros((ROWS * BLOCKS, BN), ACC)
+    for f0 in range(0, 2 * F, BK):
+        f = f0 + tl.arange(0, BK)
+        place = (f % F).to(INDEX)[None, :] * rows * 2 * across + (f // F)[None, :] * across
+        values = tl.load(source + place, inside[:, None] & (f < 2 * F)[None, :], 0.0).to(ACC)
+        waves = tl.load(basis + f[:, None] * K + t[None, :], (f < 2 * F)[:, None] & (t < K)[None, :], 0.0)
+        sums = tl.dot(values, waves, sums, input_precision=PRECISION, out_dtype=ACC)
+    channel = (block // blocks * width + start)[:, None] + t[None, :]
+    known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
+    if BIAS:
+        sums += tl.load(bias + channel, known, 0.0).to(ACC)
+    pixel = y + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
+    stored = narrow(sums, y.dtype.element_ty, False, UPCAST)
+    tl.store(pixel[:, None] + channel.to(INDEX) * stride_c, stored, known)
+
+
+@triton.jit
+@no_type_check
+def dft_kernel(
+    x, x_basis, x_out, x_rows, x_length, x_width, x_blocks, x_groups, x_stride_n, x_stride_c, x_stride_l, x_tiles,
+    w, w_basis, w_out, w_rows, w_length, w_width, w_blocks, w_groups, w_stride_n, w_stride_c, w_stride_l,
+    K: tl.constexpr, X_ROWS: tl.constexpr, X_BLOCKS: tl.constexpr, W_ROWS: tl.constexpr, W_BLOCKS: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """The spectra of rows and, where ``PAIR``, of weights in the same launch."""
+    tile = tl.program_id(0)
+    if PAIR and tile >= x_tiles:
+        dft_tile(
+            tile - x_tiles, w, w_basis, w_out, w_rows, w_length, w_width, w_blocks, w_groups,
+            w_stride_n, w_stride_c, w_stride_l,
+            K, W_ROWS, W_BLOCKS, BK, BN, ACC, PRECISION, TF32, UPCAST, INDEX,
+        )  # fmt: skip
+    else:
+        dft_tile(
+            tile, x, x_basis, x_out, x_rows, x_length, x_width, x_blocks, x_groups,
+            x_stride_n, x_stride_c, x_stride_l,
+            K, X_ROWS, X_BLOCKS, BK, BN, ACC, PRECISION, TF32, UPCAST, INDEX,
+        )  # fmt: skip
+
+
+@triton.jit
+@no_type_check
+def idft_kernel(
+    x_spectrum, x_basis, bias, x, x_rows, x_length, x_width, x_blocks, x_groups,
+    x_stride_n, x_stride_c, x_stride_l, x_tiles,
+    w_spectrum, w_basis, w, w_rows, w_length, w_width, w_blocks, w_groups, w_stride_n, w_stride_c, w_stride_l,
+    K: tl.constexpr, X_ROWS: tl.constexpr, X_BLOCKS: tl.constexpr, W_ROWS: tl.constexpr, W_BLOCKS: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """The transpose of `dft_kernel`: rows from their spectra and, where ``PAIR``, weights from theirs."""
+    tile = tl.program_id(0)
+    if PAIR and tile >= x_tiles:
+        idft_tile(
+            tile - x_tiles, w_spectrum, w_basis, bias, w, w_rows, w_length, w_width, w_blocks, w_groups,
+            w_stride_n, w_stride_c, w_stride_l,
+            K, W_ROWS, W_BLOCKS, BK, BN, False, ACC, PRECISION, UPCAST, INDEX,
+        )  # fmt: skip
+    else:
+        idft_tile(
+            tile, x_spectrum, x_basis, bias, x, x_rows, x_length, x_width, x_blocks, x_groups,
+            x_stride_n, x_stride_c, x_stride_l,
+            K, X_ROWS, X_BLOCKS, BK, BN, BIAS, ACC, PRECISION, UPCAST, INDEX,
+        )  # fmt: skip
+
+
+def dft_cost(rows: int, blocks: int, block_size: int, io_bytes: int, spectral_bytes: int) -> Cost:
+    """Either transform of ``rows`` rows of ``blocks`` blocks, as the matrix product that computes it."""
+    packed = 2 * ((block_size + 1) // 2)
+    elements = rows * blocks
+    return Cost(
+        2 * elements * packed * block_size,
+        elements * block_size * io_bytes,
+        elements * packed * spectral_bytes,
+    )
+
+
+@triton.jit
+@no_type_check
+def source_row(
+    row, tap, height, width, out_height, out_width, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
+    """The input row that an output row meets through a tap, and whether there is one; ``BACK`` the other way round."""
+    down = tap // KW * DH - PH
+    right = tap % KW * DW - PW
+    if BACK:
+        y = row // width % height - down
+        x = row % width - right
+        inside = (y >= 0) & (x >= 0) & (y % SH == 0) & (x % SW == 0)
+        y = y // SH
+        x = x // SW
+        inside &= (y < out_height) & (x < out_width)
+        return (row // (height * width) * out_height + y) * out_width + x, inside
+    y = row // out_width % out_height * SH + down
+    x = row % out_width * SW + right
+    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    return (row // (out_height * out_width) * height + y) * width + x, inside
+
+
+@triton.jit
+@no_type_check
+def complex_parts(with_real, with_imaginary, slot, CONJUGATE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """Real and imaginary part of ``a b``, or of ``a conj(b)``.
+
+    Each argument is a real product with ``b``'s real columns, then its imaginary ones. Slot 0 is two real products.
+    """
+    rr, ri = tl.split(tl.permute(tl.reshape(with_real, (BM, 2, BN)), (0, 2, 1)))
+    ir, ii = tl.split(tl.permute(tl.reshape(with_imaginary, (BM, 2, BN)), (0, 2, 1)))
+    if CONJUGATE:
+        real = rr + ii
+        imaginary = ir - ri
+    else:
+        real = rr - ii
+        imaginary = ir + ri
+    return tl.where(slot == 0, rr, real), tl.where(slot == 0, ii, imaginary)
+
+
+@triton.jit
+@no_type_check
+def mix_tile(
+    tile, slot, group, a, w, out, rows_a, rows, groups, height, width, out_height, out_width,
+    P: tl.constexpr, Q: tl.constexpr,
+    TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """One frequency of the product: rows times weights, SUMMED over taps and blocks.
+
+    Forward, ``a`` are inputs and the sum is over ``q``; ``BACK``, they are output gradients, conjugate weights are
+    used where they lie, and the sum is over ``p``. The taps and blocks are one summed axis, so that a few blocks
+    and many taps fill a tile as well as many blocks do.
+    """
+    SUMMED: tl.constexpr = P if BACK else Q
+    KEPT: tl.constexpr = Q if BACK else P
+    tiles_n = tl.cdiv(KEPT, BN)
+    row = tile // tiles_n * BM + tl.arange(0, BM)
+    first = tile % tiles_n * BN
+    n = tl.arange(0, 2 * BN)
+    column = first + n % BN
+    weights = w + (slot.to(INDEX) * groups + group) * P * TAPS * 2 * Q + (n // BN)[None, :] * Q
+    inputs = a + slot.to(INDEX) * rows_a * 2 * groups * SUMMED + group * SUMMED
+    with_real = tl.zeros((BM, 2 * BN), ACC)
+    with_imaginary = tl.zeros((BM, 2 * BN), ACC)
+    for s0 in range(0, TAPS * SUMMED, BK):
+        s = s0 + tl.arange(0, BK)
+        if POINTWISE:
+            tap = s * 0
+            block = s
+            source = row[:, None]
+            known = (row < rows)[:, None] & (s < SUMMED)[None, :]
+        else:
+            tap = s // SUMMED
+            block = s % SUMMED
+            source, inside = source_row(
+                row[:, None], tap[None, :], height, width, out_height, out_width, KW, SH, SW, PH, PW, DH, DW, BACK
+            )
+            known = inside & (row < rows)[:, None] & (s < TAPS * SUMMED)[None, :]
+        here = inputs + source.to(INDEX) * 2 * groups * SUMMED + block[None, :]
+        real = tl.load(here, known, 0.0)
+        imaginary = tl.load(here + groups * SUMMED, known, 0.0)
+        if BACK:
+            there = (block[:, None] * TAPS + tap[:, None]) * 2 * Q + column[None, :]
+        else:
+            there = (column[None, :] * TAPS + tap[:, None]) * 2 * Q + block[:, None]
+        factor = tl.load(weights + there, (s < TAPS * SUMMED)[:, None] & (column < KEPT)[None, :], 0.0)
+        if UPCAST:
+            real, imaginary, factor = real.to(ACC), imaginary.to(ACC), factor.to(ACC)
+        with_real = tl.dot(real, factor, with_real, input_precision=PRECISION, out_dtype=ACC)
+        with_imaginary = tl.dot(imaginary, factor, with_imaginary, input_precision=PRECISION, out_dtype=ACC)
+    real, imaginary = complex_parts(with_real, with_imaginary, slot, BACK, BM, BN)
+    column = first + tl.arange(0, BN)
+    place = out + slot.to(INDEX) * rows * 2 * groups * KEPT + group * KEPT
+    place += row.to(INDEX)[:, None] * 2 * groups * KEPT + column[None, :]
+    known = (row < rows)[:, None] & (column < KEPT)[None, :]
+    tl.store(place, narrow(real, out.dtype.element_ty, False, UPCAST), known)
+    tl.store(place + groups * KEPT, narrow(imaginary, out.dtype.element_ty, False, UPCAST), known)
+
+
+@triton.jit
+@no_type_check
+def mix_weight_tile(
+    tile, slot, group, dy, x, out, rows_out, rows_in, groups, slots, height, width, out_height, out_width, splits,
+    P: tl.constexpr, Q: tl.constexpr,
+    TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """One frequency of the weight gradient, output gradients times conjugate inputs, SUMMED over a share of the rows.
+
+    ``out [splits, F, G*P*taps, 2, Q]``: shares are added afterwards, in a fixed order.
+    """
+    tiles_n = tl.cdiv(TAPS * Q, BN)
+    tiles_m = tl.cdiv(P, BM)
+    i = tile // tiles_n % tiles_m * BM + tl.arange(0, BM)
+    split = tile // (tiles_n * tiles_m)
+    first = tile % tiles_n * BN
+    n = tl.arange(0, 2 * BN)
+    column = first + n % BN
+    tap = column // Q
+    block = column % Q
+    share = tl.cdiv(tl.cdiv(rows_out, BK), splits) * BK
+    last = tl.minimum((split + 1) * share, rows_out)
+    gradients = dy + slot.to(INDEX) * rows_out * 2 * groups * P + group * P + i[:, None]
+    inputs = x + slot.to(INDEX) * rows_in * 2 * groups * Q + group * Q + (n // BN * groups * Q + block)[None, :]
+    with_real = tl.zeros((BM, 2 * BN), ACC)
+    with_imaginary = tl.zeros((BM, 2 * BN), ACC)
+    for r0 in range(split * share, last, BK):
+        row = r0 + tl.arange(0, BK)
+        here = gradients + row.to(INDEX)[None, :] * 2 * groups * P
+        known = (i < P)[:, None] & (row < last)[None, :]
+        real = tl.load(here, known, 0.0)
+        imaginary = tl.load(here + groups * P, known, 0.0)
+        known = (row < last)[:, None] & (column < TAPS * Q)[None, :]
+        if POINTWISE:
+            source = row[:, None]
+        else:
+            source, inside = source_row(
+                row[:, None], tap[None, :], height, width, out_height, out_width, KW, SH, SW, PH, PW, DH, DW, False
+            )
+            known &= inside
+        factor = tl.load(inputs + source.to(INDEX) * 2 * groups * Q, known, 0.0)
+        if UPCAST:
+            real, imaginary, factor = real.to(ACC), imaginary.to(ACC), factor.to(ACC)
+        with_real = tl.dot(real, factor, with_real, input_precision=PRECISION, out_dtype=ACC)
+        with_imaginary = tl.dot(imaginary, factor, with_imaginary, input_precision=PRECISION, out_dtype=ACC)
+    real, imaginary = complex_parts(with_real, with_imaginary, slot, True, BM, BN)
+    column = first + tl.arange(0, BN)
+    place = ((split.to(INDEX) * slots + slot) * groups + group) * P * TAPS * 2 * Q
+    place += (i[:, None] * TAPS + (column // Q)[None, :]) * 2 * Q + (column % Q)[None, :]
+    known = (i < P)[:, None] & (column < TAPS * Q)[None, :]
+    tl.store(out + place, narrow(real, out.dtype.element_ty, False, UPCAST), known)
+    tl.store(out + place + Q, narrow(imaginary, out.dtype.element_ty, False, UPCAST), known)
+
+
+@triton.jit
+@no_type_check
+def mix_kernel(
+    a, w, out, rows_a, rows, tiles, groups, height, width, out_height, out_width,
+    P: tl.constexpr, Q: tl.constexpr,
+    TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """Every frequency of the product, or with ``BACK`` of the input gradient."""
+    matrix = tl.program_id(0) // tiles
+    mix_tile(
+        tl.program_id(0) % tiles, matrix // groups, matrix % groups, a, w, out, rows_a, rows, groups,
+        height, width, out_height, out_width, P, Q, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, BACK,
+        BM, BN, BK, ACC, PRECISION, UPCAST, INDEX,
+    )  # fmt: skip
+
+
+@triton.jit
+@no_type_check
+def mix_grads_kernel(
+    dy, x, w, dx, dw, rows_in, rows_out, data_tiles, tiles, groups, slots,
+    height, width, out_height, out_width, splits,
+    P: tl.constexpr, Q: tl.constexpr,
+    TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, W_BM: tl.constexpr, W_BN: tl.constexpr, W_BK: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """Every frequency of both gradients in one launch; without data tiles, of the weight gradient alone."""
+    matrix = tl.program_id(0) // tiles
+    slot = matrix // groups
+    tile = tl.program_id(0) % tiles
+    if tile < data_tiles:
+        mix_tile(
+            tile, slot, matrix % groups, dy, w, dx, rows_out, rows_in, groups,
+            height, width, out_height, out_width, P, Q, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, True,
+            BM, BN, BK, ACC, PRECISION, UPCAST, INDEX,
+        )  # fmt: skip
+    else:
+        mix_weight_tile(
+            tile - data_tiles, slot, matrix % groups, dy, x, dw, rows_out, rows_in, groups, slots,
+            height, width, out_height, out_width, splits, P, Q, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE,
+            W_BM, W_BN, W_BK, ACC, PRECISION, UPCAST, INDEX,
+        )  # fmt: skip
+
+
+def mix_cost(window: Window, p: int, q: int, slots: int, spectral_bytes: int) -> Cost:
+    """One of the three frequency-wise products: four real multiply-adds for each complex one."""
+    x, y = window.rows_in * window.groups * q, window.rows_out * window.groups * p
+    w = window.groups * p * q * window.taps
+    return Cost(8 * slots * window.rows_out * w, 2 * slots * (x + w) * spectral_bytes, 2 * slots * y * spectral_bytes)

@@ -1,0 +1,492 @@
+"""The kernels as PyTorch operators, each with its derivative in terms of the others.
+
+The transforms are linear and each is the other's transpose. The frequency-wise product, its input gradient and its
+weight gradient are the three slices of one trilinear form. So the set is closed under differentiation: gradients of any
+order are again these operators, and nothing is hidden in a context.
+
+Spectra have the layouts that kernels.py gives. Rows come as ``x (N, C, L)`` of any strides, weights as the view
+``(P, q*k, taps)`` of a parameter ``(P, *kernel, q, k)``. float32 products follow
+``torch.backends.cuda.matmul.allow_tf32``, as the vendor library's do: three TF32 products keep float32 accuracy.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from lamina.accelerate.circulant import kernels
+from lamina.accelerate.circulant.basis import basis, slot_count
+from lamina.accelerate.circulant.tiles import (
+    ProductTile,
+    TransformTile,
+    product_tile,
+    row_splits,
+    transform_tile,
+    weight_tile,
+)
+from lamina.accelerate.circulant.window import Window
+from lamina.errors import MissingError, UnsupportedError
+
+INTERPRETED = not isinstance(kernels.dft_kernel, triton.JITFunction)
+"""Whether kernels run in Triton's interpreter, on the CPU."""
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def check_device(tensor: Tensor) -> None:
+    """Refuse what no kernel can read.
+
+    Raises:
+        MissingError: the tensor is not on a GPU, and kernels are not interpreted.
+        UnsupportedError: its type is not one of `DTYPES`.
+    """
+    if not (tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")):
+        raise MissingError(
+            f"circulant kernels: expected tensors on a CUDA device, got {tensor.device}; move them there, "
+            'use impl="reference", or set TRITON_INTERPRET=1 before Python starts'
+        )
+    if tensor.dtype not in DTYPES:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+        raise UnsupportedError(f"circulant kernels: expected one of {names}, got {tensor.dtype}")
+
+
+@lru_cache(maxsize=64)
+def _waves(block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch.device, rounded: bool) -> Tensor:
+    matrix = basis(block_size, eigenvalues=eigenvalues, dtype=dtype, device=device)
+    if rounded:  # to what tensor cores read, which would truncate it
+        matrix = ((matrix.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+    return matrix.contiguous()
+
+
+def _tf32() -> bool:
+    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+
+
+def common(dtype: torch.dtype, *tensors: Tensor) -> dict[str, Any]:
+    """Switches for products of elements of ``dtype``."""
+    for tensor in tensors:
+        check_device(tensor)
+    return {
+        "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
+        "PRECISION": "ieee" if dtype == torch.float64 else "tf32" if _tf32() else "tf32x3",
+        "UPCAST": INTERPRETED and dtype != torch.float64,
+        "INDEX": tl.int64 if max(tensor.numel() for tensor in tensors) >= 2**31 else tl.int32,
+    }
+
+
+def _transform_switches(spectral: torch.dtype, *tensors: Tensor) -> dict[str, Any]:
+    """Narrow spectra hold no more than TF32 does; wide ones are transformed at full accuracy, also in TF32 mode."""
+    precision = {torch.float64: "ieee", torch.float32: "tf32x3"}.get(spectral, "tf32")
+    return common(spectral, *tensors) | {"PRECISION": precision}
+
+
+def workers(tile: TransformTile | ProductTile) -> dict[str, int]:
+    """How many warps share a tile, and how many loads are in flight."""
+    return {"num_warps": tile.warps, "num_stages": tile.stages}
+
+
+def launch(kernel: Any, programs: int, tensor: Tensor, *args: Any, **switches: Any) -> None:
+    if programs:
+        with torch.cuda.device_of(tensor):
+            kernel[(programs,)](*args, **switches)
+
+
+def _side(x: Tensor, spectrum: Tensor, block_size: int, groups: int, eigenvalues: bool, name: str) -> Any:
+    """What a transform kernel is told of one side: basis, sizes, strides; programs; tile."""
+    batch, channels, length = x.shape
+    rows, across = batch * length, spectrum.shape[-1]
+    wide = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
+    rounded = spectrum.dtype not in (torch.float64, torch.float32)
+    waves = _waves(block_size, eigenvalues, wide, x.device, rounded)
+    tile = transform_tile(block_size, across, length == 1 or x.stride(1) == 1)
+    sizes = (rows, length, channels // groups, across // groups, groups, *x.stride())
+    programs = -(-rows // tile.rows) * -(-across // tile.blocks) * -(-_widest(block_size) // tile.columns)
+    meta = {f"{name}_ROWS": tile.rows, f"{name}_BLOCKS": tile.blocks, "BK": tile.depth, "BN": tile.columns}
+    return waves, sizes, programs, meta | workers(tile)
+
+
+def _widest(block_size: int) -> int:
+    return 2 * slot_count(block_size)
+
+
+def _run_dft(
+    x: Tensor, w: Tensor, xs: Tensor, ws: Tensor, block_size: int, groups: int, eigenvalues: bool, pair: bool
+) -> None:
+    x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X")
+    w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W")
+    switches = _transform_switches(xs.dtype, x, w, xs, ws)
+    launch(
+        kernels.dft_kernel, x_programs + pair * w_programs, x,
+        x, x_waves, xs, *x_sizes, x_programs, w, w_waves, ws, *w_sizes,
+        K=block_size, **(w_meta | x_meta), PAIR=pair, TF32=xs.dtype == torch.float32 and _tf32(), **switches,
+    )  # fmt: skip
+
+
+def _run_idft(
+    xs: Tensor, ws: Tensor, bias: Tensor | None, x: Tensor, w: Tensor,
+    block_size: int, groups: int, eigenvalues: bool, pair: bool,
+) -> None:  # fmt: skip
+    x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X")
+    w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W")
+    switches = _transform_switches(xs.dtype, x, w, xs, ws)
+    launch(
+        kernels.idft_kernel, x_programs + pair * w_programs, x,
+        xs, x_waves, x if bias is None else bias, x, *x_sizes, x_programs, ws, w_waves, w, *w_sizes,
+        K=block_size, **(w_meta | x_meta), BIAS=bias is not None, PAIR=pair, **switches,
+    )  # fmt: skip
+
+
+def _spectrum_like(x: Tensor, block_size: int, groups: int, dtype: torch.dtype) -> Tensor:
+    blocks = groups * -(-(x.shape[1] // groups) // block_size)
+    return x.new_empty(slot_count(block_size), x.shape[0] * x.shape[2], 2, blocks, dtype=dtype)
+
+
+def _rows_like(spectrum: Tensor, channels: int, length: int, channels_last: bool, dtype: torch.dtype) -> Tensor:
+    batch = spectrum.shape[1] // length
+    if channels_last:
+        return spectrum.new_empty(batch, length, channels, dtype=dtype).transpose(1, 2)
+    return spectrum.new_empty(batch, channels, length, dtype=dtype)
+
+
+def _channels_last(x: Tensor) -> bool:
+    return x.shape[2] > 1 and x.stride(1) == 1
+
+
+@torch.library.custom_op("lamina::circulant_dft", mutates_args=())
+def dft(x: Tensor, block_size: int, groups: int, eigenvalues: bool, dtype: torch.dtype) -> Tensor:
+    """``x (N, C, L)`` to its spectrum ``[F, N*L, 2, blocks]`` in ``dtype``; blocks do not cross groups."""
+    spectrum = _spectrum_like(x, block_size, groups, dtype)
+    _run_dft(x, x, spectrum, spectrum, block_size, groups, eigenvalues, pair=False)
+    return spectrum
+
+
+@torch.library.custom_op("lamina::circulant_idft", mutates_args=())
+def idft(
+    spectrum: Tensor, bias: Tensor | None, block_size: int, groups: int, eigenvalues: bool,
+    channels: int, length: int, channels_last: bool, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """The transpose of `dft`, with ``bias (C)`` added: ``(N, C, L)`` in ``dtype``."""
+    x, spectrum = _rows_like(spectrum, channels, length, channels_last, dtype), spectrum.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    _run_idft(spectrum, spectrum, bias, x, x, block_size, groups, eigenvalues, pair=False)
+    return x
+
+
+@torch.library.custom_op("lamina::circulant_dft_pair", mutates_args=())
+def dft_pair(x: Tensor, w: Tensor, block_size: int, groups: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Spectra of rows and of weights ``(P, q*k, taps)``, in one launch."""
+    xs, ws = _spectrum_like(x, block_size, groups, dtype), _spectrum_like(w, block_size, 1, dtype)
+    _run_dft(x, w, xs, ws, block_size, groups, False, pair=True)
+    return xs, ws
+
+
+@torch.library.custom_op("lamina::circulant_idft_pair", mutates_args=())
+def idft_pair(
+    xs: Tensor, ws: Tensor, block_size: int, groups: int, channels: int, length: int, channels_last: bool,
+    x_dtype: torch.dtype, taps: int, w_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The transpose of `dft_pair`, in one launch."""
+    x = _rows_like(xs, channels, length, channels_last, x_dtype)
+    w = _rows_like(ws, ws.shape[-1] * block_size, taps, True, w_dtype)
+    _run_idft(xs.contiguous(), ws.contiguous(), None, x, w, block_size, groups, False, pair=True)
+    return x, w
+
+
+def _steps(window: Window) -> dict[str, Any]:
+    return {
+        "TAPS": window.taps, "KW": window.kernel_width,
+        "SH": window.stride_height, "SW": window.stride_width,
+        "PH": window.padding_height, "PW": window.padding_width,
+        "DH": window.dilation_height, "DW": window.dilation_width, "POINTWISE": window.pointwise,
+    }  # fmt: skip
+
+
+def _sizes(window: Window) -> tuple[int, ...]:
+    return window.height, window.width, window.out_height, window.out_width
+
+
+def _run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool) -> Tensor:
+    a, ws = a.contiguous(), ws.contiguous()
+    slots, weight_rows, _, q = ws.shape
+    p = weight_rows // (window.taps * window.groups)
+    kept, summed = (q, p) if back else (p, q)
+    tile = product_tile(out.shape[1], kept, window.taps * summed)
+    tiles = -(-out.shape[1] // tile.rows) * -(-kept // tile.columns)
+    launch(
+        kernels.mix_kernel, slots * window.groups * tiles, a,
+        a, ws, out, a.shape[1], out.shape[1], tiles, window.groups, *_sizes(window),
+        P=p, Q=q, **_steps(window), BACK=back, BM=tile.rows, BN=tile.columns, BK=tile.depth,
+        **common(a.dtype, a, ws, out), **workers(tile),
+    )  # fmt: skip
+    return out
+
+
+def _run_grads(dys: Tensor, xs: Tensor, ws: Tensor | None, dxs: Tensor | None, window: Window) -> Tensor:
+    """The weight gradient, and with ``ws`` and ``dxs`` the input gradient into the latter."""
+    dys, xs = dys.contiguous(), xs.contiguous()
+    slots, rows_out, _, outputs = dys.shape
+    p, q = outputs // window.groups, xs.shape[-1] // window.groups
+    tile = weight_tile(p, window.taps * q, rows_out)
+    share_tiles = -(-p // tile.rows) * -(-window.taps * q // tile.columns)
+    data = product_tile(xs.shape[1], q, window.taps * p)
+    data_tiles = 0 if dxs is None else -(-xs.shape[1] // data.rows) * -(-q // data.columns)
+    splits = row_splits(slots * window.groups * (share_tiles + data_tiles), rows_out, tile.depth)
+    switches = common(dys.dtype, dys, xs)
+    wide = torch.float64 if dys.dtype == torch.float64 else torch.float32
+    shares = xs.new_empty(splits, slots, outputs * window.taps, 2, q, dtype=wide if splits > 1 else dys.dtype)
+    tiles = data_tiles + splits * share_tiles
+    launch(
+        kernels.mix_grads_kernel, slots * window.groups * tiles, dys,
+        dys, xs, xs if ws is None else ws.contiguous(), xs if dxs is None else dxs, shares,
+        xs.shape[1], rows_out, data_tiles, tiles, window.groups, slots, *_sizes(window), splits,
+        P=p, Q=q, **_steps(window), BM=data.rows, BN=data.columns, BK=data.depth,
+        W_BM=tile.rows, W_BN=tile.columns, W_BK=tile.depth, **switches, **workers(tile if dxs is None else data),
+    )  # fmt: skip
+    return shares.sum(0).to(dys.dtype) if splits > 1 else shares[0]
+
+
+def _output_like(xs: Tensor, ws: Tensor, window: Window) -> Tensor:
+    return xs.new_empty(xs.shape[0], window.rows_out, 2, ws.shape[1] // window.taps)
+
+
+def _input_like(dys: Tensor, ws: Tensor, window: Window) -> Tensor:
+    return dys.new_empty(dys.shape[0], window.rows_in, 2, ws.shape[-1] * window.groups)
+
+
+def _weight_like(dys: Tensor, xs: Tensor, window: Window) -> Tensor:
+    return xs.new_empty(xs.shape[0], dys.shape[-1] * window.taps, 2, xs.shape[-1] // window.groups)
+
+
+@torch.library.custom_op("lamina::circulant_mix", mutates_args=())
+def mix(xs: Tensor, ws: Tensor, window: list[int]) -> Tensor:
+    """The output's spectrum ``[F, rows_out, 2, G*p]``: rows times weights, frequency by frequency."""
+    sizes = Window.unpack(window)
+    return _run_mix(xs, ws, _output_like(xs, ws, sizes), sizes, back=False)
+
+
+@torch.library.custom_op("lamina::circulant_mix_data", mutates_args=())
+def mix_data(dys: Tensor, ws: Tensor, window: list[int]) -> Tensor:
+    """The input gradient's spectrum ``[F, rows_in, 2, G*q]``."""
+    sizes = Window.unpack(window)
+    return _run_mix(dys, ws, _input_like(dys, ws, sizes), sizes, back=True)
+
+
+@torch.library.custom_op("lamina::circulant_mix_weight", mutates_args=())
+def mix_weight(dys: Tensor, xs: Tensor, window: list[int]) -> Tensor:
+    """The weight gradient's spectrum ``[F, G*p*taps, 2, q]``."""
+    return _run_grads(dys, xs, None, None, Window.unpack(window))
+
+
+@torch.library.custom_op("lamina::circulant_mix_grads", mutates_args=())
+def mix_grads(dys: Tensor, xs: Tensor, ws: Tensor, window: list[int]) -> tuple[Tensor, Tensor]:
+    """`mix_data` and `mix_weight` in one launch."""
+    sizes = Window.unpack(window)
+    dxs = _input_like(dys, ws, sizes)
+    return dxs, _run_grads(dys, xs, ws, dxs, sizes)
+
+
+@dft.register_fake
+def _(x: Tensor, block_size: int, groups: int, eigenvalues: bool, dtype: torch.dtype) -> Tensor:
+    return _spectrum_like(x, block_size, groups, dtype)
+
+
+@idft.register_fake
+def _(
+    spectrum: Tensor, bias: Tensor | None, block_size: int, groups: int, eigenvalues: bool,
+    channels: int, length: int, channels_last: bool, dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    return _rows_like(spectrum, channels, length, channels_last, dtype)
+
+
+@dft_pair.register_fake
+def _(x: Tensor, w: Tensor, block_size: int, groups: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return _spectrum_like(x, block_size, groups, dtype), _spectrum_like(w, block_size, 1, dtype)
+
+
+@idft_pair.register_fake
+def _(
+    xs: Tensor, ws: Tensor, block_size: int, groups: int, channels: int, length: int, channels_last: bool,
+    x_dtype: torch.dtype, taps: int, w_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    x = _rows_like(xs, channels, length, channels_last, x_dtype)
+    return x, _rows_like(ws, ws.shape[-1] * block_size, taps, True, w_dtype)
+
+
+@mix.register_fake
+def _(xs: Tensor, ws: Tensor, window: list[int]) -> Tensor:
+    return _output_like(xs, ws, Window.unpack(window))
+
+
+@mix_data.register_fake
+def _(dys: Tensor, ws: Tensor, window: list[int]) -> Tensor:
+    return _input_like(dys, ws, Window.unpack(window))
+
+
+@mix_weight.register_fake
+def _(dys: Tensor, xs: Tensor, window: list[int]) -> Tensor:
+    return _weight_like(dys, xs, Window.unpack(window))
+
+
+@mix_grads.register_fake
+def _(dys: Tensor, xs: Tensor, ws: Tensor, window: list[int]) -> tuple[Tensor, Tensor]:
+    sizes = Window.unpack(window)
+    return _input_like(dys, ws, sizes), _weight_like(dys, xs, sizes)
+
+
+def _keep_dft(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, ctx.block_size, ctx.groups, ctx.eigenvalues, _ = inputs
+    ctx.rows = x.shape[1], x.shape[2], _channels_last(x), x.dtype
+
+
+def _dft_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    return idft(g, None, ctx.block_size, ctx.groups, ctx.eigenvalues, *ctx.rows), None, None, None, None
+
+
+def _keep_idft(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    spectrum, bias, ctx.block_size, ctx.groups, ctx.eigenvalues, *_ = inputs
+    ctx.dtype, ctx.bias_dtype = spectrum.dtype, None if bias is None else bias.dtype
+
+
+def _idft_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    spectrum = bias = None
+    if ctx.needs_input_grad[0]:
+        spectrum = dft(g, ctx.block_size, ctx.groups, ctx.eigenvalues, ctx.dtype)
+    if ctx.needs_input_grad[1]:
+        bias = g.sum((0, 2), dtype=ctx.bias_dtype)
+    return spectrum, bias, *(None,) * 7
+
+
+def _keep_dft_pair(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, w, ctx.block_size, ctx.groups, _ = inputs
+    ctx.rows = x.shape[1], x.shape[2], _channels_last(x), x.dtype
+    ctx.weights = w.shape[2], w.dtype
+    ctx.weight_channels = w.shape[1]
+
+
+def _dft_pair_gradient(ctx: Any, gx: Tensor, gw: Tensor) -> tuple[Any, ...]:
+    x = w = None
+    match ctx.needs_input_grad[:2]:
+        case [True, True]:
+            x, w = idft_pair(gx, gw, ctx.block_size, ctx.groups, *ctx.rows, *ctx.weights)
+        case [True, False]:
+            x = idft(gx, None, ctx.block_size, ctx.groups, False, *ctx.rows)
+        case [False, True]:
+            taps, dtype = ctx.weights
+            w = idft(gw, None, ctx.block_size, 1, True, ctx.weight_channels, taps, True, dtype)
+    return x, w, None, None, None
+
+
+def _keep_idft_pair(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    xs, _, ctx.block_size, ctx.groups, *_ = inputs
+    ctx.dtype = xs.dtype
+
+
+def _idft_pair_gradient(ctx: Any, gx: Tensor, gw: Tensor) -> tuple[Any, ...]:
+    return *dft_pair(gx, gw, ctx.block_size, ctx.groups, ctx.dtype), *(None,) * 8
+
+
+def _keep_mix(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    *tensors, ctx.window = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _mix_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    xs, ws = ctx.saved_tensors
+    match ctx.needs_input_grad[:2]:
+        case [True, True]:
+            return *mix_grads(g, xs, ws, ctx.window), None
+        case [True, False]:
+            return mix_data(g, ws, ctx.window), None, None
+        case _:
+            return None, mix_weight(g, xs, ctx.window), None
+
+
+def _mix_data_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
+    dys, ws = ctx.saved_tensors
+    for_dys, for_ws, _ = ctx.needs_input_grad
+    return (
+        mix(h, ws, ctx.window) if for_dys else None,
+        mix_weight(dys, h, ctx.window) if for_ws else None,
+        None,
+    )
+
+
+def _mix_weight_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
+    dys, xs = ctx.saved_tensors
+    for_dys, for_xs, _ = ctx.needs_input_grad
+    return (
+        mix(xs, h, ctx.window) if for_dys else None,
+        mix_data(dys, h, ctx.window) if for_xs else None,
+        None,
+    )
+
+
+def _mix_grads_gradient(ctx: Any, hx: Tensor, hw: Tensor) -> tuple[Any, ...]:
+    dys, xs, ws = ctx.saved_tensors
+    for_dys, for_xs, for_ws, _ = ctx.needs_input_grad
+    return (
+        mix(hx, ws, ctx.window) + mix(xs, hw, ctx.window) if for_dys else None,
+        *(mix_grads(dys, hx, hw, ctx.window) if for_xs or for_ws else (None, None)),
+        None,
+    )
+
+
+dft.register_autograd(_dft_gradient, setup_context=_keep_dft)
+idft.register_autograd(_idft_gradient, setup_context=_keep_idft)
+dft_pair.register_autograd(_dft_pair_gradient, setup_context=_keep_dft_pair)
+idft_pair.register_autograd(_idft_pair_gradient, setup_context=_keep_idft_pair)
+mix.register_autograd(_mix_gradient, setup_context=_keep_mix)
+mix_data.register_autograd(_mix_data_gradient, setup_context=_keep_mix)
+mix_weight.register_autograd(_mix_weight_gradient, setup_context=_keep_mix)
+mix_grads.register_autograd(_mix_grads_gradient, setup_context=_keep_mix)
+
+
+def _transform_flops(batch: int, length: int, blocks: int, block_size: int) -> int:
+    return kernels.dft_cost(batch * length, blocks, block_size, 0, 0).flops
+
+
+def _mix_flops(window: list[int], p: int, q: int, slots: int) -> int:
+    sizes = Window.unpack(window)
+    return kernels.mix_cost(sizes, p, q, slots, 0).flops
+
+
+@register_flop_formula(torch.ops.lamina.circulant_dft)
+def _(x: Any, block_size: int, *_: Any, out_shape: Any, **__: Any) -> int:
+    return _transform_flops(x[0], x[2], out_shape[-1], block_size)
+
+
+@register_flop_formula(torch.ops.lamina.circulant_idft)
+def _(spectrum: Any, bias: Any, block_size: int, *_: Any, **__: Any) -> int:
+    return _transform_flops(1, spectrum[1], spectrum[-1], block_size)
+
+
+@register_flop_formula(torch.ops.lamina.circulant_dft_pair)
+def _(x: Any, w: Any, block_size: int, *_: Any, out_shape: Any, **__: Any) -> int:
+    return sum(_transform_flops(1, spectrum[1], spectrum[-1], block_size) for spectrum in out_shape)
+
+
+@register_flop_formula(torch.ops.lamina.circulant_idft_pair)
+def _(xs: Any, ws: Any, block_size: int, *_: Any, **__: Any) -> int:
+    return sum(_transform_flops(1, spectrum[1], spectrum[-1], block_size) for spectrum in (xs, ws))
+
+
+@register_flop_formula([torch.ops.lamina.circulant_mix, torch.ops.lamina.circulant_mix_data])
+def _(a: Any, ws: Any, window: list[int], *_: Any, **__: Any) -> int:
+    sizes = Window.unpack(window)
+    return _mix_flops(window, ws[1] // (sizes.taps * sizes.groups), ws[-1], a[0])
+
+
+@register_flop_formula(torch.ops.lamina.circulant_mix_weight)
+def _(dys: Any, xs: Any, window: list[int], *_: Any, **__: Any) -> int:
+    groups = Window.unpack(window).groups
+    return _mix_flops(window, dys[-1] // groups, xs[-1] // groups, dys[0])
+
+
+@register_flop_formula(torch.ops.lamina.circulant_mix_grads)
+def _(dys: Any, xs: Any, ws: Any, window: list[int], *_: Any, **__: Any) -> int:
+    groups = Window.unpack(window).groups
+    return 2 * _mix_flops(window, dys[-1] // groups, xs[-1] // groups, dys[0])

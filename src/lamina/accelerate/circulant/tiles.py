@@ -1,0 +1,76 @@
+"""How much of a product one program takes: pure functions of the sizes, so that a test can ask them anything.
+
+Tensor cores want every side of a tile to be a power of two and at least 16. The columns of a frequency-wise product
+hold real and imaginary parts side by side, so there 8 are enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_PROGRAMS = 264
+"""Programs that keep the largest GPUs busy: two for each of 132 multiprocessors."""
+
+
+@dataclass(frozen=True)
+class TransformTile:
+    """Rows and blocks transformed by one program, and the slices of the basis it takes."""
+
+    rows: int
+    blocks: int
+    depth: int
+    columns: int
+    warps: int = 4
+    stages: int = 3
+
+
+@dataclass(frozen=True)
+class ProductTile:
+    """Rows, columns and summed elements of one program's product."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int = 4
+    stages: int = 3
+
+
+def transform_tile(block_size: int, blocks: int, channels_adjacent: bool) -> TransformTile:
+    """Many blocks a row where channels lie together in memory, many rows where pixels do."""
+    most = 16 if channels_adjacent else 4
+    across = min(_power(blocks), most)
+    side = _between(16, _power(block_size), 128)
+    return TransformTile(64 // across, across, min(side, 32), side)
+
+
+def product_tile(rows: int, columns: int, summed: int) -> ProductTile:
+    """For each frequency's product of ``rows`` by ``columns`` complex numbers."""
+    deep = _between(16, _power(summed), 32)
+    wide = _between(8, _power(columns), 32)
+    return ProductTile(_between(16, _power(rows), 128 if wide < 32 else 64), wide, deep)
+
+
+def weight_tile(p: int, columns: int, rows: int) -> ProductTile:
+    """For each frequency's weight gradient, summed over ``rows``."""
+    return ProductTile(_between(16, _power(p), 64), _between(8, _power(columns), 32), _between(16, _power(rows), 32))
+
+
+def expand_tile(rows: int, columns: int, summed: int) -> ProductTile:
+    """For a product with circulant tiles made on the fly: few rows, so narrow tiles to have enough of them."""
+    return ProductTile(
+        _between(16, _power(rows), 64), _between(16, _power(columns), 32), _between(16, _power(summed), 64)
+    )
+
+
+def row_splits(programs: int, rows: int, depth: int) -> int:
+    """Shares of the summed rows of a weight gradient: more where there are too few programs, never under 8 steps."""
+    wanted = -(-_PROGRAMS // programs)
+    return max(1, min(wanted, rows // (8 * depth)))
+
+
+def _power(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def _between(low: int, size: int, high: int) -> int:
+    return max(low, min(size, high))

@@ -1,0 +1,767 @@
+"""The reference simulator, compiled: the same events in the same order over one table of whole numbers."""
+
+from typing import no_type_check
+
+import numba
+from numba import types
+
+from lamina.simulate.hierarchy.config import LINE, LINE_SHIFT
+from lamina.simulate.hierarchy.counters import (
+    EVENTS,
+    L1_HITS,
+    L1_LATENCY,
+    L1_MISSES,
+    L1_MSHR_HITS,
+    L1_READS,
+    L1_STALL,
+    L1_WRITES,
+    L2_HITS,
+    L2_MISSES,
+    L2_MSHR_HITS,
+    L2_READS,
+    L2_WRITE_BACKS,
+    L2_WRITES,
+    LDS_TICKS,
+    TLB1_MISSES,
+    VALU_TICKS,
+    WALKS,
+)
+from lamina.simulate.hierarchy.program import (
+    BASE,
+    COLUMNS,
+    COUNT,
+    END,
+    KIND,
+    LDS,
+    LINES,
+    MARK,
+    PER_COLUMN,
+    PER_ROW,
+    PER_TRIP,
+    PITCH,
+    ROWS,
+    SCALAR,
+    STORE,
+    VALU,
+    WAIT,
+)
+from lamina.simulate.hierarchy.state import (
+    C_CLOCK,
+    C_COUNT,
+    C_HEAD,
+    C_L1,
+    C_LDS,
+    C_MSHR,
+    C_RETURN_COUNT,
+    C_RETURN_HEAD,
+    C_RETURNED,
+    C_TLB_CLOCK,
+    CU,
+    FIRST,
+    M_READS,
+    M_ROW_HITS,
+    M_TABLE,
+    M_WRITES,
+    NEVER,
+    O_BANKS,
+    O_BUCKET,
+    O_COUNTERS,
+    O_CUS,
+    O_FINISHED,
+    O_FOLLOWING,
+    O_HEADS,
+    O_L1,
+    O_L2,
+    O_L2_MSHRS,
+    O_MSHRS,
+    O_PAGES,
+    O_PREVIOUS,
+    O_QUEUES,
+    O_REQUESTS,
+    O_RETURNS,
+    O_SIMDS,
+    O_TABLE,
+    O_TAILS,
+    O_TIMES,
+    O_TLB1,
+    O_TLB2,
+    O_TRIPS,
+    O_WALKERS,
+    O_WAVES,
+    P_ABREAST,
+    P_CUS,
+    P_DISPATCH,
+    P_IN_ORDER,
+    P_L1_FILL,
+    P_L1_HIT,
+    P_L1_INTERVAL,
+    P_L1_MSHRS,
+    P_L1_SETS,
+    P_L1_TO_L2,
+    P_L1_WAYS,
+    P_L1_WRITE,
+    P_L2_BANKS,
+    P_L2_HIT,
+    P_L2_INTERVAL,
+    P_L2_MISS,
+    P_L2_MSHRS,
+    P_L2_SETS,
+    P_L2_SHIFT,
+    P_L2_WAYS,
+    P_L2_WRITE,
+    P_LDS,
+    P_LDS_BUSY,
+    P_PAGE_SHIFT,
+    P_SCALAR,
+    P_SIMDS,
+    P_TLB1_SETS,
+    P_TLB1_WAYS,
+    P_TLB2_HIT,
+    P_TLB2_SETS,
+    P_TLB2_WAYS,
+    P_TRANSLATE,
+    P_VALU,
+    P_VALU_BUSY,
+    P_VALU_PACE,
+    P_VALU_RATE,
+    P_VMEM_ISSUE,
+    P_VMEM_PATH,
+    P_WALK,
+    P_WALK_DISTANCE,
+    P_WALKERS,
+    Q_ASKED,
+    Q_DONE,
+    Q_FIRST,
+    Q_LINES,
+    Q_MARK,
+    Q_PENDING,
+    Q_PITCH,
+    Q_STORE,
+    Q_WAVE,
+    REQUEST,
+    S_BANK_SHIFT,
+    S_COLUMNS,
+    S_CYCLE,
+    S_EACH,
+    S_FINISHED,
+    S_LOOP,
+    S_NEXT,
+    S_PENDING,
+    S_PER_SIMD,
+    S_RING,
+    S_SLOTS,
+    S_TAIL,
+    S_TLB_CLOCK,
+    S_WALKER,
+    S_WAVES,
+    S_WORKGROUPS,
+    UNSCHEDULED,
+    W_COLUMN,
+    W_CU,
+    W_GROUP,
+    W_ISSUED,
+    W_OUT,
+    W_PLACE,
+    W_RELEASE,
+    W_ROW,
+    W_RUNNING,
+    W_SIMD,
+    W_TRIPS,
+    W_WAITING,
+    W_WORK,
+    WAVE,
+)
+from lamina.simulate.hierarchy.timing import FRACTION, HORIZON, SLACK, TICK_SHIFT
+
+WRITE = -1
+"""The mark of a line written back; any other is that of a read."""
+POINTER = types.CPointer(types.int64)  # type: ignore[no-untyped-call]
+"""Tables go as pointers: handing arrays on, with their counts of references, takes longer than the work."""
+BELOW = types.int64(POINTER, types.int64, types.int64, types.int64)
+"""What lies below L2: (its table, now, address, mark) -> when the line is back. A unit between L2 and memory is
+another function of this signature."""
+DRAM_FIELDS = 16
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _split(value, count, shift):
+    """Quotient and remainder, by shifting where ``count`` is a power of two."""
+    if shift >= 0:
+        return value >> shift, value & (count - 1)
+    quotient = value // count
+    return quotient, value - quotient * count
+
+
+@numba.njit(BELOW, cache=True, error_model="numpy")
+@no_type_check
+def dram(m, now, address, mark):
+    """When memory has a line; ``Dram`` of the reference."""
+    p = M_TABLE
+    channels, shift, interval = m[p + 1], m[p + 2], m[p + 4]
+    m[M_WRITES if mark == WRITE else M_READS] += 1
+    unit, channel = _split(address >> shift, channels, m[p + 14])
+    c = p + DRAM_FIELDS + 6 * channel
+    if not m[p]:
+        start = max(now, m[c])
+        m[c] = start + interval
+        return start + m[p + 3]
+    row, bank = _split(((unit << shift) + (address & ((1 << shift) - 1))) >> m[p + 6], m[p + 5], m[p + 15])
+    b = p + DRAM_FIELDS + 6 * channels + 3 * (channel * m[p + 5] + bank)
+    start = max(now, m[b])
+    if m[b + 1] == row:
+        m[M_ROW_HITS] += 1
+        command = start
+    else:
+        if m[b + 1] >= 0:
+            start = max(start, m[b + 2] + m[p + 10]) + m[p + 8]
+        oldest = c + 2 + m[c + 1]
+        latest = c + 2 + (m[c + 1] + 3) % 4
+        activate = max(start, m[latest] + m[p + 11], m[oldest] + m[p + 12])
+        m[oldest] = activate
+        m[c + 1] = (m[c + 1] + 1) % 4
+        m[b + 1], m[b + 2] = row, activate
+        command = activate + m[p + 7]
+    data = max(command + m[p + 9], m[c])
+    m[c] = data + interval
+    m[b] = command + interval
+    return data + interval + m[p + 13]
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _unschedule(x, event):
+    previous = x[x[O_PREVIOUS] + event]
+    if previous == UNSCHEDULED:
+        return
+    bucket = x[x[O_BUCKET] + event]
+    following = x[x[O_FOLLOWING] + event]
+    if previous == FIRST:
+        x[x[O_HEADS] + bucket] = following
+    else:
+        x[x[O_FOLLOWING] + previous] = following
+    if following < 0:
+        x[x[O_TAILS] + bucket] = previous
+    else:
+        x[x[O_PREVIOUS] + following] = previous
+    x[x[O_PREVIOUS] + event] = UNSCHEDULED
+    x[S_PENDING] -= 1
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _schedule(x, event, when):
+    _unschedule(x, event)
+    cycle = min(max(when >> TICK_SHIFT, x[S_CYCLE]), x[S_CYCLE] + HORIZON - 1)
+    bucket = cycle & (HORIZON - 1)
+    x[x[O_TIMES] + event] = when
+    x[x[O_BUCKET] + event] = bucket
+    x[x[O_FOLLOWING] + event] = -1
+    last = x[x[O_TAILS] + bucket]
+    x[x[O_PREVIOUS] + event] = last
+    if last < 0:
+        x[x[O_HEADS] + bucket] = event
+    else:
+        x[x[O_FOLLOWING] + last] = event
+    x[x[O_TAILS] + bucket] = event
+    x[S_PENDING] += 1
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _wrapped(place, size):
+    return place - size if place >= size else place
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _find(x, ways, count, line):
+    """The place of a line among the ways of a set, or -1."""
+    found = -1
+    for way in range(ways, ways + count):
+        found = way if x[way] == line else found
+    return found
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _oldest(x, ways, count, used):
+    """The least recently used way of a set, whose times of use lie ``used`` places behind the lines."""
+    oldest, least = ways, x[ways + used]
+    for way in range(ways + 1, ways + count):
+        if x[way + used] < least:
+            oldest, least = way, x[way + used]
+    return oldest
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _start(x, wave, when):
+    w = x[O_WAVES] + wave * WAVE
+    x[w + W_GROUP] = x[S_NEXT]
+    x[w + W_PLACE] = 0
+    x[w + W_TRIPS] = x[x[O_TRIPS] + x[S_NEXT]]
+    x[w + W_RELEASE] = 0
+    x[w + W_ROW] = x[S_NEXT] // x[S_COLUMNS]
+    x[w + W_COLUMN] = x[S_NEXT] % x[S_COLUMNS]
+    x[S_NEXT] += 1
+    _schedule(x, wave, when)
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _bank(x, now, address):
+    """The L2 bank of an address, its set's ways, and when the bank takes the request."""
+    row, bank = _split(address >> x[P_L2_SHIFT], x[P_L2_BANKS], x[S_BANK_SHIFT])
+    index = ((row << x[P_L2_SHIFT]) + (address & ((1 << x[P_L2_SHIFT]) - 1))) >> LINE_SHIFT
+    ways = x[O_L2] + 4 * x[P_L2_WAYS] * (bank * x[P_L2_SETS] + (index & (x[P_L2_SETS] - 1)))
+    b = x[O_BANKS] + 3 * bank
+    start = max(now, x[b])
+    x[b] = start + x[P_L2_INTERVAL]
+    return bank, ways, start
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _touch_l2(x, bank, way):
+    clock = x[O_BANKS] + 3 * bank + 2
+    x[clock] += 1
+    x[way + 2 * x[P_L2_WAYS]] = x[clock]
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _make_room(x, below, m, way, now):
+    if x[way + 3 * x[P_L2_WAYS]]:
+        x[x[O_COUNTERS] + L2_WRITE_BACKS] += 1
+        below(m, now, x[way] * LINE, WRITE)
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _read_l2(x, below, m, now, address, mark):
+    bank, ways, start = _bank(x, now, address)
+    counters = x[O_COUNTERS]
+    x[counters + L2_READS] += 1
+    way = _find(x, ways, x[P_L2_WAYS], address >> LINE_SHIFT)
+    if way >= 0:
+        _touch_l2(x, bank, way)
+        if x[way + x[P_L2_WAYS]] > start:
+            x[counters + L2_MSHR_HITS] += 1
+            return x[way + x[P_L2_WAYS]]
+        x[counters + L2_HITS] += 1
+        return start + x[P_L2_HIT]
+    x[counters + L2_MISSES] += 1
+    way = _oldest(x, ways, x[P_L2_WAYS], 2 * x[P_L2_WAYS])
+    b = x[O_BANKS] + 3 * bank
+    ring = x[O_L2_MSHRS] + bank * x[P_L2_MSHRS] + x[b + 1]
+    free = max(x[way + x[P_L2_WAYS]], x[ring])
+    if free > start:
+        start = free
+        x[b] = start + x[P_L2_INTERVAL]
+    _make_room(x, below, m, way, start)
+    x[way] = address >> LINE_SHIFT
+    x[way + 3 * x[P_L2_WAYS]] = 0
+    x[way + x[P_L2_WAYS]] = below(m, start + x[P_L2_MISS], address, mark)
+    x[ring] = x[way + x[P_L2_WAYS]]
+    x[b + 1] = x[b + 1] + 1 if x[b + 1] + 1 < x[P_L2_MSHRS] else 0
+    _touch_l2(x, bank, way)
+    return x[way + x[P_L2_WAYS]]
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _write_l2(x, below, m, now, address):
+    bank, ways, start = _bank(x, now, address)
+    x[x[O_COUNTERS] + L2_WRITES] += 1
+    way = _find(x, ways, x[P_L2_WAYS], address >> LINE_SHIFT)
+    if way < 0:
+        way = _oldest(x, ways, x[P_L2_WAYS], 2 * x[P_L2_WAYS])
+        start = max(start, x[way + x[P_L2_WAYS]])
+        _make_room(x, below, m, way, start)
+        x[way] = address >> LINE_SHIFT
+    x[way + 3 * x[P_L2_WAYS]] = 1
+    x[way + x[P_L2_WAYS]] = max(x[way + x[P_L2_WAYS]], start)
+    _touch_l2(x, bank, way)
+    return start + x[P_L2_WRITE]
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _walk_if_new(x, page, now):
+    ways = x[O_TLB2] + 2 * x[P_TLB2_WAYS] * (page & (x[P_TLB2_SETS] - 1))
+    way = _find(x, ways, x[P_TLB2_WAYS], page)
+    if way < 0:
+        x[x[O_COUNTERS] + WALKS] += 1
+        walker = x[O_WALKERS] + x[S_WALKER]
+        start = max(now, x[walker])
+        x[walker] = start + x[P_WALK]
+        x[S_WALKER] = (x[S_WALKER] + 1) % x[P_WALKERS]
+        x[x[O_PAGES] + page] = start + x[P_WALK] + x[P_WALK_DISTANCE]
+        way = _oldest(x, ways, x[P_TLB2_WAYS], x[P_TLB2_WAYS])
+        x[way] = page
+    x[S_TLB_CLOCK] += 1
+    x[way + x[P_TLB2_WAYS]] = x[S_TLB_CLOCK]
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _translate(x, cu, q, bit, page, now):
+    known = x[O_PAGES] + page
+    if x[q + Q_ASKED] & bit:
+        return 0 if x[known] <= now else -x[known]
+    x[q + Q_ASKED] |= bit
+    c = x[O_CUS] + cu * CU
+    ways = x[O_TLB1] + 2 * x[P_TLB1_WAYS] * (cu * x[P_TLB1_SETS] + (page & (x[P_TLB1_SETS] - 1)))
+    way = _find(x, ways, x[P_TLB1_WAYS], page)
+    delay = 0
+    if way < 0:
+        x[x[O_COUNTERS] + TLB1_MISSES] += 1
+        _walk_if_new(x, page, now + x[P_TLB2_HIT])
+        way = _oldest(x, ways, x[P_TLB1_WAYS], x[P_TLB1_WAYS])
+        x[way] = page
+        delay = x[P_TLB2_HIT]
+    x[c + C_TLB_CLOCK] += 1
+    x[way + x[P_TLB1_WAYS]] = x[c + C_TLB_CLOCK]
+    if x[known] <= now + delay:
+        return delay
+    x[c + C_L1] = now + x[P_L1_INTERVAL]
+    return -x[known]
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _victim(x, ways, unlocked):
+    """The least recently used way whose data came by ``unlocked``, else the first to be unlocked."""
+    oldest = first = -1
+    count = x[P_L1_WAYS]
+    for way in range(ways, ways + count):
+        if x[way + count] <= unlocked and (oldest < 0 or x[way + 2 * count] < x[oldest + 2 * count]):
+            oldest = way
+        if first < 0 or x[way + count] < x[first + count]:
+            first = way
+    return oldest if oldest >= 0 else first
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _access_l1(x, below, m, cu, q, address, now, delay):
+    c = x[O_CUS] + cu * CU
+    if x[q + Q_STORE]:
+        x[c + C_L1] = now + x[P_L1_INTERVAL]
+        return _write_l2(x, below, m, now + delay, address) + x[P_L1_WRITE], 0
+    counters = x[O_COUNTERS]
+    line = address >> LINE_SHIFT
+    ways = x[O_L1] + 3 * x[P_L1_WAYS] * (cu * x[P_L1_SETS] + (line & (x[P_L1_SETS] - 1)))
+    way = _find(x, ways, x[P_L1_WAYS], line)
+    if way >= 0 and x[way + x[P_L1_WAYS]] > now:
+        x[counters + L1_MSHR_HITS] += 1
+        done = max(x[way + x[P_L1_WAYS]], now + delay)
+    elif way >= 0:
+        if now < x[way + x[P_L1_WAYS]] + x[P_L1_FILL]:
+            return 0, x[way + x[P_L1_WAYS]] + x[P_L1_FILL]
+        x[counters + L1_HITS] += 1
+        done = now + delay + x[P_L1_HIT]
+        x[c + C_CLOCK] += 1
+        x[way + 2 * x[P_L1_WAYS]] = x[c + C_CLOCK]
+    else:
+        way = _victim(x, ways, now - x[P_L1_FILL])
+        ring = x[O_MSHRS] + cu * x[P_L1_MSHRS] + x[c + C_MSHR]
+        free = max(x[way + x[P_L1_WAYS]] + x[P_L1_FILL], x[ring])
+        if free > now:
+            return 0, free
+        x[counters + L1_MISSES] += 1
+        done = _read_l2(x, below, m, now + delay, address, x[q + Q_MARK]) + x[P_L1_TO_L2]
+        x[ring] = done
+        x[c + C_MSHR] = x[c + C_MSHR] + 1 if x[c + C_MSHR] + 1 < x[P_L1_MSHRS] else 0
+        x[way] = line
+        x[way + x[P_L1_WAYS]] = done
+        x[c + C_CLOCK] += 1
+        x[way + 2 * x[P_L1_WAYS]] = x[c + C_CLOCK]
+    x[c + C_L1] = now + x[P_L1_INTERVAL]
+    x[counters + L1_LATENCY] += done - now
+    return done, 0
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _release(x, wave, when, now):
+    w = x[O_WAVES] + wave * WAVE
+    x[w + W_OUT] -= 1
+    x[w + W_RELEASE] = max(x[w + W_RELEASE], when)
+    if x[w + W_WAITING] and not x[w + W_OUT]:
+        x[w + W_WAITING] = 0
+        _schedule(x, wave, max(now, x[w + W_RELEASE]))
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _complete(x, cu, request, now):
+    q = x[O_REQUESTS] + request * REQUEST
+    x[q + Q_DONE] += x[P_VMEM_PATH]
+    if not x[P_IN_ORDER]:
+        _release(x, x[q + Q_WAVE], x[q + Q_DONE], now)
+        return
+    c = x[O_CUS] + cu * CU
+    size = x[S_RING]
+    ring = x[O_RETURNS] + cu * size
+    while x[c + C_RETURN_COUNT]:
+        first = x[ring + x[c + C_RETURN_HEAD]]
+        q = x[O_REQUESTS] + first * REQUEST
+        if x[q + Q_PENDING]:
+            return
+        x[c + C_RETURN_HEAD] = _wrapped(x[c + C_RETURN_HEAD] + 1, size)
+        x[c + C_RETURN_COUNT] -= 1
+        x[c + C_RETURNED] = max(x[c + C_RETURNED], x[q + Q_DONE])
+        _release(x, x[q + Q_WAVE], x[c + C_RETURNED], now)
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _serve(x, below, m, cu, request, now):
+    c = x[O_CUS] + cu * CU
+    q = x[O_REQUESTS] + request * REQUEST
+    pending = x[q + Q_PENDING]
+    left = wake = place = column = 0
+    run = x[q + Q_FIRST]
+    while pending:
+        if column == x[q + Q_LINES]:
+            column = 0
+            run += x[q + Q_PITCH]
+        if not pending & 1:
+            pending >>= 1
+            place += 1
+            column += 1
+            continue
+        address = run + column * LINE
+        start = max(now, x[c + C_L1])
+        if start - now > SLACK:
+            x[q + Q_PENDING] = left | pending << place
+            return start
+        delay = 0
+        if x[P_TRANSLATE]:
+            delay = _translate(x, cu, q, 1 << place, address >> x[P_PAGE_SHIFT], start)
+        if delay < 0:
+            left |= 1 << place
+            wake = min(wake, -delay) if wake else -delay
+        else:
+            done, locked_until = _access_l1(x, below, m, cu, q, address, start, delay)
+            if locked_until:
+                x[x[O_COUNTERS] + L1_STALL] += locked_until - start
+                x[c + C_L1] = locked_until
+                continue
+            x[q + Q_DONE] = max(x[q + Q_DONE], done)
+        pending >>= 1
+        place += 1
+        column += 1
+    x[q + Q_PENDING] = left
+    if left:
+        _schedule(x, x[S_WAVES] + x[P_CUS] + request, wake)
+    else:
+        _complete(x, cu, request, now)
+    return 0
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _serve_queue(x, below, m, cu, now):
+    c = x[O_CUS] + cu * CU
+    size = x[S_RING]
+    ring = x[O_QUEUES] + cu * size
+    while x[c + C_COUNT]:
+        stalled_until = _serve(x, below, m, cu, x[ring + x[c + C_HEAD]], now)
+        if stalled_until:
+            _schedule(x, x[S_WAVES] + cu, stalled_until)
+            return
+        x[c + C_HEAD] = _wrapped(x[c + C_HEAD] + 1, size)
+        x[c + C_COUNT] -= 1
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _arrive(x, below, m, cu, request, now):
+    c = x[O_CUS] + cu * CU
+    size = x[S_RING]
+    x[x[O_QUEUES] + cu * size + _wrapped(x[c + C_HEAD] + x[c + C_COUNT], size)] = request
+    x[c + C_COUNT] += 1
+    if x[c + C_COUNT] == 1:
+        _serve_queue(x, below, m, cu, now)
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _request(x, below, m, wave, phase, now):
+    w = x[O_WAVES] + wave * WAVE
+    request = wave * x[S_EACH] + x[w + W_ISSUED]
+    q = x[O_REQUESTS] + request * REQUEST
+    group = x[w + W_GROUP]
+    x[q + Q_FIRST] = (
+        x[phase + BASE]
+        + x[w + W_ROW] * x[phase + PER_ROW]
+        + x[w + W_COLUMN] * x[phase + PER_COLUMN]
+        + (x[x[O_TRIPS] + group] - x[w + W_TRIPS]) * x[phase + PER_TRIP]
+    )
+    lines = x[phase + ROWS] * x[phase + LINES]
+    x[q + Q_PITCH] = x[phase + PITCH]
+    x[q + Q_LINES] = x[phase + LINES]
+    x[q + Q_STORE] = x[phase + KIND] == STORE
+    x[q + Q_MARK] = x[phase + MARK]
+    x[q + Q_ASKED] = 0
+    x[q + Q_PENDING] = (1 << lines) - 1
+    x[q + Q_DONE] = NEVER
+    x[x[O_COUNTERS] + (L1_WRITES if x[q + Q_STORE] else L1_READS)] += lines
+    x[w + W_ISSUED] += 1
+    x[w + W_OUT] += 1
+    cu = x[w + W_CU]
+    if x[P_IN_ORDER]:
+        c = x[O_CUS] + cu * CU
+        place = _wrapped(x[c + C_RETURN_HEAD] + x[c + C_RETURN_COUNT], x[S_RING])
+        x[x[O_RETURNS] + cu * x[S_RING] + place] = request
+        x[c + C_RETURN_COUNT] += 1
+    _arrive(x, below, m, cu, request, now)
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _share(x, cu, simd, now):
+    """Let the oldest waves of a SIMD run, as many as keep it busy; ``_share`` of the reference."""
+    abreast = x[P_ABREAST]
+    u = x[O_SIMDS] + 2 * (cu * x[P_SIMDS] + simd)
+    crowded = x[u + 1] == abreast
+    done = max(0, now - x[u])
+    if crowded:
+        done = done * x[P_VALU_RATE] >> FRACTION
+    x[u] = max(now, x[u])
+    first = x[O_WAVES] + WAVE * x[S_PER_SIMD] * (cu * x[P_SIMDS] + simd)
+    last = first + WAVE * x[S_PER_SIMD]
+    ready = 0
+    for w in range(first, last, WAVE):
+        if x[w + W_WORK]:
+            ready += 1
+            if x[w + W_RUNNING]:
+                x[w + W_WORK] = max(1, x[w + W_WORK] - done)
+    x[u + 1] = min(ready, abreast)
+    if not ready:
+        return
+    changed = crowded != (x[u + 1] == abreast)
+    for w in range(first, last, WAVE):
+        work = x[w + W_WORK]
+        if not work:
+            continue
+        older = 0
+        if ready > abreast:
+            for other in range(first, last, WAVE):
+                older += x[other + W_WORK] > 0 and x[other + W_GROUP] < x[w + W_GROUP]
+        if older >= abreast:
+            if x[w + W_RUNNING]:
+                x[w + W_RUNNING] = 0
+                _unschedule(x, (w - x[O_WAVES]) // WAVE)
+        elif changed or not x[w + W_RUNNING]:
+            x[w + W_RUNNING] = 1
+            left = work * x[P_VALU_PACE] >> FRACTION if x[u + 1] == abreast else work
+            _schedule(x, (w - x[O_WAVES]) // WAVE, x[u] + left)
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _leave(x, wave, phase, after):
+    w = x[O_WAVES] + wave * WAVE
+    x[w + W_PLACE] += 1
+    if x[w + W_PLACE] == x[S_TAIL]:
+        x[w + W_TRIPS] -= 1
+        if x[w + W_TRIPS] > 0:
+            x[w + W_PLACE] = x[S_LOOP]
+    _schedule(x, wave, after + x[phase + SCALAR] * x[P_SCALAR])
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _step(x, below, m, wave, now):
+    w = x[O_WAVES] + wave * WAVE
+    if x[w + W_PLACE] == x[S_LOOP] and x[w + W_TRIPS] == 0:
+        x[w + W_PLACE] = x[S_TAIL]
+    phase = x[O_TABLE] + x[w + W_PLACE] * COLUMNS
+    if x[w + W_WORK]:
+        x[w + W_WORK] = x[w + W_RUNNING] = 0
+        _share(x, x[w + W_CU], x[w + W_SIMD], now)
+        _leave(x, wave, phase, now)
+        return
+    kind, counters = x[phase + KIND], x[O_COUNTERS]
+    if kind == VALU and x[phase + COUNT]:
+        x[w + W_WORK] = x[phase + COUNT] * x[P_VALU]
+        x[counters + VALU_TICKS] += x[phase + COUNT] * x[P_VALU_BUSY]
+        _share(x, x[w + W_CU], x[w + W_SIMD], now)
+        return
+    after = now
+    if kind == LDS:
+        c = x[O_CUS] + x[w + W_CU] * CU
+        start = max(now, x[c + C_LDS])
+        busy = x[phase + COUNT] * x[P_LDS_BUSY]
+        x[c + C_LDS] = start + busy
+        x[counters + LDS_TICKS] += busy
+        after = start + x[phase + COUNT] * x[P_LDS]
+    elif kind == WAIT:
+        if x[w + W_OUT]:
+            x[w + W_WAITING] = 1
+            return
+        after = max(now, x[w + W_RELEASE])
+        x[w + W_ISSUED] = 0
+    elif kind == END:
+        x[x[O_FINISHED] + x[w + W_GROUP]] = now
+        x[S_FINISHED] += 1
+        if x[S_NEXT] < x[S_WORKGROUPS]:
+            _start(x, wave, now + x[P_DISPATCH])
+        return
+    elif kind != VALU:
+        _request(x, below, m, wave, phase, now)
+        after = now + x[P_VMEM_ISSUE]
+    _leave(x, wave, phase, after)
+
+
+@numba.njit(types.boolean(POINTER, types.FunctionType(BELOW), POINTER, POINTER, types.int64, types.int64),
+            cache=True, error_model="numpy")  # fmt: skip
+@no_type_check
+def _advance(x, below, m, image, images, until):
+    waves, cus = x[S_WAVES], x[P_CUS]
+    if not x[S_NEXT]:
+        for i in range(images):
+            if x[P_TRANSLATE]:
+                _walk_if_new(x, image[i] >> x[P_PAGE_SHIFT], NEVER)
+            _read_l2(x, below, m, NEVER, image[i], 0)
+        for bank in range(x[P_L2_BANKS]):
+            x[x[O_BANKS] + 3 * bank] = 0
+        for i in range(min(cus * x[S_SLOTS], x[S_WORKGROUPS])):
+            slot = i // cus
+            simd = i % cus * x[P_SIMDS] + slot % x[P_SIMDS]
+            _start(x, simd * x[S_PER_SIMD] + slot // x[P_SIMDS], i * x[P_DISPATCH])
+    while x[S_PENDING] and x[S_FINISHED] < until:
+        event = x[x[O_HEADS] + (x[S_CYCLE] & (HORIZON - 1))]
+        if event < 0:
+            x[S_CYCLE] += 1
+            continue
+        _unschedule(x, event)
+        now = x[x[O_TIMES] + event]
+        if now >> TICK_SHIFT > x[S_CYCLE]:
+            _schedule(x, event, now)
+            continue
+        x[x[O_COUNTERS] + EVENTS] += 1
+        if event < waves:
+            _step(x, below, m, event, now)
+        elif event < waves + cus:
+            _serve_queue(x, below, m, event - waves, now)
+        else:
+            request = event - waves - cus
+            cu = x[x[O_WAVES] + x[x[O_REQUESTS] + request * REQUEST + Q_WAVE] * WAVE + W_CU]
+            _arrive(x, below, m, cu, request, now)
+    return x[S_PENDING] > 0
+
+
+@numba.njit(types.boolean(types.int64[::1], types.FunctionType(BELOW), types.int64[::1], types.int64[::1],
+                          types.int64), cache=True)  # fmt: skip
+@no_type_check
+def advance(state, below, memory, image, until):
+    """Run until so many workgroups have finished; whether events are left. Can be called again to go on.
+
+    The first call reads the ``image`` of code and arguments through L2 and starts the first workgroups.
+    """
+    return _advance(state.ctypes, below, memory.ctypes, image.ctypes, image.shape[0], until)

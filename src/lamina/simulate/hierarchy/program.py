@@ -1,0 +1,118 @@
+"""Kernels as phase programs: tables of what a wave does between waits, and where its lines lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.errors import UsageError
+from lamina.simulate.hierarchy.config import LINE, Device
+
+VALU, LDS, LOAD, STORE, WAIT, END = range(6)
+"""Kinds of phases: vector and scratchpad instructions, line requests, a wait for all of them, the end."""
+
+KIND, COUNT, SCALAR, BASE, PER_ROW, PER_COLUMN, PER_TRIP, ROWS, PITCH, LINES, MARK = range(11)
+"""Columns of a program's table: a phase, how many instructions, how many scalar ones after it; then, of a
+request, ``ROWS`` runs of ``LINES`` lines, ``PITCH`` bytes apart, the first at ``BASE`` plus so many bytes per row
+and column of the workgroup and per trip round the loop; ``MARK`` goes with each line to what lies below L2."""
+COLUMNS = 11
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One row of a program's table."""
+
+    kind: int
+    count: int = 0
+    scalar: int = 0
+    base: int = 0
+    per_row: int = 0
+    per_column: int = 0
+    per_trip: int = 0
+    rows: int = 0
+    pitch: int = 0
+    lines: int = 0
+    mark: int = 0
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        return (
+            self.kind, self.count, self.scalar, self.base, self.per_row, self.per_column, self.per_trip,
+            self.rows, self.pitch, self.lines, self.mark,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Program:
+    """A kernel over a grid of one-wave workgroups, row by row: before, round a loop, after.
+
+    ``trips`` holds each workgroup's passes of the loop. ``image`` holds the addresses of code and arguments:
+    read once through L2 before the first workgroup, their time part of the launch. ``bytes`` is the footprint.
+    """
+
+    name: str
+    before: tuple[Phase, ...]
+    loop: tuple[Phase, ...]
+    after: tuple[Phase, ...]
+    rows: int
+    columns: int
+    trips: NDArray[np.int64] = field(repr=False)
+    bytes: int
+    instructions_per_workgroup: int
+    instructions_per_trip: int
+    registers: int
+    lds_bytes: int
+    image: tuple[int, ...] = field(default=(), repr=False)
+
+    @property
+    def workgroups(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def table(self) -> NDArray[np.int64]:
+        """Every phase, one a row: [phases, 11]."""
+        return np.array([phase.row for phase in (*self.before, *self.loop, *self.after)], dtype=np.int64)
+
+    @property
+    def instructions(self) -> int:
+        """Wave instructions of the whole grid."""
+        return self.workgroups * self.instructions_per_workgroup + int(self.trips.sum() * self.instructions_per_trip)
+
+    def requests(self, kind: int) -> int:
+        """Lines that the whole grid loads or stores."""
+
+        def lines(phases: tuple[Phase, ...]) -> int:
+            return sum(phase.rows * phase.lines for phase in phases if phase.kind == kind)
+
+        return self.workgroups * (lines(self.before) + lines(self.after)) + int(self.trips.sum()) * lines(self.loop)
+
+
+def occupancy(program: Program, device: Device) -> int:
+    """Workgroups of one wave that a compute unit holds: the least that waves, registers and LDS allow.
+
+    Raises:
+        UsageError: not even one fits.
+    """
+    cu = device.cu
+    granules = -(-program.registers // cu.register_granule) * cu.register_granule
+    by_simd = min(cu.waves_per_simd, cu.vector_registers // granules if granules else cu.waves_per_simd)
+    by_lds = cu.lds_bytes // program.lds_bytes if program.lds_bytes else by_simd * cu.simds
+    fits = min(by_simd * cu.simds, by_lds)
+    if not fits:
+        raise UsageError(
+            f"{program.name} does not fit {device.name}: a workgroup needs {granules} registers a lane and "
+            f"{program.lds_bytes} bytes of LDS, the compute unit has {cu.vector_registers} and {cu.lds_bytes}"
+        )
+    return fits
+
+
+def aligned(size: int, unit: int) -> int:
+    """``size`` rounded up to whole units."""
+    return -(-size // unit) * unit
+
+
+def lines_of(size: int) -> int:
+    """Cache lines that ``size`` bytes take."""
+    return aligned(size, LINE) // LINE

@@ -1,0 +1,137 @@
+"""Run a program on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.errors import MissingError, UsageError
+from lamina.record import SimRun
+from lamina.simulate.hierarchy.config import Device
+from lamina.simulate.hierarchy.counters import NAMES
+from lamina.simulate.hierarchy.memory import DramMemory, Memory
+from lamina.simulate.hierarchy.program import Program, occupancy
+from lamina.simulate.hierarchy.state import MOST_LINES, O_COUNTERS, O_FINISHED, initial
+from lamina.simulate.hierarchy.timing import TICKS, timing_of
+
+Impl = Literal["core", "reference"]
+Progress = Callable[[float], None]
+"""Told now and then which share of the workgroups has finished."""
+STEPS = 100
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What came of a run: cycles with the launch, counts, and when each workgroup finished (in ticks)."""
+
+    program: Program
+    device: Device
+    impl: Impl
+    cycles: int
+    counters: dict[str, int]
+    finished: NDArray[np.int64] = field(repr=False)
+
+    @property
+    def microseconds(self) -> float:
+        return self.cycles / self.device.clock_ghz / 1e3
+
+    def record(self, layer: str = "") -> SimRun:
+        """The run as lamina keeps it."""
+        return SimRun(
+            layer=layer,
+            kernel=self.program.name,
+            device=self.device.name,
+            config={**self.device.settings(), "impl": self.impl},
+            cycles=self.cycles,
+            counters=self.counters,
+        )
+
+
+def simulate(
+    program: Program,
+    device: Device,
+    *,
+    impl: Impl = "core",
+    workgroups: int | None = None,
+    memory: Memory | None = None,
+    progress: Progress | None = None,
+) -> Simulation:
+    """Time a program. ``core`` is compiled, ``reference`` plain Python; both give the same whole numbers.
+
+    ``workgroups`` runs only the first so many; ``memory`` puts another part below L2.
+
+    Raises:
+        UsageError: the program does not fit the device, or an argument has no meaning.
+        MissingError: ``impl="core"`` without numba.
+    """
+    if impl not in ("core", "reference"):
+        raise UsageError(f"impl = {impl!r}: expected 'core' or 'reference'")
+    count = program.workgroups if workgroups is None else workgroups
+    if not 1 <= count <= program.workgroups:
+        raise UsageError(f"workgroups = {count}: expected 1 to the {program.workgroups} of {program.name}")
+    if program.bytes > device.dram.bytes:
+        raise UsageError(
+            f"{program.name} takes {program.bytes} bytes, {device.name} has {device.dram.bytes}: "
+            "choose a smaller problem or raise dram.bytes"
+        )
+    widest = max(phase.rows * phase.lines for phase in (*program.before, *program.loop, *program.after))
+    if widest > MOST_LINES:
+        raise UsageError(f"{program.name} asks for {widest} lines at once: expected at most {MOST_LINES}")
+    slots = occupancy(program, device)
+    run = _core if impl == "core" else _reference
+    counters, finished = run(program, device, slots, count, memory or DramMemory(device), progress)
+    counters["instructions"] = _instructions(program, count)
+    return Simulation(
+        program=program,
+        device=device,
+        impl=impl,
+        cycles=-(-int(finished.max()) // TICKS) + round(device.launch_cycles),
+        counters=counters,
+        finished=finished,
+    )
+
+
+Outcome = tuple[dict[str, int], NDArray[np.int64]]
+
+
+def _reference(
+    program: Program, device: Device, slots: int, count: int, memory: Memory, progress: Progress | None
+) -> Outcome:
+    from lamina.simulate.hierarchy.reference import Machine
+
+    part = memory.reference()
+    machine = Machine(program, timing_of(device), slots, part, count)
+    machine.run()
+    if progress:
+        progress(1.0)
+    return {**machine.counters, **memory.counters(part)}, np.array(machine.finished, dtype=np.int64)
+
+
+def _core(
+    program: Program, device: Device, slots: int, count: int, memory: Memory, progress: Progress | None
+) -> Outcome:
+    if find_spec("numba") is None:
+        raise MissingError("impl='core' needs numba: pip install 'lamina[sim]', or ask for impl='reference'")
+    from lamina.simulate.hierarchy import core
+
+    state = initial(program, timing_of(device), slots, count)
+    below, part = memory.compiled()
+    image = np.array(program.image, dtype=np.int64)
+    step = max(1, count // STEPS) if progress else count
+    for until in (*range(step, count, step), count):
+        core.advance(state, below, part, image, until)
+        if progress:
+            progress(until / count)
+    first = state[O_COUNTERS]
+    counted = dict(zip(NAMES, (int(value) for value in state[first : first + len(NAMES)]), strict=True))
+    finished = state[state[O_FINISHED] :][:count]
+    return {**counted, **memory.counters(part)}, finished.copy()
+
+
+def _instructions(program: Program, count: int) -> int:
+    return count * program.instructions_per_workgroup + int(program.trips[:count].sum() * program.instructions_per_trip)

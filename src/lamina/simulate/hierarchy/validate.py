@@ -1,0 +1,280 @@
+"""Hold the simulator against measured MGPUSim runs of the dense kernel: times, and the counts that are exact."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lamina.errors import Fault, SpecError, UsageError
+from lamina.simulate.hierarchy.config import LINE, Device, preset
+from lamina.simulate.hierarchy.gemm import TILE, gemm
+from lamina.simulate.hierarchy.program import Program
+from lamina.simulate.hierarchy.unit import Impl, Simulation, simulate
+
+L1_READS = ("L1V.read-hit", "L1V.read-miss", "L1V.read-mshr-hit")
+L1_WRITES = ("L1V.write-hit", "L1V.write-miss", "L1V.write-mshr-hit")
+COUNTS = ("cus", "l2_kb", "K", "M", "N")
+NUMBERS = (*COUNTS, "kt_us", "inst", *L1_READS, *L1_WRITES, "L2.read-miss", "L2TLB.miss")
+LARGEST = 2**24
+SHOWN = 50
+
+
+@dataclass(frozen=True)
+class Reference:
+    """One measured run: what ran on what, how long, and what it counted. ``line`` is its line in the file."""
+
+    line: int
+    tag: str
+    cus: int
+    l2_kb: int
+    dram: str
+    k: int
+    m: int
+    n: int
+    microseconds: float
+    instructions: int
+    l1_reads: int
+    l1_writes: int
+    page_walks: int
+    dram_lines: int  # L2 read misses: MGPUSim's DRAM counter also holds copies by the host
+
+    @property
+    def device(self) -> Device:
+        """``mi6`` with the run's compute units, L2 and memory."""
+        memory: dict[str, object] = {"dram.mode": "banked"}
+        if self.dram != "hbm_model":
+            memory = {"dram.mode": "ideal", "dram.latency": float(self.dram.removeprefix("ideal"))}
+        settings = {"cu.count": self.cus, "l2.bytes": self.l2_kb * 1024, **memory}
+        return preset("mi6").changed(settings, f"line {self.line}")
+
+    @property
+    def program(self) -> Program:
+        return gemm(self.m, self.n, self.k, "shipped")
+
+    @property
+    def touched_lines(self) -> int:
+        """Distinct lines the kernel reads: 32 rows of A, all of B, code and arguments."""
+        return (TILE * self.k + self.k * self.n) // (LINE // 4) + len(self.program.image) + 1
+
+    @property
+    def fits_l2(self) -> bool:
+        """Whether all lines read and written fit L2 at once."""
+        return (self.touched_lines + self.m * self.n // (LINE // 4)) * LINE <= self.l2_kb * 1024
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A count that must agree: exactly, or, for DRAM lines beyond L2, no fewer than the distinct ones."""
+
+    name: str
+    simulated: int
+    reference: int
+    exact: bool = True
+
+    @property
+    def held(self) -> bool:
+        return self.simulated == self.reference if self.exact else self.simulated >= self.reference
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run, simulated and measured. Times in microseconds; ``error`` is relative, with its sign."""
+
+    reference: Reference
+    simulated_us: float
+    identities: tuple[Identity, ...]
+    counters: Mapping[str, int]
+
+    @property
+    def reference_us(self) -> float:
+        return self.reference.microseconds
+
+    @property
+    def error(self) -> float:
+        return self.simulated_us / self.reference_us - 1
+
+    @property
+    def held(self) -> bool:
+        return all(identity.held for identity in self.identities)
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Every run of a file; errors are of time, relative, without their sign."""
+
+    rows: tuple[Compared, ...]
+    impl: Impl
+
+    @property
+    def mean_error(self) -> float:
+        return sum(abs(row.error) for row in self.rows) / len(self.rows)
+
+    @property
+    def worst_error(self) -> float:
+        return max(abs(row.error) for row in self.rows)
+
+    @property
+    def held(self) -> bool:
+        return all(row.held for row in self.rows)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain values only, ready for JSON."""
+        return {
+            "impl": self.impl,
+            "mean_error": self.mean_error,
+            "worst_error": self.worst_error,
+            "identities_held": self.held,
+            "rows": [
+                {
+                    **asdict(row.reference),
+                    "simulated_us": row.simulated_us,
+                    "reference_us": row.reference_us,
+                    "error": row.error,
+                    "identities": [{**asdict(one), "held": one.held} for one in row.identities],
+                }
+                for row in self.rows
+            ],
+        }
+
+
+def read_reference(path: Path) -> list[Reference]:
+    """The runs of a CSV file with MGPUSim's counters.
+
+    Raises:
+        UsageError: the file cannot be read; or, as SpecError, everything wrong in it, by line.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise UsageError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(str(path), f"expected UTF-8 text, got byte 0x{error.object[error.start]:02x}") from None
+    return parse_reference(text, str(path))
+
+
+def parse_reference(text: str, source: str = "reference") -> list[Reference]:
+    """The runs of a CSV text; further columns are passed over.
+
+    Raises:
+        SpecError: everything wrong in it, by line.
+    """
+    faults: list[Fault] = []
+    found: list[Reference] = []
+    reader = csv.reader(io.StringIO(text, newline=""))
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        known = (*NUMBERS, "dram")
+        faults += [Fault(f"column {name!r} is missing", 1) for name in known if name not in header]
+        faults += [Fault(f"column {name!r} stands twice", 1) for name in known if header.count(name) > 1]
+        for cells in reader if not faults else ():
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                faults.append(Fault(f"expected {len(header)} cells, got {len(cells)}", reader.line_num))
+                continue
+            wrong, row = _row(dict(zip(header, cells, strict=True)), reader.line_num)
+            faults += [Fault(message, reader.line_num) for message in wrong]
+            found += [row] if row else []
+    except csv.Error as error:
+        faults.append(Fault(f"expected comma-separated values: {error}", reader.line_num))
+    if not faults and not found:
+        faults.append(Fault("expected at least one run below the header, got none"))
+    if faults:
+        more = len(faults) - SHOWN
+        raise SpecError(source, [*faults[:SHOWN], *([Fault(f"and {more} more faults")] if more > 0 else [])])
+    return found
+
+
+def _row(cells: Mapping[str, str], line: int) -> tuple[list[str], Reference | None]:
+    wrong: list[str] = []
+    value = {name: _number(name, cells[name], wrong) for name in NUMBERS}
+    for name in COUNTS:
+        if not 1 <= value[name] <= LARGEST:
+            wrong.append(f"{name} = {cells[name]}: expected 1 to {LARGEST}")
+    wrong += [
+        f"{name} = {cells[name]}: expected a multiple of {TILE}" for name in ("K", "M", "N") if value[name] % TILE
+    ]
+    if value["kt_us"] <= 0:
+        wrong.append(f"kt_us = {cells['kt_us']}: expected more than 0")
+    dram = cells["dram"].strip()
+    if dram != "hbm_model" and not (dram.startswith("ideal") and dram.removeprefix("ideal").isdecimal()):
+        wrong.append(f"dram = {dram!r}: expected 'hbm_model' or 'ideal' with its cycles, as in 'ideal100'")
+    if wrong:
+        return wrong, None
+    row = Reference(
+        line=line,
+        tag=cells.get("tag", ""),
+        cus=int(value["cus"]),
+        l2_kb=int(value["l2_kb"]),
+        dram=dram,
+        k=int(value["K"]),
+        m=int(value["M"]),
+        n=int(value["N"]),
+        microseconds=value["kt_us"],
+        instructions=int(value["inst"]),
+        l1_reads=int(sum(value[name] for name in L1_READS)),
+        l1_writes=int(sum(value[name] for name in L1_WRITES)),
+        page_walks=int(value["L2TLB.miss"]),
+        dram_lines=int(value["L2.read-miss"]),
+    )
+    try:
+        device = row.device
+    except SpecError as error:
+        return [fault.message for fault in error.faults], None
+    if 4 * (row.m * row.k + row.k * row.n + row.m * row.n) > device.dram.bytes:
+        return [f"M, N, K = {row.m}, {row.n}, {row.k}: expected matrices that fit {device.dram.bytes} bytes"], None
+    return [], row
+
+
+def _number(name: str, text: str, wrong: list[str]) -> float:
+    """A number of a file; whole unless it is a time. Faults go to ``wrong``, and stand-ins pass all later checks."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    whole = name != "kt_us"
+    if not math.isfinite(value) or value < 0 or (whole and value != int(value)):
+        wrong.append(f"{name} = {text.strip()!r}: expected {'a whole number' if whole else 'a number'} of at least 0")
+        return TILE
+    return value
+
+
+def validate(
+    rows: Sequence[Reference], impl: Impl = "core", progress: Callable[[float], None] | None = None
+) -> Validation:
+    """Simulate every run and compare. ``progress`` is told the share of runs done.
+
+    Raises:
+        UsageError: there are no runs, or one does not fit its device.
+    """
+    if not rows:
+        raise UsageError("expected at least one run to compare with, got none")
+    compared = []
+    for done, row in enumerate(rows, 1):
+        compared.append(compare(row, simulate(row.program, row.device, impl=impl)))
+        if progress:
+            progress(done / len(rows))
+    return Validation(tuple(compared), impl)
+
+
+def compare(row: Reference, run: Simulation) -> Compared:
+    """One run against its measurement."""
+    return Compared(row, run.microseconds, tuple(_identities(row, run.counters)), run.counters)
+
+
+def _identities(row: Reference, counters: Mapping[str, int]) -> Iterable[Identity]:
+    yield Identity("instructions", counters["instructions"], row.instructions)
+    yield Identity("l1_reads", counters["l1_reads"], row.l1_reads)
+    yield Identity("l1_writes", counters["l1_writes"], row.l1_writes)
+    yield Identity("page_walks", counters["page_walks"], row.page_walks)
+    if row.fits_l2:
+        yield Identity("dram_lines", counters["dram_reads"], row.dram_lines)
+    else:
+        yield Identity("dram_lines", counters["dram_reads"], row.touched_lines, exact=False)
+    yield Identity("l2_reads", counters["l2_reads"], counters["l1_misses"] + len(row.program.image))

@@ -1,0 +1,204 @@
+"""The laws of an acceleration method, written once.
+
+A method's test file subclasses `MethodContract` under a name that starts with ``Test`` and supplies `provider`; every
+law below then runs for it. The law of kernels asks for the fixture ``poisoned_empty``, which fills fresh memory with
+NaN.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lamina.accelerate import convert
+from lamina.errors import LaminaError
+from lamina.spec import Cost
+from lamina.testing.tolerance import assert_as_accurate
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A dense layer that the method takes: a factory of it, the shape of its input, whether to compile it as well."""
+
+    make: Callable[[], nn.Module]
+    input_shape: tuple[int, ...]
+    compiled: bool = True
+
+
+@dataclass(frozen=True)
+class Product:
+    """A computation by the method, by plain torch, and its inputs in float64; ``dtype`` is what both compute in.
+
+    ``worst`` and ``mean`` are the factors of the tolerance rule, with the reason where they are not 2. ``plain``
+    also gives the exact result, in float64. Either may take views of its inputs, to compute on hostile strides.
+    """
+
+    name: str
+    ours: Callable[..., Tensor]
+    plain: Callable[..., Tensor]
+    inputs: tuple[Tensor, ...]
+    dtype: torch.dtype
+    worst: float = 2.0
+    mean: float = 2.0
+
+
+class Provider(Protocol):
+    """What a method supplies."""
+
+    @property
+    def cell(self) -> Any:
+        """The module with ``refusal`` and ``replace``."""
+
+    @property
+    def config(self) -> Any:
+        """A configuration that fits `layers`."""
+
+    def layers(self) -> Mapping[str, Layer]:
+        """Dense layers of every kind that the method takes."""
+
+    def refused(self) -> Mapping[str, nn.Module]:
+        """Layers that it refuses, in a model together with one it takes."""
+
+    def references(self) -> Iterable[tuple[str, Callable[..., Tensor], tuple[Tensor, ...]]]:
+        """The definition as functions of small float64 tensors."""
+
+    def products(self) -> Iterable[Product]:
+        """The kernels over hostile shapes."""
+
+    def operators(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
+        """Custom operators, each with arguments that need gradients."""
+
+    def costs(self) -> Iterable[tuple[Cost, Cost]]:
+        """The declared cost of a small launch, and a count by hand."""
+
+    def faults(self) -> Mapping[str, tuple[Callable[[], object], tuple[str, ...]]]:
+        """Bad calls, and words that the error must have: what was expected, what was got."""
+
+
+class MethodContract:
+    """The laws. ``provider`` is set by the subclass."""
+
+    provider: Provider
+
+    def test_reference_is_differentiable_twice(self) -> None:
+        for name, function, inputs in self.provider.references():
+            leaves = tuple(tensor.double().detach().requires_grad_() for tensor in inputs)
+            assert torch.autograd.gradcheck(function, leaves), name
+            assert torch.autograd.gradgradcheck(function, leaves), name
+
+    def test_kernels_are_as_accurate_as_plain_torch(self, poisoned_empty: None) -> None:
+        for product in self.provider.products():
+            exact = _with_gradients(product.plain, product.inputs, torch.float64, product.dtype)
+            plain = _with_gradients(product.plain, product.inputs, product.dtype, product.dtype)
+            ours = _with_gradients(product.ours, product.inputs, product.dtype, product.dtype)
+            names = ["result", *(f"gradient {index}" for index in range(len(product.inputs)))]
+            for name, a, b, c in zip(names, ours, plain, exact, strict=True):
+                what = f"{product.name} {product.dtype} {name}"
+                assert_as_accurate(a, b, c, worst=product.worst, mean=product.mean, what=what)
+
+    def test_operators_pass_opcheck(self) -> None:
+        for operator, arguments in self.provider.operators():
+            results = torch.library.opcheck(operator, arguments)
+            assert set(results.values()) == {"SUCCESS"}, (operator, results)
+
+    def test_from_dense_undoes_to_dense(self) -> None:
+        for name, layer in self._converted():
+            again = type(layer).from_dense(layer.to_dense(), self.provider.config.block_size)
+            for (key, ours), theirs in zip(layer.state_dict().items(), again.state_dict().values(), strict=True):
+                assert torch.equal(ours, theirs), f"{name}: {key}"
+
+    def test_to_dense_computes_the_same(self) -> None:
+        for name, layer in self._converted():
+            x = self._input(name).double()
+            ours, dense = _output(layer.double(), x), _output(layer.to_dense().double(), x)
+            torch.testing.assert_close(ours, dense, rtol=1e-9, atol=1e-9, msg=partial("{}: {}".format, name))
+
+    def test_converted_layers_keep_shapes_and_states(self) -> None:
+        for name, layer in self._converted():
+            x = self._input(name)
+            expected = _output(layer, x)
+            assert expected.shape == _output(self.provider.layers()[name].make(), x).shape, name
+            fresh = self.provider.cell.replace(self.provider.layers()[name].make(), self.provider.config)
+            file = io.BytesIO()
+            torch.save(layer.state_dict(), file)
+            file.seek(0)
+            fresh.load_state_dict(torch.load(file, weights_only=True), strict=True)
+            for twin in (fresh, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+                assert torch.equal(_output(twin, x), expected), name
+
+    def test_compiled_layers_give_the_same(self) -> None:
+        for name, layer in self._converted():
+            if not self.provider.layers()[name].compiled:
+                continue
+            x = self._input(name)
+            torch.compiler.reset()
+            compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+            results = []
+            for function in (layer, compiled):
+                leaf = x.clone().requires_grad_()
+                y = _output(function, leaf)
+                results.append((y, *torch.autograd.grad(y.square().sum(), [leaf, *layer.parameters()])))
+            for ours, theirs in zip(*results, strict=True):
+                torch.testing.assert_close(ours, theirs, msg=partial("{}: {}".format, name))
+
+    def test_every_skipped_layer_says_why(self) -> None:
+        refused = self.provider.refused()
+        first = next(iter(self.provider.layers().values()))
+        model, record = convert(nn.ModuleDict({**refused, "taken": first.make()}), self.provider.config)
+        skipped = {layer.layer: layer.refusal for layer in record.skipped}
+        assert set(skipped) == set(refused)
+        for name, module in refused.items():
+            assert model.get_submodule(name) is module
+            assert skipped[name] == self.provider.cell.refusal(module), name
+        assert [layer.layer for layer in record.replaced] == ["taken"]
+
+    def test_bad_input_is_told_what_was_expected(self) -> None:
+        for name, (call, words) in self.provider.faults().items():
+            said = _complaint(call)
+            assert said is not None, f"{name}: expected an error of lamina's, got none"
+            missing = [word for word in words if word not in said]
+            assert not missing, f"{name}: expected {missing} in {said!r}"
+
+    def test_declared_costs_equal_a_count_by_hand(self) -> None:
+        for declared, counted in self.provider.costs():
+            assert declared == counted
+
+    def _converted(self) -> Iterable[tuple[str, Any]]:
+        for name, layer in self.provider.layers().items():
+            yield name, self.provider.cell.replace(layer.make(), self.provider.config)
+
+    def _input(self, name: str) -> Tensor:
+        return torch.randn(self.provider.layers()[name].input_shape)
+
+
+def _complaint(call: Callable[[], object]) -> str | None:
+    try:
+        call()
+    except LaminaError as error:
+        return str(error)
+    return None
+
+
+def _output(layer: Callable[..., Any], x: Tensor) -> Tensor:
+    """A layer's result; recurrent ones return their states too."""
+    y = layer(x)
+    result: Tensor = y[0] if isinstance(y, tuple) else y
+    return result
+
+
+def _with_gradients(
+    function: Callable[..., Tensor], inputs: tuple[Tensor, ...], dtype: torch.dtype, stored: torch.dtype
+) -> tuple[Tensor, ...]:
+    """The result and the gradient of every input; inputs and upstream gradient hold what ``stored`` can hold."""
+    leaves = [tensor.detach().to(stored).to(dtype).requires_grad_() for tensor in inputs]
+    y = function(*leaves)
+    upstream = torch.linspace(-9, 9, y.numel()).sin().view(y.shape).to(stored).to(dtype)
+    return y.detach(), *torch.autograd.grad(y, leaves, upstream)

@@ -1,0 +1,82 @@
+"""Every implementation computes the dense product, and says which one it is."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from lamina.accelerate.circulant import functional, reference
+from lamina.accelerate.circulant.config import IMPLS
+from lamina.errors import MissingError, UnsupportedError
+
+pytestmark = pytest.mark.usefixtures("where_kernels_run")
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("shape", [(9,), (2, 9), (2, 3, 9)])
+def test_every_implementation_computes_the_dense_product(impl: functional.Impl, shape: tuple[int, ...]) -> None:
+    x, w, b = torch.randn(shape), torch.randn(2, 3, 4), torch.randn(7)
+    expected = F.linear(x, reference.dense_matrix(w, 7, 9), b)
+    y = functional.linear(x, w, b, out_features=7, impl=impl)
+    torch.testing.assert_close(y, expected)
+
+
+@pytest.mark.parametrize("impl", ["reference", "kernel", "dense"])
+def test_every_implementation_convolves(impl: functional.Impl, poisoned_empty: None) -> None:
+    x, w, b = torch.randn(2, 6, 9), torch.randn(2, 3, 1, 4), torch.randn(6)
+    steps = {"stride": (2,), "padding": (3,), "dilation": (2,)}
+    expected = F.conv1d(x, reference.dense_matrix(w, 6, 3 * 2, 2), b, **steps, groups=2)
+    y = functional.conv(x, w, b, out_channels=6, **steps, groups=2, impl=impl)
+    torch.testing.assert_close(y, expected)
+
+
+def test_layout_of_the_output_follows_the_input_s() -> None:
+    x, w = torch.randn(2, 8, 3, 3), torch.randn(2, 1, 1, 2, 4)
+    plain = functional.conv(x, w, out_channels=8, impl="kernel")
+    last = functional.conv(x.contiguous(memory_format=torch.channels_last), w, out_channels=8, impl="kernel")
+    assert plain.is_contiguous()
+    assert last.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(plain, last)
+
+
+@pytest.mark.parametrize("impl", ["reference", "kernel", "expand", "dense"])
+def test_a_prepared_map_is_the_linear_map(impl: functional.Impl) -> None:
+    w = torch.randn(2, 3, 4, requires_grad=True)
+    steps = torch.randn(3, 2, 9)
+    apply = functional.prepared(w, out_features=7, in_features=9, like=steps[0], impl=impl)
+    ours = torch.stack([apply(x) for x in steps])
+    theirs = functional.linear(steps, w, out_features=7, impl="reference")
+    torch.testing.assert_close(ours, theirs)
+    slopes = [torch.autograd.grad(y.square().sum(), w)[0] for y in (ours, theirs)]
+    torch.testing.assert_close(*slopes)
+
+
+def test_auto_is_the_reference_off_the_gpu() -> None:
+    assert functional.chosen("auto", torch.zeros(2, 3, device="cpu"), 2) == "reference"
+
+
+@pytest.mark.gpu
+def test_auto_on_the_gpu_depends_on_the_rows() -> None:
+    x = torch.zeros(1, device="cuda")
+    assert functional.chosen("auto", x, functional.EXPAND_ROWS) == "expand"
+    assert functional.chosen("auto", x, functional.EXPAND_ROWS + 1) == "kernel"
+    assert functional.chosen("auto", x) == "kernel"
+    assert functional.chosen("auto", x.double(), 1) == "reference"
+
+
+@pytest.mark.parametrize("impl", ["kernel", "expand"])
+def test_kernels_without_triton_say_what_to_install(impl: functional.Impl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functional, "HAS_TRITON", False)
+    with pytest.raises(MissingError, match="kernels extra"):
+        functional.linear(torch.zeros(1, 4), torch.zeros(1, 1, 4), out_features=4, impl=impl)
+
+
+def test_kernels_refuse_the_cpu_where_they_are_not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functional.ops, "INTERPRETED", False)
+    x, w = torch.zeros(1, 4, device="cpu"), torch.zeros(1, 1, 4, device="cpu")
+    with pytest.raises(MissingError, match="expected tensors on a CUDA device, got cpu"):
+        functional.linear(x, w, out_features=4, impl="kernel")
+
+
+def test_no_implementation_expands_convolutions() -> None:
+    with pytest.raises(UnsupportedError, match="linear maps"):
+        functional.conv(torch.zeros(1, 4, 3), torch.zeros(1, 1, 1, 4), out_channels=4, impl="expand")

@@ -1,0 +1,48 @@
+"""Kernels compile for a Hopper GPU, which needs no GPU; what they compute is tested through the operators."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Run without the interpreter, which is fixed when a kernel is decorated.
+COMPILE = """
+import triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from lamina.accelerate.circulant import kernels
+from lamina.accelerate.circulant.expanded import kernels as expanded
+
+window = dict(P=8, Q=4, TAPS=9, KW=3, SH=2, SW=1, PH=1, PW=1, DH=1, DW=2, POINTWISE=False)
+tile = dict(BM=64, BN=16, BK=32)
+common = dict(ACC=tl.float32, PRECISION="tf32x3", UPCAST=False, INDEX=tl.int64)
+sides = dict(X_ROWS=4, X_BLOCKS=16, W_ROWS=16, W_BLOCKS=4, BK=32, BN=64, K=64, PAIR=True)
+grads = dict(W_BM=16, W_BN=32, W_BK=32)
+launches = [
+    (kernels.dft_kernel, dict(**sides, TF32=True), "fp32"),
+    (kernels.idft_kernel, dict(**sides, BIAS=True), "bf16"),
+    (kernels.mix_kernel, dict(**window, **tile, BACK=False), "fp16"),
+    (kernels.mix_grads_kernel, dict(**window, **tile, **grads), "bf16"),
+    (expanded.expand_kernel, dict(**tile, K=64, BACK=True), "fp16"),
+    (expanded.expand_weight_kernel, dict(**tile, K=7), "bf16"),
+    (expanded.diagonal_sums_kernel, dict(TAPS=1, K=64, BLOCK=1024), "fp32"),
+]
+pointers = {"x", "w", "a", "dy", "dx", "dw", "out", "y", "dense", "x_out", "w_out", "x_spectrum", "w_spectrum", "bias"}
+for kernel, constants, kind in launches:
+    constants = constants | {name: value for name, value in common.items() if name in kernel.arg_names}
+    types = {"x_basis": "*fp32", "w_basis": "*fp32", **dict.fromkeys(pointers, f"*{kind}")}
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
+    constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    built = triton.compile(ASTSource(kernel, signature, constexprs), target=GPUTarget("cuda", 90, 32))
+    products = built.asm["ptx"].count("mma.sync") + built.asm["ptx"].count("wgmma.mma_async")
+    assert built.metadata.shared <= 227 * 1024, (kernel.__name__, built.metadata.shared)
+    assert (products > 0) == ("BK" in constants), (kernel.__name__, products)
+"""
+
+
+def test_kernels_compile_to_tensor_core_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,39 @@
+"""Tiles that tensor cores can take, whatever the sizes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lamina.accelerate.circulant.tiles import expand_tile, product_tile, row_splits, transform_tile, weight_tile
+
+SIZE = st.integers(1, 100_000)
+
+
+def powers_of_two(*sizes: int) -> bool:
+    return all(size & (size - 1) == 0 for size in sizes)
+
+
+@given(SIZE, SIZE, SIZE)
+def test_products_have_sides_that_tensor_cores_take(rows: int, columns: int, summed: int) -> None:
+    for tile, narrow in (
+        (product_tile(rows, columns, summed), 8),
+        (weight_tile(rows, columns, summed), 8),
+        (expand_tile(rows, columns, summed), 16),
+    ):
+        assert powers_of_two(tile.rows, tile.columns, tile.depth)
+        assert min(tile.rows, tile.depth) >= 16
+        assert tile.columns >= narrow
+        assert tile.rows * tile.columns <= 4096  # accumulators that registers hold, twice
+
+
+@given(st.integers(2, 256), SIZE, st.booleans())
+def test_transforms_have_sides_that_tensor_cores_take(k: int, blocks: int, adjacent: bool) -> None:
+    tile = transform_tile(k, blocks, adjacent)
+    assert powers_of_two(tile.rows, tile.blocks, tile.depth, tile.columns)
+    assert tile.rows * tile.blocks == 64
+    assert min(tile.depth, tile.columns) >= 16
+
+
+def test_rows_are_split_only_where_programs_are_few() -> None:
+    assert row_splits(512, 100_000, 32) == 1
+    assert row_splits(64, 12_544, 32) == 5
+    assert row_splits(1, 128, 32) == 1  # too few rows to share

@@ -1,0 +1,26 @@
+"""What tests of kernels need: a device that runs them, interpreted where there is no GPU."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+# Triton 3.6 turns a run-time loop bound, which NumPy holds as an array of one element, into a number this way.
+INTERPRETER = "ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings(INTERPRETER))
+
+
+@pytest.fixture
+def where_kernels_run() -> Iterator[None]:
+    """New tensors are on the GPU if there is one."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    with torch.device("cuda"):
+        yield

@@ -1,0 +1,112 @@
+"""The verb: what is replaced, what is skipped and why, and how a method is written."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from lamina.accelerate import CELLS, configuration, convert
+from lamina.accelerate.circulant import Circulant
+from lamina.accelerate.circulant.nn import BlockCirculantLinear
+from lamina.errors import UsageError
+from lamina.spec import Method
+from lamina.spec.method import METHODS
+
+
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 8), nn.Linear(8, 2))
+
+
+def test_every_layer_is_recorded_with_its_reason() -> None:
+    net = model()
+    converted, record = convert(net, Circulant(block_size=4))
+    assert converted is net
+    assert record.method == "circulant[block_size=4]"
+    assert {layer.layer: layer.refusal for layer in record.layers} == {
+        "0": "block size 4 exceeds its 3 input channels",
+        "1": "ReLU has no weights",
+        "2": "Flatten has no weights",
+        "3": None,
+        "4": "block size 4 exceeds its 2 outputs",
+    }
+    (replaced,) = record.replaced
+    assert (replaced.kind, replaced.parameters_before, replaced.parameters_after) == ("Linear", 264, 72)
+    assert isinstance(net[3], BlockCirculantLinear)
+    assert net(torch.randn(1, 3, 4, 4)).shape == (1, 2)
+
+
+def test_where_selects() -> None:
+    net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    _, record = convert(net, Circulant(block_size=4), where=lambda name, layer: name == "1")
+    assert [(layer.layer, layer.refusal) for layer in record.layers] == [("0", "not selected"), ("1", None)]
+    assert type(net[0]) is nn.Linear
+
+
+def test_a_model_that_is_one_layer_comes_back_new() -> None:
+    layer, record = convert(nn.Linear(8, 8), Circulant(block_size=4))
+    assert isinstance(layer, BlockCirculantLinear)
+    assert [(entry.layer, entry.refusal) for entry in record.layers] == [("", None)]
+
+
+def test_a_layer_used_twice_is_replaced_once() -> None:
+    shared = nn.Linear(8, 8)
+    net = nn.ModuleDict({"a": shared, "b": nn.Sequential(shared)})
+    _, record = convert(net, Circulant(block_size=4))
+    assert net["a"] is net["b"][0]
+    assert [layer.layer for layer in record.replaced] == ["a", "b.0"]
+
+
+def test_shared_weights_and_hooks_are_left_alone() -> None:
+    net = nn.Sequential(nn.Embedding(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    net[1].weight = net[0].weight
+    net[2].register_forward_hook(lambda *_: None)
+    _, record = convert(net, Circulant(block_size=4))
+    reasons = [layer.refusal for layer in record.layers]
+    assert reasons == [*["its weights are shared with another layer"] * 2, "it has hooks, which a new layer would lose"]
+
+
+def test_unusable_weights_name_their_layer() -> None:
+    net = model()
+    nn.init.constant_(net[3].weight, float("inf"))
+    with pytest.raises(UsageError, match="^3: weights: expected finite"):
+        convert(net, Circulant(block_size=4))
+
+
+@pytest.mark.parametrize("config", [None, Circulant, {"block_size": 4}])
+def test_what_is_no_configuration(config: object) -> None:
+    with pytest.raises(UsageError, match="expected a method's configuration"):
+        convert(model(), config)
+
+
+def test_a_dataclass_of_another_file_is_no_configuration() -> None:
+    @dataclass(frozen=True)
+    class Other:
+        block_size: int = 4
+
+    with pytest.raises(UsageError, match="Other"):
+        convert(model(), Other())
+
+
+def test_written_methods_become_configurations() -> None:
+    parsed = configuration(Method.parse("circulant[block_size=16,rescale=true,init=fresh]"))
+    assert parsed == Circulant(block_size=16, rescale=True, init="fresh")
+    _, record = convert(nn.ReLU(), parsed)
+    assert configuration(Method.parse(record.method)) == parsed
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("circulant[blocksize=16]", "did you mean 'block_size'"),
+        ("circulant[block_size=1000]", "from 2 to 256"),
+        ("dense", "expected one of"),
+    ],
+)
+def test_wrong_methods(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        configuration(Method.parse(text))
+
+
+def test_every_method_but_dense_has_a_cell() -> None:
+    assert {*CELLS} == {*METHODS} - {"dense"}
