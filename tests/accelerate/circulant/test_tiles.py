@@ -16,7 +16,8 @@ def powers_of_two(*sizes: int) -> bool:
 def test_products_have_sides_that_tensor_cores_take(rows: int, columns: int, summed: int) -> None:
     for tile, narrow in (
         (product_tile(rows, columns, summed), 8),
-        (weight_tile(rows, columns, summed), 8),
+        (weight_tile(rows, columns, summed, 2), 8),
+        (weight_tile(rows, columns, summed, 4), 8),
         (expand_tile(rows, columns, summed), 16),
     ):
         assert powers_of_two(tile.rows, tile.columns, tile.depth)
@@ -34,6 +35,6 @@ def test_transforms_have_sides_that_tensor_cores_take(k: int, blocks: int, adjac
 
 
 def test_rows_are_split_only_where_programs_are_few() -> None:
-    assert row_splits(512, 100_000, 32) == 1
-    assert row_splits(64, 12_544, 32) == 5
+    assert row_splits(8192, 100_000, 32) == 1
+    assert row_splits(64, 12_544, 32) == 49
     assert row_splits(1, 128, 32) == 1  # too few rows to share

@@ -81,7 +81,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_feature
         return reference.linear(x.to(dtype), weight.to(dtype), _to(bias, dtype), out_features)
     if name == "dense":
         matrix = _dense_matrix(weight[:, None], out_features, x.shape[-1], 1, dtype)
-        dense: Tensor = F.linear(x.to(dtype), matrix[..., 0], _to(bias, dtype))
+        dense: Tensor = F.linear(x.to(dtype), matrix.squeeze(-1), _to(bias, dtype))
         return dense
     flat = x.reshape(rows, x.shape[-1])
     y: Tensor
@@ -89,7 +89,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_feature
         y = expanded_ops.expand(flat.to(dtype), weight, out_features)
         y = y if bias is None else y + bias.to(dtype)
     else:
-        y = _spectral(flat[..., None], weight[:, None], bias, out_features, Window(rows), dtype)[..., 0]
+        # Squeezed, not indexed: the gradient of an index is written into zeros, that of a squeeze is a view.
+        y = _spectral(flat[..., None], weight[:, None], bias, out_features, Window(rows), dtype).squeeze(-1)
     return y.reshape(*x.shape[:-1], out_features)
 
 
@@ -119,7 +120,7 @@ def prepared(
     k, rows, dtype = weight.shape[-1], like.shape[0], _compute_dtype(like)
     name = chosen(impl, like, rows)
     if name == "dense":
-        matrix = _dense_matrix(weight[:, None], out_features, in_features, 1, dtype)[..., 0]
+        matrix = _dense_matrix(weight[:, None], out_features, in_features, 1, dtype).squeeze(-1)
         return lambda x: F.linear(x.to(dtype), matrix)
     if name == "kernel":
         ops.check_device(like)
@@ -129,7 +130,7 @@ def prepared(
         def multiply(x: Tensor) -> Tensor:
             ys = ops.mix(ops.dft(x[..., None], k, 1, False, dtype), ws, steps)
             y: Tensor = ops.idft(ys, None, k, 1, False, out_features, 1, False, dtype)
-            return y[..., 0]
+            return y.squeeze(-1)
 
         return multiply
     return lambda x: linear(x, weight, out_features=out_features, impl=name)
@@ -182,7 +183,7 @@ def conv(
             x[:, :, None], weight[:, None], bias, out_channels=out_channels, stride=(1, *stride),
             padding=(0, *padding), dilation=(1, *dilation), groups=groups, impl=impl,
         )  # fmt: skip
-        return flat[:, :, 0]
+        return flat.squeeze(-1)
     window = _window(x, weight, stride, padding, dilation, groups)
     name = chosen(impl, x)
     dtype = _compute_dtype(x)

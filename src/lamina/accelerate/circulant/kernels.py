@@ -163,25 +163,42 @@ def dft_cost(rows: int, blocks: int, block_size: int, io_bytes: int, spectral_by
 
 @triton.jit
 @no_type_check
-def source_row(
-    row, tap, height, width, out_height, out_width, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, BACK: tl.constexpr,
+def origin(
+    row, height, width, out_height, out_width, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr,
+    PW: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """The input row that an output row meets through a tap, and whether there is one; ``BACK`` the other way round."""
-    down = tap // KW * DH - PH
-    right = tap % KW * DW - PW
+    """The image of an output row and where its window begins; ``BACK``, of an input row and where the last one ends.
+
+    Divisions are dear and a row meets many taps, so they are made here, once a row.
+    """
     if BACK:
-        y = row // width % height - down
-        x = row % width - right
-        inside = (y >= 0) & (x >= 0) & (y % SH == 0) & (x % SW == 0)
-        y = y // SH
-        x = x // SW
-        inside &= (y < out_height) & (x < out_width)
-        return (row // (height * width) * out_height + y) * out_width + x, inside
-    y = row // out_width % out_height * SH + down
-    x = row % out_width * SW + right
-    inside = (y >= 0) & (y < height) & (x >= 0) & (x < width)
-    return (row // (out_height * out_width) * height + y) * width + x, inside
+        return row // (height * width), row // width % height + PH, row % width + PW
+    return row // (out_height * out_width), row // out_width % out_height * SH - PH, row % out_width * SW - PW
+
+
+@triton.jit
+@no_type_check
+def source_row(
+    image, y, x, tap, height, width, out_height, out_width, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
+    """The row that an origin meets through a tap, and whether there is one; ``BACK`` the other way round."""
+    down = tap // KW * DH
+    right = tap % KW * DW
+    if BACK:
+        y = y - down
+        x = x - right
+        inside = (y >= 0) & (x >= 0)
+        if SH > 1:
+            inside &= y % SH == 0
+            y = y // SH
+        if SW > 1:
+            inside &= x % SW == 0
+            x = x // SW
+        return (image * out_height + y) * out_width + x, inside & (y < out_height) & (x < out_width)
+    y = y + down
+    x = x + right
+    return (image * height + y) * width + x, (y >= 0) & (y < height) & (x >= 0) & (x < width)
 
 
 @triton.jit
@@ -205,9 +222,9 @@ def complex_parts(with_real, with_imaginary, slot, CONJUGATE: tl.constexpr, BM: 
 @triton.jit
 @no_type_check
 def mix_tile(
-    tile, slot, group, a, w, out, rows_a, rows, groups, height, width, out_height, out_width,
-    P: tl.constexpr, Q: tl.constexpr,
-    TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    tile, slot, group, a, w, out, rows_a, rows, height, width, out_height, out_width,
+    P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
@@ -215,61 +232,69 @@ def mix_tile(
     """One frequency of the product: rows times weights, SUMMED over taps and blocks.
 
     Forward, ``a`` are inputs and the sum is over ``q``; ``BACK``, they are output gradients, conjugate weights are
-    used where they lie, and the sum is over ``p``. The taps and blocks are one summed axis, so that a few blocks
-    and many taps fill a tile as well as many blocks do.
+    used where they lie, and the sum is over ``p``. A complex product is one real product with twice the summed axis:
+    taps, then real and imaginary parts, then blocks, as a row holds them; the factor of parts ``c`` and ``d`` is the
+    weight's part ``c xor d``, negative for one of the four. Slot 0 is two real products.
     """
     SUMMED: tl.constexpr = P if BACK else Q
     KEPT: tl.constexpr = Q if BACK else P
+    DEPTH: tl.constexpr = TAPS * 2 * SUMMED
     tiles_n = tl.cdiv(KEPT, BN)
     row = tile // tiles_n * BM + tl.arange(0, BM)
-    first = tile % tiles_n * BN
     n = tl.arange(0, 2 * BN)
-    column = first + n % BN
-    weights = w + (slot.to(INDEX) * groups + group) * P * TAPS * 2 * Q + (n // BN)[None, :] * Q
-    inputs = a + slot.to(INDEX) * rows_a * 2 * groups * SUMMED + group * SUMMED
-    with_real = tl.zeros((BM, 2 * BN), ACC)
-    with_imaginary = tl.zeros((BM, 2 * BN), ACC)
-    for s0 in range(0, TAPS * SUMMED, BK):
+    column = tile % tiles_n * BN + n % BN
+    kept_part = n // BN
+    weights = w + (slot.to(INDEX) * GROUPS + group) * P * TAPS * 2 * Q
+    inputs = a + slot.to(INDEX) * rows_a * 2 * GROUPS * SUMMED + group * SUMMED
+    sums = tl.zeros((BM, 2 * BN), ACC)
+    if not POINTWISE:
+        image, top, left = origin(row, height, width, out_height, out_width, SH, SW, PH, PW, BACK)
+    for s0 in range(0, DEPTH, BK):
         s = s0 + tl.arange(0, BK)
         if POINTWISE:
             tap = s * 0
-            block = s
+            inner = s
             source = row[:, None]
-            known = (row < rows)[:, None] & (s < SUMMED)[None, :]
+            known = (row < rows)[:, None] & (s < DEPTH)[None, :]
         else:
-            tap = s // SUMMED
-            block = s % SUMMED
+            tap = s // (2 * SUMMED)
+            inner = s % (2 * SUMMED)
             source, inside = source_row(
-                row[:, None], tap[None, :], height, width, out_height, out_width, KW, SH, SW, PH, PW, DH, DW, BACK
-            )
-            known = inside & (row < rows)[:, None] & (s < TAPS * SUMMED)[None, :]
-        here = inputs + source.to(INDEX) * 2 * groups * SUMMED + block[None, :]
-        real = tl.load(here, known, 0.0)
-        imaginary = tl.load(here + groups * SUMMED, known, 0.0)
+                image[:, None], top[:, None], left[:, None], tap[None, :], height, width, out_height, out_width,
+                KW, SH, SW, DH, DW, BACK,
+            )  # fmt: skip
+            known = inside & (row < rows)[:, None] & (s < DEPTH)[None, :]
+        part = inner // SUMMED
+        block = inner % SUMMED
+        # One group's parts are adjacent: said so, the compiler reads them together.
+        place = inner if GROUPS == 1 else part * GROUPS * SUMMED + block
+        values = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * SUMMED + place[None, :], known, 0.0)
+        met = part[:, None] == kept_part[None, :]
+        factor_part = tl.where(slot == 0, kept_part[None, :], tl.where(met, 0, 1))
         if BACK:
-            there = (block[:, None] * TAPS + tap[:, None]) * 2 * Q + column[None, :]
+            there = (block * TAPS + tap)[:, None] * 2 * Q + factor_part * Q + column[None, :]
+            negative = (part[:, None] == 0) & (kept_part[None, :] == 1)
         else:
-            there = (column[None, :] * TAPS + tap[:, None]) * 2 * Q + block[:, None]
-        factor = tl.load(weights + there, (s < TAPS * SUMMED)[:, None] & (column < KEPT)[None, :], 0.0)
+            there = column[None, :] * TAPS * 2 * Q + factor_part * Q + (tap * 2 * Q + block)[:, None]
+            negative = (part[:, None] == 1) & (kept_part[None, :] == 0)
+        wanted = (s < DEPTH)[:, None] & (column < KEPT)[None, :] & (met | (slot > 0))
+        factor = tl.load(weights + there, wanted, 0.0)
         if UPCAST:
-            real, imaginary, factor = real.to(ACC), imaginary.to(ACC), factor.to(ACC)
-        with_real = tl.dot(real, factor, with_real, input_precision=PRECISION, out_dtype=ACC)
-        with_imaginary = tl.dot(imaginary, factor, with_imaginary, input_precision=PRECISION, out_dtype=ACC)
-    real, imaginary = complex_parts(with_real, with_imaginary, slot, BACK, BM, BN)
-    column = first + tl.arange(0, BN)
-    place = out + slot.to(INDEX) * rows * 2 * groups * KEPT + group * KEPT
-    place += row.to(INDEX)[:, None] * 2 * groups * KEPT + column[None, :]
+            values, factor = values.to(ACC), factor.to(ACC)
+        factor = tl.where(negative, -factor, factor)
+        sums = tl.dot(values, factor, sums, input_precision=PRECISION, out_dtype=ACC)
+    target = out + slot.to(INDEX) * rows * 2 * GROUPS * KEPT + group * KEPT
+    target += row.to(INDEX)[:, None] * 2 * GROUPS * KEPT + (kept_part * GROUPS * KEPT + column)[None, :]
     known = (row < rows)[:, None] & (column < KEPT)[None, :]
-    tl.store(place, narrow(real, out.dtype.element_ty, False, UPCAST), known)
-    tl.store(place + groups * KEPT, narrow(imaginary, out.dtype.element_ty, False, UPCAST), known)
+    tl.store(target, narrow(sums, out.dtype.element_ty, False, UPCAST), known)
 
 
 @triton.jit
 @no_type_check
 def mix_weight_tile(
-    tile, slot, group, dy, x, out, rows_out, rows_in, groups, slots, height, width, out_height, out_width, splits,
-    P: tl.constexpr, Q: tl.constexpr,
-    TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    tile, slot, group, dy, x, out, rows_out, rows_in, slots, height, width, out_height, out_width, splits,
+    P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
@@ -285,35 +310,37 @@ def mix_weight_tile(
     n = tl.arange(0, 2 * BN)
     column = first + n % BN
     tap = column // Q
-    block = column % Q
+    block = column if POINTWISE else column % Q  # a remainder would hide from the compiler that these are adjacent
     share = tl.cdiv(tl.cdiv(rows_out, BK), splits) * BK
     last = tl.minimum((split + 1) * share, rows_out)
-    gradients = dy + slot.to(INDEX) * rows_out * 2 * groups * P + group * P + i[:, None]
-    inputs = x + slot.to(INDEX) * rows_in * 2 * groups * Q + group * Q + (n // BN * groups * Q + block)[None, :]
+    gradients = dy + slot.to(INDEX) * rows_out * 2 * GROUPS * P + group * P + i[:, None]
+    inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q + (n // BN * GROUPS * Q + block)[None, :]
     with_real = tl.zeros((BM, 2 * BN), ACC)
     with_imaginary = tl.zeros((BM, 2 * BN), ACC)
     for r0 in range(split * share, last, BK):
         row = r0 + tl.arange(0, BK)
-        here = gradients + row.to(INDEX)[None, :] * 2 * groups * P
+        here = gradients + row.to(INDEX)[None, :] * 2 * GROUPS * P
         known = (i < P)[:, None] & (row < last)[None, :]
         real = tl.load(here, known, 0.0)
-        imaginary = tl.load(here + groups * P, known, 0.0)
+        imaginary = tl.load(here + GROUPS * P, known, 0.0)
         known = (row < last)[:, None] & (column < TAPS * Q)[None, :]
         if POINTWISE:
             source = row[:, None]
         else:
+            image, top, left = origin(row, height, width, out_height, out_width, SH, SW, PH, PW, False)
             source, inside = source_row(
-                row[:, None], tap[None, :], height, width, out_height, out_width, KW, SH, SW, PH, PW, DH, DW, False
-            )
+                image[:, None], top[:, None], left[:, None], tap[None, :], height, width, out_height, out_width,
+                KW, SH, SW, DH, DW, False,
+            )  # fmt: skip
             known &= inside
-        factor = tl.load(inputs + source.to(INDEX) * 2 * groups * Q, known, 0.0)
+        factor = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * Q, known, 0.0)
         if UPCAST:
             real, imaginary, factor = real.to(ACC), imaginary.to(ACC), factor.to(ACC)
         with_real = tl.dot(real, factor, with_real, input_precision=PRECISION, out_dtype=ACC)
         with_imaginary = tl.dot(imaginary, factor, with_imaginary, input_precision=PRECISION, out_dtype=ACC)
     real, imaginary = complex_parts(with_real, with_imaginary, slot, True, BM, BN)
     column = first + tl.arange(0, BN)
-    place = ((split.to(INDEX) * slots + slot) * groups + group) * P * TAPS * 2 * Q
+    place = ((split.to(INDEX) * slots + slot) * GROUPS + group) * P * TAPS * 2 * Q
     place += (i[:, None] * TAPS + (column // Q)[None, :]) * 2 * Q + (column % Q)[None, :]
     known = (i < P)[:, None] & (column < TAPS * Q)[None, :]
     tl.store(out + place, narrow(real, out.dtype.element_ty, False, UPCAST), known)
@@ -323,8 +350,8 @@ def mix_weight_tile(
 @triton.jit
 @no_type_check
 def mix_kernel(
-    a, w, out, rows_a, rows, tiles, groups, height, width, out_height, out_width,
-    P: tl.constexpr, Q: tl.constexpr,
+    a, w, out, rows_a, rows, tiles, height, width, out_height, out_width,
+    P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr,
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -333,8 +360,8 @@ def mix_kernel(
     """Every frequency of the product, or with ``BACK`` of the input gradient."""
     matrix = tl.program_id(0) // tiles
     mix_tile(
-        tl.program_id(0) % tiles, matrix // groups, matrix % groups, a, w, out, rows_a, rows, groups,
-        height, width, out_height, out_width, P, Q, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, BACK,
+        tl.program_id(0) % tiles, matrix // GROUPS, matrix % GROUPS, a, w, out, rows_a, rows,
+        height, width, out_height, out_width, P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, BACK,
         BM, BN, BK, ACC, PRECISION, UPCAST, INDEX,
     )  # fmt: skip
 
@@ -342,9 +369,9 @@ def mix_kernel(
 @triton.jit
 @no_type_check
 def mix_grads_kernel(
-    dy, x, w, dx, dw, rows_in, rows_out, data_tiles, tiles, groups, slots,
+    dy, x, w, dx, dw, rows_in, rows_out, data_tiles, tiles, slots,
     height, width, out_height, out_width, splits,
-    P: tl.constexpr, Q: tl.constexpr,
+    P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr,
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, W_BM: tl.constexpr, W_BN: tl.constexpr, W_BK: tl.constexpr,
@@ -352,18 +379,18 @@ def mix_grads_kernel(
 ):  # fmt: skip
     """Every frequency of both gradients in one launch; without data tiles, of the weight gradient alone."""
     matrix = tl.program_id(0) // tiles
-    slot = matrix // groups
+    slot = matrix // GROUPS
     tile = tl.program_id(0) % tiles
     if tile < data_tiles:
         mix_tile(
-            tile, slot, matrix % groups, dy, w, dx, rows_out, rows_in, groups,
-            height, width, out_height, out_width, P, Q, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, True,
+            tile, slot, matrix % GROUPS, dy, w, dx, rows_out, rows_in,
+            height, width, out_height, out_width, P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, True,
             BM, BN, BK, ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
     else:
         mix_weight_tile(
-            tile - data_tiles, slot, matrix % groups, dy, x, dw, rows_out, rows_in, groups, slots,
-            height, width, out_height, out_width, splits, P, Q, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE,
+            tile - data_tiles, slot, matrix % GROUPS, dy, x, dw, rows_out, rows_in, slots,
+            height, width, out_height, out_width, splits, P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE,
             W_BM, W_BN, W_BK, ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
 

@@ -214,12 +214,12 @@ def _run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool) -> 
     slots, weight_rows, _, q = ws.shape
     p = weight_rows // (window.taps * window.groups)
     kept, summed = (q, p) if back else (p, q)
-    tile = product_tile(out.shape[1], kept, window.taps * summed)
+    tile = product_tile(out.shape[1], kept, 2 * window.taps * summed)
     tiles = -(-out.shape[1] // tile.rows) * -(-kept // tile.columns)
     launch(
         kernels.mix_kernel, slots * window.groups * tiles, a,
-        a, ws, out, a.shape[1], out.shape[1], tiles, window.groups, *_sizes(window),
-        P=p, Q=q, **_steps(window), BACK=back, BM=tile.rows, BN=tile.columns, BK=tile.depth,
+        a, ws, out, a.shape[1], out.shape[1], tiles, *_sizes(window),
+        P=p, Q=q, GROUPS=window.groups, **_steps(window), BACK=back, BM=tile.rows, BN=tile.columns, BK=tile.depth,
         **common(a.dtype, a, ws, out), **workers(tile),
     )  # fmt: skip
     return out
@@ -230,11 +230,11 @@ def _run_grads(dys: Tensor, xs: Tensor, ws: Tensor | None, dxs: Tensor | None, w
     dys, xs = dys.contiguous(), xs.contiguous()
     slots, rows_out, _, outputs = dys.shape
     p, q = outputs // window.groups, xs.shape[-1] // window.groups
-    tile = weight_tile(p, window.taps * q, rows_out)
+    tile = weight_tile(p, window.taps * q, rows_out, dys.itemsize)
     share_tiles = -(-p // tile.rows) * -(-window.taps * q // tile.columns)
-    data = product_tile(xs.shape[1], q, window.taps * p)
+    data = product_tile(xs.shape[1], q, 2 * window.taps * p)
     data_tiles = 0 if dxs is None else -(-xs.shape[1] // data.rows) * -(-q // data.columns)
-    splits = row_splits(slots * window.groups * (share_tiles + data_tiles), rows_out, tile.depth)
+    splits = row_splits(slots * window.groups * share_tiles, rows_out, tile.depth)
     switches = common(dys.dtype, dys, xs)
     wide = torch.float64 if dys.dtype == torch.float64 else torch.float32
     shares = xs.new_empty(splits, slots, outputs * window.taps, 2, q, dtype=wide if splits > 1 else dys.dtype)
@@ -242,8 +242,8 @@ def _run_grads(dys: Tensor, xs: Tensor, ws: Tensor | None, dxs: Tensor | None, w
     launch(
         kernels.mix_grads_kernel, slots * window.groups * tiles, dys,
         dys, xs, xs if ws is None else ws.contiguous(), xs if dxs is None else dxs, shares,
-        xs.shape[1], rows_out, data_tiles, tiles, window.groups, slots, *_sizes(window), splits,
-        P=p, Q=q, **_steps(window), BM=data.rows, BN=data.columns, BK=data.depth,
+        xs.shape[1], rows_out, data_tiles, tiles, slots, *_sizes(window), splits,
+        P=p, Q=q, GROUPS=window.groups, **_steps(window), BM=data.rows, BN=data.columns, BK=data.depth,
         W_BM=tile.rows, W_BN=tile.columns, W_BK=tile.depth, **switches, **workers(tile if dxs is None else data),
     )  # fmt: skip
     return shares.sum(0).to(dys.dtype) if splits > 1 else shares[0]

@@ -8,10 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_PROGRAMS = 264
-"""Programs that keep the largest GPUs busy: two for each of 132 multiprocessors."""
-
-
 @dataclass(frozen=True)
 class TransformTile:
     """Rows and blocks transformed by one program, and the slices of the basis it takes."""
@@ -40,19 +36,25 @@ def transform_tile(block_size: int, blocks: int, channels_adjacent: bool) -> Tra
     most = 16 if channels_adjacent else 4
     across = min(_power(blocks), most)
     side = _between(16, _power(block_size), 128)
-    return TransformTile(64 // across, across, min(side, 32), side)
+    return TransformTile(64 // across, across, min(side, 64 if across == 16 else 32), side, stages=2)
 
 
 def product_tile(rows: int, columns: int, summed: int) -> ProductTile:
-    """For each frequency's product of ``rows`` by ``columns`` complex numbers."""
-    deep = _between(16, _power(summed), 32)
+    """For each frequency's product of ``rows`` by ``columns`` complex numbers, over ``summed`` real ones."""
+    deep = _least_waste(summed, (64, 32, 16))
     wide = _between(8, _power(columns), 32)
     return ProductTile(_between(16, _power(rows), 128 if wide < 32 else 64), wide, deep)
 
 
-def weight_tile(p: int, columns: int, rows: int) -> ProductTile:
-    """For each frequency's weight gradient, summed over ``rows``."""
-    return ProductTile(_between(16, _power(p), 64), _between(8, _power(columns), 32), _between(16, _power(rows), 32))
+def weight_tile(p: int, columns: int, rows: int, itemsize: int) -> ProductTile:
+    """For each frequency's weight gradient, summed over ``rows``.
+
+    Both its factors are read across what tensor cores sum. For two bytes they can turn them themselves; wider ones
+    go through registers, and there a small tile is best.
+    """
+    high = 64 if itemsize == 2 else 32
+    deep = _between(16, _power(rows), 64 if p <= 16 else 32)
+    return ProductTile(_between(16, _power(p), high), _least_waste(columns, (32, 16)), deep)
 
 
 def expand_tile(rows: int, columns: int, summed: int) -> ProductTile:
@@ -63,9 +65,18 @@ def expand_tile(rows: int, columns: int, summed: int) -> ProductTile:
 
 
 def row_splits(programs: int, rows: int, depth: int) -> int:
-    """Shares of the summed rows of a weight gradient: more where there are too few programs, never under 8 steps."""
-    wanted = -(-_PROGRAMS // programs)
-    return max(1, min(wanted, rows // (8 * depth)))
+    """Shares of the summed rows of a weight gradient, given the ``programs`` of one share.
+
+    A program that sums all rows of a convolution would be the last to end by far, so none takes more than 8 steps,
+    as long as there are no more than 8192 of them in all.
+    """
+    steps = -(-rows // depth)
+    return max(1, min(-(-steps // 8), 8192 // programs))
+
+
+def _least_waste(size: int, sides: tuple[int, ...]) -> int:
+    """The side that covers ``size`` with the least beyond it, the first of equals."""
+    return min(sides, key=lambda side: -(-size // side) * side)
 
 
 def _power(size: int) -> int:
