@@ -183,7 +183,7 @@ def conv(
             x[:, :, None], weight[:, None], bias, out_channels=out_channels, stride=(1, *stride),
             padding=(0, *padding), dilation=(1, *dilation), groups=groups, impl=impl,
         )  # fmt: skip
-        return flat.squeeze(-1)
+        return flat.squeeze(2)
     window = _window(x, weight, stride, padding, dilation, groups)
     name = chosen(impl, x)
     dtype = _compute_dtype(x)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+
 @dataclass(frozen=True)
 class TransformTile:
     """Rows and blocks transformed by one program, and the slices of the basis it takes."""
