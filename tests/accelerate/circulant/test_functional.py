@@ -51,16 +51,14 @@ def test_a_prepared_map_is_the_linear_map(impl: functional.Impl) -> None:
 
 
 def test_auto_is_the_reference_off_the_gpu() -> None:
-    assert functional.chosen("auto", torch.zeros(2, 3, device="cpu"), 2) == "reference"
+    assert functional.chosen("auto", torch.zeros(2, 3, device="cpu")) == "reference"
 
 
 @pytest.mark.gpu
-def test_auto_on_the_gpu_depends_on_the_rows() -> None:
+def test_auto_on_the_gpu_is_the_kernels_but_for_float64() -> None:
     x = torch.zeros(1, device="cuda")
-    assert functional.chosen("auto", x, functional.EXPAND_ROWS) == "expand"
-    assert functional.chosen("auto", x, functional.EXPAND_ROWS + 1) == "kernel"
     assert functional.chosen("auto", x) == "kernel"
-    assert functional.chosen("auto", x.double(), 1) == "reference"
+    assert functional.chosen("auto", x.double()) == "reference"
 
 
 @pytest.mark.parametrize("impl", ["kernel", "expand"])

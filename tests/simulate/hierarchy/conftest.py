@@ -55,7 +55,7 @@ def devices(draw: st.DrawFn) -> Device:
             "translation.l2_entries": of(16, 1024),
             "translation.l2_ways": of(1, 16),
             "l2.bytes": of(4096, 16384),
-            "l2.ways": of(1, 4),
+            "l2.ways": of(1, 4, 16),
             "l2.mshrs": of(1, 64),
             "dram.mode": of("ideal", "banked"),
             "dram.latency": of(0.0, 100.0),

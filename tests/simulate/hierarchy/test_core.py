@@ -1,10 +1,13 @@
 """The compiled simulator equals the readable one, whole number for whole number."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from tests.simulate.hierarchy.conftest import TINY, devices, programs
 
+from lamina.errors import UsageError
 from lamina.simulate.hierarchy import Device, DramMemory, Program, gemm, preset, simulate
 from lamina.simulate.hierarchy.reference import Below, Dram
 from lamina.simulate.hierarchy.state import Table
@@ -26,6 +29,12 @@ def test_core_is_the_reference_on_every_preset(name: str) -> None:
     device, program = preset(name).changed({"cu.count": 2}), gemm(64, 128, 64)
     core, reference = (simulate(program, device, impl=impl) for impl in ("core", "reference"))
     assert (core.cycles, core.counters) == (reference.cycles, reference.counters)
+
+
+def test_more_lines_than_a_word_counts_are_refused(tiny: Device) -> None:
+    endless = replace(gemm(32, 32, 32), trips=np.array([2**47], dtype=np.int64))
+    with pytest.raises(UsageError, match=r"asks for \d+ lines of \d+ bytes: expected fewer than"):
+        simulate(endless, tiny)
 
 
 def test_stopping_and_going_on_changes_nothing(tiny: Device) -> None:

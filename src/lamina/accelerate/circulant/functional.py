@@ -24,15 +24,12 @@ if HAS_TRITON:
     from lamina.accelerate.circulant import ops
     from lamina.accelerate.circulant.expanded import ops as expanded_ops
 
-EXPAND_ROWS = 64
-"""Rows up to which reading fewer weights is worth more than doing fewer operations."""
 
-
-def chosen(impl: Impl, x: Tensor, rows: int | None = None) -> Impl:
+def chosen(impl: Impl, x: Tensor) -> Impl:
     """The implementation that ``impl`` stands for; only ``auto`` is anything but itself.
 
-    ``auto`` is the reference off the GPU and in float64, the expanded product for a linear map of few ``rows``, and the
-    frequency kernels otherwise. It knows no times: a `Dispatcher` that has measured names an implementation instead.
+    ``auto`` is the reference off the GPU and in float64, and the frequency kernels otherwise. It knows no times: a
+    `Dispatcher` that has measured names an implementation instead.
 
     Raises:
         UsageError: no such implementation.
@@ -42,7 +39,7 @@ def chosen(impl: Impl, x: Tensor, rows: int | None = None) -> Impl:
     if impl == "auto":
         if not (x.is_cuda and HAS_TRITON) or x.dtype == torch.float64:
             return "reference"
-        return "expand" if rows is not None and rows <= EXPAND_ROWS else "kernel"
+        return "kernel"
     if impl in ("kernel", "expand") and not HAS_TRITON:
         raise MissingError(
             f'impl="{impl}" needs Triton: install lamina with its kernels extra, or use impl="reference"'
@@ -75,7 +72,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_feature
         raise UsageError("x: expected (..., in_features), got a scalar")
     _check_blocks(weight, out_features, x.shape[-1], 1)
     rows = x.shape[:-1].numel()
-    name = chosen(impl, x, rows)
+    name = chosen(impl, x)
     dtype = _compute_dtype(x)
     if name == "reference":
         return reference.linear(x.to(dtype), weight.to(dtype), _to(bias, dtype), out_features)
@@ -118,7 +115,7 @@ def prepared(
     _check_operands(like, weight, None, out_features)
     _check_blocks(weight, out_features, in_features, 1)
     k, rows, dtype = weight.shape[-1], like.shape[0], _compute_dtype(like)
-    name = chosen(impl, like, rows)
+    name = chosen(impl, like)
     if name == "dense":
         matrix = _dense_matrix(weight[:, None], out_features, in_features, 1, dtype).squeeze(-1)
         return lambda x: F.linear(x.to(dtype), matrix)

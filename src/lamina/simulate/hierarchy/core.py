@@ -46,17 +46,21 @@ from lamina.simulate.hierarchy.program import (
     WAIT,
 )
 from lamina.simulate.hierarchy.state import (
-    C_CLOCK,
     C_COUNT,
     C_HEAD,
     C_L1,
+    C_LAST_PAGE,
     C_LDS,
     C_MSHR,
     C_RETURN_COUNT,
     C_RETURN_HEAD,
     C_RETURNED,
-    C_TLB_CLOCK,
     CU,
+    E_BUCKET,
+    E_FOLLOWING,
+    E_PREVIOUS,
+    E_TIME,
+    EVENT,
     FIRST,
     M_READS,
     M_ROW_HITS,
@@ -64,25 +68,21 @@ from lamina.simulate.hierarchy.state import (
     M_WRITES,
     NEVER,
     O_BANKS,
-    O_BUCKET,
+    O_BUCKETS,
     O_COUNTERS,
     O_CUS,
+    O_EVENTS,
     O_FINISHED,
-    O_FOLLOWING,
-    O_HEADS,
     O_L1,
     O_L2,
     O_L2_MSHRS,
     O_MSHRS,
     O_PAGES,
-    O_PREVIOUS,
     O_QUEUES,
     O_REQUESTS,
     O_RETURNS,
     O_SIMDS,
     O_TABLE,
-    O_TAILS,
-    O_TIMES,
     O_TLB1,
     O_TLB2,
     O_TRIPS,
@@ -132,10 +132,8 @@ from lamina.simulate.hierarchy.state import (
     Q_ASKED,
     Q_DONE,
     Q_FIRST,
-    Q_LINES,
-    Q_MARK,
     Q_PENDING,
-    Q_PITCH,
+    Q_PHASE,
     Q_STORE,
     Q_WAVE,
     REQUEST,
@@ -144,6 +142,8 @@ from lamina.simulate.hierarchy.state import (
     S_CYCLE,
     S_EACH,
     S_FINISHED,
+    S_LINE_BITS,
+    S_LINE_MASK,
     S_LOOP,
     S_NEXT,
     S_PENDING,
@@ -183,7 +183,7 @@ another function of this signature."""
 DRAM_FIELDS = 16
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _split(value, count, shift):
     """Quotient and remainder, by shifting where ``count`` is a power of two."""
@@ -228,70 +228,93 @@ def dram(m, now, address, mark):
     return data + interval + m[p + 13]
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _unschedule(x, event):
-    previous = x[x[O_PREVIOUS] + event]
+    e = x[O_EVENTS] + EVENT * event
+    previous = x[e + E_PREVIOUS]
     if previous == UNSCHEDULED:
         return
-    bucket = x[x[O_BUCKET] + event]
-    following = x[x[O_FOLLOWING] + event]
+    bucket = x[O_BUCKETS] + 2 * x[e + E_BUCKET]
+    following = x[e + E_FOLLOWING]
     if previous == FIRST:
-        x[x[O_HEADS] + bucket] = following
+        x[bucket] = following
     else:
-        x[x[O_FOLLOWING] + previous] = following
+        x[x[O_EVENTS] + EVENT * previous + E_FOLLOWING] = following
     if following < 0:
-        x[x[O_TAILS] + bucket] = previous
+        x[bucket + 1] = previous
     else:
-        x[x[O_PREVIOUS] + following] = previous
-    x[x[O_PREVIOUS] + event] = UNSCHEDULED
+        x[x[O_EVENTS] + EVENT * following + E_PREVIOUS] = previous
+    x[e + E_PREVIOUS] = UNSCHEDULED
     x[S_PENDING] -= 1
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _schedule(x, event, when):
-    _unschedule(x, event)
+    """Put an event that is in no list behind the others of its cycle."""
     cycle = min(max(when >> TICK_SHIFT, x[S_CYCLE]), x[S_CYCLE] + HORIZON - 1)
-    bucket = cycle & (HORIZON - 1)
-    x[x[O_TIMES] + event] = when
-    x[x[O_BUCKET] + event] = bucket
-    x[x[O_FOLLOWING] + event] = -1
-    last = x[x[O_TAILS] + bucket]
-    x[x[O_PREVIOUS] + event] = last
-    if last < 0:
-        x[x[O_HEADS] + bucket] = event
-    else:
-        x[x[O_FOLLOWING] + last] = event
-    x[x[O_TAILS] + bucket] = event
+    place = cycle & (HORIZON - 1)
+    bucket = x[O_BUCKETS] + 2 * place
+    last = x[bucket + 1]
+    e = x[O_EVENTS] + EVENT * event
+    x[e + E_FOLLOWING] = -1
+    x[e + E_PREVIOUS] = last
+    x[e + E_BUCKET] = place
+    x[e + E_TIME] = when
+    x[bucket if last < 0 else x[O_EVENTS] + EVENT * last + E_FOLLOWING] = event
+    x[bucket + 1] = event
     x[S_PENDING] += 1
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _wrapped(place, size):
     return place - size if place >= size else place
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
-def _find(x, ways, count, line):
-    """The place of a line among the ways of a set, or -1."""
-    found = -1
-    for way in range(ways, ways + count):
-        found = way if x[way] == line else found
+def _match(x, first, count, mask, value):
+    """The last word whose masked bits are ``value``, counted from 1; 0 is none."""
+    found = 0
+    for i in range(count):
+        found = max(found, i + 1 if x[first + i] & mask == value else 0)
     return found
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
-def _oldest(x, ways, count, used):
-    """The least recently used way of a set, whose times of use lie ``used`` places behind the lines."""
-    oldest, least = ways, x[ways + used]
-    for way in range(ways + 1, ways + count):
-        if x[way + used] < least:
-            oldest, least = way, x[way + used]
-    return oldest
+def _find(x, ways, line):
+    """The place of a line among the ways of a set of L2, or -1."""
+    return ways + _match(x, ways, x[P_L2_WAYS], x[S_LINE_MASK], line << 1) - 1
+
+
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@no_type_check
+def _least(x, first, count):
+    least = x[first]
+    for i in range(1, count):
+        least = min(least, x[first + i])
+    return least
+
+
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@no_type_check
+def _oldest(x, ways):
+    """The least recently used way of a set of L2: the times of use are the highest bits."""
+    count = x[P_L2_WAYS]
+    return ways + _match(x, ways, count, -1, _least(x, ways, count)) - 1
+
+
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@no_type_check
+def _to_front(x, first, way):
+    value = x[way]
+    while way > first:
+        x[way] = x[way - 1]
+        way -= 1
+    x[first] = value
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -308,176 +331,178 @@ def _start(x, wave, when):
     _schedule(x, wave, when)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _bank(x, now, address):
     """The L2 bank of an address, its set's ways, and when the bank takes the request."""
     row, bank = _split(address >> x[P_L2_SHIFT], x[P_L2_BANKS], x[S_BANK_SHIFT])
     index = ((row << x[P_L2_SHIFT]) + (address & ((1 << x[P_L2_SHIFT]) - 1))) >> LINE_SHIFT
-    ways = x[O_L2] + 4 * x[P_L2_WAYS] * (bank * x[P_L2_SETS] + (index & (x[P_L2_SETS] - 1)))
+    ways = x[O_L2] + 2 * x[P_L2_WAYS] * (bank * x[P_L2_SETS] + (index & (x[P_L2_SETS] - 1)))
     b = x[O_BANKS] + 3 * bank
     start = max(now, x[b])
     x[b] = start + x[P_L2_INTERVAL]
     return bank, ways, start
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
-def _touch_l2(x, bank, way):
+def _touch_l2(x, bank, way, content):
     clock = x[O_BANKS] + 3 * bank + 2
     x[clock] += 1
-    x[way + 2 * x[P_L2_WAYS]] = x[clock]
+    x[way] = x[clock] << x[S_LINE_BITS] | content
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _make_room(x, below, m, way, now):
-    if x[way + 3 * x[P_L2_WAYS]]:
+    if x[way] & 1:
         x[x[O_COUNTERS] + L2_WRITE_BACKS] += 1
-        below(m, now, x[way] * LINE, WRITE)
+        below(m, now, (x[way] & x[S_LINE_MASK]) // 2 * LINE, WRITE)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _read_l2(x, below, m, now, address, mark):
     bank, ways, start = _bank(x, now, address)
-    counters = x[O_COUNTERS]
+    counters, count = x[O_COUNTERS], x[P_L2_WAYS]
+    line = address >> LINE_SHIFT
     x[counters + L2_READS] += 1
-    way = _find(x, ways, x[P_L2_WAYS], address >> LINE_SHIFT)
-    if way >= 0:
-        _touch_l2(x, bank, way)
-        if x[way + x[P_L2_WAYS]] > start:
+    way = _find(x, ways, line)
+    if way >= ways:
+        _touch_l2(x, bank, way, line << 1 | x[way] & 1)
+        ready = x[way + count]
+        if ready > start:
             x[counters + L2_MSHR_HITS] += 1
-            return x[way + x[P_L2_WAYS]]
+            return ready
         x[counters + L2_HITS] += 1
         return start + x[P_L2_HIT]
     x[counters + L2_MISSES] += 1
-    way = _oldest(x, ways, x[P_L2_WAYS], 2 * x[P_L2_WAYS])
+    way = _oldest(x, ways)
     b = x[O_BANKS] + 3 * bank
     ring = x[O_L2_MSHRS] + bank * x[P_L2_MSHRS] + x[b + 1]
-    free = max(x[way + x[P_L2_WAYS]], x[ring])
+    free = max(x[way + count], x[ring])
     if free > start:
         start = free
         x[b] = start + x[P_L2_INTERVAL]
     _make_room(x, below, m, way, start)
-    x[way] = address >> LINE_SHIFT
-    x[way + 3 * x[P_L2_WAYS]] = 0
-    x[way + x[P_L2_WAYS]] = below(m, start + x[P_L2_MISS], address, mark)
-    x[ring] = x[way + x[P_L2_WAYS]]
-    x[b + 1] = x[b + 1] + 1 if x[b + 1] + 1 < x[P_L2_MSHRS] else 0
-    _touch_l2(x, bank, way)
-    return x[way + x[P_L2_WAYS]]
+    _touch_l2(x, bank, way, line << 1)
+    ready = below(m, start + x[P_L2_MISS], address, mark)
+    x[way + count] = x[ring] = ready
+    x[b + 1] = _wrapped(x[b + 1] + 1, x[P_L2_MSHRS])
+    return ready
 
 
 @numba.njit(cache=True, error_model="numpy")
 @no_type_check
 def _write_l2(x, below, m, now, address):
     bank, ways, start = _bank(x, now, address)
+    count, line = x[P_L2_WAYS], address >> LINE_SHIFT
     x[x[O_COUNTERS] + L2_WRITES] += 1
-    way = _find(x, ways, x[P_L2_WAYS], address >> LINE_SHIFT)
-    if way < 0:
-        way = _oldest(x, ways, x[P_L2_WAYS], 2 * x[P_L2_WAYS])
-        start = max(start, x[way + x[P_L2_WAYS]])
+    way = _find(x, ways, line)
+    if way < ways:
+        way = _oldest(x, ways)
+        start = max(start, x[way + count])
         _make_room(x, below, m, way, start)
-        x[way] = address >> LINE_SHIFT
-    x[way + 3 * x[P_L2_WAYS]] = 1
-    x[way + x[P_L2_WAYS]] = max(x[way + x[P_L2_WAYS]], start)
-    _touch_l2(x, bank, way)
+    x[way + count] = max(x[way + count], start)
+    _touch_l2(x, bank, way, line << 1 | 1)
     return start + x[P_L2_WRITE]
 
 
 @numba.njit(cache=True, error_model="numpy")
 @no_type_check
 def _walk_if_new(x, page, now):
-    ways = x[O_TLB2] + 2 * x[P_TLB2_WAYS] * (page & (x[P_TLB2_SETS] - 1))
-    way = _find(x, ways, x[P_TLB2_WAYS], page)
-    if way < 0:
+    pages = x[O_PAGES]
+    p = pages + 2 * page
+    if not x[p + 1]:
         x[x[O_COUNTERS] + WALKS] += 1
         walker = x[O_WALKERS] + x[S_WALKER]
         start = max(now, x[walker])
         x[walker] = start + x[P_WALK]
-        x[S_WALKER] = (x[S_WALKER] + 1) % x[P_WALKERS]
-        x[x[O_PAGES] + page] = start + x[P_WALK] + x[P_WALK_DISTANCE]
-        way = _oldest(x, ways, x[P_TLB2_WAYS], x[P_TLB2_WAYS])
-        x[way] = page
+        x[S_WALKER] = _wrapped(x[S_WALKER] + 1, x[P_WALKERS])
+        x[p] = start + x[P_WALK] + x[P_WALK_DISTANCE]
+        ways = x[O_TLB2] + x[P_TLB2_WAYS] * (page & (x[P_TLB2_SETS] - 1))
+        oldest = ways
+        for way in range(ways, ways + x[P_TLB2_WAYS]):
+            if not x[way]:
+                oldest = way
+                break
+            if x[pages + 2 * x[way] - 1] < x[pages + 2 * x[oldest] - 1]:
+                oldest = way
+        if x[oldest]:
+            x[pages + 2 * x[oldest] - 1] = 0
+        x[oldest] = page + 1
     x[S_TLB_CLOCK] += 1
-    x[way + x[P_TLB2_WAYS]] = x[S_TLB_CLOCK]
+    x[p + 1] = x[S_TLB_CLOCK]
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
-def _translate(x, cu, q, bit, page, now):
-    known = x[O_PAGES] + page
+def _translate(x, c, cu, q, bit, page, now):
+    ready = x[x[O_PAGES] + 2 * page]
     if x[q + Q_ASKED] & bit:
-        return 0 if x[known] <= now else -x[known]
+        return 0 if ready <= now else -ready
     x[q + Q_ASKED] |= bit
-    c = x[O_CUS] + cu * CU
-    ways = x[O_TLB1] + 2 * x[P_TLB1_WAYS] * (cu * x[P_TLB1_SETS] + (page & (x[P_TLB1_SETS] - 1)))
-    way = _find(x, ways, x[P_TLB1_WAYS], page)
     delay = 0
-    if way < 0:
-        x[x[O_COUNTERS] + TLB1_MISSES] += 1
-        _walk_if_new(x, page, now + x[P_TLB2_HIT])
-        way = _oldest(x, ways, x[P_TLB1_WAYS], x[P_TLB1_WAYS])
-        x[way] = page
-        delay = x[P_TLB2_HIT]
-    x[c + C_TLB_CLOCK] += 1
-    x[way + x[P_TLB1_WAYS]] = x[c + C_TLB_CLOCK]
-    if x[known] <= now + delay:
+    if page != x[c + C_LAST_PAGE]:  # which is there, and first of its set
+        x[c + C_LAST_PAGE] = page
+        first = x[O_TLB1] + x[P_TLB1_WAYS] * (cu * x[P_TLB1_SETS] + (page & (x[P_TLB1_SETS] - 1)))
+        way, last = first, first + x[P_TLB1_WAYS] - 1
+        while x[way] != page and way < last:
+            way += 1
+        if x[way] != page:
+            x[x[O_COUNTERS] + TLB1_MISSES] += 1
+            delay = x[P_TLB2_HIT]
+            _walk_if_new(x, page, now + delay)
+            ready = x[x[O_PAGES] + 2 * page]
+            x[way] = page
+        _to_front(x, first, way)
+    if ready <= now + delay:
         return delay
     x[c + C_L1] = now + x[P_L1_INTERVAL]
-    return -x[known]
+    return -ready
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
-def _victim(x, ways, unlocked):
-    """The least recently used way whose data came by ``unlocked``, else the first to be unlocked."""
-    oldest = first = -1
-    count = x[P_L1_WAYS]
-    for way in range(ways, ways + count):
-        if x[way + count] <= unlocked and (oldest < 0 or x[way + 2 * count] < x[oldest + 2 * count]):
-            oldest = way
-        if first < 0 or x[way + count] < x[first + count]:
-            first = way
-    return oldest if oldest >= 0 else first
-
-
-@numba.njit(cache=True, error_model="numpy")
-@no_type_check
-def _access_l1(x, below, m, cu, q, address, now, delay):
-    c = x[O_CUS] + cu * CU
+def _access_l1(x, below, m, c, cu, q, address, now, delay):
     if x[q + Q_STORE]:
         x[c + C_L1] = now + x[P_L1_INTERVAL]
         return _write_l2(x, below, m, now + delay, address) + x[P_L1_WRITE], 0
-    counters = x[O_COUNTERS]
+    counters, count, fill = x[O_COUNTERS], x[P_L1_WAYS], x[P_L1_FILL]
     line = address >> LINE_SHIFT
-    ways = x[O_L1] + 3 * x[P_L1_WAYS] * (cu * x[P_L1_SETS] + (line & (x[P_L1_SETS] - 1)))
-    way = _find(x, ways, x[P_L1_WAYS], line)
-    if way >= 0 and x[way + x[P_L1_WAYS]] > now:
-        x[counters + L1_MSHR_HITS] += 1
-        done = max(x[way + x[P_L1_WAYS]], now + delay)
-    elif way >= 0:
-        if now < x[way + x[P_L1_WAYS]] + x[P_L1_FILL]:
-            return 0, x[way + x[P_L1_WAYS]] + x[P_L1_FILL]
-        x[counters + L1_HITS] += 1
-        done = now + delay + x[P_L1_HIT]
-        x[c + C_CLOCK] += 1
-        x[way + 2 * x[P_L1_WAYS]] = x[c + C_CLOCK]
+    first = x[O_L1] + 2 * count * (cu * x[P_L1_SETS] + (line & (x[P_L1_SETS] - 1)))
+    way, last = first, first + count - 1
+    while x[way] != line and way < last:
+        way += 1
+    if x[way] == line:
+        ready = x[way + count]
+        if ready > now:
+            x[counters + L1_MSHR_HITS] += 1
+            done = max(ready, now + delay)
+        elif now < ready + fill:
+            return 0, ready + fill
+        else:
+            x[counters + L1_HITS] += 1
+            done = now + delay + x[P_L1_HIT]
+            _to_front(x, first, way)
+            _to_front(x, first + count, way + count)
     else:
-        way = _victim(x, ways, now - x[P_L1_FILL])
+        while way >= first and x[way + count] > now - fill:
+            way -= 1
         ring = x[O_MSHRS] + cu * x[P_L1_MSHRS] + x[c + C_MSHR]
-        free = max(x[way + x[P_L1_WAYS]] + x[P_L1_FILL], x[ring])
-        if free > now:
-            return 0, free
+        if way < first:
+            return 0, max(_least(x, first + count, count) + fill, x[ring])
+        if x[ring] > now:
+            return 0, x[ring]
         x[counters + L1_MISSES] += 1
-        done = _read_l2(x, below, m, now + delay, address, x[q + Q_MARK]) + x[P_L1_TO_L2]
+        mark = x[x[q + Q_PHASE] + MARK]
+        done = _read_l2(x, below, m, now + delay, address, mark) + x[P_L1_TO_L2]
         x[ring] = done
-        x[c + C_MSHR] = x[c + C_MSHR] + 1 if x[c + C_MSHR] + 1 < x[P_L1_MSHRS] else 0
+        x[c + C_MSHR] = _wrapped(x[c + C_MSHR] + 1, x[P_L1_MSHRS])
         x[way] = line
-        x[way + x[P_L1_WAYS]] = done
-        x[c + C_CLOCK] += 1
-        x[way + 2 * x[P_L1_WAYS]] = x[c + C_CLOCK]
+        x[way + count] = done
+        _to_front(x, first, way)
+        _to_front(x, first + count, way + count)
     x[c + C_L1] = now + x[P_L1_INTERVAL]
     x[counters + L1_LATENCY] += done - now
     return done, 0
@@ -516,18 +541,18 @@ def _complete(x, cu, request, now):
         _release(x, x[q + Q_WAVE], x[c + C_RETURNED], now)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _serve(x, below, m, cu, request, now):
     c = x[O_CUS] + cu * CU
     q = x[O_REQUESTS] + request * REQUEST
     pending = x[q + Q_PENDING]
     left = wake = place = column = 0
-    run = x[q + Q_FIRST]
+    run, phase = x[q + Q_FIRST], x[q + Q_PHASE]
     while pending:
-        if column == x[q + Q_LINES]:
+        if column == x[phase + LINES]:
             column = 0
-            run += x[q + Q_PITCH]
+            run += x[phase + PITCH]
         if not pending & 1:
             pending >>= 1
             place += 1
@@ -540,12 +565,12 @@ def _serve(x, below, m, cu, request, now):
             return start
         delay = 0
         if x[P_TRANSLATE]:
-            delay = _translate(x, cu, q, 1 << place, address >> x[P_PAGE_SHIFT], start)
+            delay = _translate(x, c, cu, q, 1 << place, address >> x[P_PAGE_SHIFT], start)
         if delay < 0:
             left |= 1 << place
             wake = min(wake, -delay) if wake else -delay
         else:
-            done, locked_until = _access_l1(x, below, m, cu, q, address, start, delay)
+            done, locked_until = _access_l1(x, below, m, c, cu, q, address, start, delay)
             if locked_until:
                 x[x[O_COUNTERS] + L1_STALL] += locked_until - start
                 x[c + C_L1] = locked_until
@@ -577,7 +602,7 @@ def _serve_queue(x, below, m, cu, now):
         x[c + C_COUNT] -= 1
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _arrive(x, below, m, cu, request, now):
     c = x[O_CUS] + cu * CU
@@ -602,10 +627,8 @@ def _request(x, below, m, wave, phase, now):
         + (x[x[O_TRIPS] + group] - x[w + W_TRIPS]) * x[phase + PER_TRIP]
     )
     lines = x[phase + ROWS] * x[phase + LINES]
-    x[q + Q_PITCH] = x[phase + PITCH]
-    x[q + Q_LINES] = x[phase + LINES]
+    x[q + Q_PHASE] = phase
     x[q + Q_STORE] = x[phase + KIND] == STORE
-    x[q + Q_MARK] = x[phase + MARK]
     x[q + Q_ASKED] = 0
     x[q + Q_PENDING] = (1 << lines) - 1
     x[q + Q_DONE] = NEVER
@@ -659,10 +682,12 @@ def _share(x, cu, simd, now):
         elif changed or not x[w + W_RUNNING]:
             x[w + W_RUNNING] = 1
             left = work * x[P_VALU_PACE] >> FRACTION if x[u + 1] == abreast else work
-            _schedule(x, (w - x[O_WAVES]) // WAVE, x[u] + left)
+            wave = (w - x[O_WAVES]) // WAVE
+            _unschedule(x, wave)
+            _schedule(x, wave, x[u] + left)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _leave(x, wave, phase, after):
     w = x[O_WAVES] + wave * WAVE
@@ -719,7 +744,7 @@ def _step(x, below, m, wave, now):
 
 
 @numba.njit(types.boolean(POINTER, types.FunctionType(BELOW), POINTER, POINTER, types.int64, types.int64),
-            cache=True, error_model="numpy")  # fmt: skip
+            cache=True, error_model="numpy", nogil=True)  # fmt: skip
 @no_type_check
 def _advance(x, below, m, image, images, until):
     waves, cus = x[S_WAVES], x[P_CUS]
@@ -735,12 +760,12 @@ def _advance(x, below, m, image, images, until):
             simd = i % cus * x[P_SIMDS] + slot % x[P_SIMDS]
             _start(x, simd * x[S_PER_SIMD] + slot // x[P_SIMDS], i * x[P_DISPATCH])
     while x[S_PENDING] and x[S_FINISHED] < until:
-        event = x[x[O_HEADS] + (x[S_CYCLE] & (HORIZON - 1))]
+        event = x[x[O_BUCKETS] + 2 * (x[S_CYCLE] & (HORIZON - 1))]
         if event < 0:
             x[S_CYCLE] += 1
             continue
         _unschedule(x, event)
-        now = x[x[O_TIMES] + event]
+        now = x[x[O_EVENTS] + EVENT * event + E_TIME]
         if now >> TICK_SHIFT > x[S_CYCLE]:
             _schedule(x, event, now)
             continue
@@ -757,7 +782,7 @@ def _advance(x, below, m, image, images, until):
 
 
 @numba.njit(types.boolean(types.int64[::1], types.FunctionType(BELOW), types.int64[::1], types.int64[::1],
-                          types.int64), cache=True)  # fmt: skip
+                          types.int64), cache=True, nogil=True)  # fmt: skip
 @no_type_check
 def advance(state, below, memory, image, until):
     """Run until so many workgroups have finished; whether events are left. Can be called again to go on.

@@ -8,8 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina.errors import UsageError
+from lamina.simulate.hierarchy.config import LINE
 from lamina.simulate.hierarchy.counters import NAMES
-from lamina.simulate.hierarchy.program import LOAD, STORE, WAIT, Program
+from lamina.simulate.hierarchy.program import LOAD, STORE, WAIT, Program, aligned
 from lamina.simulate.hierarchy.timing import HORIZON, DramTiming, Timing, shift_of
 
 Table = NDArray[np.int64]
@@ -78,7 +80,9 @@ FIRST, UNSCHEDULED = -1, -2
     S_BANK_SHIFT,
     S_SLOTS,
     S_PER_SIMD,
-) = range(41, 57)
+    S_LINE_BITS,
+    S_LINE_MASK,
+) = range(41, 59)
 """Places of the run's own scalars."""
 (
     O_COUNTERS,
@@ -97,28 +101,29 @@ FIRST, UNSCHEDULED = -1, -2
     O_L2,
     O_BANKS,
     O_L2_MSHRS,
-    O_HEADS,
-    O_TAILS,
-    O_FOLLOWING,
-    O_PREVIOUS,
-    O_BUCKET,
-    O_TIMES,
+    O_BUCKETS,
+    O_EVENTS,
     O_FINISHED,
     O_TABLE,
     O_TRIPS,
-) = range(57, 82)
+) = range(59, 80)
 """Places where the starts of the tables stand."""
-HEADER = 82
-(W_CU, W_SIMD, W_GROUP, W_PLACE, W_TRIPS, W_OUT, W_RELEASE, W_WAITING, W_ISSUED, W_WORK, W_RUNNING,
+HEADER = 80
+ALIGNED = 8
+"""Words of a cache line of the machine that simulates: tables begin at one, and rows take whole ones."""
+(W_WORK, W_RUNNING, W_GROUP, W_PLACE, W_TRIPS, W_CU, W_SIMD, W_OUT, W_RELEASE, W_WAITING, W_ISSUED,
  W_ROW, W_COLUMN) = range(13)  # fmt: skip
 """Columns of a wave."""
-WAVE = 13
-(Q_FIRST, Q_PITCH, Q_LINES, Q_STORE, Q_MARK, Q_ASKED, Q_PENDING, Q_DONE, Q_WAVE) = range(9)
+WAVE = 16
+(Q_FIRST, Q_PHASE, Q_STORE, Q_ASKED, Q_PENDING, Q_DONE, Q_WAVE) = range(7)
 """Columns of a request; which of its lines were asked for and are pending are bit masks."""
-REQUEST = 9
-(C_LDS, C_L1, C_HEAD, C_COUNT, C_RETURN_HEAD, C_RETURN_COUNT, C_RETURNED, C_MSHR, C_CLOCK, C_TLB_CLOCK) = range(10)
+REQUEST = 8
+(C_LDS, C_L1, C_HEAD, C_COUNT, C_RETURN_HEAD, C_RETURN_COUNT, C_RETURNED, C_MSHR, C_LAST_PAGE) = range(9)
 """Columns of a compute unit."""
-CU = 10
+CU = 16
+(E_FOLLOWING, E_PREVIOUS, E_BUCKET, E_TIME) = range(4)
+"""Columns of an event."""
+EVENT = 4
 (M_READS, M_WRITES, M_ROW_HITS, M_TABLE) = range(4)
 """Places of a memory's scalars; its parameters and tables follow."""
 MOST_LINES = 62
@@ -134,6 +139,22 @@ def requests_between_waits(program: Program) -> int:
     return max(1, most)
 
 
+def line_bits(program: Program) -> int:
+    """Bits of a line's number, not all of them ones, and of whether it is dirty.
+
+    Raises:
+        UsageError: what is left of a word cannot count the program's lines.
+    """
+    bits = (program.bytes // LINE + 1).bit_length() + 1
+    lines = program.requests(LOAD) + program.requests(STORE) + len(program.image)
+    if bits + lines.bit_length() > 63:
+        raise UsageError(
+            f"{program.name} asks for {lines} lines of {program.bytes} bytes: expected fewer than "
+            f"{1 << (63 - bits)} lines; choose a smaller problem or impl='reference'"
+        )
+    return bits
+
+
 def initial(program: Program, timing: Timing, slots: int, workgroups: int) -> Table:
     """The state before the first event: empty caches, no wave started."""
     t = timing
@@ -141,56 +162,62 @@ def initial(program: Program, timing: Timing, slots: int, workgroups: int) -> Ta
     waves = t.cus * t.simds * per_simd
     each = requests_between_waits(program)
     events = waves + t.cus + waves * each
+    pages = -(-program.bytes // (1 << t.page_shift)) + 1
     index = np.arange(waves)
-
-    def zeros(*shape: int) -> Table:
-        return np.zeros(shape, dtype=np.int64)
 
     def filled(value: int, *shape: int) -> Table:
         return np.full(shape, value, dtype=np.int64)
 
-    def tags(*shape: int) -> Table:
-        table = zeros(*shape)
-        table[..., 0, :] = -1
-        if shape[-2] > 2:
-            table[..., 1, :] = NEVER
-        return table
-
-    wave = zeros(waves, WAVE)
+    wave = filled(0, waves, WAVE)
     wave[:, W_GROUP] = -1
     wave[:, W_CU] = index // per_simd // t.simds  # those of one SIMD lie side by side
     wave[:, W_SIMD] = index // per_simd % t.simds
-    request = zeros(waves * each, REQUEST)
+    request = filled(0, waves * each, REQUEST)
     request[:, Q_WAVE] = np.arange(waves * each) // each
-    tables = {
-        O_COUNTERS: zeros(len(NAMES)),
+    cu = filled(0, t.cus, CU)
+    cu[:, C_LAST_PAGE] = -1
+    l1 = filled(-1, t.cus, t.l1_sets, 2, t.l1_ways)  # line, ready; the latest used first
+    l1[..., 1, :] = NEVER
+    bits = line_bits(program)
+    mask = (1 << bits) - 2
+    l2 = filled(mask, t.l2_banks, t.l2_sets, 2, t.l2_ways)  # used, line and whether dirty in one word; ready
+    l2[..., 1, :] = NEVER
+    event = filled(-1, events, EVENT)
+    event[:, E_PREVIOUS] = UNSCHEDULED
+    tables: dict[int, Table | int] = {  # a number is a table of so many zeros
+        O_COUNTERS: len(NAMES),
         O_WAVES: wave,
         O_REQUESTS: request,
-        O_CUS: zeros(t.cus, CU),
-        O_SIMDS: zeros(t.cus, t.simds, 2),  # updated, waves that run
-        O_QUEUES: zeros(t.cus, slots * each),
-        O_RETURNS: zeros(t.cus, slots * each),
+        O_CUS: cu,
+        O_SIMDS: t.cus * t.simds * 2,  # updated, waves that run
+        O_QUEUES: t.cus * slots * each,
+        O_RETURNS: t.cus * slots * each,
         O_MSHRS: filled(NEVER, t.cus, t.l1_mshrs),
-        O_L1: tags(t.cus, t.l1_sets, 3, t.l1_ways),  # line, ready, used
-        O_TLB1: tags(t.cus, t.tlb1_sets, 2, t.tlb1_ways),  # page, used
-        O_TLB2: tags(t.tlb2_sets, 2, t.tlb2_ways),
-        O_PAGES: zeros(-(-program.bytes // (1 << t.page_shift)) + 1),
+        O_L1: l1,
+        O_TLB1: filled(-1, t.cus, t.tlb1_sets, t.tlb1_ways),  # page; the latest used first
+        O_TLB2: t.tlb2_sets * t.tlb2_ways,  # page + 1
+        O_PAGES: pages * 2,  # ready, used in the second translation cache (0 is not there)
         O_WALKERS: filled(NEVER, t.walkers),
-        O_L2: tags(t.l2_banks, t.l2_sets, 4, t.l2_ways),  # line, ready, used, dirty
-        O_BANKS: zeros(t.l2_banks, 3),  # free, place in the ring of mshrs, clock
+        O_L2: l2,
+        O_BANKS: t.l2_banks * 3,  # free, place in the ring of mshrs, clock
         O_L2_MSHRS: filled(NEVER, t.l2_banks, t.l2_mshrs),
-        O_HEADS: filled(-1, HORIZON),
-        O_TAILS: filled(-1, HORIZON),
-        O_FOLLOWING: filled(-1, events),
-        O_PREVIOUS: filled(UNSCHEDULED, events),
-        O_BUCKET: zeros(events),
-        O_TIMES: zeros(events),
+        O_BUCKETS: filled(-1, HORIZON, 2),  # first, last
+        O_EVENTS: event,
         O_FINISHED: filled(NEVER, workgroups),
         O_TABLE: program.table,
         O_TRIPS: program.trips,
     }
-    header = zeros(HEADER)
-    header[: len(t)] = t
+    starts, size = {}, HEADER
+    for place, table in tables.items():
+        starts[place] = size = aligned(size, ALIGNED)
+        size += table if isinstance(table, int) else table.size
+    state = np.zeros(size + ALIGNED, dtype=np.int64)  # which takes memory only where it is written
+    state = state[-(state.ctypes.data // state.itemsize) % ALIGNED :][:size]
+    for place, table in tables.items():
+        state[place] = starts[place]
+        if not isinstance(table, int):
+            state[starts[place] : starts[place] + table.size] = table.ravel()
+    state[: len(t)] = t
     for place, value in (
         (S_WAVES, waves),
         (S_EACH, each),
@@ -202,13 +229,11 @@ def initial(program: Program, timing: Timing, slots: int, workgroups: int) -> Ta
         (S_SLOTS, slots),
         (S_PER_SIMD, per_simd),
         (S_BANK_SHIFT, shift_of(t.l2_banks)),
+        (S_LINE_BITS, bits),
+        (S_LINE_MASK, mask),
     ):
-        header[place] = value
-    start = HEADER
-    for place, table in tables.items():
-        header[place] = start
-        start += table.size
-    return np.concatenate([header, *(table.ravel() for table in tables.values())])
+        state[place] = value
+    return state
 
 
 def memory(timing: DramTiming) -> Table:

@@ -66,7 +66,8 @@ def simulate(
     ``workgroups`` runs only the first so many; ``memory`` puts another part below L2.
 
     Raises:
-        UsageError: the program does not fit the device, or an argument has no meaning.
+        UsageError: the program does not fit the device, has more lines than ``core`` counts, or an argument has
+            no meaning.
         MissingError: ``impl="core"`` without numba.
     """
     if impl not in ("core", "reference"):
