@@ -152,21 +152,23 @@ class _Walker:
         Where a layer breaks, its readers go on with random stand-ins; the layer's own visit reports the failure.
         """
         call = self.trace.calls[place]
+        results: tuple[Tensor | None, ...]
         try:
             with torch.no_grad():
                 results = call.run([self.values[slot] for slot in call.inputs])
         except (RuntimeError, KeyError, LaminaError):
-            results = tuple(self._stand_in(self.trace.slots[number]) for number in call.outputs)
+            results = (None,) * len(call.outputs)
         for number, result in zip(call.outputs, results, strict=True):
             slot = self.trace.slots[number]
             try:
-                self.values[number] = result if slot.base is not None else self._place("value", slot).copy_(result)
+                made = self._stand_in(slot) if result is None else result
+                self.values[number] = made if slot.base is not None else self._place("value", slot).copy_(made)
             except RuntimeError as error:
                 self.missing[number] = one_line(error)
 
     def _stand_in(self, slot: Slot) -> Tensor:
         random = torch.randn if slot.dtype.is_floating_point else torch.zeros
-        return random(slot.shape, dtype=slot.dtype)
+        return random(slot.shape, dtype=slot.dtype, device=self.arena.device)
 
     def seed(self, seed_gradient: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
         """Let the gradient in at the network's outputs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,7 +15,7 @@ Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 
 
-class Layer(BaseModel):
+class Layer(BaseModel, ABC):
     """One layer of a network: its own settings only; shapes come from the layers it reads.
 
     Subclasses say what they compute by ``output``, ``parameters`` and ``operations``. Impossible shapes
@@ -40,9 +41,9 @@ class Layer(BaseModel):
     propagate: bool = True
     """Whether the gradient with respect to the input is wanted."""
 
+    @abstractmethod
     def output(self, *inputs: Shape) -> Shape:
         """Shape of the result."""
-        raise NotImplementedError
 
     def parameters(self, *inputs: Shape) -> dict[str, Shape]:
         """Shapes of the trained parameters by name."""
