@@ -80,6 +80,24 @@ class Program:
         """Wave instructions of the whole grid."""
         return self.workgroups * self.instructions_per_workgroup + int(self.trips.sum() * self.instructions_per_trip)
 
+    @property
+    def reach(self) -> tuple[int, int]:
+        """The lowest address that any request can have, and the one beyond the highest."""
+        last = max(int(self.trips.max(initial=0)), 1) - 1
+        low, high = 0, 0
+        for phase in (*self.before, *self.loop, *self.after):
+            if phase.kind not in (LOAD, STORE):
+                continue
+            steps = (
+                phase.per_row * (self.rows - 1),
+                phase.per_column * (self.columns - 1),
+                phase.per_trip * last,
+                phase.pitch * max(phase.rows - 1, 0),
+            )
+            low = min(low, phase.base + sum(min(step, 0) for step in steps))
+            high = max(high, phase.base + sum(max(step, 0) for step in steps) + phase.lines * LINE)
+        return low, max([high, *self.image])
+
     def requests(self, kind: int) -> int:
         """Lines that the whole grid loads or stores."""
 

@@ -80,6 +80,11 @@ def simulate(
             f"{program.name} takes {program.bytes} bytes, {device.name} has {device.dram.bytes}: "
             "choose a smaller problem or raise dram.bytes"
         )
+    low, high = program.reach
+    if low < 0 or high > program.bytes:
+        raise UsageError(
+            f"{program.name} reaches from {low} to {high}: expected addresses from 0 to its {program.bytes} bytes"
+        )
     widest = max(phase.rows * phase.lines for phase in (*program.before, *program.loop, *program.after))
     if widest > MOST_LINES:
         raise UsageError(f"{program.name} asks for {widest} lines at once: expected at most {MOST_LINES}")
