@@ -1,18 +1,18 @@
-"""Make a network block-circulant, train it, and turn it back into a dense one."""
+"""Make a network block-circulant, train it, and turn it back into a dense one.
+
+Run: python examples/circulant.py
+"""
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from lamina.accelerate import convert
 from lamina.accelerate.circulant import Circulant
 from lamina.accelerate.circulant.parameter_groups import parameter_groups
 
-BLOCK_SIZE = 8
-torch.manual_seed(0)
 
-
-def blobs(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def blobs(count: int) -> tuple[Tensor, Tensor]:
     """Noisy pictures of one bright quarter each, and which quarter it is."""
     labels = torch.randint(4, (count,))
     pictures = 0.5 * torch.randn(count, 1, 8, 8)
@@ -22,31 +22,33 @@ def blobs(count: int) -> tuple[torch.Tensor, torch.Tensor]:
     return pictures, labels
 
 
-model: nn.Module = nn.Sequential(
-    nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
-    nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(),
-    nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4),
-)  # fmt: skip
-dense_parameters = sum(p.numel() for p in model.parameters())
+def main() -> None:
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(),
+        nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4),
+    )  # fmt: skip
+    model, record = convert(model, Circulant(block_size=8, rescale=True))
+    for layer in record.layers:
+        told = layer.refusal or f"{layer.parameters_before} -> {layer.parameters_after} parameters"
+        print(f"{layer.layer:>2} {layer.kind:10} {told}")
 
-model, record = convert(model, Circulant(block_size=BLOCK_SIZE, rescale=True))
-for layer in record.layers:
-    told = layer.refusal or f"{layer.parameters_before} -> {layer.parameters_after} parameters"
-    print(f"{layer.layer:>2} {layer.kind:10} {told}")
-print(f"parameters: {dense_parameters} -> {sum(p.numel() for p in model.parameters())}")
+    optimizer = torch.optim.SGD(parameter_groups(model, lr=0.1, optimizer="sgd"), momentum=0.9)
+    pictures, labels = blobs(256)
+    for _ in range(30):
+        optimizer.zero_grad()
+        F.cross_entropy(model(pictures), labels).backward()
+        optimizer.step()
+    pictures, labels = blobs(256)
+    accuracy = (model(pictures).argmax(1) == labels).float().mean().item()
+    print(f"accuracy on new pictures: {accuracy:.3f}")
 
-optimizer = torch.optim.SGD(parameter_groups(model, lr=0.1, optimizer="sgd"), momentum=0.9)
-pictures, labels = blobs(256)
-for _ in range(30):
-    optimizer.zero_grad()
-    loss = F.cross_entropy(model(pictures), labels)
-    loss.backward()
-    optimizer.step()
+    circulant = model[6]  # type: ignore[index]
+    x = torch.ones(1, 64)
+    difference = (circulant(x) - circulant.to_dense()(x)).abs().max().item()
+    print(f"largest difference from the dense layer written out: {difference:.1e}")
 
-pictures, labels = blobs(256)
-accuracy = (model(pictures).argmax(1) == labels).float().mean().item()
-print(f"accuracy on new pictures: {accuracy:.3f}")
 
-circulant = model[6]  # type: ignore[index]
-difference = (circulant(torch.ones(1, 64)) - circulant.to_dense()(torch.ones(1, 64))).abs().max().item()
-print(f"largest difference from the dense layer written out: {difference:.1e}")
+if __name__ == "__main__":
+    main()
