@@ -21,7 +21,7 @@ myst_heading_anchors = 3
 autosummary_generate = True
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_mock_imports = ["cuda", "cudnn", "pynvml", "ray", "triton"]
+autodoc_mock_imports = ["cuda", "cudnn", "pynvml", "ray"]
 
 html_theme = "furo"
 html_title = f"lamina {release}"
