@@ -173,7 +173,15 @@ class Row(BaseModel):
     q1_us: Time
     q3_us: Time
     n: Annotated[int, Field(gt=0)]
-    rel_error: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None  # none for dropout and for a whole step
+    rel_error: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+    unchecked: Text | None = None
+    """Why there is no error to compare: a row without one must say so."""
+
+    @model_validator(mode="after")
+    def an_absent_error_is_explained(self) -> "Row":
+        if (self.rel_error is None) == (self.unchecked is None):
+            raise ValueError("expected either rel_error, or unchecked with the reason why there is none")
+        return self
 
     @model_validator(mode="after")
     def quartiles_enclose_the_median(self) -> "Row":
@@ -231,7 +239,8 @@ FAULTLESS = """{
         ("circulant_h200_2026-01-31.json", {"phase": "both"}, {}),
         ("circulant_h200_2026-01-31.json", {"q1_us": 2.1}, {}),
         ("circulant_h200_2026-01-31.json", {"median_us": float("nan")}, {}),
-        ("circulant_h200_2026-01-31.json", {"rel_error": -1e-3}, {}),
+        ("circulant_h200_2026-01-31.json", {"rel_error": None}, {}),
+        ("circulant_h200_2026-01-31.json", {"unchecked": "random"}, {}),
         ("circulant_h200_2026-01-31.json", {}, {"commit": ""}),
         ("circulant_h200_2026-02-01.json", {}, {}),
         ("circulant.json", {}, {}),

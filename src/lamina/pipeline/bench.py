@@ -115,6 +115,7 @@ def _measure(
             input_gradients=target.input_gradients,
             implement=implementation(point),
             check=workload.check,
+            plan=plan,
         )
         for visit in visits:
             calls = []

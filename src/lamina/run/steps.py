@@ -93,6 +93,7 @@ def walk(
     input_gradients: Sequence[bool] = (),
     implement: Implement | None = None,
     check: bool = True,
+    plan: Plan | None = None,
 ) -> Iterator[tuple[Step, ...]]:
     """Visit every layer, answering its phases; a layer that breaks is answered as failed and the walk goes on.
 
@@ -105,9 +106,11 @@ def walk(
         input_gradients: for each input, whether the gradient with respect to it is wanted too; none by default.
         implement: the method under test; the dense layers still carry the walk from layer to layer.
         check: compare every phase with float64 first.
+        plan: the arena's plan, where the caller has made it already (`memory_plan`).
     """
     backward = any(phase is not Phase.FORWARD for phase in phases)
-    walker = _Walker(trace, inputs, tuple(phases), precision, input_gradients, implement, check, backward)
+    arena = Arena(plan or memory_plan(trace, backward), inputs[0].device)
+    walker = _Walker(trace, inputs, tuple(phases), precision, input_gradients, implement, check, arena)
     if not backward:
         for place in range(len(trace.calls)):
             yield walker.visit(place)
@@ -131,7 +134,7 @@ class _Walker:
         input_gradients: Sequence[bool],
         implement: Implement | None,
         check: bool,
-        backward: bool,
+        arena: Arena,
     ):
         self.trace, self.phases, self.precision, self.implement, self.check = (
             trace,
@@ -140,7 +143,7 @@ class _Walker:
             implement,
             check,
         )
-        self.arena = Arena(memory_plan(trace, backward), inputs[0].device)
+        self.arena = arena
         self.values: dict[int, Tensor] = dict(zip(trace.inputs, inputs, strict=True))
         self.gradients: dict[int, Tensor] = {}
         self.missing: dict[int, str] = {}
