@@ -22,17 +22,13 @@ TWO = [Range("forward", 100, 200), Range("backward", 300, 400)]
 
 
 def test_a_kernel_goes_where_it_was_launched_however_late_it_ran() -> None:
-    result = attribute(
-        TWO, [launch(1, 150), launch(2, 350)], [kernel(2, start_ns=360), kernel(1, start_ns=9999)]
-    )
+    result = attribute(TWO, [launch(1, 150), launch(2, 350)], [kernel(2, start_ns=360), kernel(1, start_ns=9999)])
     assert result.ranges == {"forward": (kernel(1, start_ns=9999),), "backward": (kernel(2, start_ns=360),)}
     assert result.outside == result.unattributed == result.unanswered == ()
 
 
 def test_both_ends_of_a_range_belong_to_it() -> None:
-    result = attribute(
-        TWO, [launch(1, 100), launch(2, 200), launch(3, 201)], [kernel(1), kernel(2), kernel(3)]
-    )
+    result = attribute(TWO, [launch(1, 100), launch(2, 200), launch(3, 201)], [kernel(1), kernel(2), kernel(3)])
     assert [k.correlation for k in result.ranges["forward"]] == [1, 2]
     assert [k.correlation for k in result.outside] == [3]
 

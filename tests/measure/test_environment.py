@@ -15,9 +15,7 @@ import lamina
 from lamina.measure.environment import commit, environment
 from lamina.record.environment import Environment
 
-room = import_module(
-    "lamina.measure.environment"
-)  # the module: the room's door has the function of that name
+room = import_module("lamina.measure.environment")  # the module: the room's door has the function of that name
 
 
 @pytest.fixture

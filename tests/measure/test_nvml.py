@@ -66,9 +66,7 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("card")
 def test_a_sensor_that_is_not_there_is_none_and_the_others_are_read() -> None:
-    assert nvml.sample(CUDA) == DeviceState(
-        1980, 3201, None, 41, "power cap, thermal slowdown (software)", 10, 100
-    )
+    assert nvml.sample(CUDA) == DeviceState(1980, 3201, None, 41, "power cap, thermal slowdown (software)", 10, 100)
     assert nvml.settings(CUDA) == nvml.Settings("580.1", None, True, False, 700.0)
 
 

@@ -3,14 +3,16 @@
 from lamina.measure.attribution import Activity, Attribution, Launch, Range, attribute
 from lamina.measure.clocks import Clock, clock, clocks_for, time_each
 from lamina.measure.clocks.cpu import CpuClock
-from lamina.measure.clocks.cupti import CuptiClock, KernelTimes
+from lamina.measure.clocks.cupti import CuptiClock
 from lamina.measure.clocks.events import EventsClock
 from lamina.measure.clocks.graph import GraphClock
 from lamina.measure.device import resolve
 from lamina.measure.environment import environment
+from lamina.measure.kernels import KernelSession, KernelTimes, Tally, record_kernels
 from lamina.measure.memory import Peak, peak_memory
 from lamina.measure.nvml import sample
-from lamina.measure.repeat import Repeat
+from lamina.measure.ranges import HostTimes, MemoryUse, nvtx_range, watched_by_profiler
+from lamina.measure.repeat import Repeat, summarize
 from lamina.measure.roofs import measure_roofs, roofs
 from lamina.measure.settle import Settling, settle
 from lamina.measure.stopwatch import Stopwatch
@@ -23,22 +25,30 @@ __all__ = [
     "CuptiClock",
     "EventsClock",
     "GraphClock",
+    "HostTimes",
+    "KernelSession",
     "KernelTimes",
     "Launch",
+    "MemoryUse",
     "Peak",
     "Range",
     "Repeat",
     "Settling",
     "Stopwatch",
+    "Tally",
     "attribute",
     "clock",
     "clocks_for",
     "environment",
     "measure_roofs",
+    "nvtx_range",
     "peak_memory",
+    "record_kernels",
     "resolve",
     "roofs",
     "sample",
     "settle",
+    "summarize",
     "time_each",
+    "watched_by_profiler",
 ]

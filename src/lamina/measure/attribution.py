@@ -80,9 +80,7 @@ class Attribution(Generic[K]):
         return sum(activity.duration_ns for activity in self.unattributed)
 
 
-def attribute(
-    ranges: Sequence[Range[K]], launches: Iterable[Launch], activities: Iterable[Activity]
-) -> Attribution[K]:
+def attribute(ranges: Sequence[Range[K]], launches: Iterable[Launch], activities: Iterable[Activity]) -> Attribution[K]:
     """Bring each activity home to the range inside which it was launched.
 
     Ranges must not overlap and their keys must differ (LaminaError otherwise). One launch may have many
@@ -119,9 +117,7 @@ def attribute(
         home = outside if index_or_none is None else homes[ordered[index_or_none].key]
         home.append(activity)
     unanswered = tuple(
-        launch
-        for launch in inside
-        if launch.correlation not in answered and _KERNEL_LAUNCH.search(launch.name)
+        launch for launch in inside if launch.correlation not in answered and _KERNEL_LAUNCH.search(launch.name)
     )
     return Attribution(
         {key: tuple(home) for key, home in homes.items()}, tuple(outside), tuple(unattributed), unanswered

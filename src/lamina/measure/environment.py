@@ -70,9 +70,7 @@ def _output(*command: str) -> str | None:
     if path is None:
         return None
     try:
-        done = subprocess.run(
-            [path, *command[1:]], capture_output=True, text=True, timeout=_PATIENCE_S, check=True
-        )
+        done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
     except (subprocess.SubprocessError, OSError):
         return None
     return done.stdout.strip()

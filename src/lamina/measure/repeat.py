@@ -29,17 +29,11 @@ class Repeat:
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_samples <= self.max_samples:
-            raise UsageError(
-                f"expected 1 <= min_samples <= max_samples, got {self.min_samples} and {self.max_samples}"
-            )
+            raise UsageError(f"expected 1 <= min_samples <= max_samples, got {self.min_samples} and {self.max_samples}")
         if not 0 <= self.min_time_s <= self.max_time_s:
-            raise UsageError(
-                f"expected 0 <= min_time_s <= max_time_s, got {self.min_time_s} and {self.max_time_s}"
-            )
+            raise UsageError(f"expected 0 <= min_time_s <= max_time_s, got {self.min_time_s} and {self.max_time_s}")
         if not self.max_noise >= 0 or self.warmup < 0:
-            raise UsageError(
-                f"expected max_noise and warmup of at least 0, got {self.max_noise} and {self.warmup}"
-            )
+            raise UsageError(f"expected max_noise and warmup of at least 0, got {self.max_noise} and {self.warmup}")
 
     def enough(self, samples: Sequence[float], elapsed_s: float) -> bool:
         """Whether these samples, taken in that many seconds, may be reported."""
@@ -47,11 +41,7 @@ class Repeat:
             return False
         if len(samples) >= self.max_samples or elapsed_s >= self.max_time_s:
             return True
-        return (
-            len(samples) >= self.min_samples
-            and elapsed_s >= self.min_time_s
-            and noise(samples) <= self.max_noise
-        )
+        return len(samples) >= self.min_samples and elapsed_s >= self.min_time_s and noise(samples) <= self.max_noise
 
 
 DEFAULT = Repeat()

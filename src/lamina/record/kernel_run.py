@@ -1,22 +1,26 @@
-"""A kernel launch tied to its layer and phase, and a hardware counter read for it."""
+"""A kernel launch tied to the layer, phase and configuration that launched it, and a counter read for it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lamina.record.layer_run import Key
+
 
 @dataclass(frozen=True)
 class KernelRun:
-    """One launch of a GPU kernel. ``invocation`` counts launches within the layer's phase from 0."""
+    """One launch of a GPU kernel by the row of ``key``. ``invocation`` counts that row's launches from 0.
 
-    layer: str
-    phase: str
+    ``grid`` and ``block`` are ``None`` for copies and fills, which are no kernels but take device time.
+    """
+
+    key: Key
     invocation: int
     name: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    registers: int | None
-    shared_bytes: int | None
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    registers: int | None  # per thread
+    shared_bytes: int | None  # per block
     duration_us: float
 
 
@@ -24,8 +28,7 @@ class KernelRun:
 class Counter:
     """A hardware counter of one kernel launch; ``value`` is ``None`` where the chip cannot tell."""
 
-    layer: str
-    phase: str
+    key: Key
     invocation: int
     metric: str
     value: float | None

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from lamina.record.timing import Timing
 
 Outcome = Literal["ok", "failed", "skipped"]
+
+
+class Key(NamedTuple):
+    """What makes a row unique within a run, apart from the clock: the unit of resuming, and of joining kernels."""
+
+    layer: str
+    phase: str
+    impl: str
+    precision: str
+    layout: str
+    batch: int
 
 
 @dataclass(frozen=True)
@@ -16,6 +27,7 @@ class LayerRun:
 
     ``phase`` is ``forward``, ``backward_data``, ``backward_weight``; or ``step`` for a whole network at once,
     with ``layer`` the network's name. ``outcome`` other than ``ok`` has no timing and says why in ``reason``.
+    ``peak_bytes`` is the most that was allocated while it ran, ``live_bytes`` what was allocated when it ended.
     ``rel_error`` is the relative L2 distance to the float64 result. ``flops`` is ``None`` where no formula exists.
     """
 
@@ -38,28 +50,25 @@ class LayerRun:
     timing: Timing | None = None
     rel_error: float | None = None
     peak_bytes: int | None = None
+    live_bytes: int | None = None
     sm_mhz: int | None = None
     power_w: float | None = None
 
     @property
-    def key(self) -> tuple[str, ...]:
-        """What makes this row unique within a run, apart from the clock: the unit of resuming."""
-        return (self.layer, self.phase, self.impl, self.precision, self.layout, str(self.batch))
+    def key(self) -> Key:
+        """What makes this row unique within a run, apart from the clock."""
+        return Key(self.layer, self.phase, self.impl, self.precision, self.layout, self.batch)
 
     @property
     def gflops(self) -> float | None:
         """Achieved rate in GFLOP/s."""
         return (
-            self.flops / self.timing.median_us / 1e3
-            if self.timing and self.flops and self.timing.median_us
-            else None
+            self.flops / self.timing.median_us / 1e3 if self.timing and self.flops and self.timing.median_us else None
         )
 
     @property
     def gbs(self) -> float | None:
         """Compulsory bytes over time, in GB/s."""
         return (
-            self.bytes / self.timing.median_us / 1e3
-            if self.timing and self.bytes and self.timing.median_us
-            else None
+            self.bytes / self.timing.median_us / 1e3 if self.timing and self.bytes and self.timing.median_us else None
         )

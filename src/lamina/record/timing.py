@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Timing:
     """Quartiles of repeated times of one callable, with how they were taken."""
 
-    clock: str  # 'cpu', 'events', 'graph', 'cupti'
+    clock: str  # 'cpu', 'wall', 'events', 'graph', 'cupti'
     l2: str  # 'warm', 'cold', or '-' on the CPU
     median_us: float
     q1_us: float

@@ -2,6 +2,7 @@
 
 from lamina.run.arena import Arena, Buffer, Plan, plan
 from lamina.run.check import LIMITS, judge, relative_error
+from lamina.run.iteration import Iteration, Mark
 from lamina.run.loss import seed_gradient
 from lamina.run.precision import precision_mode
 from lamina.run.processes import join_processes, leave_processes, rank_and_world
@@ -14,6 +15,8 @@ __all__ = [
     "Arena",
     "Buffer",
     "Implement",
+    "Iteration",
+    "Mark",
     "Plan",
     "Progress",
     "Step",

@@ -9,12 +9,16 @@ import torch
 
 
 @contextmanager
-def precision_mode(precision: str) -> Iterator[None]:
-    """Library settings for a precision, restored afterwards: TF32 only for ``tf32``; autotuning always on."""
+def precision_mode(precision: str, autotune: bool = True) -> Iterator[None]:
+    """Library settings for a precision, restored afterwards: TF32 only for ``tf32``.
+
+    With ``autotune`` the library times its algorithms and takes the fastest, which may differ from process to
+    process; without, it goes by its heuristics.
+    """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark)
     matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
-    cudnn.benchmark = True
+    cudnn.benchmark = autotune
     try:
         yield
     finally:

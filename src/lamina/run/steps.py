@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.errors import CheckError, LaminaError, UnsupportedError
+from lamina.record import Outcome
 from lamina.run.arena import Arena, Buffer, Plan, plan
 from lamina.run.check import is_random, judge, relative_error
 from lamina.run.protocols import Call, Slot, Trace
@@ -43,7 +44,7 @@ class Step:
     place: int
     phase: Phase
     call: Callable[[], object] | None = None
-    outcome: str = "ok"
+    outcome: Outcome = "ok"
     reason: str = ""
     rel_error: float | None = None
     parameters: int = 0
@@ -147,7 +148,7 @@ class _Walker:
         self.values: dict[int, Tensor] = dict(zip(trace.inputs, inputs, strict=True))
         self.gradients: dict[int, Tensor] = {}
         self.missing: dict[int, str] = {}
-        self.differentiable = _differentiable(trace, input_gradients)
+        self.differentiable = differentiable(trace, input_gradients)
 
     def forward(self, place: int) -> None:
         """Run a layer and keep its outputs where its readers will look for them.
@@ -322,7 +323,7 @@ def _twin(target: nn.Module | None) -> nn.Module | None:
     return copy.deepcopy(plain).double()
 
 
-def _differentiable(trace: Trace, input_gradients: Sequence[bool]) -> dict[int, bool]:
+def differentiable(trace: Trace, input_gradients: Sequence[bool]) -> dict[int, bool]:
     """For each tensor, whether a training step needs the gradient with respect to it."""
     needed = {slot.number: False for slot in trace.slots}
     for number, wanted in zip(trace.inputs, input_gradients, strict=False):

@@ -15,9 +15,9 @@ def test_the_cpu_has_one_clock() -> None:
     assert isinstance(clock("cpu", "cpu"), CpuClock)
 
 
-def test_a_gpu_has_three_the_most_exact_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_four_the_most_exact_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "resolve", torch.device)
-    assert clocks_for("cuda") == ("cupti", "events", "graph")
+    assert clocks_for("cuda") == ("cupti", "events", "graph", "wall")
     with pytest.raises(UsageError, match="'cpu' clock does not fit a cuda device: use cupti, events, graph"):
         clock("cpu", "cuda")
 
@@ -35,7 +35,7 @@ def test_an_unknown_clock_is_refused_with_a_hint(monkeypatch: pytest.MonkeyPatch
 
 def test_a_missing_gpu_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    for name in ("cupti", "events", "graph"):
+    for name in ("cupti", "events", "graph", "wall"):
         with pytest.raises(MissingError):
             clock(name, "cuda")
 

@@ -59,6 +59,4 @@ def test_a_sample_lasts_a_millisecond_but_not_many(seconds: float) -> None:
     calls = room._calls_per_sample(timer)  # type: ignore[arg-type]
     assert calls * seconds >= 1e-3
     assert calls == 1 or calls * seconds < 11e-3
-    assert all(
-        later <= 10 * earlier for earlier, later in zip(timer.numbers, timer.numbers[1:], strict=False)
-    )
+    assert all(later <= 10 * earlier for earlier, later in zip(timer.numbers, timer.numbers[1:], strict=False))

@@ -1,137 +1,16 @@
-"""CUPTI: reading kineto's events, the rounds of sampling, and on a GPU the truth of the sums."""
+"""CUPTI: the rounds of sampling, and on a GPU the truth of the sums."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 import pytest
 import torch
-from torch._C._autograd import DeviceType
-from torch._C._profiler import _ExperimentalConfig
-from torch.profiler import ProfilerActivity, profile, record_function
 
-from lamina.errors import LaminaError, MissingError
 from lamina.measure.attribution import Activity, Attribution, Launch, Range, attribute
 from lamina.measure.clocks import cupti as room
-from lamina.measure.clocks.cupti import CuptiClock, read_events
+from lamina.measure.clocks.cupti import CuptiClock
 from lamina.measure.clocks.events import EventsClock
 from lamina.measure.repeat import Repeat
-
-
-@dataclass
-class Event:
-    """What torch tells of one event of its trace."""
-
-    what: str
-    start: int
-    end: int
-    correlation: int = 0
-    device: DeviceType = DeviceType.CPU
-    annotation: bool = False
-    metadata: str = ""
-
-    def name(self) -> str:
-        return self.what
-
-    def device_type(self) -> DeviceType:
-        return self.device
-
-    def start_ns(self) -> int:
-        return self.start
-
-    def end_ns(self) -> int:
-        return self.end
-
-    def duration_ns(self) -> int:
-        return self.end - self.start
-
-    def correlation_id(self) -> int:
-        return self.correlation
-
-    def is_user_annotation(self) -> bool:
-        return self.annotation
-
-    def metadata_json(self) -> str:
-        return self.metadata
-
-
-SHAPE = (
-    '"registers per thread": 32, "shared memory": 1024, "grid": [7, 2, 1], "block": [64, 1, 1], "stream": 7'
-)
-GPU = DeviceType.CUDA
-TRACE = [
-    Event("lamina:0:0", 100, 200, correlation=1, annotation=True),
-    Event("aten::mm", 110, 190, correlation=2),
-    Event("cudaLaunchKernel", 120, 125, correlation=2),  # the ids of operators are another series
-    Event("cuLaunchKernelEx", 130, 135, correlation=91),
-    Event("cudaStreamSynchronize", 140, 150, correlation=92),
-    Event("lamina:0:0", 300, 420, device=GPU, annotation=True),
-    Event("gemm", 300, 330, correlation=2, device=GPU, metadata=SHAPE),
-    Event("Memset (Device)", 340, 345, correlation=91, device=GPU),
-    Event("triton_fused", 350, 420, correlation=555, device=GPU, metadata='"grid": inf'),
-    Event("curious_operator", 1, 2),
-    Event("lamina:0", 1, 2),
-]
-
-
-def test_events_are_sorted_into_three_tables() -> None:
-    ranges, launches, activities = read_events(TRACE)
-    assert ranges == [Range((0, 0), 100, 200)]
-    assert [item.name for item in launches] == [
-        "cudaLaunchKernel",
-        "cuLaunchKernelEx",
-        "cudaStreamSynchronize",
-    ]
-    assert activities == [
-        Activity(2, "gemm", 300, 30, grid=(7, 2, 1), block=(64, 1, 1), registers=32, shared_bytes=1024),
-        Activity(91, "Memset (Device)", 340, 5),
-        Activity(555, "triton_fused", 350, 70),
-    ]
-
-
-def test_a_trace_joined_counts_what_it_could_not_place() -> None:
-    result = attribute(*read_events(TRACE))
-    assert [item.name for item in result.ranges[0, 0]] == ["gemm", "Memset (Device)"]
-    assert [item.name for item in result.unattributed] == ["triton_fused"]
-
-
-def test_ranges_are_found_in_a_real_trace() -> None:
-    """The structure of torch's own events, as far as a CPU shows it."""
-    x = torch.ones(4, requires_grad=True)
-    with profile(
-        activities=[ProfilerActivity.CPU],
-        experimental_config=_ExperimentalConfig(expose_kineto_event_metadata=True),
-    ) as session:
-        for repetition in range(3):
-            with record_function(room._RANGE.format(5, repetition)):
-                torch.autograd.grad((x * x).sum(), x)
-    events = session.profiler.kineto_results.events()
-    ranges, launches, activities = read_events(events)
-    assert [item.key for item in ranges] == [(5, 0), (5, 1), (5, 2)]
-    assert all(item.start_ns < item.end_ns for item in ranges)
-    assert launches == activities == []
-    assert all(isinstance(event.metadata_json(), str) for event in events)
-
-
-@pytest.fixture
-def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-
-
-@pytest.mark.usefixtures("no_gpu")
-@pytest.mark.filterwarnings("ignore:CUDA is not available")
-def test_a_blind_profiler_is_missing_and_not_zero() -> None:
-    with pytest.raises(MissingError, match="expected device activity from CUPTI, got none"):
-        room._session([lambda: torch.ones(1)], 2, None, 1, torch.device("cpu"))
-
-
-@pytest.mark.usefixtures("no_gpu")
-@pytest.mark.filterwarnings("ignore:CUDA is not available")
-def test_a_lost_range_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = ([Range((0, 0), 1, 2)], [], [Activity(1, "k", 0, 1)])
-    monkeypatch.setattr(room, "read_events", lambda _: one)
-    with pytest.raises(LaminaError, match="expected 2 ranges in the profiler's trace, got 1"):
-        room._session([lambda: None], 2, None, 0, torch.device("cpu"))
 
 
 class FakeCard:
@@ -145,14 +24,14 @@ class FakeCard:
         monkeypatch.setattr(room, "_session", self.session)
 
     def session(
-        self, fns: Sequence[Callable[[], list[int]]], n: int, *_: object
-    ) -> tuple[Attribution[tuple[int, int]], float]:
+        self, fns: Mapping[str, Callable[[], list[int]]], n: int, *_: object
+    ) -> tuple[Attribution[tuple[str, int]], float]:
         self.sessions.append((len(fns), n))
         ranges, launches, kernels = [], [], []
-        for index, fn in enumerate(fns):
+        for key, fn in fns.items():
             for repetition in range(n):
                 start = 10 * len(ranges)
-                ranges.append(Range((index, repetition), start, start + 5))
+                ranges.append(Range((key, repetition), start, start + 5))
                 for duration in fn():
                     launches.append(Launch(len(launches), "cudaLaunchKernel", start + 1))
                     kernels.append(Activity(len(kernels), f"k{duration}", len(kernels), duration))
@@ -175,9 +54,7 @@ RULE = Repeat(min_samples=10, max_samples=100, max_noise=0.02)
 
 def test_what_is_quiet_is_done_after_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
     card = FakeCard(monkeypatch)
-    found = CuptiClock("cuda").time_many(
-        {"a": lambda: [3000, 1000], "b": lambda: [500], "c": list}, repeat=RULE
-    )
+    found = CuptiClock("cuda").time_many({"a": lambda: [3000, 1000], "b": lambda: [500], "c": list}, repeat=RULE)
     assert card.sessions == [(3, 10)]
     assert [found[key].median_us for key in "abc"] == [4.0, 0.5, 0.0]
     assert [found[key].kernels for key in "abc"] == [2, 1, 0]
@@ -208,9 +85,7 @@ def test_a_session_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [found[number].median_us for number in range(5)] == [0.0, 0.001, 0.002, 0.003, 0.004]
 
 
-def test_losses_are_counted_and_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_losses_are_counted_and_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     FakeCard(monkeypatch)
     found = CuptiClock("cuda").kernels_of({"a": lambda: [180]}, repeat=RULE)
     assert (found.unattributed, found.unanswered) == (2, 0)
@@ -236,9 +111,7 @@ def test_a_large_kernel_takes_as_long_as_between_events() -> None:
     # A copy: the time of a product follows the power limit, and so what ran before it.
     x = torch.randn(1 << 28, device="cuda")
     y = torch.empty_like(x)
-    cupti, events = (
-        kind("cuda").time(lambda: torch.neg(x, out=y), l2="cold") for kind in (CuptiClock, EventsClock)
-    )
+    cupti, events = (kind("cuda").time(lambda: torch.neg(x, out=y), l2="cold") for kind in (CuptiClock, EventsClock))
     assert cupti.median_us == pytest.approx(events.median_us, rel=0.05)
 
 

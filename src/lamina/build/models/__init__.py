@@ -75,6 +75,7 @@ _ENTRIES: tuple[Entry, ...] = (
     Entry("lstm", lstm.lstm, _SPEECH, 10, "frames",
           "LSTM acoustic model, 2 levels of 512", "Graves, Mohamed, Hinton, ICASSP 2013, arXiv:1303.5778"),
     Entry("gpt", gpt.gpt, (256,), 256, "tokens", "small GPT over bytes: 6 blocks of 384", _RADFORD),
+    Entry("gpt2_block", gpt.gpt2_block, (1024,), 256, "tokens", "one block of GPT-2, 768 wide, over bytes", _RADFORD),
     Entry("gpt2", gpt.gpt2, (1024,), 50257, "tokens", "smallest GPT-2: 12 blocks of 768", _RADFORD),
 )  # fmt: skip
 

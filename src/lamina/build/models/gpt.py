@@ -42,3 +42,8 @@ def gpt(num_classes: int = 256, context: int = 256, width: int = 384, heads: int
 def gpt2(num_classes: int = 50257) -> nn.Module:
     """The smallest GPT-2, head untied: 12 blocks of 768, 1024 tokens. ``num_classes`` is the vocabulary."""
     return GPT(num_classes, context=1024, width=768, heads=12, depth=12)
+
+
+def gpt2_block(num_classes: int = 256) -> nn.Module:
+    """One block of the smallest GPT-2 between a small embedding and head. ``num_classes`` is the vocabulary."""
+    return GPT(num_classes, context=1024, width=768, heads=12, depth=1)

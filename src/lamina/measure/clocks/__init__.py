@@ -3,6 +3,7 @@
 - ``cupti``: each kernel alone, as the device recorded it. For small kernels; for what a layer consists of.
 - ``events``: the stream between two events, gaps included. For whole steps and large kernels.
 - ``graph``: many calls unrolled in a CUDA graph. For small kernels without launch gaps.
+- ``wall``: a loop's wall time, the host's part included. For what a user waits for.
 - ``cpu``: wall time on the calling thread.
 """
 
@@ -19,6 +20,7 @@ from lamina.measure.clocks.cpu import CpuClock
 from lamina.measure.clocks.cupti import CuptiClock
 from lamina.measure.clocks.events import EventsClock
 from lamina.measure.clocks.graph import GraphClock
+from lamina.measure.clocks.wall import WallClock
 from lamina.measure.device import resolve
 from lamina.measure.repeat import DEFAULT, Repeat
 from lamina.record.timing import Timing
@@ -40,6 +42,7 @@ _CUDA: dict[str, Callable[[torch.device], Clock]] = {
     "cupti": CuptiClock,
     "events": EventsClock,
     "graph": GraphClock,
+    "wall": WallClock,
 }
 _CPU: dict[str, Callable[[torch.device], Clock]] = {"cpu": lambda _: CpuClock()}
 

@@ -73,10 +73,7 @@ def _estimate(fn: Callable[[], object], before: Callable[[], None]) -> tuple[flo
 
 def between_events(fn: Callable[[], object], n: int, before: Callable[[], None] = _nothing) -> list[float]:
     """Microseconds of n calls on the current stream, all queued before the first is read."""
-    starts, ends = (
-        [torch.cuda.Event(enable_timing=True) for _ in range(n)]
-        for _ in range(2)
-    )
+    starts, ends = ([torch.cuda.Event(enable_timing=True) for _ in range(n)] for _ in range(2))
     for start, end in zip(starts, ends, strict=True):
         before()
         start.record()
