@@ -5,9 +5,11 @@ import signal
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -16,11 +18,12 @@ from sqlalchemy import Column, Engine, Integer, MetaData, Table, create_engine, 
 from sqlalchemy.exc import DBAPIError
 
 from lamina.errors import StoreError
-from lamina.record import LayerRun, Run
+from lamina.record import Key, LayerRun, Run
 from lamina.store import migrate, open_store
 from lamina.store.connect import address as address_of
 from lamina.store.connect import connect
 from lamina.store.schema import metadata
+from lamina.store.views import VIEWS
 
 MakeRun = Callable[..., Run]
 MakeLayerRun = Callable[..., LayerRun]
@@ -82,7 +85,7 @@ def differences(engine: Engine, wanted: MetaData) -> list[object]:
 def test_the_revisions_make_the_tables_of_the_schema(shared_address: str, engine: Engine) -> None:
     open_store(shared_address).close()
     assert differences(engine, metadata) == []
-    assert inspect(engine).get_view_names() == ["layer_table"]
+    assert set(inspect(engine).get_view_names()) == VIEWS.keys()
 
 
 def test_a_difference_would_be_seen(shared_address: str, engine: Engine) -> None:
@@ -101,6 +104,55 @@ def test_head_is_the_last_revision_and_they_are_numbered() -> None:
     revisions = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
     assert revisions[0] == migrate.HEAD
     assert revisions[::-1] == [f"{number:04}" for number in range(1, len(revisions) + 1)]
+
+
+FIRST = [
+    "INSERT INTO environment VALUES (1, 'd', 'a chip', NULL, NULL, '2.13.0', NULL, NULL, '{}')",
+    "INSERT INTO run VALUES (1, 'old', 'bench', 't', 'c', '2026', NULL, 'done', 'f', '{}', '[]', 1, NULL)",
+    "INSERT INTO layer VALUES (1, 'old', 'd1', 'conv1', 'convolution', 0, '[[1, 3]]', '[1, 4]', 7)",
+    "INSERT INTO layer VALUES (2, 'old', 'd2', 'fc', 'linear', 1, '[[1, 4]]', '[1, 2]', 8)",
+    *(
+        f"INSERT INTO measurement VALUES ({number}, {layer}, '{phase}', 'dense', '{precision}', 'nchw', 16, 'cuda', "
+        f"'ok', '', '{clock}', 'warm', 1.5, 1, 2, 9, 1, 10, 20, NULL, 30, NULL, NULL, '2026')"
+        for number, layer, phase, precision, clock in [
+            (1, 1, "forward", "tf32", "cupti"), (2, 1, "forward", "tf32", "events"),
+            (3, 2, "forward", "tf32", "cupti"), (4, 2, "forward", "bf16", "cupti"),
+        ]
+    ),
+    *(
+        f"INSERT INTO kernel VALUES ({number}, {layer}, '{phase}', 0, 'k{number}', 1, 2, 3, 4, 5, 6, 7, 8, 9.5)"
+        for number, layer, phase in [(101, 1, "forward"), (102, 2, "forward"), (103, 1, "backward_data")]
+    ),
+    "INSERT INTO counter VALUES (101, 'bytes', 64.0, 'byte')",
+    "INSERT INTO counter VALUES (101, 'rate', NULL, '%')",
+    "INSERT INTO counter VALUES (102, 'bytes', 32.0, 'byte')",
+]  # fmt: skip
+
+
+def test_the_first_schema_is_upgraded_with_its_kernels(shared_address: str, engine: Engine) -> None:
+    with engine.begin() as connection:
+        config = Config(attributes={"connection": connection})
+        config.set_main_option("script_location", str(migrate.SCRIPTS))
+        command.upgrade(config, "0001")
+        for row in FIRST:
+            connection.execute(text(row))
+    known, unknown = Key("conv1", "forward", "dense", "tf32", "nchw", 16), ("", "", "", 0)
+    with open_store(shared_address) as store, open_store(":memory:") as other:
+        launches = store.kernels("old")
+        assert {launch.name: launch.key for launch in launches} == {
+            "k101": known,
+            "k102": Key("fc", "forward", *unknown),  # measured in two precisions
+            "k103": Key("conv1", "backward_data", *unknown),  # never measured
+        }
+        assert {(launch.grid, launch.block, launch.duration_us) for launch in launches} == {((1, 2, 3), (4, 5, 6), 9.5)}
+        assert [(one.key.layer, one.metric, one.value, one.unit) for one in store.counters("old")] == [
+            ("conv1", "bytes", 64.0, "byte"), ("conv1", "rate", None, "%"), ("fc", "bytes", 32.0, "byte"),
+        ]  # fmt: skip
+        assert {layer.live_bytes for layer in store.layers("old")} == {None}
+        store.add_kernels("old", [replace(launches[0], key=known, invocation=1, grid=None, block=None)])
+        other.import_run(store.export_run("old"))
+        assert other.kernels("old") == store.kernels("old")
+    assert differences(engine, metadata) == []
 
 
 def upgrade(target: str, scripts: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lamina.record import Epoch, LayerRun, Roofs, Run, Timing
+from lamina.record import Counter, Coverage, Epoch, KernelRun, LayerRun, Roofs, Run, SimRun, Sparsity, Timing, WhatIf
 from lamina.store import Store
 
 MakeRun = Callable[..., Run]
@@ -35,7 +35,7 @@ LAYER_RUN = st.builds(
     layer=TEXT, kind=TEXT, place=WHOLE, phase=TEXT, impl=TEXT, precision=TEXT, layout=TEXT, batch=WHOLE,
     device=TEXT, inputs=st.lists(SHAPE, max_size=3).map(tuple), output=SHAPE, parameters=WHOLE,
     flops=NONE | WHOLE, bytes=NONE | WHOLE, outcome=st.sampled_from(["ok", "failed", "skipped"]), reason=TEXT,
-    timing=NONE | TIMING, rel_error=NONE | REAL, peak_bytes=NONE | WHOLE, sm_mhz=NONE | WHOLE,
+    timing=NONE | TIMING, rel_error=NONE | REAL, peak_bytes=NONE | WHOLE, live_bytes=NONE | WHOLE, sm_mhz=NONE | WHOLE,
     power_w=NONE | REAL,
 )  # fmt: skip
 RUN = st.builds(
@@ -48,6 +48,24 @@ EPOCH = st.builds(Epoch, WHOLE, WHOLE, REAL, REAL, REAL, REAL, REAL, REAL)
 ROOFS = st.builds(
     Roofs, TEXT, TEXT, WHOLE, st.dictionaries(TEXT, TEXT, max_size=2), REAL, REAL,
     st.dictionaries(TEXT, FINITE, max_size=2), REAL, REAL,
+)  # fmt: skip
+KEY = LayerRun(
+    "conv1", "convolution", 0, "forward", "dense", "fp32", "nchw", 32, "cpu", (), (), 0, None, None, "ok"
+).key
+EXTENT = NONE | st.tuples(WHOLE, WHOLE, WHOLE)
+KERNEL = st.builds(KernelRun, st.just(KEY), WHOLE, TEXT, EXTENT, EXTENT, NONE | WHOLE, NONE | WHOLE, REAL)
+READING = st.tuples(TEXT, NONE | REAL, TEXT)
+COVERAGE = st.builds(Coverage, TEXT, TEXT, TEXT, WHOLE, WHOLE, REAL, st.dictionaries(TEXT, FINITE, max_size=3))
+WHAT_IF = st.builds(
+    WhatIf, TEXT, TEXT, TEXT, TEXT, TEXT, WHOLE, TIMING, NONE | REAL, TEXT, NONE | TIMING, NONE | REAL, TEXT
+)
+SPARSITY = st.builds(
+    Sparsity, TEXT, TEXT, WHOLE, REAL, st.dictionaries(WHOLE, FINITE, max_size=3), NONE | WHOLE, NONE | WHOLE
+)
+SETTINGS = st.dictionaries(TEXT, TEXT | WHOLE | FINITE | st.booleans(), max_size=3)
+SIMULATION = st.builds(
+    SimRun, TEXT, TEXT, TEXT, SETTINGS, WHOLE, st.dictionaries(TEXT, WHOLE | FINITE, max_size=3), st.booleans(),
+    NONE | REAL,
 )  # fmt: skip
 
 # One database for all examples, each with a run of its own.
@@ -79,6 +97,38 @@ def test_any_epoch_and_roofs_come_back_exactly(store: Store, a_run: MakeRun, epo
     store.add_epoch(run.id, epoch)
     store.add_roofs(run.id, roofs)
     assert (store.epochs(run.id), store.roofs(run.id)) == ((epoch,), (roofs,))
+
+
+@shared_store
+@given(launch=KERNEL, readings=st.lists(READING, max_size=4, unique_by=lambda reading: reading[0]))
+def test_any_launch_comes_back_exactly_with_its_counters(
+    store: Store, a_run: MakeRun, a_layer_run: MakeLayerRun, launch: KernelRun, readings: list[Any]
+) -> None:
+    run = a_run(next(NEW))
+    store.begin(run)
+    store.add(run.id, a_layer_run())
+    store.add_kernels(run.id, [launch])
+    counters = [Counter(KEY, launch.invocation, *reading) for reading in readings]
+    store.add_counters(run.id, counters)
+    assert store.kernels(run.id) == (launch,)
+    assert set(store.counters(run.id)) == set(counters)
+
+
+@shared_store
+@given(coverage=COVERAGE, what_if=WHAT_IF, sparsity=SPARSITY, simulation=SIMULATION)
+def test_any_other_record_comes_back_exactly(
+    store: Store, a_run: MakeRun, coverage: Coverage, what_if: WhatIf, sparsity: Sparsity, simulation: SimRun
+) -> None:
+    run = a_run(next(NEW))
+    store.begin(run)
+    store.add_coverage(run.id, coverage)
+    store.add_what_if(run.id, what_if)
+    store.add_sparsity(run.id, [sparsity])
+    store.add_simulation(run.id, simulation)
+    assert (store.coverages(run.id), store.what_ifs(run.id)) == ((coverage,), (what_if,))
+    assert (store.sparsities(run.id), store.simulations(run.id)) == ((sparsity,), (simulation,))
+    found = store.simulation(run.id, simulation.layer, simulation.kernel, simulation.device, simulation.config)
+    assert found == simulation
 
 
 @shared_store

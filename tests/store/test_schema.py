@@ -1,19 +1,19 @@
 """The page on the database is in step with the database. Run as a script, this file brings it there."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Column, Table
 
-from lamina.record import KernelRun, LayerRun, Run
+from lamina.record import Counter, KernelRun, Key, LayerRun, Run
 from lamina.store import Store, open_store
 from lamina.store.schema import metadata
+from lamina.store.views import COMPUTED, VIEWS
 
 PAGE = Path(__file__).parents[2] / "docs" / "store.md"
-BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 
 def described(table: Table) -> str:
@@ -22,7 +22,7 @@ def described(table: Table) -> str:
         kind = (
             "JSON"
             if str(column.type) == "JSON"
-            else {int: "integer", float: "real", str: "text"}[column.type.python_type]
+            else {int: "integer", float: "real", str: "text", bool: "boolean"}[column.type.python_type]
         )
         absent = ", may be empty" if column.nullable else ""
         lines.append(f"| `{column.name}` | {kind}{absent} | {meaning(column)} |")
@@ -35,10 +35,28 @@ def meaning(column: "Column[object]") -> str:
     return "; ".join([*parts, *([column.doc] if column.doc else [])]) or column.name.replace("_", " ")
 
 
+def described_view(name: str, columns: Iterable[str]) -> str:
+    lines = [f"### `{name}`", "", "| column | is | meaning |", "|---|---|---|"]
+    selected = re.findall(r"(\w+)\.(\w+)(?: AS (\w+))?(?=[,\s]|$)", VIEWS[name].split("\nFROM")[0])
+    origins = {alias or column: (table, column) for table, column, alias in selected}
+    for column in columns:
+        if column in COMPUTED:
+            lines.append(f"| `{column}` | computed | {COMPUTED[column]} |")
+        else:
+            table, origin = origins[column]
+            lines.append(f"| `{column}` | `{table}.{origin}` | {meaning(metadata.tables[table].c[origin])} |")
+    return "\n".join(lines)
+
+
 def in_step(page: str) -> str:
-    before, rest = page.split(BEGIN)
-    tables = "\n\n".join(described(table) for table in metadata.sorted_tables)
-    return f"{before}{BEGIN}\n\n{tables}\n\n{END}{rest.split(END)[1]}"
+    with open_store(":memory:") as store:
+        views = [described_view(name, store.query(f"SELECT * FROM {name}")[0]) for name in VIEWS]
+    parts = {"tables": [described(table) for table in metadata.sorted_tables], "views": views}
+    for name, sections in parts.items():
+        begin, end = (f"<!-- {name}: {side} -->" for side in ("begin", "end"))
+        before, rest = page.split(begin)
+        page = "\n\n".join([f"{before}{begin}", *sections, f"{end}{rest.split(end)[1]}"])
+    return page
 
 
 def test_the_page_describes_the_tables() -> None:
@@ -53,17 +71,23 @@ def blocks(language: str) -> list[str]:
 def test_the_pages_questions_have_answers(
     store: Store, a_run: Callable[..., Run], a_layer_run: Callable[..., LayerRun]
 ) -> None:
-    store.begin(a_run())
+    store.begin(a_run(environment={"device": "NVIDIA H200"}))
     store.add("20260102-abc", a_layer_run(precision="bf16", device="NVIDIA H200"))
     store.add("20260102-abc", a_layer_run("fc", outcome="failed", timing=None, reason="out of memory"))
-    launch = KernelRun("conv1", "forward", 0, "k", (1, 1, 1), (1, 1, 1), None, None, 2.0)
+    key = Key("conv1", "forward", "dense", "bf16", "nchw", 32)
+    launch = KernelRun(key, 0, "k", (1, 1, 1), (1, 1, 1), None, None, 2.0)
     store.add_kernels("20260102-abc", [launch, replace(launch, invocation=1)])
+    store.add_counters("20260102-abc", [Counter(key, 0, "sm__throughput.avg.pct_of_peak_sustained_elapsed", 50.0, "%")])
     questions = [question for block in blocks("sql") for question in block.split(";") if question.strip()]
     rows = [store.query(question)[1] for question in questions]
-    assert [len(row) for row in rows] == [1, 1, 1, 1]
+    assert [len(row) for row in rows] == [1, 1, 1, 1, 2, 1, 1, 1]
     assert rows[0][0][:5] == ("conv1", "forward", "dense", "bf16", 900.5)
     assert rows[2] == (("fc", "forward", "dense", "failed", "out of memory"),)
     assert rows[3] == (("conv1", "forward", "k", 2, 4.0),)
+    assert rows[4] == (("conv1", "forward", "k", 2.0, 1, 1),) * 2
+    assert rows[5] == (("conv1", "forward", 32, 50.0, "%"),)
+    assert rows[6] == (("20260102-abc", None, 2, 2.0),)
+    assert rows[7] == (("20260102-abc", "bench", "alexnet"),)
 
 
 def test_the_pages_program_runs(

@@ -9,14 +9,34 @@ from typing import Any
 import pytest
 
 from lamina.errors import StoreError, UsageError
-from lamina.record import Counter, Epoch, KernelRun, LayerRun, Roofs, Run, Timing
+from lamina.record import (
+    Counter,
+    Coverage,
+    Epoch,
+    KernelRun,
+    Key,
+    LayerRun,
+    Roofs,
+    Run,
+    SimRun,
+    Sparsity,
+    Timing,
+    WhatIf,
+)
 from lamina.store import Store, open_store
+from lamina.store.schema import metadata
 
 MakeRun = Callable[..., Run]
 MakeLayerRun = Callable[..., LayerRun]
 
 EPOCH = Epoch(1, 400, 0.1, 2.25, 0.125, 2.5, 0.0625, 12.5)
 ROOFS = Roofs("a chip", "2026-01-02T03:04:05Z", 2, {"torch": "2.13.0"}, 10.5, 8.25, {"fp32": 99.5}, 5.0, 6.0)
+KEY = Key("conv1", "forward", "dense", "fp32", "nchw", 32)
+COVERAGE = Coverage("dense", "fp32", "nchw", 32, 120, 900.5, {"stray<int>": 1.5})
+BEFORE = Timing("events", "warm", 10.0, 9.5, 10.5, 20)
+WHAT_IF = WhatIf("fusion", "linear + relu", "fc", "forward", "tf32", 32, BEFORE, 8.0, "bytes saved", None, reason="no")
+SPARSITY = Sparsity("conv1", "output", 100, 0.5, {2: 0.75, 16: 1.0}, 3, None)
+SIMULATION = SimRun("conv1", "gemm", "tiny", {"ways": 4, "on": True, "rate": 1.0, "dram": "hbm"}, 10**12, {"hits": 7})
 FAILED: dict[str, Any] = {"outcome": "failed", "reason": "out of memory", "timing": None}
 SKIPPED: dict[str, Any] = {"outcome": "skipped", "reason": "no kernel for this layer", "timing": None}
 
@@ -52,7 +72,7 @@ def test_a_run_ends_with_its_remarks(store: Store, a_run: MakeRun) -> None:
 def test_a_layer_run_comes_back_as_it_was(
     store: Store, run: Run, a_layer_run: MakeLayerRun, outcome: dict[str, Any]
 ) -> None:
-    layer = a_layer_run(**outcome, rel_error=1.5e-7, peak_bytes=2**40, sm_mhz=1980, power_w=612.5)
+    layer = a_layer_run(**outcome, rel_error=1.5e-7, peak_bytes=2**40, live_bytes=2**39, sm_mhz=1980, power_w=612.5)
     store.add(run.id, layer)
     assert store.layers(run.id) == (layer,)
 
@@ -131,6 +151,46 @@ def test_roofs_come_back_as_they_were(store: Store, run: Run) -> None:
     assert store.roofs(run.id) == (ROOFS, replace(ROOFS, copy_gbs=11.0))
 
 
+def test_a_configuration_has_one_coverage_its_last(store: Store, run: Run) -> None:
+    again, other = replace(COVERAGE, strays={}), replace(COVERAGE, batch=1)
+    for coverage in (COVERAGE, other, again):
+        store.add_coverage(run.id, coverage)
+    assert store.coverages(run.id) == (other, again)
+
+
+def test_what_ifs_come_back_as_they_were_and_once(store: Store, run: Run) -> None:
+    after = Timing("cupti", "cold", 5.0, 4.0, 6.0, 30, 2)
+    executed = replace(WHAT_IF, detail="by triton", after=after, rel_error=1e-3, reason="", predicted_us=None)
+    store.add_what_if(run.id, executed)
+    store.add_what_if(run.id, WHAT_IF)
+    assert store.what_ifs(run.id) == (executed, WHAT_IF)
+    with pytest.raises(StoreError, match="the run has fusion of fc forward already"):
+        store.add_what_if(run.id, replace(WHAT_IF, predicted_us=1.0))
+
+
+def test_observations_come_back_as_they_were_all_or_none(store: Store, run: Run) -> None:
+    store.add_sparsity(run.id, (replace(SPARSITY, iteration=number) for number in (5, 3)))
+    store.add_sparsity(run.id, [])
+    assert [one.iteration for one in store.sparsities(run.id)] == [5, 3]
+    with pytest.raises(StoreError, match="one of these observations already"):
+        store.add_sparsity(run.id, [SPARSITY, replace(SPARSITY, iteration=3)])
+    store.add_sparsity(run.id, [SPARSITY])
+    assert store.sparsities(run.id)[2] == SPARSITY
+
+
+def test_a_simulation_is_done_once(store: Store, run: Run) -> None:
+    asked = ("conv1", "gemm", "tiny")
+    other = replace(SIMULATION, config={"ways": 8}, sampled=True, relative_error=0.01)
+    for simulation in (SIMULATION, other):
+        store.add_simulation(run.id, simulation)
+    assert store.simulations(run.id) == (SIMULATION, other)
+    assert store.simulation(run.id, *asked, dict(reversed(SIMULATION.config.items()))) == SIMULATION
+    assert store.simulation(run.id, *asked, {"ways": 16}) is None
+    assert store.simulation(run.id, "conv1", "gemm", "large", SIMULATION.config) is None
+    with pytest.raises(StoreError, match="the run has gemm of conv1 on tiny with this configuration already"):
+        store.add_simulation(run.id, replace(SIMULATION, cycles=1))
+
+
 def test_deleting_takes_all_of_a_run_and_nothing_else(
     store: Store, run: Run, a_run: MakeRun, a_layer_run: MakeLayerRun
 ) -> None:
@@ -140,13 +200,16 @@ def test_deleting_takes_all_of_a_run_and_nothing_else(
         store.add(one.id, a_layer_run())
         store.add_epoch(one.id, EPOCH)
         store.add_roofs(one.id, ROOFS)
-        store.add_kernels(one.id, [KernelRun("conv1", "forward", 0, "k", (1, 1, 1), (1, 1, 1), None, None, 1.0)])
-        store.add_counters(one.id, [Counter("conv1", "forward", 0, "dram_bytes", 1.0, "byte")])
+        store.add_kernels(one.id, [KernelRun(KEY, 0, "k", (1, 1, 1), (1, 1, 1), None, None, 1.0)])
+        store.add_counters(one.id, [Counter(KEY, 0, "dram_bytes", 1.0, "byte")])
+        store.add_coverage(one.id, COVERAGE)
+        store.add_what_if(one.id, WHAT_IF)
+        store.add_sparsity(one.id, [SPARSITY])
+        store.add_simulation(one.id, SIMULATION)
     before = store.export_run(kept.id)
 
     def sizes() -> set[int]:
-        tables = ("run", "environment", "layer", "measurement", "epoch", "roof", "kernel", "counter")
-        return {store.query(f"SELECT count(*) FROM {table}")[1][0][0] for table in tables}
+        return {store.query(f"SELECT count(*) FROM {table}")[1][0][0] for table in metadata.tables.keys() - {"metric"}}
 
     store.delete(run.id)
     assert store.runs() == (kept,)
@@ -163,9 +226,14 @@ def test_everything_but_run_wants_the_full_id(store: Store, run: Run, a_layer_ru
         lambda part: store.add_roofs(part, ROOFS),
         lambda part: store.add_kernels(part, []),
         lambda part: store.add_counters(part, []),
+        lambda part: store.add_coverage(part, COVERAGE),
+        lambda part: store.add_what_if(part, WHAT_IF),
+        lambda part: store.add_sparsity(part, []),
+        lambda part: store.add_simulation(part, SIMULATION),
+        lambda part: store.simulation(part, "conv1", "gemm", "tiny", {}),
         lambda part: store.finish(part, "done", "2026-01-02"),
         store.resume, store.delete, store.layers, store.measured, store.epochs, store.roofs, store.kernels,
-        store.counters, store.export_run,
+        store.counters, store.coverages, store.what_ifs, store.sparsities, store.simulations, store.export_run,
     ]  # fmt: skip
     for use in uses:
         with pytest.raises(UsageError, match="run '20260102' is not in this database"):

@@ -15,6 +15,7 @@ from sqlalchemy.pool import StaticPool
 
 from lamina.errors import MissingError, StoreError, UsageError
 
+_CACHE_KIB = 65_536  # of each connection: the indices of a large trace fit
 ADDRESSES = "a path, ':memory:', 'sqlite:///PATH' or 'postgresql://USER@HOST/DATABASE'"
 
 
@@ -116,6 +117,8 @@ def _sqlite(url: URL, wait_s: float) -> Engine:
         connection.isolation_level = None  # BEGIN is ours: Python's own comes too late to lock
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("PRAGMA trusted_schema=OFF")  # a file from elsewhere may hold views of any kind
+        connection.execute(f"PRAGMA cache_size=-{_CACHE_KIB}")
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

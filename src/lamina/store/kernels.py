@@ -1,43 +1,53 @@
-"""Writing and reading kernel launches and their counters."""
+"""Writing and reading kernel launches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
-from sqlalchemy import Connection, RowMapping, Table, insert, select
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Connection, select
 
-from lamina.errors import StoreError, UsageError, nearest
-from lamina.record import Counter, KernelRun
-from lamina.store import rows
-from lamina.store.schema import counter, kernel, layer
+from lamina.errors import UsageError, nearest
+from lamina.record import KernelRun, Key
+from lamina.store.bulk import insert_many
+from lamina.store.schema import kernel, layer, measurement
 
-_ORDER = (layer.c.place, layer.c.id, kernel.c.phase, kernel.c.invocation)
+CONFIGURATION = Key._fields[1:]
+"""Columns that tell the rows of a layer apart."""
+COLUMNS = tuple(column.name for column in kernel.c if column.name != "id")
+_ORDER = (layer.c.place, *(kernel.c[name] for name in ("layer_id", *CONFIGURATION, "invocation")))
+_COPY = (None, None, None)  # extents of what is no kernel
 
 
-def layer_named(connection: Connection, run_id: str) -> Callable[[str], int]:
-    """A function from a layer's name to its id.
+def layer_of(connection: Connection, run_id: str) -> Callable[[Key], int]:
+    """A function from a row's key to the id of its layer.
 
-    It raises ``UsageError`` for a layer that is not in the run, or was measured there with several shapes.
+    It raises ``UsageError`` for a key that the run has no row of, or rows with several shapes.
     """
-    ids: dict[str, list[int]] = {}
-    query = select(layer.c.name, layer.c.id).where(layer.c.run_id == run_id)
-    for name, layer_id in connection.execute(query):
-        ids.setdefault(name, []).append(layer_id)
+    measured = (measurement.c[name] for name in CONFIGURATION)
+    query = select(layer.c.id, layer.c.name, *measured).join(measurement).where(layer.c.run_id == run_id).distinct()
+    ids: dict[Key, list[int]] = {}
+    for layer_id, *key in connection.execute(query):
+        ids.setdefault(Key(*key), []).append(layer_id)
 
-    def id_of(name: str) -> int:
-        match ids.get(name):
+    def id_of(key: Key) -> int:
+        match ids.get(key):
             case [layer_id]:
                 return layer_id
             case None:
-                raise UsageError(f"layer {name!r} is not in run {run_id!r}: {nearest(name, ids)}")
+                asked = spelled(key)
+                raise UsageError(f"run {run_id!r} has no row {asked!r}; {nearest(asked, map(spelled, ids))}")
             case several:
                 raise UsageError(
-                    f"layer {name!r} has {len(several)} shapes in run {run_id!r}, so its kernels cannot be "
-                    "told apart; profile one batch size and implementation in a run"
+                    f"{spelled(key)} has {len(several)} shapes in run {run_id!r}, so its kernels cannot be told "
+                    "apart; profile each in a run of its own"
                 )
 
     return id_of
+
+
+def spelled(key: Key) -> str:
+    """A key in words."""
+    return " ".join(map(str, key))
 
 
 def insert_kernels(connection: Connection, new: Iterable[tuple[int, KernelRun]]) -> None:
@@ -46,48 +56,30 @@ def insert_kernels(connection: Connection, new: Iterable[tuple[int, KernelRun]])
     Raises:
         StoreError: a launch is there already.
     """
-    lines = [rows.kernel_row(layer_id, launch) for layer_id, launch in new]
-    _insert(connection, kernel, lines, "one of these kernel launches")
+    lines = (_cells(layer_id, launch) for layer_id, launch in new)
+    insert_many(connection, kernel, COLUMNS, lines, "one of these kernel launches")
 
 
-def insert_counters(connection: Connection, run_id: str, new: Iterable[tuple[int, Counter]]) -> None:
-    """Write counters, each with the id of its layer.
-
-    Raises:
-        UsageError: the launch that a counter was read for is not in the run.
-        StoreError: a counter is there already.
-    """
-    query = select(kernel.c.layer_id, kernel.c.phase, kernel.c.invocation, kernel.c.id).join(layer)
-    launches = {tuple(key): row for *key, row in connection.execute(query.where(layer.c.run_id == run_id))}
-    lines = []
-    for layer_id, reading in new:
-        launch = launches.get((layer_id, reading.phase, reading.invocation))
-        if launch is None:
-            raise UsageError(
-                f"counter {reading.metric}: run {run_id!r} has no launch {reading.invocation} of "
-                f"{reading.layer} {reading.phase}; add its kernels first"
-            )
-        lines.append(rows.counter_row(launch, reading))
-    _insert(connection, counter, lines, "one of these counters")
+def _cells(layer_id: int, launch: KernelRun) -> tuple[object, ...]:
+    """What ``COLUMNS`` hold of a launch."""
+    return (
+        *(layer_id, *launch.key[1:], launch.invocation, launch.name),
+        *(*(launch.grid or _COPY), *(launch.block or _COPY)),
+        *(launch.registers, launch.shared_bytes, launch.duration_us),
+    )
 
 
-def kernel_rows(connection: Connection, run_id: str) -> Sequence[RowMapping]:
-    """Launches with their layers' names, in the network's order, then as they were launched."""
-    query = select(kernel, layer.c.name.label("layer")).join(layer).where(layer.c.run_id == run_id)
-    return connection.execute(query.order_by(*_ORDER)).mappings().all()
-
-
-def counter_rows(connection: Connection, run_id: str) -> Sequence[RowMapping]:
-    """Counters with their launches, in the order of those, then by name."""
-    launch = (kernel.c.layer_id, kernel.c.phase, kernel.c.invocation, layer.c.name.label("layer"))
-    query = select(counter, *launch).select_from(counter).join(kernel).join(layer)
+def select_kernels(
+    connection: Connection, run_id: str, of_layer: str | None = None
+) -> Iterator[tuple[int, int, KernelRun]]:
+    """Ids of launch and layer, and the launch; in the network's order, by configuration, then as launched."""
+    query = select(kernel.c.id, layer.c.name, *(kernel.c[name] for name in COLUMNS)).join(layer)
     query = query.where(layer.c.run_id == run_id)
-    return connection.execute(query.order_by(*_ORDER, counter.c.metric)).mappings().all()
-
-
-def _insert(connection: Connection, table: Table, lines: list[rows.Row], what: str) -> None:
-    if lines:
-        try:
-            connection.execute(insert(table), lines)
-        except IntegrityError as error:
-            raise StoreError(f"the run has {what} already; nothing was added") from error
+    query = query if of_layer is None else query.where(layer.c.name == of_layer)
+    keys: dict[tuple[object, ...], Key] = {}  # one for all launches of a row
+    for number, name, layer_id, *cells in connection.execute(query.order_by(*_ORDER)):
+        key = Key(name, *cells[:5])
+        invocation, called, *extents, registers, shared_bytes, duration_us = cells[5:]
+        grid, block = (None if None in extent else extent for extent in (tuple(extents[:3]), tuple(extents[3:])))
+        same = keys.setdefault(key, key)
+        yield number, layer_id, KernelRun(same, invocation, called, grid, block, registers, shared_bytes, duration_us)

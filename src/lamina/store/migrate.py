@@ -8,9 +8,10 @@ from sqlalchemy import Connection, Engine, inspect, text
 
 from lamina.errors import StoreError
 from lamina.store.connect import rebuilding, use_write_ahead_log, writing
-from lamina.store.schema import LAYER_TABLE
+from lamina.store.schema import metadata
+from lamina.store.views import VIEWS
 
-HEAD = "0001"
+HEAD = "0002"
 SCRIPTS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "lamina_version"
 _LOCK = 0x6C616D696E61  # any number that no other program locks
@@ -49,6 +50,8 @@ def _version(connection: Connection, place: str, head: str) -> str | None:
         raise StoreError(f"{place}: expected a schema number such as {head}, got {found!r}; restore a copy")
     if int(found) > int(head):
         raise StoreError(f"{place} was made by a newer lamina (schema {found}, this one knows {head}); upgrade lamina")
+    if found == HEAD and (lost := metadata.tables.keys() - set(tables)):
+        raise StoreError(f"{place} lacks {', '.join(sorted(lost))} of schema {found}; restore a copy")
     return str(found)
 
 
@@ -58,8 +61,10 @@ def _upgrade(connection: Connection, scripts: Path, head: str) -> None:
 
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
-    connection.execute(text("DROP VIEW IF EXISTS layer_table"))
+    for name in VIEWS:
+        connection.execute(text(f"DROP VIEW IF EXISTS {name}"))
     command.upgrade(config, head)
-    connection.execute(text(LAYER_TABLE))
+    for name, select in VIEWS.items():
+        connection.execute(text(f"CREATE VIEW {name} AS {select}"))
     if connection.dialect.name == "sqlite" and connection.exec_driver_sql("PRAGMA foreign_key_check").first():
         raise StoreError(f"upgrade to schema {head} given up, as rows would refer to nothing; report this")

@@ -30,16 +30,31 @@ def ask(connection: Connection, sql: str) -> Answer:
     """
     with _reading_only(connection):
         try:
-            # As written: a % or : stands for itself. PostgreSQL opens a cursor, which takes one query alone.
-            asking = connection.execution_options(no_parameters=True, stream_results=True)
-            result = asking.exec_driver_sql(sql)
-            return tuple(result.keys()), tuple(tuple(row) for row in result)
-        except DBAPIError as error:
-            if _blames_the_database(error.orig):
+            return (
+                _answer_of_sqlite(connection, sql) if connection.dialect.name == "sqlite" else _answer(connection, sql)
+            )
+        except (DBAPIError, sqlite3.Error) as error:
+            said = error.orig if isinstance(error, DBAPIError) else error
+            if _blames_the_database(said):
                 raise
-            raise _refusal(" ".join(str(error.orig).split())) from error
+            raise _refusal(" ".join(str(said).split())) from error
         except ResourceClosedError as error:
             raise _refusal("a statement without an answer") from error
+
+
+def _answer(connection: Connection, sql: str) -> Answer:
+    # As written: a % or : stands for itself. PostgreSQL opens a cursor, which takes one query alone.
+    asking = connection.execution_options(no_parameters=True, stream_results=True)
+    result = asking.exec_driver_sql(sql)
+    return tuple(result.keys()), tuple(map(tuple, result.all()))
+
+
+def _answer_of_sqlite(connection: Connection, sql: str) -> Answer:
+    """The driver's own rows, as there may be very many."""
+    cursor = sqlite_of(connection).execute(sql)
+    if cursor.description is None:
+        raise _refusal("a statement without an answer")
+    return tuple(column[0] for column in cursor.description), tuple(cursor.fetchall())
 
 
 @contextmanager

@@ -7,9 +7,20 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, RowMapping, func, select
 
 from lamina.errors import UsageError, nearest
-from lamina.record import Epoch, Roofs, Run
+from lamina.record import Coverage, Epoch, Roofs, Run, SimRun, Sparsity, WhatIf
 from lamina.store import rows
-from lamina.store.schema import environment, epoch, layer, measurement, roof, run
+from lamina.store.schema import (
+    coverage,
+    environment,
+    epoch,
+    layer,
+    measurement,
+    roof,
+    run,
+    simulation,
+    sparsity,
+    what_if,
+)
 
 _RUNS = select(run, environment.c.content).join(environment)
 _LATEST = (run.c.started.desc(), run.c.number.desc())
@@ -78,3 +89,34 @@ def select_roofs(connection: Connection, run_id: str) -> tuple[Roofs, ...]:
     """Roofs as they were added."""
     query = select(roof).where(roof.c.run_id == run_id).order_by(roof.c.id)
     return tuple(rows.roofs_of(row) for row in connection.execute(query).mappings())
+
+
+def select_coverages(connection: Connection, run_id: str) -> tuple[Coverage, ...]:
+    """Coverages by configuration."""
+    query = select(coverage).where(coverage.c.run_id == run_id).order_by(*coverage.primary_key)
+    return tuple(rows.coverage_of(row) for row in connection.execute(query).mappings())
+
+
+def select_what_ifs(connection: Connection, run_id: str) -> tuple[WhatIf, ...]:
+    """What-ifs as they were added."""
+    query = select(what_if).where(what_if.c.run_id == run_id).order_by(what_if.c.id)
+    return tuple(rows.what_if_of(row) for row in connection.execute(query).mappings())
+
+
+def select_sparsities(connection: Connection, run_id: str) -> tuple[Sparsity, ...]:
+    """Observations as they were added."""
+    query = select(sparsity).where(sparsity.c.run_id == run_id).order_by(sparsity.c.id)
+    return tuple(rows.sparsity_of(row) for row in connection.execute(query).mappings())
+
+
+def select_simulations(connection: Connection, run_id: str) -> tuple[SimRun, ...]:
+    """Simulated kernels as they were added."""
+    query = select(simulation).where(simulation.c.run_id == run_id).order_by(simulation.c.id)
+    return tuple(rows.simulation_of(row) for row in connection.execute(query).mappings())
+
+
+def select_simulation(connection: Connection, run_id: str, digest: str) -> SimRun | None:
+    """The simulated kernel of this digest."""
+    query = select(simulation).where(simulation.c.run_id == run_id, simulation.c.digest == digest)
+    row = connection.execute(query).mappings().first()
+    return rows.simulation_of(row) if row else None

@@ -12,10 +12,21 @@ from typing import Any
 
 from sqlalchemy import RowMapping, Table
 
-from lamina.record import Counter, Epoch, KernelRun, LayerRun, Roofs, Run, Timing
+from lamina.record import (
+    Coverage,
+    Epoch,
+    LayerRun,
+    Roofs,
+    Run,
+    SimRun,
+    Sparsity,
+    Timing,
+    WhatIf,
+)
 from lamina.store import schema
 
 Row = dict[str, Any]
+_LEVELS = 100  # of JSON
 
 
 def now() -> str:
@@ -33,24 +44,56 @@ def storable(row: Row) -> Row:
 
     Raises:
         ValueError: a value that not every database gives back as it was: NaN, a NUL character, half a
-            surrogate pair, an integer beyond 64 bits, or JSON of something else than plain finite values.
+            surrogate pair, an integer beyond 64 bits, or JSON of something else than plain finite values,
+            or of very many levels.
     """
     for column, value in row.items():
-        try:
-            match value:
-                case float() if isnan(value):
-                    raise ValueError("NaN is no result; record a failure and its reason")
-                case int() if not -(2**63) <= value < 2**63:
-                    raise ValueError("it does not fit 64 bits")
-                case str() if "\0" in value:
-                    raise ValueError("it contains a NUL character")
-                case str():
-                    value.encode()
-                case Mapping() | list() | tuple():
-                    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{column} cannot be stored: {error}") from error
+        if not plain(value):
+            _require_storable(column, value)
     return row
+
+
+def plain(value: object) -> bool:
+    """Whether a value is storable at first sight, as almost all are."""
+    kind = type(value)
+    return (
+        value is None
+        or (kind is float and value == value)
+        or (kind is int and -(2**63) <= value < 2**63)  # type: ignore[operator]
+        or (kind is str and value.isascii() and "\0" not in value)  # type: ignore[attr-defined, operator]
+    )
+
+
+def _require_storable(column: str, value: object) -> None:
+    try:
+        match value:
+            case float() if isnan(value):
+                raise ValueError("NaN is no result; record a failure and its reason")
+            case int() if not -(2**63) <= value < 2**63:
+                raise ValueError("it does not fit 64 bits")
+            case str() if "\0" in value:
+                raise ValueError("it contains a NUL character")
+            case str():
+                value.encode()
+            case Mapping() | list() | tuple():
+                _require_shallow(value)
+                json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{column} cannot be stored: {error}") from error
+
+
+def _require_shallow(value: object) -> None:
+    """Refuse what a JSON reader with a deep stack would give up on."""
+    level = [value]
+    for _ in range(_LEVELS):
+        level = [
+            below
+            for one in level
+            if isinstance(one, Mapping | list | tuple)
+            for below in (one.values() if isinstance(one, Mapping) else one)
+        ]
+    if level:
+        raise ValueError(f"it has more than {_LEVELS} levels")
 
 
 def _shared(record: type, table: Table) -> tuple[str, ...]:
@@ -64,8 +107,11 @@ _MEASUREMENT = _shared(LayerRun, schema.measurement)
 _TIMING = _shared(Timing, schema.measurement)
 _EPOCH = _shared(Epoch, schema.epoch)
 _ROOF = _shared(Roofs, schema.roof)
-_KERNEL = _shared(KernelRun, schema.kernel)
-_COUNTER = _shared(Counter, schema.counter)
+_COVERAGE = _shared(Coverage, schema.coverage)
+_WHAT_IF = _shared(WhatIf, schema.what_if)
+_SPARSITY = _shared(Sparsity, schema.sparsity)
+_SIMULATION = _shared(SimRun, schema.simulation)
+_TIMES = tuple(field.name for field in fields(Timing))
 
 
 def _values(record: object, names: tuple[str, ...]) -> Row:
@@ -139,24 +185,58 @@ def roofs_of(row: RowMapping) -> Roofs:
     return Roofs(**{name: row[name] for name in _ROOF})
 
 
-def kernel_row(layer_id: int, kernel: KernelRun) -> Row:
-    """A kernel launch of a layer."""
-    grid = {f"grid_{axis}": size for axis, size in zip("xyz", kernel.grid, strict=True)}
-    block = {f"block_{axis}": size for axis, size in zip("xyz", kernel.block, strict=True)}
-    return storable({"layer_id": layer_id, **_values(kernel, _KERNEL), **grid, **block})
+def coverage_row(run_id: str, coverage: Coverage) -> Row:
+    """The coverage of one configuration of a run."""
+    return storable({"run_id": run_id, **_values(coverage, _COVERAGE)})
 
 
-def kernel_run(row: RowMapping) -> KernelRun:
-    """The kernel launch of a row joined with its layer's name as ``layer``."""
-    grid, block = (tuple(row[f"{extent}_{axis}"] for axis in "xyz") for extent in ("grid", "block"))
-    return KernelRun(layer=row["layer"], grid=grid, block=block, **{name: row[name] for name in _KERNEL})
+def coverage_of(row: RowMapping) -> Coverage:
+    """The coverage of a row."""
+    return Coverage(**{name: row[name] for name in _COVERAGE})
 
 
-def counter_row(kernel_id: int, counter: Counter) -> Row:
-    """A counter of a kernel launch."""
-    return storable({"kernel_id": kernel_id, **_values(counter, _COUNTER)})
+def what_if_row(run_id: str, what_if: WhatIf) -> Row:
+    """A change that was predicted and perhaps executed."""
+    row = {"run_id": run_id, **_values(what_if, _WHAT_IF)}
+    for side, timing in (("before", what_if.before), ("after", what_if.after)):
+        row |= {f"{side}_{name}": getattr(timing, name, None) for name in _TIMES}
+    return storable(row)
 
 
-def counter_of(row: RowMapping) -> Counter:
-    """The counter of a row joined with its launch's ``layer``, ``phase`` and ``invocation``."""
-    return Counter(**{field.name: row[field.name] for field in fields(Counter)})
+def what_if_of(row: RowMapping) -> WhatIf:
+    """The what-if of a row."""
+
+    def timing(side: str) -> Timing:
+        return Timing(**{name: row[f"{side}_{name}"] for name in _TIMES})
+
+    after = None if row["after_clock"] is None else timing("after")
+    return WhatIf(before=timing("before"), after=after, **{name: row[name] for name in _WHAT_IF})
+
+
+def sparsity_row(run_id: str, sparsity: Sparsity) -> Row:
+    """An observation of a run."""
+    union = {str(columns): share for columns, share in sparsity.union_density.items()}
+    return storable({"run_id": run_id, **_values(sparsity, _SPARSITY), "union_density": union})
+
+
+def sparsity_of(row: RowMapping) -> Sparsity:
+    """The observation of a row."""
+    union = {int(columns): share for columns, share in row["union_density"].items()}
+    return Sparsity(**{name: row[name] for name in _SPARSITY} | {"union_density": union})
+
+
+def simulation_row(run_id: str, simulation: SimRun) -> Row:
+    """A simulated kernel of a run."""
+    row = storable({"run_id": run_id, **_values(simulation, _SIMULATION)})
+    asked = (simulation.layer, simulation.kernel, simulation.device, simulation.config)
+    return row | {"digest": simulation_digest(*asked)}
+
+
+def simulation_digest(layer: str, kernel: str, device: str, config: Mapping[str, Any]) -> str:
+    """What is equal for equal simulations."""
+    return digest({"layer": layer, "kernel": kernel, "device": device, "config": config})
+
+
+def simulation_of(row: RowMapping) -> SimRun:
+    """The simulated kernel of a row."""
+    return SimRun(**{name: row[name] for name in _SIMULATION})

@@ -1,13 +1,16 @@
-"""The tables of the trace database, and the view for questions by hand.
+"""The tables of the trace database. The views for questions by hand are in ``views.py``.
 
 A change here needs a revision in ``migrations/versions`` and its number as ``HEAD`` in ``migrate.py``.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -35,12 +38,28 @@ Serial = BigInteger().with_variant(Integer, "sqlite")
 # Dates and identifiers are compared byte by byte, whatever the language of the server.
 Bytewise = Text().with_variant(Text(collation="C"), "postgresql")
 
+_AS_MEASURED = "as in `measurement`"
+
+
+def _timing(side: str, nullable: bool) -> tuple[Column[Any], ...]:
+    """Columns of a timing. The clock is empty where there is none."""
+    return (
+        Column(f"{side}_clock", Text, nullable=nullable, doc=_AS_MEASURED),
+        Column(f"{side}_l2", Text, nullable=nullable, doc=_AS_MEASURED),
+        Column(f"{side}_median_us", Real, nullable=nullable, doc="median time, microseconds"),
+        Column(f"{side}_q1_us", Real, nullable=nullable, doc="first quartile, microseconds"),
+        Column(f"{side}_q3_us", Real, nullable=nullable, doc="third quartile, microseconds"),
+        Column(f"{side}_n", Whole, nullable=nullable, doc="number of samples"),
+        Column(f"{side}_kernels", Whole, doc="kernels per call, where the clock sees them"),
+    )
+
+
 environment = Table(
     "environment",
     metadata,
     Column("id", Serial, primary_key=True),
     Column("digest", Text, nullable=False, unique=True, doc="SHA-256 of `content`"),
-    Column("device", Text, doc="the device's name"),
+    Column("device", Text, index=True, doc="the device's name"),
     Column("driver", Text, doc="version of the GPU driver"),
     Column("cuda", Text, doc="version of CUDA"),
     Column("torch", Text, doc="version of PyTorch"),
@@ -109,6 +128,7 @@ measurement = Table(
     Column("bytes", Whole, doc="compulsory memory traffic, bytes"),
     Column("rel_error", Real, doc="relative L2 distance to the float64 result"),
     Column("peak_bytes", Whole, doc="peak of allocated device memory, bytes"),
+    Column("live_bytes", Whole, doc="allocated device memory when it ended, bytes"),
     Column("sm_mhz", Whole, doc="clock of the multiprocessors, MHz"),
     Column("power_w", Real, doc="power draw, watts"),
     Column("created", Bytewise, nullable=False, doc="when it was written, ISO 8601, UTC"),
@@ -155,42 +175,100 @@ kernel = Table(
     metadata,
     Column("id", Serial, primary_key=True),
     Column("layer_id", ForeignKey(layer.c.id, ondelete="CASCADE"), nullable=False),
-    Column("phase", Text, nullable=False, doc="as in `measurement`"),
-    Column("invocation", Whole, nullable=False, doc="which launch within the phase, from 0"),
+    *(Column(name, Text, nullable=False, doc=_AS_MEASURED) for name in ("phase", "impl", "precision", "layout")),
+    Column("batch", Whole, nullable=False, doc=_AS_MEASURED),
+    Column("invocation", Whole, nullable=False, doc="which launch of this row of `measurement`, from 0"),
     Column("name", Text, nullable=False, doc="the kernel's name"),
-    *(Column(f"grid_{axis}", Whole, nullable=False, doc=f"blocks along {axis}") for axis in "xyz"),
-    *(Column(f"block_{axis}", Whole, nullable=False, doc=f"threads along {axis}") for axis in "xyz"),
+    *(Column(f"grid_{axis}", Whole, doc=f"blocks along {axis}; empty for copies and fills") for axis in "xyz"),
+    *(Column(f"block_{axis}", Whole, doc=f"threads along {axis}; empty for copies and fills") for axis in "xyz"),
     Column("registers", Whole, doc="registers per thread"),
     Column("shared_bytes", Whole, doc="shared memory per block, bytes"),
     Column("duration_us", Real, nullable=False, doc="microseconds"),
-    UniqueConstraint("layer_id", "phase", "invocation"),
+    UniqueConstraint(
+        *("layer_id", "phase", "impl", "precision", "layout", "batch", "invocation"), name="uq_kernel_key_invocation"
+    ),
+    Index(None, "name", postgresql_using="hash"),  # names are longer than a B-tree there takes
+    Index(None, "duration_us"),
 )
 
+metric = Table(
+    "metric",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("name", Text, nullable=False, doc="the counter's name"),
+    Column("unit", Text, nullable=False, doc="unit of its values"),
+    UniqueConstraint("name", "unit"),
+)
+
+# A counter's row is small and lies beside those of the same metric: there are ever so many.
 counter = Table(
     "counter",
     metadata,
-    Column("kernel_id", ForeignKey(kernel.c.id, ondelete="CASCADE"), primary_key=True),
-    Column("metric", Text, primary_key=True, doc="the counter's name"),
+    Column("metric_id", ForeignKey(metric.c.id), primary_key=True),
+    Column("kernel_id", ForeignKey(kernel.c.id, ondelete="CASCADE"), primary_key=True, index=True),
     Column("value", Real, doc="empty where the chip cannot tell"),
-    Column("unit", Text, nullable=False, doc="unit of `value`"),
+    sqlite_with_rowid=False,
 )
 
-# Made anew whenever the tables change, so that it is always this one. It states facts and judges nothing.
-LAYER_TABLE = """
-CREATE VIEW layer_table AS
-SELECT
-  run.id AS run_id, run.verb, run.target, run.started, run.status,
-  environment.torch, environment.cuda, environment.driver, environment.lamina_commit,
-  layer.name AS layer, layer.kind, layer.place, layer.inputs, layer.output, layer.parameters,
-  measurement.phase, measurement.impl, measurement.precision, measurement.layout, measurement.batch,
-  measurement.device, measurement.outcome, measurement.reason, measurement.clock, measurement.l2,
-  measurement.median_us, measurement.q1_us, measurement.q3_us, measurement.n, measurement.kernels,
-  measurement.flops, measurement.bytes,
-  NULLIF(measurement.flops, 0) / NULLIF(measurement.median_us, 0) / 1e3 AS gflops,
-  NULLIF(measurement.bytes, 0) / NULLIF(measurement.median_us, 0) / 1e3 AS gbs,
-  measurement.rel_error, measurement.peak_bytes, measurement.sm_mhz, measurement.power_w, measurement.created
-FROM measurement
-JOIN layer ON layer.id = measurement.layer_id
-JOIN run ON run.id = layer.run_id
-JOIN environment ON environment.id = run.environment_id
-"""
+coverage = Table(
+    "coverage",
+    metadata,
+    Column("run_id", ForeignKey(run.c.id, ondelete="CASCADE"), primary_key=True),
+    *(Column(name, Text, primary_key=True, doc=_AS_MEASURED) for name in ("impl", "precision", "layout")),
+    Column("batch", Whole, primary_key=True, autoincrement=False, doc=_AS_MEASURED),
+    Column("kernels", Whole, nullable=False, doc="launches with a layer and a phase"),
+    Column("attributed_us", Real, nullable=False, doc="device time of these, microseconds"),
+    Column("strays", JSON, nullable=False, doc="names of the other kernels to their time, microseconds"),
+)
+
+what_if = Table(
+    "what_if",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("run_id", ForeignKey(run.c.id, ondelete="CASCADE"), nullable=False),
+    Column("change", Text, nullable=False, doc="`fusion`, `channels_last`, `precision`, `cuda_graph`, ..."),
+    Column("detail", Text, nullable=False, doc="what exactly was changed"),
+    Column("layer", Text, nullable=False, doc="the layer's name, or the network's for a whole `step`"),
+    Column("phase", Text, nullable=False, doc=_AS_MEASURED),
+    Column("precision", Text, nullable=False, doc=_AS_MEASURED),
+    Column("batch", Whole, nullable=False, doc=_AS_MEASURED),
+    *_timing("before", nullable=False),
+    Column("predicted_us", Real, doc="predicted time, microseconds; empty where no rule applies"),
+    Column("rule", Text, nullable=False, doc="how it was predicted"),
+    *_timing("after", nullable=True),
+    Column("rel_error", Real, doc="relative L2 distance of the changed outputs to the float64 result"),
+    Column("reason", Text, nullable=False, doc="why the change could not be executed"),
+    UniqueConstraint(*("run_id", "change", "detail", "layer", "phase", "precision", "batch"), name="uq_what_if_change"),
+)
+
+sparsity = Table(
+    "sparsity",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("run_id", ForeignKey(run.c.id, ondelete="CASCADE"), nullable=False),
+    Column("layer", Text, nullable=False, doc="the layer's name"),
+    Column("tensor", Text, nullable=False, doc="which tensor of the layer"),
+    Column("iteration", Whole, nullable=False, doc="training iteration, from 0"),
+    Column("density", Real, nullable=False, doc="share of elements that are not zero"),
+    Column("union_density", JSON, nullable=False, doc="neighbouring columns to the share of rows with any non-zero"),
+    Column("dead_channels", Whole, doc="channels that are zero throughout"),
+    Column("longest_column", Whole, doc="non-zeros of the fullest column"),
+    UniqueConstraint("run_id", "layer", "tensor", "iteration"),
+)
+
+simulation = Table(
+    "simulation",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("run_id", ForeignKey(run.c.id, ondelete="CASCADE"), nullable=False),
+    Column("digest", Text, nullable=False, doc="SHA-256 of `layer`, `kernel`, `device` and `config`"),
+    Column("layer", Text, nullable=False, doc="the layer's name"),
+    Column("kernel", Text, nullable=False, doc="the simulated kernel's name"),
+    Column("device", Text, nullable=False, doc="the device description's name"),
+    Column("config", JSON, nullable=False, doc="what was simulated with which settings"),
+    Column("cycles", Whole, nullable=False, doc="simulated cycles"),
+    Column("counters", JSON, nullable=False, doc="names of events to their counts"),
+    Column("sampled", Boolean, nullable=False, doc="whether a sample stands for the whole"),
+    Column("relative_error", Real, doc="estimated relative error of the sample"),
+    UniqueConstraint("run_id", "digest"),
+)

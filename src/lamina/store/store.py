@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from sqlalchemy import Connection, Engine
 
-from lamina.record import Counter, Epoch, KernelRun, LayerRun, Roofs, Run, Status
+from lamina.errors import StoreError, UsageError
+from lamina.record import (
+    Counter,
+    Coverage,
+    Epoch,
+    KernelRun,
+    LayerRun,
+    Roofs,
+    Run,
+    SimRun,
+    Sparsity,
+    Status,
+    WhatIf,
+)
+from lamina.store import counters as counting
 from lamina.store import kernels, query, read, rows, trace, write
 from lamina.store.connect import address, connect, reading, writing
 from lamina.store.faults import explained
@@ -101,21 +117,68 @@ class Store:
             write.insert_roofs(connection, run_id, roofs)
 
     def add_kernels(self, run_id: str, launches: Iterable[KernelRun]) -> None:
-        """Write kernel launches of layers that the run has, all or none.
+        """Write kernel launches of rows that the run has, all or none.
 
         Raises:
-            UsageError: a layer is not in the run, or there with several shapes.
+            UsageError: the run has no row of a launch's ``key``, or rows with several shapes.
             StoreError: a launch is there already.
         """
         with self._writing(run_id) as connection:
-            layer_id = kernels.layer_named(connection, run_id)
-            kernels.insert_kernels(connection, ((layer_id(launch.layer), launch) for launch in launches))
+            layer_id = kernels.layer_of(connection, run_id)
+            kernels.insert_kernels(connection, ((layer_id(launch.key), launch) for launch in launches))
 
     def add_counters(self, run_id: str, counters: Iterable[Counter]) -> None:
         """Write counters of kernel launches that the run has, all or none. Raises as :meth:`add_kernels`."""
         with self._writing(run_id) as connection:
-            layer_id = kernels.layer_named(connection, run_id)
-            kernels.insert_counters(connection, run_id, ((layer_id(one.layer), one) for one in counters))
+            layer_id = kernels.layer_of(connection, run_id)
+            readings = (
+                (layer_id(one.key), one.key, one.invocation, ((one.metric, one.value, one.unit),)) for one in counters
+            )
+            counting.insert_counters(connection, run_id, readings)
+
+    def add_coverage(self, run_id: str, coverage: Coverage) -> None:
+        """Write a coverage; that of a configuration profiled again replaces the former one."""
+        with self._writing(run_id) as connection:
+            write.insert_coverage(connection, run_id, coverage)
+
+    def add_profile(
+        self, run_id: str, layers: Iterable[LayerRun], launches: Iterable[KernelRun], coverage: Coverage | None
+    ) -> None:
+        """Write one profiled configuration, all or nothing: its rows, their kernels, and how complete they are."""
+        with self._writing(run_id) as connection:
+            for layer in layers:
+                write.insert_layer_run(connection, run_id, layer, rows.now())
+            layer_id = kernels.layer_of(connection, run_id)
+            kernels.insert_kernels(connection, ((layer_id(launch.key), launch) for launch in launches))
+            if coverage is not None:
+                write.insert_coverage(connection, run_id, coverage)
+
+    def add_what_if(self, run_id: str, what_if: WhatIf) -> None:
+        """Write a what-if.
+
+        Raises:
+            StoreError: the run has this change and detail for the same layer, phase, precision and batch.
+        """
+        with self._writing(run_id) as connection:
+            write.insert_what_if(connection, run_id, what_if)
+
+    def add_sparsity(self, run_id: str, observations: Iterable[Sparsity]) -> None:
+        """Write observations, all or none.
+
+        Raises:
+            StoreError: the run has one of this layer, tensor and iteration.
+        """
+        with self._writing(run_id) as connection:
+            write.insert_sparsity(connection, run_id, observations)
+
+    def add_simulation(self, run_id: str, simulation: SimRun) -> None:
+        """Write a simulated kernel.
+
+        Raises:
+            StoreError: the run has one of this layer, kernel, device and configuration; see :meth:`simulation`.
+        """
+        with self._writing(run_id) as connection:
+            write.insert_simulation(connection, run_id, simulation)
 
     def delete(self, run_id: str) -> None:
         """Delete a run and everything in it."""
@@ -146,7 +209,7 @@ class Store:
         with self._reading(run_id) as connection:
             return tuple(rows.layer_run(row) for row in read.layer_rows(connection, run_id))
 
-    def measured(self, run_id: str) -> frozenset[tuple[str, ...]]:
+    def measured(self, run_id: str) -> frozenset[tuple[str | int, ...]]:
         """What need not be measured again: ``key``, clock and L2 of rows that are ``ok`` or ``skipped``.
 
         Rows without a time have the empty text as clock and L2 state.
@@ -167,15 +230,41 @@ class Store:
         with self._reading(run_id) as connection:
             return read.select_roofs(connection, run_id)
 
-    def kernels(self, run_id: str) -> tuple[KernelRun, ...]:
-        """Kernel launches in the network's order, by phase, then as they were launched."""
+    def kernels(self, run_id: str, layer: str | None = None) -> tuple[KernelRun, ...]:
+        """Kernel launches in the network's order, by configuration, then as they were launched."""
         with self._reading(run_id) as connection:
-            return tuple(rows.kernel_run(row) for row in kernels.kernel_rows(connection, run_id))
+            return tuple(launch for _, _, launch in kernels.select_kernels(connection, run_id, layer))
 
-    def counters(self, run_id: str) -> tuple[Counter, ...]:
+    def counters(self, run_id: str, layer: str | None = None, metric: str | None = None) -> tuple[Counter, ...]:
         """Counters in the order of their launches, then by name."""
         with self._reading(run_id) as connection:
-            return tuple(rows.counter_of(row) for row in kernels.counter_rows(connection, run_id))
+            return tuple(counting.select_counters(connection, run_id, layer, metric))
+
+    def coverages(self, run_id: str) -> tuple[Coverage, ...]:
+        """Coverages by configuration."""
+        with self._reading(run_id) as connection:
+            return read.select_coverages(connection, run_id)
+
+    def what_ifs(self, run_id: str) -> tuple[WhatIf, ...]:
+        """What-ifs as they were added."""
+        with self._reading(run_id) as connection:
+            return read.select_what_ifs(connection, run_id)
+
+    def sparsities(self, run_id: str) -> tuple[Sparsity, ...]:
+        """Observations as they were added."""
+        with self._reading(run_id) as connection:
+            return read.select_sparsities(connection, run_id)
+
+    def simulations(self, run_id: str) -> tuple[SimRun, ...]:
+        """Simulated kernels as they were added."""
+        with self._reading(run_id) as connection:
+            return read.select_simulations(connection, run_id)
+
+    def simulation(self, run_id: str, layer: str, kernel: str, device: str, config: Mapping[str, Any]) -> SimRun | None:
+        """The simulated kernel of exactly this configuration: what need not be simulated again."""
+        digest = rows.simulation_digest(layer, kernel, device, config)
+        with self._reading(run_id) as connection:
+            return read.select_simulation(connection, run_id, digest)
 
     def query(self, sql: str) -> query.Answer:
         """Names of the columns and the rows that one reading SQL statement gives.
@@ -189,7 +278,8 @@ class Store:
     def export_run(self, run_id: str) -> dict[str, Any]:
         """A run with everything in it as one JSON document, for :meth:`import_run` of any database."""
         with self._reading(run_id) as connection:
-            return trace.export_trace(connection, run_id)
+            document: dict[str, Any] = json.loads(trace.export_trace(connection, run_id))
+            return document
 
     def import_run(self, document: Mapping[str, Any]) -> str:
         """Write an exported run, all or nothing; return its id.
@@ -200,12 +290,36 @@ class Store:
         with self._writing() as connection:
             return trace.import_trace(connection, document)
 
+    def import_database(self, path: str | os.PathLike[str]) -> tuple[str, ...]:
+        """Write all runs of another SQLite database, all or nothing; return their ids, the first to begin first.
+
+        The other database is upgraded where it is of an older lamina.
+
+        Raises:
+            StoreError: it is no database of lamina's, or holds what lamina does not write.
+            UsageError: there is no such file, or one of its runs is here already.
+        """
+        if not Path(path).is_file():
+            raise UsageError(f"{os.fspath(path)}: expected a trace database, got no file")
+        with open_store(path) as other, self._writing() as connection:
+            imported = []
+            for run in reversed(other.runs(limit=None)):
+                with other._reading(run.id) as source:
+                    document = trace.export_trace(source, run.id)
+                imported.append(trace.import_trace(connection, document))
+            return tuple(imported)
+
     @contextmanager
     def _reading(self, run_id: str | None = None) -> Iterator[Connection]:
         with explained(self.place), reading(self._engine.connect()) as connection, connection.begin():
             if run_id is not None:
                 read.require_run(connection, run_id)
-            yield connection
+            try:
+                yield connection
+            except (AttributeError, RecursionError, TypeError, ValueError) as error:
+                raise StoreError(
+                    f"{self.place} holds a value that lamina did not write ({error}); restore a copy"
+                ) from error
 
     @contextmanager
     def _writing(self, run_id: str | None = None) -> Iterator[Connection]:

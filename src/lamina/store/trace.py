@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
 from functools import cache
+from itertools import groupby
+from textwrap import shorten
 from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection
 
 from lamina.errors import UsageError
-from lamina.record import Counter, Epoch, KernelRun, LayerRun, Roofs, Run
+from lamina.record import (
+    Coverage,
+    Epoch,
+    KernelRun,
+    Key,
+    LayerRun,
+    Roofs,
+    Run,
+    SimRun,
+    Sparsity,
+    WhatIf,
+)
 from lamina.store import read, rows, write
-from lamina.store.kernels import counter_rows, insert_counters, insert_kernels, kernel_rows
+from lamina.store.counters import Reading, counters_of_launches, insert_counters
+from lamina.store.kernels import insert_kernels, select_kernels, spelled
+
+FORMAT: Literal[2] = 2
+_UNKNOWN = ("", "", "", 0)  # configuration of a launch from before launches had one
 
 
 # ``layer_id`` ties rows together within the document: a layer's name may stand for several shapes.
@@ -24,27 +40,46 @@ class _LayerRun(LayerRun):
     created: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class _KernelRun(KernelRun):
-    layer_id: int
+@dataclass(frozen=True)
+class _Launch:
+    """A kernel launch without its key, with its counters."""
+
+    invocation: int
+    name: str
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    registers: int | None
+    shared_bytes: int | None
+    duration_us: float
+    counters: tuple[Reading, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Counter(Counter):
+@dataclass(frozen=True)
+class _Launches:
+    """The launches of one row."""
+
     layer_id: int
+    key: Key
+    launches: tuple[_Launch, ...]
 
 
 @dataclass(frozen=True)
 class _Trace:
     __pydantic_config__ = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
-    format: Literal[1]
+    format: Literal[1, 2]  # 1 had no kernels that a command could write
     run: Run
     layers: tuple[_LayerRun, ...] = ()
     epochs: tuple[Epoch, ...] = ()
     roofs: tuple[Roofs, ...] = ()
-    kernels: tuple[_KernelRun, ...] = ()
-    counters: tuple[_Counter, ...] = ()
+    kernels: tuple[_Launches, ...] = ()
+    coverages: tuple[Coverage, ...] = ()
+    what_ifs: tuple[WhatIf, ...] = ()
+    sparsities: tuple[Sparsity, ...] = ()
+    simulations: tuple[SimRun, ...] = ()
+
+
+_LAUNCH = tuple(field.name for field in fields(KernelRun) if field.name != "key")
 
 
 @cache
@@ -52,36 +87,46 @@ def _document() -> TypeAdapter[_Trace]:
     return TypeAdapter(_Trace)
 
 
-def export_trace(connection: Connection, run_id: str) -> dict[str, Any]:
-    """The run of exactly this id with all that hangs on it. Infinity is the text ``Infinity``."""
-
-    def tied(kind: Any, record: Any, row: RowMapping, *more: str) -> Any:
-        return kind(**vars(record), **{name: row[name] for name in ("layer_id", *more)})
-
-    layers = read.layer_rows(connection, run_id)
+def export_trace(connection: Connection, run_id: str) -> bytes:
+    """JSON of the run of exactly this id with all that hangs on it. Infinity is the text ``Infinity``."""
     trace = _Trace(
-        format=1,
+        format=FORMAT,
         run=read.select_run(connection, run_id),
-        layers=tuple(tied(_LayerRun, rows.layer_run(row), row, "created") for row in layers),
+        layers=tuple(
+            _LayerRun(**vars(rows.layer_run(row)), layer_id=row["layer_id"], created=row["created"])
+            for row in read.layer_rows(connection, run_id)
+        ),
         epochs=read.select_epochs(connection, run_id),
         roofs=read.select_roofs(connection, run_id),
-        kernels=tuple(tied(_KernelRun, rows.kernel_run(row), row) for row in kernel_rows(connection, run_id)),
-        counters=tuple(tied(_Counter, rows.counter_of(row), row) for row in counter_rows(connection, run_id)),
+        kernels=tuple(_launches(connection, run_id)),
+        coverages=read.select_coverages(connection, run_id),
+        what_ifs=read.select_what_ifs(connection, run_id),
+        sparsities=read.select_sparsities(connection, run_id),
+        simulations=read.select_simulations(connection, run_id),
     )
-    document: dict[str, Any] = json.loads(_document().dump_json(trace))
-    return document
+    return _document().dump_json(trace, warnings="none")
 
 
-def import_trace(connection: Connection, document: Mapping[str, Any]) -> str:
-    """Write what :func:`export_trace` gave; return the run's id.
+def _launches(connection: Connection, run_id: str) -> Iterator[_Launches]:
+    readings = counters_of_launches(connection, run_id)
+    kernels = select_kernels(connection, run_id)
+    for (layer_id, key), group in groupby(kernels, lambda one: (one[1], one[2].key)):
+        launches = (_Launch(**_of(launch), counters=tuple(readings.get(number, ()))) for number, _, launch in group)
+        yield _Launches(layer_id, key, tuple(launches))
+
+
+def import_trace(connection: Connection, document: bytes | Mapping[str, Any]) -> str:
+    """Write what :func:`export_trace` gave, or the object that it is the JSON of; return the run's id.
 
     Raises:
         UsageError: the document is none of lamina's, or the run is there already.
     """
     try:
-        trace = _document().validate_python(document)
+        kind = _document()
+        trace = kind.validate_json(document) if isinstance(document, bytes) else kind.validate_python(document)
     except ValidationError as error:
-        raise _refusal([f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]) from error
+        faults = error.errors(include_url=False, include_context=False, include_input=False)
+        raise _refusal([f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in faults]) from error
     try:
         _insert(connection, trace)
     except ValueError as error:
@@ -95,17 +140,55 @@ def _insert(connection: Connection, trace: _Trace) -> None:
     ids = {}
     for layer in trace.layers:
         ids[layer.layer_id] = write.insert_layer_run(connection, run_id, layer, layer.created)
+    _require_rows(trace)
+    insert_kernels(connection, _kernels(trace, ids))
+    insert_counters(connection, run_id, _counters(trace, ids))
     for epoch in trace.epochs:
         write.insert_epoch(connection, run_id, epoch)
     for roofs in trace.roofs:
         write.insert_roofs(connection, run_id, roofs)
-    tied = {kernel.layer_id for kernel in trace.kernels} | {counter.layer_id for counter in trace.counters}
-    if strays := tied - ids.keys():
-        raise _refusal([f"layer_id: no layer has {stray}" for stray in sorted(strays)])
-    insert_kernels(connection, ((ids[kernel.layer_id], kernel) for kernel in trace.kernels))
-    insert_counters(connection, run_id, ((ids[counter.layer_id], counter) for counter in trace.counters))
+    for coverage in trace.coverages:
+        write.insert_coverage(connection, run_id, coverage)
+    for what_if in trace.what_ifs:
+        write.insert_what_if(connection, run_id, what_if)
+    write.insert_sparsity(connection, run_id, trace.sparsities)
+    for simulation in trace.simulations:
+        write.insert_simulation(connection, run_id, simulation)
+
+
+def _require_rows(trace: _Trace) -> None:
+    """Refuse launches of rows that are not in the document."""
+    names = {(layer.layer_id, layer.layer) for layer in trace.layers}
+    keys = {(layer.layer_id, layer.key) for layer in trace.layers}
+    faults = [
+        f"kernels: no layer has layer_id {group.layer_id} and key {spelled(group.key)}"
+        for group in trace.kernels
+        if (group.layer_id, group.key) not in keys
+        and not (group.key[2:] == _UNKNOWN and (group.layer_id, group.key.layer) in names)
+    ]
+    if faults:
+        raise _refusal(faults)
+
+
+def _kernels(trace: _Trace, ids: Mapping[int, int]) -> Iterator[tuple[int, KernelRun]]:
+    for group in trace.kernels:
+        for launch in group.launches:
+            yield ids[group.layer_id], KernelRun(group.key, **_of(launch))
+
+
+def _of(launch: KernelRun | _Launch) -> dict[str, Any]:
+    """What a launch is on its own."""
+    return {name: getattr(launch, name) for name in _LAUNCH}
+
+
+def _counters(trace: _Trace, ids: Mapping[int, int]) -> Iterator[tuple[int, Key, int, tuple[Reading, ...]]]:
+    for group in trace.kernels:
+        for launch in group.launches:
+            if launch.counters:
+                yield ids[group.layer_id], group.key, launch.invocation, launch.counters
 
 
 def _refusal(faults: list[str]) -> UsageError:
     more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
-    return UsageError(f"expected a run as lamina exports it (format 1), got: {'; '.join(faults[:3])}{more}")
+    told = "; ".join(shorten(fault, 300, placeholder="...") for fault in faults[:3])
+    return UsageError(f"expected a run as lamina exports it (format {FORMAT}), got: {told}{more}")
