@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 from lamina.errors import UsageError
-from lamina.explain import compare
+from lamina.explain import compare, overall, per_item
 
-from ..report.records import bench, changed, failed, pick, timed
+from ..report.records import bench, changed, failed, pick, timed, whole_step
 
 CONV = pick(bench(), "conv1")
 
@@ -102,3 +102,25 @@ def test_sides_swap() -> None:
     swapped = {"faster": "slower", "slower": "faster", "same": "same"}
     assert [swapped[it.verdict] for it in there] == [it.verdict for it in back]
     assert [it.speedup for it in there] == pytest.approx([1 / it.speedup for it in back if it.speedup])
+
+
+def test_batches_compare_by_the_time_of_one_item() -> None:
+    small, large = replace(timed(CONV, 40.0), batch=16), replace(timed(CONV, 100.0), batch=128)
+    (it,) = compare([small], [large])
+    assert (it.verdict, it.speedup) == ("slower", pytest.approx(0.4))
+    (it,) = compare(per_item([small]), per_item([large]))
+    assert (it.verdict, it.speedup) == ("faster", pytest.approx((40 / 16) / (100 / 128)))
+    assert it.differs["batch"] == ("16", "128")
+    assert per_item([failed(CONV)])[0].timing is None
+    (one,) = per_item([large])
+    assert one.timing and large.timing
+    for field in ("median_us", "q1_us", "q3_us"):
+        assert getattr(one.timing, field) == pytest.approx(getattr(large.timing, field) / 128)
+
+
+def test_all_pairs_together_leave_out_the_step_and_what_has_no_partner() -> None:
+    a = [timed(row, 10.0) for row in bench()]
+    b = [timed(row, 5.0) for row in a[:-1]] + [failed(a[-1])]
+    pairs = compare([*a, whole_step(a, 1e6)], [*b, whole_step(b, 1.0)])
+    assert overall(pairs) == pytest.approx(2.0)
+    assert overall(compare(a, [])) is None

@@ -1,8 +1,12 @@
 from dataclasses import replace
+from random import Random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.explain.recorded import H200, recorded
 
-from lamina.explain import findings
+from lamina.explain import findings, paragraphs, stake
 from lamina.explain.findings import RULES
 from lamina.record import Finding, LayerRun
 
@@ -166,4 +170,28 @@ def test_without_roofs_the_rules_that_need_them_are_silent() -> None:
 
 def test_no_rows_no_findings() -> None:
     assert findings([], ROOFS) == ()
-    assert len(RULES) == 8
+    assert len(RULES) == len(set(RULES)) == 23
+
+
+KERNELS = recorded()
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32), st.floats(0, 1))
+def test_whatever_was_not_counted_nothing_breaks(seed: int, kept: float) -> None:
+    random, (rows, kernels, counters) = Random(seed), KERNELS
+    some = [it for it in counters if random.random() < kept]
+    some = [replace(it, value=None) if random.random() < 0.2 else it for it in some]
+    launched = [it for it in kernels if random.random() < 0.9]
+    for roofs in (H200, None):
+        for it in findings(rows, roofs, launched, some):
+            assert 0 <= it.confidence <= 1 and 0 <= stake(it) <= 1, it
+            assert "None" not in it.claim and "nan" not in it.claim, it
+        assert all(it.text for it in paragraphs(rows, roofs, launched, some))
+
+
+def test_findings_rank_by_what_could_be_saved() -> None:
+    found = findings(KERNELS[0], H200, *KERNELS[1:])
+    ranks = [stake(it) for it in found if it.rule not in ("dominant layers", "limits of the step")]
+    assert ranks == sorted(ranks, reverse=True) and ranks[0] > 0
+    assert [it.rule for it in found[:2]] == ["dominant layers", "limits of the step"]

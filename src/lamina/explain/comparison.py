@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from lamina.errors import UsageError
-from lamina.record import LayerRun
+from lamina.explain.steps import WHOLE
+from lamina.record import LayerRun, Timing
 from lamina.record.comparison import AXES, Axis, Comparison, Setting, Verdict, agree, grid, setting, value
 
 Key = tuple[str, str, Setting]
 
 LEAST_SAMPLES = 4
 """Quartiles of fewer have an empty quarter, so they cannot tell a difference from noise."""
+
+
+def per_item(rows: Iterable[LayerRun]) -> tuple[LayerRun, ...]:
+    """The rows with each time divided by its batch: the time of one image, so that batch sizes can be compared."""
+    return tuple(row if row.timing is None else replace(row, timing=_divided(row.timing, row.batch)) for row in rows)
+
+
+def overall(comparisons: Iterable[Comparison]) -> float | None:
+    """The time of all paired phases in ``a`` over that in ``b``, the whole step aside; ``None`` if none is paired."""
+    pairs = [(it.a.timing, it.b.timing) for it in comparisons if it.a and it.b and it.phase != WHOLE]
+    both = [(a.median_us, b.median_us) for a, b in pairs if a and b]
+    later = sum(b for _, b in both)
+    return sum(a for a, _ in both) / later if later else None
+
+
+def _divided(timing: Timing, by: int) -> Timing:
+    return replace(timing, median_us=timing.median_us / by, q1_us=timing.q1_us / by, q3_us=timing.q3_us / by)
 
 
 def compare(a_rows: Sequence[LayerRun], b_rows: Sequence[LayerRun]) -> tuple[Comparison, ...]:

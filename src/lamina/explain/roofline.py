@@ -42,6 +42,18 @@ def place(row: LayerRun, roofs: Roofs | None) -> Roofline:
     return Roofline(intensity, row.gflops, attainable, bound, row.gflops / attainable if row.gflops else None)
 
 
+def attainable_us(row: LayerRun, roofs: Roofs, precision: str = "", shrunk: float = 1.0) -> float | None:
+    """The least time of one phase under the roofs: the longer of its operations and its compulsory bytes.
+
+    ``precision`` is another one than the row's, and ``shrunk`` how much smaller its elements are. ``None``
+    without operations, bytes or the roof that is needed.
+    """
+    rate = roofs.gemm_gflops.get(precision or row.precision)
+    if row.bytes is None or row.flops is None or (row.flops and rate is None):
+        return None
+    return max(row.flops / rate if rate else 0.0, row.bytes * shrunk / roofs.copy_gbs) / 1e3
+
+
 def rooflines(rows: Iterable[LayerRun], roofs: Roofs | None) -> dict[LayerRun, Roofline]:
     """Every row's place under the roofs."""
     return {row: place(row, roofs) for row in rows}

@@ -1,0 +1,83 @@
+"""What the rules look at: one setting of a run, with everything that can be asked about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from lamina.explain.bounds import Bound, bound
+from lamina.explain.launches import Launch, Launches, total_us
+from lamina.explain.steps import NetworkStep
+from lamina.explain.wording import place
+from lamina.record import Finding, LayerRun, Roofline, Roofs
+from lamina.record.comparison import Setting
+
+MATTERS = 0.02
+"""Phases below this part of the step are passed over: even at no cost at all they would not show in the
+total."""
+STAKE = "at stake"
+"""Evidence that ranks findings: the part of the step, from 0 to 1, that acting on one could save at most."""
+
+FACT, MODEL, BY_NAME = 1.0, 0.8, 0.6
+"""Confidence in arithmetic on times and counters, in what rests on operation and byte counts being the true
+work, and in what only a kernel's name tells."""
+
+
+@dataclass(frozen=True)
+class View:
+    """One setting of a run, with everything the rules ask about it. ``rows`` exclude the whole step."""
+
+    setting: Setting
+    rows: tuple[LayerRun, ...]
+    network: NetworkStep
+    share: Mapping[LayerRun, float]
+    roofline: Mapping[LayerRun, Roofline]
+    roofs: Roofs | None = None
+    launches: Launches = field(default_factory=lambda: Launches(()))
+
+    @cached_property
+    def bounds(self) -> Mapping[LayerRun, Bound]:
+        """What limits each row that has a time."""
+        return {row: bound(row, self.launches[row.key], self.roofs) for row in self.rows if row.timing}
+
+    def matters(self, row: LayerRun) -> bool:
+        return self.share.get(row, 0.0) >= MATTERS
+
+    def part(self, row: LayerRun, launches: Sequence[Launch]) -> float:
+        """The part of the step that some of a row's kernels take."""
+        all_us = total_us(self.launches[row.key])
+        return self.share.get(row, 0.0) * total_us(launches) / all_us if all_us else 0.0
+
+    def finding(
+        self,
+        rule: str,
+        claim: str,
+        evidence: Mapping[str, float | str | None],
+        rows: Sequence[LayerRun],
+        base: float,
+        about: LayerRun | None = None,
+    ) -> Finding:
+        """A finding that rests on ``rows``: their noise lowers ``base``, at most to half."""
+        where = place(self.setting)
+        noise = max((spread(row) for row in rows), default=0.0)
+        return Finding(
+            layer=about.layer if about else None,
+            phase=about.phase if about else None,
+            rule=rule,
+            claim=f"{where}: {claim}" if where else claim,
+            evidence=({"setting": where} if where else {}) | dict(evidence),
+            confidence=round(base * (1 - min(noise, 0.5)), 2),
+        )
+
+
+def stake(finding: Finding) -> float:
+    """The part of the step that acting on a finding could save at most; 0 where it says nothing of that."""
+    value = finding.evidence.get(STAKE)
+    return value if isinstance(value, float) else 0.0
+
+
+def spread(row: LayerRun) -> float:
+    """Interquartile range over median."""
+    timing = row.timing
+    return (timing.q3_us - timing.q1_us) / timing.median_us if timing and timing.median_us > 0 else 0.0
