@@ -196,7 +196,7 @@ class Provenance(BaseModel):
     device: Text
     driver: Text
     versions: Annotated[dict[str, str], Field(min_length=1)]
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}(-dirty)?$")]
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}(\+dirty)?$")]
     date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d")]
     command: Text
 

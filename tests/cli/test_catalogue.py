@@ -84,3 +84,15 @@ def test_version(lamina: Lamina) -> None:
     from lamina import __version__
 
     assert lamina("--version").stdout.strip() == f"lamina {__version__}"
+
+
+def test_counters_of_a_set_are_listed_with_nvprofs_names(lamina: Lamina) -> None:
+    result = lamina("counters", "core")
+    assert result.exit_code == 0, result.output
+    assert "sm__inst_executed.avg.per_cycle_active" in result.stdout
+    assert "executed_ipc" in result.stdout and "dram__sectors_read" not in result.stdout
+
+
+def test_an_unknown_metric_is_told_the_nearest(lamina: Lamina) -> None:
+    result = lamina("counters", "stals")
+    assert result.exit_code == 2 and "stalls" in result.stderr

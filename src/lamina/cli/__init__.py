@@ -12,6 +12,9 @@ import typer
 from lamina import __version__
 from lamina.cli import catalogue, reproduce, runs, simulate
 from lamina.cli.bench import bench
+from lamina.cli.compare import compare
+from lamina.cli.explain import explain
+from lamina.cli.profile import profile
 from lamina.cli.report import report
 from lamina.cli.train import train
 
@@ -24,6 +27,9 @@ app = typer.Typer(
     help="A layer-by-layer performance laboratory for deep neural networks on GPUs.",
 )
 app.command()(bench)
+app.command()(profile)
+app.command()(explain)
+app.command()(compare)
 app.command()(train)
 app.command()(report)
 app.add_typer(runs.app, name="runs")
@@ -31,6 +37,7 @@ app.add_typer(catalogue.recipes_app, name="recipes")
 app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(simulate.app, name="simulate")
 app.command()(catalogue.models)
+app.command()(catalogue.counters)
 app.command("convert-config")(catalogue.convert_config)
 app.command()(catalogue.env)
 

@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 
 @handled
 def bench(
-    spec: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SPEC...",
-            help="A network of the zoo (alexnet), a file (.dnnmark, .dnntemplate, .toml), a recipe, "
-            "timm:NAME, torchvision:NAME or package.module:function.",
-        ),
-    ] = None,
+    spec: options.SpecArgument = None,
     model: Annotated[
         list[str] | None, typer.Option("--model", "-m", help="Another way to write SPEC. Repeatable.")
     ] = None,
@@ -39,15 +32,11 @@ def bench(
         typer.Option("--impl", help="dense, dense:winograd, dense:fft, dense:gemm, circulant[block_size=64], ..."),
     ] = "",
     phase: Annotated[str, typer.Option("--phase", help="forward, backward_data, backward_weight; default all.")] = "",
-    precision: Annotated[
-        str, typer.Option("--precision", "--dtype", help="fp32 (no tensor cores), tf32, bf16, fp16, fp64.")
-    ] = "",
-    batch_size: Annotated[str, typer.Option("--batch-size", "-b", help="Such as 16 or 16,64,128.")] = "",
+    precision: options.PrecisionOption = "",
+    batch_size: options.BatchOption = "",
     device: options.DeviceOption = "auto",
-    layout: Annotated[str, typer.Option("--layout", help="nchw, nhwc (channels last).")] = "",
-    data: Annotated[
-        str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")
-    ] = "",
+    layout: options.LayoutOption = "",
+    data: options.DataOption = "",
     repeat: Annotated[
         int | None,
         typer.Option("--repeat", min=1, help="Samples of each timing; default: until the noise is below 2 %."),
@@ -57,20 +46,16 @@ def bench(
         typer.Option("--seconds", min=0.001, help="The longest one timing may take; default 0.5."),
     ] = None,
     clock: Annotated[
-        str, typer.Option("--clock", help="cupti, events, graph (CUDA) or cpu; default: the device's first.")
+        str, typer.Option("--clock", help="cupti, events, graph, wall (CUDA) or cpu; default: the device's first.")
     ] = "",
     l2: Annotated[str, typer.Option("--l2", help="State of the L2 cache before each call: warm, cold.")] = "",
     seed: options.SeedOption = 0,
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Compare with float64 before timing.")] = True,
+    check: options.CheckOption = True,
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
-    input_size: Annotated[
-        str, typer.Option("--input-size", help="One sample's shape for networks that do not say: 3x224x224.")
-    ] = "",
+    input_size: options.InputSizeOption = "",
     store: options.StoreOption = "",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Complete the last unfinished run of the same work.")
-    ] = False,
-    report: Annotated[Path | None, typer.Option("--report", help="Also write an HTML report here.")] = None,
+    resume: options.ResumeOption = False,
+    report: options.ReportOption = None,
     format_: options.FormatOption = "table",
     memory: Annotated[
         bool, typer.Option("--memory", help="Print which tensors share which chunk of memory; measure nothing.")

@@ -68,6 +68,32 @@ def models() -> None:
 
 
 @handled
+def counters(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[SET|METRIC]...", help="Which: core, memory, stalls, full, a metric.")
+    ] = None,
+) -> None:
+    """List hardware metrics for 'lamina profile --counters': unit, meaning, sets, and nvprof's names for figures."""
+    from rich.table import Table
+
+    from lamina.cli import printing
+    from lamina.measure import counters as known
+
+    wanted = known.select(names or ["full"])
+    table = Table("metric", "unit", "sets", "what it counts", box=None)
+    for name in wanted:
+        metric = known.metric(name)
+        table.add_row(name, metric.unit, " ".join(metric.sets), metric.meaning)
+    figures = Table("nvprof's name", "unit", "from", box=None)
+    for figure in known.FIGURES:
+        if set(figure.formula.metrics) <= set(wanted):
+            figures.add_row(", ".join(figure.aliases), figure.unit, str(figure.formula))
+    printing.show(table, figures)
+    for name, what in known.SETS.items():
+        typer.echo(f"{name}: {what}")
+
+
+@handled
 def convert_config(
     file: Annotated[Path, typer.Argument(help="A .dnnmark or .dnntemplate file.")],
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)

@@ -33,6 +33,29 @@ SetOption = Annotated[
 FormatOption = Annotated[str, typer.Option("--format", help="table, json or csv, on stdout.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of weights, data order and random numbers.")]
 
+SpecArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SPEC...",
+        help="A network of the zoo (alexnet), a file (.dnnmark, .dnntemplate, .toml), a recipe, "
+        "timm:NAME, torchvision:NAME or package.module:function.",
+    ),
+]
+PrecisionOption = Annotated[
+    str, typer.Option("--precision", "--dtype", help="fp32 (no tensor cores), tf32, bf16, fp16, fp64.")
+]
+BatchOption = Annotated[str, typer.Option("--batch-size", "-b", help="Such as 16 or 16,64,128.")]
+LayoutOption = Annotated[str, typer.Option("--layout", help="nchw, nhwc (channels last).")]
+DataOption = Annotated[
+    str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")
+]
+CheckOption = Annotated[bool, typer.Option("--check/--no-check", help="Compare with float64 before timing.")]
+InputSizeOption = Annotated[
+    str, typer.Option("--input-size", help="One sample's shape for networks that do not say: 3x224x224.")
+]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Complete the last unfinished run of the same work.")]
+ReportOption = Annotated[Path | None, typer.Option("--report", help="Also write an HTML report here.")]
+
 FORMATS = ("table", "json", "csv")
 
 

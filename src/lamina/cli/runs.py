@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sys
+from collections.abc import Iterable
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +14,8 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.errors import UsageError
+from lamina.errors import UsageError, nearest
+from lamina.record import KernelRun, Key
 
 app = typer.Typer(no_args_is_help=True, help="Look into the trace database: list, show, compare, export, query.")
 
@@ -37,21 +41,43 @@ def list_runs(
 @app.command("show")
 @handled
 def show_run(
-    run: RunArgument = "latest", format_: options.FormatOption = "table", store: options.StoreOption = ""
+    run: RunArgument = "latest",
+    kernels: Annotated[bool, typer.Option("--kernels", help="Every kernel launch, as CSV.")] = False,
+    layer: Annotated[str, typer.Option("--layer", help="With --kernels: those of one layer.")] = "",
+    format_: options.FormatOption = "table",
+    store: options.StoreOption = "",
 ) -> None:
-    """Show one run: its layers, or its epochs."""
+    """Show one run: its layers, its epochs, or its kernels."""
     from lamina.cli import printing
     from lamina.report.table import epochs_table
     from lamina.store import open_store
 
     options.choices("--format", format_, options.FORMATS)
+    if layer and not kernels:
+        raise UsageError("--layer: expected --kernels beside it")
     with open_store(options.store_place(store)) as database:
         this = database.run(run)
+        if kernels:
+            known = {row.layer for row in database.layers(this.id)}
+            if layer and layer not in known:
+                raise UsageError(f"--layer: run {this.id} has no layer {layer!r}: {nearest(layer, known)}")
+            print_kernels(database.kernels(this.id, layer or None))
+            return
         epochs = database.epochs(this.id)
         if epochs and format_ == "table":
             printing.show(epochs_table(epochs, f"{this.target}: training (run {this.id})"))
         if not epochs or database.layers(this.id):
             printing.print_runs(database, [this], format_)
+
+
+def print_kernels(launches: Iterable[KernelRun]) -> None:
+    """Print launches as CSV; the extents of copies and fills are empty."""
+    table = csv.writer(sys.stdout)
+    table.writerow([*Key._fields, *(field.name for field in fields(KernelRun) if field.name != "key")])
+    for launch in launches:
+        extents = ["x".join(map(str, extent or ())) for extent in (launch.grid, launch.block)]
+        resources = [launch.registers, launch.shared_bytes, launch.duration_us]
+        table.writerow([*launch.key, launch.invocation, launch.name, *extents, *resources])
 
 
 @app.command("diff")
@@ -81,18 +107,20 @@ def export(
         str,
         typer.Option("--format", help="csv, json or parquet: flat rows; trace: everything, for 'runs import'."),
     ] = "csv",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="File; default stdout.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File; default stdout. A trace named .gz is compressed.")
+    ] = None,
     store: options.StoreOption = "",
 ) -> None:
     """Export a run with its provenance."""
-    from lamina.store import flatten, open_store, to_csv, to_json, to_parquet
+    from lamina.store import flatten, open_store, to_csv, to_json, to_parquet, write_document
 
     (form,) = options.choices("--format", format_, ("csv", "json", "parquet", "trace"))
     with open_store(options.store_place(store)) as database:
         this = database.run(run)
         if form == "trace":
-            text = json.dumps(database.export_run(this.id), indent=1)
-            output.write_text(text, encoding="utf-8") if output else typer.echo(text)
+            document = database.export_run(this.id)
+            write_document(document, output) if output else typer.echo(json.dumps(document, indent=1))
             return
         rows = flatten(this, database.layers(this.id))
     if form == "parquet":
@@ -106,29 +134,34 @@ def export(
 @app.command("import")
 @handled
 def import_run(
-    file: Annotated[Path, typer.Argument(help="What 'runs export --format trace' wrote, on any machine.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="What 'runs export --format trace' wrote on any machine, a .db file of lamina's, "
+            "a torch.profiler trace, or the CSV of ncu --page raw."
+        ),
+    ],
     store: options.StoreOption = "",
 ) -> None:
-    """Bring in a run that was measured elsewhere."""
+    """Bring in runs that were measured elsewhere, all or nothing."""
+    from lamina.pipeline.imports import import_file
     from lamina.store import open_store
 
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file}: expected a run exported with --format trace, got: {error}") from error
     with open_store(options.store_place(store)) as database:
-        typer.echo(database.import_run(document))
+        runs = database.import_database(file) if file.suffix == ".db" else (import_file(file, database),)
+        for run_id in runs:
+            typer.echo(run_id)
 
 
 @app.command("sql")
 @handled
 def sql(
-    query: Annotated[str, typer.Argument(help="A SELECT; the view layer_table is a good place to begin.")],
+    query: Annotated[
+        str, typer.Argument(help="A SELECT; layer_table, kernel_table and counter_table are good places to begin.")
+    ],
     store: options.StoreOption = "",
 ) -> None:
     """Ask the database in SQL, read-only; answers CSV."""
-    import csv
-
     from lamina.store import open_store
 
     with open_store(options.store_place(store)) as database:

@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from lamina import build, measure, run
+from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import Dataset
 from lamina.build.data import load as load_data
+from lamina.pipeline.prepared import prepare
+from lamina.pipeline.rows import layer_row, network_row
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.targets import implementation, require_installed
 from lamina.pipeline.watch import Planned, Watch, unwatched
 from lamina.record import LayerRun, Run
-from lamina.spec import ITEM_BYTES, Method, Phase, Point, ResolvedLayer, Workload
+from lamina.spec import Method, Point, Workload
 from lamina.store import Store
-
-WHOLE_STEP = "step"
-"""The phase of the row that holds a whole network's training step, timed at once."""
 
 
 def bench(
@@ -73,7 +71,7 @@ def _measure(
     data: Dataset | None,
     device: torch.device,
     device_name: str,
-    done: frozenset[tuple[str, ...]],
+    done: frozenset[tuple[str | int, ...]],
     watch: Watch,
 ) -> Iterator[LayerRun]:
     """The rows of one point of the grid."""
@@ -82,36 +80,22 @@ def _measure(
     made = {name: measure.clock(name, device) for name in names}
     clocks = [(made[name], l2) for name in names for l2 in (workload.l2 if name != "cpu" else ("-",))]
     repeat = _repeat(workload)
-    blank = partial(
-        LayerRun,
-        precision=point.precision,
-        layout=point.layout,
-        batch=batch,
-        device=device_name,
-    )
-
-    torch.manual_seed(workload.seed)
     with run.precision_mode(point.precision), _stream(clock for clock, _ in clocks):
-        module = build.to_precision(target.make(None).train(), point.precision, device, point.layout)
-        inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
-        for remark in remarks:
-            watch(remark)
-        trace = build.trace(module, *inputs)
-        backward = any(phase is not Phase.FORWARD for phase in workload.phases)
+        network = prepare(target, workload, point, data, device, watch)
+        trace, inputs, backward = network.trace, network.inputs, network.backward
         plan = run.memory_plan(trace, backward)
         watch(
             f"{point}: {len(plan.chunks)} chunks of memory hold {len(plan.buffers)} tensors, "
             f"{plan.planned_bytes / 2**20:.1f} MiB for {plan.separate_bytes / 2**20:.1f} MiB"
         )
-        seed = run.seed_gradient(labels, workload.seed)
-        phases = [(layer, phase) for layer in trace.layers for phase in layer.phases if phase in workload.phases]
-        watch(Planned(target.name, point, len(phases) * len(clocks)))
+        planned = sum(phase in workload.phases for call in trace.calls for phase in call.resolved.phases)
+        watch(Planned(target.name, point, planned * len(clocks)))
         visits = run.walk(
             trace,
             inputs,
             phases=workload.phases,
             precision=point.precision,
-            seed_gradient=seed,
+            seed_gradient=network.seed,
             input_gradients=target.input_gradients,
             implement=implementation(point),
             check=workload.check,
@@ -120,22 +104,34 @@ def _measure(
         for visit in visits:
             calls = []
             for step in visit:
-                row = _row(blank, step, point)
+                row = layer_row(
+                    step.resolved,
+                    step.place,
+                    step.phase,
+                    point,
+                    batch,
+                    device_name,
+                    step.parameters,
+                    step.outcome,
+                    step.reason,
+                    step.rel_error,
+                )
                 if step.call is not None:
                     calls.append((row, step.call))
                 elif (*row.key, "", "") not in done:
                     yield row
             yield from _timed(calls, clocks, done, repeat, device)
         if len(trace.calls) > 1 and not target.standalone and point.method == Method():
-            row = _whole_row(blank, target, trace.layers, workload.phases, ITEM_BYTES[point.precision])
-            call = run.whole_step(module, inputs, seed, backward, target.input_gradients)
+            layers = [call.resolved for call in trace.calls]
+            row = network_row(target, layers, workload.phases, point, batch, device_name)
+            call = run.whole_step(network.module, inputs, network.seed, backward, target.input_gradients)
             yield from _timed([(row, call)], clocks, done, repeat, device)
 
 
 def _timed(
     calls: Sequence[tuple[LayerRun, Callable[[], object]]],
     clocks: Sequence[tuple[measure.Clock, str]],
-    done: frozenset[tuple[str, ...]],
+    done: frozenset[tuple[str | int, ...]],
     repeat: measure.Repeat,
     device: torch.device,
 ) -> Iterator[LayerRun]:
@@ -169,48 +165,3 @@ def _repeat(workload: Workload) -> measure.Repeat:
     if workload.repeat is not None:
         return measure.Repeat(workload.repeat, workload.repeat, min_time_s=0, max_time_s=float("inf"))
     return measure.Repeat(min_time_s=min(0.1, workload.seconds), max_time_s=workload.seconds)
-
-
-def _row(blank: Callable[..., LayerRun], step: run.Step, point: Point) -> LayerRun:
-    layer, method = step.resolved, step.resolved.layer.method or point.method
-    cost = layer.cost(step.phase, ITEM_BYTES[point.precision])
-    known = method.dense  # a method that changes the layer changes its work, which the dense closed form does not tell
-    return blank(
-        layer=layer.name,
-        kind=layer.layer.kind if layer.layer.counted else getattr(layer.layer, "operation", layer.layer.kind),
-        place=step.place,
-        phase=step.phase.value,
-        impl=str(method),
-        inputs=layer.inputs,
-        output=layer.output,
-        parameters=step.parameters,
-        flops=cost.flops if known and layer.layer.counted else None,
-        bytes=cost.bytes if known else None,
-        outcome=step.outcome,
-        reason=step.reason,
-        rel_error=step.rel_error,
-    )
-
-
-def _whole_row(
-    blank: Callable[..., LayerRun],
-    target: Target,
-    layers: Sequence[ResolvedLayer],
-    phases: Sequence[Phase],
-    itemsize: int,
-) -> LayerRun:
-    counted = all(layer.layer.counted or not layer.phases for layer in layers)
-    flops = sum(layer.cost(phase, itemsize).flops for layer in layers for phase in layer.phases if phase in phases)
-    return blank(
-        layer=target.name,
-        kind="network",
-        place=len(layers),
-        phase=WHOLE_STEP,
-        impl=str(Method()),
-        inputs=(layers[0].inputs[0],) if layers[0].inputs else (),
-        output=layers[-1].output,
-        parameters=sum(layer.parameters for layer in layers),
-        flops=flops if counted else None,
-        bytes=None,
-        outcome="ok",
-    )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import Any
 
 from lamina.build import Target
 from lamina.record import Environment, Run
@@ -25,10 +26,10 @@ def begin(
     store: Store,
     command: str,
     resume: bool,
-    data: str = "",
-) -> tuple[Run, frozenset[tuple[str, ...]]]:
-    """The run to write to, new or resumed, and the keys of the rows it already has."""
-    config = json.loads(asked.model_dump_json()) | ({"data": data} if data else {})
+    more: Mapping[str, Any] | None = None,
+) -> tuple[Run, frozenset[tuple[str | int, ...]]]:
+    """The run to write to, new or resumed, and the keys of the rows it already has; ``more`` joins its config."""
+    config = json.loads(asked.model_dump_json()) | dict(more or {})
     described = [target.name, [layer.layer.model_dump_json() for layer in target.resolve()], config]
     software = [environment.device, environment.lamina, environment.torch, environment.driver]
     fingerprint = hashlib.sha256(json.dumps([verb, described, software], default=str).encode()).hexdigest()[:16]
@@ -52,14 +53,15 @@ def begin(
 
 
 @contextmanager
-def closing(store: Store, run_id: str) -> Iterator[None]:
-    """Write down how a run ended, whatever ends it."""
+def closing(store: Store, run_id: str) -> Iterator[list[str]]:
+    """Write down how a run ended, whatever ends it, with the remarks that were put into the list."""
+    remarks: list[str] = []
     try:
-        yield
+        yield remarks
     except BaseException as error:
-        store.finish(run_id, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed", _now())
+        store.finish(run_id, "interrupted" if isinstance(error, KeyboardInterrupt) else "failed", _now(), remarks)
         raise
-    store.finish(run_id, "done", _now())
+    store.finish(run_id, "done", _now(), remarks)
 
 
 def _now() -> str:

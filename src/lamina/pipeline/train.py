@@ -79,7 +79,7 @@ def train(
             pass
         return network
 
-    this, _ = begin("train", target, settings, measure.environment(place), store, command, resume, data)
+    this, _ = begin("train", target, settings, measure.environment(place), store, command, resume, {"data": data})
     watch_clock = measure.Stopwatch()
     with closing(store, this.id):
         for state in progress:

@@ -1,0 +1,142 @@
+"""``lamina compare``: two stored runs side by side, by layer, by kernel or by counter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lamina.cli import options
+from lamina.cli.handled import handled
+from lamina.errors import UsageError
+
+if TYPE_CHECKING:
+    from lamina.pipeline.explain import Side
+    from lamina.record.comparison import Comparison
+
+WAYS = ("layer", "kernel", "counter")
+FORMATS = ("table", "json")
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")]
+
+
+@handled
+def compare(
+    first: RunArgument,
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="The run that is spoken of: faster or slower.")],
+    by: Annotated[
+        str, typer.Option("--by", help="layer: times; kernel: which kernels; counter: what they did.")
+    ] = "layer",
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", "-b", help="Only this batch, or two: RUN's and OTHER's, such as 16,128.")
+    ] = "",
+    per_item: Annotated[bool, typer.Option("--per-item", help="Divide times and counts by the batch.")] = False,
+    layer: Annotated[str, typer.Option("--layer", "-l", help="Only this layer.")] = "",
+    metric: Annotated[str, typer.Option("--metric", help="By counter: only these, between commas.")] = "",
+    same: Annotated[bool, typer.Option("--all", help="By kernel: also phases whose kernels are the same.")] = False,
+    format_: Annotated[str, typer.Option("--format", help="table or json, on stdout.")] = "table",
+    store: options.StoreOption = "",
+    other_store: Annotated[str, typer.Option("--other-store", help="Database of OTHER, if it is another one.")] = "",
+) -> None:
+    """Compare two runs: two devices, two batch sizes, two versions, two precisions.
+
+    A difference inside the spread of the samples is none. Phases pair by layer, phase and whatever grid the runs
+    span; what each run holds fixed may differ, and is named.
+
+    Examples:
+
+        lamina compare 3f2a 91bc
+
+        lamina compare latest latest --batch-size 16,128 --per-item
+
+        lamina compare 3f2a 91bc --by counter --layer features.3 --other-store h100.db
+    """
+    from lamina.pipeline.explain import look_up
+    from lamina.store import open_store
+
+    (way,) = options.choices("--by", by, WAYS)
+    (form,) = options.choices("--format", format_, FORMATS)
+    batches = options.counts("--batch-size", batch_size) if batch_size else [None]
+    if len(batches) > 2:
+        raise UsageError(f"--batch-size: expected one or two batch sizes, got {batch_size!r}")
+    with ExitStack() as opened:
+        ours = opened.enter_context(open_store(options.store_place(store)))
+        theirs = opened.enter_context(open_store(other_store)) if other_store else ours
+        a, b = look_up(ours, first, batches[0]), look_up(theirs, second, batches[-1])
+    if way == "layer":
+        _by_layer(a, b, layer, per_item, form)
+    elif way == "kernel":
+        _by_kernel(a, b, layer, same, form)
+    else:
+        _by_counter(a, b, layer, options.split(metric), per_item, form)
+
+
+def _by_layer(a: Side, b: Side, layer: str, per_item: bool, form: str) -> None:
+    from lamina.cli import printing
+    from lamina.explain import overall
+    from lamina.pipeline.explain import compare_layers
+    from lamina.report.table import diff_table
+
+    pairs = compare_layers(a, b, layer, per_item)
+    if form == "json":
+        _print_json(a, b, [_pair(it) for it in pairs])
+        return
+    title = f"{b.title} against {a.title}{', per item' if per_item else ''}"
+    printing.show(diff_table(pairs, a.column, b.column, title, printing.width()))
+    together = overall(pairs)
+    if together is not None:
+        typer.echo(f"all paired phases together: {together:.2f}x")
+
+
+def _pair(it: Comparison) -> dict[str, Any]:
+    times = [row.timing.median_us if row and row.timing else None for row in (it.a, it.b)]
+    return {
+        "layer": it.layer,
+        "phase": it.phase,
+        "a_us": times[0],
+        "b_us": times[1],
+        "speedup": it.speedup,
+        "verdict": it.verdict,
+        "differs": {axis: list(sides) for axis, sides in it.differs.items()},
+        "reason": it.reason,
+    }
+
+
+def _by_kernel(a: Side, b: Side, layer: str, same: bool, form: str) -> None:
+    from lamina.cli import printing
+    from lamina.pipeline.explain import compare_kernels
+    from lamina.report.findings_table import kernels_table
+
+    pairs = compare_kernels(a, b, layer)
+    if form == "json":
+        _print_json(a, b, [asdict(it) | {"removed": it.removed, "added": it.added} for it in pairs])
+        return
+    rows = [
+        (it.layer, it.phase, it.change, it.a_us, it.b_us, it.removed, it.added)
+        for it in pairs
+        if same or it.change != "same"
+    ]
+    alike = len(pairs) - len(rows)
+    title = f"kernels of {b.title} against {a.title}" + (f"; {alike} phases launch the same" if alike else "")
+    printing.show(kernels_table(rows, a.column, b.column, title, printing.width()))
+
+
+def _by_counter(a: Side, b: Side, layer: str, metrics: Sequence[str], per_item: bool, form: str) -> None:
+    from lamina.cli import printing
+    from lamina.pipeline.explain import compare_counters
+    from lamina.report.findings_table import counters_table
+
+    pairs = compare_counters(a, b, layer, metrics, per_item)
+    if form == "json":
+        _print_json(a, b, [asdict(it) | {"ratio": it.ratio} for it in pairs])
+        return
+    rows = [(it.layer, it.phase, it.metric, it.unit, it.a, it.b, it.ratio) for it in pairs]
+    title = f"counters of {b.title} against {a.title}"
+    printing.show(counters_table(rows, a.column, b.column, title, printing.width()))
+
+
+def _print_json(a: Side, b: Side, pairs: list[dict[str, Any]]) -> None:
+    typer.echo(json.dumps({"a": a.run.id, "b": b.run.id, "pairs": pairs}, indent=1))

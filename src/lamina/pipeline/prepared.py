@@ -1,0 +1,60 @@
+"""A network ready to run at one point of a workload's grid: built, placed, with its inputs, and taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from lamina import build, run
+from lamina.build import Target
+from lamina.build.data import Dataset
+from lamina.run.loss import SeedGradient
+from lamina.run.protocols import Trace
+from lamina.spec import Phase, Point, Workload
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What running a network at a point takes; ``backward`` is whether any phase but ``forward`` is wanted."""
+
+    batch: int
+    module: nn.Module
+    inputs: list[Tensor]
+    trace: Trace
+    seed: SeedGradient
+    backward: bool
+
+
+def prepare(
+    target: Target,
+    workload: Workload,
+    point: Point,
+    data: Dataset | None,
+    device: torch.device,
+    remark: Callable[[str], object],
+    training: bool = True,
+) -> Prepared:
+    """Build a network with weights and inputs drawn from the workload's seed.
+
+    Args:
+        data: where real inputs come from, ``None`` for random ones.
+        remark: is told which inputs could not be real.
+        training: whether layers such as dropout and batch normalization behave as in training.
+    """
+    batch = point.batch or target.batch
+    torch.manual_seed(workload.seed)
+    module = build.to_precision(target.make(None).train(training), point.precision, device, point.layout)
+    inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
+    for text in remarks:
+        remark(text)
+    return Prepared(
+        batch,
+        module,
+        inputs,
+        build.trace(module, *inputs),
+        run.seed_gradient(labels, workload.seed),
+        any(phase is not Phase.FORWARD for phase in workload.phases),
+    )

@@ -1,0 +1,108 @@
+"""``profile``: one iteration of a network, every kernel and hardware counter tied to its layer and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from lamina import measure, run
+from lamina.build import Target
+from lamina.build.data import load as load_data
+from lamina.pipeline.counted import Replay, count, range_name
+from lamina.pipeline.prepared import prepare
+from lamina.pipeline.profiled import DEFAULT, Options, iteration_of, profile_point, warm_up
+from lamina.pipeline.runs import begin, closing
+from lamina.pipeline.targets import require_installed
+from lamina.pipeline.watch import Watch, unwatched
+from lamina.record import Coverage, Run
+from lamina.spec import Phase, Point, Workload
+from lamina.store import Store
+
+
+def profile(
+    target: Target,
+    workload: Workload,
+    store: Store,
+    *,
+    cache: Path,
+    options: Options = DEFAULT,
+    counters: Sequence[str] = (),
+    replay: Replay | None = None,
+    command: str = "",
+    resume: bool = False,
+    watch: Watch = unwatched,
+) -> Run:
+    """Profile a network at every point of the workload; a point is stored as soon as it is measured.
+
+    Times come from an iteration without counters. Counters come from a second process that runs the same
+    iteration under Nsight Compute, and are kept where both ran the same kernels.
+
+    Args:
+        target: the network.
+        workload: the grid; without backward phases it means inference.
+        store: where everything goes.
+        cache: folder of the machine's measured roofs.
+        options: how the iteration runs.
+        counters: metrics for Nsight Compute to read; none for times only.
+        replay: from a point to the command line that runs :func:`iterate` there; needed for counters.
+        command: the command line, for provenance.
+        resume: complete the last unfinished run of the same work instead of starting anew.
+        watch: is told what is planned, each row, and remarks.
+    """
+    device = measure.resolve(workload.device)
+    for method in workload.impl:
+        require_installed(method)
+    data = None if workload.data == "synthetic" else load_data(workload.data)
+    environment = measure.environment(device)
+    this, done = begin("profile", target, workload, environment, store, command, resume, asdict(options))
+    with closing(store, this.id) as remarks:
+        if not store.roofs(this.id):
+            store.add_roofs(this.id, measure.roofs(device, cache))
+        measure.settle(device)
+        known = {key[2:6] for key in done}
+        for point in workload.points():
+            if (str(point.method), point.precision, point.layout, point.batch or target.batch) in known:
+                continue
+            found = profile_point(target, workload, point, options, data, device, environment.device, watch)
+            store.add_profile(this.id, found.rows, found.kernels, found.coverage)
+            for row in found.rows:
+                watch(row)
+            if found.coverage:
+                watch(covered(point, found.coverage))
+        if counters and replay is not None:
+            remarks += count(target, workload, store, this.id, counters, replay, watch)
+    return store.run(this.id)
+
+
+def iterate(target: Target, workload: Workload, options: Options = DEFAULT, watch: Watch = unwatched) -> None:
+    """Run the iteration of a workload's first point once more, each phase in a range that Nsight Compute sees."""
+    device = measure.resolve(workload.device)
+    data = None if workload.data == "synthetic" else load_data(workload.data)
+    point = next(workload.points())
+    with run.precision_mode(point.precision, options.autotune):
+        network = prepare(target, workload, point, data, device, unwatched, options.training)
+        iteration = iteration_of(target, point, network)
+        warm_up(iteration)
+        with measure.watched_by_profiler(device):
+            iteration.run(partial(_named_range, iteration, watch))
+
+
+@contextmanager
+def _named_range(iteration: run.Iteration, watch: Watch, place: int, phase: Phase) -> Iterator[None]:
+    calls = iteration.trace.calls
+    watch(f"layer {place + 1} of {len(calls)}: {calls[place].resolved.name} {phase.value}")
+    with measure.nvtx_range(range_name(place, phase)):
+        yield
+
+
+def covered(point: Point, coverage: Coverage) -> str:
+    """How complete a profile is, in words, with what has no home."""
+    strays = sorted(coverage.strays.items(), key=lambda stray: -stray[1])
+    listed = "".join(f"\n  no home: {name}, {us:.1f} us" for name, us in strays)
+    return (
+        f"{point}: {coverage.kernels} kernels, copies and fills have a layer and a phase, "
+        f"{coverage.share:.2%} of {coverage.attributed_us + sum(coverage.strays.values()):.0f} us on the device{listed}"
+    )

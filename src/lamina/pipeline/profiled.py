@@ -1,0 +1,232 @@
+"""One point of a profile: an iteration's rows, its kernels, and how much of the device's time found a home."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from lamina import measure, run
+from lamina.build import Target
+from lamina.build.data import Dataset
+from lamina.errors import UnsupportedError
+from lamina.pipeline.prepared import Prepared, prepare
+from lamina.pipeline.rows import layer_row, network_row
+from lamina.pipeline.targets import implementation
+from lamina.pipeline.watch import Planned, Watch
+from lamina.record import Coverage, KernelRun, LayerRun, Timing
+from lamina.run.protocols import Trace
+from lamina.spec import Method, Phase, Point, Workload
+
+WARMUP = 3
+REPETITIONS = 10
+At = tuple[int, Phase]
+"""Which layer of the network, and which phase of it."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a profile asks for besides a workload.
+
+    ``training``: whether layers such as dropout behave as in training. ``autotune``: whether the library times its
+    algorithms first; a second process may then choose others, and its counters do not count.
+    """
+
+    training: bool = True
+    autotune: bool = False
+
+
+DEFAULT = Options()
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """What one point of the grid gave: rows, the kernels of those with a time, and where the device's time went."""
+
+    rows: tuple[LayerRun, ...]
+    kernels: tuple[KernelRun, ...] = ()
+    coverage: Coverage | None = None
+
+
+def profile_point(
+    target: Target,
+    workload: Workload,
+    point: Point,
+    options: Options,
+    data: Dataset | None,
+    device: torch.device,
+    device_name: str,
+    watch: Watch,
+) -> Profiled:
+    """Measure one point; where the network cannot run at all, its row says why."""
+    with run.precision_mode(point.precision, options.autotune):
+        network = prepare(target, workload, point, data, device, watch, options.training)
+        layers = [call.resolved for call in network.trace.calls]
+        whole = network_row(target, layers, workload.phases, point, network.batch, device_name)
+        watch(Planned(target.name, point, sum(len(layer.phases) for layer in layers) + 1))
+        try:
+            errors = _errors(target, workload, point, network)
+            iteration = iteration_of(target, point, network)
+            warm_up(iteration)
+            blank = partial(_blank, network.trace, point, network.batch, device_name)
+            rows = _rows(iteration, blank, errors)
+            if device.type == "cpu":
+                watch("no GPU: times of the CPU, without kernels and counters")
+                found = _on_cpu(iteration, rows, workload.repeat or REPETITIONS)
+            else:
+                found = _on_gpu(iteration, rows, blank, workload.repeat or REPETITIONS, device, watch)
+            del iteration  # and with it the activations, before the whole step needs its own
+        except (RuntimeError, UnsupportedError) as error:
+            return Profiled((replace(whole, outcome="failed", reason=run.one_line(error)),))
+        if target.standalone or point.method != Method():
+            return found
+        return replace(found, rows=(*found.rows, _whole(whole, network, target, device)))
+
+
+def iteration_of(target: Target, point: Point, network: Prepared) -> run.Iteration:
+    """The iteration of a network that is ready."""
+    return run.Iteration(
+        network.trace,
+        network.inputs,
+        seed_gradient=network.seed,
+        backward=network.backward,
+        input_gradients=target.input_gradients,
+        implement=implementation(point),
+    )
+
+
+def warm_up(iteration: run.Iteration) -> None:
+    """Run it until libraries have chosen their kernels and memory is allocated."""
+    for _ in range(WARMUP):
+        iteration.run(lambda place, phase: nullcontext())
+
+
+def _errors(target: Target, workload: Workload, point: Point, network: Prepared) -> dict[At, run.Step]:
+    """Every phase compared with float64, where the workload asks for it."""
+    if not workload.check:
+        return {}
+    visits = run.walk(
+        network.trace,
+        network.inputs,
+        phases=workload.phases,
+        precision=point.precision,
+        seed_gradient=network.seed,
+        input_gradients=target.input_gradients,
+        implement=implementation(point),
+    )
+    # A step holds the tensors of its layer, so only what it found out is kept.
+    return {(step.place, step.phase): replace(step, call=None) for visit in visits for step in visit}
+
+
+def _blank(trace: Trace, point: Point, batch: int, device: str, place: int, phase: Phase) -> LayerRun:
+    return layer_row(trace.calls[place].resolved, place, phase, point, batch, device)
+
+
+def _rows(
+    iteration: run.Iteration, blank: Callable[[int, Phase], LayerRun], errors: Mapping[At, run.Step]
+) -> dict[At, LayerRun]:
+    """A row for each phase, those without a time complete with their reason."""
+    rows: dict[At, LayerRun] = {}
+    for place in range(len(iteration.trace.calls)):
+        for phase, reason in iteration.phases(place).items():
+            row = blank(place, phase)
+            checked = errors.get((place, phase))
+            if checked is not None and checked.outcome == "failed":
+                row = replace(row, outcome="failed", reason=checked.reason)
+            elif reason:
+                row = replace(row, outcome="skipped", reason=reason)
+            elif checked is not None:
+                row = replace(row, rel_error=checked.rel_error)
+            rows[place, phase] = row
+    return rows
+
+
+def _on_cpu(iteration: run.Iteration, rows: Mapping[At, LayerRun], repetitions: int) -> Profiled:
+    times: measure.HostTimes[At] = measure.HostTimes()
+    for _ in range(repetitions):
+        iteration.run(lambda place, phase: times.range((place, phase)))
+    timings = {at: measure.summarize(samples, "cpu", "-") for at, samples in times.samples_us.items()}
+    return Profiled(tuple(_with_time(row, timings.get(at)) for at, row in rows.items()))
+
+
+def _on_gpu(
+    iteration: run.Iteration,
+    rows: Mapping[At, LayerRun],
+    blank: Callable[[int, Phase], LayerRun],
+    repetitions: int,
+    device: torch.device,
+    watch: Watch,
+) -> Profiled:
+    memory: measure.MemoryUse[At] = measure.MemoryUse(device)
+    iteration.run(lambda place, phase: memory.range((place, phase)))
+    with measure.record_kernels(device) as session:
+        for repetition in range(repetitions):
+            iteration.run(partial(_in_session, session, repetition))
+    tally: measure.Tally[At] = measure.Tally()
+    tally.add(session.attribution)
+    found = tally.report("warm")
+    # A layer whose backward pass only hands gradients on has no such phase, but may have to copy them.
+    homes = dict(rows) | {
+        (place, phase): blank(place, phase)
+        for (place, phase), kernels in found.kernels.items()
+        if kernels and (place, phase) not in rows
+    }
+    timed = {
+        at: replace(
+            _with_time(row, found.timings.get(at)),
+            peak_bytes=memory.peak_bytes.get(at),
+            live_bytes=memory.live_bytes.get(at),
+        )
+        for at, row in homes.items()
+    }
+    launches = tuple(
+        KernelRun(row.key, i, one.name, one.grid, one.block, one.registers, one.shared_bytes, one.duration_ns / 1e3)
+        for at, row in timed.items()
+        if row.timing
+        for i, one in enumerate(found.kernels[at])
+    )
+    coverage = _coverage(session.attribution, blank(0, Phase.FORWARD), launches, repetitions)
+    if found.unanswered:
+        watch(f"{found.unanswered} kernel launches were not answered by CUPTI: they are in no time")
+    return Profiled(tuple(timed.values()), launches, coverage)
+
+
+def _in_session(
+    session: measure.KernelSession[tuple[At, int]], repetition: int, place: int, phase: Phase
+) -> AbstractContextManager[None]:
+    return session.range(((place, phase), repetition))
+
+
+def _with_time(row: LayerRun, timing: Timing | None) -> LayerRun:
+    """The row with its time, unless it is to have none."""
+    if row.outcome != "ok":
+        return row
+    return replace(row, timing=timing) if timing else replace(row, outcome="skipped", reason="no gradient reaches it")
+
+
+def _coverage(
+    found: measure.Attribution[tuple[At, int]], like: LayerRun, launches: Sequence[KernelRun], repetitions: int
+) -> Coverage:
+    """Device time of the mean iteration; what was launched between the ranges has no home either."""
+    strays: dict[str, float] = {}
+    for one in (*found.outside, *found.unattributed):
+        strays[one.name] = strays.get(one.name, 0.0) + one.duration_ns / 1e3 / repetitions
+    inside_ns = sum(one.duration_ns for home in found.ranges.values() for one in home)
+    return Coverage(
+        like.impl, like.precision, like.layout, like.batch, len(launches), inside_ns / 1e3 / repetitions, strays
+    )
+
+
+def _whole(row: LayerRun, network: Prepared, target: Target, device: torch.device) -> LayerRun:
+    """The network's row with the time that a training loop waits for its step: no profiler, no ranges."""
+    clock = measure.clock("wall" if device.type == "cuda" else "cpu", device)
+    call = run.whole_step(network.module, network.inputs, network.seed, network.backward, target.input_gradients)
+    time = measure.time_each(clock, {row: call})[row]
+    if isinstance(time, Exception):
+        return replace(row, outcome="failed", reason=f"{clock.name}: {run.one_line(time)}")
+    with measure.peak_memory(device) as peak:
+        call()
+    return replace(row, timing=time, peak_bytes=peak.bytes)

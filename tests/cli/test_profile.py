@@ -1,0 +1,50 @@
+"""lamina profile, as a person types it."""
+
+import csv
+import io
+
+import pytest
+from tests.cli.conftest import Lamina
+
+from lamina.cli.profile import Again
+from lamina.pipeline import Options
+from lamina.spec import Method, Point, Workload
+
+QUICK = ("--repeat", "1", "--device", "cpu", "--no-check")
+
+
+def test_every_batch_size_is_profiled(lamina: Lamina) -> None:
+    result = lamina("profile", "lenet5", *QUICK, "--batch-size", "1,2", "--format", "csv")
+    assert result.exit_code == 0, result.output
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert {row["batch"] for row in rows} == {"1", "2"} and {row["verb"] for row in rows} == {"profile"}
+    assert "no GPU" in result.stderr
+
+
+def test_inference_has_no_backward_phases(lamina: Lamina) -> None:
+    result = lamina("profile", "lenet5", *QUICK, "-b", "1", "--inference", "--format", "csv")
+    assert {row["phase"] for row in csv.DictReader(io.StringIO(result.stdout))} == {"forward", "step"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "expected a SPEC"),
+        (("lenet5", "--counters", "cores"), "unknown metric or set 'cores'"),
+        (("lenet5", "--batch-size", "0"), "expected positive whole numbers"),
+        (("lenet6",), "lenet5"),
+    ],
+)
+def test_what_makes_no_sense_exits_two(lamina: Lamina, arguments: tuple[str, ...], said: str) -> None:
+    result = lamina("profile", *arguments)
+    assert result.exit_code == 2 and said in result.stderr.replace("\n", " ")
+
+
+def test_the_command_for_the_second_process_asks_for_the_same_iteration() -> None:
+    again = Again("net.toml", Workload(device="cuda:1", seed=7), Options(training=False), ["N=64"], "3x32x32")
+    line = again(Point(16, "tf32", "nhwc", Method()))
+    assert line[1:] == [
+        *("-m", "lamina", "profile", "net.toml", "--iterate", "--batch-size", "16"),
+        *("--precision", "tf32", "--layout", "nhwc", "--device", "cuda:1", "--data", "synthetic", "--seed", "7"),
+        *("--inference", "--input-size", "3x32x32", "--set", "N=64"),
+    ]

@@ -1,0 +1,89 @@
+"""lamina runs: kernels of a run, and runs from elsewhere."""
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+from lamina.record import KernelRun, LayerRun, Run, Timing
+from lamina.store import open_store
+
+Lamina = Callable[..., Result]
+
+TIMING = Timing("cupti", "warm", 10.0, 9.0, 11.0, 9)
+ROWS = [
+    LayerRun(
+        *(name, "linear", place, "forward", "dense", "tf32", "nchw", 2, "cuda"),
+        *(((2, 3),), (2, 4), 12, 24, 80, "ok"),
+        timing=TIMING,
+    )
+    for place, name in enumerate(("fc1", "fc2"))
+]
+GEMM = KernelRun(ROWS[0].key, 0, 'gemm<"a", b>', (7, 2, 1), (128, 1, 1), 96, 4096, 8.5)
+FILL = KernelRun(ROWS[1].key, 0, "Memset", None, None, None, None, 1.5)
+
+
+@pytest.fixture
+def profiled(lamina: Lamina, tmp_path: Path) -> Lamina:
+    """The command line beside a store with one run of two kernels."""
+    with open_store(tmp_path / "lamina.db") as store:
+        store.begin(Run("20260102-abc", "profile", "mlp", "lamina profile mlp", "2026-01-02", "f", {}, {"device": "x"}))
+        for row in ROWS:
+            store.add("20260102-abc", row)
+        store.add_kernels("20260102-abc", [GEMM, FILL])
+    return lamina
+
+
+def table(result: Result) -> list[dict[str, str]]:
+    assert result.exit_code == 0, result.stderr
+    return list(csv.DictReader(io.StringIO(result.stdout)))
+
+
+def test_kernels_are_listed(profiled: Lamina) -> None:
+    first, second = table(profiled("runs", "show", "--kernels"))
+    assert first == {
+        "layer": "fc1", "phase": "forward", "impl": "dense", "precision": "tf32", "layout": "nchw", "batch": "2",
+        "invocation": "0", "name": 'gemm<"a", b>', "grid": "7x2x1", "block": "128x1x1", "registers": "96",
+        "shared_bytes": "4096", "duration_us": "8.5",
+    }  # fmt: skip
+    assert (second["name"], second["grid"], second["block"], second["registers"]) == ("Memset", "", "", "")
+
+
+def test_kernels_of_one_layer(profiled: Lamina) -> None:
+    assert [line["name"] for line in table(profiled("runs", "show", "latest", "--kernels", "--layer", "fc2"))] == [
+        "Memset"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(("--layer", "fc2"), "--kernels"), (("--kernels", "--layer", "fc3"), "did you mean 'fc2'|did you mean 'fc1'")],
+)
+def test_a_layer_that_makes_no_sense_is_told(profiled: Lamina, words: tuple[str, ...], told: str) -> None:
+    result = profiled("runs", "show", *words)
+    assert result.exit_code == 2
+    assert any(one in result.stderr for one in told.split("|"))
+
+
+def test_another_database_and_a_compressed_trace_are_imported(profiled: Lamina, tmp_path: Path) -> None:
+    packed = tmp_path / "trace.json.gz"
+    assert profiled("runs", "export", "--format", "trace", "-o", str(packed)).exit_code == 0
+    document = json.loads(gzip.decompress(packed.read_bytes()))
+    for number, file in enumerate((packed, tmp_path / "lamina.db")):
+        elsewhere = tmp_path / f"elsewhere{number}.db"
+        result = profiled("runs", "import", str(file), "--store", str(elsewhere))
+        assert (result.exit_code, result.stdout) == (0, "20260102-abc\n")
+        with open_store(elsewhere) as store:
+            assert store.export_run("20260102-abc") == document
+
+
+def test_a_database_that_is_none_is_refused(profiled: Lamina, tmp_path: Path) -> None:
+    (tmp_path / "other.db").write_text("layer,median_us\n" * 100)
+    result = profiled("runs", "import", str(tmp_path / "other.db"))
+    assert result.exit_code == 2
+    assert "other.db is not a database" in result.stderr
