@@ -4,20 +4,18 @@
 2. Kernel times under the profiler are within 5 % of the undisturbed step's, replayed as a CUDA graph.
 3. AlexNet at batch 128: the ``core`` counters of all kernels in under 3 minutes, ``full`` in under 8.
 
-Every profile is also exported, counters included, as ``<network>_<gpu>.json.xz``: what the project ships.
+The profile is also exported, counters included, as ``<network>_<gpu>.json.xz``: what the project ships.
 
-Run: python -m benchmarks.profiles
+Run: python -m benchmarks.profiles alexnet
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,37 +26,31 @@ from lamina.build.models import ZOO
 from lamina.record import LayerRun, Run
 from lamina.store import Store, open_store, write_document
 
-NETWORKS = {
-    "alexnet": (16, 64, 128),
-    "gpt2_block": (4, 16),
-    "vgg16": (16, 64),
-    "resnet50": (16, 64),
-}
+BATCHES = {"alexnet": (16, 64, 128), "gpt2_block": (4, 16), "vgg16": (16, 32), "resnet50": (8, 16)}
 PRECISION = "tf32"
 
 
 def main() -> None:
-    asked = results.arguments("profiles")
-    rows: list[dict[str, Any]] = []
-    summary: dict[str, Any] = {"counters_wall_s": {}}
+    asked = results.arguments("profiles", network=tuple(BATCHES))
+    network = asked.network
     with tempfile.TemporaryDirectory() as folder:
-        place = f"{folder}/lamina.db"
-        for counters in ("none", "core"):
-            wall = profiled("alexnet", (128,), counters, f"{folder}/{counters}.db", folder)
-            summary["counters_wall_s"][f"alexnet batch 128, {counters}"] = wall
-        wall = profiled("alexnet", (128,), "full", f"{folder}/full.db", folder)
-        summary["counters_wall_s"]["alexnet batch 128, full"] = wall
-        for network, batches in NETWORKS.items():
-            wall = profiled(network, batches, "full", place, folder)
-            with open_store(place) as store:
-                this = store.run("latest")
-                rows += facts(store, this, wall)
-                exported(store, this, asked)
-    summary["least_coverage"] = min(row["coverage"] for row in rows)
-    summary["kernels_over_graph"] = {
-        f"{row['workload']} batch {row['batch']}": row["kernels_over_graph"] for row in rows
+        walls = {
+            f"batch 128, counters {counters}": profiled(network, (128,), counters, f"{folder}/{counters}.db", folder)
+            for counters in ("none", "core", "full")
+            if network == "alexnet"
+        }
+        batches = BATCHES[network]
+        walls[f"batches {batches}, counters full"] = profiled(network, batches, "full", f"{folder}/lamina.db", folder)
+        with open_store(f"{folder}/lamina.db") as store:
+            this = store.run("latest")
+            rows = list(facts(store, this))
+            write_document(store.export_run(this.id), asked.output / f"{network}_{chip(this)}.json.xz")
+    summary = {
+        "wall_s": walls,
+        "least_coverage": min(row["coverage"] for row in rows),
+        "kernels_over_graph": {f"batch {row['batch']}": row["kernels_over_graph"] for row in rows},
     }
-    print(results.write("profiles", "cuda", rows, summary, asked))
+    print(results.write(f"profile_{network}", "cuda", rows, summary, asked, f"profiles {network}"))
     print(json.dumps(summary, indent=1))
 
 
@@ -78,7 +70,7 @@ def profiled(network: str, batches: tuple[int, ...], counters: str, place: str, 
     return round(watch.seconds, 1)
 
 
-def facts(store: Store, this: Run, wall: float) -> Iterator[dict[str, Any]]:
+def facts(store: Store, this: Run) -> Iterator[dict[str, Any]]:
     """For each batch: coverage, the sum of kernel times, and the undisturbed step by two clocks."""
     layers, counters = store.layers(this.id), store.counters(this.id)
     for coverage in store.coverages(this.id):
@@ -111,7 +103,6 @@ def facts(store: Store, this: Run, wall: float) -> Iterator[dict[str, Any]]:
             "wall_us": whole.timing.median_us,
             "launches_with_counters": len(counted),
             "rows_without_counters": refused(mine, {key for key, _ in counted}),
-            "wall_s": wall,
         }
 
 
@@ -138,11 +129,8 @@ def undisturbed(network: str, batch: int) -> Any:
         return clock.time(step)
 
 
-def exported(store: Store, this: Run, asked: argparse.Namespace) -> None:
-    device = str(this.environment["device"]).lower().replace(" ", "-")
-    path = Path(asked.output) / f"{this.target}_{device}.json.xz"
-    write_document(store.export_run(this.id), path)
-    print(f"{path}: {path.stat().st_size} bytes")
+def chip(this: Run) -> str:
+    return str(this.environment["device"]).lower().replace(" ", "-")
 
 
 if __name__ == "__main__":

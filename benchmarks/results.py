@@ -23,9 +23,11 @@ def environment_with(**variables: str) -> dict[str, str]:
     return os.environ | variables
 
 
-def arguments(claim: str) -> argparse.Namespace:
-    """What every benchmark takes from its command line."""
+def arguments(claim: str, **choices: Sequence[str]) -> argparse.Namespace:
+    """What every benchmark takes from its command line; ``choices`` are words it asks for besides, by name."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{claim}")
+    for name, words in choices.items():
+        parser.add_argument(name, choices=words)
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of results")
     parser.add_argument("--commit", help="commit of this source, where it is no checkout that could tell")
     return parser.parse_args()
@@ -39,11 +41,16 @@ def provenance(environment: Environment, commit: str | None, command: str) -> di
 
 
 def write(
-    claim: str, device: str, rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any], asked: argparse.Namespace
+    claim: str,
+    device: str,
+    rows: Sequence[Mapping[str, Any]],
+    summary: Mapping[str, Any],
+    asked: argparse.Namespace,
+    command: str = "",
 ) -> Path:
-    """Write a claim's rows with their provenance into ``asked.output``."""
+    """Write a claim's rows with their provenance into ``asked.output``; ``command`` where it is not the claim's name."""
     environment = measure.environment(device)
-    birth = provenance(environment, environment.commit or asked.commit, f"python -m benchmarks.{claim}")
+    birth = provenance(environment, environment.commit or asked.commit, f"python -m benchmarks.{command or claim}")
     if birth["commit"] is None:
         raise SystemExit("expected a checkout, or --commit: a result without its commit proves nothing")
     document = {"claim": claim, "provenance": birth, "summary": summary, "rows": list(rows)}
