@@ -48,14 +48,14 @@ def write(
     asked: argparse.Namespace,
     command: str = "",
 ) -> Path:
-    """Write a claim's rows with their provenance into ``asked.output``; ``command`` where it is not the claim's name."""
+    """Write a claim's rows with their provenance into ``asked.output``; ``command`` where it is not named so."""
     environment = measure.environment(device)
     birth = provenance(environment, environment.commit or asked.commit, f"python -m benchmarks.{command or claim}")
     if birth["commit"] is None:
         raise SystemExit("expected a checkout, or --commit: a result without its commit proves nothing")
     document = {"claim": claim, "provenance": birth, "summary": summary, "rows": list(rows)}
     chip = re.sub(r"[^a-z0-9]+", "-", environment.device.lower()).strip("-")
-    path = asked.output / f"{claim}_{chip}_{environment.date[:10]}.json"
+    path: Path = asked.output / f"{claim}_{chip}_{environment.date[:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return path
