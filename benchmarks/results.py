@@ -50,7 +50,7 @@ def write(
 ) -> Path:
     """Write a claim's rows with their provenance into ``asked.output``; ``command`` where it is not named so."""
     environment = measure.environment(device)
-    birth = provenance(environment, environment.commit or asked.commit, f"python -m benchmarks.{command or claim}")
+    birth = provenance(environment, asked.commit or environment.commit, f"python -m benchmarks.{command or claim}")
     if birth["commit"] is None:
         raise SystemExit("expected a checkout, or --commit: a result without its commit proves nothing")
     document = {"claim": claim, "provenance": birth, "summary": summary, "rows": list(rows)}
