@@ -17,6 +17,7 @@ from lamina.cli.explain import explain
 from lamina.cli.profile import profile
 from lamina.cli.report import report
 from lamina.cli.train import train
+from lamina.cli.what_if import what_if
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -30,6 +31,7 @@ app.command()(bench)
 app.command()(profile)
 app.command()(explain)
 app.command()(compare)
+app.command("what-if")(what_if)
 app.command()(train)
 app.command()(report)
 app.add_typer(runs.app, name="runs")

@@ -8,7 +8,7 @@ from typing import Any
 
 from lamina.errors import UsageError, nearest
 
-METHODS = ("dense", "circulant", "sparse", "eliminated", "fissioned")
+METHODS = ("dense", "circulant", "fused", "sparse", "eliminated", "fissioned")
 
 _FORM = re.compile(r"(?P<name>[a-z_]+)(?::(?P<algorithm>[a-z0-9_:]+))?(?:\[(?P<options>[^\[\]]*)\])?")
 

@@ -1,0 +1,197 @@
+"""``lamina what-if``: what a change should bring, and what it brings when it is executed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lamina.cli import options
+from lamina.cli.bench import overridden
+from lamina.cli.handled import handled
+from lamina.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lamina.record import Run, WhatIf
+
+
+@handled
+def what_if(
+    spec: options.SpecArgument = None,
+    change: Annotated[
+        str,
+        typer.Option(
+            "--change",
+            help="Which, between commas: fusion, without-activations, l1-bypass, channels-last, precision, cuda-graph, "
+            "algorithm; default all.",
+        ),
+    ] = "",
+    profile: Annotated[
+        str,
+        typer.Option("--profile", help="A run of 'lamina profile' to predict from; default: profile here first."),
+    ] = "",
+    inference: Annotated[bool, typer.Option("--inference", help="Forward only, without training's behaviour.")] = False,
+    precision: options.PrecisionOption = "",
+    batch_size: options.BatchOption = "",
+    layout: options.LayoutOption = "",
+    device: options.DeviceOption = "auto",
+    data: options.DataOption = "",
+    repeat: Annotated[
+        int | None, typer.Option("--repeat", min=1, help="Samples of each timing; default: as many as noise asks for.")
+    ] = None,
+    autotune: Annotated[
+        bool, typer.Option("--autotune/--heuristics", help="Whether the library times its algorithms first.")
+    ] = True,
+    check: options.CheckOption = True,
+    seed: options.SeedOption = 0,
+    set_: options.SetOption = [],  # noqa: B006  (typer copies it)
+    input_size: options.InputSizeOption = "",
+    store: options.StoreOption = "",
+    resume: options.ResumeOption = False,
+    format_: options.FormatOption = "table",
+) -> None:
+    """Execute changes that should make a network faster, beside what was predicted of them.
+
+    Predictions come from records alone: the times, kernels and counters of a profile. Then each change is executed,
+    layer by layer and for the whole step, its results compared with float64, and its time measured; the table says
+    how far each prediction was off, and why where it missed the gain by more than a quarter. A change that cannot
+    be executed says so, and the others go on.
+
+    Exit codes: 0 done, 2 usage, 3 device or tool missing, 130 interrupted.
+
+    Examples:
+
+        lamina what-if alexnet --batch-size 128 --precision fp32,tf32,bf16
+
+        lamina what-if alexnet --change fusion,without-activations --profile latest
+
+        lamina what-if lenet5 --device cpu --change channels-last
+    """
+    from lamina import pipeline
+    from lamina.cli.watching import Watcher
+    from lamina.pipeline.what_if import CHANGES
+    from lamina.pipeline.what_if import what_if as execute
+    from lamina.spec import Phase, Workload
+    from lamina.store import open_store
+
+    options.choices("--format", format_, options.FORMATS)
+    if not spec:
+        raise UsageError("expected a SPEC: a network such as alexnet, a file, or a recipe (see --help)")
+    known = [name.replace("_", "-") for name in CHANGES]
+    wanted = options.choices("--change", change.replace("_", "-"), known) if change else known
+    size = options.shape("--input-size", input_size) if input_size else None
+    found = [pipeline.find(word, options.pairs(set_), size) for word in spec]
+    asked = {
+        "phases": [Phase.FORWARD] if inference else [],
+        "precision": options.allowed("--precision", precision, "precision"),
+        "batch": options.counts("--batch-size", batch_size) if batch_size else [],
+        "layout": options.allowed("--layout", layout, "layout"),
+        "data": data,
+        "repeat": repeat,
+        "seed": seed,
+        "check": check,
+    }
+    with open_store(options.store_place(store)) as database:
+        runs = []
+        with Watcher() as watch:
+            for target, own in found:
+                runs.append(
+                    execute(
+                        target,
+                        overridden(own or Workload(), asked).model_copy(update={"device": options.device_name(device)}),
+                        database,
+                        cache=options.cache_folder(),
+                        changes=[name.replace("-", "_") for name in wanted],
+                        profile=profile,
+                        options=pipeline.Options(training=not inference, autotune=autotune),
+                        command=shlex.join(["lamina", *sys.argv[1:]]),
+                        resume=resume,
+                        watch=watch,
+                    )
+                )
+        for this in runs:
+            _print(this, database.what_ifs(this.id), format_)
+            typer.echo(f"run {this.id} is in {database.place}", err=True)
+
+
+def _print(this: Run, found: Sequence[WhatIf], format_: str) -> None:
+    from lamina.cli import printing
+
+    if format_ == "table":
+        title = f"What if: {this.target} on {this.environment.get('device')} (run {this.id})"
+        printing.show(what_if_table(found, title, printing.width()))
+        return
+    documents = [document(this, one) for one in found]
+    if format_ == "json":
+        typer.echo(json.dumps(documents, indent=1))
+    elif documents:
+        writer = csv.DictWriter(sys.stdout, fieldnames=list(documents[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(documents)
+
+
+def document(this: Run, one: WhatIf) -> dict[str, Any]:
+    """A what-if as flat columns, with what was concluded."""
+    from lamina.explain.misses import gain_error, miss
+
+    flat = asdict(one)
+    before, after = flat.pop("before"), flat.pop("after") or {}
+    times = {f"{side}_{name}": timing.get(name) for side, timing in (("before", before), ("after", after))
+             for name in before}  # fmt: skip
+    error = gain_error(one)
+    concluded = {
+        "predicted_gain": one.predicted_gain,
+        "measured_gain": one.measured_gain,
+        "gain_error": None if error in (float("inf"), float("-inf")) else error,
+        "miss": miss(one),
+    }
+    return {"run": this.id, "target": this.target, **flat, **times, **concluded}
+
+
+def what_if_table(found: Sequence[WhatIf], title: str, width: int | None = None) -> Table:
+    """Predicted and measured gains, the error of the prediction, and the reasons of misses, the whole step first."""
+    from lamina.explain.misses import gain_error, left_out, miss
+    from lamina.report import units
+    from lamina.report.plain_table import Line, plain_table
+
+    lines = []
+    for one in sorted(found, key=lambda one: (one.precision, one.batch, one.phase != "step")):
+        error, after = gain_error(one), one.after
+        cells = [
+            one.change,
+            one.detail,
+            one.layer,
+            one.phase,
+            one.precision,
+            units.duration(one.before.median_us),
+            _gain(one.predicted_gain),
+            units.duration(after.median_us) if after else "",
+            _gain(one.measured_gain),
+            "" if error is None or abs(error) == float("inf") else f"{error:+.0%}",
+            miss(one),
+        ]
+        faster = after is not None and (one.measured_gain or 0) > 0 and not one.before.overlaps(after)
+        lines.append(Line(cells, "green" if faster else None if after else "dim"))
+    headings = ["change", "what", "layer", "phase", "precision", "before", "predicted", "after", "measured", "off by"]
+    return plain_table(
+        [*headings, "why"],
+        lines,
+        numeric=("before", "predicted", "after", "measured", "off by"),
+        title=title,
+        caption=left_out(found),
+        width=width,
+        dispensable=("before", "after", "precision"),
+        wrapped="why",
+    )
+
+
+def _gain(gain: float | None) -> str:
+    return "" if gain is None else f"{gain:+.1%}"

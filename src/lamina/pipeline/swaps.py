@@ -1,0 +1,195 @@
+"""Parts of a network, and the whole of it, computed in two ways: compared with float64, then timed side by side."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from lamina import measure, run
+from lamina.errors import CheckError, LaminaError
+from lamina.pipeline.prepared import Prepared
+from lamina.record import Timing
+from lamina.run.loss import SeedGradient
+
+CLOCKS = {"cuda": ("cupti", "events"), "cpu": ("cpu", "cpu")}
+"""For parts and for whole networks, by device."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One layer, or several neighbours, as a module of its own, with the input it meets in the network."""
+
+    layers: tuple[str, ...]
+    module: nn.Module
+    x: Tensor
+
+    @property
+    def name(self) -> str:
+        """That of its first layer."""
+        return self.layers[0]
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """What replacing a computation did: both times, or the reason why the second is missing."""
+
+    before: Timing
+    after: Timing | None = None
+    rel_error: float | None = None
+    reason: str = ""
+
+
+def parts_of(network: Prepared, groups: Sequence[tuple[str, ...]]) -> list[Part]:
+    """The parts made of the named neighbours, with the inputs one training pass of the network gives them."""
+    modules = dict(network.module.named_modules())
+    seen: dict[str, Tensor] = {}
+
+    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+        return lambda module, inputs: seen.__setitem__(
+            name, inputs[0].detach().clone().requires_grad_(inputs[0].requires_grad)
+        )
+
+    hooks = [modules[names[0]].register_forward_pre_hook(watch(names[0])) for names in groups]
+    try:
+        network.module(*network.inputs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return [
+        Part(names, modules[names[0]] if len(names) == 1 else nn.Sequential(*(modules[n] for n in names)), seen[x])
+        for names in groups
+        if (x := names[0]) in seen
+    ]
+
+
+def part_calls(part: Part, module: nn.Module, backward: bool) -> dict[str, Callable[[], object]]:
+    """A part's forward pass and, where it is trained, its step, computed by ``module``."""
+    calls: dict[str, Callable[[], object]] = {"forward": lambda: module(part.x)}
+    if backward:
+        calls["step"] = run.whole_step(module, [part.x], random_seed, True, [part.x.requires_grad])
+    return calls
+
+
+def swap_part(
+    part: Part, after: Callable[[], nn.Module], precision: str, backward: bool, check: bool, repeat: measure.Repeat
+) -> dict[str, Swapped]:
+    """A part's phases by its own module and by another, which is made, compared and timed here."""
+    device = part.x.device
+    clock = measure.clock(CLOCKS[device.type][0], device)
+    before = timed(clock, part_calls(part, part.module, backward), repeat)
+    try:
+        module = after()
+        error = None
+        if check:
+            ours, plain = (results(m, [part.x], random_seed, backward) for m in (module, part.module))
+            error = accuracy(ours, plain, exactly(part.module, [part.x], random_seed, backward), precision)
+        times = measure.time_each(clock, part_calls(part, module, backward), repeat=repeat)
+    except (RuntimeError, LaminaError) as refused:
+        return {phase: Swapped(time, reason=run.one_line(refused)) for phase, time in before.items()}
+    return {phase: _side_by_side(time, times[phase], error) for phase, time in before.items()}
+
+
+def timed(clock: measure.Clock, calls: Mapping[str, Callable[[], object]], repeat: measure.Repeat) -> dict[str, Timing]:
+    """The times of calls that are expected to run.
+
+    Raises:
+        RuntimeError, UnsupportedError: one did not.
+    """
+    times = {}
+    for phase, time in measure.time_each(clock, calls, repeat=repeat).items():
+        if isinstance(time, Exception):
+            raise time
+        times[phase] = time
+    return times
+
+
+def whole(
+    network: Prepared, module: nn.Module, clock: measure.Clock, input_gradients: Sequence[bool], repeat: measure.Repeat
+) -> Timing:
+    """The time of a whole step, or of inference, of ``module`` in the place of the network's own.
+
+    Raises:
+        RuntimeError, UnsupportedError: it did not run.
+    """
+    call = run.whole_step(module, network.inputs, network.seed, network.backward, input_gradients)
+    return timed(clock, {"step": call}, repeat)["step"]
+
+
+def whole_error(network: Prepared, module: nn.Module, precision: str) -> float:
+    """How far the whole network's outputs and gradients are from float64, computed by ``module``, without dropout.
+
+    Raises:
+        CheckError: further than the precision, and the network as it is, can explain.
+    """
+    modes = [(m, m.training) for one in (module, network.module) for m in one.modules()]
+    try:
+        module.eval()
+        network.module.eval()
+        ours, plain = (results(m, network.inputs, network.seed, network.backward) for m in (module, network.module))
+        exact = exactly(network.module, network.inputs, network.seed, network.backward)
+    finally:
+        for m, training in modes:
+            m.training = training
+    return accuracy(ours, plain, exact, precision)
+
+
+def results(module: nn.Module, inputs: Sequence[Tensor], seed: SeedGradient, backward: bool) -> list[Tensor | None]:
+    """What a module computes: its outputs, and the gradients of its parameters and of inputs that ask for them."""
+    leaves = [x.detach().requires_grad_(x.requires_grad) for x in inputs]
+    outputs = [y for y in tree_leaves(module(*leaves)) if isinstance(y, Tensor) and y.is_floating_point()]
+    wanted = [leaf for leaf in (*leaves, *module.parameters()) if leaf.requires_grad]
+    if not (backward and wanted):
+        return [y.detach() for y in outputs]
+    gradients = torch.autograd.grad(outputs, wanted, list(seed(outputs)), allow_unused=True)
+    return [*(y.detach() for y in outputs), *gradients]
+
+
+def exactly(module: nn.Module, inputs: Sequence[Tensor], seed: SeedGradient, backward: bool) -> list[Tensor | None]:
+    """`results` in float64."""
+    doubled = [x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in inputs]
+    return results(copy.deepcopy(module).double(), doubled, seed, backward)
+
+
+def accuracy(
+    ours: Sequence[Tensor | None], plain: Sequence[Tensor | None], exact: Sequence[Tensor | None], precision: str
+) -> float:
+    """The largest relative error among ``ours``.
+
+    Each may be what its precision can explain, or twice what plain torch shows: rounding decides which of two
+    all but equal pixels wins a pooling window, and a gradient goes one way or the other.
+
+    Raises:
+        CheckError: one is further off.
+    """
+    worst = 0.0
+    for a, b, c in zip(ours, plain, exact, strict=True):
+        error, usual = run.relative_error([a], [c]), run.relative_error([b], [c])
+        limit = max(run.LIMITS[precision], 2 * usual)
+        if not error <= limit:
+            raise CheckError(
+                f"differs from float64 by {error:.2e} (relative L2), {precision} and plain torch explain {limit:.0e}: "
+                "not timed"
+            )
+        worst = max(worst, error)
+    return worst
+
+
+def random_seed(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The same normal numbers for outputs of the same shape, whatever their type."""
+    made = []
+    for y in outputs:
+        generator = torch.Generator().manual_seed(0)
+        # Rounded to what every type holds, so that all are sent the same gradient.
+        made.append(torch.randn(y.shape, generator=generator).bfloat16().to(y))
+    return made
+
+
+def _side_by_side(before: Timing, after: Timing | Exception, error: float | None) -> Swapped:
+    if isinstance(after, Exception):
+        return Swapped(before, reason=run.one_line(after))
+    return replace(Swapped(before), after=after, rel_error=error)

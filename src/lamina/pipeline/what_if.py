@@ -1,0 +1,154 @@
+"""``what-if``: changes that should help, predicted from records, executed, and stored side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from lamina import measure, run
+from lamina.build import Target
+from lamina.build.data import load as load_data
+from lamina.errors import LaminaError, UsageError, nearest
+from lamina.pipeline import changes as moves
+from lamina.pipeline import fusions
+from lamina.pipeline.prepared import prepare
+from lamina.pipeline.profiled import Options, profile_point
+from lamina.pipeline.rows import WHOLE_STEP
+from lamina.pipeline.runs import begin, closing
+from lamina.pipeline.stage import Baseline, Stage, mark
+from lamina.pipeline.watch import Watch, unwatched
+from lamina.record import Run, WhatIf
+from lamina.spec import Method, Point, Workload
+from lamina.store import Store
+
+Change = Callable[[Stage], Iterator[WhatIf]]
+
+CHANGES: Mapping[str, Change] = {
+    "fusion": fusions.fusion,
+    "without_activations": fusions.without_activations,
+    "l1_bypass": fusions.l1_bypass,
+    "channels_last": moves.channels_last,
+    "precision": moves.precision,
+    "cuda_graph": moves.cuda_graph,
+    "algorithm": moves.algorithm,
+}
+
+TUNED = Options(autotune=True)
+"""Where nothing was profiled before, the library may choose its fastest algorithms: the strongest baseline."""
+
+
+def what_if(
+    target: Target,
+    workload: Workload,
+    store: Store,
+    *,
+    cache: Path,
+    changes: Sequence[str] = tuple(CHANGES),
+    profile: str = "",
+    options: Options = TUNED,
+    command: str = "",
+    resume: bool = False,
+    watch: Watch = unwatched,
+) -> Run:
+    """Execute changes of a network, part by part and of its whole step, beside what records predicted.
+
+    A change that cannot be executed is stored with its reason, and the others go on. Results are compared with
+    float64 before they are timed, where the workload asks for it.
+
+    Args:
+        target: the network.
+        workload: the points to change, each computed densely.
+        store: where everything goes, as soon as it is measured.
+        cache: folder of the machine's measured roofs.
+        changes: which of `CHANGES`.
+        profile: a stored run of `profile` to predict from; points that it lacks are profiled here first.
+        options: how the network runs, where no profile says it.
+        command: the command line, for provenance.
+        resume: complete the last unfinished run of the same work instead of starting anew.
+        watch: is told each row of the baseline, each what-if in words, and remarks.
+
+    Raises:
+        UsageError: no such change, no profile of this network by that name, or a method that is not dense.
+    """
+    for name in changes:
+        if name not in CHANGES:
+            raise UsageError(f"change {name!r} is unknown: {nearest(name, CHANGES)}")
+    if any(method != Method() for method in workload.impl):
+        raise UsageError(f"what-if changes dense networks, got {', '.join(map(str, workload.impl))}")
+    if target.standalone:
+        raise UsageError(f"what-if changes a network, {target.name} is a list of separate layers")
+    device = measure.resolve(workload.device)
+    earlier = _profile_of(target, store, profile) if profile else None
+    if earlier:
+        options = Options(**{name: earlier.config.get(name, default) for name, default in asdict(Options()).items()})
+    data = None if workload.data == "synthetic" else load_data(workload.data)
+    environment = measure.environment(device)
+    more = asdict(options) | {"changes": list(changes), "profile": earlier.id if earlier else ""}
+    this, _ = begin("what-if", target, workload, environment, store, command, resume, more)
+    with closing(store, this.id):
+        if not store.roofs(this.id):
+            store.add_roofs(this.id, measure.roofs(device, cache))
+        measure.settle(device)
+        for point in workload.points():
+            base = _stored(store, earlier or this, this, point, target)
+            if not base.rows:
+                found = profile_point(target, workload, point, options, data, device, environment.device, watch)
+                base = Baseline(found.rows, found.kernels, (), store.roofs(this.id)[0])
+                store.add_profile(this.id, found.rows, found.kernels, found.coverage)
+            elif not _stored(store, this, this, point, target).rows:
+                store.add_profile(this.id, base.rows, base.kernels, None)
+            for row in base.rows:
+                watch(row)
+            done = {mark(one): one for one in store.what_ifs(this.id)}
+            with run.precision_mode(point.precision, options.autotune):
+                network = prepare(target, workload, point, data, device, watch, options.training)
+                stage = Stage(target, workload, point, options, data, device, environment.device, network, base, done)
+                for name in changes:
+                    _execute(stage, name, store, this.id, watch)
+    return store.run(this.id)
+
+
+def _execute(stage: Stage, name: str, store: Store, run_id: str, watch: Watch) -> None:
+    """Store what a change gives as it is measured; where it breaks altogether, its reason."""
+    try:
+        for one in CHANGES[name](stage):
+            if mark(one) not in stage.done:
+                store.add_what_if(run_id, one)
+                watch(said(one))
+    except (RuntimeError, LaminaError) as error:
+        broken = stage.refused(name, name, run.one_line(error))
+        if mark(broken) not in stage.done:
+            store.add_what_if(run_id, broken)
+        watch(said(broken))
+
+
+def said(one: WhatIf) -> str:
+    """A what-if in words."""
+    place = f"{one.change}: {one.layer} {one.phase}, {one.detail}"
+    if one.after is None:
+        return f"{place}: {one.reason}"
+    predicted = "" if one.predicted_gain is None else f", predicted {one.predicted_gain:+.1%}"
+    return f"{place}: {one.before.median_us:.1f} -> {one.after.median_us:.1f} us, {one.measured_gain:+.1%}{predicted}"
+
+
+def _profile_of(target: Target, store: Store, name: str) -> Run:
+    found = store.run(name)
+    if found.verb not in ("profile", "what-if") or found.target != target.name:
+        raise UsageError(
+            f"run {found.id}: expected a profile of {target.name}, got {found.verb} of {found.target}; "
+            f"make one with 'lamina profile {target.name}'"
+        )
+    return found
+
+
+def _stored(store: Store, source: Run, roofs_of: Run, point: Point, target: Target) -> Baseline:
+    """What a run has of a point; nothing where the whole step has no time."""
+    asked = (str(point.method), point.precision, point.layout, point.batch or target.batch)
+    rows = tuple(row for row in store.layers(source.id) if row.key[2:6] == asked)
+    if not any(row.phase == WHOLE_STEP and row.timing for row in rows):
+        rows = ()
+    keys = {row.key for row in rows}
+    kernels = tuple(one for one in store.kernels(source.id) if one.key in keys)
+    counters = tuple(one for one in store.counters(source.id) if one.key in keys)
+    return Baseline(rows, kernels, counters, next(iter(store.roofs(roofs_of.id)), None))

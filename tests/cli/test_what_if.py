@@ -1,0 +1,40 @@
+"""lamina what-if, as a person types it."""
+
+import csv
+import io
+import json
+
+import pytest
+from tests.cli.conftest import Lamina
+
+QUICK = ("lenet5", "--repeat", "1", "--device", "cpu", "--batch-size", "1", "--data", "synthetic")
+
+
+def test_gains_are_printed_predicted_and_measured(lamina: Lamina) -> None:
+    result = lamina("what-if", *QUICK, "--change", "without-activations,l1-bypass")
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
+    assert "predicted" in said and "activations removed" in said and "needs a GPU" in said
+
+
+def test_programs_get_every_column(lamina: Lamina) -> None:
+    result = lamina("what-if", *QUICK, "--change", "channels_last", "--no-check", "--format", "json")
+    (step,) = [row for row in json.loads(result.stdout) if row["phase"] == "step"]
+    assert step["change"] == "channels_last" and step["after_median_us"] > 0
+    assert step["measured_gain"] == pytest.approx(step["before_median_us"] / step["after_median_us"] - 1)
+    result = lamina("what-if", *QUICK, "--change", "cuda-graph", "--format", "csv")
+    (row,) = csv.DictReader(io.StringIO(result.stdout))
+    assert row["reason"] == row["miss"] == "needs a GPU" and row["after_median_us"] == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "expected a SPEC"),
+        (("lenet5", "--change", "fuse"), "--change: 'fuse' is unknown"),
+        (("lenet5", "--profile", "nothing"), "nothing"),
+    ],
+)
+def test_what_makes_no_sense_exits_two(lamina: Lamina, arguments: tuple[str, ...], said: str) -> None:
+    result = lamina("what-if", *arguments)
+    assert result.exit_code == 2 and said in result.stderr.replace("\n", " ")

@@ -1,0 +1,47 @@
+"""A prediction is off only by more than the spread, and a miss is explained."""
+
+import pytest
+
+from lamina.explain.misses import LEFT_OUT, gain_error, left_out, miss
+from lamina.pipeline.what_if import CHANGES
+from lamina.record import Timing, WhatIf
+
+
+def timing(us: float, spread: float = 0.0) -> Timing:
+    return Timing("events", "warm", us, us - spread, us + spread, 9)
+
+
+def what_if(
+    after: float | None, predicted: float | None, spread: float = 0.0, change: str = "fusion", reason: str = ""
+) -> WhatIf:
+    measured = None if after is None else timing(after, spread)
+    return WhatIf(change, "x", "fc", "step", "fp32", 1, timing(100.0, spread), predicted, "rule", measured, 0.0, reason)
+
+
+@pytest.mark.parametrize(
+    ("after", "predicted", "error"),
+    [(80.0, 80.0, 0.0), (80.0, 90.0, (1 / 9 - 0.25) / 0.25), (125.0, 80.0, (0.25 + 0.2) / 0.2), (None, 80.0, None)],
+)
+def test_the_error_is_a_share_of_the_measured_gain(
+    after: float | None, predicted: float | None, error: float | None
+) -> None:
+    assert gain_error(what_if(after, predicted)) == pytest.approx(error)
+
+
+def test_a_difference_inside_the_spread_is_none() -> None:
+    assert gain_error(what_if(100.0, 95.0, spread=3.0)) == 0.0
+    assert gain_error(what_if(100.0, 95.0, spread=2.0)) == float("inf")
+
+
+def test_each_way_of_not_holding_is_told() -> None:
+    assert miss(what_if(80.0, 80.0)) == ""
+    assert miss(what_if(80.0, 90.0)) == "10.0 us shorter than predicted"
+    assert miss(what_if(80.0, 70.0)) == "10.0 us longer than predicted"
+    assert miss(what_if(80.0, None)) == "not predicted: rule"
+    assert miss(what_if(None, 80.0, reason="needs a GPU")) == "needs a GPU"
+
+
+def test_every_change_has_its_reason_and_only_misses_are_given_one() -> None:
+    assert {*LEFT_OUT} == {*CHANGES}
+    found = left_out([what_if(80.0, 90.0), what_if(80.0, 80.0, change="cuda_graph")])
+    assert found == [f"fusion: {LEFT_OUT['fusion']}"]

@@ -1,0 +1,198 @@
+"""what-if: changes executed beside their predictions, checked, stored, and taken up again."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lamina import measure, pipeline
+from lamina.build import Target
+from lamina.errors import CheckError, UsageError
+from lamina.pipeline import fusions, swaps
+from lamina.pipeline.what_if import CHANGES, said, what_if
+from lamina.record import Roofs, Run, WhatIf
+from lamina.spec import Input, Method, Workload
+from lamina.store import Store, open_store
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 3, 1))
+        self.head = nn.Sequential(nn.Dropout(), nn.Linear(27, 8), nn.Tanh(), nn.Linear(8, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(x).flatten(1))
+        return logits
+
+
+SMALL = Target("small", (Input(shape=(2, 6, 6)),), lambda classes: Small(), classes=5)
+QUICK = Workload(repeat=1, batch=(2,))
+
+
+@pytest.fixture
+def store(store_path: Path) -> Store:
+    return open_store(store_path)
+
+
+@pytest.fixture(autouse=True)
+def known_roofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    roofs = Roofs(
+        "test", "2026-01-01", 1, {"torch": torch.__version__}, 10.0, 8.0, {"fp32": 9.0, "bf16": 9.0}, 5.0, 5.0
+    )
+    monkeypatch.setattr(measure, "roofs", lambda device, cache_dir, refresh=False: roofs)
+
+
+def execute(store: Store, cache: Path, target: Target = SMALL, **settings: Any) -> tuple[Run, tuple[WhatIf, ...]]:
+    this = what_if(target, settings.pop("workload", QUICK), store, cache=cache, **settings)
+    return this, store.what_ifs(this.id)
+
+
+def test_fusion_is_executed_by_part_and_for_the_whole_step(store: Store, tmp_path: Path) -> None:
+    this, found = execute(store, tmp_path, changes=["fusion"])
+    assert this.verb == "what-if" and this.status == "done"
+    parts = {(one.layer, one.phase): one for one in found if one.layer != "small"}
+    assert {*parts} == {(layer, phase) for layer in ("features.0", "head.1") for phase in ("forward", "step")}
+    assert parts["features.0", "step"].detail == "convolution + bias + relu + max pooling by plain torch"
+    assert parts["head.1", "step"].detail == "linear + bias + tanh by plain torch"
+    for one in parts.values():
+        assert one.after is not None and one.rel_error is not None and one.rel_error < 1e-5
+        assert one.predicted_us is not None and 0 < one.predicted_us <= one.before.median_us
+    whole = {one.detail: one for one in found if one.layer == "small"}
+    assert {*whole} == {"2 runs of layers by plain torch", "2 runs of layers by the fastest way of each"}
+    assert whole["2 runs of layers by plain torch"].after is not None
+    # The measured rows are beside the what-ifs.
+    assert {row.phase for row in store.layers(this.id)} >= {"forward", "step"}
+
+
+def test_activations_are_removed_everywhere_and_nothing_is_compared(store: Store, tmp_path: Path) -> None:
+    _, (one,) = execute(store, tmp_path, changes=["without_activations"])
+    assert one.layer == "small" and one.phase == "step" and one.after is not None and one.rel_error is None
+    assert "2 of" not in one.reason and one.predicted_gain is not None and one.predicted_gain > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [("l1_bypass", "needs a GPU"), ("cuda_graph", "needs a GPU"), ("precision", "tensor cores")]
+)
+def test_what_needs_a_gpu_says_so(store: Store, tmp_path: Path, change: str, said: str) -> None:
+    _, found = execute(store, tmp_path, changes=[change])
+    (refused,) = [one for one in found if one.after is None]
+    assert said in refused.reason and refused.layer == "small" and refused.predicted_us is None
+
+
+def test_other_points_are_measured_phase_by_phase(store: Store, tmp_path: Path) -> None:
+    _, found = execute(store, tmp_path, changes=["channels_last", "precision"])
+    executed = {(one.change, one.detail) for one in found if one.after}
+    assert executed == {("channels_last", "nchw -> nhwc"), ("precision", "fp32 -> bf16")}
+    phases = {(one.layer, one.phase) for one in found if one.change == "channels_last"}
+    assert {("features.0", "forward"), ("features.3", "backward_data"), ("head.3", "backward_weight")} <= phases
+    assert ("small", "step") in phases
+    narrow = next(one for one in found if (one.layer, one.phase, one.detail) == ("head.1", "forward", "fp32 -> bf16"))
+    assert narrow.rel_error is not None and 1e-4 < narrow.rel_error < 4e-2
+
+
+def test_other_algorithms_are_tried_on_convolutions_alone(store: Store, tmp_path: Path) -> None:
+    _, found = execute(store, tmp_path, changes=["algorithm"])
+    tried = {(one.layer, one.detail): one for one in found if one.phase == "forward"}
+    assert {layer for layer, _ in tried} == {"features.0", "features.3"}
+    assert tried["features.0", "dense -> dense:fft"].after is not None
+    assert "needs a kernel of 3" in tried["features.3", "dense -> dense:winograd"].reason
+    assert next(one for one in found if one.layer == "small").reason.startswith("needs a GPU")
+
+
+def test_a_wrong_result_is_not_timed(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = nn.Sequential(nn.Linear(27, 8), nn.Sigmoid())
+    monkeypatch.setattr(fusions, "_fusers", lambda stage, module: {"guessing": lambda: wrong})
+    _, found = execute(store, tmp_path, changes=["fusion"])
+    refused = next(one for one in found if one.layer == "head.1")
+    assert refused.after is None and "differs from float64" in refused.reason
+
+
+def test_a_change_that_breaks_leaves_the_others(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(stage: object) -> Any:
+        raise RuntimeError("no memory")
+        yield
+
+    monkeypatch.setitem(CHANGES, "channels_last", broken)  # type: ignore[arg-type]
+    this, found = execute(store, tmp_path, changes=["channels_last", "without_activations"])
+    assert this.status == "done"
+    assert [(one.change, one.reason) for one in found] == [("channels_last", "no memory"), ("without_activations", "")]
+
+
+def test_an_interrupted_run_goes_on_where_it_was(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(event: object) -> None:
+        if str(event).startswith("fusion: head.1"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        execute(store, tmp_path, changes=["fusion"], watch=interrupt)
+    before = store.what_ifs(store.run("latest").id)
+    assert before
+    profiled = []
+    monkeypatch.setattr(sys.modules["lamina.pipeline.what_if"], "profile_point", lambda *_: profiled.append(1))
+    this, found = execute(store, tmp_path, changes=["fusion"], resume=True)
+    assert found[: len(before)] == before and len(found) == 6 and not profiled
+    _, again = execute(store, tmp_path, changes=["fusion"], resume=False, profile=this.id)
+    assert len(again) == 6 and not profiled
+
+
+def test_a_profile_is_what_predictions_start_from(store: Store, tmp_path: Path) -> None:
+    profile = pipeline.profile(SMALL, QUICK, store, cache=tmp_path)
+    this, _ = execute(store, tmp_path, changes=["without_activations"], profile=profile.id)
+    assert store.layers(this.id) == store.layers(profile.id) and this.config["profile"] == profile.id
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"changes": ["fussion"]}, "did you mean 'fusion'"),
+        ({"workload": Workload(impl=(Method("circulant"),))}, "changes dense networks"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(store: Store, tmp_path: Path, settings: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        execute(store, tmp_path, **settings)
+
+
+def test_a_profile_of_another_network_is_refused(store: Store, tmp_path: Path) -> None:
+    profile = pipeline.profile(SMALL, QUICK, store, cache=tmp_path)
+    other = Target("other", SMALL.inputs, SMALL.make, classes=5)
+    with pytest.raises(UsageError, match="expected a profile of other, got profile of small"):
+        execute(store, tmp_path, other, profile=profile.id)
+
+
+def test_a_network_without_anything_to_change_says_so(store: Store, tmp_path: Path) -> None:
+    bare = Target("bare", (Input(shape=(4,)),), lambda classes: nn.Sequential(nn.Linear(4, 3)), classes=3)
+    _, found = execute(store, tmp_path, bare, changes=["fusion", "without_activations", "algorithm"])
+    assert [one.reason for one in found] == [
+        "no Linear or Conv2d is followed by its activation in a Sequential",
+        "it has no activations",
+        "it has no convolutions",
+    ]
+
+
+def test_accuracy_grants_what_plain_torch_needs_and_no_more() -> None:
+    exact, plain = [torch.ones(4).double()], [torch.full((4,), 1.1)]
+    assert swaps.accuracy([torch.full((4,), 1.15)], plain, exact, "fp32") == pytest.approx(0.15, rel=1e-5)
+    with pytest.raises(CheckError, match="not timed"):
+        swaps.accuracy([torch.full((4,), 1.3)], plain, exact, "fp32")
+    with pytest.raises(CheckError):
+        swaps.accuracy([torch.full((4,), float("nan"))], plain, exact, "fp32")
+
+
+def test_a_what_if_is_told_in_words(store: Store, tmp_path: Path) -> None:
+    _, (one,) = execute(store, tmp_path, changes=["without_activations"])
+    assert said(one).startswith("without_activations: small step, activations removed: ") and "predicted +" in said(one)
+
+
+@pytest.mark.gpu
+def test_every_change_is_executed_on_a_gpu(store: Store, tmp_path: Path) -> None:
+    _, found = execute(store, tmp_path, workload=Workload(repeat=3, batch=(8,), device="cuda"))
+    assert {one.change for one in found} == {*CHANGES}
+    fused = [one for one in found if one.change == "fusion" and one.layer == "small"]
+    assert {one.detail.rpartition(" by ")[2] for one in fused if one.after} >= {"triton", "torch.compile"}
+    for change in ("l1_bypass", "channels_last", "precision", "cuda_graph", "without_activations"):
+        assert any(one.after for one in found if one.change == change), change
