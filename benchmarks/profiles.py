@@ -94,6 +94,7 @@ def facts(store: Store, this: Run) -> Iterator[dict[str, Any]]:
             "q1_us": graph.q1_us,
             "q3_us": graph.q3_us,
             "n": graph.n,
+            "rel_error": None,
             "unchecked": "the sum of checked layers",
             "coverage": coverage.share,
             "strays": dict(coverage.strays),

@@ -39,7 +39,7 @@ def chosen(impl: Impl, x: Tensor, activation: Activation = "relu", biased: bool 
     if impl == "auto":
         if not (x.is_cuda and HAS_TRITON) or x.dtype == torch.float64:
             return "reference"
-        strict = x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
+        strict = x.dtype == torch.float32 and _strict_float32()
         return "cublaslt" if product and activation == "relu" and biased and not strict else "kernel"
     if impl == "cublaslt":
         if not product:
@@ -170,6 +170,11 @@ def bias_relu_max_pool2d(
     y: Tensor
     y, _ = ops.bias_relu_max_pool(x, bias, window.pack(), l1_bypass)
     return y
+
+
+@torch.compiler.assume_constant_result  # the compiler cannot read the switch, and guards nothing by it
+def _strict_float32() -> bool:
+    return bool(torch.backends.cuda.matmul.fp32_precision != "tf32")
 
 
 def _autocast(x: Tensor) -> bool:
