@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from lamina.recipes import recordings
 from lamina.record import KernelRun, LayerRun, Run, Timing
 from lamina.store import open_store
 
@@ -87,3 +88,13 @@ def test_a_database_that_is_none_is_refused(profiled: Lamina, tmp_path: Path) ->
     result = profiled("runs", "import", str(tmp_path / "other.db"))
     assert result.exit_code == 2
     assert "other.db is not a database" in result.stderr
+
+
+def test_a_recording_is_imported_by_name(lamina: Lamina) -> None:
+    listed = lamina("runs", "recordings").stdout.split()
+    assert listed == [*recordings.names()]
+    assert lamina("runs", "import", "gpt2_block").exit_code == 0
+    document = json.loads(lamina("explain", "latest", "--format", "json").stdout)
+    assert document["target"] == "gpt2_block" and document["paragraphs"]
+    again = lamina("runs", "import", "gpt2_block_nvidia-h200")
+    assert again.exit_code == 2 and "already" in again.stderr

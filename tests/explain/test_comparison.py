@@ -27,6 +27,13 @@ def test_a_wide_spread_hides_a_difference() -> None:
     assert compare([a], [b])[0].verdict == "same"
 
 
+def test_a_phase_without_device_time_is_not_divided_by() -> None:
+    none = timed(CONV, 0.0)
+    assert [it.verdict for it in compare([none], [none])] == ["same"]
+    (gone,) = compare([timed(CONV, 1.0)], [none])
+    assert gone.speedup is None and gone.verdict == "faster"
+
+
 def test_too_few_samples_give_no_verdict() -> None:
     (it,) = compare([timed(CONV, 100.0, n=1)], [timed(CONV, 50.0)])
     assert it.verdict == "unclear"

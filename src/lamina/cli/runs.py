@@ -138,19 +138,42 @@ def import_run(
         Path,
         typer.Argument(
             help="What 'runs export --format trace' wrote on any machine, a .db file of lamina's, "
-            "a torch.profiler trace, or the CSV of ncu --page raw."
+            "a torch.profiler trace, the CSV of ncu --page raw, or the name of a recording that comes with lamina."
         ),
     ],
     store: options.StoreOption = "",
 ) -> None:
-    """Bring in runs that were measured elsewhere, all or nothing."""
+    """Bring in runs that were measured elsewhere, all or nothing.
+
+    Recordings that come with lamina need no GPU to be explained, compared and reported: 'lamina runs recordings'
+    lists them.
+
+    Examples:
+
+        lamina runs import alexnet_nvidia-h200
+
+        lamina runs import trace.json.gz
+    """
     from lamina.pipeline.imports import import_file
+    from lamina.recipes import recordings
     from lamina.store import open_store
 
+    if file.name == str(file) and not file.suffix and not file.exists():
+        file = recordings.path(file.name)
     with open_store(options.store_place(store)) as database:
         runs = database.import_database(file) if file.suffix == ".db" else (import_file(file, database),)
         for run_id in runs:
             typer.echo(run_id)
+
+
+@app.command("recordings")
+@handled
+def list_recordings() -> None:
+    """List the recorded profiles that come with lamina, for 'lamina runs import'."""
+    from lamina.recipes import recordings
+
+    for name in recordings.names():
+        typer.echo(name)
 
 
 @app.command("sql")

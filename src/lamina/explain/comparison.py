@@ -97,4 +97,6 @@ def _pair(a: LayerRun, b: LayerRun) -> Comparison:
         verdict, reason = "unclear", f"fewer than {LEAST_SAMPLES} samples show no spread"
     elif a.timing.overlaps(b.timing):
         verdict = "same"
-    return Comparison(a.layer, a.phase, a, b, a.timing.median_us / b.timing.median_us, verdict, differs, reason)
+    # A phase without a kernel, such as a reshape, takes no device time: there is nothing to divide by.
+    speedup = a.timing.median_us / b.timing.median_us if b.timing.median_us else None
+    return Comparison(a.layer, a.phase, a, b, speedup, verdict, differs, reason)

@@ -25,7 +25,7 @@ class Comparison:
     ``speedup`` is the time of ``a`` over the time of ``b``: above 1, ``b`` is the faster. ``verdict``
     speaks of ``b``; it is ``same`` where the quartile ranges overlap, and ``unclear`` where too few samples
     have any. ``differs`` maps each axis on which the two sides were measured differently to both values. An
-    ``unmatched`` pair has no speedup and says why in ``reason``.
+    ``unmatched`` pair has no speedup and says why in ``reason``; a phase without device time in ``b`` has none either.
     """
 
     layer: str

@@ -172,7 +172,8 @@ def bias_relu_max_pool2d(
     return y
 
 
-@torch.compiler.assume_constant_result  # the compiler cannot read the switch, and guards nothing by it
+# The compiler cannot trace a reading of the switch.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _strict_float32() -> bool:
     return bool(torch.backends.cuda.matmul.fp32_precision != "tf32")
 
