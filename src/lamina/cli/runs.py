@@ -87,16 +87,15 @@ def diff(
     second: Annotated[str, typer.Argument(metavar="OTHER")],
     store: options.StoreOption = "",
 ) -> None:
-    """Compare two runs layer by layer; a difference inside the spread is none."""
-    from lamina import explain
+    """Compare two runs layer by layer; a difference inside the spread is none. 'lamina compare' can do more."""
     from lamina.cli import printing
+    from lamina.pipeline.explain import compare_layers, look_up
     from lamina.report.table import diff_table
     from lamina.store import open_store
 
     with open_store(options.store_place(store)) as database:
-        a, b = database.run(first), database.run(second)
-        compared = explain.compare(database.layers(a.id), database.layers(b.id))
-        printing.show(diff_table(compared, f"{a.target} {a.id}", f"{b.target} {b.id}"))
+        a, b = look_up(database, first), look_up(database, second)
+    printing.show(diff_table(compare_layers(a, b), *(f"{side.run.target} {side.column}" for side in (a, b))))
 
 
 @app.command("export")
