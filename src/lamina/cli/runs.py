@@ -95,7 +95,8 @@ def diff(
 
     with open_store(options.store_place(store)) as database:
         a, b = look_up(database, first), look_up(database, second)
-    printing.show(diff_table(compare_layers(a, b), *(f"{side.run.target} {side.column}" for side in (a, b))))
+    first, second = (f"{side.run.target} {side.run.id}" for side in (a, b))
+    printing.show(diff_table(compare_layers(a, b), first, second))
 
 
 @app.command("export")

@@ -11,13 +11,14 @@ TOLERATED = 0.25
 
 LEFT_OUT: Mapping[str, str] = {
     "fusion": "the rule keeps the library's product and takes its element-wise passes away; the fused product is "
-    "another kernel, and a pooling that is fused saves passes of its own",
+    "another kernel, its passes may be far from the roofs, and a compiler may choose layouts as well",
     "without_activations": "without activations others of the step's kernels meet other data, clocks and caches",
     "l1_bypass": "the rule counts hits and loads, not what allocating lines in L1 costs",
     "channels_last": "the rule takes layout conversions away and keeps every other kernel; the library has other "
     "kernels for this layout",
     "precision": "the rule keeps the part of the roofs that kernels reach; those of the new precision reach another",
-    "cuda_graph": "the rule knows the kernels one by one; in a graph their ends and beginnings overlap",
+    "cuda_graph": "the rule adds the kernels up; in a graph their ends and beginnings overlap, and a device "
+    "that never rests may lower its clock",
     "algorithm": "the rule lets stages move bytes at the copy roof and products reach the usual part of the compute "
     "roof",
 }

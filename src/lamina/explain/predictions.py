@@ -8,13 +8,13 @@ with the reason in its rule where the records do not tell.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
 from lamina.explain import metrics
 from lamina.explain.algorithms import convolution_us
-from lamina.explain.launches import KernelKind, Launches, mean, total, total_us
+from lamina.explain.launches import KernelKind, Launch, Launches, mean, total, total_us
 from lamina.explain.precision import in_precision
 from lamina.explain.roofline import attainable_us
 from lamina.explain.steps import WHOLE
@@ -24,6 +24,7 @@ from lamina.spec import ITEM_BYTES
 FUSABLE = ("convolution", "linear")
 """Kinds whose kernels can take a bias and an activation into their epilogue."""
 ACTIVATIONS = ("activation",)
+POOLINGS = ("pooling",)
 NO_HITS = 5.0
 """L1 hit rate, in percent, below which going past the cache loses nothing."""
 
@@ -42,7 +43,8 @@ def predict_fusion(
 
     The matrix kernels stay, with the activation in their epilogue; the element-wise kernels vanish, and with them a
     write and a read of the intermediate tensor. Backward, the fused kernel still has to read the saved output to
-    know where the activation was flat: one pass over it at the read roof stays.
+    know where the activation was flat, and sums the bias gradient on its way: one pass over it at the read roof
+    stays. A pooling among the rows is fused as well: its pass stays, at the copy roof.
     """
     launches = Launches(kernels, counters)
     before = _before(rows)
@@ -50,14 +52,21 @@ def predict_fusion(
         return Prediction(None, _UNTIMED)
     gone = 0.0
     for row in rows:
+        if row.timing is None:
+            continue
+        us, rate = row.timing.median_us, row.bytes / 1e3 if row.bytes and roofs else None
         if row.kind in FUSABLE:
             gone += _us_of(row, launches, "elementwise")
-        elif row.kind in ACTIVATIONS and row.timing:
-            gone += row.timing.median_us
-            if row.phase != "forward" and roofs and row.bytes:
+            if row.phase != "forward":
+                gone += _us_where(row, launches, lambda one: "at::native::reduce_kernel" in one.kernel.name)
+        elif row.kind in ACTIVATIONS:
+            gone += us
+            if row.phase != "forward" and rate and roofs:
                 # A third of backward's bytes: it reads two tensors and writes one.
-                gone -= min(row.timing.median_us, row.bytes / 3 / roofs.read_gbs / 1e3)
-    rule = f"the element-wise kernels vanish ({gone:.1f} of {before:.1f} us)"
+                gone -= min(us, rate / 3 / roofs.read_gbs)
+        elif row.kind in POOLINGS and rate and roofs:
+            gone += us - min(us, rate / roofs.copy_gbs)
+    rule = f"the element-wise kernels vanish, poolings run at the copy roof ({gone:.1f} of {before:.1f} us)"
     return Prediction(max(before - gone, 0.0), rule)
 
 
@@ -160,20 +169,13 @@ def predict_precision(
 def predict_cuda_graph(
     rows: Sequence[LayerRun], kernels: Sequence[KernelRun], counters: Sequence[Counter], roofs: Roofs | None
 ) -> Prediction:
-    """The whole step replayed as one CUDA graph: the device no longer waits for the host.
-
-    What stays is the kernels, and between two of them what a back-to-back launch costs beyond the shortest kernel.
-    """
+    """The whole step replayed as one CUDA graph: the device no longer waits for the host, only for its kernels."""
     before = _before(rows)
     launches = [launch for row in rows for launch in Launches(kernels, counters)[row.key]]
     if before is None or not launches:
         return Prediction(None, _UNTIMED if before is None else _NO_KERNELS)
-    if roofs is None:
-        return Prediction(None, "needs the machine's roofs")
     busy = total_us(launches)
-    each = max(roofs.launch_us - min(launch.us for launch in launches), 0.0)
-    rule = f"{len(launches)} kernels take {busy:.1f} us, and {each:.2f} us lie between two of them"
-    return Prediction(min(before, busy + each * len(launches)), rule)
+    return Prediction(min(before, busy), f"{len(launches)} kernels, one after the other, take {busy:.1f} us")
 
 
 def predict_algorithm(
@@ -228,8 +230,12 @@ def _before(rows: Sequence[LayerRun]) -> float | None:
 
 def _us_of(row: LayerRun, launches: Launches, kind: KernelKind) -> float:
     """The part of a row's time that its kernels of one kind take."""
+    return _us_where(row, launches, lambda one: one.kind == kind)
+
+
+def _us_where(row: LayerRun, launches: Launches, chosen: Callable[[Launch], bool]) -> float:
     mine = launches[row.key]
     all_us = total_us(mine)
     if row.timing is None or not all_us:
         return 0.0
-    return row.timing.median_us * total_us(one for one in mine if one.kind == kind) / all_us
+    return row.timing.median_us * total_us(filter(chosen, mine)) / all_us

@@ -47,6 +47,8 @@ def fusion(stage: Stage) -> Iterator[WhatIf]:
     rows = [*stage.rows_of([layer for part in parts for layer in part.layers]), stage.whole]
     prediction = stage.predicted(predictions.predict_fusion, rows)
     ways = {"the fastest way of each": lambda: _fastest(stage, parts, measured)}
+    if stage.gpu and stage.point.layout == "nchw":
+        ways["the fastest way of each, channels last"] = lambda: _channels_last(_fastest(stage, parts, measured))
     for how, make in (ways | _fusers(stage, stage.network.module)).items():
         yield from stage.swap_whole("fusion", f"{len(parts)} runs of layers by {how}", make, prediction)
 
@@ -78,7 +80,7 @@ def l1_bypass(stage: Stage) -> Iterator[WhatIf]:
         yield stage.refused("l1_bypass", "loads by .cg", "needs a GPU: the CPU's caches have no such switch")
         return
     for part in _fusible(stage):
-        ours = Part(part.layers, fused(copy.deepcopy(part.module), Fusion(impl="kernel")), part.x)
+        ours = Part(part.layers, fused(copy.deepcopy(part.module), Fusion(impl="kernel")), part.x, part.module)
 
         def predict(phase: str, part: Part = part) -> Prediction:
             if isinstance(part.module[0], nn.Linear):  # type: ignore[index]
@@ -151,6 +153,10 @@ def _fastest(stage: Stage, parts: Sequence[Part], measured: Sequence[WhatIf]) ->
     if not fused_parts:
         raise UnsupportedError("no part of it was faster fused")
     return model
+
+
+def _channels_last(module: nn.Module) -> nn.Module:
+    return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
 
 def _compiled(module: nn.Module) -> nn.Module:
