@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,7 @@ def page(path: Path) -> str:
         "",
         *facts(document.get("summary", {})),
         "",
-        "## Layers",
-        "",
-        *layers(document["rows"]),
+        *table(document["rows"]),
         "",
     ]
     return "\n".join(lines)
@@ -53,6 +52,29 @@ def facts(summary: Mapping[str, Any]) -> Iterable[str]:
         parts = value.items() if isinstance(value, dict) else [("", value)]
         shown = ", ".join(f"{key} {part}".strip() for key, part in parts if not isinstance(part, list))
         yield f"| {name} | {shown} |"
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Changes where the file holds them, layers otherwise."""
+    changed = any("change" in row for row in rows)
+    return ["## Changes", "", *changes(rows)] if changed else ["## Layers", "", *layers(rows)]
+
+
+def changes(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """What-ifs, the whole step first: the time before each and after it, and the gain predicted and measured."""
+    yield "Microseconds; what the file holds of each layer and phase alone is left out where it was predicted well."
+    yield ""
+    yield "| change | what | layer | phase | before | after | measured | predicted | missed by |"
+    yield "|---|---|---|---|--:|--:|--:|--:|---|"
+    pairs = [(before, after) for before, after in pairwise(rows) if before["impl"] == "dense" != after["impl"]]
+    network = rows[0]["workload"]
+    for before, after in sorted(pairs, key=lambda pair: pair[1]["layer"] != network):
+        if after["layer"] == network or after["miss"] or after["change"] in ("fusion", "l1_bypass"):
+            cells = [after[key] for key in ("change", "detail", "layer", "phase")]
+            times = [f"{row['median_us']:.1f}" for row in (before, after)]
+            gains = [after["measured_gain"], after["predicted_gain"]]
+            shown = ["-" if gain is None else f"{gain:+.1%}" for gain in gains]
+            yield f"| {' | '.join([*cells, *times, *shown, after['miss'] or 'held'])} |"
 
 
 def layers(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:

@@ -6,7 +6,7 @@ import io
 import pytest
 from tests.cli.conftest import Lamina
 
-from lamina.cli.profile import Again
+from lamina.cli.again import Again
 from lamina.pipeline import Options
 from lamina.spec import Method, Point, Workload
 
@@ -40,11 +40,15 @@ def test_what_makes_no_sense_exits_two(lamina: Lamina, arguments: tuple[str, ...
     assert result.exit_code == 2 and said in result.stderr.replace("\n", " ")
 
 
-def test_the_command_for_the_second_process_asks_for_the_same_iteration() -> None:
-    again = Again("net.toml", Workload(device="cuda:1", seed=7), Options(training=False), ["N=64"], "3x32x32")
-    line = again(Point(16, "tf32", "nhwc", Method()))
-    assert line[1:] == [
-        *("-m", "lamina", "profile", "net.toml", "--iterate", "--batch-size", "16"),
+def test_the_commands_for_a_second_process_ask_for_the_same_work() -> None:
+    workload = Workload(device="cuda:1", seed=7, repeat=3, check=False)
+    again = Again("net.toml", workload, Options(training=False), ["N=64"], "3x32x32")
+    point = Point(16, "tf32", "nhwc", Method())
+    same = [
+        *("-m", "lamina", "profile", "net.toml", "--batch-size", "16"),
         *("--precision", "tf32", "--layout", "nhwc", "--device", "cuda:1", "--data", "synthetic", "--seed", "7"),
-        *("--inference", "--input-size", "3x32x32", "--set", "N=64"),
     ]
+    shaped = ["--input-size", "3x32x32", "--set", "N=64"]
+    assert again.iterate(point)[1:] == [*same, "--inference", *shaped, "--iterate"]
+    stored = ["--store", "x.db", "--format", "csv", "--repeat", "3", "--no-check"]
+    assert again.profile(point, Options(autotune=True), "x.db")[1:] == [*same, "--autotune", *shaped, *stored]

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 
 from lamina import measure, pipeline
 from lamina.build import Target
-from lamina.errors import CheckError, UsageError
-from lamina.pipeline import fusions, swaps
+from lamina.cli.again import Again
+from lamina.errors import CheckError, LaminaError, UsageError
+from lamina.pipeline import Options, fusions, swaps
+from lamina.pipeline import changes as moves
 from lamina.pipeline.what_if import CHANGES, said, what_if
 from lamina.record import Roofs, Run, WhatIf
 from lamina.spec import Input, Method, Workload
@@ -101,6 +104,18 @@ def test_other_algorithms_are_tried_on_convolutions_alone(store: Store, tmp_path
     assert tried["features.0", "dense -> dense:fft"].after is not None
     assert "needs a kernel of 3" in tried["features.3", "dense -> dense:winograd"].reason
     assert next(one for one in found if one.layer == "small").reason.startswith("needs a GPU")
+
+
+def test_a_second_process_measures_the_same_rows_in_another_way(tmp_path: Path) -> None:
+    point = next(QUICK.points())
+    again = Again("lenet5", QUICK.model_copy(update={"device": "cpu", "check": False}), Options(), (), "")
+    stage: Any = SimpleNamespace(point=point, base=SimpleNamespace(roofs=None))
+    found = moves._profiled_elsewhere(stage, again.profile, Options(autotune=True))
+    assert {(row.layer, row.phase) for row in found.rows} >= {("lenet5", "step")} and len(found.rows) > 20
+    with pytest.raises(LaminaError, match="a second process failed with code 2"):
+        moves._profiled_elsewhere(
+            stage, lambda *_: [*again.profile(point, Options(), "x.db"), "--batch-size", "-1"], Options()
+        )
 
 
 def test_a_wrong_result_is_not_timed(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

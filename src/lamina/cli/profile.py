@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,10 +12,6 @@ from lamina.cli import options
 from lamina.cli.bench import overridden
 from lamina.cli.handled import handled
 from lamina.errors import UsageError
-
-if TYPE_CHECKING:
-    from lamina.pipeline import Options
-    from lamina.spec import Point, Workload
 
 
 @handled
@@ -98,6 +92,7 @@ def profile(
         return
 
     from lamina.cli import printing
+    from lamina.cli.again import Again
     from lamina.cli.watching import Watcher
     from lamina.store import open_store
 
@@ -117,7 +112,7 @@ def profile(
                         cache=options.cache_folder(),
                         options=how,
                         counters=metrics,
-                        replay=Again(word, workload, how, set_, input_size),
+                        replay=Again(word, workload, how, set_, input_size).iterate,
                         command=shlex.join(["lamina", *sys.argv[1:]]),
                         resume=resume,
                         watch=watch,
@@ -132,26 +127,3 @@ def profile(
         failed = any(row.outcome == "failed" for this in runs for row in database.layers(this.id))
     if failed:
         raise typer.Exit(1)
-
-
-@dataclass(frozen=True)
-class Again:
-    """The command that runs the iteration of a point once more, for Nsight Compute to watch."""
-
-    word: str
-    workload: Workload
-    how: Options
-    variables: Sequence[str]
-    input_size: str
-
-    def __call__(self, point: Point) -> list[str]:
-        return [
-            *(sys.executable, "-m", "lamina", "profile", self.word, "--iterate"),
-            *(("--batch-size", str(point.batch)) if point.batch else ()),
-            *("--precision", point.precision, "--layout", point.layout, "--device", self.workload.device),
-            *("--data", self.workload.data, "--seed", str(self.workload.seed)),
-            *(("--inference",) if not self.how.training else ()),
-            *(("--autotune",) if self.how.autotune else ()),
-            *(("--input-size", self.input_size) if self.input_size else ()),
-            *(part for pair in self.variables for part in ("--set", pair)),
-        ]

@@ -76,6 +76,7 @@ def what_if(
         lamina what-if lenet5 --device cpu --change channels-last
     """
     from lamina import pipeline
+    from lamina.cli.again import Again
     from lamina.cli.watching import Watcher
     from lamina.pipeline.what_if import CHANGES
     from lamina.pipeline.what_if import what_if as execute
@@ -99,19 +100,23 @@ def what_if(
         "seed": seed,
         "check": check,
     }
+    how = pipeline.Options(training=not inference, autotune=autotune)
     with open_store(options.store_place(store)) as database:
         runs = []
         with Watcher() as watch:
-            for target, own in found:
+            for word, (target, own) in zip(spec, found, strict=True):
+                workload = overridden(own or Workload(), asked)
+                workload = workload.model_copy(update={"device": options.device_name(device)})
                 runs.append(
                     execute(
                         target,
-                        overridden(own or Workload(), asked).model_copy(update={"device": options.device_name(device)}),
+                        workload,
                         database,
                         cache=options.cache_folder(),
                         changes=[name.replace("-", "_") for name in wanted],
                         profile=profile,
-                        options=pipeline.Options(training=not inference, autotune=autotune),
+                        options=how,
+                        elsewhere=Again(word, workload, how, set_, input_size).profile,
                         command=shlex.join(["lamina", *sys.argv[1:]]),
                         resume=resume,
                         watch=watch,

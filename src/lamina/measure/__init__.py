@@ -7,6 +7,7 @@ from lamina.measure.clocks.cupti import CuptiClock
 from lamina.measure.clocks.events import EventsClock
 from lamina.measure.clocks.graph import GraphClock
 from lamina.measure.device import resolve
+from lamina.measure.elsewhere import run_elsewhere
 from lamina.measure.environment import environment
 from lamina.measure.kernels import KernelSession, KernelTimes, Tally, record_kernels
 from lamina.measure.memory import Peak, peak_memory
@@ -46,6 +47,7 @@ __all__ = [
     "record_kernels",
     "resolve",
     "roofs",
+    "run_elsewhere",
     "sample",
     "settle",
     "summarize",

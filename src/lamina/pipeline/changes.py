@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from torch import nn
 
@@ -11,18 +13,21 @@ from lamina import build, measure, run
 from lamina.errors import LaminaError
 from lamina.explain import predictions
 from lamina.explain.predictions import Prediction
-from lamina.pipeline.profiled import profile_point
+from lamina.pipeline.profiled import Options
 from lamina.pipeline.rows import WHOLE_STEP
-from lamina.pipeline.stage import Stage
+from lamina.pipeline.stage import Baseline, Elsewhere, Stage
 from lamina.pipeline.swaps import Part, Swapped, parts_of, whole
-from lamina.pipeline.watch import unwatched
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Method
+from lamina.store import open_store
 
 NEXT = {"fp32": "tf32", "tf32": "bf16"}
 """The precision that each is changed to."""
 
 ALGORITHMS = ("gemm", "fft", "winograd")
+
+SOME_ROWS_FAILED = 1
+"""Exit code of a profile in which a phase has no time."""
 
 
 def channels_last(stage: Stage) -> Iterator[WhatIf]:
@@ -31,7 +36,7 @@ def channels_last(stage: Stage) -> Iterator[WhatIf]:
         yield stage.refused("channels_last", "nchw -> nhwc", "it has that layout already")
         return
     point = replace(stage.point, layout="nhwc")
-    yield from stage.moved("channels_last", "nchw -> nhwc", point, stage.options, predictions.predict_channels_last)
+    yield from stage.moved("channels_last", "nchw -> nhwc", point, predictions.predict_channels_last)
 
 
 def precision(stage: Stage) -> Iterator[WhatIf]:
@@ -51,7 +56,7 @@ def precision(stage: Stage) -> Iterator[WhatIf]:
         return predictions.predict_precision(rows, kernels, counters, roofs, then)
 
     point = replace(stage.point, precision=then)  # type: ignore[arg-type]
-    yield from stage.moved("precision", f"{now} -> {then}", point, stage.options, predict)
+    yield from stage.moved("precision", f"{now} -> {then}", point, predict)
 
 
 def cuda_graph(stage: Stage) -> Iterator[WhatIf]:
@@ -102,28 +107,43 @@ def algorithm(stage: Stage) -> Iterator[WhatIf]:
 
 
 def _tuned(stage: Stage) -> Iterator[WhatIf]:
-    """The library's algorithms chosen by timing, against those chosen by its heuristics."""
-    if not stage.gpu:
-        yield stage.refused("algorithm", "heuristics -> timed choice", "needs a GPU: the choice is cuDNN's")
-        return
-    base = stage
-    if stage.options.autotune:
-        options = replace(stage.options, autotune=False)
-        found = profile_point(
-            stage.target, stage.workload, stage.point, options, stage.data, stage.device, stage.device_name, unwatched
+    """The library's algorithms chosen by timing, against those chosen by its heuristics.
+
+    A library remembers its choice for each shape as long as a process lives, so the other way runs in another one.
+    """
+    detail = "heuristics -> timed choice"
+    if not stage.gpu or stage.elsewhere is None:
+        reason = (
+            "needs a GPU: the choice is cuDNN's" if not stage.gpu else "needs a process of its own: use the command"
         )
-        base = replace(stage, base=replace(stage.base, rows=found.rows, kernels=found.kernels, counters=()))
+        yield stage.refused("algorithm", detail, reason)
+        return
+    if stage.has("algorithm", detail, stage.whole.layer):
+        return
+    other = _profiled_elsewhere(stage, stage.elsewhere, replace(stage.options, autotune=not stage.options.autotune))
+    before, after = (other, stage.base) if stage.options.autotune else (stage.base, other)
 
     def predict(
         rows: Sequence[LayerRun], kernels: Sequence[KernelRun], counters: Sequence[Counter], roofs: Roofs | None
     ) -> Prediction:
         if len(rows) > 1:
             return _sum_of_convolutions(rows, kernels, counters, roofs)
-        peers = [row for row in base.base.rows if (row.kind, row.phase) == (rows[0].kind, rows[0].phase)]
+        peers = [row for row in before.rows if (row.kind, row.phase) == (rows[0].kind, rows[0].phase)]
         return predictions.predict_algorithm(rows, kernels, counters, roofs, peers=peers)
 
-    options = replace(stage.options, autotune=True)
-    yield from base.moved("algorithm", "heuristics -> timed choice", stage.point, options, predict, ("convolution",))
+    kept = [row for row in before.rows if row.kind == "convolution" or row.phase == WHOLE_STEP]
+    for one in replace(stage, base=before).paired("algorithm", detail, before.rows, after.rows, predict):
+        if any((one.layer, one.phase) == (row.layer, row.phase) for row in kept):
+            yield one
+
+
+def _profiled_elsewhere(stage: Stage, elsewhere: Elsewhere, options: Options) -> Baseline:
+    with TemporaryDirectory() as folder:
+        place = str(Path(folder) / "lamina.db")
+        measure.run_elsewhere(elsewhere(stage.point, options, place), accepted=(0, SOME_ROWS_FAILED))
+        with open_store(place) as store:
+            run_id = store.run("latest").id
+            return Baseline(store.layers(run_id), store.kernels(run_id), (), stage.base.roofs)
 
 
 def _sum_of_convolutions(

@@ -22,6 +22,8 @@ from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Point, Workload
 
 Mark = tuple[str, str, str, str, str, int]
+Elsewhere = Callable[[Point, Options, str], Sequence[str]]
+"""From a point, how it runs and a database to the command line of a process that profiles it into that."""
 Predict = Callable[[Sequence[LayerRun], Sequence[KernelRun], Sequence[Counter], Roofs | None], Prediction]
 
 
@@ -54,6 +56,7 @@ class Stage:
     network: Prepared
     base: Baseline
     done: Mapping[Mark, WhatIf] = field(default_factory=dict)
+    elsewhere: Elsewhere | None = None
 
     @property
     def whole(self) -> LayerRun:
@@ -147,21 +150,25 @@ class Stage:
             found = Swapped(before, reason=run.one_line(refused))
         yield self.record(change, detail, self.whole.layer, WHOLE_STEP, found, prediction)
 
-    def moved(
-        self, change: str, detail: str, point: Point, options: Options, predict: Predict, kinds: Sequence[str] = ()
-    ) -> Iterator[WhatIf]:
-        """The whole network at another point: every phase of every layer, or of those kinds, and the step."""
+    def moved(self, change: str, detail: str, point: Point, predict: Predict) -> Iterator[WhatIf]:
+        """The whole network at another point: every phase of every layer, and the step."""
         if self.has(change, detail, self.whole.layer):
             return
         found = profile_point(
-            self.target, self.workload, point, options, self.data, self.device, self.device_name, unwatched
+            self.target, self.workload, point, self.options, self.data, self.device, self.device_name, unwatched
         )
-        after = {(row.layer, row.phase): row for row in found.rows}
-        for row in self.base.rows:
-            if row.timing is None or (kinds and row.kind not in kinds and row.phase != WHOLE_STEP):
+        yield from self.paired(change, detail, self.base.rows, found.rows, predict)
+
+    def paired(
+        self, change: str, detail: str, before: Sequence[LayerRun], after: Sequence[LayerRun], predict: Predict
+    ) -> Iterator[WhatIf]:
+        """Every row ``before`` a change with its like ``after`` it."""
+        by_place = {(row.layer, row.phase): row for row in after}
+        for row in before:
+            if row.timing is None:
                 continue
-            new = after.get((row.layer, row.phase))
+            new = by_place.get((row.layer, row.phase))
             reason = "" if new and new.timing else new.reason if new else "this phase does not run there"
             swapped = Swapped(row.timing, new.timing if new else None, new.rel_error if new else None, reason)
-            rows = self.base.rows if row.phase == WHOLE_STEP else [row]
+            rows = before if row.phase == WHOLE_STEP else [row]
             yield self.record(change, detail, row.layer, row.phase, swapped, self.predicted(predict, rows))

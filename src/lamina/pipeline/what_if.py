@@ -16,7 +16,7 @@ from lamina.pipeline.prepared import prepare
 from lamina.pipeline.profiled import Options, profile_point
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.runs import begin, closing
-from lamina.pipeline.stage import Baseline, Stage, mark
+from lamina.pipeline.stage import Baseline, Elsewhere, Stage, mark
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record import Run, WhatIf
 from lamina.spec import Method, Point, Workload
@@ -47,6 +47,7 @@ def what_if(
     changes: Sequence[str] = tuple(CHANGES),
     profile: str = "",
     options: Options = TUNED,
+    elsewhere: Elsewhere | None = None,
     command: str = "",
     resume: bool = False,
     watch: Watch = unwatched,
@@ -64,6 +65,7 @@ def what_if(
         changes: which of `CHANGES`.
         profile: a stored run of `profile` to predict from; points that it lacks are profiled here first.
         options: how the network runs, where no profile says it.
+        elsewhere: the command line of a process that profiles a point otherwise; without it, what needs one is refused.
         command: the command line, for provenance.
         resume: complete the last unfinished run of the same work instead of starting anew.
         watch: is told each row of the baseline, each what-if in words, and remarks.
@@ -103,7 +105,9 @@ def what_if(
             done = {mark(one): one for one in store.what_ifs(this.id)}
             with run.precision_mode(point.precision, options.autotune):
                 network = prepare(target, workload, point, data, device, watch, options.training)
-                stage = Stage(target, workload, point, options, data, device, environment.device, network, base, done)
+                stage = Stage(
+                    target, workload, point, options, data, device, environment.device, network, base, done, elsewhere
+                )
                 for name in changes:
                     _execute(stage, name, store, this.id, watch)
     return store.run(this.id)
