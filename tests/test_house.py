@@ -167,7 +167,7 @@ class Row(BaseModel):
     layout: str
     impl: Annotated[str, Field(pattern=r"^[a-z]\w*(:\w+)?(\[.+\])?$")]
     batch: Annotated[int, Field(gt=0)]
-    timing: Literal["events", "cupti", "graph", "ncu", "cpu", "simulated"]
+    timing: Literal["wall", "events", "cupti", "graph", "ncu", "cpu", "simulated"]
     l2: Literal["cold", "warm"] | None
     median_us: Time
     q1_us: Time
