@@ -28,7 +28,8 @@ def list_entries() -> None:
 
     table = Table("name", "place", "what it shows", "how", box=None)
     for entry in entries():
-        table.add_row(entry.id, entry.place, entry.title, "counted" if entry.counts else "measured")
+        how = "counted" if entry.counts else "profiled" if entry.figures else "changed" if entry.changes else "measured"
+        table.add_row(entry.id, entry.place, entry.title, how)
     printing.show(table)
 
 
@@ -42,12 +43,31 @@ def run(
     ] = "",
     precision: Annotated[str, typer.Option("--precision")] = "",
     repeat: Annotated[int | None, typer.Option("--repeat", min=1)] = None,
+    stored: Annotated[
+        str,
+        typer.Option(
+            "--run",
+            help="A stored run to look at instead of measuring: 'lamina runs import alexnet_nvidia-h200' brings one.",
+        ),
+    ] = "",
+    against: Annotated[str, typer.Option("--against", help="A second stored run, for figures that compare two.")] = "",
     store: options.StoreOption = "",
     report: Annotated[Path | None, typer.Option("--report", help="Also write an HTML report here.")] = None,
 ) -> None:
-    """Count or measure one table or figure."""
+    """Count or measure one table or figure.
+
+    Figures come with what the paper reads off them; each statement is looked for in our profile, and may not hold on
+    another GPU: that is a result.
+
+    Examples:
+
+        lamina reproduce run dnnmark-table-5.1
+
+        lamina reproduce run icpe18-figure-5.7 --run latest
+    """
     from lamina import pipeline
     from lamina.cli import printing
+    from lamina.cli.again import Again
     from lamina.cli.bench import overridden
     from lamina.cli.watching import Watcher
     from lamina.spec.published import entry
@@ -71,11 +91,17 @@ def run(
                 workload,
                 database,
                 options.cache_folder(),
+                run_id=stored,
+                against=against,
+                replay=Again(published.recipe, workload, pipeline.Options(), (), "").iterate,
                 command=shlex.join(["lamina", *sys.argv[1:]]),
                 watch=watch,
             )
         printing.print_reproduced(done)
         if done.run is not None:
-            printing.print_runs(database, [done.run], "table")
+            if not published.figures:
+                printing.print_runs(database, [done.run], "table")
+            for figure in published.figures:
+                typer.echo(f"figure: lamina report {done.run.id} --figure {figure} -o {figure}.svg", err=True)
             if report is not None:
                 typer.echo(f"report: {pipeline.report(database, done.run.id, report)}", err=True)

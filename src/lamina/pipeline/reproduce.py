@@ -1,4 +1,4 @@
-"""``reproduce``: a paper's table or figure, its published values beside ours."""
+"""``reproduce``: a paper's table or figure, its published values and statements beside ours."""
 
 from __future__ import annotations
 
@@ -8,13 +8,22 @@ from pathlib import Path
 
 from lamina.errors import UsageError
 from lamina.pipeline.bench import bench
+from lamina.pipeline.counted import Replay, metrics
+from lamina.pipeline.explain import look_up
+from lamina.pipeline.profile import profile
+from lamina.pipeline.rows import WHOLE_STEP
+from lamina.pipeline.statements import Sample, check
 from lamina.pipeline.targets import find
 from lamina.pipeline.watch import Watch, unwatched
-from lamina.record import Run
+from lamina.pipeline.what_if import what_if
+from lamina.record import Run, WhatIf
 from lamina.record.beside import Beside
 from lamina.spec import Phase, ResolvedLayer, Workload, show
-from lamina.spec.published import SCALES, Published, PublishedValue
+from lamina.spec.published import SCALES, Published, PublishedStatement, PublishedValue
 from lamina.store import Store
+
+STATEMENT = "statement"
+"""The quantity of a row that holds what a paper says instead of a number."""
 
 
 @dataclass(frozen=True)
@@ -31,24 +40,74 @@ def reproduce(
     workload: Workload,
     store: Store | None,
     cache: Path,
+    *,
+    run_id: str = "",
+    against: str = "",
+    replay: Replay | None = None,
     command: str = "",
     watch: Watch = unwatched,
 ) -> Reproduced:
     """Count or measure what an entry's table shows.
 
-    Entries that ``counts`` need no store and run nothing. For the others every layer of the recipe is measured
-    by ``workload``.
+    Entries that ``counts`` need no store and run nothing. For those with ``figures`` the recipe is profiled, for those
+    with ``changes`` it is changed; for the others every layer of the recipe is measured by ``workload``.
+
+    Args:
+        entry: what to put our values beside.
+        workload: the points to measure.
+        store: where measurements go.
+        cache: folder of the machine's measured roofs.
+        run_id: a stored run to look at instead of measuring, of any network, device and batch size.
+        against: a second one, for figures that compare two.
+        replay: for counters, as `profile` takes it.
+        command: the command line, for provenance.
+        watch: is told what is measured.
 
     Raises:
-        UsageError: the entry has to measure and no store was given.
+        UsageError: the entry has to measure and no store was given, or the stored run is of another verb.
     """
     target, _ = find(entry.recipe)
-    rows = _beside(entry, target.resolve(workload.batch[0] if workload.batch else None))
+    rows = _beside(entry, target.resolve(workload.batch[0] if workload.batch else None)) if not entry.changes else ()
     if entry.counts:
         return Reproduced(entry, rows, None)
     if store is None:
         raise UsageError(f"{entry.id} has to be measured: expected a store, got none")
+    if entry.changes:
+        run = store.run(run_id) if run_id else what_if(
+            target, workload, store, cache=cache, changes=entry.changes, command=command, watch=watch
+        )  # fmt: skip
+        found = store.what_ifs(run.id)
+        return Reproduced(entry, tuple(_gained(value, found) for value in entry.values), run)
+    if entry.figures:
+        run = store.run(run_id) if run_id else profile(
+            target, workload, store, cache=cache, counters=metrics(entry.counters or ("none",)), replay=replay,
+            command=command, watch=watch,
+        )  # fmt: skip
+        sample = Sample(look_up(store, run.id), look_up(store, against) if against else None)
+        return Reproduced(entry, (*rows, *(_looked_for(it, sample) for it in entry.statements)), run)
+    if run_id:
+        raise UsageError(f"{entry.id} is a table to be measured: --run is for figures")
     return Reproduced(entry, rows, bench(target, workload, store, cache=cache, command=command, watch=watch))
+
+
+def _looked_for(it: PublishedStatement, sample: Sample) -> Beside:
+    held = check(it.check, sample)
+    note = it.note if held.holds is not None else "cannot be told from this run"
+    return Beside(PublishedValue(layer=it.about, quantity=STATEMENT, value=it.says, note=note), held.ours, held.holds)
+
+
+def _gained(value: PublishedValue, found: Sequence[WhatIf]) -> Beside:
+    """The largest gain of a change: of the whole step where the paper's is, else of any part."""
+    gains = [
+        (one.measured_gain, one)
+        for one in found
+        if one.change == value.quantity and one.measured_gain is not None and one.phase == WHOLE_STEP
+    ]
+    if not gains:
+        reason = next((one.reason for one in found if one.change == value.quantity and one.reason), "not executed")
+        return Beside(value, reason, None)
+    gain, best = max(gains, key=lambda pair: pair[0])
+    return Beside(value, f"{gain:.1%} ({best.layer}, {best.precision})", 100 * gain >= float(value.value))
 
 
 def _beside(entry: Published, layers: Sequence[ResolvedLayer]) -> tuple[Beside, ...]:

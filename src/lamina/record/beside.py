@@ -9,8 +9,12 @@ from lamina.spec.published import PublishedValue
 
 @dataclass(frozen=True)
 class Beside:
-    """A published value and ours, as text in the same unit; ``agrees`` within the digits printed."""
+    """A published value and ours, as text in the same unit.
+
+    ``agrees`` within the digits printed; a gain agrees if ours is at least as large, a statement if it holds here.
+    It is ``None`` where that cannot be told.
+    """
 
     value: PublishedValue
     ours: str
-    agrees: bool
+    agrees: bool | None

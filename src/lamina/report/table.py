@@ -165,7 +165,7 @@ def published_table(
     """What a paper states beside ours; ``note`` is about all of it."""
     lines = []
     for it in values:
-        verdict = "yes" if it.agrees else "disputed" if it.value.disputed else "no"
+        verdict = "yes" if it.agrees else "-" if it.agrees is None else "disputed" if it.value.disputed else "no"
         cells = [it.value.printed or it.value.layer, it.value.quantity, f"{it.value.value} {it.value.unit}".strip()]
         lines.append(Line([*cells, it.ours, verdict, it.value.note], WARNING if verdict != "yes" else None))
     headings = ["layer", "quantity", "published", "ours", "agrees", "note"]

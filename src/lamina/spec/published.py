@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 from math import floor
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lamina.errors import Fault, SpecError, UsageError, nearest
 from lamina.spec.faults import plain
@@ -46,11 +46,23 @@ class PublishedValue(BaseModel):
         return round(self.value * 10**digits) in (floor(ours / last), round(ours / last))
 
 
+class PublishedStatement(BaseModel):
+    """What a paper reads off a figure whose numbers it does not print; ``check`` names the rule that looks for it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    about: Text
+    says: Text
+    check: Text
+    note: str = ""
+
+
 class Published(BaseModel):
     """One table or figure of a paper.
 
     ``recipe`` and ``workload`` are what to run for it; where ``counts``, nothing runs, because its numbers
-    follow from the network in closed form.
+    follow from the network in closed form. An entry with ``figures`` is profiled, with ``counters``, and those figures
+    of a report show it; one with ``changes`` is a what-if.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +76,17 @@ class Published(BaseModel):
     counts: bool = False
     workload: Workload = Workload()
     note: str = ""
-    values: tuple[PublishedValue, ...] = Field(min_length=1)
+    figures: tuple[Text, ...] = ()
+    counters: tuple[Text, ...] = ()
+    changes: tuple[Text, ...] = ()
+    values: tuple[PublishedValue, ...] = ()
+    statements: tuple[PublishedStatement, ...] = ()
+
+    @model_validator(mode="after")
+    def _something_to_show(self) -> Published:
+        if not (self.values or self.statements or self.figures):
+            raise ValueError("expected values, statements or figures")
+        return self
 
 
 def entry(id: str) -> Published:
