@@ -1,0 +1,70 @@
+"""Products with stored weights: checked, and computed the way that was asked for."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from lamina.accelerate.fission import reference
+from lamina.accelerate.fission.config import Impl, check_impl
+from lamina.accelerate.fission.formats import Packed
+from lamina.errors import MissingError, UsageError
+
+HAS_TRITON = find_spec("triton") is not None
+if HAS_TRITON:
+    from lamina.accelerate.fission import ops
+
+
+def chosen(impl: Impl, x: Tensor, packed: Packed) -> Impl:
+    """The implementation that ``impl`` stands for; only ``auto`` is anything but itself.
+
+    Raises:
+        UsageError: no such implementation.
+        MissingError: ``kernel`` without Triton.
+    """
+    check_impl(impl)
+    if impl == "auto":
+        runs = HAS_TRITON and x.is_cuda and x.dtype in ops.dtypes(packed.format)
+        return "kernel" if runs else "reference"
+    if impl == "kernel" and not HAS_TRITON:
+        raise MissingError('impl="kernel" needs Triton: install lamina with its kernels extra, or use "reference"')
+    return impl
+
+
+def linear(x: Tensor, packed: Packed, bias: Tensor | None = None, *, impl: Impl = "auto") -> Tensor:
+    """``x W^T + b``.
+
+    Args:
+        x: ``(..., inputs)``, of any strides.
+        packed: the weights.
+        bias: ``(outputs,)``.
+        impl: how to compute it.
+
+    Returns:
+        ``(..., outputs)``, in the type of ``x``, or of autocast.
+
+    Raises:
+        UsageError: sizes, types or devices do not fit.
+        UnsupportedError: the kernel does not take this type.
+        MissingError: it needs a GPU, or Triton.
+    """
+    outputs = len(packed.codes)
+    if not x.is_floating_point():
+        raise UsageError(f"x: expected floating point numbers, got {x.dtype}")
+    if not x.dim() or x.shape[-1] != packed.inputs:
+        raise UsageError(f"x: expected (..., {packed.inputs}), got {tuple(x.shape)}")
+    if bias is not None and bias.shape != (outputs,):
+        raise UsageError(f"bias: expected ({outputs},), got {tuple(bias.shape)}")
+    if packed.codes.device != x.device:
+        raise UsageError(f"weights: expected them on {x.device} with x, got {packed.codes.device}")
+    if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        x = x.to(torch.get_autocast_dtype(x.device.type))
+    bias = None if bias is None else bias.to(x.dtype)
+    if chosen(impl, x, packed) == "reference":
+        return reference.linear(x, packed, bias)
+    flat = x.reshape(-1, packed.inputs)
+    ops.check_operands(flat, packed.format)
+    y: Tensor = ops.linear(flat, packed.codes, packed.scale, bias, packed.format, packed.inputs)
+    return y.reshape(*x.shape[:-1], outputs)

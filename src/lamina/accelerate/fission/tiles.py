@@ -1,0 +1,43 @@
+"""How much of a product one program takes: a pure function of the sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PROGRAMS = 132
+"""Multiprocessors of the GPU the tiles are made for; a product with fewer tiles splits its sum."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Outputs, rows and summed inputs of one program, and in how many shares the sum is taken."""
+
+    outputs: int
+    rows: int
+    depth: int
+    splits: int
+    warps: int
+    stages: int
+
+
+def tile(outputs: int, rows: int, inputs: int, itemsize: int) -> Tile:
+    """For weights ``(outputs, inputs)`` of ``itemsize`` bytes against ``rows`` rows.
+
+    Few rows leave the weights to be streamed: every multiprocessor takes a share of the sum, in pieces of at least
+    eight steps, until twice as many programs run as there are multiprocessors.
+    """
+    high = _between(16, _power(outputs), 64 if rows <= 64 else 128)
+    wide = _between(16, _power(rows), 128)
+    deep = _between(16, _power(inputs), 128 if itemsize == 1 else 64)
+    tiles = -(-outputs // high) * -(-rows // wide)
+    steps = -(-inputs // deep)
+    splits = max(1, min(2 * PROGRAMS // max(tiles, 1), steps // 8)) if tiles < PROGRAMS else 1
+    return Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, 4)
+
+
+def _power(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def _between(low: int, size: int, high: int) -> int:
+    return max(low, min(size, high))
