@@ -48,7 +48,7 @@ CELL = {
     "accelerate": ("config", "reference", "kernels", "ops", "functional", "nn", "convert"),
     "simulate": ("config", "reference", "core", "unit"),
 }
-SHARED = "simulate/hierarchy"  # a folder, but no cell: what the simulated units share
+SHARED = ("simulate/hierarchy", "simulate/workloads")  # folders, but no cells: what the simulated units share
 JITS = {"triton.jit", "numba.njit", "numba.jit"}
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
@@ -96,7 +96,7 @@ class Module:
         """The cell that a path lies in: a folder of accelerate/ or simulate/."""
         cell = "/".join(path.split("/")[:2])
         is_folder = any(file.startswith(f"{cell}/") for file in self.files)
-        return cell if is_folder and cell.split("/")[0] in CELL and cell != SHARED else None
+        return cell if is_folder and cell.split("/")[0] in CELL and cell not in SHARED else None
 
 
 Faults = Iterator[tuple[int, str]]

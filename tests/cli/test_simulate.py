@@ -1,5 +1,6 @@
-"""lamina simulate: devices, and the comparison with measured runs."""
+"""lamina simulate: devices, networks layer by layer, and the comparison with measured runs."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -51,3 +52,53 @@ def test_devices_are_listed_and_shown(lamina: Lamina) -> None:
     assert "mi6" in lamina("simulate", "devices").stdout.split()
     assert "clock_ghz = 1.0" in lamina("simulate", "devices", "mi6").stdout
     assert lamina("simulate", "devices", "mi7").exit_code == 2
+
+
+RUN = ("simulate", "run", "lenet5", "--batch", "1", "--set", "device.cu.count=2")
+
+
+def test_a_network_is_simulated_layer_by_layer_and_once(lamina: Lamina) -> None:
+    first = lamina(*RUN, "--format", "json")
+    assert first.exit_code == 0, first.output
+    rows = json.loads(first.stdout)
+    assert [(row["layer"], row["m"], row["n"], row["k"]) for row in rows] == [
+        ("features.0", 6, 784, 25),
+        ("features.3", 16, 100, 150),
+    ]
+    assert "0 of 2 were there" in first.stderr
+    second = lamina(*RUN, "--format", "csv")
+    assert "2 of 2 were there" in second.stderr
+    assert [row["cycles"] for row in csv.DictReader(second.stdout.splitlines())] == [str(row["cycles"]) for row in rows]
+    table = lamina(*RUN, "--layer", "*.3")
+    assert "features.3" in table.stdout and "features.0" not in table.stdout and "remark" not in table.stdout
+    assert "0 of 2 were there" in lamina(*RUN, "--fresh").stderr
+
+
+def test_settings_change_the_device_and_the_kernel(lamina: Lamina) -> None:
+    def cycles(*words: str) -> int:
+        result = lamina(*RUN, "--layer", "features.3", "--format", "json", *words)
+        assert result.exit_code == 0, result.output
+        return int(json.loads(result.stdout)[0]["cycles"])
+
+    assert cycles("--set", "device.dram.latency=400") > cycles()
+    assert cycles("--set", "device.dram.mode=banked", "--device", "mi6-silicon") != cycles()
+    assert cycles("--set", "kernel=shipped") > 0
+
+
+def test_a_layer_without_a_result_exits_one_and_says_why(lamina: Lamina) -> None:
+    result = lamina(*RUN, "--set", "device.dram.bytes=200000")
+    assert result.exit_code == 1
+    assert "features.3" in result.stdout and "dram.bytes" in result.stdout and "no result" in result.stderr
+
+
+def test_wrong_words_exit_two(lamina: Lamina) -> None:
+    for words, message in (
+        (("--layer", "features.9"), "none of the convolutions"),
+        (("--set", "device.l2.bytes=3"), "device: l2.bytes = 3"),
+        (("--set", "kernal=shipped"), "did you mean 'kernel'"),
+        (("--set", "kernel"), "expected KEY=VALUE"),
+        (("--device", "mi7"), "device 'mi7' is unknown"),
+        (("--format", "xml"), "--format: 'xml' is unknown"),
+    ):
+        result = lamina(*RUN, *words)
+        assert result.exit_code == 2 and message in result.stderr, result.output

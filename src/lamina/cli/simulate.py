@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,7 +20,166 @@ from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.errors import MissingError
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lamina.pipeline.simulate import Watch
+    from lamina.simulate.engines import Engine
+
 app = typer.Typer(no_args_is_help=True, help="Simulate a GPU's memory hierarchy; validate it against measured runs.")
+
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", "-j", min=1, help="Simulations at a time, each in a process of its own.")
+]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Simulate again what the store has.")]
+
+
+@app.command("run")
+@handled
+def run(
+    network: Annotated[str, typer.Argument(help="A network of the zoo, a file or a recipe.")],
+    layer: Annotated[
+        list[str] | None,
+        typer.Option("--layer", help="A convolution, or a pattern such as 'features.*'. Repeatable; default all."),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", "-d", help="A described device, or a device file.")] = "mi6",
+    batch: Annotated[int | None, typer.Option("--batch", "--batch-size", "-b", min=1)] = None,
+    set_: Annotated[
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Such as device.l2.bytes=1048576, sampling=true. Repeatable."),
+    ] = [],  # noqa: B006  (typer copies it)
+    workers: WorkersOption = 1,
+    store: options.StoreOption = "",
+    resume: options.ResumeOption = False,
+    fresh: FreshOption = False,
+    format_: options.FormatOption = "table",
+) -> None:
+    """Simulate the convolutions of a network as dense products, layer by layer.
+
+    Results are stored as they come, and what the store has is not simulated again.
+
+    Exit codes: 0 done, 1 a layer has no result, 2 usage, 130 interrupted.
+
+    Example:
+
+        lamina simulate run alexnet --batch 16 --layer 'features.*' --set sampling=true
+    """
+    settings = {"network": network, "device.preset": device} | ({"batch": batch} if batch else {})
+    simulate_layers(settings, set_, layer or [], workers, store, resume, fresh, format_)
+
+
+def simulate_layers(
+    settings: Mapping[str, Any],
+    set_: Sequence[str],
+    layers: Sequence[str],
+    workers: int | None,
+    store: str,
+    resume: bool,
+    fresh: bool,
+    format_: str,
+) -> None:
+    """Simulate what the settings ask for, ``set_`` the last word among them, and print it layer by layer."""
+    _hierarchy()
+    from lamina.cli import printing
+    from lamina.pipeline.simulate import Planner, simulate
+    from lamina.simulate.grid import value_of
+    from lamina.store import open_store
+
+    (form,) = options.choices("--format", format_, options.FORMATS)
+    asked = {**settings, **{key: value_of(value) for key, value in options.pairs(set_).items()}}
+    planner = Planner()
+    named = [asked | {"layer": one} for one in layers] or [asked]
+    jobs = list({job.key: job for each in named for job in planner.jobs(each)}.values())
+    with open_store(options.store_place(store)) as database:
+        with simulating(workers) as (engine, watch):
+            done = simulate(
+                jobs,
+                database,
+                engine,
+                target=jobs[0].network,
+                config={"settings": asked, "layers": list(layers)},
+                command=shlex.join(["lamina", *sys.argv[1:]]),
+                resume=resume,
+                fresh=fresh,
+                watch=watch,
+            )
+        rows = [result.to_dict() for result in done.results]
+        if form == "table":
+            title = f"{jobs[0].network}, batch {jobs[0].batch}, {jobs[0].unit} on {jobs[0].device.name}"
+            printing.show(_layers_table(rows, f"{title} (run {done.run.id})"))
+        else:
+            write(rows, form)
+        typer.echo(f"run {done.run.id} is in {database.place}; {done.found} of {len(jobs)} were there", err=True)
+    if done.failed:
+        raise typer.Exit(1)
+
+
+@contextmanager
+def simulating(workers: int | None) -> Iterator[tuple[Engine, Watch]]:
+    """An engine for so many jobs at a time, by default as many as there are processors, and a bar that watches it."""
+    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
+
+    from lamina.cli.watching import Watcher
+    from lamina.pipeline.simulate import Finished
+    from lamina.simulate.engines import Here, Processes
+
+    count = workers or os.cpu_count() or 1
+    console = Watcher().console
+    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("simulating", total=None)
+        before = 0
+
+        def watch(event: Finished) -> None:
+            nonlocal before
+            before = event.done
+            bar.update(task, completed=event.done, total=event.total)
+            if event.result is not None and event.result.run is None:
+                console.print(f"no result: {event.result.reason}", markup=False, highlight=False)
+
+        def inside(share: float) -> None:
+            bar.update(task, completed=before + share)
+
+        yield (Here(inside) if count == 1 else Processes(count)), watch
+
+
+def write(rows: Sequence[Mapping[str, Any]], form: str) -> None:
+    """Rows as JSON or CSV on stdout; an absent value is null, or an empty cell."""
+    if form == "json":
+        typer.echo(json.dumps(list(rows), indent=1, allow_nan=False))
+        return
+    table = csv.DictWriter(sys.stdout, list(dict.fromkeys(key for each in rows for key in each)), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+
+
+def _layers_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
+    from lamina.cli import printing
+    from lamina.report import units
+    from lamina.report.plain_table import Line, plain_table
+
+    lines = []
+    for row in rows:
+        size = f"{row['m']}x{row['n']}x{row['k']}" + (f" x{row['groups']}" if row["groups"] > 1 else "")
+        if row["cycles"] is None:
+            lines.append(Line([row["layer"], size, *[""] * 7, row["reason"]]))
+            continue
+        error = f"± {row['relative_error']:.1%}" if row["relative_error"] is not None else ""
+        hits = f"{row['l2_hit_rate']:.1%}" if row["l2_hit_rate"] is not None else ""
+        rates = [f"{row['tflops']:.2f}", hits, units.size(row["dram_bytes"]), f"{row['dram_gbs']:.1f}"]
+        time = [f"{row['cycles']:,}", units.duration(row["microseconds"]), error]
+        lines.append(Line([row["layer"], size, *time, *rates, ""]))
+    headings = ["layer", "MxNxK", "cycles", "time", "interval", "TFLOP/s", "L2 hits", "DRAM", "GB/s", "remark"]
+    kept = [place for place in range(len(headings)) if any(line.cells[place] for line in lines)]
+    return plain_table(
+        [headings[place] for place in kept],
+        [Line([line.cells[place] for place in kept]) for line in lines],
+        numeric=headings[2:9],
+        title=title,
+        width=printing.width(),
+        dispensable=["interval", "GB/s"],
+        wrapped="remark",
+    )
 
 
 @app.command("validate")

@@ -1,0 +1,101 @@
+"""``lamina sweep``: a grid of designs, simulated and compared."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lamina.cli import options
+from lamina.cli.handled import handled
+from lamina.cli.simulate import FreshOption, WorkersOption, simulating, write
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lamina.simulate.design_space import Design
+
+
+@handled
+def sweep(
+    grid: Annotated[Path, typer.Argument(help="A TOML file with [base], [axes] and, if wanted, [baseline].")],
+    workers: WorkersOption = None,
+    store: options.StoreOption = "",
+    resume: options.ResumeOption = False,
+    fresh: FreshOption = False,
+    format_: options.FormatOption = "table",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the grid and count; simulate nothing.")] = False,
+) -> None:
+    """Simulate every configuration of a grid, and compare speed-up with SRAM.
+
+    Results are stored as they come: what was finished before an interruption, or in another sweep, is not
+    simulated again. JSON holds the results of all layers beside the designs; CSV holds the designs.
+
+    Exit codes: 0 done, 1 a layer has no result, 2 usage, 130 interrupted.
+
+    Example:
+
+        lamina sweep sweep.toml --workers 2
+    """
+    from lamina.cli import printing
+    from lamina.pipeline.sweep import plan
+    from lamina.pipeline.sweep import sweep as run
+    from lamina.simulate.grid import read_grid
+    from lamina.store import open_store
+
+    (form,) = options.choices("--format", format_, options.FORMATS)
+    planned = plan(read_grid(grid), str(grid))
+    if dry_run:
+        typer.echo(f"{planned.grid.name}: {len(planned.jobs)} designs, {len(planned.all)} layers to simulate")
+        return
+    with open_store(options.store_place(store)) as database:
+        with simulating(workers) as (engine, watch):
+            done = run(
+                planned,
+                database,
+                engine,
+                command=shlex.join(["lamina", *sys.argv[1:]]),
+                resume=resume,
+                fresh=fresh,
+                watch=watch,
+            )
+        designs = [one.to_dict() for one in done.designs]
+        if form == "table":
+            printing.show(_design_table(done.designs, planned.grid.name))
+        elif form == "csv":
+            write(designs, "csv")
+        else:
+            layers = [result.to_dict() | {"config": dict(result.job.config)} for result in done.simulated.results]
+            document = {"name": planned.grid.name, "run": done.simulated.run.id, "designs": designs, "layers": layers}
+            typer.echo(json.dumps(document, indent=1, allow_nan=False))
+        found = f"{done.simulated.found} of {len(planned.all)} layers were there"
+        typer.echo(f"run {done.simulated.run.id} is in {database.place}; {found}", err=True)
+    if done.simulated.failed:
+        raise typer.Exit(1)
+
+
+def _design_table(designs: Sequence[Design], title: str) -> Table:
+    """Designs by workload; those that no other beats are marked."""
+    from lamina.cli import printing
+    from lamina.report import units
+    from lamina.report.plain_table import Line, plain_table
+
+    swept = list(designs[0].settings)
+    lines = []
+    for one in designs:
+        settings = [str(one.settings[key]) for key in swept]
+        time = units.duration(one.microseconds) if one.microseconds is not None else "-"
+        speedup = f"{one.speedup:.3f}x" if one.speedup is not None else "-"
+        front = "front" if one.front else ""
+        cells = [one.network, str(one.batch), *settings, time, speedup, units.size(one.sram_bytes), front, one.reason]
+        lines.append(Line(cells))
+    headings = ["network", "batch", *swept, "time", "speed-up", "SRAM", "Pareto", "remark"]
+    if not any(one.reason for one in designs):
+        headings, lines = headings[:-1], [Line(line.cells[:-1]) for line in lines]
+    numeric = ["batch", *swept, "time", "speed-up", "SRAM"]
+    return plain_table(headings, lines, numeric=numeric, title=title, width=printing.width(), wrapped="remark")

@@ -1,0 +1,133 @@
+"""``sweep``: a grid of configurations, all their layers simulated, each design beside the baseline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lamina.errors import Fault, SpecError, UsageError
+from lamina.pipeline.simulate import DEFAULTS, OWN, Planner, Simulated, Watch, simulate
+from lamina.simulate.design_space import Design, Point, Workload, designs
+from lamina.simulate.engines import Engine
+from lamina.simulate.grid import Grid
+from lamina.simulate.jobs import DEVICE, Job, Result, Settings, Value
+from lamina.store import Store
+
+WORK = ("network", "layer", "batch")
+"""What is simulated; the other settings are what it is simulated on."""
+SHOWN = 20
+Group = tuple[Workload, tuple[tuple[str, Value], ...]]
+"""A workload and the settings that were swept: a design."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A grid's jobs by design, and what each design compares with."""
+
+    grid: Grid
+    jobs: dict[Group, list[Job]]
+    baselines: dict[Group, list[Job]]
+
+    @property
+    def all(self) -> list[Job]:
+        """Every job, the baseline's first, equal ones once."""
+        return _once([job for group in (*self.baselines.values(), *self.jobs.values()) for job in group])
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A sweep that is done: every result, and the designs with their fronts."""
+
+    simulated: Simulated
+    designs: tuple[Design, ...]
+
+    @property
+    def front(self) -> tuple[Design, ...]:
+        """The designs that no other of their workload beats, by SRAM."""
+        return tuple(sorted((one for one in self.designs if one.front), key=lambda one: one.sram_bytes))
+
+
+def plan(grid: Grid, source: str = "grid") -> Plan:
+    """The jobs of a grid, each design's and its baseline's.
+
+    ``[baseline]`` replaces settings of each design; without it, the first of every swept setting does.
+
+    Raises:
+        SpecError: every fault of every configuration, each once.
+    """
+    planner, faults = Planner(), dict[str, None]()
+    jobs: dict[Group, list[Job]] = {}
+    baselines: dict[Group, list[Job]] = {}
+    for settings in grid.configurations():
+        try:
+            planned = planner.jobs(settings, source)
+            compared = planner.jobs(_baseline(grid, settings), source)
+        except SpecError as error:
+            faults |= dict.fromkeys(fault.message for fault in error.faults)
+        except UsageError as error:
+            faults[str(error)] = None
+        else:
+            swept = tuple((key, settings[key]) for key in grid.axes if key not in WORK)
+            group = (planned[0].network, planned[0].batch), swept
+            jobs.setdefault(group, []).extend(planned)
+            baselines.setdefault(group, []).extend(compared)
+    if faults:
+        more = [Fault(f"and {len(faults) - SHOWN} more faults")] if len(faults) > SHOWN else []
+        raise SpecError(source, [*(Fault(message) for message in [*faults][:SHOWN]), *more])
+    return Plan(
+        grid,
+        {group: _once(each) for group, each in jobs.items()},
+        {group: _once(each) for group, each in baselines.items()},
+    )
+
+
+def sweep(
+    planned: Plan,
+    store: Store,
+    engine: Engine,
+    *,
+    command: str = "",
+    resume: bool = False,
+    fresh: bool = False,
+    watch: Watch | None = None,
+) -> Swept:
+    """Simulate every job of a plan that the store has no result of, and compare the designs.
+
+    Arguments are those of :func:`lamina.pipeline.simulate.simulate`.
+    """
+    grid = planned.grid
+    done = simulate(
+        planned.all,
+        store,
+        engine,
+        target=grid.name,
+        config={"base": dict(grid.base), "axes": {k: list(v) for k, v in grid.axes.items()}, "baseline": grid.baseline},
+        verb="sweep",
+        command=command,
+        resume=resume,
+        fresh=fresh,
+        watch=watch,
+    )
+    by_key = {result.job.key: result for result in done.results}
+
+    def results(jobs: list[Job]) -> tuple[Result, ...]:
+        return tuple(by_key[job.key] for job in jobs)
+
+    points = [
+        Point(dict(swept), results(jobs), results(planned.baselines[workload, swept]))
+        for (workload, swept), jobs in planned.jobs.items()
+    ]
+    return Swept(done, designs(points))
+
+
+def _baseline(grid: Grid, settings: Settings) -> Settings:
+    """What a configuration compares with: the same work."""
+    if grid.baseline is None:
+        return {**settings, **{key: values[0] for key, values in grid.axes.items() if key not in WORK}}
+    unit = settings.get("unit", DEFAULTS["unit"])
+    if grid.baseline.get("unit", unit) != unit:  # the options of one unit mean nothing to another
+        settings = {key: value for key, value in settings.items() if key in OWN or key.startswith(DEVICE)}
+    return {**settings, **grid.baseline}
+
+
+def _once(jobs: list[Job]) -> list[Job]:
+    return list({job.key: job for job in jobs}.values())

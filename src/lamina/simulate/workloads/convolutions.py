@@ -1,0 +1,92 @@
+"""The matrix products that the convolutions of a network are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from lamina.errors import UsageError
+from lamina.simulate.workloads.patterns import MapShape
+from lamina.simulate.workloads.window import Mask, Order, Pair, Window, im2col
+from lamina.spec.layers.convolution import Convolution
+from lamina.spec.network import ResolvedLayer
+
+
+@dataclass(frozen=True)
+class ConvolutionGemm:
+    """Forward convolution over a whole batch: ``C[m, n] = A[m, k] B[k, n]``, once for each group.
+
+    A holds weights, B the columns (im2col) of the map [N, C, H, W]; ``m``, ``k`` are of one group.
+    A transposed convolution multiplies the map itself, and what it multiplies into is added up afterwards.
+    """
+
+    layer: str
+    m: int
+    n: int
+    k: int
+    groups: int
+    map: MapShape
+    window: Window
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions of all groups."""
+        return 2 * self.m * self.n * self.k * self.groups
+
+    @property
+    def bytes(self) -> tuple[int, int, int]:
+        """Of A, B and C in fp32, all groups."""
+        a, b, c = self.m * self.k, self.k * self.n, self.m * self.n
+        return 4 * a * self.groups, 4 * b * self.groups, 4 * c * self.groups
+
+    @property
+    def inside(self) -> float:
+        """Share of B that is the map's: the rest is padding, always zero."""
+        return self.window.inside(self.map[2], self.map[3])
+
+    def padded(self, tile: int) -> tuple[int, int, int]:
+        """``m``, ``n``, ``k`` rounded up to whole tiles."""
+        return _whole(self.m, tile), _whole(self.n, tile), _whole(self.k, tile)
+
+    def columns(self, mask: Mask, group: int = 0, columns: range | None = None, order: Order = "channel") -> Mask:
+        """Which values of B are not zero, of one group: [k, columns] from a mask of the map.
+
+        Raises:
+            UsageError: the mask has another shape than the map, or there is no such group or columns.
+        """
+        if mask.shape != self.map:
+            raise UsageError(f"{self.layer}: expected a mask of {list(self.map)}, got {list(mask.shape)}")
+        if not 0 <= group < self.groups:
+            raise UsageError(f"{self.layer}: expected a group from 0 to {self.groups - 1}, got {group}")
+        each = self.map[1] // self.groups
+        return im2col(mask[:, group * each : (group + 1) * each], self.window, columns, order)
+
+
+def convolutions(layers: Iterable[ResolvedLayer]) -> tuple[ConvolutionGemm, ...]:
+    """The product of every convolution among resolved layers, in their order."""
+    return tuple(_gemm(each, each.layer) for each in layers if isinstance(each.layer, Convolution))
+
+
+def _gemm(resolved: ResolvedLayer, layer: Convolution) -> ConvolutionGemm:
+    (x,) = resolved.inputs
+    images, channels, *sizes = x
+    height, width = sizes if layer.rank == 2 else (1, *sizes)
+    each, made = channels // layer.groups, layer.out_channels // layer.groups
+    if layer.transposed:
+        m, n, k, window = made * prod(layer.kernel), images * height * width, each, Window((1, 1))
+    else:
+        m, n, k = made, images * prod(resolved.output[2:]), each * prod(layer.kernel)
+        window = Window(
+            _pair(layer.kernel, 1), _pair(layer.stride, 1), _pair(layer.padding, 0), _pair(layer.dilation, 1)
+        )
+    return ConvolutionGemm(resolved.name, m, n, k, layer.groups, (images, channels, height, width), window)
+
+
+def _pair(values: tuple[int, ...], flat: int) -> Pair:
+    """Height and width; a convolution over one axis has a height of one."""
+    return (values[0], values[1]) if len(values) == 2 else (flat, values[0])
+
+
+def _whole(size: int, tile: int) -> int:
+    return -(-size // tile) * tile

@@ -1,0 +1,107 @@
+"""A convolution's window over a map, and the matrix of columns (im2col) that it reads from a mask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lamina.errors import UsageError
+from lamina.spec.shape import window_floor
+
+Pair = tuple[int, int]
+Mask = NDArray[np.bool_]
+"""True where a value is not zero."""
+Order = Literal["channel", "tap"]
+"""What a column keeps together: all taps of a channel, as ``torch.nn.functional.unfold`` does, or all channels of a
+tap. It decides which values share a line of memory."""
+LANES = 16
+"""fp32 values in a line of 64 bytes."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Kernel, stride, padding and dilation, each (height, width)."""
+
+    kernel: Pair
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+
+    @property
+    def taps(self) -> int:
+        return self.kernel[0] * self.kernel[1]
+
+    def output(self, height: int, width: int) -> Pair:
+        """Places of the window on a map of this size."""
+        return self._places(0, height), self._places(1, width)
+
+    def inside(self, height: int, width: int) -> float:
+        """Share of the taps, over all places, that lie on the map; the others read padding."""
+        share = 1.0
+        for axis, size in enumerate((height, width)):
+            taps = np.arange(self.kernel[axis]) * self.dilation[axis]
+            start = np.arange(self._places(axis, size)) * self.stride[axis] - self.padding[axis]
+            at = taps[:, None] + start
+            share *= float(np.mean((at >= 0) & (at < size)))
+        return share
+
+    def _places(self, axis: int, size: int) -> int:
+        return window_floor(size, self.kernel[axis], self.stride[axis], self.padding[axis], self.dilation[axis])
+
+
+def im2col(mask: Mask, window: Window, columns: range | None = None, order: Order = "channel") -> Mask:
+    """Columns of the matrix B that a convolution reads from a map: [C * taps, columns]; taps on padding are zero.
+
+    Args:
+        mask: the map, [N, C, H, W].
+        window: the convolution's.
+        columns: which columns; all by default. Column ``(n * OH + y) * OW + x`` belongs to place (y, x) of image n.
+        order: what runs fastest down a column: taps (``channel``) or channels (``tap``).
+
+    Raises:
+        UsageError: the mask has not four axes, the window does not fit it, or there are no such columns.
+    """
+    if mask.ndim != 4:
+        raise UsageError(f"im2col: expected a mask of four axes [N, C, H, W], got {list(mask.shape)}")
+    images, channels, height, width = mask.shape
+    high, wide = window.output(height, width)
+    if high < 1 or wide < 1:
+        raise UsageError(
+            f"im2col: expected a map at least as large as the kernel {window.kernel} after padding, "
+            f"got {height} x {width}"
+        )
+    count = images * high * wide
+    chosen = np.array(range(count) if columns is None else columns, dtype=np.int64)
+    if chosen.size == 0:
+        return np.zeros((channels * window.taps, 0), dtype=np.bool_)
+    if chosen.min() < 0 or chosen.max() >= count:
+        raise UsageError(f"im2col: expected columns from 0 to {count - 1}, got {columns}")
+    image, place = np.divmod(chosen, high * wide)
+    row, column = np.divmod(place, wide)
+    first = int(image.min())
+    around = ((0, 0), (0, 0), *((size, size) for size in window.padding))
+    padded = np.pad(mask[first : int(image.max()) + 1], around)
+    taps = [
+        padded[
+            image - first,
+            :,
+            row * window.stride[0] + y * window.dilation[0],
+            column * window.stride[1] + x * window.dilation[1],
+        ]
+        for y in range(window.kernel[0])
+        for x in range(window.kernel[1])
+    ]
+    axes = (2, 0, 1) if order == "channel" else (0, 2, 1)
+    return np.stack(taps).transpose(axes).reshape(channels * window.taps, -1)
+
+
+def line_density(columns: Mask) -> float:
+    """Share of 64-byte lines with a value that is not zero, each column starting on a line; [K, columns]."""
+    rows, count = columns.shape
+    if not rows or not count:
+        raise UsageError(f"line_density: expected rows and columns, got {rows} x {count}")
+    padded = np.pad(columns, ((0, -rows % LANES), (0, 0)))
+    return float(padded.reshape(-1, LANES, count).any(axis=1).mean())

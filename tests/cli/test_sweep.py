@@ -1,0 +1,89 @@
+"""lamina sweep: a grid of designs, as a table, JSON and CSV."""
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from tests.cli.conftest import Lamina
+from typer.testing import CliRunner, Result
+
+from lamina.cli.sweep import sweep
+
+GRID = """
+[base]
+network = "lenet5"
+batch = 1
+device.cu.count = 2
+[axes]
+device.l2.bytes = [2097152, 1048576]
+device.dram.latency = [100.0, 400.0]
+"""
+Sweep = Callable[..., Result]
+
+
+@pytest.fixture
+def swept(lamina: Lamina, tmp_path: Path) -> Sweep:
+    """``swept(text, "--format", "json")`` sweeps a grid in this process, with the command line's own store."""
+    app = typer.Typer()
+    app.command()(sweep)
+
+    def run(text: str, *words: str) -> Result:
+        (tmp_path / "grid.toml").write_text(text)
+        return CliRunner().invoke(app, [str(tmp_path / "grid.toml"), "--workers", "1", *words])
+
+    return run
+
+
+def test_designs_are_compared_and_the_front_is_marked(swept: Sweep) -> None:
+    result = swept(GRID, "--format", "json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    slow, fast = document["designs"][3], document["designs"][2]
+    assert document["designs"][0]["speedup"] == 1 and slow["speedup"] < fast["speedup"]
+    assert [one["device.l2.bytes"] for one in document["designs"]] == [2097152, 2097152, 1048576, 1048576]
+    assert fast["front"] and not slow["front"]
+    assert len(document["layers"]) == 8
+    assert document["layers"][0]["config"]["device.l2.bytes"] == 2097152
+    assert sum(one["microseconds"] for one in document["layers"][:2]) == pytest.approx(
+        document["designs"][0]["microseconds"]
+    )
+
+
+def test_what_was_swept_is_shown_again_without_simulating(swept: Sweep) -> None:
+    assert "0 of 8 layers were there" in swept(GRID, "--format", "json").stderr
+    table = swept(GRID)
+    assert "8 of 8 layers were there" in table.stderr
+    assert "front" in table.stdout and "1.000x" in table.stdout and "remark" not in table.stdout
+    rows = list(csv.DictReader(swept(GRID, "--format", "csv").stdout.splitlines()))
+    assert len(rows) == 4 and rows[0]["speedup"] == "1.0" and rows[0]["device.dram.latency"] == "100.0"
+
+
+def test_a_dry_run_only_counts(swept: Sweep) -> None:
+    result = swept(GRID, "--dry-run")
+    assert result.exit_code == 0 and result.stdout == "grid: 4 designs, 8 layers to simulate\n"
+    assert "0 of 8 layers were there" in swept(GRID).stderr
+
+
+def test_a_design_that_does_not_fit_exits_one_and_says_why(swept: Sweep) -> None:
+    result = swept(GRID.replace("device.dram.latency = [100.0, 400.0]", "device.dram.bytes = [4294967296, 200000]"))
+    assert result.exit_code == 1
+    assert "dram.bytes" in result.stdout and "remark" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[axes]", "[axes", "expected TOML"),
+        ("[2097152, 1048576]", "1", "device.l2.bytes = 1: expected a list"),
+        ("[2097152, 1048576]", "[3]", "device: l2.bytes = 3: expected"),
+        ("dram.latency", "dram.latence", "did you mean 'dram.latency'"),
+        ('"lenet5"', '"lenet6"', "did you mean 'lenet5'"),
+        ("[100.0, 400.0]", "[nan]", "finite"),
+    ],
+)
+def test_bad_grids_are_refused_by_key(swept: Sweep, old: str, new: str, message: str) -> None:
+    result = swept(GRID.replace(old, new))
+    assert result.exit_code == 2 and message in result.stderr, result.output
