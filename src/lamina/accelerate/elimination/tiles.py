@@ -1,0 +1,104 @@
+"""How much of a product one program takes: pure functions of the sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from lamina.errors import UsageError
+
+PROGRAMS = 132
+"""Multiprocessors of the GPU the tiles are made for; a product with fewer tiles splits its sum."""
+
+STEPS = 8
+"""The least number of steps that a share of a split sum keeps."""
+
+
+SHARED = 200 * 1024
+"""Bytes of a multiprocessor's shared memory that the operands of one program may fill."""
+
+SHAPES = (
+    *((16, 32), (16, 64), (16, 128), (32, 64), (32, 128), (64, 64), (64, 128), (128, 64)),
+    *((128, 128), (64, 256), (128, 256), (256, 128)),
+)
+"""Rows and columns of the candidates."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows, columns and summed elements of one program's product, in how many shares the sum is taken, and workers.
+
+    Half of the ``stages`` that run ahead are the table's, whose entries the operands' addresses wait for.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    splits: int = 1
+    warps: int = 4
+    stages: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "columns", "depth"):
+            size = getattr(self, name)
+            if size < 16 or size & (size - 1):
+                raise UsageError(f"tile: expected {name} to be a power of two of at least 16, got {size}")
+        if min(self.splits, self.stages) < 1 or self.warps not in (1, 2, 4, 8, 16):
+            raise UsageError(f"tile: expected splits and stages of at least 1 and 1 to 16 warps, got {self}")
+
+    def pack(self) -> list[int]:
+        """As the list of integers that an operator's schema can hold."""
+        return list(astuple(self))
+
+    def held(self, itemsize: int) -> int:
+        """Bytes of operands in shared memory."""
+        return (self.rows + self.columns) * self.depth * itemsize * self.buffers
+
+    @property
+    def buffers(self) -> int:
+        """Operands of how many steps are in shared memory at once."""
+        return (self.stages + 1) // 2
+
+    @classmethod
+    def unpack(cls, numbers: Sequence[int]) -> Tile:
+        """The inverse of `pack`."""
+        return cls(*numbers)
+
+
+def product_tile(rows: int, columns: int, summed: int, itemsize: int) -> Tile:
+    """For ``(rows, summed)`` times ``(summed, columns)`` of elements of ``itemsize`` bytes.
+
+    The largest tile that the sizes fill reads each operand the fewest times; a sum is split until every
+    multiprocessor has a program, as long as each share keeps eight steps.
+    """
+    high = between(16, power(rows), 128)
+    wide = between(16, power(columns), 256 if itemsize == 2 and columns % 256 == 0 and rows >= 1 << 14 else 128)
+    deep = between(16, power(summed), 64 if itemsize == 2 else 32)
+    tiles = -(-rows // high) * -(-columns // wide)
+    splits = max(1, min(PROGRAMS // max(tiles, 1), -(-summed // deep) // STEPS))
+    return Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, 7 if high == 16 else 5)
+
+
+def candidates(rows: int, columns: int, summed: int, itemsize: int) -> list[Tile]:
+    """Tiles worth timing for one product, the untimed choice first."""
+    found = [product_tile(rows, columns, summed, itemsize)]
+    for high, wide in SHAPES:
+        if high > between(16, 2 * power(rows), 256) or wide > between(16, power(columns), 256):
+            continue
+        for deep in (64, 128) if itemsize == 2 else (32, 64):
+            tiles, steps = -(-rows // high) * -(-columns // wide), -(-summed // deep)
+            most = max(1, min(2 * PROGRAMS // tiles, steps // 4))
+            stages = 2 * max(2, min(4, SHARED // ((high + wide) * deep * itemsize))) - 1
+            for splits in sorted({1, max(1, most // 2), most}):
+                found.append(Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, stages))
+    return [tile for tile in dict.fromkeys(found) if tile.held(itemsize) <= SHARED]
+
+
+def power(size: int) -> int:
+    """The next power of two."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def between(low: int, size: int, high: int) -> int:
+    """``size``, held to limits."""
+    return max(low, min(size, high))

@@ -1,0 +1,60 @@
+"""Tuning keeps the fastest tile, by whatever clock it is given."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lamina.accelerate.elimination.nn import EliminatedConv1d, EliminatedConv2d, EliminatedLinear
+from lamina.accelerate.elimination.tiles import Tile, candidates
+from lamina.accelerate.elimination.tuning import nearest_first, sizes, tune
+from lamina.errors import UnsupportedError, UsageError
+
+pytestmark = pytest.mark.usefixtures("where_kernels_run")
+
+
+def test_the_fastest_tile_stays() -> None:
+    layer = EliminatedLinear.from_dense(nn.Linear(96, 40), range(1, 65), impl="gather")
+    x = torch.randn(20, 96)
+    expected = layer(x)
+    seen: list[tuple[int, ...]] = []
+
+    def timer(call: Callable[[], Any]) -> float:
+        torch.testing.assert_close(call(), expected, rtol=1e-4, atol=1e-4)
+        seen.append(layer.tile)
+        if len(seen) == 2:
+            raise UnsupportedError("no room")
+        return float(abs(len(seen) - 3))
+
+    times = tune(layer, x, timer, most=4)
+    assert len(seen) == 4 and len(times) == 3
+    assert layer.tile == seen[2] and layer.impl == "gather"
+    assert Tile.unpack(seen[0]) == candidates(20, 40, 64, 4)[0]
+
+
+def test_where_nothing_runs_nothing_changes() -> None:
+    layer = EliminatedLinear.from_dense(nn.Linear(8, 4), [1, 2])
+
+    def timer(call: Callable[[], Any]) -> float:
+        raise UnsupportedError("no room")
+
+    with pytest.raises(UsageError, match="room for, got none"):
+        tune(layer, torch.zeros(2, 8), timer)
+    assert layer.tile == () and layer.impl == "auto"
+    with pytest.raises(UsageError, match="got Linear"):
+        tune(nn.Linear(2, 2), torch.zeros(2, 2), timer)  # type: ignore[arg-type]
+
+
+def test_sizes_are_those_of_the_product() -> None:
+    conv: Any = EliminatedConv2d.from_dense(nn.Conv2d(6, 5, 3, 2, 1), [0, 3])
+    assert sizes(conv, torch.zeros(2, 6, 7, 9)) == (2 * 4 * 5, 5, 18)
+    flat: Any = EliminatedConv1d.from_dense(nn.Conv1d(6, 5, 3, padding="same"), [0, 3, 4])
+    assert sizes(flat, torch.zeros(2, 6, 7)) == (14, 5, 9)
+    assert sizes(EliminatedLinear(8, 5, [1, 2]), torch.zeros(3, 4, 8)) == (12, 5, 2)
+
+
+def test_the_first_is_the_nearest() -> None:
+    tiles = [Tile(64, 64, 32), Tile(16, 16, 16), Tile(64, 128, 32), Tile(64, 64, 64, 4)]
+    assert nearest_first(tiles) == [tiles[0], tiles[2], tiles[3], tiles[1]]
