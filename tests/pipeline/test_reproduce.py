@@ -14,6 +14,7 @@ from lamina.pipeline.reproduce import _beside
 from lamina.pipeline.statements import CHECKS, Sample, check
 from lamina.pipeline.targets import find
 from lamina.recipes import recordings
+from lamina.report.figures import FIGURES as FIGURE_IDS
 from lamina.spec import Workload
 from lamina.spec.published import Published, entries, entry
 from lamina.store import Store, open_store
@@ -55,6 +56,7 @@ def test_statements_are_looked_for_in_a_recorded_profile(published: Published, r
     assert len(recorded.runs()) == before and done.run == recorded.run("latest")
     assert len(done.rows) == len(published.statements)
     assert all(row.ours and row.agrees is not None for row in done.rows), [row.ours for row in done.rows]
+    assert {*published.figures} <= {*FIGURE_IDS}
 
 
 def test_what_holds_on_an_h200_and_what_does_not(recorded: Store, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
-from lamina.record import Epoch, LayerRun, Roofs, Run, Timing
+from lamina.record import Counter, Epoch, KernelRun, LayerRun, Roofs, Run, Timing
 from lamina.spec import ITEM_BYTES, KINDS, Input, Network
 
 ROOFS = Roofs(
@@ -156,3 +156,50 @@ def run(status: str = "done", target: str = "AlexNet") -> Run:
         status=status,  # type: ignore[arg-type]
         remarks=("key 'algo' of conv2 has no effect here",),
     )
+
+
+METRICS = {
+    "gpu__time_duration.sum": "ns",
+    "sm__inst_executed.avg.per_cycle_active": "inst/cycle",
+    "sm__warps_active.avg.pct_of_peak_sustained_active": "%",
+    "l1tex__t_sector_hit_rate.pct": "%",
+    "lts__t_sector_hit_rate.pct": "%",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "%",
+    "dram__sectors_read.sum": "sector",
+    "dram__sectors_write.sum": "sector",
+    "dram__bytes_read.sum.per_second": "byte/s",
+    "dram__bytes_write.sum.per_second": "byte/s",
+    "sm__ops_path_tensor_src_tf32_dst_fp32.sum": "",
+    "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": "inst",
+    **{f"smsp__warp_issue_stalled_{reason}_per_warp_active.pct": "%" for reason in ("selected", "long_scoreboard")},
+}
+"""What the kernels of ``profile`` were counted for, and its units."""
+
+
+def profile(batches: Sequence[int] = (16, 64)) -> tuple[list[LayerRun], list[KernelRun], list[Counter]]:
+    """A small network's profile: a convolution of two kernels, an activation of one, and another without any.
+
+    Every number is another one. The activation's L1 hit rate could not be told.
+    """
+    rows: list[LayerRun] = []
+    kernels: list[KernelRun] = []
+    counters: list[Counter] = []
+    random = Random("profile")
+    for batch in batches:
+        for template in bench("tf32", batch=batch):
+            if template.layer not in ("conv2", "relu2", "relu3"):
+                continue
+            count = {"conv2": 2, "relu2": 1, "relu3": 0}[template.layer]
+            made = [
+                KernelRun(template.key, place, f"{template.layer}_{template.phase}_{place}", (8, 1, 1), (128, 1, 1),
+                          32, 0, random.uniform(1, 50))
+                for place in range(count)
+            ]  # fmt: skip
+            row = timed(template, sum(it.duration_us for it in made) or 0.0)
+            rows.append(replace(row, peak_bytes=random.randrange(10**6, 10**9), live_bytes=random.randrange(10**6)))
+            kernels += made
+            for it in made:
+                for metric, unit in METRICS.items():
+                    value = None if template.layer == "relu2" and "l1tex" in metric else random.uniform(1, 90)
+                    counters.append(Counter(it.key, it.invocation, metric, value, unit))
+    return rows, kernels, counters

@@ -1,4 +1,7 @@
-from lamina.report.layers import LONGEST, by_layer, label, short, untimed
+from dataclasses import replace
+
+from lamina.report.layers import LONGEST, by_layer, label, short
+from lamina.report.layers import failed as failures
 
 from .records import bench, failed, timed, whole_step
 
@@ -18,8 +21,10 @@ def test_a_bar_s_label_is_its_sum_and_what_it_lacks() -> None:
         "backward_weight": failed(weight),
     }
     assert label(phases) == "42.5 µs, no backward_weight"
-    assert untimed(phases) == ["backward_weight"]
+    assert failures(phases) == ["backward_weight"]
     assert label({"forward": failed(forward)}) == "no forward"
+    skipped = replace(failed(weight), outcome="skipped")
+    assert label({"forward": timed(forward, 40.0), "backward_weight": skipped}) == "40.0 µs"
 
 
 def test_long_names_keep_their_end() -> None:

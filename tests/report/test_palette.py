@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from lamina.report.palette import DARK, LIGHT, PHASES, phase_colour
+from lamina.report.palette import DARK, LIGHT, PHASES, SERIES, phase_colour
 
 # Simulated vision of linear sRGB at full severity: Machado, Oliveira, Fernandes, IEEE TVCG 15(6), 2009.
 VISION = {
@@ -49,6 +49,12 @@ def test_phases_differ_for_every_eye(palette, vision: str) -> None:
 
 
 @PALETTES
+def test_neighbouring_series_differ(palette) -> None:
+    seen = [lab(linear(palette[name])) for name in (*SERIES, "rest")]
+    assert min(np.linalg.norm(a - b) for a, b in combinations(seen, 2)) > 20
+
+
+@PALETTES
 def test_phases_differ_in_grey_print(palette) -> None:
     lightness = sorted(lab(linear(palette[phase]))[0] for phase in PHASES)
     assert min(np.diff(lightness)) > 8
@@ -59,7 +65,7 @@ def test_text_and_marks_stand_out(palette) -> None:
     for paper in ("paper", "raised"):
         for ink in ("ink", "muted", "accent", "alarm"):
             assert contrast(palette[ink], palette[paper]) >= 4.5, (ink, paper)
-    for mark in (*PHASES, "step"):
+    for mark in (*PHASES, "step", *SERIES, "rest", "heat"):
         assert contrast(palette[mark], palette["paper"]) >= 3, mark
 
 

@@ -1,7 +1,8 @@
-"""``lamina report``: a stored run as one HTML file."""
+"""``lamina report``: a stored run as one HTML file, or a figure of it as a picture."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -9,22 +10,73 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
+from lamina.errors import UsageError
 
 
 @handled
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")] = "latest",
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="report.html; for a figure ID.png, or any .png or .svg.")
+    ] = None,
     assets: Annotated[
         str,
         typer.Option("--assets", help="inline: one self-contained file; dir: the plotting library beside it."),
     ] = "inline",
+    figure: Annotated[str, typer.Option("--figure", "-f", metavar="ID", help="Only this figure, as PNG or SVG.")] = "",
+    phase: Annotated[
+        str, typer.Option("--phase", help="Of a figure: one phase, or step for a layer's phases together.")
+    ] = "step",
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", "-b", min=1, help="Of a figure: this batch size, else the largest.")
+    ] = None,
+    against: Annotated[
+        str, typer.Option("--against", metavar="RUN", help="Another run, for speed-ups and a comparison.")
+    ] = "",
+    against_store: Annotated[
+        str, typer.Option("--against-store", help="Database of the other run, if it is another one.")
+    ] = "",
+    list_figures: Annotated[bool, typer.Option("--list-figures", help="List the figures and leave.")] = False,
     store: options.StoreOption = "",
 ) -> None:
-    """Write a run's report: time per layer and phase, roofline, findings, provenance. Opens without a network."""
-    from lamina import pipeline
+    """Write a run's report: figures, findings, tables, provenance. Opens without a network.
+
+    Examples:
+
+        lamina report latest -o alexnet.html
+
+        lamina report latest --figure stalls --phase forward --batch-size 64 -o stalls.svg
+
+        lamina report 3f2a --against 91bc --against-store a100.db
+    """
+    from lamina.pipeline import reports
     from lamina.store import open_store
 
+    if list_figures:
+        _list()
+        return
     (where,) = options.choices("--assets", assets, ("inline", "dir"))
-    with open_store(options.store_place(store)) as database:
-        typer.echo(pipeline.report(database, run, output, cast(Literal["inline", "dir"], where)))
+    if not figure and (phase != "step" or batch_size is not None):
+        raise UsageError("--phase and --batch-size choose what a --figure shows; the page shows all of them")
+    if against_store and not against:
+        raise UsageError("--against-store is where the run of --against is, but no such run was named")
+    with ExitStack() as opened:
+        database = opened.enter_context(open_store(options.store_place(store)))
+        theirs = opened.enter_context(open_store(against_store)) if against_store else database
+        other = reports.Other(theirs, against) if against else None
+        if figure:
+            path = output or Path(f"{figure}.png")
+            typer.echo(reports.draw(database, run, figure, path, phase, batch_size, other))
+        else:
+            inline = cast(Literal["inline", "dir"], where)
+            typer.echo(reports.write(database, run, output or Path("report.html"), inline, other))
+
+
+def _list() -> None:
+    from lamina.cli import printing
+    from lamina.report.figures import FIGURES
+    from lamina.report.plain_table import Line, plain_table
+
+    lines = [Line([it.id, it.title, it.caption]) for it in FIGURES.values()]
+    headings = ["figure", "title", "shows"]
+    printing.show(plain_table(headings, lines, width=printing.width(), wrapped="shows"))

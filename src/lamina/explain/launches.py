@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 from lamina.record import Counter, KernelRun, Key
@@ -26,10 +26,15 @@ def kind(launch: KernelRun) -> KernelKind:
 
     ``layout`` and ``copy`` compute nothing; ``matrix`` is a matrix product or a convolution.
     """
-    if launch.grid is None or _COPY.search(launch.name):
+    return "copy" if launch.grid is None else _kind_by_name(launch.name)
+
+
+@cache  # a run has few names and many launches
+def _kind_by_name(name: str) -> KernelKind:
+    if _COPY.search(name):
         return "copy"
     # Deeper template arguments name everything that a matrix kernel is made of, transpositions too.
-    head = "<".join(launch.name.split("<", 2)[:2])
+    head = "<".join(name.split("<", 2)[:2])
     found = next((it for it, pattern in _KINDS if re.search(pattern, head, re.IGNORECASE)), None)
     return found or ("elementwise" if "elementwise" in head else "other")
 

@@ -22,14 +22,14 @@ def by_layer(rows: Iterable[LayerRun]) -> dict[str, dict[str, LayerRun]]:
 
 
 def label(phases: Mapping[str, LayerRun]) -> str:
-    """What stands at the end of a layer's bar: its sum, and the phases that have no time."""
+    """What stands at the end of a layer's bar: its sum, and the phases that failed."""
     total = sum(row.timing.median_us for row in phases.values() if row.timing)
-    return ", ".join([*([units.duration(total)] if total else []), *(f"no {phase}" for phase in untimed(phases))])
+    return ", ".join([*([units.duration(total)] if total else []), *(f"no {phase}" for phase in failed(phases))])
 
 
-def untimed(phases: Mapping[str, LayerRun]) -> list[str]:
-    """Phases of a layer that have no time."""
-    return [phase for phase, row in phases.items() if not row.timing]
+def failed(phases: Mapping[str, LayerRun]) -> list[str]:
+    """Phases of a layer that failed; those that were skipped lack nothing."""
+    return [phase for phase, row in phases.items() if row.outcome == "failed"]
 
 
 def short(name: str) -> str:

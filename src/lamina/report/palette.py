@@ -11,6 +11,11 @@ from collections.abc import Mapping
 PHASES = ("forward", "backward_data", "backward_weight")
 """In the order of a training step, which is the order they are stacked in."""
 
+SERIES = tuple(f"series{number}" for number in range(1, 9))
+"""Names of the colours of things that have no colour of their own; ``rest`` is for what is left over."""
+_LIGHT = ("#004488", "#c25a1c", "#157f6b", "#bb5566", "#7a7a00", "#7a4fa3", "#3a8dc4", "#8a5a3c")
+_DARK = ("#6699cc", "#ee8866", "#44bb99", "#ffaabb", "#cccc44", "#c3a3e6", "#99ddff", "#c99b76")
+
 LIGHT: Mapping[str, str] = {
     "forward": "#004488",
     "backward_data": "#c08a10",
@@ -23,6 +28,9 @@ LIGHT: Mapping[str, str] = {
     "line": "#dfe3e8",
     "accent": "#004488",
     "alarm": "#a3142a",
+    "heat": "#004488",
+    **dict(zip(SERIES, _LIGHT, strict=True)),
+    "rest": "#7d8792",
 }
 
 DARK: Mapping[str, str] = {
@@ -37,6 +45,9 @@ DARK: Mapping[str, str] = {
     "line": "#2e3842",
     "accent": "#8ab8e6",
     "alarm": "#ff8b95",
+    "heat": "#8ab8e6",
+    **dict(zip(SERIES, _DARK, strict=True)),
+    "rest": "#75818d",
 }
 
 

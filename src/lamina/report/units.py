@@ -10,6 +10,7 @@ COUNTS = ((1.0, ""), (1e3, "K"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P"
 SIZES = ((1.0, "B"), (2.0**10, "KiB"), (2.0**20, "MiB"), (2.0**30, "GiB"), (2.0**40, "TiB"))
 RATES = ((1e-3, "MFLOP/s"), (1.0, "GFLOP/s"), (1e3, "TFLOP/s"), (1e6, "PFLOP/s"))
 BANDWIDTHS = ((1e-3, "MB/s"), (1.0, "GB/s"), (1e3, "TB/s"))
+FLOWS = ((1.0, "B/s"), (1e3, "KB/s"), (1e6, "MB/s"), (1e9, "GB/s"), (1e12, "TB/s"))
 
 Scale = Sequence[tuple[float, str]]
 
@@ -92,9 +93,9 @@ def percent(part: float) -> str:
     return f"{part:.0%}" if abs(part) >= 0.0995 or part == 0 else f"{part:.1%}"
 
 
-def axis_unit(longest_us: float) -> tuple[float, str]:
-    """How many microseconds the best unit for an axis up to ``longest_us`` has, and its name."""
-    return next((scale for scale in reversed(TIMES) if longest_us >= scale[0]), TIMES[0])
+def axis_unit(largest: float, scale: Scale = TIMES) -> tuple[float, str]:
+    """How much the best unit for an axis up to ``largest`` is, and its name; times are in microseconds."""
+    return next((unit for unit in reversed(scale) if largest >= unit[0]), scale[0])
 
 
 def _rounded(value: float) -> float:

@@ -13,6 +13,7 @@ from lamina.errors import UsageError
 from lamina.explain import findings, rooflines, shares
 from lamina.record import LayerRun
 from lamina.report.html import label, write_report
+from lamina.report.palette import PHASES
 
 from ..records import ROOFS, bench, changed, epochs, failed, pick, run, whole_step
 
@@ -58,6 +59,10 @@ class Page(HTMLParser):
 
     def ids(self) -> set[str | None]:
         return {attributes.get("id") for _, attributes in self.tags}
+
+    def options(self) -> list[str | None]:
+        """Values of everything that can be selected."""
+        return [attributes["value"] for tag, attributes in self.tags if tag == "option"]
 
 
 def report(tmp_path: Path, rows: list[LayerRun], of: Any = None, **more: Any) -> Page:
@@ -114,7 +119,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
     assert page.text.count("{{ 7*7 }}") >= 8
     assert [tag for tag, _ in page.tags].count("script") == 3
-    assert json.loads(page.data)["frames"].keys() == {"time", "roofline"}
+    assert json.loads(page.data)["frames"].keys() == {"time", "share", "roofline"}
     assert not set("<>&'") & set(page.data)
 
 
@@ -144,11 +149,13 @@ def test_unknown_assets_are_refused(tmp_path: Path) -> None:
 
 def test_each_setting_has_a_card_a_choice_and_figures(tmp_path: Path) -> None:
     page = report(tmp_path, [*bench(), *bench("bf16", "nhwc")])
-    assert [tag for tag, _ in page.tags].count("option") == 2
-    assert [len(frames) for frames in json.loads(page.data)["frames"].values()] == [2, 2]
+    assert page.options() == ["0", "1", "step", *PHASES]
+    shown = {name: len(frames) for name, frames in json.loads(page.data)["frames"].items()}
+    assert shown == {"time": 2, "batches": 1, "share": 1, "roofline": 2}
     assert "fp32 · nchw" in page.text
     assert "bf16 · nhwc" in page.text
-    assert "option" not in {tag for tag, _ in report(tmp_path, bench()).tags}
+    assert report(tmp_path, bench()).options() == ["step", *PHASES]
+    assert report(tmp_path, [row for row in bench() if row.phase == "forward"]).options() == []
 
 
 def test_a_card_sums_its_phases(tmp_path: Path) -> None:

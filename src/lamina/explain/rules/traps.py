@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 
 from lamina.explain import metrics
 from lamina.explain.launches import Launch, mean, total
@@ -30,7 +31,7 @@ def tma_goes_past_l1(view: View) -> Iterator[Finding]:
     """An L1 hit rate near 0 that says nothing, since tiles go straight to shared memory."""
     rows, part = [], 0.0
     for row in view.rows:
-        mine = [one for one in view.launches[row.key] if _by_tma(one) and _low_hits(one)]
+        mine = [one for one in view.launches[row.key] if _low_hits(one) and _by_tma(one)]
         if mine:
             rows.append(row)
             part += view.part(row, mine)
@@ -44,7 +45,12 @@ def tma_goes_past_l1(view: View) -> Iterator[Finding]:
 
 def _by_tma(one: Launch) -> bool:
     counted = one.counters.get(metrics.TMA_SECTORS)
-    return counted > 0 if counted is not None else bool(TMA.search(one.kernel.name))
+    return counted > 0 if counted is not None else _named_so(one.kernel.name)
+
+
+@cache  # a run has few names and many launches
+def _named_so(name: str) -> bool:
+    return TMA.search(name) is not None
 
 
 def _low_hits(one: Launch) -> bool:

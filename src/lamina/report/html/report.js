@@ -2,27 +2,74 @@
 
 const { config, frames } = JSON.parse(document.getElementById("figures").textContent);
 const setting = document.getElementById("setting");
+const phase = document.getElementById("phase");
 const scheme = matchMedia("screen and (prefers-color-scheme: dark)");
 
 /* Figures name their colours; the style sheet says what the names mean in light, dark and print. */
 function paint(node, style) {
+  const named = (name) => style.getPropertyValue("--" + name).trim() || name;
   if (Array.isArray(node)) return node.map((item) => paint(item, style));
   if (node === null || typeof node !== "object") return node;
   return Object.fromEntries(Object.entries(node).map(([key, value]) => {
-    const named = /color$/.test(key) && typeof value === "string";
-    return [key, named ? style.getPropertyValue("--" + value).trim() || value : paint(value, style)];
+    if (key === "colorscale") return [key, value.map(([at, name]) => [at, named(name)])];
+    if (/color$/.test(key) && typeof value === "string") return [key, named(value)];
+    return [key, paint(value, style)];
   }));
 }
 
-function draw() {
-  const style = getComputedStyle(document.documentElement);
-  for (const [name, choices] of Object.entries(frames)) {
-    const frame = choices.length > 1 ? choices[setting.value] : choices[0];
-    const place = document.getElementById("figure-" + name);
-    if (!place.data) place.replaceChildren();
-    if (frame) Plotly.react(place, { ...paint(frame, style), config });
-    else { Plotly.purge(place); place.textContent = "Nothing to draw in this setting."; }
+/* A figure has a frame for each setting or one for all; a frame may be one for each phase. */
+function chosen(choices) {
+  const frame = choices.length > 1 ? choices[setting.value] : choices[0];
+  return typeof frame === "string" || frame.data ? frame : frame[phase?.value ?? "step"];
+}
+
+let waiting = [];
+
+function drawOne(name) {
+  const place = document.getElementById("figure-" + name);
+  const frame = chosen(frames[name]);
+  if (!place.data) place.replaceChildren();
+  if (typeof frame !== "string") {
+    Plotly.react(place, { ...paint(frame, getComputedStyle(document.documentElement)), config });
+  } else {
+    Plotly.purge(place);
+    place.textContent = `Nothing to draw in this setting: ${frame}.`;
   }
+}
+
+/* The first figures at once, up to some pixels, then one at a time, so that a long page answers while it draws. */
+const AT_ONCE = 6000;
+
+function next() {
+  if (!waiting.length) return;
+  drawOne(waiting.shift());
+  setTimeout(next);
+}
+
+/* Paper is narrower than most screens, and figures do not follow by themselves. */
+const PAPER = 690;
+
+function toPaper() {
+  while (waiting.length) drawOne(waiting.shift());
+  for (const place of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(place, { width: PAPER });
+}
+
+function toScreen() {
+  for (const place of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(place, { width: null, autosize: true });
+}
+
+function draw() {
+  for (const part of document.querySelectorAll("[data-setting]")) part.hidden = part.dataset.setting !== setting.value;
+  const said = [setting, phase].filter(Boolean).map((it) => it.selectedOptions[0].text);
+  for (const place of document.querySelectorAll(".shows")) place.textContent = said.join(" · ");
+  const idle = !waiting.length;
+  waiting = [...document.querySelectorAll(".figure")].map((place) => place.id.replace("figure-", ""));
+  for (let room = AT_ONCE; waiting.length && room > 0;) {
+    const name = waiting.shift();
+    drawOne(name);
+    room -= chosen(frames[name]).layout?.height ?? 0;
+  }
+  if (idle) setTimeout(next);
 }
 
 function sort(table, heading) {
@@ -65,5 +112,8 @@ for (const input of document.querySelectorAll("[data-filters]")) {
   filter(table, input.value, count);
 }
 setting?.addEventListener("change", draw);
+phase?.addEventListener("change", draw);
+addEventListener("beforeprint", toPaper);
+addEventListener("afterprint", toScreen);
 scheme.addEventListener("change", draw);
 draw();

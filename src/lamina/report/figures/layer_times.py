@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from lamina.record import LayerRun
 from lamina.report import units
-from lamina.report.html.figures import Figure, axis, frame, hover, plain
-from lamina.report.layers import by_layer, label, short, untimed
+from lamina.report.figures.plot import Plot, axis, frame, hover, plain
+from lamina.report.layers import by_layer, failed, label, short
 from lamina.report.palette import PHASES
 
 BAR = 24
 """Height of a layer's bar and the gap below it, in pixels."""
 
 
-def time_figure(rows: Sequence[LayerRun], shares: Mapping[LayerRun, float]) -> Figure | None:
+def time_figure(rows: Sequence[LayerRun], shares: Mapping[LayerRun, float]) -> Plot | None:
     """Time of each layer, one bar of stacked phases each; ``None`` where nothing has a time."""
     layers = by_layer(rows)
     totals = [sum(_us(row) for row in phases.values()) for phases in layers.values()]
@@ -56,10 +56,10 @@ def time_figure(rows: Sequence[LayerRun], shares: Mapping[LayerRun, float]) -> F
     return {"data": traces, "layout": layout}
 
 
-def _totals(layers: Mapping[str, Mapping[str, LayerRun]], totals: Sequence[float], length: float) -> list[Figure]:
-    """The sum at the end of each bar, apart for layers of which a phase has no time."""
+def _totals(layers: Mapping[str, Mapping[str, LayerRun]], totals: Sequence[float], length: float) -> list[Plot]:
+    """The sum at the end of each bar, apart for layers of which a phase failed."""
     labels = {place: label(phases) for place, phases in enumerate(layers.values())}
-    lost = {place for place, phases in enumerate(layers.values()) if untimed(phases)}
+    lost = {place for place, phases in enumerate(layers.values()) if failed(phases)}
     return [
         {
             "type": "scatter",

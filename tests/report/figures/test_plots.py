@@ -9,10 +9,10 @@ import plotly.graph_objects as go
 import pytest
 
 from lamina.explain import rooflines, shares
-from lamina.report.html.figures import CONFIG, plain
-from lamina.report.html.layer_times import time_figure
-from lamina.report.html.roofline import roofline_figure
-from lamina.report.html.training import training_figure
+from lamina.report.figures.layer_times import time_figure
+from lamina.report.figures.plot import CONFIG, plain
+from lamina.report.figures.roofline import roofline_figure
+from lamina.report.figures.training import training_figure
 from lamina.report.palette import LIGHT, PHASES
 
 from ..records import ROOFS, bench, changed, epochs, failed, pick, whole_step
@@ -25,7 +25,11 @@ def painted(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     return {
-        key: LIGHT[value] if key.endswith("color") and isinstance(value, str) else painted(value)
+        key: LIGHT[value]
+        if key.endswith("color") and isinstance(value, str)
+        else [[at, LIGHT[name]] for at, name in value]
+        if key == "colorscale"
+        else painted(value)
         for key, value in node.items()
     }
 

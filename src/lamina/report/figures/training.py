@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from math import isfinite
 
 from lamina.record import Epoch
-from lamina.report.html.figures import Figure, axis, frame
+from lamina.report.figures.plot import Plot, axis, frame
 
 
-def training_figure(epochs: Sequence[Epoch]) -> Figure | None:
+def training_figure(epochs: Sequence[Epoch]) -> Plot | None:
     """Loss and accuracy over epochs, training and test; ``None`` without epochs."""
     if not epochs:
         return None

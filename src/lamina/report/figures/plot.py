@@ -1,4 +1,4 @@
-"""What all figures share. They are as plotly describes them, plain data; colours are names of the palette,
+"""What all plots share. They are as plotly describes them, plain data; colours are names of the palette,
 which the page fills in.
 
 Plotly reads text as a small subset of HTML, so every name from a record passes through ``plain``.
@@ -13,9 +13,9 @@ from typing import Any
 from lamina.record import LayerRun, Roofline
 from lamina.report import units
 
-Figure = dict[str, Any]
+Plot = dict[str, Any]
 
-CONFIG: Figure = {
+CONFIG: Plot = {
     "displaylogo": False,
     "responsive": True,
     "modeBarButtons": [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
@@ -51,7 +51,7 @@ def hover(row: LayerRun, shares: Mapping[LayerRun, float], roofline: Roofline | 
     return "<br>".join(lines)
 
 
-def frame(height: int, right: int = 12) -> Figure:
+def frame(height: int, right: int = 12) -> Plot:
     """The frame around a figure, ``height`` and the ``right`` margin in pixels."""
     return {
         "height": height,
@@ -81,7 +81,7 @@ def frame(height: int, right: int = 12) -> Figure:
     }
 
 
-def axis(title: str = "", **more: Any) -> Figure:
+def axis(title: str = "", **more: Any) -> Plot:
     """One axis."""
     return {
         "title": {"text": title, "standoff": 10},

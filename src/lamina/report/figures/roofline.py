@@ -8,7 +8,7 @@ from typing import Any
 
 from lamina.record import LayerRun, Roofline, Roofs
 from lamina.report import units
-from lamina.report.html.figures import Figure, axis, frame, hover, plain
+from lamina.report.figures.plot import Plot, axis, frame, hover, plain
 from lamina.report.palette import PHASES, phase_colour
 
 SYMBOLS = {"forward": "circle", "backward_data": "square", "backward_weight": "diamond"}
@@ -21,7 +21,7 @@ def roofline_figure(
     roofs: Roofs,
     rooflines: Mapping[LayerRun, Roofline],
     shares: Mapping[LayerRun, float],
-) -> Figure | None:
+) -> Plot | None:
     """Achieved rate over intensity, under the measured roofs; ``None`` where no row can be placed.
 
     The area of a mark is its share of the step.
@@ -66,7 +66,7 @@ def roofline_figure(
     return {"data": traces, "layout": layout}
 
 
-def _roof_lines(roofs: Roofs, used: set[str], left: float, right: float) -> list[Figure]:
+def _roof_lines(roofs: Roofs, used: set[str], left: float, right: float) -> list[Plot]:
     """The memory roof up to the highest ridge, and a compute roof for each measured precision."""
     ridges = {precision: gflops / roofs.copy_gbs for precision, gflops in roofs.gemm_gflops.items()}
     end = max(ridges.values())
@@ -93,7 +93,7 @@ def _roof_lines(roofs: Roofs, used: set[str], left: float, right: float) -> list
     ]
 
 
-def _roof_labels(roofs: Roofs, left: float, right: float) -> list[Figure]:
+def _roof_labels(roofs: Roofs, left: float, right: float) -> list[Plot]:
     groups: list[list[tuple[str, float]]] = []
     for precision, gflops in sorted(roofs.gemm_gflops.items(), key=lambda item: item[1]):
         if groups and log10(gflops / groups[-1][-1][1]) < SAME_ROOF:
@@ -113,13 +113,13 @@ def _rates(group: Sequence[tuple[str, float]]) -> str:
     return ", ".join(f"{plain(precision)} {units.rate(gflops)}" for precision, gflops in reversed(group))
 
 
-def _note(intensity: float, gflops: float, text: str, **place: Any) -> Figure:
+def _note(intensity: float, gflops: float, text: str, **place: Any) -> Plot:
     """A label on the logarithmic axes of a roofline."""
     at = {"x": log10(intensity), "y": log10(gflops * 1e9)}
     return {**at, "text": text, "showarrow": False, "font": {"color": "muted", "size": 12}, **place}
 
 
-def _log_axis(title: str, low: float, high: float) -> Figure:
+def _log_axis(title: str, low: float, high: float) -> Plot:
     decades = range(ceil(log10(low)), floor(log10(high)) + 1)
     return axis(
         title,

@@ -1,0 +1,35 @@
+"""Time of each layer at each point of the grid: batch sizes side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lamina.record import LayerRun
+from lamina.report import units
+from lamina.report.figures.bars import Quantity, Series, layer_bars
+from lamina.report.figures.material import Scene
+from lamina.report.figures.plot import Plot
+from lamina.report.palette import SERIES
+from lamina.report.settings import label
+
+
+def by_batch(scene: Scene) -> Plot | str:
+    """Time of each layer, one lane for each setting; of several phases their sum."""
+    settings = scene.material.settings
+    if len(settings) < 2:
+        return "the run has one batch size and one way of measuring: there is nothing to put beside it"
+    if len(settings) > len(SERIES):
+        return f"the run has {len(settings)} settings, of which {len(SERIES)} at most can be told apart here"
+    scenes = {setting: scene.material.scene(setting, scene.phase) for setting in settings}
+    layers = list(dict.fromkeys(layer for each in scenes.values() for layer in each.layers))
+    series = [
+        Series(label(setting), colour, [_us(each.layers.get(layer, {})) for layer in layers], lane)
+        for lane, ((setting, each), colour) in enumerate(zip(scenes.items(), SERIES, strict=False))
+    ]
+    plot = layer_bars(layers, series, Quantity("time", units.TIMES))
+    return plot or "nothing has a time"
+
+
+def _us(rows: Mapping[str, LayerRun]) -> float | None:
+    times = [row.timing.median_us for row in rows.values() if row.timing]
+    return sum(times) if times else None

@@ -1,0 +1,50 @@
+"""A figure: what it shows, in words and as a plot, or why it cannot be drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lamina.report.figures.material import Scene
+from lamina.report.figures.plot import Plot
+
+
+@dataclass(frozen=True)
+class Figure:
+    """``caption`` says what is shown and where the numbers come from.
+
+    ``plot`` is as plotly describes it, or ``None`` with the ``reason`` why there is nothing to draw. A
+    ``wide`` one wants the breadth of a page, two others share it.
+    """
+
+    id: str
+    title: str
+    caption: str
+    plot: Plot | None
+    reason: str = ""
+    wide: bool = False
+
+
+@dataclass(frozen=True)
+class Template:
+    """A figure that can be drawn of any scene. ``draw`` answers a plot, or why there is none.
+
+    ``by_phase`` tells those that show one phase, or a layer's phases together, as the reader chooses;
+    ``by_setting`` those that show one point of the grid.
+    """
+
+    id: str
+    title: str
+    caption: str
+    topic: str
+    draw: Callable[[Scene], Plot | str]
+    by_phase: bool = True
+    by_setting: bool = True
+    wide: bool = False
+
+    def figure(self, scene: Scene) -> Figure:
+        """The figure of one scene."""
+        drawn = self.draw(scene)
+        if isinstance(drawn, str):
+            return Figure(self.id, self.title, self.caption, None, drawn, self.wide)
+        return Figure(self.id, self.title, self.caption, drawn, wide=self.wide)

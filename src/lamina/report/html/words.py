@@ -1,0 +1,48 @@
+"""Findings and paragraphs, sorted by the setting they speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lamina.record import Finding
+
+
+class Passage(Protocol):
+    """A few sentences about a layer, or the network where ``layer`` is ``None``; ``setting`` says of which."""
+
+    @property
+    def setting(self) -> str: ...
+    @property
+    def layer(self) -> str | None: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def share(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Words:
+    """What is said of one setting, by its ``place`` among them; of the run as a whole where it is ``None``."""
+
+    place: int | None
+    passages: list[Passage] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def words(findings: Sequence[Finding], passages: Sequence[Passage], places: Sequence[str]) -> list[Words]:
+    """What is said of each setting, in the order of ``places``, then of none of them in particular."""
+    known = {name: Words(place) for place, name in enumerate(places) if name}
+    common = Words(None)
+    for passage in passages:
+        known.get(passage.setting, common).passages.append(passage)
+    for finding in findings:
+        known.get(str(finding.evidence.get("setting", "")), common).findings.append(finding)
+    return [it for it in (*known.values(), common) if it.passages or it.findings]
+
+
+def said(passage: Passage) -> str:
+    """A passage without what its place in the page says already: the setting, and the layer that it begins with."""
+    text = passage.text.removeprefix(f"{passage.setting}: ")
+    return text.removeprefix(passage.layer) if passage.layer else text
