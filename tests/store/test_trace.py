@@ -73,7 +73,7 @@ def test_a_run_arrives_whole(store: Store, other: Store, document: dict[str, Any
         assert read(other, "20260102-abc") == read(store, "20260102-abc")
         assert read(other, "20260102-abc")
     assert len(other.kernels("20260102-abc")) == 2
-    dates = "SELECT layer, batch, created FROM layer_table ORDER BY layer, batch"
+    dates = "SELECT layer, batch, created FROM layer_table ORDER BY layer, batch, created"
     assert other.query(dates) == store.query(dates)
     owners = (
         "SELECT parameters, inputs FROM counter JOIN kernel ON kernel.id = kernel_id JOIN layer ON layer.id = layer_id"
