@@ -16,6 +16,7 @@ from lamina.cli.compare import compare
 from lamina.cli.explain import explain
 from lamina.cli.profile import profile
 from lamina.cli.report import report
+from lamina.cli.sparsity import sparsity
 from lamina.cli.sweep import sweep
 from lamina.cli.train import train
 from lamina.cli.what_if import what_if
@@ -34,6 +35,7 @@ app.command()(explain)
 app.command()(compare)
 app.command("what-if")(what_if)
 app.command()(train)
+app.command()(sparsity)
 app.command()(sweep)
 app.command()(report)
 app.add_typer(runs.app, name="runs")

@@ -1,0 +1,171 @@
+"""Sparse or dense: a cost model with calibrated constants decides for each phase of a layer, and says why.
+
+The model predicts from sizes and densities alone, so it needs no look at the data and never waits for the device. It
+is as good as its constants, which a calibration measures; without them, and without a density, a layer stays dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from math import isfinite
+from typing import NamedTuple, Protocol
+
+from lamina.accelerate.sparsity.config import Impl
+from lamina.accelerate.sparsity.tiles import union_tile
+from lamina.errors import UsageError
+from lamina.spec import Phase
+
+
+class Density(Protocol):
+    """What is known of a map's zeros; the sparsity monitor's observations are of this kind."""
+
+    @property
+    def density(self) -> float:
+        """Share of elements that are not zero."""
+
+    @property
+    def union_density(self) -> Mapping[int, float]:
+        """For each width, share of rows of so many neighbouring columns that are not all zero."""
+
+
+DensitySource = Callable[[], Density | None]
+"""Gives the latest density, or nothing while none is known. It is asked in every step, so it must not wait."""
+
+
+class Size(NamedTuple):
+    """A product ``(outputs, rows) x (rows, columns)`` whose right operand is read from ``elements`` of ``itemsize``."""
+
+    outputs: int
+    columns: int
+    rows: int
+    elements: int
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Constants of the cost model, for one device and precision.
+
+    Args:
+        dense: operations per microsecond of the library's product.
+        nonzero: operations per microsecond on non-zeros alone.
+        union: operations per microsecond on united rows.
+        bandwidth: bytes per microsecond of a pass over memory.
+        launch_us: one kernel's start.
+
+    Raises:
+        UsageError: a constant is not positive.
+    """
+
+    dense: float
+    nonzero: float
+    union: float
+    bandwidth: float
+    launch_us: float
+
+    def __post_init__(self) -> None:
+        wrong = {f.name: getattr(self, f.name) for f in fields(self) if not 0 < getattr(self, f.name) < float("inf")}
+        if wrong:
+            raise UsageError(f"calibration: expected positive numbers, got {wrong}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a phase is computed, why, and the predicted times in microseconds, where there are any."""
+
+    impl: Impl
+    reason: str
+    times_us: Mapping[str, float] = field(default_factory=dict)
+
+
+class Plan(NamedTuple):
+    """How each phase is computed."""
+
+    forward: Impl = "dense"
+    backward_data: Impl = "dense"
+    backward_weight: Impl = "dense"
+
+
+def predict(size: Size, density: Density, calibration: Calibration) -> dict[str, float]:
+    """Microseconds of each implementation.
+
+    Dense is bound by its operations or by its traffic. ``nonzero`` passes over the map, writes 4 bytes for each
+    non-zero and then works on non-zeros; ``union`` passes over the map and then works on united rows. A width of which
+    no union density is known cannot be predicted.
+
+    Raises:
+        UsageError: a density is not within 0..1.
+    """
+    constants, (outputs, columns, rows, elements, itemsize) = calibration, size
+    operations, share = 2.0 * outputs * columns * rows, checked(density.density)
+    traffic = (elements + outputs * rows + outputs * columns) * itemsize / constants.bandwidth
+    scan = elements * itemsize / constants.bandwidth
+    times = {
+        "dense": max(operations / constants.dense, traffic) + constants.launch_us,
+        # The scale takes a pass and two launches, the conversion another pass.
+        "nonzero": 2 * scan
+        + 4 * share * elements / constants.bandwidth
+        + max(share * operations / constants.nonzero, traffic)
+        + 4 * constants.launch_us,
+    }
+    union = density.union_density.get(union_tile(outputs, columns, itemsize).columns)
+    if union is not None:
+        times["union"] = scan + max(checked(union) * operations / constants.union, traffic) + 3 * constants.launch_us
+    return times
+
+
+def choose(
+    size: Size,
+    density: Density | None,
+    calibration: Calibration | None,
+    margin: float,
+    dense_us: float | None = None,
+) -> Choice:
+    """The implementation of a phase: dense unless another one is predicted to be faster by more than ``margin``.
+
+    Args:
+        size: of the product.
+        density: of its right operand.
+        calibration: the model's constants.
+        margin: share of the dense time that must be saved.
+        dense_us: the dense time as it was measured; it takes the place of the predicted one.
+
+    Raises:
+        UsageError: a density is not within 0..1, or a time is not positive.
+    """
+    if calibration is None:
+        return Choice("dense", "dense: no calibration")
+    if density is None:
+        return Choice("dense", "dense: the density is not known")
+    times = predict(size, density, calibration)
+    if dense_us is not None:
+        if not 0 < dense_us < float("inf"):
+            raise UsageError(f"dense_us: expected a positive time, got {dense_us}")
+        times["dense"] = dense_us
+    best = min(times, key=lambda name: times[name])
+    said = ", ".join(f"{name} {time:.3g} us" for name, time in times.items())
+    if best != "dense" and times[best] > times["dense"] * (1 - margin):
+        return Choice("dense", f"dense: {said}; {best} saves less than {margin:.0%}", times)
+    impls: dict[str, Impl] = {"dense": "dense", "nonzero": "nonzero", "union": "union"}
+    return Choice(impls[best], f"{best}: {said} at density {density.density:.3g}", times)
+
+
+def report(choices: Mapping[str, Mapping[Phase, Choice]]) -> list[tuple[str, str, str, str]]:
+    """Layer, phase, implementation and reason, a row for each choice; see `nn.choices_of`."""
+    return [
+        (layer, phase.value, choice.impl, choice.reason)
+        for layer, phases in choices.items()
+        for phase, choice in phases.items()
+    ]
+
+
+def checked(share: float) -> float:
+    """A share, if it is one.
+
+    Raises:
+        UsageError: it is not within 0..1.
+    """
+    if not (isfinite(share) and 0 <= share <= 1):
+        raise UsageError(f"density: expected a share within 0..1, got {share}")
+    return share

@@ -1,0 +1,36 @@
+"""Which modules of a model are monitored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from lamina.errors import UsageError, nearest
+
+
+def chosen(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Module]:
+    """The modules to monitor, each once: those named, or every ReLU.
+
+    Raises:
+        UsageError: there are none, or a name is unknown.
+    """
+    modules = dict(model.named_modules())
+    if names is None:
+        found: dict[str, nn.Module] = {n: module for n, module in modules.items() if isinstance(module, nn.ReLU)}
+        if not found:
+            raise UsageError(
+                f"monitor: expected a model with nn.ReLU modules, got a {type(model).__name__} without any; "
+                "name the modules whose outputs to monitor"
+            )
+        return found
+    everywhere = dict(model.named_modules(remove_duplicate=False))
+    picked: dict[str, nn.Module] = {}
+    for name in names:
+        if name not in everywhere:
+            raise UsageError(f"monitor: {name!r} is no module of the model: {nearest(name, everywhere)}")
+        if everywhere[name] not in picked.values():
+            picked[name] = everywhere[name]
+    if not picked:
+        raise UsageError("monitor: expected at least one module to monitor, got none")
+    return picked

@@ -1,0 +1,130 @@
+"""A tensor as one bit for each element and the elements that are not zero; and as the bits alone.
+
+Elements count as they are stored: negative zero is no zero here, so that what comes back is the same bit by bit. Eight
+elements share a byte, the first in its lowest bit. They are taken in the order of memory, gaps left out, so that the
+tensor comes back in its own strides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BLOCK = 1024
+"""Elements whose non-zeros are found from one number: where the first of them stands."""
+
+STORED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers as wide as an element, in bytes."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a tensor was like: its sizes, strides and type."""
+
+    shape: torch.Size
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, x: Tensor) -> Form:
+        """A tensor's, made contiguous if its memory has gaps."""
+        strides = x.stride() if gapless(x) else torch.empty(x.shape, device="meta").stride()
+        return cls(x.shape, strides, x.dtype, x.device)
+
+    def empty(self) -> Tensor:
+        """Memory for such a tensor."""
+        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Which elements a ReLU lets a gradient through at: all but those of at most zero."""
+
+    form: Form
+    bits: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+        return self.bits.numel()
+
+
+@dataclass(frozen=True)
+class Bitmap:
+    """Which elements are not zero, where each block's first one stands, and their values, as integers."""
+
+    form: Form
+    bits: Tensor
+    offsets: Tensor
+    values: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory held."""
+        return sum(tensor.numel() * tensor.itemsize for tensor in (self.bits, self.offsets, self.values))
+
+
+def gapless(x: Tensor) -> bool:
+    """Whether elements fill their memory, in any order, each once."""
+    expected = 1
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def flat(x: Tensor) -> Tensor:
+    """The elements in the order of memory; a view unless there are gaps."""
+    return x.as_strided((x.numel(),), (1,)) if gapless(x) else x.contiguous().view(-1)
+
+
+def stored(x: Tensor) -> Tensor:
+    """`flat`, as integers."""
+    return flat(x).view(STORED[x.itemsize])
+
+
+def mask(x: Tensor) -> Mask:
+    """The mask of what a ReLU gave; NaN lets gradients through."""
+    return Mask(Form.of(x), _packed(~(flat(x) <= 0)))
+
+
+def unmask(held: Mask) -> Tensor:
+    """1 where the mask is set: all that a ReLU's backward pass asks of what it gave."""
+    y = held.form.empty()
+    flat(y).copy_(_unpacked(held.bits, y.numel()))
+    return y
+
+
+def pack(x: Tensor) -> Bitmap:
+    """A tensor without its zeros; waits for the device, which alone knows how many they are."""
+    elements = stored(x)
+    present = elements != 0
+    padded = torch.nn.functional.pad(present, (0, -len(present) % BLOCK)).view(-1, BLOCK)
+    counts = padded.sum(1)
+    return Bitmap(Form.of(x), _packed(present), counts.cumsum(0) - counts, elements[present])
+
+
+def unpack(held: Bitmap) -> Tensor:
+    """The same tensor, bit by bit."""
+    y = held.form.empty()
+    elements = stored(y)
+    elements.zero_()
+    elements[_unpacked(held.bits, y.numel())] = held.values
+    return y
+
+
+def _packed(present: Tensor) -> Tensor:
+    eights = torch.nn.functional.pad(present, (0, -len(present) % 8)).view(-1, 8)
+    weights = 1 << torch.arange(8, dtype=torch.int32, device=present.device)
+    return (eights * weights).sum(1).to(torch.uint8)
+
+
+def _unpacked(bits: Tensor, size: int) -> Tensor:
+    place = torch.arange(8, dtype=torch.uint8, device=bits.device)
+    return ((bits[:, None] >> place) & 1).flatten()[:size].bool()

@@ -1,0 +1,77 @@
+"""How much one program of each kernel takes: pure functions of the sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from lamina.errors import UsageError
+
+PROGRAMS = 132
+"""Multiprocessors of the GPU the tiles are made for."""
+
+WIDTHS = (16, 32, 64, 128)
+"""Numbers of neighbouring columns whose rows are united: those that the sparsity monitor counts."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Outputs, columns and depth of one program, and its workers.
+
+    Depth is rows at a time where a matrix is read, and slots at a time where its format is.
+    """
+
+    outputs: int
+    columns: int
+    depth: int
+    warps: int = 4
+    stages: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("outputs", "columns", "depth", "warps"):
+            size = getattr(self, name)
+            if size < 1 or size & (size - 1):
+                raise UsageError(f"tile: expected {name} to be a power of two, got {size}")
+        if self.warps > 16 or self.stages < 1:
+            raise UsageError(f"tile: expected 1 to 16 warps and at least one stage, got {self}")
+
+    def pack(self) -> list[int]:
+        """As the list of integers that an operator's schema can hold."""
+        return list(astuple(self))
+
+    @classmethod
+    def unpack(cls, numbers: Sequence[int]) -> Tile:
+        """The inverse of `pack`."""
+        return cls(*numbers)
+
+
+def convert_tile(rows: int, columns: int, panels: int) -> Tile:
+    """For one pass over a matrix: narrow tiles until every multiprocessor has several."""
+    wide = 64 if panels * -(-columns // 64) >= 8 * PROGRAMS else 32
+    return Tile(1, between(1, power(columns), wide), between(1, power(rows), 64))
+
+
+def nonzero_tile(outputs: int, columns: int) -> Tile:
+    """For products of single non-zeros: outputs are contiguous loads, columns share nothing but the program."""
+    high = between(16, power(outputs), 128)
+    wide = between(8, power(columns), 32)
+    while wide > 8 and -(-columns // wide) * -(-outputs // high) < 2 * PROGRAMS:
+        wide //= 2
+    return Tile(high, wide, 4)
+
+
+def union_tile(outputs: int, columns: int, itemsize: int) -> Tile:
+    """For products over united rows: the width that unions are known for, so that predictions hold."""
+    high = between(16, power(outputs), 128)
+    wide = 128 if -(-columns // 128) * -(-outputs // high) >= 2 * PROGRAMS else 64
+    return Tile(high, between(16, power(columns), wide), 64 if itemsize == 2 else 32, 8 if high * wide > 8192 else 4, 3)
+
+
+def power(size: int) -> int:
+    """The next power of two."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def between(low: int, size: int, high: int) -> int:
+    """``size``, held to limits."""
+    return max(low, min(size, high))

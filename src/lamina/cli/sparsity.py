@@ -1,0 +1,180 @@
+"""``lamina sparsity``: how many zeros a network's activation maps hold while it trains."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lamina.cli import options
+from lamina.cli.handled import handled
+from lamina.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lamina.accelerate.sparsity.monitor import Observation
+    from lamina.pipeline.sparsity import SparsityProfile
+
+
+@handled
+def sparsity(
+    spec: Annotated[
+        str,
+        typer.Argument(help="A network of the zoo, a workload file, a recipe, or package.module:function."),
+    ],
+    data: options.DataOption,
+    iterations: Annotated[int, typer.Option("--iterations", "-n", min=1, help="Training iterations.")] = 1000,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1)] = 64,
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Observe every map at every iteration.")] = False,
+    module: Annotated[
+        list[str] | None,
+        typer.Option("--module", help="Observe this module's outputs. Repeatable; default every ReLU."),
+    ] = None,
+    masks: Annotated[
+        Path | None, typer.Option("--masks", help="Also write which inputs of convolutions are zero (.npz).")
+    ] = None,
+    mask_every: Annotated[
+        int | None, typer.Option("--mask-every", min=1, help="Iterations between masks.", show_default="the last one")
+    ] = None,
+    mask_images: Annotated[int, typer.Option("--mask-images", min=1, help="Images of a batch to keep.")] = 4,
+    history: Annotated[int, typer.Option("--history", help="Measurements remembered of each map.")] = 10,
+    sparse_enough: Annotated[
+        float, typer.Option("--sparse-enough", help="Least sparsity that is worth monitoring on.")
+    ] = 0.3,
+    stability: Annotated[float, typer.Option("--stability", help="A map that changes by less is stable.")] = 0.02,
+    period: Annotated[int, typer.Option("--period", help="Iterations between two looks at a map, at first.")] = 500,
+    duration: Annotated[int, typer.Option("--duration", help="Iterations that one look observes.")] = 5,
+    hibernation: Annotated[int, typer.Option("--hibernation", help="The period when all maps are stable.")] = 10_000,
+    optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, adam, adamw.")] = "sgd",
+    learning_rate: Annotated[
+        float | None,
+        typer.Option("--learning-rate", "--lr", help="Default 0.05 for sgd, 0.001 for adam and adamw."),
+    ] = None,
+    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32; bf16 and fp16 by autocast.")] = "fp32",
+    seed: options.SeedOption = 0,
+    device: options.DeviceOption = "auto",
+    set_: options.SetOption = [],  # noqa: B006  (typer copies it)
+    input_size: options.InputSizeOption = "",
+    store: options.StoreOption = "",
+    format_: options.FormatOption = "table",
+) -> None:
+    """Train a network and observe how many zeros its activation maps hold.
+
+    Every observation goes to the store; with csv or json they are also printed, and a table sums them up by map.
+
+    Example:
+
+        lamina sparsity alexnet --data DIR --iterations 2000 --masks alexnet.npz
+    """
+    from pydantic import ValidationError
+
+    from lamina import pipeline
+    from lamina.accelerate.sparsity.monitor import Parameters
+    from lamina.cli.watching import Watcher
+    from lamina.pipeline.sparsity import Masks, sparsity
+    from lamina.spec.training import Training
+    from lamina.store import open_store
+
+    if format_ not in options.FORMATS:
+        raise UsageError(f"--format: expected {', '.join(options.FORMATS)}, got {format_!r}")
+    asked: dict[str, Any] = {
+        "batch": batch_size,
+        "optimizer": optimizer,
+        "learning_rate": learning_rate or (0.05 if optimizer == "sgd" else 0.001),
+        "precision": precision,
+        "seed": seed,
+    }
+    try:
+        settings = Training.model_validate(asked)
+    except ValidationError as error:
+        faults = (f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}, got {e['input']!r}" for e in error.errors())
+        raise UsageError("\n".join(faults)) from error
+    parameters = Parameters(history, sparse_enough, stability, period, duration, hibernation)
+    size = options.shape("--input-size", input_size) if input_size else None
+    target, _ = pipeline.find(spec, options.pairs(set_), size)
+    with Watcher() as watch, open_store(options.store_place(store)) as database:
+        profile = sparsity(
+            target,
+            data,
+            settings,
+            database,
+            iterations=iterations,
+            parameters=parameters,
+            exhaustive=exhaustive,
+            modules=module,
+            masks=Masks(masks, mask_every or iterations, mask_images) if masks else None,
+            device=options.device_name(device),
+            command=shlex.join(["lamina", *sys.argv[1:]]),
+            watch=watch,
+        )
+    _print(profile, target.name, format_)
+
+
+def _print(profile: SparsityProfile, name: str, form: str) -> None:
+    from lamina.cli import printing
+
+    rows = [_row(observation) | {"run": profile.run_id} for observation in profile.observations]
+    if form == "table":
+        printing.show(_table(profile, f"{name} (run {profile.run_id})"))
+    elif form == "json":
+        json.dump(rows, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        table = csv.DictWriter(sys.stdout, list(rows[0]) if rows else [])
+        table.writeheader()
+        table.writerows(rows)
+
+
+def _row(it: Observation) -> dict[str, Any]:
+    """One observation, flat."""
+    unions = {f"union_density_{width}": share for width, share in it.union_density.items()}
+    row = {"map": it.name, "iteration": it.iteration, "channels": it.rows, "columns": it.columns, "density": it.density}
+    counts = {"dead_channels": it.dead_channels, "longest_column": it.longest_column}
+    return row | unions | {"clustering": it.clustering} | counts
+
+
+def _table(profile: SparsityProfile, title: str) -> Table:
+    """One line a map."""
+    from lamina.cli import printing
+    from lamina.report.plain_table import Line, plain_table
+
+    headings = [
+        "map",
+        "observed",
+        "density",
+        "last",
+        "u(16)",
+        "u(64)",
+        "clustering",
+        "dead",
+        "longest",
+        "period",
+        "why",
+    ]
+    lines = []
+    for it in profile.maps:
+        seen = profile.of(it.name)
+        if not seen:
+            continue
+        last, densities = seen[-1], [each.density for each in seen]
+        unions = [f"{last.union_density[width]:.3f}" for width in (16, 64)]
+        dead, longest = f"{last.dead_channels} of {last.rows}", f"{last.longest_column} of {last.rows}"
+        cells = [it.name, str(len(seen)), f"{min(densities):.3f} .. {max(densities):.3f}", f"{last.density:.3f}"]
+        lines.append(Line([*cells, *unions, f"{last.clustering:.2f}", dead, longest, str(it.period), it.why]))
+    states = sorted({str(it.state) for it in profile.maps})
+    caption = [f"state at the end: {', '.join(states)}"] if states else []
+    return plain_table(
+        headings,
+        lines,
+        numeric=headings[1:10],
+        title=title,
+        caption=caption,
+        width=printing.width(),
+        dispensable=("why", "longest", "u(64)", "dead"),
+    )

@@ -1,0 +1,66 @@
+"""Zero masks of a network's convolutions, taken while it trains, for the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from torch import Tensor, nn
+
+from lamina.errors import UsageError
+from lamina.simulate.workloads import RecordedMask
+
+
+@dataclass
+class MaskRecorder:
+    """Keeps which values of each convolution's input are not zero, at every ``every``-th iteration.
+
+    Args:
+        model: a network with convolutions over images.
+        iteration: says which iteration is under way.
+        every: iterations from one recording to the next.
+        images: how many of a batch are kept; all of a smaller one.
+
+    Raises:
+        UsageError: the model has no two-dimensional convolution, or a number is below one.
+    """
+
+    model: nn.Module
+    iteration: Callable[[], int]
+    every: int
+    images: int
+    masks: list[RecordedMask] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.images < 1:
+            raise UsageError(f"masks: expected at least 1 iteration and 1 image, got {self.every} and {self.images}")
+        convolutions = [(n, module) for n, module in self.model.named_modules() if isinstance(module, nn.Conv2d)]
+        if not convolutions:
+            raise UsageError(f"masks: expected a network with nn.Conv2d layers, got a {type(self.model).__name__}")
+        self._seen: set[tuple[str, int]] = set()
+        self._handles = [module.register_forward_pre_hook(self._watch(name)) for name, module in convolutions]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _watch(self, name: str) -> Callable[[nn.Module, Any], None]:
+        def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            now = self.iteration()
+            if self.model.training and (now + 1) % self.every == 0:
+                self._keep(name, now, args[0])
+
+        return hook
+
+    def _keep(self, layer: str, iteration: int, x: Tensor) -> None:
+        call = 1
+        while (name := layer if call == 1 else f"{layer}:{call}", iteration) in self._seen:
+            call += 1
+        self._seen.add((name, iteration))
+        images = x.detach()[: self.images].reshape(-1, *x.shape[-3:])
+        if images.numel():
+            self.masks.append(RecordedMask(name, iteration, (images != 0).cpu().numpy()))

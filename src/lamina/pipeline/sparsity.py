@@ -1,0 +1,135 @@
+"""``sparsity``: how many zeros a network's activation maps hold while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import chain, count, islice
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lamina import measure, run
+from lamina.accelerate.sparsity.monitor import MapReport, Monitor, Observation, Parameters
+from lamina.build import Target
+from lamina.build.data import loader, train_test
+from lamina.errors import UsageError
+from lamina.pipeline.masks import MaskRecorder
+from lamina.pipeline.runs import begin, closing
+from lamina.pipeline.watch import Watch, unwatched
+from lamina.simulate.workloads import write_masks
+from lamina.spec.training import Training
+from lamina.store import Store
+
+REPORT_EVERY = 10
+"""Iterations from one word to whoever watches, and to the store, to the next."""
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Where to write zero masks, how many iterations from one recording to the next, and how many images of a batch."""
+
+    path: Path
+    every: int
+    images: int = 4
+
+
+@dataclass(frozen=True)
+class SparsityProfile:
+    """What a training run showed: its stored run, every observation in order, and how each map stood at the end."""
+
+    run_id: str
+    observations: tuple[Observation, ...]
+    maps: tuple[MapReport, ...]
+
+    def of(self, name: str) -> tuple[Observation, ...]:
+        """The observations of one map."""
+        return tuple(observation for observation in self.observations if observation.name == name)
+
+
+def sparsity(
+    target: Target,
+    data: str,
+    settings: Training,
+    store: Store,
+    *,
+    iterations: int,
+    parameters: Parameters | None = None,
+    exhaustive: bool = False,
+    modules: Iterable[str] | None = None,
+    masks: Masks | None = None,
+    device: str = "cpu",
+    command: str = "",
+    watch: Watch = unwatched,
+) -> SparsityProfile:
+    """Train a network for some iterations with a sparsity monitor attached, and store what it observes.
+
+    The learning rate's schedule spans ``iterations``, however many epochs of the data they are; nothing is tested.
+
+    Args:
+        settings: how to train; their epochs are of no account.
+        parameters: those of the monitor.
+        exhaustive: observe every map at every iteration.
+        modules: whose outputs to observe, every ReLU if left out.
+        masks: also record which inputs of convolutions are zero.
+
+    Raises:
+        UsageError: data and network do not fit each other, or there is nothing to observe.
+    """
+    if iterations < 1:
+        raise UsageError(f"sparsity: expected at least 1 iteration, got {iterations}")
+    if masks:
+        _check(masks, iterations)
+    place = measure.resolve(device)
+    train_set, _ = train_test(data)
+    torch.manual_seed(settings.seed)
+    network = target.make(len(train_set.classes))
+    settings = settings.model_copy(update={"epochs": 1})
+
+    def batches(epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        shape, augment = target.inputs[0].shape, settings.augment
+        epochs = (
+            loader(train_set, shape, settings.batch, settings.seed, number, augment=augment) for number in count()
+        )
+        return islice(chain.from_iterable(epochs), start, iterations)
+
+    with ExitStack() as stack:
+        monitor = stack.enter_context(Monitor(network, parameters, modules=modules, exhaustive=exhaustive))
+        recorder = None
+        if masks:
+            recorder = MaskRecorder(network, lambda: monitor.iteration, masks.every, masks.images)
+            stack.enter_context(recorder)
+        more = {"data": data, "iterations": iterations, "exhaustive": exhaustive}
+        more |= {"monitor": asdict(monitor.scheduler.parameters)}
+        this, _ = begin("sparsity", target, settings, measure.environment(place), store, command, False, more)
+        seen: list[Observation] = []
+
+        def keep() -> None:
+            new = monitor.take()
+            store.add_sparsity(this.id, [observation.record() for observation in new])
+            seen.extend(new)
+
+        with closing(store, this.id):
+            try:
+                for progress in run.train(
+                    network, settings, batches, lambda: (), iterations, place, report_every=REPORT_EVERY
+                ):
+                    watch(progress)
+                    keep()
+            finally:
+                keep()
+            monitor.finish()
+            keep()
+            if masks and recorder:
+                write_masks(masks.path, recorder.masks)
+    return SparsityProfile(this.id, tuple(seen), monitor.report())
+
+
+def _check(masks: Masks, iterations: int) -> None:
+    """Say before training what would go wrong after it."""
+    if masks.every > iterations:
+        raise UsageError(f"masks: expected them every {iterations} iterations at most, got every {masks.every}")
+    if not masks.path.parent.is_dir():
+        raise UsageError(f"masks: {masks.path.parent} is no folder; make it first")

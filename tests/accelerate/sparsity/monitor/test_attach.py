@@ -1,0 +1,355 @@
+"""The monitor on models."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from lamina.accelerate.sparsity.monitor import Monitor, Pace, Parameters, State, attach
+from lamina.accelerate.sparsity.monitor.fused import counted_relu
+from lamina.errors import UsageError
+
+QUICK = Parameters(history=2, stability=0.5, initial_period=4, duration=2, hibernation_period=16, sparse_enough=0.0)
+
+
+def small() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 2)
+    )
+
+
+def batch(size: int = 2) -> Tensor:
+    return torch.randn(size, 3, 6, 6)
+
+
+class Twice(nn.Module):
+    """A ReLU that is called two times, as in a residual block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.relu = nn.Linear(5, 6), nn.Linear(6, 7), nn.ReLU()
+        self.same = self.relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.relu(self.second(self.relu(self.first(x))))
+        return result
+
+
+@pytest.mark.usefixtures("where_kernels_run")
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_densities_are_those_of_the_maps(impl: Any) -> None:
+    model = small()
+    with Monitor(model, exhaustive=True, impl=impl) as monitor:
+        expected = []
+        for _ in range(3):
+            x = batch()
+            model(x)
+            with torch.no_grad(), monitor.paused():
+                hidden = F.relu(model[0](x))
+                features = F.relu(model[3](hidden.flatten(1)))
+            expected += [(hidden != 0).float().mean(), (features != 0).float().mean()]
+    assert [found.density for found in monitor.observations] == pytest.approx([float(e) for e in expected])
+    assert [(found.name, found.iteration) for found in monitor.observations] == [
+        (name, iteration) for iteration in range(3) for name in ("1", "4")
+    ]
+    assert [(found.rows, found.columns) for found in monitor.observations[:2]] == [(4, 32), (8, 2)]
+
+
+def test_training_is_not_changed() -> None:
+    def losses(watch: bool) -> list[float]:
+        torch.manual_seed(1)
+        model = small()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        monitor = Monitor(model, exhaustive=True) if watch else None
+        found = []
+        for _ in range(5):
+            loss = F.cross_entropy(model(batch()), torch.tensor([0, 1]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        assert monitor is None or len(monitor.observations) == 8  # the last iteration's are taken in by the next
+        return found
+
+    assert losses(True) == losses(False)
+
+
+@pytest.mark.usefixtures("where_kernels_run")
+@pytest.mark.parametrize("inplace", [False, True])
+def test_relu_that_counts_is_relu(inplace: bool) -> None:
+    def run(**options: Any) -> tuple[list[Tensor], list[Any]]:
+        torch.manual_seed(1)
+        model = nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            nn.ReLU(inplace),
+            nn.Conv2d(4, 5, 2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(45, 6),
+            nn.ReLU(),
+        ).to(memory_format=torch.channels_last)
+        with Monitor(model, exhaustive=True, **options) as monitor:
+            x = batch().requires_grad_()
+            y = model(x)
+            (y * torch.randn(y.shape)).sum().backward()
+            assert "forward" not in vars(model[1])
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        assert x.grad is not None
+        return [y.detach(), x.grad, *gradients], monitor.observations
+
+    plain, expected = run(impl="torch")
+    fused, found = run(impl="triton", fuse=True)
+    assert found == expected and len(found) == 3
+    torch.testing.assert_close(fused, plain)
+
+
+@pytest.mark.usefixtures("where_kernels_run")
+def test_only_relu_that_the_kernel_can_read_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused: list[str] = []
+
+    def spy(x: Tensor, inplace: bool, channels: int, count: Any) -> Tensor:
+        fused.append("x")
+        return counted_relu(x, inplace, channels, count)
+
+    monkeypatch.setattr(attach, "counted_relu", spy)
+    relu, elsewhere = nn.ReLU(), torch.randn(2, 3, 8, 8)[:, :, ::2, 1:6]  # rows and columns cannot be one axis
+    with Monitor(model := nn.Sequential(relu), exhaustive=True, impl="triton", fuse=True) as monitor:
+        for x in (elsewhere, elsewhere.contiguous(), torch.randn(0, 3, 2, 2)):
+            assert torch.equal(model(x), x.relu())
+    assert len(fused) == 1
+    assert [found.nonzeros for found in monitor.observations] == [int((elsewhere > 0).sum())] * 2
+
+
+def test_periods_and_durations_are_kept() -> None:
+    model = small()
+    with Monitor(model, replace(QUICK, stability=1e-9, history=9), paces={"4": Pace(10, 1)}) as monitor:
+        for _ in range(20):
+            model(batch())
+    seen = {name: [found.iteration for found in monitor.observations if found.name == name] for name in ("1", "4")}
+    assert seen == {"1": [0, 1, 4, 5, 8, 9, 12, 13, 16, 17], "4": [0, 10]}
+
+
+def test_a_stable_model_is_left_alone() -> None:
+    model, x = small(), batch()
+    with Monitor(model, QUICK) as monitor:
+        for _ in range(60):
+            model(x)
+    assert monitor.scheduler.state is State.HIBERNATE
+    late = [found.iteration for found in monitor.observations if found.iteration >= 28]
+    assert late
+    assert len(late) == 2 * 2 * len({i // 16 for i in late})
+    first, second = monitor.report()
+    assert (first.name, first.state, first.period, first.duration) == ("1", State.HIBERNATE, 16, 2)
+    assert first.next == second.next
+    assert first.density == pytest.approx(monitor.observations[0].density)
+    assert "hibernate" in first.why
+
+
+def test_evaluation_is_neither_observed_nor_counted() -> None:
+    model = small()
+    with Monitor(model, exhaustive=True) as monitor:
+        model.eval()
+        model(batch())
+        model.train()
+        model(batch())
+    assert [found.iteration for found in monitor.observations] == [0, 0]
+
+
+def test_each_call_of_a_shared_module_is_a_map() -> None:
+    model = Twice()
+    with Monitor(model, exhaustive=True) as monitor:
+        model(torch.randn(3, 5))
+        model(torch.randn(3, 5))
+    assert [(found.name, found.rows) for found in monitor.observations] == [("relu", 6), ("relu:2", 7)] * 2
+    assert [each.name for each in monitor.report()] == ["relu", "relu:2"]
+    assert monitor.report()[0].why == "observed at every iteration"
+
+
+def test_modules_can_be_named_once() -> None:
+    with Monitor(model := Twice(), modules=["first", "same", "relu"], exhaustive=True) as monitor:
+        model(torch.randn(3, 5))
+    assert [found.name for found in monitor.observations] == ["first", "same", "same:2"]
+    assert monitor.observations[0].density == 1
+
+
+def test_a_relu_alone_is_a_model() -> None:
+    with Monitor(relu := nn.ReLU()) as monitor:
+        relu(torch.tensor([[1.0, -1.0]]))
+    assert monitor.observations[0].density == 0.5
+
+
+def test_recomputation_in_backward_is_no_call() -> None:
+    class Recomputed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = small()
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = checkpoint(self.inner, x, use_reentrant=False)
+            return result
+
+    with Monitor(model := Recomputed(), exhaustive=True) as monitor:
+        model(batch().requires_grad_()).sum().backward()
+    assert [found.name for found in monitor.observations] == ["inner.1", "inner.4"]
+
+
+def test_a_failed_forward_leaves_the_monitor_working() -> None:
+    with Monitor(model := small(), exhaustive=True) as monitor:
+        with pytest.raises(RuntimeError):
+            model(torch.randn(2, 3, 9, 9))
+        model(batch())
+    assert [found.iteration for found in monitor.observations] == [0, 1, 1]
+
+
+def test_batches_of_other_sizes_and_empty_ones() -> None:
+    with Monitor(model := small(), exhaustive=True) as monitor:
+        for size in (2, 0, 5):
+            model(batch(size))
+    assert [(found.iteration, found.columns) for found in monitor.observations] == [(0, 32), (0, 2), (2, 80), (2, 5)]
+
+
+def test_nan_counts_as_set() -> None:
+    with Monitor(model := nn.ReLU()) as monitor:
+        model(torch.tensor([[float("nan"), -1.0]]))
+    assert monitor.observations[0].nonzeros == 1
+
+
+def test_detached_hooks_are_gone() -> None:
+    model = small()
+    with Monitor(model, exhaustive=True) as monitor:
+        model(batch())
+    before = len(monitor.take())
+    model(batch())
+    assert (before, monitor.take()) == (2, [])
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_modules_have_hooks_only_while_they_are_observed() -> None:
+    model = small()
+    hooked: list[bool] = []
+    model[0].register_forward_hook(lambda *_: hooked.append(bool(model[1]._forward_hooks)))
+    with Monitor(model, replace(QUICK, stability=1e-9)):
+        for _ in range(9):
+            model(batch())
+    assert hooked == [iteration % 4 < 2 for iteration in range(9)]
+
+
+def test_a_resumed_monitor_goes_on() -> None:
+    inputs = [batch() for _ in range(40)]
+
+    def run(model: nn.Module, monitor: Monitor, part: list[Tensor]) -> list[tuple[str, int]]:
+        for x in part:
+            model(x)
+        monitor.finish()
+        return [(found.name, found.iteration) for found in monitor.take()]
+
+    torch.manual_seed(3)
+    model = small()
+    with Monitor(model, QUICK) as whole:
+        straight = run(model, whole, inputs)
+    with Monitor(model, QUICK) as first:
+        begun = run(model, first, inputs[:17])
+        saved = json.loads(json.dumps(first.state_dict()))
+    with Monitor(model, QUICK) as second:
+        second.load_state_dict(saved)
+        assert begun + run(model, second, inputs[17:]) == straight
+    assert second.state_dict() == whole.state_dict()
+
+
+@pytest.fixture
+def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Say that a CUDA graph is being captured; what a forward launches is then run at once instead."""
+    now = [False]
+    monkeypatch.setattr(attach, "_capturing", lambda: now[0])
+    return lambda capturing: now.__setitem__(0, capturing)
+
+
+def test_a_captured_iteration_is_counted_and_decided_on_outside(capture: Callable[[bool], None]) -> None:
+    model, x = small(), batch()
+    monitor = Monitor(model, QUICK)
+    for _ in range(3):
+        model(x)
+    capture(True)
+    model(x)
+    capture(False)
+    assert monitor.iteration == 2
+    due = []
+    for _ in range(9):
+        with monitor.replay() as wanted:
+            due.append(wanted)
+    monitor.finish()
+    # The first two were observed eagerly; the processes that begin at 4 and 8 are followed by one at 16.
+    assert due == [iteration in (4, 5, 8, 9) for iteration in range(3, 12)]
+    assert [found.iteration for found in monitor.observations if found.name == "1"] == [0, 1, 4, 5, 8, 9]
+    assert {found.density for found in monitor.observations if found.name == "1"} == {monitor.observations[0].density}
+
+
+def test_capturing_needs_memory_first(capture: Callable[[bool], None]) -> None:
+    monitor = Monitor(model := small(), QUICK)
+    with pytest.raises(UsageError, match="captured"), monitor.replay():
+        pass
+    capture(True)
+    with pytest.raises(UsageError, match="run an iteration before"):
+        model(batch())
+
+
+def test_misuse_is_refused() -> None:
+    with pytest.raises(UsageError, match="without any"):
+        Monitor(nn.Linear(2, 2))
+    with pytest.raises(UsageError, match="did you mean 'relu'"):
+        Monitor(Twice(), modules=["rely"])
+    with pytest.raises(UsageError, match="at least one"):
+        Monitor(Twice(), modules=[])
+    Monitor(model := nn.LSTM(2, 2), modules=[""])
+    with pytest.raises(UsageError, match="answers a tensor, got tuple"):
+        model(torch.zeros(1, 1, 2))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("impl", "fuse"), [("torch", False), ("triton", False), ("triton", True)])
+def test_the_training_loop_never_waits(impl: Any, fuse: bool) -> None:
+    model, x, y = small().cuda(), batch(64).cuda(), torch.arange(64, device="cuda") % 2
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with Monitor(model, exhaustive=True, impl=impl, fuse=fuse) as monitor:
+        model(x)  # memory and kernels are made
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            for _ in range(50):
+                loss = F.cross_entropy(model(x), y)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert len(monitor.observations) == 51 * 2
+
+
+@pytest.mark.gpu
+def test_a_cuda_graph_counts_at_every_replay() -> None:
+    model, static = nn.Sequential(nn.ReLU()), batch(8).cuda()
+    with Monitor(model, exhaustive=True) as monitor:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            model(static)
+        torch.cuda.current_stream().wait_stream(side)
+        monitor.finish()
+        monitor.take()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            model(static)
+        expected = []
+        for density in (0.1, 0.5, 0.9):
+            static.uniform_().sub_(1 - density)
+            with monitor.replay() as due:
+                assert due
+                graph.replay()
+            expected.append((static > 0).double().mean().item())
+    assert [found.density for found in monitor.observations] == expected
+    assert [found.iteration for found in monitor.observations] == [1, 2, 3]

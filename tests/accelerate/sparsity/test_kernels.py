@@ -1,0 +1,81 @@
+"""Kernels compile for a Hopper GPU, which needs no GPU; what they compute is tested through the operators."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lamina.accelerate.sparsity import kernels
+from lamina.spec import Cost
+
+# Run without the interpreter, which is fixed when a kernel is decorated.
+COMPILE = """
+import triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from lamina.accelerate.sparsity import kernels
+from lamina.accelerate.sparsity.tiles import convert_tile, nonzero_tile, union_tile
+from lamina.accelerate.sparsity.window import Window
+
+pixel, window = Window(), Window(3, 3, 1, 1, 1, 1)
+convert, nonzero = convert_tile(256, 12544, 1), nonzero_tile(512, 12544)
+launches = [(kernels.largest_kernel, dict(BLOCK=4096), "fp32", None)]
+launches += [(kernels.scale_kernel, dict(LARGEST=14, BLOCK=512), "fp32", None)]
+launches += [(kernels.list_kernel, dict(BK=1024), "fp32", None)]
+for kind, precision, each in (("fp32", "tf32x3", pixel), ("fp32", "tf32", window), ("bf16", "tf32", window)):
+    steps, size = {**each.switches(), "INSIDE": each == pixel}, 4 if kind == "fp32" else 2
+    union = union_tile(512, 12544, size)
+    for store in (True, False):
+        meta = dict(STORE=store, BK=convert.depth, BN=convert.columns)
+        launches.append((kernels.convert_kernel, {**steps, **meta}, kind, convert))
+    meta = dict(BIAS=True, BM=nonzero.outputs, BN=nonzero.columns, UNROLL=nonzero.depth)
+    launches.append((kernels.nonzero_kernel, {**each.switches(), **meta}, kind, nonzero))
+    launches.append((kernels.flag_kernel, {**steps, "BK": 32, "BN": 128}, kind, None))
+    meta = dict(BIAS=True, BM=union.outputs, BN=union.columns, BK=union.depth, GROUP=8, PRECISION=precision)
+    launches.append((kernels.union_kernel, {**steps, **meta}, kind, union))
+    meta = dict(BM=union.depth, BN=union.columns, BK=union.outputs, PRECISION=precision)
+    launches.append((kernels.masked_kernel, meta, kind, union))
+
+pointers = ("x", "at", "bias", "y", "dc", "db")
+for kernel, constants, kind, tile in launches:
+    constants = dict(constants)
+    for name, value in (("UPCAST", False), ("INDEX", tl.int32)):
+        if name in kernel.arg_names:
+            constants[name] = value
+    types = {**dict.fromkeys(pointers, f"*{kind}"), "found": "*fp32", "scales": "*fp32", "flags": "*i8"}
+    types |= dict.fromkeys(("words", "counts", "lists", "lengths"), "*i32")
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
+    constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    even = [i for i, name in enumerate(kernel.arg_names) if signature[name].startswith("*")
+            or name in ("rows", "outputs", "columns", "pixels", "x_n", "x_c", "x_h")]
+    attributes = {(i,): [["tt.divisibility", 16]] for i in even}
+    source = ASTSource(kernel, signature, constexprs, attributes)
+    workers = dict(num_warps=tile.warps, num_stages=tile.stages) if tile else {}
+    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=workers)
+    ptx = built.asm["ptx"]
+    products = ptx.count("mma.sync") + ptx.count("wgmma.mma_async")
+    assert built.metadata.shared <= 227 * 1024, (kernel.__name__, built.metadata.shared)
+    on_tensor_cores = kernel in (kernels.union_kernel, kernels.masked_kernel)
+    assert (products > 0) == on_tensor_cores, (kernel.__name__, products)
+    if kernel is kernels.nonzero_kernel:  # outputs of one non-zero are wide loads
+        assert "ld.global" in ptx and ".v4" in ptx
+    if "-v" in __import__("sys").argv:
+        print(kernel.__name__, kind, built.metadata.shared, products, ptx.count("ld.global"), ptx.count("cp.async"))
+"""
+
+
+def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+
+
+def test_costs_are_as_counted_by_hand() -> None:
+    # 3 x 4 numbers are read, 5 words and 4 counts of each of 2 panels written.
+    assert kernels.convert_cost(3, 4, 5, 2, panels=2) == Cost(0, 24, 20 + 32)
+    # 7 outputs of 5 non-zeros; 5 words, 4 counts and 3 x 7 weights are read, 7 x 4 results written.
+    assert kernels.nonzero_cost(7, 4, 3, 5, 2, 4) == Cost(70, 20 + 16 + 42, 112)
+    # 2 tiles of 2 columns list 5 rows in all: 20 operands a column-element each.
+    assert kernels.union_cost(7, 4, 3, 5, 2, 4) == Cost(140, (21 + 10) * 4 + 20, 112)

@@ -1,0 +1,71 @@
+"""lamina sparsity, as a person types it."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from lamina.cli.sparsity import sparsity
+from lamina.simulate.workloads import read_masks
+from lamina.store import open_store
+
+QUICK = ("lenet5", "--data", "synthetic", "-n", "3", "-b", "4", "--device", "cpu")
+
+
+@pytest.fixture
+def place(store_path: Path) -> str:
+    return str(store_path)
+
+
+def lamina_sparsity(*words: str) -> Result:
+    app = typer.Typer()
+    app.command()(sparsity)
+    return CliRunner().invoke(app, list(words))
+
+
+def test_a_table_sums_maps_up_and_the_store_has_them_all(place: str) -> None:
+    result = lamina_sparsity(*QUICK, "--store", place)
+    assert result.exit_code == 0, result.output
+    with open_store(Path(place)) as store:
+        (this,) = store.runs()
+        rows = store.sparsities(this.id)
+    assert this.id in result.stdout and "state at the end: active" in result.stdout
+    for name in {row.layer for row in rows}:
+        last = [row.density for row in rows if row.layer == name][-1]
+        assert any(name in line and f"{last:.3f}" in line for line in result.stdout.splitlines())
+
+
+def test_observations_as_csv_and_json(place: str) -> None:
+    result = lamina_sparsity(*QUICK, "--store", place, "--exhaustive", "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert {row["iteration"] for row in rows} == {"0", "1", "2"}
+    again = json.loads(lamina_sparsity(*QUICK, "--store", place, "--exhaustive", "--format", "json").stdout)
+    assert [float(row["density"]) for row in rows] == [row["density"] for row in again]
+
+
+def test_masks_of_the_last_iteration(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "masks.npz"
+    result = lamina_sparsity(*QUICK, "--store", place, "--masks", str(path), "--mask-images", "2")
+    assert result.exit_code == 0, result.output
+    assert {(each.iteration, len(each.mask)) for each in read_masks(path)} == {(2, 2)}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--format", "xml"), "expected table, json, csv"),
+        (("--duration", "600"), "duration <= period"),
+        (("--period", "20000"), "hibernation period"),
+        (("--module", "nothing"), "no module of the model"),
+        (("--precision", "fp12"), "--precision"),
+        (("--masks", "m.npz", "--mask-every", "9"), "every 3 iterations at most"),
+    ],
+)
+def test_what_makes_no_sense_exits_two(place: str, words: tuple[str, ...], said: str) -> None:
+    result = lamina_sparsity(*QUICK, "--store", place, *words)
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr.replace("\n", " ")
