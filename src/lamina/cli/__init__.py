@@ -12,6 +12,7 @@ import typer
 from lamina import __version__
 from lamina.cli import catalogue, reproduce, runs, simulate
 from lamina.cli.bench import bench
+from lamina.cli.compaction import compaction_engine
 from lamina.cli.compare import compare
 from lamina.cli.explain import explain
 from lamina.cli.profile import profile
@@ -41,6 +42,7 @@ app.command()(report)
 app.add_typer(runs.app, name="runs")
 app.add_typer(catalogue.recipes_app, name="recipes")
 app.add_typer(reproduce.app, name="reproduce")
+simulate.app.command("compaction-engine")(compaction_engine)
 app.add_typer(simulate.app, name="simulate")
 app.command()(catalogue.models)
 app.command()(catalogue.counters)

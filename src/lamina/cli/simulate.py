@@ -79,7 +79,7 @@ def simulate_layers(
     format_: str,
 ) -> None:
     """Simulate what the settings ask for, ``set_`` the last word among them, and print it layer by layer."""
-    _hierarchy()
+    hierarchy()
     from lamina.cli import printing
     from lamina.pipeline.simulate import Planner, simulate
     from lamina.simulate.grid import value_of
@@ -198,16 +198,16 @@ def validate(
     from lamina.cli.watching import Watcher
     from lamina.report.table import validation_table
 
-    hierarchy = _hierarchy()
+    simulator = hierarchy()
     (form,) = options.choices("--format", format_, ("table", "json"))
-    rows = hierarchy.read_reference(file)
+    rows = simulator.read_reference(file)
     with Progress(console=Watcher().console, transient=True) as bar:
         task = bar.add_task("simulating", total=1.0)
 
         def show(share: float) -> None:
             bar.update(task, completed=share)
 
-        done = hierarchy.validate(rows, progress=show)
+        done = simulator.validate(rows, progress=show)
     document = done.to_dict()
     if form == "json":
         typer.echo(json.dumps(document, indent=1))
@@ -223,17 +223,17 @@ def devices(
     name: Annotated[str, typer.Argument(help="Show this device's settings; without a name, list them.")] = "",
 ) -> None:
     """List the described devices, or show one."""
-    hierarchy = _hierarchy()
+    simulator = hierarchy()
 
     if not name:
-        for each in hierarchy.presets():
+        for each in simulator.presets():
             typer.echo(each)
         return
-    for key, value in hierarchy.preset(name).settings().items():
+    for key, value in simulator.preset(name).settings().items():
         typer.echo(f"{key} = {value}")
 
 
-def _hierarchy() -> ModuleType:
+def hierarchy() -> ModuleType:
     """The simulator, whose compiler is an extra."""
     try:
         return import_module("lamina.simulate.hierarchy")

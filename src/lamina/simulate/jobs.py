@@ -21,7 +21,10 @@ Settings = Mapping[str, Value]
 """Settings by their dotted names."""
 Progress = Callable[[float], None]
 """Told now and then which share of a simulation is done."""
-PLACES = {"dense": "lamina.simulate.dense"}
+PLACES = {
+    "dense": "lamina.simulate.dense",
+    "compaction-engine": "lamina.simulate.compaction_engine.layer",
+}
 """Where each unit is: a module with a ``UNIT``."""
 DEVICE = "device."
 """What names of a device's settings begin with."""

@@ -31,10 +31,12 @@ from lamina.simulate.hierarchy.program import (
     COLUMNS,
     COUNT,
     END,
+    GATHER,
     KIND,
     LDS,
     LINES,
     MARK,
+    NOWHERE,
     PER_COLUMN,
     PER_ROW,
     PER_TRIP,
@@ -73,6 +75,8 @@ from lamina.simulate.hierarchy.state import (
     O_CUS,
     O_EVENTS,
     O_FINISHED,
+    O_GATHERS,
+    O_INDICES,
     O_L1,
     O_L2,
     O_L2_MSHRS,
@@ -132,6 +136,7 @@ from lamina.simulate.hierarchy.state import (
     Q_ASKED,
     Q_DONE,
     Q_FIRST,
+    Q_INDEX,
     Q_PENDING,
     Q_PHASE,
     Q_STORE,
@@ -142,6 +147,7 @@ from lamina.simulate.hierarchy.state import (
     S_CYCLE,
     S_EACH,
     S_FINISHED,
+    S_INDICES,
     S_LINE_BITS,
     S_LINE_MASK,
     S_LOOP,
@@ -366,9 +372,9 @@ def _read_l2(x, below, m, now, address, mark):
     bank, ways, start = _bank(x, now, address)
     counters, count = x[O_COUNTERS], x[P_L2_WAYS]
     line = address >> LINE_SHIFT
-    x[counters + L2_READS] += 1
     way = _find(x, ways, line)
     if way >= ways:
+        x[counters + L2_READS] += 1
         _touch_l2(x, bank, way, line << 1 | x[way] & 1)
         ready = x[way + count]
         if ready > start:
@@ -376,14 +382,17 @@ def _read_l2(x, below, m, now, address, mark):
             return ready
         x[counters + L2_HITS] += 1
         return start + x[P_L2_HIT]
-    x[counters + L2_MISSES] += 1
     way = _oldest(x, ways)
     b = x[O_BANKS] + 3 * bank
     ring = x[O_L2_MSHRS] + bank * x[P_L2_MSHRS] + x[b + 1]
     free = max(x[way + count], x[ring])
     if free > start:
+        if mark:
+            return -free
         start = free
         x[b] = start + x[P_L2_INTERVAL]
+    x[counters + L2_READS] += 1
+    x[counters + L2_MISSES] += 1
     _make_room(x, below, m, way, start)
     _touch_l2(x, bank, way, line << 1)
     ready = below(m, start + x[P_L2_MISS], address, mark)
@@ -494,9 +503,12 @@ def _access_l1(x, below, m, c, cu, q, address, now, delay):
             return 0, max(_least(x, first + count, count) + fill, x[ring])
         if x[ring] > now:
             return 0, x[ring]
-        x[counters + L1_MISSES] += 1
         mark = x[x[q + Q_PHASE] + MARK]
-        done = _read_l2(x, below, m, now + delay, address, mark) + x[P_L1_TO_L2]
+        done = _read_l2(x, below, m, now + delay, address, mark)
+        if done < 0:
+            return 0, -done - delay
+        x[counters + L1_MISSES] += 1
+        done += x[P_L1_TO_L2]
         x[ring] = done
         x[c + C_MSHR] = _wrapped(x[c + C_MSHR] + 1, x[P_L1_MSHRS])
         x[way] = line
@@ -543,16 +555,41 @@ def _complete(x, cu, request, now):
 
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
+def _index(x, place):
+    return x[x[O_INDICES] + (place >> 2)] >> ((place & 3) << 4) & NOWHERE
+
+
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _gather(x, q, phase):
+    """Leave out the runs that lie nowhere; how many lines are left."""
+    lines, pending, run = 0, 0, (1 << x[phase + LINES]) - 1
+    for row in range(x[phase + ROWS]):
+        if _index(x, x[q + Q_INDEX] + row) != NOWHERE:
+            pending |= run << row * x[phase + LINES]
+            lines += x[phase + LINES]
+    x[q + Q_PENDING] = pending
+    return lines
+
+
+@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@no_type_check
 def _serve(x, below, m, cu, request, now):
     c = x[O_CUS] + cu * CU
     q = x[O_REQUESTS] + request * REQUEST
     pending = x[q + Q_PENDING]
     left = wake = place = column = 0
-    run, phase = x[q + Q_FIRST], x[q + Q_PHASE]
+    run, phase, index = x[q + Q_FIRST], x[q + Q_PHASE], x[q + Q_INDEX]
+    if index >= 0:
+        run += _index(x, index) * x[phase + PITCH]
     while pending:
         if column == x[phase + LINES]:
             column = 0
-            run += x[phase + PITCH]
+            if index >= 0:
+                index += 1
+                run = x[q + Q_FIRST] + _index(x, index) * x[phase + PITCH]
+            else:
+                run += x[phase + PITCH]
         if not pending & 1:
             pending >>= 1
             place += 1
@@ -631,6 +668,11 @@ def _request(x, below, m, wave, phase, now):
     x[q + Q_STORE] = x[phase + KIND] == STORE
     x[q + Q_ASKED] = 0
     x[q + Q_PENDING] = (1 << lines) - 1
+    x[q + Q_INDEX] = -1
+    if x[phase + GATHER] >= 0:
+        trip = x[x[O_TRIPS] + group] - x[w + W_TRIPS]
+        x[q + Q_INDEX] = (x[x[O_GATHERS] + group] + trip) * x[S_INDICES] + x[phase + GATHER]
+        lines = _gather(x, q, phase)
     x[q + Q_DONE] = NEVER
     x[x[O_COUNTERS] + (L1_WRITES if x[q + Q_STORE] else L1_READS)] += lines
     x[w + W_ISSUED] += 1

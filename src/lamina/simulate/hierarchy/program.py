@@ -13,11 +13,14 @@ from lamina.simulate.hierarchy.config import LINE, Device
 VALU, LDS, LOAD, STORE, WAIT, END = range(6)
 """Kinds of phases: vector and scratchpad instructions, line requests, a wait for all of them, the end."""
 
-KIND, COUNT, SCALAR, BASE, PER_ROW, PER_COLUMN, PER_TRIP, ROWS, PITCH, LINES, MARK = range(11)
+KIND, COUNT, SCALAR, BASE, PER_ROW, PER_COLUMN, PER_TRIP, ROWS, PITCH, LINES, MARK, GATHER = range(12)
 """Columns of a program's table: a phase, how many instructions, how many scalar ones after it; then, of a
 request, ``ROWS`` runs of ``LINES`` lines, ``PITCH`` bytes apart, the first at ``BASE`` plus so many bytes per row
-and column of the workgroup and per trip round the loop; ``MARK`` goes with each line to what lies below L2."""
-COLUMNS = 11
+and column of the workgroup and per trip round the loop; ``MARK`` goes with each line to what lies below L2. With
+``GATHER`` from 0, the runs lie where the program's indices of the trip say, from that one on."""
+COLUMNS = 12
+NOWHERE = 2**16 - 1
+"""The index of a run that is not asked for."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,13 @@ class Phase:
     pitch: int = 0
     lines: int = 0
     mark: int = 0
+    gather: int = -1
 
     @property
     def row(self) -> tuple[int, ...]:
         return (
             self.kind, self.count, self.scalar, self.base, self.per_row, self.per_column, self.per_trip,
-            self.rows, self.pitch, self.lines, self.mark,
+            self.rows, self.pitch, self.lines, self.mark, self.gather,
         )  # fmt: skip
 
 
@@ -50,6 +54,8 @@ class Program:
 
     ``trips`` holds each workgroup's passes of the loop. ``image`` holds the addresses of code and arguments:
     read once through L2 before the first workgroup, their time part of the launch. ``bytes`` is the footprint.
+    Where addresses depend on data, ``indices`` [passes of loops, runs] says how many pitches from its first a run
+    lies; a workgroup's passes begin at row ``gathers[workgroup]``.
     """
 
     name: str
@@ -65,6 +71,8 @@ class Program:
     registers: int
     lds_bytes: int
     image: tuple[int, ...] = field(default=(), repr=False)
+    indices: NDArray[np.uint16] = field(default_factory=lambda: np.zeros((0, 0), dtype=np.uint16), repr=False)
+    gathers: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
 
     @property
     def workgroups(self) -> int:
@@ -72,7 +80,7 @@ class Program:
 
     @property
     def table(self) -> NDArray[np.int64]:
-        """Every phase, one a row: [phases, 11]."""
+        """Every phase, one a row: [phases, 12]."""
         return np.array([phase.row for phase in (*self.before, *self.loop, *self.after)], dtype=np.int64)
 
     @property
@@ -85,6 +93,7 @@ class Program:
         """The lowest address that any request can have, and the one beyond the highest."""
         last = max(int(self.trips.max(initial=0)), 1) - 1
         low, high = 0, 0
+        farthest = self.indices.max(axis=0, initial=0, where=self.indices != NOWHERE)
         for phase in (*self.before, *self.loop, *self.after):
             if phase.kind not in (LOAD, STORE):
                 continue
@@ -92,7 +101,7 @@ class Program:
                 phase.per_row * (self.rows - 1),
                 phase.per_column * (self.columns - 1),
                 phase.per_trip * last,
-                phase.pitch * max(phase.rows - 1, 0),
+                phase.pitch * (max(phase.rows - 1, 0) if phase.gather < 0 else int(farthest[_runs(phase)].max())),
             )
             low = min(low, phase.base + sum(min(step, 0) for step in steps))
             high = max(high, phase.base + sum(max(step, 0) for step in steps) + phase.lines * LINE)
@@ -102,9 +111,25 @@ class Program:
         """Lines that the whole grid loads or stores."""
 
         def lines(phases: tuple[Phase, ...]) -> int:
-            return sum(phase.rows * phase.lines for phase in phases if phase.kind == kind)
+            return sum(phase.rows * phase.lines for phase in phases if phase.kind == kind and phase.gather < 0)
 
-        return self.workgroups * (lines(self.before) + lines(self.after)) + int(self.trips.sum()) * lines(self.loop)
+        gathered = sum(self._gathered(phase) * phase.lines for phase in self.loop if phase.kind == kind)
+        always = self.workgroups * (lines(self.before) + lines(self.after)) + int(self.trips.sum()) * lines(self.loop)
+        return always + gathered
+
+    def _gathered(self, phase: Phase) -> int:
+        """Runs of a phase whose index is somewhere, of the whole grid."""
+        if phase.gather < 0:
+            return 0
+        starts, first, times = np.unique(self.gathers, return_index=True, return_counts=True)
+        trips = self.trips[first]
+        each = (self.indices[:, _runs(phase)] != NOWHERE).sum(axis=1)
+        before = np.concatenate([[0], np.cumsum(each)])
+        return int(((before[starts + trips] - before[starts]) * times).sum())
+
+
+def _runs(phase: Phase) -> slice:
+    return slice(phase.gather, phase.gather + phase.rows)
 
 
 def occupancy(program: Program, device: Device) -> int:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from lamina.simulate.hierarchy.config import LINE
 from lamina.simulate.hierarchy.counters import NAMES
-from lamina.simulate.hierarchy.program import END, LDS, STORE, VALU, WAIT, Phase, Program
+from lamina.simulate.hierarchy.program import END, LDS, NOWHERE, STORE, VALU, WAIT, Phase, Program
 from lamina.simulate.hierarchy.timing import FRACTION, HORIZON, SLACK, TICKS, DramTiming, Timing
 
 NEVER = -(2**60)
@@ -306,7 +306,8 @@ class Machine:
         row, column = divmod(wave.workgroup, self.program.columns)
         trip = int(self.program.trips[wave.workgroup]) - wave.trips
         first = phase.base + row * phase.per_row + column * phase.per_column + trip * phase.per_trip
-        addresses = [first + i * phase.pitch + j * LINE for i in range(phase.rows) for j in range(phase.lines)]
+        runs = self._gather(wave, phase, trip) if phase.gather >= 0 else range(phase.rows)
+        addresses = [first + run * phase.pitch + line * LINE for run in runs for line in range(phase.lines)]
         request = Request(wave, addresses, phase.kind == STORE, phase.mark)
         request.pending = list(range(len(addresses)))
         self.counters["l1_writes" if request.store else "l1_reads"] += len(addresses)
@@ -314,6 +315,12 @@ class Machine:
         if self.timing.in_order:
             self.returning[wave.cu].append(request)
         self._arrive(request, now)
+
+    def _gather(self, wave: Wave, phase: Phase, trip: int) -> list[int]:
+        """Where the runs of a phase lie that depend on data, in pitches; those that lie nowhere left out."""
+        program = self.program
+        indices = program.indices[int(program.gathers[wave.workgroup]) + trip]
+        return [int(index) for index in indices[phase.gather : phase.gather + phase.rows] if index != NOWHERE]
 
     def _arrive(self, request: Request, now: int) -> None:
         """A request reaches the L1 cache, behind those that wait there."""
@@ -423,8 +430,11 @@ class Machine:
             free = max(way.ready + t.l1_fill, mshrs[0])
             if free > now:
                 return 0, free
+            done = self._read_l2(now + delay, address, request.mark)
+            if done < 0:
+                return 0, -done - delay
             self.counters["l1_misses"] += 1
-            done = self._read_l2(now + delay, address, request.mark) + t.l1_to_l2
+            done += t.l1_to_l2
             mshrs.append(done)
             way.line, way.ready = line, done
             self.l1[cu].touch(way)
@@ -442,21 +452,29 @@ class Machine:
         return bank, index, start
 
     def _read_l2(self, now: int, address: int, mark: int) -> int:
+        """When a line is there. A marked read for which there is no room is not taken: minus when there will be.
+
+        Other reads wait for room in the bank, and reserve what lies below from then on. A unit there that serves
+        several banks cannot be reserved so: whoever came earlier would have to wait behind.
+        """
         t, line = self.timing, address // LINE
         bank, index, start = self._bank(now, address)
         tags = self.l2[bank]
         way = tags.find(index, line)
-        self.counters["l2_reads"] += 1
         if way is not None:
+            self.counters["l2_reads"] += 1
             tags.touch(way)
             self.counters["l2_mshr_hits" if way.ready > start else "l2_hits"] += 1
             return way.ready if way.ready > start else start + t.l2_hit
-        self.counters["l2_misses"] += 1
         way, mshrs = tags.oldest(index), self.l2_mshrs[bank]
         free = max(way.ready, mshrs[0])
         if free > start:
+            if mark:
+                return -free
             start = free
             self.l2_free[bank] = start + t.l2_interval
+        self.counters["l2_reads"] += 1
+        self.counters["l2_misses"] += 1
         self._make_room(way, start)
         way.line, way.dirty = line, False
         way.ready = self.below.read(start + t.l2_miss, address, mark)

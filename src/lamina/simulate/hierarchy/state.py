@@ -82,7 +82,8 @@ FIRST, UNSCHEDULED = -1, -2
     S_PER_SIMD,
     S_LINE_BITS,
     S_LINE_MASK,
-) = range(41, 59)
+    S_INDICES,
+) = range(41, 60)
 """Places of the run's own scalars."""
 (
     O_COUNTERS,
@@ -106,17 +107,19 @@ FIRST, UNSCHEDULED = -1, -2
     O_FINISHED,
     O_TABLE,
     O_TRIPS,
-) = range(59, 80)
+    O_INDICES,
+    O_GATHERS,
+) = range(60, 83)
 """Places where the starts of the tables stand."""
-HEADER = 80
+HEADER = 83
 ALIGNED = 8
 """Words of a cache line of the machine that simulates: tables begin at one, and rows take whole ones."""
 (W_WORK, W_RUNNING, W_GROUP, W_PLACE, W_TRIPS, W_CU, W_SIMD, W_OUT, W_RELEASE, W_WAITING, W_ISSUED,
  W_ROW, W_COLUMN) = range(13)  # fmt: skip
 """Columns of a wave."""
 WAVE = 16
-(Q_FIRST, Q_PHASE, Q_STORE, Q_ASKED, Q_PENDING, Q_DONE, Q_WAVE) = range(7)
-"""Columns of a request; which of its lines were asked for and are pending are bit masks."""
+(Q_FIRST, Q_PHASE, Q_STORE, Q_ASKED, Q_PENDING, Q_DONE, Q_WAVE, Q_INDEX) = range(8)
+"""Columns of a request; which of its lines were asked for and are pending are bit masks. Its first index, or -1."""
 REQUEST = 8
 (C_LDS, C_L1, C_HEAD, C_COUNT, C_RETURN_HEAD, C_RETURN_COUNT, C_RETURNED, C_MSHR, C_LAST_PAGE) = range(9)
 """Columns of a compute unit."""
@@ -206,6 +209,8 @@ def initial(program: Program, timing: Timing, slots: int, workgroups: int) -> Ta
         O_FINISHED: filled(NEVER, workgroups),
         O_TABLE: program.table,
         O_TRIPS: program.trips,
+        O_INDICES: _words(program.indices),
+        O_GATHERS: program.gathers,
     }
     starts, size = {}, HEADER
     for place, table in tables.items():
@@ -231,9 +236,17 @@ def initial(program: Program, timing: Timing, slots: int, workgroups: int) -> Ta
         (S_BANK_SHIFT, shift_of(t.l2_banks)),
         (S_LINE_BITS, bits),
         (S_LINE_MASK, mask),
+        (S_INDICES, program.indices.shape[1]),
     ):
         state[place] = value
     return state
+
+
+def _words(indices: NDArray[np.uint16]) -> Table:
+    """Four indices a word, the first in the lowest bits."""
+    four = np.zeros(aligned(indices.size, 4), dtype="<u2")
+    four[: indices.size] = indices.ravel()
+    return four.view("<i8").astype(np.int64)
 
 
 def memory(timing: DramTiming) -> Table:

@@ -1,0 +1,120 @@
+"""``simulate compaction-engine``: each convolution with the engine, beside dense and its bounds, and taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lamina.pipeline.simulate import Planner, Simulated
+from lamina.record import SimRun
+from lamina.simulate.compaction_engine.attribution import NEEDED, Gain, attribution
+from lamina.simulate.compaction_engine.bounds import Bounds, bounds
+from lamina.simulate.compaction_engine.unit import Control
+from lamina.simulate.jobs import Job, Result, Settings, Value
+
+UNIT = "compaction-engine"
+SHOWN = (
+    "l2_transactions", "l2_hit_rate", "read_latency", "dram_lines", "dram_gb_per_second", "engine_occupancy",
+    "search_occupancy", "sib_hit_rate", "buffer_hit_rate", "accurate_share", "prudent_share", "hasty_share",
+    "lines_per_compacted_line",
+)  # fmt: skip
+"""Measures of both runs that rows tell."""
+Simulate = Callable[[Sequence[Job]], Simulated]
+"""Runs jobs, as ``simulate`` does with a store and an engine."""
+
+
+@dataclass(frozen=True)
+class LayerGain:
+    """A layer with the engine and with every control that was asked for; ``None`` where a run has no result."""
+
+    jobs: Mapping[Control, Job]
+    runs: Mapping[Control, SimRun | None]
+    reason: str = ""
+
+    @property
+    def bounds(self) -> Bounds | None:
+        run, job = self.runs["engine"], self.jobs["engine"]
+        if run is None:
+            return None
+        return bounds(job.gemm, job.device, run.counters["density"], run.counters["line_density"])
+
+    @property
+    def gains(self) -> tuple[Gain, ...]:
+        """Of every change; empty where not all that it takes was run."""
+        cycles = {name: run.cycles for name, run in self.runs.items() if run is not None}
+        return attribution(cycles) if set(NEEDED) <= set(cycles) else ()
+
+    def speedup(self, control: Control = "engine") -> float | None:
+        """Over the dense kernel."""
+        dense, run = self.runs["dense"], self.runs[control]
+        return dense.cycles / run.cycles if dense and run else None
+
+    def to_dict(self) -> dict[str, Value | None]:
+        """Plain values, one row a layer; names say of which control they are."""
+        job, limits = self.jobs["engine"], self.bounds
+        gemm = job.gemm
+        row: dict[str, Value | None] = {
+            "network": job.network, "layer": job.layer, "batch": job.batch, "device": job.device.name,
+            "groups": gemm.groups, "m": gemm.m, "n": gemm.n, "k": gemm.k,
+            "density": limits.density if limits else None,
+            "speedup": self.speedup(),
+            "mac_skip_bound": limits.mac_skip if limits and limits.density else None,
+            "roofline_bound": limits.roofline if limits else None,
+            "compact_bound": limits.roofline_compact if limits else None,
+        }  # fmt: skip
+        row |= {gain.change.replace(" ", "_"): gain.factor for gain in self.gains}
+        for control, run in self.runs.items():
+            name = control.replace("-", "_")
+            row[f"{name}_cycles"] = run.cycles if run else None
+            row[f"{name}_relative_error"] = run.relative_error if run else None
+            row |= {f"{name}_{key}": run.counters[key] if run else None for key in SHOWN if run and key in run.counters}
+        return row | {"reason": self.reason}
+
+
+@dataclass(frozen=True)
+class Gains:
+    """All layers of a network."""
+
+    simulated: Simulated
+    layers: tuple[LayerGain, ...]
+
+    def speedup(self, control: Control = "engine") -> float | None:
+        """Of all layers together: the sum of dense times over the sum of the others; ``None`` if one is missing."""
+        dense = _sum(layer.runs["dense"] for layer in self.layers)
+        own = _sum(layer.runs[control] for layer in self.layers)
+        return dense / own if dense and own else None
+
+
+def plan(
+    settings: Settings, layers: Sequence[str] = (), controls: Sequence[Control] = ()
+) -> dict[str, dict[Control, Job]]:
+    """The jobs of each layer: with the engine, dense, and every control named.
+
+    Raises:
+        UsageError, SpecError: as ``Planner.jobs``.
+    """
+    planner, planned = Planner(), dict[str, dict[Control, Job]]()
+    asked = [{**settings, "layer": layer} for layer in layers] or [dict(settings)]
+    for control in dict.fromkeys(("engine", "dense", *controls)):
+        for each in asked:
+            for job in planner.jobs({**each, "unit": UNIT, "control": control}):
+                planned.setdefault(job.layer, {})[control] = job
+    return planned
+
+
+def gains(planned: Mapping[str, Mapping[Control, Job]], run: Simulate) -> Gains:
+    """Simulate what was planned, layer after layer."""
+    done = run([job for jobs in planned.values() for job in jobs.values()])
+    found = {result.job.key: result for result in done.results}
+    return Gains(done, tuple(_layer(jobs, found) for jobs in planned.values()))
+
+
+def _layer(jobs: Mapping[Control, Job], found: Mapping[str, Result]) -> LayerGain:
+    results = {control: found[job.key] for control, job in jobs.items()}
+    missing = [f"{control}: {result.reason}" for control, result in results.items() if result.run is None]
+    return LayerGain(jobs, {control: result.run for control, result in results.items()}, "; ".join(missing))
+
+
+def _sum(runs: Iterable[SimRun | None]) -> int | None:
+    cycles = [run.cycles if run else None for run in runs]
+    return None if None in cycles else sum(each for each in cycles if each is not None)

@@ -1,0 +1,6 @@
+"""A unit between L2 and memory that drops the zeros of a matrix on its way to the compute units."""
+
+from lamina.simulate.compaction_engine.config import Engine, entry_format
+from lamina.simulate.compaction_engine.stream import Stream, decode, encode
+
+__all__ = ["Engine", "Stream", "decode", "encode", "entry_format"]

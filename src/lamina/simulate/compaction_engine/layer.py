@@ -1,0 +1,127 @@
+"""The product of a convolution on a device with a compaction engine, as a unit that networks and sweeps simulate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from lamina.record import SimRun
+from lamina.simulate.compaction_engine.config import Engine
+from lamina.simulate.compaction_engine.kernel import Kernel
+from lamina.simulate.compaction_engine.stream import Mask
+from lamina.simulate.compaction_engine.unit import Control, simulate_sparse
+from lamina.simulate.hierarchy import Device
+from lamina.simulate.hierarchy.unit import Impl
+from lamina.simulate.jobs import Progress, Unit
+from lamina.simulate.workloads import ConvolutionGemm, line_density
+from lamina.simulate.workloads.window import Order
+from lamina.simulate.zeros import Zeros
+
+RUN = 32
+"""Neighbouring columns that are taken together, as many as any tile has: what clusters in space stays together."""
+FEWEST_IMAGES = 4
+DENSE = ("dense", "dense-small-l2", "dense-packed", "dense-prefetch-fp16")
+WHOLE = (*DENSE, "kernel", "kernel-small-l2", "prefetch", "fp16", "prefetch-fp16")
+"""Controls that take no notice of zeros."""
+WHOLE_L2 = ("dense", "dense-packed", "kernel")
+WITHOUT = (*WHOLE_L2, "dense-small-l2", "kernel-small-l2")
+"""Controls without engine."""
+TOTALS = ("l2_transactions", "dram_lines")
+"""Measures that are counts; the others are rates."""
+
+
+class CompactionEngine(Engine, Kernel, Zeros):
+    """How a layer is simulated: its zeros, the engine, the kernel, and what runs in the engine's place."""
+
+    control: Control = "engine"
+    along: Order = "channel"
+    """What runs fastest down a column of B, and so shares lines of memory: taps of a channel, or channels of a tap."""
+    columns: Annotated[int, Field(ge=1, le=2**20, strict=True)] = 4096
+    """Columns of B whose zeros are looked at, spread evenly and repeated where the layer has more."""
+    sampling: Annotated[bool, Field(strict=True)] = False
+    """Simulate a part of the workgroups and extrapolate."""
+    sets: Annotated[int, Field(ge=4, le=10**6, strict=True)] = 12
+    """How many times the workgroups that the device holds sampling simulates."""
+    impl: Impl = "core"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _deciding(cls, values: Any) -> Any:
+        """Without the settings that a control takes no notice of: they are no reason to simulate it again."""
+        if not isinstance(values, dict):
+            return values
+        control = values.get("control", "engine")
+        idle = {*Zeros.model_fields, "along", "columns"} if control in WHOLE else set[str]()
+        if control in WITHOUT:
+            idle |= {*Engine.model_fields} - ({"l2_share"} if control not in WHOLE_L2 else set())
+        if control in DENSE:
+            idle |= set(Kernel.model_fields)
+        return {key: value for key, value in values.items() if key not in idle}
+
+
+def mask_of(layer: ConvolutionGemm, options: CompactionEngine) -> Mask:
+    """Which values of B are not zero: [k, columns], groups in turn.
+
+    Only as many images are looked at as the columns need, and at least four where the batch has them.
+
+    Raises:
+        UsageError: recorded masks do not fit the layer.
+    """
+    places = layer.n // layer.map[0]
+    images = min(layer.map[0], max(FEWEST_IMAGES, -(-options.columns // places)))
+    part = replace(layer, n=images * places, map=(images, *layer.map[1:]))
+    values = options.mask(part)
+    runs = -(-part.n // RUN)
+    taken = min(runs, -(-options.columns // RUN))
+    firsts = np.linspace(0, runs - 1, taken).astype(int) * RUN
+    own = [
+        part.columns(values, index % layer.groups, range(first, min(first + RUN, part.n)), options.along)
+        for index, first in enumerate(int(each) for each in firsts)
+    ]
+    return np.concatenate(own, axis=1)
+
+
+def compaction_engine(
+    layer: ConvolutionGemm, device: Device, options: CompactionEngine, progress: Progress | None = None
+) -> SimRun:
+    """Simulate the product of one group with the engine or a control; all groups take that many times its cycles.
+
+    Raises:
+        UsageError: the product does not fit the device, or recorded masks do not fit the layer.
+        SpecError: an impossible engine, or a device whose L2 cannot be split so.
+        UnsupportedError: a sampled run has not reached a steady state.
+    """
+    mask = np.ones((layer.k, 1), dtype=np.bool_) if options.control in WHOLE else mask_of(layer, options)
+    run = simulate_sparse(
+        layer.m,
+        layer.n,
+        mask,
+        device,
+        Engine(**options.model_dump(include=set(Engine.model_fields))),
+        Kernel(**options.model_dump(include=set(Kernel.model_fields))),
+        control=options.control,
+        impl=options.impl,
+        sets=options.sets if options.sampling else None,
+        progress=progress,
+    )
+    found = run.record()
+    totals = {*run.counters, *TOTALS}
+    counters = {name: value * layer.groups if name in totals else value for name, value in found.counters.items()}
+    if options.control not in WHOLE:
+        counters["density"] = float(mask.mean())
+        counters["line_density"] = line_density(mask)
+    return replace(found, cycles=found.cycles * layer.groups, counters=counters)
+
+
+def _memory(device: Device, options: CompactionEngine) -> int:
+    """What the engine adds, less what it takes of L2."""
+    if options.control in WHOLE_L2:
+        return 0
+    taken = device.l2.bytes - options.remaining(device).l2.bytes
+    return (0 if options.control in WITHOUT else options.sram_bytes) - taken
+
+
+UNIT = Unit("compaction-engine", CompactionEngine, compaction_engine, memory=_memory)

@@ -1,0 +1,186 @@
+"""Run the sparse product of a matrix on a device with a compaction engine, or one of its controls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from lamina.errors import UsageError, nearest
+from lamina.record import SimRun
+from lamina.simulate.compaction_engine.config import Engine, engine_timing
+from lamina.simulate.compaction_engine.kernel import Kernel, Workload, packed_gemm, sparse_gemm
+from lamina.simulate.compaction_engine.memory import EngineMemory
+from lamina.simulate.compaction_engine.stream import Mask
+from lamina.simulate.hierarchy import Device, Estimate, Program, gemm, sample, simulate
+from lamina.simulate.hierarchy.config import LINE
+from lamina.simulate.hierarchy.gemm import TILE
+from lamina.simulate.hierarchy.program import aligned
+from lamina.simulate.hierarchy.timing import TICKS
+from lamina.simulate.hierarchy.unit import Impl, Progress
+
+Control = Literal[
+    "engine", "dense", "dense-small-l2", "dense-packed", "dense-prefetch-fp16", "kernel", "kernel-small-l2",
+    "prefetch", "fp16", "prefetch-fp16", "compaction", "lines"
+]  # fmt: skip
+"""What is run in place of the engine as configured, each next to what it is compared with:
+
+``dense``: the dense kernel on the whole L2; ``dense-small-l2``: on what the engine leaves; ``dense-packed``: with B in
+panels; ``dense-prefetch-fp16``: these through an engine that reads ahead and narrows, and drops nothing.
+``kernel``: the sparse kernel over every value, without engine; ``kernel-small-l2``: on what the engine leaves;
+``prefetch``, ``fp16``, ``prefetch-fp16``: the same through an engine that does only this; ``compaction``: zeros
+dropped, fp32, nothing read ahead. ``lines``: the engine as configured, yet every value multiplied.
+"""
+CONTROLS: tuple[Control, ...] = get_args(Control)
+
+
+@dataclass(frozen=True)
+class SparseRun:
+    """What came of a run. ``engine`` is the one that ran, ``None`` without."""
+
+    control: Control
+    estimate: Estimate
+    engine: Engine | None
+
+    @property
+    def cycles(self) -> int:
+        return self.estimate.cycles
+
+    @property
+    def counters(self) -> dict[str, int]:
+        return self.estimate.counters
+
+    @property
+    def measures(self) -> dict[str, float]:
+        """Rates of the run. Latencies are cycles, ``dram_gb_per_second`` that of reads and writes.
+
+        ``engine_occupancy`` and ``search_occupancy`` are the shares of time that compaction units and searches
+        are busy; ``lines_per_compacted_line`` counts lines of memory; without engine none of the engine's is here.
+        """
+        c, device = self.counters, self.estimate.run.device
+        seconds = self.cycles / device.clock_ghz / 1e9
+        found = {
+            "l2_transactions": float(c["l2_reads"] + c["l2_writes"]),
+            "l2_hit_rate": _share(c["l2_hits"] + c["l2_mshr_hits"], c["l2_reads"]),
+            "l1_hit_rate": _share(c["l1_hits"] + c["l1_mshr_hits"], c["l1_reads"]),
+            "read_latency": _share(c["l1_latency_ticks"], TICKS * c["l1_reads"]),
+            "dram_lines": float(c["dram_reads"] + c["dram_writes"]),
+            "dram_gb_per_second": LINE * (c["dram_reads"] + c["dram_writes"]) / seconds / 1e9,
+        }
+        if self.engine is None:
+            return found
+        busy = TICKS * self.cycles
+        answered = c["engine_reads"]
+        return {
+            **found,
+            "engine_read_latency": _share(c["engine_latency_ticks"], TICKS * answered),
+            "engine_occupancy": _share(c["engine_unit_ticks"], busy * self.engine.units),
+            "search_occupancy": _share(c["engine_search_ticks"], busy * self.engine.searchers),
+            "sib_hit_rate": _share(c["engine_sib_hits"], c["engine_sib_hits"] + c["engine_sib_misses"]),
+            "buffer_hit_rate": _share(c["engine_buffer_hits"], answered),
+            "accurate_share": _share(c["engine_accurate"], answered),
+            "prudent_share": _share(c["engine_prudent"], answered),
+            "hasty_share": _share(c["engine_hasty"], answered),
+            "lines_per_compacted_line": _share(c["engine_lines"], answered),
+        }
+
+    def record(self, layer: str = "") -> SimRun:
+        """The run as lamina keeps it, rates beside the counts."""
+        kept = self.estimate.record(layer)
+        settings = self.engine.model_dump() if self.engine else {}
+        return SimRun(
+            layer=kept.layer,
+            kernel=kept.kernel,
+            device=kept.device,
+            config={**kept.config, **settings, "control": self.control},
+            cycles=kept.cycles,
+            counters={**kept.counters, **self.measures},
+            sampled=kept.sampled,
+            relative_error=kept.relative_error,
+        )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def simulate_sparse(
+    m: int,
+    n: int,
+    mask: Mask,
+    device: Device,
+    engine: Engine | None = None,
+    kernel: Kernel | None = None,
+    *,
+    control: Control = "engine",
+    impl: Impl = "core",
+    sets: int | None = None,
+    progress: Progress | None = None,
+) -> SparseRun:
+    """Time C[m, n] = A[m, k] B[k, n] with B's zeros, on a device whose engine takes a share of L2.
+
+    Args:
+        m, n: rows of A, columns of B; rounded up to whole tiles.
+        mask: which values of B are not zero, [k, columns]; columns beyond repeat them.
+        device: with the whole L2.
+        engine: the published one by default.
+        kernel: the sparse kernel's tile.
+        control: what to run in place of the engine as configured.
+        impl: compiled, or plain Python with equal results.
+        sets: sample so many times the workgroups that the device holds; all are simulated by default.
+        progress: told the share that is done.
+
+    Raises:
+        UsageError: sizes, mask or settings that have no meaning, or a product that does not fit the device.
+        SpecError: an impossible engine, or a device whose L2 cannot be split so.
+        UnsupportedError: a sampled run has not reached a steady state.
+    """
+    if control not in CONTROLS:
+        raise UsageError(f"control {control!r} is unknown: {nearest(control, CONTROLS)}")
+    engine = engine or Engine()
+    rest = engine.remaining(device)
+    used = _engine(control, engine)
+    if control.startswith("dense"):
+        work = _dense(m, n, mask, control, used)
+    else:
+        # Without engine, lines of B come as memory holds them: as an engine delivers them that does nothing.
+        work = sparse_gemm(m, n, mask, used or _switched(engine), kernel, skip=control != "lines")
+    run_on = device if control in ("dense", "dense-packed", "kernel") else rest
+    below = None
+    program = work.program if isinstance(work, Workload) else work
+    if used and isinstance(work, Workload):
+        below = EngineMemory(run_on, engine_timing(used, work.layout.rows), work.layout, work.region)
+    if sets is None:
+        run = simulate(program, run_on, impl=impl, memory=below, progress=progress)
+        done = Estimate(run, run.cycles, 0.0, run.counters, program.workgroups)
+    else:
+        done = sample(program, run_on, sets=sets, impl=impl, memory=below, progress=progress)
+    return SparseRun(control, done, used)
+
+
+def _dense(m: int, n: int, mask: Mask, control: Control, used: Engine | None) -> Program | Workload:
+    sizes = aligned(m, TILE), aligned(n, TILE), aligned(mask.shape[0], TILE)
+    if control in ("dense", "dense-small-l2"):
+        return gemm(*sizes, "corrected")
+    return packed_gemm(*sizes, used or _switched(Engine()))
+
+
+def _switched(engine: Engine, compaction: bool = False, narrow: bool = False, prefetch: bool = False) -> Engine:
+    block = engine.block if compaction and (narrow or engine.block < LINE // 4) else 1
+    switches = {"compaction": compaction, "narrow": narrow, "prefetch": prefetch, "block": block}
+    return engine.model_copy(update=switches)
+
+
+def _engine(control: Control, engine: Engine) -> Engine | None:
+    """The engine of a control, or none."""
+    match control:
+        case "engine" | "lines":
+            return engine
+        case "prefetch":
+            return _switched(engine, prefetch=True)
+        case "fp16":
+            return _switched(engine, narrow=True)
+        case "prefetch-fp16" | "dense-prefetch-fp16":
+            return _switched(engine, narrow=True, prefetch=True)
+        case "compaction":
+            return _switched(engine, compaction=True)
+    return None
