@@ -96,6 +96,11 @@ def test_the_example_is_a_grid() -> None:
     assert len(planned.jobs) == 8 and len(planned.all) == 8 * 12
 
 
+def test_the_engine_that_is_shipped_as_an_example_has_one_baseline() -> None:
+    planned = plan(read_grid(Path(__file__).parents[2] / "examples" / "engine.toml"))
+    assert len(planned.jobs) == 64 and len(planned.all) == 65
+
+
 SLOW = """
 [base]
 network = "lenet5"

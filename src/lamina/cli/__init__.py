@@ -20,6 +20,7 @@ from lamina.cli.report import report
 from lamina.cli.sparsity import sparsity
 from lamina.cli.sweep import sweep
 from lamina.cli.train import train
+from lamina.cli.training_gain import training
 from lamina.cli.what_if import what_if
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -43,6 +44,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(catalogue.recipes_app, name="recipes")
 app.add_typer(reproduce.app, name="reproduce")
 simulate.app.command("compaction-engine")(compaction_engine)
+simulate.app.command("training")(training)
 app.add_typer(simulate.app, name="simulate")
 app.command()(catalogue.models)
 app.command()(catalogue.counters)
