@@ -84,21 +84,23 @@ class Provider(Protocol):
 
 
 class MethodContract:
-    """The laws. ``provider`` is set by the subclass."""
+    """The laws. ``provider`` is set by the subclass; layers and inputs of every law are brought to ``device``."""
 
     provider: Provider
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def test_reference_is_differentiable_twice(self) -> None:
         for name, function, inputs in self.provider.references():
-            leaves = tuple(tensor.double().detach().requires_grad_() for tensor in inputs)
+            leaves = tuple(self._here(tensor).double().requires_grad_() for tensor in inputs)
             assert torch.autograd.gradcheck(function, leaves), name
             assert torch.autograd.gradgradcheck(function, leaves), name
 
     def test_kernels_are_as_accurate_as_plain_torch(self, poisoned_empty: None) -> None:
         for product in self.provider.products():
-            exact = _with_gradients(product.plain, product.inputs, torch.float64, product.dtype)
-            plain = _with_gradients(product.plain, product.inputs, product.dtype, product.dtype)
-            ours = _with_gradients(product.ours, product.inputs, product.dtype, product.dtype)
+            inputs = tuple(map(self._here, product.inputs))
+            exact = _with_gradients(product.plain, inputs, torch.float64, product.dtype)
+            plain = _with_gradients(product.plain, inputs, product.dtype, product.dtype)
+            ours = _with_gradients(product.ours, inputs, product.dtype, product.dtype)
             names = ["result", *(f"gradient {index}" for index in range(len(product.inputs)))]
             for name, a, b, c in zip(names, ours, plain, exact, strict=True):
                 what = f"{product.name} {product.dtype} {name}"
@@ -106,7 +108,8 @@ class MethodContract:
 
     def test_operators_pass_opcheck(self) -> None:
         for operator, arguments in self.provider.operators():
-            results = torch.library.opcheck(operator, arguments)
+            here = tuple(self._here(one) if isinstance(one, Tensor) else one for one in arguments)
+            results = torch.library.opcheck(operator, here)
             assert set(results.values()) == {"SUCCESS"}, (operator, results)
 
     def test_from_dense_undoes_to_dense(self) -> None:
@@ -125,8 +128,8 @@ class MethodContract:
         for name, layer in self._converted():
             x = self._input(name)
             expected = _output(layer, x)
-            assert expected.shape == _output(self.provider.layers()[name].make(), x).shape, name
-            fresh = self.provider.cell.replace(self.provider.layers()[name].make(), self.provider.config)
+            assert expected.shape == _output(self._dense(name), x).shape, name
+            fresh = self.provider.cell.replace(self._dense(name), self.provider.config)
             file = io.BytesIO()
             torch.save(layer.state_dict(), file)
             file.seek(0)
@@ -172,11 +175,17 @@ class MethodContract:
             assert declared == counted
 
     def _converted(self) -> Iterable[tuple[str, Any]]:
-        for name, layer in self.provider.layers().items():
-            yield name, self.provider.cell.replace(layer.make(), self.provider.config)
+        for name in self.provider.layers():
+            yield name, self.provider.cell.replace(self._dense(name), self.provider.config)
+
+    def _dense(self, name: str) -> nn.Module:
+        return self.provider.layers()[name].make().to(self.device)
 
     def _input(self, name: str) -> Tensor:
-        return torch.randn(self.provider.layers()[name].input_shape)
+        return torch.randn(self.provider.layers()[name].input_shape, device=self.device)
+
+    def _here(self, tensor: Tensor) -> Tensor:
+        return tensor.detach().to(self.device).requires_grad_(tensor.requires_grad)
 
 
 def _complaint(call: Callable[[], object]) -> str | None:
@@ -200,5 +209,5 @@ def _with_gradients(
     """The result and the gradient of every input; inputs and upstream gradient hold what ``stored`` can hold."""
     leaves = [tensor.detach().to(stored).to(dtype).requires_grad_() for tensor in inputs]
     y = function(*leaves)
-    upstream = torch.linspace(-9, 9, y.numel()).sin().view(y.shape).to(stored).to(dtype)
+    upstream = torch.linspace(-9, 9, y.numel(), device=y.device).sin().view(y.shape).to(stored).to(dtype)
     return y.detach(), *torch.autograd.grad(y, leaves, upstream)

@@ -1,0 +1,123 @@
+"""CUDA C++ run on the CPU, so that a kernel's numbers are checked where there is no GPU.
+
+The same source is compiled as C++20 and every CUDA thread becomes a thread: slow, so for blocks of few threads. Checked
+are indices, sums and barriers; not speed, warps, or what only a device has. Two things are stricter than on a device:
+arguments are compared with the function's parameters, and dynamic shared memory starts as NaN in every block.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from torch import Tensor
+
+from lamina.accelerate.cuda import Arguments, Macros, Size, check_launch, definitions
+from lamina.errors import LaminaError, MissingError, UsageError
+
+_DYNAMIC = re.compile(r"extern\s+__shared__\s+([\w:]+)\s+(\w+)\s*\[\s*\]\s*;")
+_MOST_PARAMETERS = 64
+_ENTRY = """
+extern "C" int {name}_parameters(char* kinds, int* bytes, int room) {{
+  return cuda_on_cpu::describe({name}, kinds, bytes, room);
+}}
+extern "C" void {name}_launch(const unsigned* grid, const unsigned* block, unsigned shared, void** arguments) {{
+  cuda_on_cpu::launch([](void** a) {{ cuda_on_cpu::call({name}, a); }}, grid, block, shared, arguments);
+}}
+"""
+
+
+class KernelOnCpu:
+    """One ``extern "C" __global__`` function of a CUDA source, as `lamina.accelerate.cuda.Kernel` but on the CPU.
+
+    Args:
+        source: CUDA C++, of the part of the language that ``cuda_on_cpu.h`` knows.
+        name: of the function.
+        macros: defined while compiling.
+    """
+
+    def __init__(self, source: str, name: str, *, macros: Macros | None = None) -> None:
+        self.source, self.name = source, name
+        self.options = definitions(macros or {})
+
+    def launch(self, grid: Size, block: Size, args: Arguments, shared: int = 0) -> None:
+        """Run the kernel on tensors in the CPU's memory, to its end; arguments as for `Kernel.launch`.
+
+        Raises:
+            UsageError: a size that no device takes, a tensor with gaps or on another device, or an argument that is
+                not what the function's parameter is.
+            MissingError: there is no C++ compiler.
+            LaminaError: the source does not compile, with the compiler's words.
+        """
+        device = check_launch(self.name, grid, block, args, shared)
+        if device is not None and device.type != "cpu":
+            raise UsageError(f"{self.name}: expected tensors on the CPU, got {device}")
+        library = compiled(self.source, self.options)
+        values = [
+            _value(f"{self.name}: argument {place}", one, *parameter)
+            for place, (one, parameter) in enumerate(zip(args, self._parameters(library, len(args)), strict=True))
+        ]
+        addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        sizes = ((ctypes.c_uint * 3)(*(*size, 1, 1)[:3]) for size in (grid, block))
+        getattr(library, f"{self.name}_launch")(*sizes, ctypes.c_uint(shared), addresses)
+
+    def _parameters(self, library: ctypes.CDLL, got: int) -> list[tuple[str, int]]:
+        if not hasattr(library, f"{self.name}_parameters"):
+            raise LaminaError(f'expected a function extern "C" __global__ {self.name} in the source, found none')
+        kinds, sizes = ctypes.create_string_buffer(_MOST_PARAMETERS), (ctypes.c_int * _MOST_PARAMETERS)()
+        count = getattr(library, f"{self.name}_parameters")(kinds, sizes, _MOST_PARAMETERS)
+        if count != got:
+            raise UsageError(f"{self.name}: expected {count} arguments, got {got}")
+        return list(zip(kinds.raw[:count].decode(), sizes[:count], strict=True))
+
+
+def _value(what: str, one: Tensor | int | float, kind: str, size: int) -> ctypes._SimpleCData[object]:
+    """An argument as the value that the function takes; ``kind`` and ``size`` describe its parameter."""
+    if isinstance(one, Tensor):
+        if kind != "p" or size != one.element_size():
+            raise UsageError(f"{what}: the function takes {_words(kind, size)}, got a tensor of {one.dtype}")
+        return ctypes.c_void_p(one.data_ptr())  # type: ignore[return-value]
+    expected = ("i", 4) if isinstance(one, int) else ("f", 8)
+    if (kind, size) != expected:
+        raise UsageError(f"{what}: the function takes {_words(kind, size)}, got {_words(*expected)}")
+    return ctypes.c_int(one) if isinstance(one, int) else ctypes.c_double(one)  # type: ignore[return-value]
+
+
+def _words(kind: str, size: int) -> str:
+    return {"p": "the address of elements", "i": "a whole number", "f": "a number"}[kind] + f" of {size} bytes"
+
+
+@cache
+def compiled(source: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
+    """The library of a CUDA source, with an entry to launch each of its functions.
+
+    Raises:
+        MissingError: there is no g++.
+        LaminaError: the source does not compile; with the compiler's words.
+    """
+    compiler = shutil.which("g++")
+    if compiler is None:
+        raise MissingError("expected g++ with C++20 to run CUDA sources on the CPU, found none: install it")
+    names = re.findall(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)', source)
+    body = _DYNAMIC.sub(r"\1* \2 = cuda_on_cpu::dynamic_shared<\1>();", source)
+    text = '#include "cuda_on_cpu.h"\n' + body + "".join(_ENTRY.format(name=name) for name in names)
+    with TemporaryDirectory(prefix="lamina-cuda-") as folder:
+        header = files("lamina.testing") / "cuda_on_cpu.h"
+        (Path(folder) / "cuda_on_cpu.h").write_text(header.read_text(encoding="utf-8"), encoding="utf-8")
+        (Path(folder) / "kernel.cpp").write_text(text, encoding="utf-8")
+        # Contraction is the GPU compiler's; here a product and a sum round one by one, as they are written.
+        # Symbols are each library's own, since two may be the same source with other macros.
+        words = ["-std=c++20", "-O1", "-ffp-contract=off", "-fno-gnu-unique", "-shared", "-fPIC", "-pthread", *options]
+        done = subprocess.run(
+            [compiler, *words, "-o", "kernel.so", "kernel.cpp"],
+            cwd=folder, capture_output=True, text=True, errors="replace", check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise LaminaError(f"the CUDA source does not compile on the CPU:\n{done.stderr}")
+        return ctypes.CDLL(str(Path(folder) / "kernel.so"))
