@@ -61,6 +61,18 @@ def test_what_was_swept_is_shown_again_without_simulating(swept: Sweep) -> None:
     assert len(rows) == 4 and rows[0]["speedup"] == "1.0" and rows[0]["device.dram.latency"] == "100.0"
 
 
+def test_the_designs_are_drawn(swept: Sweep, tmp_path: Path) -> None:
+    path = tmp_path / "pareto.svg"
+    result = swept(GRID, "--figure", str(path), "--format", "csv")
+    assert result.exit_code == 0 and f"figure: {path}" in result.stderr
+    assert "lenet5, batch 1" in path.read_text() and "SRAM" in path.read_text()
+    refused = swept(GRID, "--figure", str(tmp_path / "pareto.pdf"))
+    assert refused.exit_code == 2 and "ends in .png or .svg" in refused.stderr
+    nothing = swept(GRID + "[baseline]\ndevice.dram.bytes = 200000\n", "--figure", str(tmp_path / "none.svg"))
+    assert nothing.exit_code == 1 and "not drawn: no design has a speed-up" in nothing.stderr
+    assert not (tmp_path / "none.svg").exists()
+
+
 def test_a_dry_run_only_counts(swept: Sweep) -> None:
     result = swept(GRID, "--dry-run")
     assert result.exit_code == 0 and result.stdout == "grid: 4 designs, 8 layers to simulate\n"

@@ -21,7 +21,7 @@ def layers(published: Published) -> dict[str, ResolvedLayer]:
     return {layer.name: layer for layer in network(published).resolve(batch[0])}
 
 
-TABLES = [each for each in entries() if each.values and not each.changes]
+TABLES = [each for each in entries() if each.values and each.how in ("counted", "measured") and not each.simulates]
 
 
 @pytest.mark.parametrize("published", TABLES, ids=lambda each: each.id)
@@ -89,6 +89,39 @@ def test_an_entry_that_shows_nothing_is_refused(tmp_path: Path) -> None:
     file.write_text('id = "a-1"\ntitle = "t"\npaper = "p"\nplace = "x"\nrecipe = "r"\n')
     with pytest.raises(SpecError, match="expected values, statements or figures"):
         read_entry(file)
+
+
+def test_what_is_not_measured_says_why(tmp_path: Path) -> None:
+    file = tmp_path / "a-1.toml"
+    file.write_text('id = "a-1"\ntitle = "t"\npaper = "p"\nplace = "x"\nrecipe = "r"\nunmeasured = true\n'
+                    'values = [{layer = "a", quantity = "q", value = 1}]\n')  # fmt: skip
+    with pytest.raises(SpecError, match="unmeasured: expected a note that says why"):
+        read_entry(file)
+
+
+def test_settings_keep_their_types(tmp_path: Path) -> None:
+    file = tmp_path / "a-1.toml"
+    file.write_text('id = "a-1"\ntitle = "t"\npaper = "p"\nplace = "x"\nrecipe = "r"\n'
+                    'values = [{layer = "a", quantity = "q", value = 1}]\n'
+                    '[simulates]\nbase = {one = 1, half = 0.5, yes = true, word = "w"}\n'
+                    'works = [{name = "a", settings = {layer = "conv1"}}]\n')  # fmt: skip
+    published = read_entry(file)
+    assert published.simulates is not None and published.how == "simulated"
+    assert [(value, type(value)) for value in published.simulates.base.values()] == [
+        (1, int), (0.5, float), (True, bool), ("w", str)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("dnnmark-table-5.1", "counted"), ("dnnmark-table-4.4", "measured"), ("icpe18-figure-5.7", "profiled"),
+        ("icpe18-optimizations", "changed"), ("spartan-table-6.3", "counted"), ("spartan-table-6.6", "not measured"),
+        ("spartan-figure-6.16", "simulated"),
+    ],
+)  # fmt: skip
+def test_each_tells_what_has_to_be_done(name: str, how: str) -> None:
+    assert entry(name).how == how
 
 
 def test_a_faulty_entry_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import typer
 from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.simulate import FreshOption, WorkersOption, simulating, write
+from lamina.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,6 +30,9 @@ def sweep(
     resume: options.ResumeOption = False,
     fresh: FreshOption = False,
     format_: options.FormatOption = "table",
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="Draw speed-up against SRAM here: a PNG or SVG file.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the grid and count; simulate nothing.")] = False,
 ) -> None:
     """Simulate every configuration of a grid, and compare speed-up with SRAM.
@@ -40,15 +44,19 @@ def sweep(
 
     Example:
 
-        lamina sweep sweep.toml --workers 2
+        lamina sweep sweep.toml --workers 2 --figure pareto.svg
     """
     from lamina.cli import printing
     from lamina.pipeline.sweep import plan
     from lamina.pipeline.sweep import sweep as run
+    from lamina.report.figures.pareto import pareto_figure
+    from lamina.report.still import ENDINGS, save
     from lamina.simulate.grid import read_grid
     from lamina.store import open_store
 
     (form,) = options.choices("--format", format_, options.FORMATS)
+    if figure is not None and figure.suffix.lower() not in ENDINGS:
+        raise UsageError(f"--figure {figure.name}: expected a name that ends in {' or '.join(ENDINGS)}")
     planned = plan(read_grid(grid), str(grid))
     if dry_run:
         typer.echo(f"{planned.grid.name}: {len(planned.jobs)} designs, {len(planned.all)} layers to simulate")
@@ -73,6 +81,10 @@ def sweep(
             layers = [result.to_dict() | {"config": dict(result.job.config)} for result in done.simulated.results]
             document = {"name": planned.grid.name, "run": done.simulated.run.id, "designs": designs, "layers": layers}
             typer.echo(json.dumps(document, indent=1, allow_nan=False))
+        if figure is not None:
+            drawn = pareto_figure(designs)
+            told = save(drawn, figure, planned.grid.name) if drawn.plot else f"not drawn: {drawn.reason}"
+            typer.echo(f"figure: {told}", err=True)
         found = f"{done.simulated.found} of {len(planned.all)} layers were there"
         typer.echo(f"run {done.simulated.run.id} is in {database.place}; {found}", err=True)
     if done.simulated.failed:

@@ -11,8 +11,9 @@ from lamina.pipeline.bench import bench
 from lamina.pipeline.counted import Replay, metrics
 from lamina.pipeline.explain import look_up
 from lamina.pipeline.profile import profile
+from lamina.pipeline.reproduce_simulated import Simulating, reproduce_simulated
 from lamina.pipeline.rows import WHOLE_STEP
-from lamina.pipeline.statements import Sample, check
+from lamina.pipeline.statements import STATEMENT, Sample, check
 from lamina.pipeline.targets import find
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.pipeline.what_if import what_if
@@ -22,13 +23,13 @@ from lamina.spec import Phase, ResolvedLayer, Workload, show
 from lamina.spec.published import SCALES, Published, PublishedStatement, PublishedValue
 from lamina.store import Store
 
-STATEMENT = "statement"
-"""The quantity of a row that holds what a paper says instead of a number."""
-
 
 @dataclass(frozen=True)
 class Reproduced:
-    """A table or figure with our values; ``run`` holds the measurements, where it needed any."""
+    """A table or figure with our values; ``run`` holds the measurements, where it needed any.
+
+    Of what was simulated, the entry's note also tells the settings of all points.
+    """
 
     entry: Published
     rows: tuple[Beside, ...]
@@ -44,13 +45,15 @@ def reproduce(
     run_id: str = "",
     against: str = "",
     replay: Replay | None = None,
+    simulating: Simulating | None = None,
     command: str = "",
     watch: Watch = unwatched,
 ) -> Reproduced:
     """Count or measure what an entry's table shows.
 
     Entries that ``counts`` need no store and run nothing. For those with ``figures`` the recipe is profiled, for those
-    with ``changes`` it is changed; for the others every layer of the recipe is measured by ``workload``.
+    with ``changes`` it is changed, the points of those that ``simulates`` has are simulated; for the others every layer
+    of the recipe is measured by ``workload``.
 
     Args:
         entry: what to put our values beside.
@@ -60,12 +63,22 @@ def reproduce(
         run_id: a stored run to look at instead of measuring, of any network, device and batch size.
         against: a second one, for figures that compare two.
         replay: for counters, as `profile` takes it.
+        simulating: where and how points are simulated, by default in this process.
         command: the command line, for provenance.
         watch: is told what is measured.
 
     Raises:
         UsageError: the entry has to measure and no store was given, or the stored run is of another verb.
     """
+    if entry.unmeasured:
+        return Reproduced(entry, tuple(Beside(value, "not measured", None) for value in entry.values), None)
+    if entry.simulates is not None:
+        if run_id or against:
+            raise UsageError(f"{entry.id} is simulated: what the store has of it is found without --run")
+        how = simulating or Simulating()
+        rows, run = reproduce_simulated(entry, entry.simulates, store, how, command)
+        told = "" if entry.counts else entry.simulates.told(how.settings)
+        return Reproduced(entry.model_copy(update={"note": f"{entry.note} {told}".strip()}), rows, run)
     target, _ = find(entry.recipe)
     rows = _beside(entry, target.resolve(workload.batch[0] if workload.batch else None)) if not entry.changes else ()
     if entry.counts:

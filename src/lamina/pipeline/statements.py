@@ -14,6 +14,8 @@ from lamina.pipeline.explain import Side
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.record import LayerRun
 
+STATEMENT = "statement"
+"""The quantity of a row that holds what a paper says instead of a number."""
 LINEAR = ("convolution", "linear")
 """Linear data transformations, which the papers set against all other layers."""
 ACTIVATION = ("activation",)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from lamina.errors import Fault, SpecError, UsageError, nearest
 from lamina.spec.faults import plain
+from lamina.spec.points import Points, Setting
 from lamina.spec.workload import Workload
 
 SCALES = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -24,7 +25,8 @@ class PublishedValue(BaseModel):
     """One printed number (or shape), as printed.
 
     ``layer`` is the recipe's name of the row, ``printed`` the paper's where it differs. ``disputed`` values
-    are known to disagree with what they claim to be; ``note`` says how.
+    are known to disagree with what they claim to be; ``note`` says how. Of simulations, ``layer`` is a work or a
+    pattern of several, and ``where`` settings that its points have.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -36,6 +38,7 @@ class PublishedValue(BaseModel):
     printed: str = ""
     disputed: bool = False
     note: str = ""
+    where: dict[str, Setting] = {}
 
     def agrees(self, ours: float) -> bool:
         """Whether ``ours``, rounded or cut off to the digits printed, is the number printed."""
@@ -62,7 +65,8 @@ class Published(BaseModel):
 
     ``recipe`` and ``workload`` are what to run for it; where ``counts``, nothing runs, because its numbers
     follow from the network in closed form. An entry with ``figures`` is profiled, with ``counters``, and those figures
-    of a report show it; one with ``changes`` is a what-if.
+    of a report show it; one with ``changes`` is a what-if; the points of one that ``simulates`` are simulated.
+    Of an ``unmeasured`` one nothing of ours stands beside the numbers; ``note`` says why.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -79,6 +83,8 @@ class Published(BaseModel):
     figures: tuple[Text, ...] = ()
     counters: tuple[Text, ...] = ()
     changes: tuple[Text, ...] = ()
+    simulates: Points | None = None
+    unmeasured: bool = False
     values: tuple[PublishedValue, ...] = ()
     statements: tuple[PublishedStatement, ...] = ()
 
@@ -86,7 +92,20 @@ class Published(BaseModel):
     def _something_to_show(self) -> Published:
         if not (self.values or self.statements or self.figures):
             raise ValueError("expected values, statements or figures")
+        if self.unmeasured and not self.note:
+            raise ValueError("unmeasured: expected a note that says why")
         return self
+
+    @property
+    def how(self) -> str:
+        """What has to be done for it, in a word."""
+        if self.unmeasured:
+            return "not measured"
+        if self.counts:
+            return "counted"
+        return (
+            "simulated" if self.simulates else "profiled" if self.figures else "changed" if self.changes else "measured"
+        )
 
 
 def entry(id: str) -> Published:

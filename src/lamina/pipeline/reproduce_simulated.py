@@ -1,0 +1,141 @@
+"""``reproduce`` of what a paper simulated: its settings, numbers and statements beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+
+from lamina.errors import UsageError
+from lamina.pipeline.printed_settings import configured
+from lamina.pipeline.simulate import Planner, Watch, simulate
+from lamina.pipeline.simulated_points import HIT_RATE, SPEEDUP, Pair, quantity, said
+from lamina.pipeline.simulated_statements import check
+from lamina.pipeline.simulated_training import SHARE, TRAINING, training
+from lamina.pipeline.statements import STATEMENT
+from lamina.record import Run
+from lamina.record.beside import Beside
+from lamina.simulate.engines import Engine, Here
+from lamina.simulate.jobs import Job
+from lamina.spec.points import Point, Points, Settings
+from lamina.spec.published import Published, PublishedStatement, PublishedValue
+from lamina.store import Store
+
+DRAWN = "drawn only"
+"""What stands for a bar of a figure: no number is printed."""
+
+
+@dataclass(frozen=True)
+class Simulating:
+    """How points are simulated. ``settings`` are the last word on every point, such as ``{"batch": 4}``."""
+
+    engine: Engine = field(default_factory=Here)
+    settings: Settings = field(default_factory=dict)
+    watch: Watch | None = None
+    resume: bool = False
+    fresh: bool = False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A point with its layer's job, and its baseline's."""
+
+    point: Point
+    ours: Job
+    baseline: Job
+
+
+def plan(entry: Published, points: Points, changes: Settings) -> tuple[Planned, ...]:
+    """The jobs of an entry's points.
+
+    Raises:
+        UsageError, SpecError: a setting means nothing, or a point is not of exactly one layer.
+    """
+    planner, found = Planner(), []
+    for point in points.points(entry.recipe, changes):
+        ours, baseline = planner.jobs(point.settings, entry.id), planner.jobs(point.baseline, entry.id)
+        if len(ours) != 1:
+            raise UsageError(f"{entry.id}: {point.title}: expected one layer, got {len(ours)}: set 'layer'")
+        found.append(Planned(point, ours[0], baseline[0]))
+    return tuple(found)
+
+
+def reproduce_simulated(
+    entry: Published, points: Points, store: Store | None, how: Simulating, command: str = ""
+) -> tuple[tuple[Beside, ...], Run | None]:
+    """An entry's rows, and the run that holds its simulations; one that ``counts`` tells settings alone.
+
+    Raises:
+        UsageError: points have to be simulated and no store was given, or an entry asks for what no rule tells.
+    """
+    planned = plan(entry, points, how.settings)
+    if entry.counts:
+        return tuple(configured(it, [each.ours for each in _of(it, planned)]) for it in entry.values), None
+    if store is None:
+        raise UsageError(f"{entry.id} has to be simulated: expected a store, got none")
+    done = simulate(
+        list({job.key: job for each in planned for job in (each.baseline, each.ours)}.values()),
+        store,
+        how.engine,
+        target=entry.id,
+        config={"entry": entry.id, "settings": dict(how.settings)},
+        command=command,
+        resume=how.resume,
+        fresh=how.fresh,
+        watch=how.watch,
+    )
+    by_key = {result.job.key: result for result in done.results}
+    pairs = [Pair(each.point, by_key[each.ours.key], by_key[each.baseline.key]) for each in planned]
+    rows = (
+        *(_value(entry, it, pairs) for it in entry.values),
+        *(_drawn(name, pair) for name in points.shows for pair in pairs),
+        *(_statement(it, pairs) for it in entry.statements),
+    )
+    return rows, done.run
+
+
+def _of(value: PublishedValue, planned: Iterable[Planned]) -> list[Planned]:
+    found = [each for each in planned if each.point.matches(value.layer, value.where)]
+    if not found:
+        raise UsageError(f"published row {value.layer!r} is none of the points")
+    return found
+
+
+def _value(entry: Published, value: PublishedValue, pairs: Sequence[Pair]) -> Beside:
+    """A printed number beside the mean over the layers of its points."""
+    own = [pair for pair in pairs if pair.point.matches(value.layer, value.where)]
+    if not own:
+        return Beside(value, "not among the points simulated", None)
+    if value.quantity == SHARE:
+        return Beside(value, "taken as printed", None)
+    if missing := [pair for pair in own if pair.reason]:
+        return Beside(value, f"{missing[0].point.title}: {missing[0].reason}", None)
+    if value.quantity == TRAINING:
+        ours = training(entry, value, own)
+        return Beside(value, said(SPEEDUP, ours), value.agrees(ours))
+    found = [each for pair in own for each in [quantity(value.quantity, pair)] * pair.point.times if each is not None]
+    if not found:
+        return Beside(value, "not counted", None)
+    ours = mean(found)
+    ends = f", {min(found):.3g} to {max(found):.3g}" if len(found) > 1 else ""
+    return Beside(value, f"{said(value.quantity, ours)}{ends}", value.agrees(ours))
+
+
+def _drawn(name: str, pair: Pair) -> Beside:
+    """A bar of the figure: ours alone has a number."""
+    value = PublishedValue(layer=pair.point.title, quantity=name, value=DRAWN)
+    found = quantity(name, pair)
+    if found is None:
+        return Beside(value, pair.reason or "not counted", None)
+    more = ""
+    if name == SPEEDUP and pair.uncertainty:
+        more = f" ± {pair.uncertainty:.1%}"
+    elif name == HIT_RATE and (both := pair.counted(HIT_RATE)):
+        more = f", baseline {said(name, both[1])}"
+    return Beside(value, f"{said(name, found)}{more}", None)
+
+
+def _statement(it: PublishedStatement, pairs: Sequence[Pair]) -> Beside:
+    held = check(it.check, pairs)
+    note = it.note if held.holds is not None else "cannot be told from these points"
+    return Beside(PublishedValue(layer=it.about, quantity=STATEMENT, value=it.says, note=note), held.ours, held.holds)
