@@ -24,6 +24,7 @@ Progress = Callable[[float], None]
 PLACES = {
     "dense": "lamina.simulate.dense",
     "compaction-engine": "lamina.simulate.compaction_engine.layer",
+    "fission-unit": "lamina.simulate.fission_unit.unit",
 }
 """Where each unit is: a module with a ``UNIT``."""
 DEVICE = "device."

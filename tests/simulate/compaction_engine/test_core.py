@@ -32,7 +32,7 @@ def test_core_is_the_reference_on_the_sparse_kernel(
     mask = data.draw(masks(rows=100, columns=9))
     kernel = Kernel.model_validate({"tile_rows": 32, "tile_columns": 3, "order": order, "weights": weights})
     work = sparse_gemm(70, 11, mask, engine, kernel, skip=skip)
-    device = preset("mi6").changed({**TINY, "dram.mode": "banked"})
+    device = preset("mi6").changed({**TINY, "dram.mode": "banked", "l2.mshrs": 3})
     memory = EngineMemory(device, engine_timing(engine, mask.shape[0]), work.layout, work.region)
     core, reference = (simulate(work.program, device, memory=memory, impl=impl) for impl in ("core", "reference"))
     assert core.counters == reference.counters

@@ -32,6 +32,8 @@ UNPACK, ADDRESS = 3, 2
 """Vector instructions to take an entry apart, and to find the row of A that it selects."""
 PRODUCTS_PER_LDS = 8
 MOST_INDICES = 2**29
+PIECE = 32
+"""fp32 values of 128 bytes, what most devices put in a bank or channel before the next."""
 
 
 class Kernel(Options):
@@ -47,6 +49,9 @@ class Kernel(Options):
     weights: Literal["column", "tile"] = "column"
     """Which values of A are loaded: those each column selects, or, as the published listing has it, one tile for
     all columns, which is right only if they share their zeros."""
+    padded: Annotated[bool, Field(strict=True)] = True
+    """Columns of A and C an odd number of 128 bytes apart: with power-of-two distances, the rows of a tile lie in few
+    banks and channels, and leave the rest idle."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def sparse_gemm(
         mask = mask[:, np.arange(min(aligned(mask.shape[1], wide), aligned(n, wide))) % mask.shape[1]]
     made = layout(mask, engine)
     tiles, rows = aligned(n, wide) // wide, aligned(m, high) // high
-    height = aligned(m, high)
+    height = _height(m, kernel)
     pitch = LINE * max(made.lines, -(-made.lines * LANES // per_line))
     b = aligned(4 * height * made.lines * LANES, PAGE)
     c = b + aligned(tiles * wide * pitch, PAGE)
@@ -139,22 +144,32 @@ def packed_gemm(m: int, n: int, k: int, engine: Engine) -> Workload:
     def packed(phase: Phase) -> Phase:
         if phase.kind == VALU and phase.count == DENSE_INSTRUCTIONS[0]:
             return replace(phase, count=phase.count + 4 * unpack)
-        if phase.kind != LOAD or phase.per_column != 4 * TILE:
+        if phase.kind == LOAD and phase.per_column != 4 * TILE:
+            return replace(phase, mark=PLAIN)
+        if phase.kind != LOAD:
             return phase
         own = (phase.base - b) // (4 * n)
         return replace(
             phase, base=b + own * row, per_column=4 * TILE * k, per_trip=TILE * row, lines=row // LINE, mark=MARK
         )
 
-    loop = tuple(map(packed, program.loop))
+    before, loop = (tuple(map(packed, phases)) for phases in (program.before, program.loop))
     more = _instructions(loop) - _instructions(program.loop)
     whole = layout(np.ones((TILE * k, 1), dtype=np.bool_), engine)
     return Workload(
-        replace(program, name=f"packed-{program.name}", loop=loop,
+        replace(program, name=f"packed-{program.name}", before=before, loop=loop,
                 instructions_per_trip=program.instructions_per_trip + more),
         whole,
         Region(b, 4 * TILE * k, 4 * TILE * k),
     )  # fmt: skip
+
+
+def _height(m: int, kernel: Kernel) -> int:
+    """Values from one column of A or C to the next. A single tile of rows fills every bank as it is."""
+    rows = aligned(m, kernel.tile_rows)
+    if not kernel.padded or rows == kernel.tile_rows:
+        return rows
+    return (aligned(rows, PIECE) // PIECE | 1) * PIECE
 
 
 def _pass(kernel: Kernel, engine: Engine, b: int, pitch: int, height: int) -> Iterator[Phase]:

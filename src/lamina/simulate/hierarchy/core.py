@@ -366,6 +366,18 @@ def _make_room(x, below, m, way, now):
         below(m, now, (x[way] & x[S_LINE_MASK]) // 2 * LINE, WRITE)
 
 
+@numba.njit(cache=True, error_model="numpy")
+@no_type_check
+def _free_first(x, first, head):
+    """Let the MSHR that was free first come next; of several, the first in their order."""
+    least, place, end = head, head, first + x[P_L2_MSHRS]
+    for _ in range(1, x[P_L2_MSHRS]):
+        place = place + 1 if place + 1 < end else first
+        if x[place] < x[least]:
+            least = place
+    x[head], x[least] = x[least], x[head]
+
+
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _read_l2(x, below, m, now, address, mark):
@@ -385,12 +397,17 @@ def _read_l2(x, below, m, now, address, mark):
     way = _oldest(x, ways)
     b = x[O_BANKS] + 3 * bank
     ring = x[O_L2_MSHRS] + bank * x[P_L2_MSHRS] + x[b + 1]
-    free = max(x[way + count], x[ring])
+    first, free = x[O_L2_MSHRS] + bank * x[P_L2_MSHRS], x[ring]
+    if mark and free > start:
+        free = _least(x, first, x[P_L2_MSHRS])
+    free = max(x[way + count], free)
     if free > start:
         if mark:
             return -free
         start = free
         x[b] = start + x[P_L2_INTERVAL]
+    elif x[ring] > start:
+        _free_first(x, first, ring)
     x[counters + L2_READS] += 1
     x[counters + L2_MISSES] += 1
     _make_room(x, below, m, way, start)

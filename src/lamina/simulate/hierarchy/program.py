@@ -16,8 +16,9 @@ VALU, LDS, LOAD, STORE, WAIT, END = range(6)
 KIND, COUNT, SCALAR, BASE, PER_ROW, PER_COLUMN, PER_TRIP, ROWS, PITCH, LINES, MARK, GATHER = range(12)
 """Columns of a program's table: a phase, how many instructions, how many scalar ones after it; then, of a
 request, ``ROWS`` runs of ``LINES`` lines, ``PITCH`` bytes apart, the first at ``BASE`` plus so many bytes per row
-and column of the workgroup and per trip round the loop; ``MARK`` goes with each line to what lies below L2. With
-``GATHER`` from 0, the runs lie where the program's indices of the trip say, from that one on."""
+and column of the workgroup and per trip round the loop; ``MARK`` goes with each line to what lies below L2; with
+one that is not 0, a line for which L2 has no room waits in L1. With ``GATHER`` from 0, the runs lie where the program's
+indices of the trip say, from that one on."""
 COLUMNS = 12
 NOWHERE = 2**16 - 1
 """The index of a run that is not asked for."""

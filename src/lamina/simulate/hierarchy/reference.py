@@ -454,8 +454,9 @@ class Machine:
     def _read_l2(self, now: int, address: int, mark: int) -> int:
         """When a line is there. A marked read for which there is no room is not taken: minus when there will be.
 
-        Other reads wait for room in the bank, and reserve what lies below from then on. A unit there that serves
-        several banks cannot be reserved so: whoever came earlier would have to wait behind.
+        Other reads wait for room in the bank, whose MSHRs come free in their order, and reserve what lies below from
+        then on. A unit there that serves several banks cannot be reserved so: whoever came earlier would have to wait
+        behind; and its times differ so much that the order of MSHRs would hold back what they have room for.
         """
         t, line = self.timing, address // LINE
         bank, index, start = self._bank(now, address)
@@ -467,12 +468,15 @@ class Machine:
             self.counters["l2_mshr_hits" if way.ready > start else "l2_hits"] += 1
             return way.ready if way.ready > start else start + t.l2_hit
         way, mshrs = tags.oldest(index), self.l2_mshrs[bank]
-        free = max(way.ready, mshrs[0])
+        free = max(way.ready, min(mshrs) if mark else mshrs[0])
         if free > start:
             if mark:
                 return -free
             start = free
             self.l2_free[bank] = start + t.l2_interval
+        elif mshrs[0] > start:
+            least = mshrs.index(min(mshrs))
+            mshrs[0], mshrs[least] = mshrs[least], mshrs[0]
         self.counters["l2_reads"] += 1
         self.counters["l2_misses"] += 1
         self._make_room(way, start)
