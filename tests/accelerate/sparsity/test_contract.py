@@ -138,6 +138,7 @@ class Sparsities:
             "stride": (convolved(stride=(2, 2)), ("backward_data", "dense for strides (2, 2)", "union")),
             "weight phase": (convolved(plan=Plan("union", "dense", "union")), ("backward_weight", "got union")),
             "matrices": (lambda: functional.matmul(x, w), ("(M, K) and (K, N)", "(2, 8)", "(6, 8)")),
+            "integer matrices": (lambda: functional.matmul(w.long(), x.mT.long()), ("floating point", "torch.int64")),
             "map": (lambda: functional.compress(torch.zeros(3)), ("matrix or map", "(3,)")),
             "matrix window": (lambda: functional.compress(x, Window(2, 2)), ("under a window", "(2, 8)")),
             "panel": (lambda: functional.compress(x, panel=0), ("1 to 65536 rows", "got 0")),

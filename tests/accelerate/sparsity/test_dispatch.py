@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lamina.accelerate import convert
-from lamina.accelerate.sparsity import Sparse, functional
+from lamina.accelerate.sparsity import Monitor, Sparse, functional
 from lamina.accelerate.sparsity import nn as layers
 from lamina.accelerate.sparsity.dispatch import Calibration, Choice, Plan, Size, choose, predict, report
 from lamina.accelerate.sparsity.monitor.observation import Observation
@@ -131,6 +132,53 @@ def test_dense_is_bitwise_the_dense_layer(make: Any, source: Any) -> None:
     assert {choice.impl for choice in ours.choices.values()} == {"dense"}
 
 
+@pytest.mark.usefixtures("on_a_gpu")
+def test_a_choice_is_made_again_when_something_changed() -> None:
+    layer, x = SparseAdaptiveLinear(512, 300), torch.zeros(4096, 512)
+    assert layer.plan(x) == Plan()
+    layer.calibration = CONSTANTS
+    assert layer.plan(x) == Plan() and "density is not known" in layer.choices[Phase.FORWARD].reason
+    layer.density = lambda: Known(0.01)
+    assert layer.plan(x).forward == "nonzero"
+    seen = layer.choices
+    assert layer.plan(torch.ones(4096, 512)).forward == "nonzero" and layer.choices is seen
+    for change, back in (({"margin": 0.99}, {"margin": 0.1}), ({"impl": "union"}, {"impl": "auto"})):
+        vars(layer).update(change)
+        assert layer.plan(x).forward != "nonzero"
+        vars(layer).update(back)
+        assert layer.plan(x).forward == "nonzero"
+    layer.dense_us[Phase.FORWARD] = 1e-3
+    assert layer.plan(x).forward == "dense"
+    del layer.dense_us[Phase.FORWARD]
+    assert layer.plan(x[:2]).forward == "dense" and layer.plan(x.double()).forward == "dense"
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_a_layer_chooses_by_what_the_monitor_saw() -> None:
+    model = nn.Sequential(nn.Linear(8, 512), nn.ReLU(), SparseAdaptiveLinear(512, 300))
+    layer: Any = model[2]
+    layer.calibration = Calibration(dense=1.0, nonzero=1e6, union=1e6, bandwidth=1e9, launch_us=1e-6)
+    with Monitor(model, exhaustive=True) as monitor:
+        layer.density = partial(monitor.latest, "1")
+        model(torch.randn(4, 8))
+        assert layer.choices[Phase.FORWARD].reason == "dense: the density is not known"
+        monitor.finish()
+        seen = monitor.latest("1")
+        assert seen is not None and seen.density == monitor.observations[-1].density
+        assert layer.plan(torch.zeros(4, 512)).forward != "dense"
+        assert f"at density {seen.density:.3g}" in layer.choices[Phase.FORWARD].reason
+    assert monitor.latest("2") is None
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.parametrize("shape", [(3, 3), (1, 3, 5, 5, 5)], ids=str)
+def test_inputs_that_are_no_images_are_left_to_torch_to_refuse(shape: tuple[int, ...]) -> None:
+    layer = SparseAdaptiveConv2d(3, 4, 3)
+    layer.calibration, layer.density = CONSTANTS, lambda: Known(0.01)
+    with pytest.raises(RuntimeError, match=r"Expected 3D \(unbatched\) or 4D"):
+        layer(torch.zeros(shape))
+
+
 @pytest.mark.parametrize("impl", ["reference", "nonzero", "union"])
 @pytest.mark.parametrize(
     ("make", "shape"),
@@ -169,6 +217,22 @@ def test_the_gradient_of_a_relu_needs_only_what_it_lets_through() -> None:
         results.append(torch.autograd.grad(c.square().sum(), leaves))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("impl", ["reference", "nonzero", "union", "dense"])
+def test_autocast_decides_the_type_of_both_operands(impl: Any) -> None:
+    a, b = torch.randn(3, 6), sparse_input(6, 5).bfloat16()
+    with torch.autocast(b.device.type, torch.bfloat16):
+        c = functional.matmul(a, b, impl=impl)
+    assert c.dtype == torch.bfloat16
+    torch.testing.assert_close(c.double(), a.bfloat16().double() @ b.double(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("impl", ["kernel", "reference"])
+def test_float16_needs_no_scale(impl: Any) -> None:
+    x = torch.tensor([[65504.0], [6e-8]], dtype=torch.float16)
+    sparse = functional.compress(x, impl=impl)
+    assert sparse.scales.tolist() == [1.0] and torch.equal(layers.functional.reference.to_dense(sparse, x.dtype), x)
 
 
 @pytest.mark.parametrize("impl", ["kernel", "reference"])

@@ -6,10 +6,10 @@ half and the value, divided by the panel's scale, as float16 in its low half. Pa
 number of rows addressable.
 
 What does not fit is never lost unseen. A scale is a power of two that brings the panel's largest finite value into
-float16's range, so no finite value overflows where the scale was fitted; where it was given instead, overflow becomes
-infinite. A column of more non-zeros than there are slots keeps its true count, which makes products of it NaN and
-`EllpackDib.check` complain. NaN and infinities are non-zeros; negative zero is a zero. A value below float16's range
-keeps its slot as 0: `rounding` counts these and measures the rest.
+float16's range, so no finite value of up to 32 bits overflows where the scale was fitted; a wider one becomes infinite,
+and so does one too large for a scale that was given. A column of more non-zeros than there are slots keeps its true
+count, which makes products of it NaN and `EllpackDib.check` complain. NaN and infinities are non-zeros; negative zero
+is a zero. A value below float16's range keeps its slot as 0: `rounding` counts these and measures the rest.
 """
 
 from __future__ import annotations

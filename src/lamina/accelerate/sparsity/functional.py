@@ -101,7 +101,11 @@ def matmul(a: Tensor, b: Tensor, *, impl: Impl = "nonzero", weights: Weights = "
     check_choice("weights", weights, WEIGHTS)
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
         raise UsageError(f"expected (M, K) and (K, N), got {_sizes(a)} and {_sizes(b)}")
+    if not b.is_floating_point():
+        raise UsageError(f"b: expected floating point numbers, got {b.dtype}")
     _check_alike("a", a, b, "b")
+    dtype = _compute_dtype(b)
+    a, b = a.to(dtype), b.to(dtype)
     if impl == "reference":
         return a @ reference.rounded(b)
     if impl == "dense" and not masked:

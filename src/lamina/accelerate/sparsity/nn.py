@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from lamina.accelerate.sparsity import functional
 from lamina.accelerate.sparsity.config import IMPLS, WEIGHTS, Impl, Weights, check_choice, check_margin
-from lamina.accelerate.sparsity.dispatch import Calibration, Choice, DensitySource, Plan, Size, choose
+from lamina.accelerate.sparsity.dispatch import Calibration, Choice, Density, DensitySource, Plan, Size, choose
 from lamina.accelerate.sparsity.window import Window
 from lamina.errors import UsageError
 from lamina.spec import Phase
@@ -47,6 +47,7 @@ class Adaptive(nn.Module):
     calibration: Calibration | None
     dense_us: dict[Phase, float]
     choices: dict[Phase, Choice]
+    _planned: tuple[tuple[Any, ...], Plan] | None
 
     def _adapt(self, impl: Impl, weights: Weights, margin: float) -> None:
         check_choice("impl", impl, IMPLS)
@@ -54,19 +55,26 @@ class Adaptive(nn.Module):
         check_margin(margin)
         self.impl, self.weights, self.margin = impl, weights, margin
         self.density = self.gradient_density = self.calibration = None
-        self.dense_us, self.choices = {}, {}
+        self.dense_us, self.choices, self._planned = {}, {}, None
 
     def plan(self, x: Tensor) -> Plan:
         """How the phases of a pass by ``x`` are computed; it is noted in `choices`."""
-        if not torch.compiler.is_compiling():
-            self.choices = {phase: self._chosen(phase, x) for phase in Phase}
-        return Plan(*(self.choices[phase].impl if phase in self.choices else self._given(phase) for phase in Phase))
+        if torch.compiler.is_compiling():
+            return Plan(*(self.choices[phase].impl if phase in self.choices else self._given(phase) for phase in Phase))
+        known = [source() if source else None for source in (self.density, self.gradient_density)]
+        asked = self.impl, self.margin, self.calibration, [*self.dense_us.items()]
+        # Most passes are like the one before, and small layers must not wait for a choice to be made again.
+        state = x.shape, x.device, x.dtype, functional.takes(x), known, asked
+        if self._planned is None or self._planned[0] != state:
+            self.choices = {phase: self._chosen(phase, x, *known) for phase in Phase}
+            self._planned = state, Plan(*(choice.impl for choice in self.choices.values()))
+        return self._planned[1]
 
     def _given(self, phase: Phase) -> Impl:
         """The implementation that was asked for, where the phase has it."""
         return "dense" if self.impl == "auto" or (self._dense_only(phase) and self.impl != "reference") else self.impl
 
-    def _chosen(self, phase: Phase, x: Tensor) -> Choice:
+    def _chosen(self, phase: Phase, x: Tensor, density: Density | None, gradient: Density | None) -> Choice:
         if self.impl != "auto":
             impl = self._given(phase)
             return Choice(impl, f"{impl}: {self._dense_only(phase)}" if impl != self.impl else f"{impl}: as asked for")
@@ -74,8 +82,7 @@ class Adaptive(nn.Module):
             return Choice("dense", f"dense: the kernels take no {x.dtype} on {x.device.type}")
         if reason := self._dense_only(phase):
             return Choice("dense", f"dense: {reason}")
-        source = self.gradient_density if phase is Phase.BACKWARD_DATA else self.density
-        known = source() if source else None
+        known = gradient if phase is Phase.BACKWARD_DATA else density
         return choose(self._size(phase, x), known, self.calibration, self.margin, self.dense_us.get(phase))
 
     def _dense_only(self, phase: Phase) -> str | None:
@@ -90,7 +97,7 @@ class Adaptive(nn.Module):
         return "".join(f", {name}={value}" for name, value in told.items())
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"density": None, "gradient_density": None}
+        return self.__dict__ | {"density": None, "gradient_density": None, "_planned": None}
 
 
 class SparseAdaptiveLinear(Adaptive, nn.Linear):
@@ -211,7 +218,7 @@ class SparseAdaptiveConv2d(Adaptive, nn.Conv2d):
         """``x (N, C, H, W)`` or ``(C, H, W)`` to the convolution's output."""
         if x.dim() == 3:
             return self.forward(x[None])[0]
-        plan = self.plan(x)
+        plan = self.plan(x) if x.dim() == 4 else functional.DENSE  # of which the library complains
         if plan == functional.DENSE:
             y: Tensor = self._conv_forward(x, self.weight, self.bias)
             return y

@@ -410,16 +410,22 @@ def _convert(
     )  # fmt: skip
 
 
+def _image(x: Tensor, window: Window) -> tuple[int, int]:
+    """Height and width of the output; a window of one pixel also takes maps of none."""
+    height, width = x.shape[2:] if window.pixel else window.output(*x.shape[2:])
+    return height, width
+
+
 def _sizes(x: Tensor, window: Window) -> tuple[int, int, bool]:
     """Rows and columns of the map's matrix, and whether no tap is ever outside the image."""
-    height, width = window.output(*x.shape[2:]) if not window.pixel else x.shape[2:]
+    height, width = _image(x, window)
     inside = (window.padding_height, window.padding_width) == (0, 0)
     return window.taps * x.shape[1], x.shape[0] * height * width, inside
 
 
 def _told(x: Tensor, window: Window) -> tuple[int, ...]:
     """What kernels are told of a map: channels, pixels and width of the output, sizes and strides."""
-    height, width = window.output(*x.shape[2:]) if not window.pixel else x.shape[2:]
+    height, width = _image(x, window)
     return max(x.shape[1], 1), height * width, width, x.shape[2], x.shape[3], *x.stride()
 
 
@@ -431,7 +437,7 @@ def _flattened(x: Tensor) -> Tensor:
 def _output(x: Tensor, outputs: int, window: Window) -> Tensor:
     last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     layout = torch.channels_last if last else torch.contiguous_format
-    shape = (x.shape[0], outputs, *window.output(*x.shape[2:]))
+    shape = (x.shape[0], outputs, *_image(x, window))
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
 
 

@@ -24,8 +24,10 @@ from lamina.errors import UsageError
 def fitted_scales(dense: Tensor, panel: int = PANEL) -> Tensor:
     """Powers of two that bring each panel's largest finite value just below float16's largest, float32 ``(panels,)``.
 
-    1 for a panel without finite non-zeros.
+    1 for a panel without finite non-zeros, and for float16, which needs none.
     """
+    if dense.dtype == torch.float16:
+        return dense.new_ones(panels_of(len(dense), panel), dtype=torch.float32)
     size = _panels(torch.nan_to_num(dense.detach().abs(), nan=0.0, posinf=0.0), panel).double()
     largest = size.amax((1, 2)) if size.numel() else size.new_zeros(size.shape[0])
     _, exponent = torch.frexp(largest)  # largest = m * 2 ** exponent with 0.5 <= m < 1

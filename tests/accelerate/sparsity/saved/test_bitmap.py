@@ -48,6 +48,12 @@ def test_kernels_give_the_same_as_torch(dtype: torch.dtype) -> None:
 
 
 @WAYS
+def test_a_double_that_no_float_can_hold_is_no_zero(way: ModuleType) -> None:
+    x = torch.tensor([1e-60, 0.0, -1e-60, 5e-324], dtype=torch.float64)
+    assert way.unmask(way.mask(x)).tolist() == [1.0, 0.0, 0.0, 1.0]
+
+
+@WAYS
 def test_strides_come_back(way: ModuleType) -> None:
     x = torch.randn(2, 3, 4, 5).relu()
     for view in (x, x.contiguous(memory_format=torch.channels_last), x.transpose(0, 3)):

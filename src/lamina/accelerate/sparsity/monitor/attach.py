@@ -65,6 +65,7 @@ class Monitor:
         self.scheduler = Exhaustive() if exhaustive else Scheduler(parameters, paces)
         self.iteration = -1
         self.observations: list[Observation] = []
+        self._latest: dict[str, Observation] = {}
         self._calculator = Calculator(impl)
         self._calls: dict[str, int] = {}
         self._tickets: list[Ticket] = []
@@ -103,6 +104,10 @@ class Monitor:
         """The observations since last asked."""
         taken, self.observations = self.observations, []
         return taken
+
+    def latest(self, name: str) -> Observation | None:
+        """What was last observed of a map, if anything; never waits. The density that an adaptive layer asks for."""
+        return self._latest.get(name)
 
     def report(self) -> tuple[MapReport, ...]:
         """How each map stands, in the order in which the model calls them."""
@@ -246,6 +251,7 @@ class Monitor:
 
     def _take_in(self, ticket: Ticket, found: Observation) -> None:
         self.observations.append(found)
+        self._latest[ticket.name] = found
         self.scheduler.observed(ticket.name, ticket.process, found.sparsity)
 
 

@@ -15,8 +15,15 @@ from torch import Tensor
 BLOCK = 1024
 """Elements whose non-zeros are found from one number: where the first of them stands."""
 
-STORED = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+STORED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers as wide as an element, in bytes."""
+
+GATHER = sum(1 << 7 * place for place in range(1, 9))
+"""Times a word of eight bytes that are 0 or 1: its highest byte has byte ``i`` as bit ``i``, for no two sums meet."""
+REPEAT = sum(1 << 8 * place for place in range(8))
+"""Times a byte: eight of it."""
+SELECT = sum(1 << 9 * place for place in range(8)) - (1 << 64)
+"""Of eight bytes, bit ``i`` of byte ``i``; as a signed word."""
 
 
 @dataclass(frozen=True)
@@ -107,24 +114,21 @@ def pack(x: Tensor) -> Bitmap:
     present = elements != 0
     padded = torch.nn.functional.pad(present, (0, -len(present) % BLOCK)).view(-1, BLOCK)
     counts = padded.sum(1)
-    return Bitmap(Form.of(x), _packed(present), counts.cumsum(0) - counts, elements[present])
+    return Bitmap(Form.of(x), _packed(present), counts.cumsum(0) - counts, elements.masked_select(present))
 
 
 def unpack(held: Bitmap) -> Tensor:
     """The same tensor, bit by bit."""
     y = held.form.empty()
     elements = stored(y)
-    elements.zero_()
-    elements[_unpacked(held.bits, y.numel())] = held.values
+    elements.zero_().masked_scatter_(_unpacked(held.bits, y.numel()), held.values)
     return y
 
 
 def _packed(present: Tensor) -> Tensor:
-    eights = torch.nn.functional.pad(present, (0, -len(present) % 8)).view(-1, 8)
-    weights = 1 << torch.arange(8, dtype=torch.int32, device=present.device)
-    return (eights * weights).sum(1).to(torch.uint8)
+    eights = torch.nn.functional.pad(present, (0, -len(present) % 8)).view(torch.int64)
+    return (eights * GATHER >> 56).to(torch.uint8)
 
 
 def _unpacked(bits: Tensor, size: int) -> Tensor:
-    place = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return ((bits[:, None] >> place) & 1).flatten()[:size].bool()
+    return (bits.to(torch.int64) * REPEAT & SELECT).view(torch.uint8)[:size] != 0

@@ -15,7 +15,9 @@ def bits_kernel(x, bits, counts, size, POSITIVE: tl.constexpr, BLOCK: tl.constex
     place = tl.cast(tl.program_id(0), INDEX) * BLOCK + tl.arange(0, BLOCK)
     value = tl.load(x + place, place < size, 0)
     if POSITIVE:
-        present = 1 - (value.to(tl.float32) <= 0).to(tl.int32)
+        if x.dtype.element_ty.primitive_bitwidth < 32:  # the interpreter cannot compare bf16
+            value = value.to(tl.float32)
+        present = 1 - (value <= 0).to(tl.int32)
     else:
         present = (value != 0).to(tl.int32)
     byte = tl.sum(tl.reshape(present, (BLOCK // 8, 8)) << tl.arange(0, 8)[None, :], axis=1)

@@ -1,0 +1,198 @@
+"""Claim: activations kept without their zeros between the passes take less memory, and give the same gradients.
+
+Networks are trained for a while first, so that they have the zeros that training gives them. Memory is what the
+allocator still holds after a forward pass; beside it stands what autograd saves, each storage once and no parameter,
+as hooks of their own count it. Gradients in ``bitmap`` mode must be those of plain autograd bit by bit. ``cpu`` and
+``smoke``, which is short, need no GPU.
+
+Run: python -m benchmarks.saved_activations full
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks import results
+from lamina import measure, run
+from lamina.accelerate.sparsity.saved import saved_activations
+from lamina.accelerate.sparsity.saved.context import Kind
+from lamina.build import DTYPES
+from lamina.build.data import loader, train_test
+from lamina.build.models import create
+
+KINDS: tuple[Kind, ...] = ("bitmap", "ellpack")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which networks, their inputs and batches, and how many iterations they train before anything is measured."""
+
+    device: str
+    networks: tuple[tuple[str, tuple[int, int, int]], ...]
+    batch: int
+    iterations: int
+    precisions: tuple[str, ...]
+    repeat: measure.Repeat
+    data: str = "fashion-mnist"
+
+
+SCOPES = {
+    "full": Scope(
+        "cuda",
+        (("alexnet", (3, 224, 224)), ("vgg16", (3, 224, 224)), ("resnet18", (3, 224, 224)), ("cifarnet", (3, 32, 32))),
+        64, 500, ("fp32", "bf16"), measure.Repeat(min_samples=5, max_time_s=2.0),
+    ),
+    "cpu": Scope(
+        "cpu", (("cifarnet64", (3, 32, 32)), ("vgg11_cifar", (3, 32, 32)), ("lenet5", (1, 28, 28))), 32, 100, ("fp32",),
+        measure.Repeat(min_samples=1, max_time_s=0.0, min_time_s=0.0, warmup=1),
+    ),
+    "smoke": Scope(
+        "cpu", (("lenet5", (1, 28, 28)),), 16, 10, ("fp32",),
+        repeat=measure.Repeat(min_samples=1, max_samples=1, min_time_s=0.0, max_time_s=0.0, warmup=1),
+    ),
+}  # fmt: skip
+
+
+def trained(name: str, shape: tuple[int, int, int], scope: Scope) -> tuple[nn.Module, Tensor, Tensor]:
+    """A network after some iterations, and a batch it has not seen."""
+    torch.manual_seed(0)
+    data, _ = train_test(scope.data)
+    model = create(name, len(data.classes)).to(scope.device)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    batches = chain.from_iterable(loader(data, shape, scope.batch, 0, epoch) for epoch in count())
+    for _ in range(scope.iterations):
+        x, labels = (part.to(scope.device) for part in next(batches))
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), labels).backward()
+        optimizer.step()
+    x, labels = (part.to(scope.device) for part in next(batches))
+    return model, x, labels
+
+
+def held_after(forward: Callable[[], Tensor], device: str) -> int:
+    """Bytes that a forward pass leaves allocated for the backward pass."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        loss = forward()
+        torch.cuda.synchronize()
+        held = torch.cuda.memory_allocated() - before
+    else:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+            loss = forward()
+        events = getattr(session.profiler, "kineto_results").events()  # noqa: B009  (absent from torch's stubs)
+        held = sum(event.nbytes() for event in events if event.name() == "[memory]")
+    loss.backward()
+    return int(held)
+
+
+def saved_bytes(model: nn.Module, forward: Callable[[], Tensor], inputs: Tensor) -> int:
+    """What plain autograd saves: each storage once, without parameters, buffers and the network's input."""
+    known = {one.untyped_storage().data_ptr() for one in (*model.parameters(), *model.buffers(), inputs)}
+    storages: dict[int, int] = {}
+
+    def pack(x: Tensor) -> Tensor:
+        storages[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x.detach()
+
+    with saved_tensors_hooks(pack, lambda x: x):
+        loss = forward()
+    loss.backward()
+    return sum(nbytes for place, nbytes in storages.items() if place not in known)
+
+
+def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: str) -> Iterator[dict[str, Any]]:
+    """Plain autograd and both kinds: memory, gradients and the time of a forward and backward pass."""
+    model, x, labels = trained(name, shape, scope)
+    model, x = model.to(DTYPES[precision]), x.to(DTYPES[precision])
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    clock = measure.clock("wall" if scope.device == "cuda" else "cpu", scope.device)  # packing waits for the device
+    exact: list[Tensor] = []
+    for kind in (None, *KINDS):
+        model.load_state_dict(state)
+        context: Any = saved_activations(kind) if kind else nullcontext()
+
+        def forward(context: AbstractContextManager[Any] = context) -> Tensor:
+            torch.manual_seed(1)
+            with context:
+                return F.cross_entropy(model(x).float(), labels)
+
+        def step(forward: Callable[[], Tensor] = forward) -> list[Tensor]:
+            return list(torch.autograd.grad(forward(), list(model.parameters())))
+
+        gradients = step()
+        exact = exact or gradients
+        model.zero_grad()
+        row = {
+            "workload": name, "layer": name, "phase": "step", "precision": precision, "layout": "nchw",
+            "impl": f"saved[{kind}]" if kind else "dense", "batch": scope.batch, "l2": "warm", "by": "lamina",
+            "iterations": scope.iterations, "data": scope.data, "held_bytes": held_after(forward, scope.device),
+        }  # fmt: skip
+        if kind:
+            held = context.held
+            row |= {"maps": held.tensors, "maps_dense_bytes": held.dense_bytes, "maps_held_bytes": held.held_bytes}
+            row |= {"rel_error": run.relative_error(gradients, exact), "against": "plain autograd"}
+        else:
+            row |= {
+                "saved_bytes": saved_bytes(model, forward, x),
+                "rel_error": None,
+                "unchecked": "others are held to it",
+            }
+        t = clock.time(step, repeat=scope.repeat)
+        yield row | {"timing": clock.name, "median_us": t.median_us, "q1_us": t.q1_us, "q3_us": t.q3_us, "n": t.n}
+
+
+def shares(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Held after the forward pass and time of a step, over plain autograd's; and of the sparse maps alone."""
+    found = {}
+    for plain in (row for row in rows if row["impl"] == "dense"):
+        for row in rows:
+            same = (row["workload"], row["precision"]) == (plain["workload"], plain["precision"])
+            if same and row is not plain:
+                maps = row["maps_held_bytes"] / row["maps_dense_bytes"] if row["maps_dense_bytes"] else 1.0
+                found[f"over dense: {row['workload']}, {row['precision']}, {row['impl']}"] = {
+                    "held after the forward pass:": round(row["held_bytes"] / plain["held_bytes"], 3),
+                    "maps with zeros alone:": round(maps, 3),
+                    "time of a step:": round(row["median_us"] / plain["median_us"], 3),
+                    "gradients off by:": row["rel_error"],
+                }
+    return found
+
+
+def main() -> None:
+    asked = results.arguments("saved_activations", scope=tuple(SCOPES))
+    scope, rows = SCOPES[asked.scope], []
+    torch.backends.cudnn.deterministic = True
+    for precision in scope.precisions:
+        with run.precision_mode(precision, autotune=False):
+            for name, shape in scope.networks:
+                for row in measured(name, shape, scope, precision):
+                    rows.append(row)
+                    print(
+                        name,
+                        precision,
+                        row["impl"],
+                        row["held_bytes"],
+                        round(row["median_us"]),
+                        row["rel_error"],
+                        flush=True,
+                    )
+    claim = "saved_activations" if asked.scope == "full" else f"saved_activations_{asked.scope}"
+    summary = shares(rows)
+    print(results.write(claim, scope.device, rows, summary, asked, f"saved_activations {asked.scope}"))
+    for key, value in summary.items():
+        print(key, value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,285 @@
+"""Claim: at how many zeros of an activation map it pays to leave them out, by pattern and precision.
+
+A convolution as im2col and a product: what im2col, conversion and product take by the library (dense, and CSR as
+cuSPARSE has it), from ELLPACK-DIB and over united rows, and what the convolution takes straight from the map. The dense
+product reads the same zeros, since a GPU is faster on them. Recorded masks are read from benchmarks/masks, where
+``lamina sparsity NETWORK --masks NETWORK.npz`` may write them. Every result is held to float64. ``smoke`` does a little
+on the CPU, without the kernels.
+
+Run: python -m benchmarks.sparse_gemm full
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks import results
+from lamina import measure, run
+from lamina.accelerate.sparsity import functional, ops, reference
+from lamina.accelerate.sparsity.tiles import union_tile
+from lamina.accelerate.sparsity.window import Window
+from lamina.build import DTYPES
+from lamina.build.models import create
+from lamina.simulate.workloads import pattern, read_masks
+
+MASKS = Path(__file__).parent / "masks"
+REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
+ONCE = measure.Repeat(min_samples=1, max_samples=1, min_time_s=0.0, max_time_s=0.0, warmup=1)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A convolution over square images, padded to keep their size."""
+
+    name: str
+    images: int
+    channels: int
+    size: int
+    outputs: int
+    kernel: int
+
+    @property
+    def window(self) -> Window:
+        return Window(self.kernel, self.kernel, 1, 1, self.kernel // 2, self.kernel // 2)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return self.images, self.channels, self.size, self.size
+
+    def layer(self) -> nn.Conv2d:
+        return nn.Conv2d(self.channels, self.outputs, self.kernel, padding=self.kernel // 2, bias=False)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How much is measured, and where."""
+
+    device: str
+    problems: tuple[Problem, ...]
+    zeros: tuple[int, ...]
+    precisions: tuple[str, ...]
+    repeat: measure.Repeat
+
+
+CLAIM = Problem("claim", 16, 256, 28, 512, 3)
+"""As a product 512 x 2304 x 12544."""
+
+SCOPES = {
+    "full": Scope(
+        "cuda",
+        (CLAIM, Problem("cifarnet conv2", 128, 64, 16, 64, 5)),  # the second is of Spartan's figure 6.3
+        (0, 50, 60, 70, 80, 85, 90, 95, 98, 99), ("fp32", "tf32", "bf16"), REPEAT,
+    ),
+    "few": Scope("cuda", (CLAIM,), (0, 70, 90, 98), ("fp32", "tf32", "bf16"), REPEAT),
+    "smoke": Scope("cpu", (Problem("small", 1, 4, 5, 3, 3),), (0, 90), ("fp32",), ONCE),
+}  # fmt: skip
+PATTERNS = ("iid", "channel", "spatial")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A map with its zeros, in the precision that is measured."""
+
+    problem: Problem
+    pattern: str
+    x: Tensor
+    weight: Tensor
+
+    @property
+    def zeros(self) -> float:
+        """Per cent."""
+        return round(100 * (1 - (self.x != 0).float().mean().item()), 1)
+
+
+def cases(problem: Problem, scope: Scope, precision: str, patterns: Sequence[str] = PATTERNS) -> Iterator[Case]:
+    """What a ReLU might give, in numbers that float16 holds, so that all ways see the same."""
+    torch.manual_seed(0)
+    dtype, full = DTYPES[precision], torch.randn(problem.shape).abs() + 0.01
+    weight = torch.randn(problem.outputs, problem.channels, problem.kernel, problem.kernel, dtype=torch.float32)
+    weight = (weight / weight[0].numel() ** 0.5).to(scope.device, dtype)
+    for name in patterns:
+        for zeros in scope.zeros:
+            mask = torch.from_numpy(pattern(name, problem.shape, 1 - zeros / 100, seed=0))
+            yield Case(problem, name, (full * mask).half().to(scope.device, dtype), weight)
+
+
+def recorded(scope: Scope, precision: str) -> Iterator[Case]:
+    """The newest masks of convolutions that keep their images' size, in batches of 64."""
+    for path in sorted(MASKS.glob("*.npz")):
+        masks = {each.name: each for each in read_masks(path)}
+        network = create(path.stem, None)
+        for name, each in masks.items():
+            conv: Any = network.get_submodule(name)
+            channels, size = each.mask.shape[1:3]
+            problem = Problem(f"{path.stem} {name}", 64, channels, size, conv.out_channels, conv.kernel_size[0])
+            shape = problem.layer()(torch.zeros(1, *problem.shape[1:])).shape
+            if each.mask.all() or tuple(conv(torch.zeros(1, *problem.shape[1:])).shape) != tuple(shape):
+                continue
+            first = next(cases(problem, scope, precision))
+            mask = torch.from_numpy(each.of(problem.shape)).to(scope.device)
+            yield Case(problem, "recorded", first.x * mask, first.weight)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of work: ``whole`` ones need no other. ``result`` is the product's, if it is one."""
+
+    impl: str
+    what: str
+    call: Callable[[], Any]
+    result: Callable[[Any], Tensor] | None = None
+    waits: bool = False
+    layout: str = "nchw"
+
+
+def parts(case: Case, kernels: bool) -> Iterator[Part]:
+    """All that is timed of a case; what waits for the device cannot be captured."""
+    problem, x = case.problem, case.x
+    window, at = problem.window, ops.turned(case.weight).contiguous()
+    b = reference.columns_of(x, window)
+    a, turned = at.mT.contiguous(), b.mT.contiguous()
+    images, pixels = x.shape[0], x.shape[2] * x.shape[3]
+
+    def as_matrix(y: Tensor) -> Tensor:
+        return y.reshape(images, -1, pixels).movedim(0, 1).reshape(problem.outputs, -1)
+
+    padding = problem.kernel // 2
+    yield Part("dense", "im2col", lambda: F.unfold(x, problem.kernel, padding=padding))
+    yield Part("dense", "product", lambda: a @ b, lambda y: y)
+    for layout, memory in (("nchw", torch.contiguous_format), ("nhwc", torch.channels_last)):
+        laid = [one.contiguous(memory_format=memory) for one in (x, case.weight)]
+        yield Part("dense", "convolution", partial(F.conv2d, *laid, padding=padding), as_matrix, layout=layout)
+    if x.dtype == torch.float32:
+        csr = turned.to_sparse_csr()
+        yield Part("csr", "convert, called", lambda: turned.to_sparse_csr(), waits=True)
+        yield Part("csr", "product", lambda: csr @ at, lambda y: y.mT, waits=True)
+    if not kernels:
+        return
+    matrix = ops.matrix_map(b)
+    held = functional.compress(b)
+    y = b.new_empty(1, problem.outputs, 1, b.shape[1])
+    for impl, stored in {"nonzero": at, "nonzero[weights=bf16]": at.bfloat16()}.items():
+        if impl == "nonzero" or x.dtype == torch.float32:
+            product = partial(ops.nonzero_product, stored, None, held, y, (1, b.shape[1]))
+            yield Part(impl, "product", product, lambda y: y[0, :, 0])
+    yield Part("nonzero", "convert", lambda: functional.compress(b))
+    yield Part("nonzero", "convert, called", lambda: functional.compress(b), waits=True)
+    yield Part("nonzero", "convert the map", lambda: functional.compress(x))
+    yield Part("nonzero", "count", lambda: ops.count(matrix))
+    width = union_tile(problem.outputs, b.shape[1], b.itemsize).columns
+    yield Part("union", "convert", lambda: ops.united(matrix, ops.PIXEL, width))
+    for impl in ("nonzero", "union"):
+        yield Part(impl, "convolution", partial(ops.product, at, None, x, window, impl), as_matrix)
+
+
+def clocks(scope: Scope) -> tuple[Any, Any]:
+    """One for what can be captured in a graph, and one for what cannot."""
+    if scope.device == "cpu":
+        return measure.CpuClock(), measure.CpuClock()
+    return measure.GraphClock(scope.device), measure.EventsClock(scope.device)
+
+
+def timed(clock: Any, call: Callable[[], object], repeat: measure.Repeat) -> dict[str, Any]:
+    t = clock.time(call, repeat=repeat)
+    return {"median_us": t.median_us, "q1_us": t.q1_us, "q3_us": t.q3_us, "n": t.n, "timing": clock.name}
+
+
+def row(case: Case, part: Part, precision: str, error: float | None, time: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of the results."""
+    place = f"{case.problem.name} {case.pattern} {case.zeros:g}% {part.what}"
+    checked = {"rel_error": error} | ({"unchecked": "held to float64 by the products"} if error is None else {})
+    return {
+        "workload": case.problem.name, "layer": place, "phase": "forward", "precision": precision,
+        "layout": part.layout, "impl": part.impl, "batch": case.problem.images, "l2": "warm", "by": "lamina",
+        "pattern": case.pattern, "zeros": case.zeros, "what": part.what, **checked, **time,
+    }  # fmt: skip
+
+
+@torch.no_grad()
+def measured(case: Case, scope: Scope, precision: str) -> Iterator[dict[str, Any]]:
+    """Every part of a case, held to float64."""
+    graph, events = clocks(scope)
+    exact = case.weight.double().permute(0, 2, 3, 1).flatten(1) @ reference.columns_of(
+        case.x.double(), case.problem.window
+    )
+    for part in parts(case, case.x.is_cuda):
+        error = run.relative_error([part.result(part.call())], [exact]) if part.result else None
+        time = timed(events if part.waits else graph, part.call, scope.repeat)
+        yield row(case, part, precision, error, time)
+
+
+def best(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], float]:
+    """Times in the better layout by problem, precision, pattern, zeros, what and implementation."""
+    found: dict[tuple[Any, ...], float] = {}
+    for each in rows:
+        key = tuple(each[name] for name in ("workload", "precision", "pattern", "zeros", "what", "impl"))
+        found[key] = min(each["median_us"], found.get(key, float("inf")))
+    return found
+
+
+def break_even(time: Mapping[tuple[Any, ...], float]) -> dict[str, dict[str, Any]]:
+    """By problem, precision and pattern: the least zeros from which on a way is faster than the dense one."""
+    found: dict[str, dict[str, Any]] = {}
+    for what in ("product", "convolution"):
+        for place in dict.fromkeys(key[:3] for key in time if key[4] == what):
+            shares = sorted({key[3] for key in time if key[:3] == place})
+            for impl in sorted({key[5] for key in time if key[:3] == place and key[4] == what} - {"dense"}):
+                won = [time[*place, z, what, impl] < time[*place, z, what, "dense"] for z in shares]
+                first = next((z for i, z in enumerate(shares) if all(won[i:])), "never")
+                found.setdefault(f"zeros in % from which the {what} is faster: {', '.join(place)}", {})[impl] = first
+    return found
+
+
+def breakdown(time: Mapping[tuple[Any, ...], float]) -> dict[str, dict[str, float]]:
+    """Spartan's figure 6.3: im2col, conversion and product in CSR and ELLPACK-DIB, over dense im2col and product."""
+    found = {}
+    for place in dict.fromkeys(key[:4] for key in time if key[1] == "fp32"):
+        whole = time[*place, "im2col", "dense"] + time[*place, "product", "dense"]
+        shares = {"im2col": time[*place, "im2col", "dense"] / whole}
+        for impl in ("csr", "nonzero"):
+            for what in ("convert, called", "convert", "product"):
+                if (*place, what, impl) in time:
+                    shares[f"{impl} {what}"] = time[*place, what, impl] / whole
+        found[f"parts over dense: {place[0]}, {place[2]} {place[3]:g}%"] = {k: round(v, 3) for k, v in shares.items()}
+    return found
+
+
+def main() -> None:
+    asked = results.arguments("sparse_gemm", scope=tuple(SCOPES))
+    scope, rows = SCOPES[asked.scope], []
+    for precision in scope.precisions:
+        with run.precision_mode(precision):
+            for case in (
+                *chain.from_iterable(cases(each, scope, precision) for each in scope.problems),
+                *recorded(scope, precision),
+            ):
+                mine = list(measured(case, scope, precision))
+                rows += mine
+                for each in mine:
+                    print(
+                        precision,
+                        each["layer"],
+                        each["impl"],
+                        round(each["median_us"], 1),
+                        each["rel_error"],
+                        flush=True,
+                    )
+    time = best(rows)
+    summary = {**break_even(time), **breakdown(time)}
+    claim = "sparse_gemm" if asked.scope == "full" else f"sparse_gemm_{asked.scope}"
+    print(results.write(claim, scope.device, rows, summary, asked, f"sparse_gemm {asked.scope}"))
+    for key, value in summary.items():
+        print(key, value)
+
+
+if __name__ == "__main__":
+    main()

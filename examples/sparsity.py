@@ -1,0 +1,44 @@
+"""Train a small network, watch its zeros, and keep them out of memory between the passes.
+
+Run: python examples/sparsity.py
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lamina.accelerate.sparsity import Monitor
+from lamina.accelerate.sparsity.saved import saved_activations
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(inplace=True),
+        nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(inplace=True), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(256, 4),
+    )  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    labels = torch.arange(64) % 4
+    pictures = 0.3 * torch.randn(64, 1, 16, 16)
+    for picture, label in zip(pictures, labels.tolist(), strict=True):
+        picture[0, 4 * label : 4 * label + 4] += 1
+
+    with Monitor(model, exhaustive=True) as monitor:
+        for _ in range(20):
+            with saved_activations("bitmap") as saved:
+                loss = F.cross_entropy(model(pictures), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    for name in ("1", "3"):
+        seen = [one for one in monitor.observations if one.name == name]
+        last = seen[-1]
+        print(f"map {name}: {seen[0].sparsity:.0%} zeros at first, {last.sparsity:.0%} at last")
+        print(f"  rows of 64 neighbours with any non-zero: {last.union_density[64]:.0%}")
+    held = saved.held
+    print(f"saved maps: {held.held_bytes} bytes in place of {held.dense_bytes}, kept as {held.tensors}")
+
+
+if __name__ == "__main__":
+    main()
