@@ -14,6 +14,7 @@ from lamina.cli import catalogue, reproduce, runs, simulate
 from lamina.cli.bench import bench
 from lamina.cli.compaction import compaction_engine
 from lamina.cli.compare import compare
+from lamina.cli.deft import deft
 from lamina.cli.explain import explain
 from lamina.cli.profile import profile
 from lamina.cli.report import report
@@ -37,6 +38,7 @@ app.command()(explain)
 app.command()(compare)
 app.command("what-if")(what_if)
 app.command()(train)
+app.command()(deft)
 app.command()(sparsity)
 app.command()(sweep)
 app.command()(report)

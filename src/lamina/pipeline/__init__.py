@@ -3,8 +3,11 @@
 bench      build -> run -> measure -> store        one row for each phase of each layer
 profile    build -> run -> measure -> store        one row, its kernels and counters for each phase of each layer
 train      build -> run -> measure -> store        one row for each epoch
+deft       train -> search -> measure -> save      a faster network within an accuracy budget
+sparsity   train -> observe -> store               zeros in activation maps over a training
+simulate   spec -> workloads -> simulate -> store  a row for each layer; sweep: for each design
 report     store -> explain -> report              a page that opens anywhere
-reproduce  spec.published -> bench, or count       a paper's numbers beside ours
+reproduce  spec.published -> any of these          a paper's numbers beside ours
 """
 
 from lamina.pipeline.bench import bench

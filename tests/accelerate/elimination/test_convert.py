@@ -50,6 +50,17 @@ def test_the_search_decides_what_stays() -> None:
     assert taps.weight.shape == (5, 36) and set((taps.index // 9).tolist()) == {0, 1, 2, 3}
 
 
+def test_a_choice_comes_with_its_threshold() -> None:
+    layer = nn.Linear(12, 6)
+    index, found = cell.retained(layer, Eliminated(keep=0.5))
+    assert found is not None and torch.equal(index, cell.choose(layer, Eliminated(keep=0.5)))
+    assert torch.equal(index, found.kept(6))
+    correlations = search.correlation(search.synapse_vectors(layer.weight))
+    assert found.representatives == len(search.retain(correlations, found.alpha)) <= 6
+    everything, none = cell.retained(layer, Eliminated(keep=1.0))
+    assert none is None and everything.tolist() == list(range(12))
+
+
 def test_groups_and_alignment() -> None:
     dense = nn.Conv2d(32, 6, 1)
     index = cell.choose(dense, Eliminated(keep=0.4, group=4, align=8)).tolist()

@@ -14,6 +14,7 @@ from lamina.accelerate.elimination import Eliminated
 from lamina.accelerate.elimination.network import fold
 from lamina.accelerate.elimination.nn import EliminatedConv2d, EliminatedLinear
 from lamina.accelerate.elimination.table import Prefixes, tap_prefixes
+from lamina.accelerate.fission import Fission
 from lamina.errors import UsageError
 
 
@@ -180,6 +181,17 @@ def test_a_model_that_decides_as_it_runs_is_refused() -> None:
 
     with pytest.raises(UsageError, match="torch.fx can trace"):
         fold(Undecided())
+
+
+def test_layers_of_other_methods_are_looked_at_from_outside() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    model, _ = convert(model, Eliminated(keep=0.5), lambda name, _: name == "2")
+    model, _ = convert(model, Fission("e4m3"), lambda name, _: name == "4")
+    x = torch.randn(5, 6, dtype=torch.float64)
+    expected = model(x)
+    model, folded = fold(model)
+    assert [(one.producer, one.live) for one in folded] == [("0", 4)]
+    torch.testing.assert_close(model(x), expected)
 
 
 def test_folded_networks_train_and_are_saved() -> None:

@@ -21,6 +21,14 @@ def test_many_rows_keep_the_dense_layer() -> None:
     assert choose(1, 4096, 4096, H200_LIKE, "deft16").format is None  # as many bytes as bfloat16
 
 
+def test_float32_has_twice_as_many_bytes_to_save() -> None:
+    few = choose(1, 4096, 9216, H200_LIKE, dense_bits=32)
+    assert few.format == "e4m3" and few.dense_us / few.stored_us == pytest.approx(4, rel=0.01)
+    assert few.dense_us == pytest.approx(4 * (4096 * 9216 + 4096 + 9216) / 4e6)
+    upper = choose(1, 4096, 4096, H200_LIKE, "deft16", dense_bits=32)
+    assert upper.format == "deft16" and upper.dense_us / upper.stored_us == pytest.approx(2, rel=0.01)
+
+
 def test_a_gain_inside_the_margin_is_none() -> None:
     rows = next(rows for rows in range(1, 4096) if choose(rows, 4096, 4096, H200_LIKE).format is None)
     gain = predicted_us(rows, 4096, 4096, 16, H200_LIKE) / predicted_us(rows, 4096, 4096, 8, H200_LIKE)

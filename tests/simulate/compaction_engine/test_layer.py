@@ -10,6 +10,8 @@ from tests.simulate.hierarchy.conftest import TINY
 from tests.simulate.small import product
 
 from lamina.errors import SpecError, UsageError
+from lamina.simulate.compaction_engine.config import Engine, engine_timing
+from lamina.simulate.compaction_engine.kernel import fitting
 from lamina.simulate.compaction_engine.layer import UNIT, WHOLE, CompactionEngine, compaction_engine, mask_of
 from lamina.simulate.compaction_engine.unit import CONTROLS
 from lamina.simulate.dense import Dense, dense
@@ -107,6 +109,21 @@ def test_memory_is_what_the_engine_adds_less_what_it_takes() -> None:
     assert UNIT.memory(device, CompactionEngine(control="dense")) == 0
     assert UNIT.memory(device, CompactionEngine(control="kernel-small-l2")) == -half
     assert UNIT.memory(device, CompactionEngine(sib_kb=64, l2_share=0.0)) == (64 + 512) * 1024
+
+
+@pytest.mark.parametrize(("rows", "wide"), [(576, 16), (1600, 16), (2304, 8), (3456, 8), (4608, 4), (27, 16)])
+def test_tiles_are_as_wide_as_the_information_block_permits(rows: int, wide: int) -> None:
+    mi6, engine = preset("mi6"), Engine()
+    active, timing = 432 * wide, engine_timing(engine, rows)
+    assert fitting(rows, engine, mi6) == wide
+    assert active <= timing.sets * timing.ways and (wide == 16 or 2 * active > timing.sets * timing.ways)
+    assert fitting(rows, Engine(sib_kb=16), mi6) == 1
+
+
+def test_the_width_of_a_tile_may_be_given(device: Device) -> None:
+    assert run(device).counters["tile_columns"] == 16
+    assert run(device, tile_columns=4).counters["tile_columns"] == 4
+    assert "tile_columns" not in run(device, control="dense").counters
 
 
 def test_the_unit_is_found_by_name(device: Device) -> None:

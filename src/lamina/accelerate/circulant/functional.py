@@ -71,7 +71,6 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_feature
     if not x.dim():
         raise UsageError("x: expected (..., in_features), got a scalar")
     _check_blocks(weight, out_features, x.shape[-1], 1)
-    rows = x.shape[:-1].numel()
     name = chosen(impl, x)
     dtype = _compute_dtype(x)
     if name == "reference":
@@ -80,6 +79,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_feature
         matrix = _dense_matrix(weight[:, None], out_features, x.shape[-1], 1, dtype)
         dense: Tensor = F.linear(x.to(dtype), matrix.squeeze(-1), _to(bias, dtype))
         return dense
+    rows = x.shape[:-1].numel()  # here, since an exporter would take a number for all batches from it
     flat = x.reshape(rows, x.shape[-1])
     y: Tensor
     if name == "expand":

@@ -83,26 +83,31 @@ def choose(module: nn.Module, config: Eliminated) -> Tensor:
         UnsupportedError: the layer is refused, or the configuration does not fit it.
         UsageError: its weights are not finite.
     """
+    return retained(module, config)[0]
+
+
+def retained(module: nn.Module, config: Eliminated) -> tuple[Tensor, search.Retention | None]:
+    """As `choose`, with what the search found; nothing, where all inputs were asked for and none was made."""
     if reason := refusal(module):
         raise UnsupportedError(reason)
     weight, taps = _weight(module), _taps(module, config)
     total = inputs_of(module, config)
     if config.keep == 1.0:
-        return torch.arange(total, device=weight.device)
+        return torch.arange(total, device=weight.device), None
     by = config.by if isinstance(module, nn.Conv1d | nn.Conv2d) else "channel"
     vectors = search.synapse_vectors(weight, by, config.group)
     if vectors.shape[1] < 2:
         raise UnsupportedError("vectors of one weight have no correlation; use by='channel', or a larger group")
-    found, _ = search.select(vectors, keep=config.keep, alpha=config.alpha, align=-(-config.align // config.group))
-    index = search.spread(found, config.group, taps)
+    places, found = search.select(vectors, keep=config.keep, alpha=config.alpha, align=-(-config.align // config.group))
+    index = search.spread(places, config.group, taps)
     if len(index) == total:
-        return index
+        return index, found
     if config.order == "swap":
-        return index.new_tensor(reference.swap_order(index.tolist(), total))
+        return index.new_tensor(reference.swap_order(index.tolist(), total)), found
     if config.order == "prefix" and taps > 1:
         prefixes = tap_prefixes(index.tolist(), total // taps, taps, config.align)
-        return index.new_tensor(prefixes.places())
-    return index[torch.argsort(index % taps, stable=True)]
+        return index.new_tensor(prefixes.places()), found
+    return index[torch.argsort(index % taps, stable=True)], found
 
 
 def inputs_of(module: nn.Module, config: Eliminated) -> int:

@@ -64,9 +64,14 @@ class _Read:
     norms: tuple[str, ...]
 
 
+_ROOM = __name__.rsplit(".", 2)[0]
+
+
 class _Tracer(fx.Tracer):
+    """Layers of this room are looked at from outside, as those of torch are: their checks cannot be traced."""
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, Indexed) or super().is_leaf_module(m, module_qualified_name)
+        return type(m).__module__.startswith(f"{_ROOM}.") or super().is_leaf_module(m, module_qualified_name)
 
 
 def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:

@@ -38,23 +38,31 @@ class Choice:
     stored_us: float
 
 
-def predicted_us(rows: int, outputs: int, inputs: int, bits: int, rates: Rates) -> float:
-    """A product of ``rows`` rows of bfloat16: the longer of its bytes and its operations."""
-    moved = outputs * inputs * bits / 8 + 2 * rows * (inputs + outputs)
-    computed = 2 * rows * outputs * inputs / rates.product_gflops * (rates.widening if bits < 16 else 1.0)
+def predicted_us(rows: int, outputs: int, inputs: int, bits: int, rates: Rates, dense_bits: int = 16) -> float:
+    """A product of ``rows`` rows of ``dense_bits`` each number: the longer of its bytes and its operations."""
+    moved = outputs * inputs * bits / 8 + rows * (inputs + outputs) * dense_bits / 8
+    computed = 2 * rows * outputs * inputs / rates.product_gflops * (rates.widening if bits < dense_bits else 1.0)
     return max(moved / rates.read_gbs, computed) / 1e3
 
 
-def choose(rows: int, outputs: int, inputs: int, rates: Rates, format: Format = "e4m3", margin: float = 0.02) -> Choice:
-    """The format, or dense unless that is slower by more than ``margin``.
+def choose(
+    rows: int,
+    outputs: int,
+    inputs: int,
+    rates: Rates,
+    format: Format = "e4m3",
+    margin: float = 0.02,
+    dense_bits: int = 16,
+) -> Choice:
+    """The format, or dense unless that is slower by more than ``margin``; ``dense_bits`` is 32 for float32.
 
     Raises:
         UsageError: a size is not positive.
     """
     if min(rows, outputs, inputs) < 1:
         raise UsageError(f"sizes: expected at least 1 each, got {rows} x {outputs} x {inputs}")
-    dense = predicted_us(rows, outputs, inputs, 16, rates)
-    stored = predicted_us(rows, outputs, inputs, BITS.get(format, 8), rates)
+    dense = predicted_us(rows, outputs, inputs, dense_bits, rates, dense_bits)
+    stored = predicted_us(rows, outputs, inputs, BITS.get(format, 8), rates, dense_bits)
     wins = stored < dense * (1 - margin)
     said = f"{format}: predicted {stored:.3g} us {'<' if wins else 'not below'} dense {dense:.3g} us"
     return Choice(format if wins else None, said, dense, stored)

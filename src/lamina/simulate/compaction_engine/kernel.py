@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from lamina.errors import UsageError
-from lamina.simulate.compaction_engine.config import LANES, Engine
+from lamina.simulate.compaction_engine.config import LANES, Engine, engine_timing
 from lamina.simulate.compaction_engine.reference import MARK, Region
 from lamina.simulate.compaction_engine.stream import Layout, Mask, kept, layout
-from lamina.simulate.hierarchy import Phase, Program, gemm
+from lamina.simulate.hierarchy import Device, Phase, Program, gemm
 from lamina.simulate.hierarchy.config import LINE
 from lamina.simulate.hierarchy.gemm import PAGE, TILE
-from lamina.simulate.hierarchy.program import END, LDS, LOAD, NOWHERE, STORE, VALU, WAIT, aligned
+from lamina.simulate.hierarchy.program import END, LDS, LOAD, NOWHERE, STORE, VALU, WAIT, aligned, occupancy
 from lamina.simulate.jobs import Options
 
 PLAIN = 2
@@ -31,6 +31,7 @@ DENSE_INSTRUCTIONS = (74, 64)
 UNPACK, ADDRESS = 3, 2
 """Vector instructions to take an entry apart, and to find the row of A that it selects."""
 PRODUCTS_PER_LDS = 8
+WIDTHS = (16, 8, 4, 2)
 MOST_INDICES = 2**29
 PIECE = 32
 """fp32 values of 128 bytes, what most devices put in a bank or channel before the next."""
@@ -123,6 +124,19 @@ def sparse_gemm(
         gathers=starts[period],
     )
     return Workload(program, made, Region(b, pitch, pitch))
+
+
+def fitting(rows: int, engine: Engine, device: Device) -> int:
+    """The widest tile for columns of so many rows, 1 to 16, with which every column that is worked on at a time has
+    an entry in the information block: with more, entries are lost before they are used, and columns searched anew.
+
+    Raises:
+        UsageError, SpecError: the kernel does not fit the device, or the engine has no room for such columns.
+    """
+    program = sparse_gemm(1, 1, np.ones((rows, 1), dtype=np.bool_), engine).program
+    timing = engine_timing(engine, rows)
+    room = timing.sets * timing.ways // (occupancy(program, device) * device.cu.count)
+    return next((wide for wide in WIDTHS if wide <= room), 1)
 
 
 def packed_gemm(m: int, n: int, k: int, engine: Engine) -> Workload:

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from lamina.record import SimRun
 from lamina.simulate.compaction_engine.config import Engine
-from lamina.simulate.compaction_engine.kernel import Kernel
+from lamina.simulate.compaction_engine.kernel import Kernel, fitting
 from lamina.simulate.compaction_engine.stream import Mask
 from lamina.simulate.compaction_engine.unit import Control, simulate_sparse
 from lamina.simulate.hierarchy import Device
@@ -37,6 +37,8 @@ class CompactionEngine(Engine, Kernel, Zeros):
     """How a layer is simulated: its zeros, the engine, the kernel, and what runs in the engine's place."""
 
     control: Control = "engine"
+    tile_columns: Annotated[int, Field(ge=0, le=32, strict=True)] = 0
+    """0: the widest of 1 to 16 with which no entry is lost while it is used (``fitting``)."""
     along: Order = "channel"
     """What runs fastest down a column of B, and so shares lines of memory: taps of a channel, or channels of a tap."""
     columns: Annotated[int, Field(ge=1, le=2**20, strict=True)] = 4096
@@ -95,13 +97,18 @@ def compaction_engine(
         UnsupportedError: a sampled run has not reached a steady state.
     """
     mask = np.ones((layer.k, 1), dtype=np.bool_) if options.control in WHOLE else mask_of(layer, options)
+    engine = Engine(**options.model_dump(include=set(Engine.model_fields)))
+    kernel = Kernel(**options.model_dump(include=set(Kernel.model_fields) - {"tile_columns"}))
+    if options.control not in DENSE:
+        wide = options.tile_columns or fitting(layer.k, engine, device)
+        kernel = kernel.model_copy(update={"tile_columns": wide})
     run = simulate_sparse(
         layer.m,
         layer.n,
         mask,
         device,
-        Engine(**options.model_dump(include=set(Engine.model_fields))),
-        Kernel(**options.model_dump(include=set(Kernel.model_fields))),
+        engine,
+        kernel,
         control=options.control,
         impl=options.impl,
         sets=options.sets if options.sampling else None,
@@ -110,6 +117,8 @@ def compaction_engine(
     found = run.record()
     totals = {*run.counters, *TOTALS}
     counters = {name: value * layer.groups if name in totals else value for name, value in found.counters.items()}
+    if options.control not in DENSE:
+        counters["tile_columns"] = kernel.tile_columns
     if options.control not in WHOLE:
         counters["density"] = float(mask.mean())
         counters["line_density"] = line_density(mask)

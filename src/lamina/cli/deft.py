@@ -1,0 +1,237 @@
+"""``lamina deft``: a network made faster by what it can do without, within an accuracy budget."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from lamina.cli import options
+from lamina.cli.handled import handled
+from lamina.errors import LaminaError, UsageError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from lamina.pipeline.deft.records import LayerResult, Measured, Outcome
+
+FORMATS = ("table", "json")
+
+
+@handled
+def deft(
+    spec: Annotated[
+        str,
+        typer.Argument(help="A network of the zoo, a workload file, a recipe, or package.module:function."),
+    ],
+    data: Annotated[str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the result.", show_default="<network>-deft")
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option("--weights", help="Trained weights: a safetensors state dict or a checkpoint of lamina train."),
+    ] = None,
+    train_epochs: Annotated[
+        int, typer.Option("--train-epochs", min=1, help="Epochs of training where no weights are given.")
+    ] = 15,
+    epochs: Annotated[int, typer.Option("--epochs", min=0, help="Epochs of tuning after the elimination.")] = 0,
+    max_accuracy_drop: Annotated[
+        float, typer.Option("--max-accuracy-drop", help="Points of accuracy that may be lost, of the calibration data.")
+    ] = 1.0,
+    target_speedup: Annotated[
+        float | None, typer.Option("--target-speedup", help="The least speed-up; then the most accurate that has it.")
+    ] = None,
+    shares: Annotated[
+        str, typer.Option("--shares", help="Of its inputs that a layer may keep, besides all.")
+    ] = "0.75,0.5,0.25",
+    recovery: Annotated[str, typer.Option("--recovery", help="scale, bias, least_squares, none.")] = "least_squares",
+    align: Annotated[int, typer.Option("--align", min=1, help="Round the number kept up to a multiple of this.")] = 1,
+    weight_format: Annotated[
+        str,
+        typer.Option("--weight-format", help="auto (where it is measured to be faster), none, or one for every layer."),
+    ] = "auto",
+    calibration: Annotated[
+        int, typer.Option("--calibration", min=1, help="Training samples set apart to choose by; a fifth at most.")
+    ] = 1000,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Of the latency that counts.")] = 1,
+    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16, fp16: of the result.")] = "fp32",
+    compare: Annotated[
+        str, typer.Option("--compare", help="Other ways to prune beside it: magnitude, channels, between commas.")
+    ] = "",
+    onnx: Annotated[Path | None, typer.Option("--onnx", help="Also export the result to this file.")] = None,
+    learning_rate: Annotated[
+        float, typer.Option("--learning-rate", "--lr", min=0, help="Of SGD; tuning takes a tenth of it.")
+    ] = 0.05,
+    train_batch: Annotated[int, typer.Option("--train-batch", min=1, help="Samples of a training step.")] = 64,
+    seed: options.SeedOption = 0,
+    device: options.DeviceOption = "auto",
+    set_: options.SetOption = [],  # noqa: B006  (typer copies it)
+    input_size: options.InputSizeOption = "",
+    store: options.StoreOption = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Reuse the training and the search in --output.")] = False,
+    format_: Annotated[str, typer.Option("--format", help="table or json, on stdout.")] = "table",
+) -> None:
+    """Leave out inputs and weight bits that a trained network can do without, and save what is faster.
+
+    Each layer is tried at several shares of its inputs, chosen by correlated weights or by contribution, and recovered
+    by least squares on calibration data; shares of all layers are composed along the front of accuracy against
+    measured latency. The folder then holds weights and a recipe, which lamina.load(folder) gives back as a module.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 device or package missing, 130 interrupted.
+
+    Examples:
+
+        lamina deft lenet5 --data fashion-mnist --train-epochs 5
+
+        lamina deft vgg11_cifar --data DIR --weights vgg.safetensors --target-speedup 1.5 --epochs 2 --onnx vgg.onnx
+    """
+    from pydantic import ValidationError
+
+    from lamina import pipeline
+    from lamina.cli.watching import Watcher
+    from lamina.pipeline.deft.flow import deft as make_deft
+    from lamina.pipeline.deft.records import Asked
+    from lamina.spec.training import Training
+    from lamina.store import open_store
+
+    options.choices("--format", format_, FORMATS)
+    given: dict[str, Any] = {
+        "epochs": train_epochs, "batch": train_batch, "learning_rate": learning_rate, "seed": seed
+    }  # fmt: skip
+    try:
+        settings = Training.model_validate(given)
+    except ValidationError as error:
+        faults = (f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}, got {e['input']!r}" for e in error.errors())
+        raise UsageError("\n".join(faults)) from error
+    options.choices("--precision", precision, ("fp32", "tf32", "bf16", "fp16"))
+    asked = Asked(
+        shares=_shares(shares),
+        recovery=recovery,  # type: ignore[arg-type]  # checked there
+        align=align,
+        max_accuracy_drop=max_accuracy_drop,
+        target_speedup=target_speedup,
+        format=weight_format,
+        tuning=epochs,
+        calibration=calibration,
+        batch=batch_size,
+        precision=precision,  # type: ignore[arg-type]
+        compare=tuple(options.split(compare)),
+    )
+    size = options.shape("--input-size", input_size) if input_size else None
+    target, _ = pipeline.find(spec, options.pairs(set_), size)
+    folder = output or Path(f"{target.name.replace(':', '-').replace('/', '-')}-deft")
+    with Watcher() as watch, open_store(options.store_place(store)) as database:
+        outcome = make_deft(
+            target,
+            data,
+            settings,
+            database,
+            folder,
+            asked,
+            cache=options.cache_folder(),
+            weights=weights,
+            onnx=onnx,
+            device=options.device_name(device),
+            resume=resume,
+            command=shlex.join(["lamina", *sys.argv[1:]]),
+            watch=watch,
+        )
+        place = database.place
+    if format_ == "json":
+        typer.echo(json.dumps(outcome.document(), indent=1))
+    else:
+        _print(outcome)
+    typer.echo(f"run {outcome.run_id} is in {place}; lamina.load({str(folder)!r}) gives the network back", err=True)
+    if outcome.failure:
+        raise LaminaError(outcome.failure)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(item) for item in options.split(text))
+    except ValueError as error:
+        raise UsageError(f"--shares: expected numbers such as 0.75,0.5, got {text!r}") from error
+
+
+def _print(outcome: Outcome) -> None:
+    from lamina.cli import printing
+
+    printing.show(layer_table(outcome, printing.width()), network_table(outcome, printing.width()))
+    for remark in outcome.remarks:
+        typer.echo(f"note: {remark}")
+
+
+def layer_table(outcome: Outcome, width: int | None = None) -> Table:
+    """What each layer keeps, at what error, and why."""
+    from lamina.report.plain_table import Line, plain_table, reasons
+
+    lines = [Line(_layer_cells(one), None if one.kept < one.inputs or one.format else "dim") for one in outcome.layers]
+    headings = ["layer", "type", "vectors", "outputs", "correlation", "error", "format", "rounding", "why"]
+    return plain_table(
+        headings,
+        lines,
+        numeric=[*headings[2:6], "rounding"],
+        title=f"Deft: {outcome.network} (run {outcome.run_id})",
+        caption=reasons(
+            (one.layer, f"in {one.format or 'no'} format: {one.format_reason}")
+            for one in outcome.layers
+            if one.format_reason
+        ),
+        width=width,
+        dispensable=("rounding", "type", "correlation"),
+        wrapped="why",
+    )
+
+
+def _layer_cells(one: LayerResult) -> list[str]:
+    return [
+        one.layer,
+        one.kind,
+        f"{one.kept} of {one.inputs}",
+        str(one.outputs) if one.live == one.outputs else f"{one.live} of {one.outputs}",
+        "" if one.alpha is None else f">= {one.alpha:.3f}",
+        "" if one.error is None else f"{one.error:.1%}",
+        one.format or "dense",
+        "" if one.format_error is None else f"{one.format_error:.1%}",
+        one.reason,
+    ]
+
+
+def network_table(outcome: Outcome, width: int | None = None) -> Table:
+    """The dense network, the result, and what it is compared with."""
+    from lamina.report.plain_table import Line, plain_table
+
+    def cells(one: Measured) -> list[str]:
+        from lamina.report import units
+
+        return [
+            one.name,
+            f"{one.test_accuracy:.2f} %",
+            f"{one.test_accuracy - outcome.dense.test_accuracy:+.2f}",
+            f"{one.calibration_accuracy:.2f} %",
+            units.duration(one.latency.median_us),
+            units.durations(one.latency.q1_us, one.latency.q3_us),
+            f"{outcome.dense.latency.median_us / one.latency.median_us:.2f}x",
+            units.count(one.parameters),
+            units.count(one.multiplications),
+            units.size(one.bytes),
+        ]
+
+    headings = ["network", "test accuracy", "points", "calibration", "latency", "quartiles", "speed-up"]
+    headings += ["parameters", "multiplications", "stored"]
+    lines = [Line(cells(one), "green" if one is outcome.result else None)
+             for one in (outcome.dense, outcome.result, *outcome.compared)]  # fmt: skip
+    front = ", ".join(f"{p.accuracy:.2f} % at {1 / p.latency:.2f}x" for p in outcome.front)
+    return plain_table(
+        headings,
+        lines,
+        numeric=headings[1:],
+        caption=[f"front, on calibration data: {front}"],
+        width=width,
+        dispensable=("stored", "quartiles", "parameters", "multiplications", "calibration"),
+    )

@@ -1,0 +1,1 @@
+"""``deft``: a network made faster within an accuracy budget, saved, and loaded again. Begin with ``flow``."""

@@ -1,0 +1,243 @@
+"""A network composed of a choice: each layer with the share of its inputs that it keeps, producers folded."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from lamina.accelerate.elimination import Eliminated
+from lamina.accelerate.elimination.convert import FITTED, build, inputs_of, refusal, retained
+from lamina.accelerate.elimination.indexed import Indexed
+from lamina.accelerate.elimination.network import Folded, fold
+from lamina.accelerate.elimination.nn import EliminatedLinear
+from lamina.accelerate.elimination.recovery import Moments, observe, recover
+from lamina.accelerate.elimination.search import aligned, spread
+from lamina.errors import UnsupportedError, UsageError
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One layer at one share: recovered, with what its search found.
+
+    ``alpha`` is the correlation from which on one vector represents another; there is none where the inputs that
+    contribute the most are kept instead, because the outputs lose less. ``error`` is the root mean square of what the
+    outputs lost, in parts of that of the outputs, over the calibration inputs.
+    """
+
+    layer: nn.Module
+    kept: int
+    total: int
+    alpha: float | None
+    error: float | None
+
+
+Variants = Mapping[str, Mapping[float, Variant]]
+"""By the layer's name and the share that was asked for."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The variants of each layer that has any, and why each other layer with weights has none."""
+
+    variants: Variants
+    refusals: Mapping[str, str]
+
+    @property
+    def shares(self) -> dict[str, list[float]]:
+        """What a search may choose from."""
+        return {name: list(row) for name, row in self.variants.items()}
+
+
+def candidates(
+    model: nn.Module,
+    config: Eliminated,
+    shares: Sequence[float],
+    batches: Iterable[Any],
+    groups: Mapping[str, int] | None = None,
+) -> Candidates:
+    """Every layer at every share, recovered from what the model's layers see in the calibration batches.
+
+    Args:
+        model: in evaluation mode; not changed.
+        config: what all variants have in common; its share is not used.
+        shares: to keep, each above 0 and below 1.
+        batches: inputs of the model.
+        groups: how many neighbouring inputs of a layer stay or go together, where it is not one.
+
+    Raises:
+        UsageError: no layer can do without inputs, or the batches hold nothing finite.
+    """
+    layers, refusals = _layers(model)
+    moments = observe(model, layers, batches) if layers else {}
+    found: dict[str, dict[float, Variant]] = {}
+    for name, layer in layers.items():
+        if name not in moments:
+            refusals[name] = "the calibration batches did not reach it"
+            continue
+        row: dict[float, Variant] = {}
+        try:
+            for share in sorted(set(shares), reverse=True):
+                one = _variant(layer, config, share, (groups or {}).get(name, 1), moments[name])
+                if one.kept < one.total and one.kept not in {other.kept for other in row.values()}:
+                    row[share] = one
+        except UnsupportedError as error:
+            refusals[name] = str(error)
+            continue
+        if row:
+            found[name] = row
+        else:
+            refusals[name] = "no share leaves any of its inputs out"
+    if not found:
+        told = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
+        raise UsageError(f"expected a network with layers that can do without inputs, got none: {told}")
+    return Candidates(found, refusals)
+
+
+def _layers(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """The layers to eliminate in, and the refusals of the others that have weights."""
+    owners: dict[int, int] = {}
+    leaves = [(name, module) for name, module in model.named_modules() if name and not list(module.children())]
+    for _, module in leaves:
+        for parameter in module.parameters(recurse=False):
+            owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+    layers: dict[str, nn.Module] = {}
+    refusals: dict[str, str] = {}
+    for name, module in leaves:
+        parameters = list(module.parameters(recurse=False))
+        if not parameters:
+            continue
+        reason = refusal(module)
+        if reason is None and any(owners[id(parameter)] > 1 for parameter in parameters):
+            reason = "its weights are shared with another layer"
+        if reason is None and inputs_of(module, Eliminated()) < 2:
+            reason = "it has one input"
+        if reason is None:
+            layers[name] = module
+        else:
+            refusals[name] = reason
+    return layers, refusals
+
+
+def _variant(dense: nn.Module, config: Eliminated, share: float, group: int, moments: Moments) -> Variant:
+    asked = replace(config, keep=share, alpha=None, group=group)
+    index, found = retained(dense, asked)
+    first = _recovered(dense, index, asked, moments, found.alpha if found else None)
+    if isinstance(dense, nn.LSTM) or first.error is None:
+        return first
+    second = _recovered(dense, by_contribution(dense, asked, moments), asked, moments, None)
+    return second if second.error is not None and second.error < first.error else first
+
+
+def _recovered(dense: nn.Module, index: Tensor, asked: Eliminated, moments: Moments, alpha: float | None) -> Variant:
+    total = inputs_of(dense, asked)
+    layer = build(dense, index, asked, factor=total / len(index) if asked.recovery == "scale" else 1.0)
+    if asked.recovery in FITTED:
+        recover(layer, dense, moments, asked)
+    return Variant(layer, len(index), total, alpha, output_error(dense, layer, moments))
+
+
+def by_contribution(dense: nn.Module, asked: Eliminated, moments: Moments) -> Tensor:
+    """The inputs that contribute the most to a layer's outputs over what was observed, in rising order.
+
+    That of an input is its mean square times that of its weights. Correlations know neither: they tell vectors that are
+    alike, whatever their length and however often their input is zero.
+    """
+    weight = dense.get_parameter("weight").detach().double()
+    square = (moments.products.diagonal() / moments.count) * weight.flatten(1).square().sum(0)
+    vectors = square.reshape(weight.shape[1] // asked.group, -1).sum(1)
+    number = aligned((asked.keep or 1.0) * len(vectors), len(vectors), -(-asked.align // asked.group))
+    places = torch.argsort(vectors, descending=True, stable=True)[:number].sort().values
+    return spread(places, asked.group)
+
+
+@torch.no_grad()
+def output_error(dense: nn.Module, layer: nn.Module, moments: Moments) -> float | None:
+    """The root mean square of the outputs' difference, in parts of that of the dense ones; ``None`` of an LSTM.
+
+    Exact over the observed inputs: with ``D`` the difference of weights and ``d`` of biases, the mean of
+    ``|D x + d|^2`` is ``tr(D S D^T) + 2 d D m + |d|^2`` by the second moments ``S`` and the mean ``m`` of the inputs.
+    """
+    if isinstance(dense, nn.LSTM):
+        return None
+    twin = cast(Any, layer).to_dense() if isinstance(layer, Indexed) else layer
+    weights = [module.get_parameter("weight").double().flatten(1) for module in (dense, twin)]
+    biases = [
+        weights[0].new_zeros(len(weights[0])) if module.bias is None else cast(Tensor, module.bias).double()
+        for module in (dense, twin)
+    ]
+    lost = _square(weights[0] - weights[1], biases[0] - biases[1], moments)
+    whole = _square(weights[0], biases[0], moments)
+    return (lost / whole) ** 0.5 if whole > 0 else 0.0
+
+
+def _square(weight: Tensor, bias: Tensor, moments: Moments) -> float:
+    second = moments.products / moments.count
+    square = ((weight @ second) * weight).sum() + 2 * bias @ (weight @ moments.mean) + bias @ bias
+    return max(float(square), 0.0)
+
+
+def foldable(model: nn.Module) -> str | None:
+    """Why producers cannot be folded, or nothing."""
+    try:
+        _folded(copy.deepcopy(model))
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def flattened(model: nn.Module) -> dict[str, int]:
+    """How many neighbouring inputs of each linear layer are the pixels of one channel.
+
+    Where they go together their producer need not compute the channel, and what is left is a plain layer.
+
+    Args:
+        model: one that can be folded; not changed.
+    """
+    probe = copy.deepcopy(model)
+    inputs = {name: layer.in_features for name, layer in probe.named_modules() if name and type(layer) is nn.Linear}
+    for name, number in inputs.items():
+        parent, _, last = name.rpartition(".")
+        # Reading the last input alone, each lets its producer say how many channels it has.
+        layer = EliminatedLinear.from_dense(cast(nn.Linear, probe.get_submodule(name)), [number - 1])
+        setattr(probe.get_submodule(parent), last, layer)
+    _, folded = _folded(probe)
+    pixels = {name: inputs[name] // one.outputs for one in folded for name in one.consumers if name in inputs}
+    return {name: number for name, number in pixels.items() if number > 1}
+
+
+def compose(
+    model: nn.Module, variants: Variants, choice: Mapping[str, float], folding: bool = True
+) -> tuple[nn.Module, tuple[Folded, ...]]:
+    """A copy of the model with the chosen variants in their places, and the producers that folding narrowed.
+
+    Args:
+        model: the dense network.
+        variants: as `candidates` made them.
+        choice: the share of each layer; 1 leaves it dense.
+        folding: whether producers compute only what is read.
+    """
+    result = copy.deepcopy(model)
+    for name, share in choice.items():
+        if share < 1:
+            parent, _, last = name.rpartition(".")
+            setattr(result.get_submodule(parent), last, copy.deepcopy(variants[name][share].layer))
+    return _folded(result) if folding else (result, ())
+
+
+def _folded(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
+    # Inside another module a network's arguments are those of a call, which can be traced where `*inputs` cannot.
+    outer = nn.Sequential(model)
+    _, folded = fold(outer)
+
+    def own(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name.removeprefix("0.") for name in names)
+
+    return outer[0], tuple(
+        replace(one, producer=own([one.producer])[0], consumers=own(one.consumers), plain=own(one.plain))
+        for one in folded
+    )

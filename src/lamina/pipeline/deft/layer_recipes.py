@@ -1,0 +1,157 @@
+"""What a changed layer is, in numbers: enough to build it anew before its weights are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, PositiveInt
+from torch import Tensor, nn
+
+from lamina.accelerate.elimination.convert import ELIMINATED
+from lamina.accelerate.elimination.indexed import Indexed
+from lamina.accelerate.fission import Fission
+from lamina.accelerate.fission.config import Format
+from lamina.accelerate.fission.nn import FissionedConv, FissionedLinear
+from lamina.errors import UsageError
+
+_CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
+_NORM = ("num_features", "eps", "momentum", "affine", "track_running_stats")
+_RECURRENT = ("hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
+
+SIZES: Mapping[type[nn.Module], tuple[str, ...]] = {
+    nn.Linear: ("in_features", "out_features"),
+    nn.Conv1d: _CONVOLUTION,
+    nn.Conv2d: _CONVOLUTION,
+    nn.Conv3d: _CONVOLUTION,
+    nn.BatchNorm1d: _NORM,
+    nn.BatchNorm2d: _NORM,
+    nn.LSTM: ("input_size", *_RECURRENT),
+}
+"""The arguments of each kind of dense layer; those with one ``bias`` tensor have that as well."""
+
+KINDS: Mapping[str, type[nn.Module]] = {kind.__name__: kind for kind in SIZES}
+_WITH_BIAS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_DENSE = {eliminated: dense for dense, eliminated in ELIMINATED.items()}
+
+Value = bool | int | float | str | tuple[int, ...] | None
+
+
+class LayerRecipe(BaseModel):
+    """One layer: the dense ``kind`` and its arguments, how many inputs it keeps, how its weights are stored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["Linear", "Conv1d", "Conv2d", "Conv3d", "BatchNorm1d", "BatchNorm2d", "LSTM"]
+    arguments: dict[str, Value]
+    kept: PositiveInt | None = None
+    by: Literal["channel", "tap"] = "channel"
+    impl: Literal["auto", "gather", "swap", "slice", "kernel"] = "auto"
+    format: Format | None = None
+    scaling: Literal["row", "none"] = "row"
+
+
+def describe(model: nn.Module, dense: nn.Module) -> dict[str, LayerRecipe]:
+    """The layers of ``model`` that differ from those of ``dense``, by name.
+
+    Raises:
+        UsageError: a layer is of a kind that a recipe cannot tell.
+    """
+    before = dict(dense.named_modules())
+    found: dict[str, LayerRecipe] = {}
+    for name, module in model.named_modules():
+        if name not in before:
+            raise UsageError(f"{name}: expected the modules of the dense network, got one more")
+        same = type(module) is type(before[name])
+        if same and (type(module) not in SIZES or _arguments(module) == _arguments(before[name])):
+            continue
+        found[name] = _described(name, module)
+    return found
+
+
+def _described(name: str, module: Any) -> LayerRecipe:
+    if isinstance(module, FissionedLinear | FissionedConv):
+        plain = module.to_dense()
+        scaling = "none" if module.format.startswith("deft") else "row"
+        return LayerRecipe(
+            kind=_kind(plain), arguments=_arguments(plain), format=module.format, scaling=scaling  # type: ignore[arg-type]
+        )  # fmt: skip
+    if isinstance(module, Indexed):
+        twin = module.to_dense()  # type: ignore[operator]
+        by, impl = getattr(module, "by", "channel"), getattr(module, "impl", "auto")
+        return LayerRecipe(
+            kind=_kind(twin), arguments=_arguments(twin), kept=len(module.index), by=by, impl=impl  # type: ignore[arg-type]
+        )  # fmt: skip
+    if type(module) in SIZES:
+        return LayerRecipe(kind=_kind(module), arguments=_arguments(module))
+    raise UsageError(f"{name}: a recipe tells {', '.join(KINDS)} and what is made of them, not {type(module).__name__}")
+
+
+def _kind(module: nn.Module) -> Any:
+    return type(module).__name__
+
+
+def _arguments(module: nn.Module) -> dict[str, Value]:
+    values = {name: getattr(module, name) for name in SIZES[type(module)]}
+    return values | ({"bias": module.bias is not None} if isinstance(module, _WITH_BIAS) else {})
+
+
+def rebuild(model: nn.Module, layers: Mapping[str, LayerRecipe], tensors: Mapping[str, Tensor], file: str) -> nn.Module:
+    """Put layers of these recipes into a dense network; their weights are anything yet.
+
+    Args:
+        model: changed in place.
+        layers: by name.
+        tensors: where the indices are found.
+        file: to name in messages.
+
+    Raises:
+        UsageError: the network has no such layer, or a recipe cannot be built.
+    """
+    known = dict(model.named_modules())
+    for name, recipe in layers.items():
+        if not name or name not in known:
+            raise UsageError(f"the recipe's layer {name!r} is not in the network: is it another network's recipe?")
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, _built(name, recipe, tensors, file))
+    return model
+
+
+def _built(name: str, recipe: LayerRecipe, tensors: Mapping[str, Tensor], file: str) -> nn.Module:
+    kind = KINDS[recipe.kind]
+    expected = {*SIZES[kind], *(["bias"] if issubclass(kind, _WITH_BIAS) else [])}
+    if recipe.arguments.keys() != expected:
+        raise UsageError(
+            f"{name}: expected the arguments {', '.join(sorted(expected))} of {recipe.kind}, "
+            f"got {', '.join(sorted(recipe.arguments))}"
+        )
+    make: Callable[..., nn.Module] = kind
+    try:
+        layer = make(**recipe.arguments)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{name}: {recipe.kind} cannot be built: {error}") from error
+    if recipe.kept is not None:
+        layer = _eliminated(name, recipe, layer, tensors, file)
+    if recipe.format is not None:
+        return _fissioned(layer, recipe)
+    return layer
+
+
+def _eliminated(
+    name: str, recipe: LayerRecipe, layer: nn.Module, tensors: Mapping[str, Tensor], file: str
+) -> nn.Module:
+    index = tensors.get(f"{name}.index")
+    if index is None or index.shape != (recipe.kept,) or type(layer) not in ELIMINATED:
+        got = "nothing" if index is None else tuple(index.shape)
+        raise UsageError(f"{file}: {name}.index: expected ({recipe.kept},) for a {recipe.kind}, got {got}")
+    options = {"by": recipe.by} if isinstance(layer, nn.Conv1d | nn.Conv2d) else {}
+    try:
+        built: nn.Module = ELIMINATED[type(layer)].from_dense(layer, index, impl=recipe.impl, **options)
+    except UsageError as error:
+        raise UsageError(f"{file}: {name}: {error}") from error
+    return built
+
+
+def _fissioned(layer: nn.Module, recipe: LayerRecipe) -> nn.Module:
+    config = Fission(recipe.format or "e4m3", recipe.scaling)
+    return (FissionedLinear if isinstance(layer, nn.Linear) else FissionedConv).from_dense(layer, config)

@@ -1,0 +1,62 @@
+"""What became of each layer, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from lamina.accelerate.elimination.network import Folded
+from lamina.accelerate.elimination.pareto import Search
+from lamina.pipeline.deft.composition import Candidates
+from lamina.pipeline.deft.records import LayerResult
+from lamina.pipeline.deft.weight_formats import Stored
+
+
+def layer_results(
+    dense: nn.Module,
+    found: Candidates,
+    choice: Mapping[str, float],
+    folded: Sequence[Folded],
+    stored: Mapping[str, Stored],
+    searched: Search,
+) -> tuple[LayerResult, ...]:
+    """One for each layer with weights, in the network's order."""
+    narrowed = {one.producer: one.live for one in folded}
+    results = []
+    for name, layer in dense.named_modules():
+        if name not in found.variants and name not in found.refusals:
+            continue
+        share = choice.get(name, 1.0)
+        variant = found.variants[name][share] if share < 1 else None
+        some = next(iter(found.variants.get(name, {}).values()), None)
+        parameter = next(layer.parameters(recurse=False))
+        outputs, inputs = len(parameter), some.total if some else (parameter.shape[1] if parameter.dim() > 1 else 1)
+        weights = stored.get(name, Stored(None, ""))
+        results.append(
+            LayerResult(
+                name,
+                type(layer).__name__,
+                inputs,
+                variant.kept if variant else inputs,
+                outputs,
+                narrowed.get(name, outputs),
+                variant.alpha if variant else None,
+                variant.error if variant else None,
+                weights.format,
+                weights.error if weights.format else None,
+                found.refusals.get(name) or alone(name, share, found, searched),
+                weights.reason,
+            )
+        )
+    return tuple(results)
+
+
+def alone(name: str, share: float, found: Candidates, searched: Search) -> str:
+    """What a layer's share costs and gains with all others dense; of a layer that stays whole, its largest share's."""
+    shown = share if share < 1 else max(found.variants[name])
+    whole = searched.dense
+    point = next(p for p in searched.points if p.choice == whole.choice | {name: shown})
+    said = f"alone at {shown:g}: {point.accuracy - whole.accuracy:+.2f} points, {whole.latency / point.latency:.2f}x"
+    how = "by correlation" if found.variants[name][shown].alpha is not None else "by contribution"
+    return f"{how}; {said}" if share < 1 else f"kept whole; {said}"

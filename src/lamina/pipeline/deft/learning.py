@@ -1,0 +1,70 @@
+"""Training inside a longer job: its epochs are stored with the job's run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lamina import measure, run
+from lamina.pipeline.deft.calibration import Material
+from lamina.pipeline.watch import Watch
+from lamina.record import Epoch
+from lamina.spec.training import Training
+from lamina.store import Store
+
+SLOWER = 10
+"""By how much a tuning's learning rate is below that of the training before it."""
+
+
+@dataclass
+class Learner:
+    """Trains networks on the part of the data that is to learn from, and tests them on the part to choose by."""
+
+    settings: Training
+    material: Material
+    device: torch.device
+    store: Store
+    run_id: str
+    watch: Watch
+    epochs: int = 0
+
+    def learn(
+        self, network: nn.Module, settings: Training, checkpoint: Path | None = None, resume: bool = False
+    ) -> nn.Module:
+        """Train in place; every epoch is stored, numbered on from those before. Leaves it in evaluation mode."""
+
+        def batches(epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+            return self.material.batches(settings.batch, settings.seed, epoch, start, settings.augment)
+
+        clock = measure.Stopwatch()
+        progress = run.train(
+            network,
+            settings,
+            batches,
+            lambda: self.material.ordered(self.material.calibration),
+            -(-len(self.material.learn) // settings.batch),
+            self.device,
+            checkpoint,
+            resume=resume,
+        )
+        for state in progress:
+            self.watch(state)
+            if state.test_loss is None or state.test_accuracy is None:
+                continue
+            before = (state.learning_rate, state.train_loss, state.train_accuracy)
+            epoch = Epoch(self.epochs, state.step, *before, state.test_loss, state.test_accuracy, clock.lap())
+            self.epochs += 1
+            self.store.add_epoch(self.run_id, epoch)
+            self.watch(epoch)
+        return network.eval()
+
+    def tune(self, network: nn.Module, epochs: int) -> nn.Module:
+        """Train on for some epochs, more slowly; none leaves the network as it is."""
+        if not epochs:
+            return network
+        slower = {"epochs": epochs, "learning_rate": self.settings.learning_rate / SLOWER, "warmup_steps": 0}
+        return self.learn(network, self.settings.model_copy(update=slower))

@@ -1,0 +1,149 @@
+"""A network as an ONNX file of plain operators, checked against the network itself."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lamina import run
+from lamina.accelerate.circulant.nn import (
+    BlockCirculantConv1d,
+    BlockCirculantConv2d,
+    BlockCirculantLinear,
+    BlockCirculantLSTM,
+)
+from lamina.accelerate.elimination.indexed import Indexed
+from lamina.accelerate.fission.nn import FissionedConv, FissionedLinear
+from lamina.errors import CheckError, LaminaError, MissingError
+
+PACKAGES = ("onnx", "onnxscript")
+LIMIT = 1e-4
+"""Of the relative L2 difference between what file and network give, both in float32."""
+
+CIRCULANT = (BlockCirculantLinear, BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLSTM)
+
+
+def require() -> None:
+    """Refuse before work begins what cannot be exported.
+
+    Raises:
+        MissingError: a package is not installed.
+    """
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise MissingError(f"ONNX files need {' and '.join(missing)}: install lamina with its onnx extra")
+
+
+def plain(model: nn.Module) -> nn.Module:
+    """A copy on the CPU, in float32, that computes the same by operators that ONNX has.
+
+    Inputs that stay are a slice or a gather before an ordinary product, stored weights are widened once, and circulant
+    layers take their reference operators: products with a real Fourier basis.
+    """
+    result = copy.deepcopy(model).float().cpu().eval()
+    for name, module in list(result.named_modules()):
+        twin: Any = module
+        if isinstance(module, Indexed):
+            if getattr(module, "by", "channel") == "tap":
+                twin = module.to_dense()  # type: ignore[operator]
+            elif hasattr(module, "impl"):
+                twin.impl = "slice" if module.at.prefix else "gather"
+        elif isinstance(module, CIRCULANT):
+            module.impl = "reference"
+        elif isinstance(module, FissionedLinear | FissionedConv):
+            twin = module.to_dense()
+        if twin is module:
+            continue
+        if not name:
+            return twin.eval()  # type: ignore[no-any-return]
+        parent, _, last = name.rpartition(".")
+        setattr(result.get_submodule(parent), last, twin.eval())
+    return result
+
+
+class _OfOneInput(nn.Module):
+    """A network whose signature is told: the exporter takes `*inputs` for one argument."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.network(x)
+        return y
+
+
+@torch.no_grad()
+def export(model: nn.Module, example: Tensor, path: Path) -> str:
+    """Write the file for batches of any size, check it, and say what it holds.
+
+    Args:
+        model: a network of one input.
+        example: such an input on the CPU.
+        path: whose folder exists.
+
+    Raises:
+        MissingError: a package is not installed.
+        LaminaError: torch cannot export the network.
+        CheckError: the file computes something else.
+    """
+    require()
+    onnx: Any = importlib.import_module("onnx")
+    evaluator: Any = importlib.import_module("onnx.reference").ReferenceEvaluator
+    network = plain(model)
+    example = torch.cat([example, example])[:2]  # a batch of one would be taken for a constant
+    with _quiet():
+        try:
+            torch.onnx.export(
+                _OfOneInput(network).eval(),
+                (example,),
+                path,
+                input_names=["input"],
+                output_names=["output"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+        except Exception as error:  # the exporter raises whatever its stages do
+            raise LaminaError(f"{path}: torch cannot export this network: {run.one_line(error)}") from error
+    onnx.checker.check_model(str(path), full_check=True)
+    # Of another batch than the exporter saw: what it took for a constant shows.
+    x = torch.cat([example, example[:1]])
+    try:
+        found = torch.from_numpy(evaluator(str(path)).run(None, {"input": x.numpy()})[0].copy())
+    except (ValueError, RuntimeError, TypeError) as error:
+        raise CheckError(f"{path}: it cannot be run on a batch of {len(x)}: {run.one_line(error)}") from error
+    expected = network(x)
+    if found.shape != expected.shape:
+        raise CheckError(f"{path}: expected outputs {tuple(expected.shape)}, got {tuple(found.shape)}; do not use it")
+    apart = run.relative_error([found], [expected])
+    if not apart <= LIMIT:
+        raise CheckError(f"{path}: expected the network's outputs within {LIMIT:g}, got {apart:.3g}; do not use it")
+    operators = [node.op_type for node in onnx.load(str(path)).graph.node]
+    told = ", ".join(f"{operators.count(name)} {name}" for name in sorted(set(operators)))
+    return f"{told}; differs by {apart:.1e} from the network"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter says of packages that are not needed here."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

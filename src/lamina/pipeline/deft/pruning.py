@@ -1,0 +1,107 @@
+"""Two other ways to prune, to compare with: single weights by magnitude, and channels with all that depends on them."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import prune
+from torch.utils.flop_counter import FlopCounterMode
+
+from lamina.errors import MissingError, UsageError
+
+WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
+HALVINGS = 10
+"""Of the interval in which the ratio is sought that leaves so many multiplications."""
+
+
+def require(names: Sequence[str]) -> None:
+    """Refuse before work begins what cannot be compared with.
+
+    Raises:
+        MissingError: the package for it is not installed.
+    """
+    if "channels" in names and find_spec("torch_pruning") is None:
+        raise MissingError("comparing with pruned channels needs torch_pruning: pip install --no-deps torch-pruning")
+
+
+def pruned(name: str, dense: nn.Module, example: Tensor, ours: nn.Module) -> tuple[nn.Module, Callable[[], None]]:
+    """A copy pruned as far as another network, and what to call once it has been trained on.
+
+    Args:
+        name: ``magnitude``, where each layer keeps as many weights as ours, or ``channels``, where the network keeps
+            as many multiplications.
+        dense: on the device of ``example``; not changed.
+        example: an input.
+        ours: what was made of ``dense``, on the same device, in the same type.
+
+    Raises:
+        MissingError: a package is not installed.
+        UsageError: nothing in the network can be pruned.
+    """
+    require([name])
+    if not any(isinstance(module, WEIGHTED) for module in dense.modules()):
+        raise UsageError(f"{name}: expected a network with linear layers or convolutions, got none")
+    if name == "magnitude":
+        return _magnitude(copy.deepcopy(dense), ours)
+    return _channels(dense, example, multiplications(ours, example)), lambda: None
+
+
+@torch.no_grad()
+def multiplications(model: nn.Module, example: Tensor) -> int:
+    """Of one forward pass, in products and convolutions."""
+    with FlopCounterMode(display=False) as counter:
+        model(example)
+    return int(counter.get_total_flops()) // 2
+
+
+def _magnitude(model: nn.Module, ours: nn.Module) -> tuple[nn.Module, Callable[[], None]]:
+    """The smallest weights of a layer become zeros, and stay so in training: the kernels are dense."""
+    pruned = []
+    for name, module in model.named_modules():
+        if isinstance(module, WEIGHTED):
+            weight: Any = ours.get_submodule(name).weight
+            prune.l1_unstructured(module, "weight", amount=module.weight.numel() - weight.numel())
+            pruned.append(module)
+
+    def finish() -> None:
+        for module in pruned:
+            prune.remove(module, "weight")
+
+    return model, finish
+
+
+def _channels(dense: nn.Module, example: Tensor, left: int) -> nn.Module:
+    """The weakest output channels of every layer but the last leave, with what reads them."""
+    low, high, best = 0.0, 1.0, copy.deepcopy(dense)
+    for _ in range(HALVINGS):
+        ratio = (low + high) / 2
+        tried = _narrowed(copy.deepcopy(dense), example, ratio)
+        if multiplications(tried, example) >= left:
+            low, best = ratio, tried
+        else:
+            high = ratio
+    return best
+
+
+def _narrowed(model: nn.Module, example: Tensor, ratio: float) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that library's own, on the torch it was written for
+        library: Any = importlib.import_module("torch_pruning")
+        last = [module for module in model.modules() if isinstance(module, WEIGHTED)][-1]
+        library.pruner.MagnitudePruner(
+            model,
+            example,
+            importance=library.importance.MagnitudeImportance(p=2),
+            pruning_ratio=ratio,
+            ignored_layers=[last],
+        ).step()
+    for parameter in model.parameters():
+        parameter.grad = None
+    return model

@@ -1,0 +1,191 @@
+"""A finished network as a folder: its weights as safetensors, and a recipe in JSON that says what each layer is.
+
+Nothing in the folder is code: layers are built from the network's name or description and the recipe's numbers, and the
+weights are read into them. So what is loaded computes what was saved, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from lamina import build
+from lamina.build.models import ZOO
+from lamina.errors import UsageError
+from lamina.pipeline.deft.layer_recipes import LayerRecipe, describe, rebuild
+from lamina.spec import Network, Precision
+from lamina.spec.toml import read_toml, write_toml
+
+FORMAT: Literal["lamina-deft"] = "lamina-deft"
+VERSION: Literal[1] = 1
+RECIPE, WEIGHTS = "recipe.json", "weights.safetensors"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class NetworkRecipe(_Strict):
+    """Where the dense network comes from: the zoo by name, a description in TOML, or else the caller."""
+
+    source: str
+    classes: Annotated[int, Field(ge=1)] | None = None
+    description: str | None = None
+
+
+class Recipe(_Strict):
+    """What ``recipe.json`` holds."""
+
+    format: Literal["lamina-deft"] = FORMAT
+    version: Literal[1] = VERSION
+    network: NetworkRecipe
+    precision: Precision
+    layers: dict[str, LayerRecipe]
+    facts: dict[str, Any] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a network was made from."""
+
+    source: str
+    classes: int | None
+    network: Network | None
+
+
+def save(
+    folder: Path, model: nn.Module, dense: nn.Module, origin: Origin, precision: Precision, facts: Mapping[str, Any]
+) -> None:
+    """Write a network that was made of a dense one; a reader finds the old files or the new ones.
+
+    Args:
+        folder: made if need be.
+        model: the network to save.
+        dense: what it was made of, of the same structure.
+        origin: where the dense network comes from.
+        precision: of the model's numbers.
+        facts: kept in the recipe; JSON-able.
+
+    Raises:
+        UsageError: the model has layers that a recipe cannot tell.
+    """
+    description = write_toml(origin.network) if origin.network else None
+    recipe = Recipe(
+        network=NetworkRecipe(source=origin.source, classes=origin.classes, description=description),
+        precision=precision,
+        layers=describe(model, dense),
+        facts=dict(facts),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: tensor.detach().contiguous().cpu().clone() for name, tensor in model.state_dict().items()}
+    drafts = {name: folder / f".{name}.{os.getpid()}" for name in (WEIGHTS, RECIPE)}
+    try:
+        save_file(tensors, drafts[WEIGHTS], {"format": "pt"})
+        text = json.dumps(recipe.model_dump(mode="json"), indent=1, allow_nan=False)
+        drafts[RECIPE].write_text(text + "\n", encoding="utf-8")
+        for name, draft in drafts.items():
+            draft.replace(folder / name)
+    finally:
+        for draft in drafts.values():
+            draft.unlink(missing_ok=True)
+
+
+def load(
+    path: str | os.PathLike[str], network: nn.Module | None = None, device: torch.device | str = "cpu"
+) -> nn.Module:
+    """The network that :func:`save` wrote, in evaluation mode.
+
+    Args:
+        path: the folder, or the recipe in it.
+        network: the dense network, needed where it is none of the zoo and has no description; changed in place.
+        device: where to put it.
+
+    Raises:
+        UsageError: the files are missing, damaged, of an unknown version, or do not fit each other.
+    """
+    folder = Path(path)
+    folder = folder.parent if folder.name == RECIPE else folder
+    recipe = read_recipe(folder)
+    tensors = _weights(folder / WEIGHTS)
+    model = rebuild(_dense(recipe, folder, network), recipe.layers, tensors, str(folder / WEIGHTS))
+    model = build.to_precision(model, recipe.precision, torch.device("cpu"), "nchw")
+    _fill(model, tensors, folder / WEIGHTS)
+    return model.to(device).eval()
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe of a folder.
+
+    Raises:
+        UsageError: there is none, or it is none of this version.
+    """
+    path = folder / RECIPE
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"{path}: expected a recipe as 'lamina deft' writes it, got {type(error).__name__}: {error}"
+        ) from error
+    got = document.get("format") if isinstance(document, dict) else None
+    if got != FORMAT:
+        raise UsageError(f"{path}: expected the format {FORMAT!r}, got {got!r}; name a folder that 'lamina deft' wrote")
+    if document.get("version") != VERSION:
+        raise UsageError(
+            f"{path}: expected version {VERSION}, got {document.get('version')!r}; "
+            "load it with the lamina that wrote it, or make it again"
+        )
+    try:
+        return Recipe.model_validate(document)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise UsageError(f"{path}: {faults}") from error
+
+
+def _dense(recipe: Recipe, folder: Path, network: nn.Module | None) -> nn.Module:
+    """The dense network, built here or given."""
+    if network is not None:
+        return network
+    if recipe.network.description is not None:
+        described, _ = read_toml(recipe.network.description, f"{folder / RECIPE}: network.description")
+        return build.from_network(described).make(None)
+    source = recipe.network.source
+    if source in ZOO:
+        return build.from_zoo(ZOO[source]).make(recipe.network.classes)
+    # A name from a file is not imported: that would run whatever code it names.
+    raise UsageError(
+        f"{folder / RECIPE}: expected a network of the zoo or a description, got {source!r}; "
+        "build the dense network and pass it: lamina.load(path, network)"
+    )
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{path}: expected a safetensors file, got {type(error).__name__}: {error}") from error
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Read every tensor into its place, or none."""
+    expected = model.state_dict()
+    missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+    if missing or extra:
+        told = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(extra)}"] * bool(extra)
+        raise UsageError(f"{path}: expected the tensors of its recipe; it {' and '.join(told)}")
+    for name, tensor in tensors.items():
+        if (wanted := expected[name]).shape != tensor.shape or wanted.dtype != tensor.dtype:
+            raise UsageError(
+                f"{path}: {name}: expected {wanted.dtype} {tuple(wanted.shape)} by its recipe, "
+                f"got {tensor.dtype} {tuple(tensor.shape)}"
+            )
+    model.load_state_dict(dict(tensors))

@@ -1,0 +1,41 @@
+"""Trained weights from a file, into a network that they fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from lamina.errors import UsageError
+
+PREFIX = "model."
+"""Of a network's tensors in a checkpoint of ``lamina train``."""
+
+
+def pretrained(network: nn.Module, path: Path) -> nn.Module:
+    """A network with the weights of a safetensors file: a state dict, or a checkpoint of ``lamina train``.
+
+    Raises:
+        UsageError: the file cannot be read, or is of another network.
+    """
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{path}: expected a safetensors file, got {type(error).__name__}: {error}") from error
+    own = network.state_dict()
+    if not own.keys() & tensors.keys():
+        tensors = {name.removeprefix(PREFIX): value for name, value in tensors.items() if name.startswith(PREFIX)}
+    missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    wrong = [name for name in own if name in tensors and own[name].shape != tensors[name].shape]
+    if missing or extra or wrong:
+        told = [
+            f"{what} {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
+            for what, names in (("no", missing), ("unknown", extra))
+            if names
+        ]
+        told += [f"{n} {tuple(tensors[n].shape)} for {tuple(own[n].shape)}" for n in wrong[:5]]
+        raise UsageError(f"{path}: expected the weights of this network, got {'; '.join(told)}")
+    network.load_state_dict(tensors)
+    return network

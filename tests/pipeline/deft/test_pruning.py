@@ -1,0 +1,91 @@
+"""Other ways to prune, to compare with: as far as ours, and trained on."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from lamina.accelerate import convert
+from lamina.accelerate.elimination import Eliminated
+from lamina.accelerate.elimination.network import fold
+from lamina.build.models import create
+from lamina.errors import MissingError, UsageError
+from lamina.pipeline.deft.pruning import multiplications, pruned, require
+
+X = torch.zeros(1, 1, 28, 28)
+
+
+@pytest.fixture
+def lenet() -> nn.Module:
+    return create("lenet5", 10).eval()
+
+
+def count(model: nn.Module, name: str) -> int:
+    return int(model.get_parameter(f"{name}.weight").count_nonzero())
+
+
+WEIGHTED = ("features.0", "features.3", "classifier.0", "classifier.2", "classifier.4")
+
+
+@pytest.fixture
+def ours(lenet: nn.Module) -> nn.Module:
+    model, record = convert(copy.deepcopy(lenet), Eliminated(keep=0.3))
+    assert record.replaced
+    return fold(model)[0]
+
+
+def test_each_layer_loses_its_smallest_weights_down_to_our_number(lenet: nn.Module, ours: nn.Module) -> None:
+    before = copy.deepcopy(lenet.state_dict())
+    model, finish = pruned("magnitude", lenet, X, ours)
+    finish()
+    assert [count(model, name) for name in WEIGHTED] == [ours.get_parameter(f"{n}.weight").numel() for n in WEIGHTED]
+    for name in WEIGHTED:
+        after, full = model.get_parameter(f"{name}.weight"), before[f"{name}.weight"]
+        assert torch.equal(after[after != 0], full[after != 0])
+        assert full[after != 0].abs().min() >= full[after == 0].abs().max()
+    assert all(torch.equal(before[name], tensor) for name, tensor in lenet.state_dict().items())
+    assert model.state_dict().keys() == before.keys()
+
+
+def test_zeros_stay_zeros_in_training(lenet: nn.Module, ours: nn.Module) -> None:
+    model, finish = pruned("magnitude", lenet, X, ours)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    zeros = {name: model.get_submodule(name).weight == 0 for name in WEIGHTED}
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 1, 28, 28)).square().sum().backward()
+        optimizer.step()
+    finish()
+    assert all((model.get_parameter(f"{name}.weight")[zeros[name]] == 0).all() for name in WEIGHTED)
+    assert not torch.equal(model.get_parameter("classifier.4.weight"), lenet.get_parameter("classifier.4.weight"))
+
+
+def test_channels_leave_with_all_that_depends_on_them(lenet: nn.Module, ours: nn.Module) -> None:
+    pytest.importorskip("torch_pruning")
+    model, finish = pruned("channels", lenet, X, ours)
+    finish()
+    asked = multiplications(ours, X)
+    assert asked <= multiplications(model, X) < 2 * asked < multiplications(lenet, X)
+    assert model(torch.randn(2, 1, 28, 28)).shape == (2, 10)
+    assert model.get_submodule("classifier.0").out_features < 120
+    assert model.get_submodule("classifier.2").in_features == model.get_submodule("classifier.0").out_features
+    assert lenet.get_submodule("classifier.0").out_features == 120
+
+
+def test_multiplications_are_those_of_the_sizes(lenet: nn.Module) -> None:
+    expected = 25 * 6 * 28 * 28 + 6 * 25 * 16 * 10 * 10 + 400 * 120 + 120 * 84 + 84 * 10
+    assert multiplications(lenet, X) == expected
+    assert multiplications(lenet, X.expand(3, -1, -1, -1)) == 3 * expected
+
+
+def test_a_missing_package_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.pipeline.deft.pruning.find_spec", lambda name: None)
+    require(["magnitude"])
+    with pytest.raises(MissingError, match="pip install --no-deps torch-pruning"):
+        require(["magnitude", "channels"])
+
+
+def test_nothing_to_prune_is_said() -> None:
+    with pytest.raises(UsageError, match="expected a network with linear layers or convolutions"):
+        pruned("magnitude", nn.Sequential(nn.ReLU()), X, nn.ReLU())
