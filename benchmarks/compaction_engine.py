@@ -2,9 +2,10 @@
 
 ``gains``: the convolutions of AlexNet, VGG-16 and ResNet-18 at the middle of the sparsities of the study (Dong 2020,
 table 6.5 and section 6.6), at smaller batches that fill the device as well. On both kinds of memory, with the sparse
-kernel that loads weights for each column and the published listing's, which loads one tile for all; AlexNet's speed-up
-is also taken apart. Layers of equal shape are simulated once and counted as often as they occur; every run is sampled,
-and whole where a sample is refused. What is stored is not simulated again, so a run that was interrupted goes on.
+kernel that loads weights for each column and the published listing's, which loads one tile for all; on one with more
+searches at a time as well. AlexNet's speed-up is also taken apart. Layers of equal shape are simulated once and counted
+as often as they occur; every run is sampled, and whole where a sample is refused. What is stored is not simulated
+again, so a run that was interrupted goes on.
 
 ``speed``: how long simulating takes, in one process: AlexNet's convolutions whole and sampled.
 
@@ -30,9 +31,15 @@ from lamina.store import Store, open_store
 
 NETWORKS = {"alexnet": (16, 0.45), "vgg16": (1, 0.55), "resnet18": (4, 0.6)}
 """Batch size, and density of every convolution's input but the first's, which is an image."""
-CASES = (("mi6", "column"), ("mi6", "tile"), ("mi6-silicon", "column"), ("mi6-silicon", "tile"))
-"""Device and the sparse kernel's weights."""
-TAKEN_APART = ("alexnet", "mi6", "column")
+CASES = (
+    ("mi6", "column", 16),
+    ("mi6", "tile", 16),
+    ("mi6", "tile", 256),
+    ("mi6-silicon", "column", 16),
+    ("mi6-silicon", "tile", 16),
+)
+"""Device, the sparse kernel's weights, and how many searches the engine makes at a time."""
+TAKEN_APART = ("alexnet", "mi6", "column", 16)
 PUBLISHED = {"alexnet": 3.4, "vgg16": 2.14, "resnet18": 2.02}
 PATTERN = "spatial"
 WORKERS = 2
@@ -53,19 +60,22 @@ def gained() -> tuple[list[dict[str, Any]], dict[str, str]]:
     summary = {}
     with open_store(CACHE) as store:
         for network, (batch, density) in NETWORKS.items():
-            for device, weights in CASES:
-                controls = NEEDED if (network, device, weights) == TAKEN_APART else ()
+            for device, weights, searchers in CASES:
+                controls = NEEDED if (network, device, weights, searchers) == TAKEN_APART else ()
                 settings: dict[str, Value] = {
                     "network": network,
                     "batch": batch,
                     "device.preset": device,
                     "weights": weights,
                 }
-                settings |= {"density": density, "pattern": PATTERN, "sampling": True}
+                settings |= {"searchers": searchers, "density": density, "pattern": PATTERN, "sampling": True}
                 own, times = _distinct(plan(settings, controls=controls))
                 done = gains(own, lambda jobs: _simulated(jobs, store))
-                rows += [row for layer in done.layers for row in _rows(layer, network, batch, weights, times)]
-                name = f"{network}, {device}, weights by {weights}: speed-up (published {PUBLISHED[network]}x)"
+                rows += [
+                    row for layer in done.layers for row in _rows(layer, network, batch, weights, searchers, times)
+                ]
+                case = f"{device}, weights by {weights}, {searchers} searches"
+                name = f"{network}, {case}: speed-up (published {PUBLISHED[network]}x)"
                 summary[name] = _total(done, times)
                 print(name, summary[name], flush=True)
     return rows, summary
@@ -103,7 +113,7 @@ def _simulated(jobs: Sequence[Job], store: Store) -> Simulated:
 
 
 def _rows(
-    layer: LayerGain, network: str, batch: int, weights: str, times: Mapping[str, int]
+    layer: LayerGain, network: str, batch: int, weights: str, searchers: int, times: Mapping[str, int]
 ) -> Iterator[dict[str, Any]]:
     told = layer.to_dict()
     device = layer.jobs["engine"].device
@@ -119,7 +129,7 @@ def _rows(
         more = kept if control == "engine" else {"speedup": layer.speedup(control)}
         yield {
             **common, **interval, "rel_error": None, "unchecked": "simulated", "batch": batch, "device": device.name,
-            "weights": weights, "occurs": times[layer.jobs["engine"].layer], **more,
+            "weights": weights, "searchers": searchers, "occurs": times[layer.jobs["engine"].layer], **more,
         }  # fmt: skip
 
 

@@ -55,9 +55,35 @@ def facts(summary: Mapping[str, Any]) -> Iterable[str]:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Changes where the file holds them, layers otherwise."""
-    changed = any("change" in row for row in rows)
-    return ["## Changes", "", *changes(rows)] if changed else ["## Layers", "", *layers(rows)]
+    """Changes or simulated gains where the file holds them, layers otherwise."""
+    if any("change" in row for row in rows):
+        return ["## Changes", "", *changes(rows)]
+    if any("roofline_bound" in row for row in rows):
+        return ["## Layers", "", *gains(rows)]
+    return ["## Layers", "", *layers(rows)]
+
+
+FACTORS = ("kernel", "smaller_L2", "prefetch", "narrower_operands", "fewer_lines", "skipped_multiplications")
+
+
+def gains(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Simulated speed-ups over dense beside their bounds, and the factors they are made of where those are known."""
+    names = ["density of B", "speed-up", "1/density", "roofline", *(name.replace("_", " ") for name in FACTORS)]
+    yield "| network | layer | device | weights by | searches | " + " | ".join(names) + " |"
+    yield "|---|---|---|---|--:|" + "--:|" * len(names)
+    for row in rows:
+        if row["impl"] == "engine":
+            values = [row["speedup"], row["mac_skip_bound"], row["roofline_bound"], *map(row.get, FACTORS)]
+            cells = [
+                row["workload"],
+                f"{row['layer']} x{row['occurs']}",
+                row["device"],
+                row["weights"],
+                str(row["searchers"]),
+            ]
+            cells.append("-" if row["density"] is None else f"{row['density']:.1%}")
+            cells += ["-" if value is None else f"{value:.2f}x" for value in values]
+            yield "| " + " | ".join(cells) + " |"
 
 
 def changes(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
