@@ -7,7 +7,8 @@ searches at a time as well. AlexNet's speed-up is also taken apart. Layers of eq
 as often as they occur; every run is sampled, and whole where a sample is refused. What is stored is not simulated
 again, so a run that was interrupted goes on.
 
-``speed``: how long simulating takes, in one process: AlexNet's convolutions whole and sampled.
+``speed``: how long simulating takes, in one process: AlexNet's convolutions whole and sampled, dense at batch 128 and
+with the engine on banked memory at batch 16.
 
 Run: python -m benchmarks.compaction_engine gains
 """
@@ -143,15 +144,15 @@ def _total(done: Gains, times: Mapping[str, int]) -> str:
 
 
 def timed() -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Seconds of AlexNet's convolutions, whole and sampled, dense and with the engine on banked memory."""
+    """Seconds of AlexNet's convolutions, and line requests a second."""
     execute(Planner().jobs({"network": "lenet5", "batch": 1, "unit": "compaction-engine"})[0])  # compiles
     rows: list[dict[str, Any]] = []
     summary = {}
-    for unit, device in (("dense", "mi6"), ("compaction-engine", "mi6-silicon")):
+    for unit, device, batch in (("dense", "mi6", 128), ("compaction-engine", "mi6-silicon", 16)):
         for sampling in (False, True):
             settings: dict[str, Value] = {
                 "network": "alexnet",
-                "batch": 128,
+                "batch": batch,
                 "unit": unit,
                 "device.preset": device,
                 "sampling": sampling,
@@ -163,7 +164,7 @@ def timed() -> tuple[list[dict[str, Any]], dict[str, str]]:
                 requests = result.run.counters["l1_reads"] + result.run.counters["l1_writes"] if result.run else 0
                 rows.append(
                     {"workload": "alexnet", "layer": job.layer, "phase": "forward", "precision": "fp32",
-                     "layout": "nchw", "impl": unit.replace("-", "_"), "batch": 128, "timing": "wall", "l2": None,
+                     "layout": "nchw", "impl": unit.replace("-", "_"), "batch": batch, "timing": "wall", "l2": None,
                      "median_us": 1e6 * seconds, "q1_us": 1e6 * seconds, "q3_us": 1e6 * seconds, "n": 1,
                      "rel_error": None, "unchecked": "the time that simulating takes", "sampled": sampling,
                      "device": device, "lines_per_second": None if sampling else requests / seconds,
@@ -173,7 +174,9 @@ def timed() -> tuple[list[dict[str, Any]], dict[str, str]]:
             total, worst = sum(row["median_us"] for row in mine) / 1e6, max(row["median_us"] for row in mine) / 1e6
             refused = sum(bool(row["reason"]) for row in mine)
             how = "sampled" if sampling else "whole"
-            summary[f"{unit} on {device}, {how}"] = f"{total:.1f} s, longest layer {worst:.1f} s, {refused} refused"
+            summary[f"{unit} on {device}, batch {batch}, {how}"] = (
+                f"{total:.1f} s, longest layer {worst:.1f} s, {refused} refused"
+            )
     return rows, summary
 
 
