@@ -44,8 +44,6 @@ def main() -> None:
     rows = [row for layer in layers() for memory in MEMORIES for row in simulated(layer, memory)]
     path = results.write("fission_unit", "cpu", rows, summary(rows), asked)
     document = json.loads(path.read_text(encoding="utf-8"))
-    document["provenance"].setdefault("driver", "none")  # of a machine without a GPU
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(path)
     for what, shown in document["summary"].items():
         print(f"{what}: {shown}")

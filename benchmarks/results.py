@@ -37,6 +37,7 @@ def provenance(environment: Environment, commit: str | None, command: str) -> di
     """Where a result was born: the machine, and the versions of what ran on it."""
     known = {key: value for key, value in asdict(environment).items() if value is not None}
     versions = {key: known.pop(key) for key in VERSIONS if key in known}
+    known.setdefault("driver", "none")  # of a machine without a GPU
     return known | {"versions": versions, "commit": commit, "command": command}
 
 

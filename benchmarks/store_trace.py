@@ -64,9 +64,6 @@ def main() -> None:
     summary = {f"{row['workload']}: {row['layer']}": f"{row['median_us'] / 1e3:,.1f} ms" for row in rows}
     summary["beyond the claim"] = "; ".join(late) or "none"
     path = results.write("store_trace", "cpu", rows, summary, asked)
-    document = json.loads(path.read_text(encoding="utf-8"))
-    document["provenance"].setdefault("driver", "none")  # of a machine without a GPU
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(path)
     for what, shown in summary.items():
         print(f"{what}: {shown}")
