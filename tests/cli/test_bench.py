@@ -106,7 +106,7 @@ BAD = [
     (("bench", "lenet5", "--layout", "chw"), 2, "did you mean 'nchw'"),
     (("bench", "lenet5", "--impl", "dnse"), 2, "did you mean 'dense'"),
     (("bench", "lenet5", "--impl", "dense:winogard"), 2, "did you mean 'winograd'"),
-    (("bench", "lenet5", "--impl", "sparse"), 3, "not installed yet"),
+    (("bench", "lenet5", "--impl", "sparse[blocks=8]"), 2, "option 'blocks' is unknown"),
     (("bench", "lenet5", "--device", "quantum"), 2, "quantum"),
     (("bench", "lenet5", "--clock", "events", "--device", "cpu"), 2, "does not fit"),
     (("bench", "lenet5", "--batch-size", "0"), 2, "positive whole numbers"),

@@ -159,7 +159,6 @@ def test_standalone_layers_have_input_gradients_and_no_whole_step(store: Store, 
 @pytest.mark.parametrize(
     ("update", "error"),
     [
-        ({"impl": (Method("sparse"),)}, MissingError),
         ({"impl": (Method.parse("circulant[blocksize=8]"),)}, UsageError),
         ({"impl": (Method("dense", "winogard"),)}, UsageError),
         ({"clocks": ("events",)}, UsageError),
@@ -178,8 +177,8 @@ def test_what_cannot_be_done_is_refused_before_a_run_begins(
 
 
 def test_a_layer_s_own_method_is_asked_for_before_the_run(store: Store, tmp_path: Path) -> None:
-    own = spec.Linear(name="fc", inputs=("input",), out_features=5, spatial=True, method="sparse")
-    with pytest.raises(MissingError, match="sparse"):
+    own = spec.Linear(name="fc", inputs=("input",), out_features=5, spatial=True, method="sparse[blocks=8]")
+    with pytest.raises(UsageError, match="option 'blocks' is unknown"):
         pipeline.bench(network(own), QUICK, store, cache=tmp_path)
 
 

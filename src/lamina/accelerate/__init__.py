@@ -1,5 +1,5 @@
 """Change the algorithm of a model's layers: one verb, `convert`, and one configuration for each method."""
 
-from lamina.accelerate.convert import CELLS, configuration, convert, installed
+from lamina.accelerate.convert import CELLS, configuration, convert
 
-__all__ = ["CELLS", "configuration", "convert", "installed"]
+__all__ = ["CELLS", "configuration", "convert"]

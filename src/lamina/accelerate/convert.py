@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -35,11 +34,6 @@ Where = Callable[[str, nn.Module], bool]
 """Whether to convert the layer of this name."""
 
 
-def installed(method: Method) -> bool:
-    """Whether this lamina has the method's cell."""
-    return method.name in CELLS and find_spec(f"{__package__}.{CELLS[method.name]}") is not None
-
-
 def configuration(method: Method) -> Any:
     """The configuration that a written method stands for: ``circulant[block_size=64]``.
 
@@ -48,8 +42,6 @@ def configuration(method: Method) -> Any:
     """
     if method.name not in CELLS:
         raise UsageError(f"{method}: {nearest(method.name, CELLS)}")
-    if not installed(method):
-        raise UsageError(f"{method}: this lamina has no {CELLS[method.name]} cell")
     kind = _config_class(import_module(f"{__package__}.{CELLS[method.name]}.config"))
     names = [field.name for field in fields(kind)]
     for name, _ in method.options:

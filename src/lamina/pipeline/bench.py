@@ -16,7 +16,7 @@ from lamina.build.data import load as load_data
 from lamina.pipeline.prepared import prepare
 from lamina.pipeline.rows import layer_row, network_row
 from lamina.pipeline.runs import begin, closing
-from lamina.pipeline.targets import implementation, require_installed
+from lamina.pipeline.targets import implementation, require_known
 from lamina.pipeline.watch import Planned, Watch, unwatched
 from lamina.record import LayerRun, Run
 from lamina.spec import Method, Point, Workload
@@ -46,9 +46,9 @@ def bench(
     """
     device = measure.resolve(workload.device)
     for layer in target.resolve(workload.batch[0] if workload.batch else None):
-        require_installed(layer.layer.method or Method())
+        require_known(layer.layer.method or Method())
     for method in workload.impl:
-        require_installed(method)
+        require_known(method)
     for name in workload.clocks:
         measure.clock(name, device)
     data = None if workload.data == "synthetic" else load_data(workload.data)

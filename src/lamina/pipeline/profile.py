@@ -15,7 +15,7 @@ from lamina.pipeline.counted import Replay, count, range_name
 from lamina.pipeline.prepared import prepare
 from lamina.pipeline.profiled import DEFAULT, Options, iteration_of, profile_point, warm_up
 from lamina.pipeline.runs import begin, closing
-from lamina.pipeline.targets import require_installed
+from lamina.pipeline.targets import require_known
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record import Coverage, Run
 from lamina.spec import Phase, Point, Workload
@@ -54,7 +54,7 @@ def profile(
     """
     device = measure.resolve(workload.device)
     for method in workload.impl:
-        require_installed(method)
+        require_known(method)
     data = None if workload.data == "synthetic" else load_data(workload.data)
     environment = measure.environment(device)
     this, done = begin("profile", target, workload, environment, store, command, resume, asdict(options))

@@ -12,7 +12,7 @@ from torch import nn
 from lamina import accelerate, build, recipes, run
 from lamina.build import Target
 from lamina.build.models import ZOO, external
-from lamina.errors import MissingError, UnsupportedError, UsageError, nearest
+from lamina.errors import UnsupportedError, UsageError, nearest
 from lamina.spec import Method, Point, ResolvedLayer, Workload
 from lamina.spec.files import SUFFIXES, read
 
@@ -58,7 +58,7 @@ def implementation(point: Point) -> run.Implement | None:
     """How to compute a layer by the method that the point, or the layer itself, asks for.
 
     Raises:
-        MissingError: the method is not part of this installation.
+        UsageError: there is no such method, algorithm or option.
     """
 
     def implement(layer: ResolvedLayer, module: nn.Module | None) -> nn.Module | None:
@@ -76,20 +76,17 @@ def implementation(point: Point) -> run.Implement | None:
             raise UnsupportedError(f"{method}: {'; '.join(reasons)}")
         return model
 
-    require_installed(point.method)
+    require_known(point.method)
     return implement
 
 
-def require_installed(method: Method) -> None:
-    """Refuse a method this installation does not have, or an option it does not know.
+def require_known(method: Method) -> None:
+    """Refuse a method or option that means nothing.
 
     Raises:
-        MissingError: no cell computes it.
-        UsageError: no such dense algorithm, or no such option.
+        UsageError: no such method, dense algorithm or option.
     """
     build.require_algorithm(method)
     if method.dense:
         return
-    if not accelerate.installed(method):
-        raise MissingError(f"the method {method.name!r} is not installed yet")
     accelerate.configuration(method)
