@@ -26,7 +26,10 @@ BELOW: dict[str, tuple[str, ...]] = {  # room -> the rooms it may import, beside
     "cli": (*NOUNS, *VERBS, "recipes", "pipeline", "testing"),
 }
 LIBRARIES = {  # what may be imported only there
-    ("triton",): ("accelerate/*/kernels.py", "accelerate/*/ops.py"),
+    ("triton",): (
+        *("accelerate/kernels.py", "accelerate/ops.py"),  # what the cells' share
+        *("accelerate/*/kernels.py", "accelerate/*/ops.py"),
+    ),
     ("cuda.core",): ("accelerate/cuda.py",),
     ("numba",): ("simulate/*/core.py",),
     ("sqlalchemy", "alembic", "sqlite3", "psycopg"): ("store/*",),

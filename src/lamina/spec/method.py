@@ -37,17 +37,13 @@ class Method:
         """
         match = _FORM.fullmatch(text.strip())
         if not match:
-            raise UsageError(
-                f"implementation {text!r}: expected name, name:algorithm or name[option=value,...]"
-            )
+            raise UsageError(f"implementation {text!r}: expected name, name:algorithm or name[option=value,...]")
         name, algorithm, options = match["name"], match["algorithm"], match["options"]
         if name not in METHODS:
             raise UsageError(f"implementation {name!r} is unknown: {nearest(name, METHODS)}")
         if algorithm and name != "dense":
             raise UsageError(f"implementation {text!r}: only dense takes an algorithm after the colon")
-        return cls(
-            name, algorithm, tuple(_option(text, item) for item in (options or "").split(",") if item.strip())
-        )
+        return cls(name, algorithm, tuple(_option(text, item) for item in (options or "").split(",") if item.strip()))
 
     @property
     def dense(self) -> bool:

@@ -124,15 +124,11 @@ class Network(BaseModel):
         for place, layer in enumerate(self.layers):
             least, most = layer.arity
             if len(layer.inputs) < least or (most is not None and len(layer.inputs) > most):
-                wanted = (
-                    str(least) if least == most else f"{least} to {most}" if most else f"at least {least}"
-                )
+                wanted = str(least) if least == most else f"{least} to {most}" if most else f"at least {least}"
                 yield self._fault(layer, f"expected {wanted} inputs, got {len(layer.inputs)}")
             for name in layer.inputs:
                 if name not in known:
-                    yield self._fault(
-                        layer, f"input {name!r} does not exist: {nearest(name, known - {layer.name})}"
-                    )
+                    yield self._fault(layer, f"input {name!r} does not exist: {nearest(name, known - {layer.name})}")
                 elif name not in sources and places[name] >= place:
                     loop = self._loop(layer.name, places)
                     yield self._fault(

@@ -40,6 +40,4 @@ def assert_as_accurate(
         f"off by {bad.max():.3g}, plain torch by at most {allowed.max():.3g}"
     )
     average = mean * allowed.mean() + rounding.mean()
-    assert bad.mean() <= average, (
-        f"{what}: off by {bad.mean():.3g} on average, plain torch by {allowed.mean():.3g}"
-    )
+    assert bad.mean() <= average, f"{what}: off by {bad.mean():.3g} on average, plain torch by {allowed.mean():.3g}"

@@ -17,9 +17,7 @@ def broadcast(values: Any, rank: int, *keys: str) -> Any:
     if not isinstance(values, dict):
         return values
     return values | {
-        key: (values[key],) * rank
-        for key in keys
-        if isinstance(values.get(key), int) and values[key] is not True
+        key: (values[key],) * rank for key in keys if isinstance(values.get(key), int) and values[key] is not True
     }
 
 
@@ -82,10 +80,7 @@ class Convolution(Layer):
             raise ValueError(f"out_channels {self.out_channels} is not a multiple of groups {self.groups}")
         if any(self.output_padding) and not self.transposed:
             raise ValueError("output_padding needs transposed = true")
-        if any(
-            extra >= max(s, d)
-            for extra, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True)
-        ):
+        if any(extra >= max(s, d) for extra, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True)):
             raise ValueError("output_padding must be smaller than stride or dilation")
         return self
 

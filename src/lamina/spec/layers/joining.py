@@ -38,11 +38,7 @@ class Multiply(Layer):
         return broadcast_shapes(*inputs)
 
     def operations(self, phase: Phase, *inputs: Shape) -> int:
-        return (
-            (len(inputs) - 1)
-            * elements(self.output(*inputs))
-            * (1 if phase is Phase.FORWARD else len(inputs))
-        )
+        return (len(inputs) - 1) * elements(self.output(*inputs)) * (1 if phase is Phase.FORWARD else len(inputs))
 
     def saved(self, *inputs: Shape) -> int:
         return elements(*inputs)
@@ -92,9 +88,7 @@ class Transpose(Layer):
 
     def output(self, *inputs: Shape) -> Shape:
         sizes = list(inputs[0])
-        require(
-            max(self.first, self.second) < len(sizes), f"axes below {len(sizes)}", (self.first, self.second)
-        )
+        require(max(self.first, self.second) < len(sizes), f"axes below {len(sizes)}", (self.first, self.second))
         sizes[self.first], sizes[self.second] = sizes[self.second], sizes[self.first]
         return tuple(sizes)
 

@@ -29,9 +29,7 @@ class Linear(Layer):
 
     def parameters(self, *inputs: Shape) -> dict[str, Shape]:
         features = prod(inputs[0][1:]) if self.spatial else inputs[0][-1]
-        return {"weight": (self.out_features, features)} | (
-            {"bias": (self.out_features,)} if self.bias else {}
-        )
+        return {"weight": (self.out_features, features)} | ({"bias": (self.out_features,)} if self.bias else {})
 
     def operations(self, phase: Phase, *inputs: Shape) -> int:
         return 2 * elements(inputs[0]) * self.out_features

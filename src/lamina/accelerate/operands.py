@@ -1,0 +1,72 @@
+"""The operands of a layer: what they must be to each other, and the type they are computed in."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lamina.errors import UsageError
+
+
+def autocasting(x: Tensor) -> bool:
+    """Whether autocast says in what type to compute with ``x``."""
+    return x.device.type != "meta" and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """The type of ``x``, or autocast's."""
+    return torch.get_autocast_dtype(x.device.type) if autocasting(x) else x.dtype
+
+
+def cast(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """The bias, if there is one, in another type."""
+    return None if bias is None else bias.to(dtype)
+
+
+def sizes(tensor: Tensor) -> str:
+    """A shape as messages tell it."""
+    return str(tuple(tensor.shape))
+
+
+def check_operands(x: Tensor, weight: Tensor | None, bias: Tensor | None, outputs: int | None = None) -> None:
+    """Refuse operands that cannot be computed with together.
+
+    Args:
+        x: the input.
+        weight, bias: of the layer, as far as it has them.
+        outputs: numbers of the bias; by default the first size of the weight.
+
+    Raises:
+        UsageError: naming the operand, what was expected and what was got.
+    """
+    check_floating(x)
+    wanted = outputs if outputs is not None or weight is None else weight.shape[0]
+    if bias is not None and wanted is not None and bias.shape != (wanted,):
+        raise UsageError(f"bias: expected ({wanted},), got {sizes(bias)}")
+    for name, tensor in (("weight", weight), ("bias", bias)):
+        if tensor is not None:
+            check_alike(name, tensor, x, "x")
+
+
+def check_floating(x: Tensor) -> None:
+    """Refuse an input of whole numbers.
+
+    Raises:
+        UsageError: naming its type.
+    """
+    if not x.is_floating_point():
+        raise UsageError(f"x: expected floating point numbers, got {x.dtype}")
+
+
+def check_alike(name: str, tensor: Tensor, x: Tensor, other: str) -> None:
+    """Refuse a tensor on another device than ``x``, or of another type where autocast does not settle it.
+
+    Raises:
+        UsageError: naming the tensor, and ``x`` as ``other``.
+    """
+    if tensor.device != x.device:
+        raise UsageError(f"{name}: expected it on {x.device} with {other}, got {tensor.device}")
+    if tensor.dtype != x.dtype and not autocasting(x):
+        raise UsageError(
+            f"{name}: expected {x.dtype} like {other}, got {tensor.dtype}; convert one, or use torch.autocast"
+        )

@@ -1,0 +1,73 @@
+"""Launching Triton kernels: what they can read, and what every launch is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from lamina.accelerate.kernels import rounded
+from lamina.errors import MissingError, UnsupportedError
+
+INTERPRETED = not isinstance(rounded, triton.JITFunction)
+"""Whether kernels run in Triton's interpreter, on the CPU."""
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""What most kernels take."""
+
+SHARING = 8
+"""Tiles that programs go down before they go on to the right, so that neighbours find operands in the cache."""
+
+
+def check_device(tensor: Tensor, cell: str, instead: str, dtypes: Sequence[torch.dtype] = DTYPES) -> None:
+    """Refuse what no kernel can read.
+
+    Args:
+        tensor: what it would read.
+        cell: whose kernels these are.
+        instead: what to do without them, as an order.
+        dtypes: that they take.
+
+    Raises:
+        MissingError: the tensor is not on a GPU, and kernels are not interpreted.
+        UnsupportedError: its type is not one of ``dtypes``.
+    """
+    if not (tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")):
+        raise MissingError(
+            f"{cell} kernels: expected tensors on a CUDA device, got {tensor.device}; move them there, {instead}, "
+            "or set TRITON_INTERPRET=1 before Python starts"
+        )
+    if tensor.dtype not in dtypes:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        raise UnsupportedError(f"{cell} kernels: expected one of {names}, got {tensor.dtype}; {instead}")
+
+
+def launch(kernel: Any, programs: int | tuple[int, ...], tensor: Tensor, *args: Any, **switches: Any) -> None:
+    """Run a kernel on the tensor's device; no program, no launch.
+
+    Raises:
+        UnsupportedError: the device has not the memory that a tile takes.
+    """
+    grid = (programs,) if isinstance(programs, int) else programs
+    if not all(grid):
+        return
+    with torch.cuda.device_of(tensor):
+        try:
+            kernel[grid](*args, **switches)
+        except triton.runtime.errors.OutOfResources as error:
+            raise UnsupportedError(f"expected a tile that fits the device: {error}") from error
+
+
+def precision() -> str:
+    """How float32 is multiplied: as ``torch.backends.cuda.matmul`` says; three TF32 products keep its accuracy."""
+    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
+
+
+def index_type(*tensors: Tensor) -> Any:
+    """The type of addresses in these tensors; strides may reach further than there are elements."""
+    reach = [sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) for t in tensors]
+    return tl.int64 if max(reach) >= 2**31 else tl.int32
