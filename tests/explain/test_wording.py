@@ -1,17 +1,12 @@
 import pytest
 
-from lamina.explain.wording import kernel_name, listed, megabytes, ms, name, percent, phases, place, us
+from lamina.explain.wording import kernel_name, megabytes, ms, name, percent, phases, us
 
 from ..report.records import bench
 
 
 def test_a_row_is_its_layer_and_phase() -> None:
     assert name(bench()[0]) == "conv1 forward"
-
-
-@pytest.mark.parametrize(("count", "text"), [(1, "a"), (4, "a, b, c, d"), (6, "a, b, c, d and 2 more")])
-def test_long_lists_end(count: int, text: str) -> None:
-    assert listed("abcdef"[:count]) == text
 
 
 def test_numbers() -> None:
@@ -37,8 +32,3 @@ def test_numbers() -> None:
 )  # fmt: skip
 def test_a_kernel_is_called_by_its_name(full: str, short: str) -> None:
     assert kernel_name(full) == short
-
-
-def test_a_setting_is_named_by_its_values() -> None:
-    assert place((("precision", "bf16"), ("batch", "16"), ("clock", None))) == "bf16 batch 16"
-    assert place(()) == ""

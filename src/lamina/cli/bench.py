@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -146,7 +144,7 @@ def _measure(
                     workload.model_copy(update={"device": device}),
                     database,
                     cache=options.cache_folder(),
-                    command=shlex.join(["lamina", *sys.argv[1:]]),
+                    command=options.command_line(),
                     resume=resume,
                     watch=watch,
                 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, get_args
@@ -139,3 +141,8 @@ def device_name(text: str) -> str:
     import torch
 
     return ("cuda" if torch.cuda.is_available() else "cpu") if text == "auto" else text
+
+
+def command_line() -> str:
+    """The command as it was given, for a run to remember."""
+    return shlex.join(["lamina", *sys.argv[1:]])

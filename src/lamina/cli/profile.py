@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from typing import Annotated
 
 import typer
@@ -113,7 +111,7 @@ def profile(
                         options=how,
                         counters=metrics,
                         replay=Again(word, workload, how, set_, input_size).iterate,
-                        command=shlex.join(["lamina", *sys.argv[1:]]),
+                        command=options.command_line(),
                         resume=resume,
                         watch=watch,
                     )

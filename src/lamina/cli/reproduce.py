@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,7 +112,7 @@ def run(
                 run_id=stored,
                 against=against,
                 replay=Again(published.recipe, workload, pipeline.Options(), (), "").iterate,
-                command=shlex.join(["lamina", *sys.argv[1:]]),
+                command=options.command_line(),
                 watch=watch,
             )
         printing.print_reproduced(done)
@@ -146,7 +144,7 @@ def _simulate(
                 database,
                 options.cache_folder(),
                 simulating=Simulating(engine, settings, watch, resume, fresh),
-                command=shlex.join(["lamina", *sys.argv[1:]]),
+                command=options.command_line(),
             )
         printing.print_reproduced(done)
         assert done.run is not None

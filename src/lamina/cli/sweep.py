@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,7 +65,7 @@ def sweep(
                 planned,
                 database,
                 engine,
-                command=shlex.join(["lamina", *sys.argv[1:]]),
+                command=options.command_line(),
                 resume=resume,
                 fresh=fresh,
                 watch=watch,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -107,7 +105,7 @@ def train(
                 device=place,
                 checkpoint=checkpoint,
                 resume=resume,
-                command=shlex.join(["lamina", *sys.argv[1:]]),
+                command=options.command_line(),
                 watch=watch,
             )
     finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -117,7 +116,7 @@ def what_if(
                         profile=profile,
                         options=how,
                         elsewhere=Again(word, workload, how, set_, input_size).profile,
-                        command=shlex.join(["lamina", *sys.argv[1:]]),
+                        command=options.command_line(),
                         resume=resume,
                         watch=watch,
                     )

@@ -10,8 +10,9 @@ from lamina.explain.findings import ranked, views
 from lamina.explain.rules import RULES
 from lamina.explain.stalls import REASONS, shares
 from lamina.explain.view import MATTERS, View, stake
-from lamina.explain.wording import listed, percent, place, us
+from lamina.explain.wording import percent, us
 from lamina.record import Counter, Finding, KernelRun, LayerRun, Roofs
+from lamina.record.wording import listed, place
 
 LAYERS = 6
 """Layers that get a paragraph of their own."""

@@ -9,9 +9,9 @@ from functools import cached_property
 from lamina.explain.bounds import Bound, bound
 from lamina.explain.launches import Launch, Launches, total_us
 from lamina.explain.steps import NetworkStep
-from lamina.explain.wording import place
 from lamina.record import Finding, LayerRun, Roofline, Roofs
 from lamina.record.comparison import Setting
+from lamina.record.wording import place
 
 MATTERS = 0.02
 """Phases below this part of the step are passed over: even at no cost at all they would not show in the

@@ -6,10 +6,7 @@ import re
 from collections.abc import Sequence
 
 from lamina.record import LayerRun
-from lamina.record.comparison import Setting
-
-NAMED = 4
-"""How many phases or layers a sentence lists before it says how many more there are."""
+from lamina.record.wording import listed
 
 
 def name(row: LayerRun) -> str:
@@ -22,20 +19,6 @@ def names(rows: Sequence[LayerRun]) -> str:
 
 def phases(rows: Sequence[LayerRun]) -> str:
     return "1 phase is" if len(rows) == 1 else f"{len(rows)} phases are"
-
-
-def listed(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def place(setting: Setting) -> str:
-    """A point of the grid: what tells it from the others.
-
-    >>> place((("precision", "bf16"), ("batch", "16")))
-    'bf16 batch 16'
-    """
-    return " ".join(f"batch {at}" if axis == "batch" else at for axis, at in setting if at is not None)
 
 
 def percent(part: float) -> str:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import lzma
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 from lamina.errors import SpecError, UsageError
 from lamina.measure import recorded
+from lamina.pipeline.uncollected import uncollected
 from lamina.store import Store, open_store, parse_document
 
 LARGEST = 1 << 30
@@ -40,7 +39,7 @@ def import_file(path: Path, store: Store) -> str:
     """
     name = path.name
     content = _content(path)
-    with _without_collection():
+    with uncollected():
         if content.startswith(_REPORT):
             raise SpecError(name, "a report of Nsight Compute: print it with 'ncu --import FILE --csv --page raw'")
         if content.removeprefix(BOM_UTF8)[:_SNIFFED].lstrip().startswith((b"{", b"[")):
@@ -75,18 +74,6 @@ def _keep(recording: recorded.Recording, name: str, store: Store) -> str:
     except ValueError as error:
         raise SpecError(name, f"the trace holds what no database can: {error}") from error
     return store.import_run(document)
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """A large trace is millions of objects that all stay: looking among them for garbage takes most of the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _content(path: Path) -> bytes:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,15 +11,16 @@ from lamina import explain
 from lamina.errors import UsageError, nearest
 from lamina.explain.counter_comparison import COUNTED
 from lamina.explain.launches import Launch, Launches, mean, total
-from lamina.explain.wording import kernel_name, place
+from lamina.explain.wording import kernel_name
 from lamina.measure.counters import derived
+from lamina.pipeline.uncollected import uncollected
 from lamina.record import Counter, KernelRun, Key, LayerRun, Roofs, Run
 from lamina.record.comparison import Comparison, Setting, by_setting
+from lamina.record.wording import label, place
 from lamina.report import still
 from lamina.report.figures import STEP, Material, template
 from lamina.report.html import write_report
 from lamina.report.palette import PHASES
-from lamina.report.settings import label
 from lamina.store import Store
 
 
@@ -58,7 +57,7 @@ def write(
         assets: ``inline`` for one self-contained file, ``dir`` to keep the plotting library beside it.
         against: another run, for speed-ups.
     """
-    with _no_collection():
+    with uncollected():
         it = read(store, run_id)
         made = material(it, against)
         return write_report(
@@ -77,18 +76,6 @@ def write(
             coverages=store.coverages(it.run.id),
             what_ifs=store.what_ifs(it.run.id),
         )
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """No search for cycles: among hundreds of thousands of records, none in a cycle, it takes half the time."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def draw(

@@ -10,6 +10,8 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from lamina.record.wording import listed
+
 GAP = 3
 """Blanks and rule that a column adds to its text."""
 NAMED = 6
@@ -84,9 +86,4 @@ def reasons(named: Iterable[tuple[str, str]]) -> list[str]:
     groups: dict[str, list[str]] = {}
     for name, reason in named:
         groups.setdefault(reason, []).append(name)
-    return [f"{_listed(names)} {reason}" for reason, names in groups.items()]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    return [f"{listed(names, NAMED)} {reason}" for reason, names in groups.items()]

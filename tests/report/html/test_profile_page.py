@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lamina.explain import findings, paragraphs
-from lamina.explain.wording import place
 from lamina.record import LayerRun
+from lamina.record.wording import place
 from lamina.report.figures import FIGURES, Material
 from lamina.report.html import write_report
 from lamina.report.palette import DARK, LIGHT

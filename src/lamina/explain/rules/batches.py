@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from lamina.explain.view import FACT, MATTERS, View
-from lamina.explain.wording import kernel_name, listed, name
+from lamina.explain.wording import kernel_name, name
 from lamina.record import Finding, LayerRun
+from lamina.record.wording import listed
 
 HELPERS = ("copy", "layout", "elementwise", "reduction")
 """Kernels that come and go around the one that does the work."""

@@ -8,8 +8,9 @@ from lamina.explain import metrics
 from lamina.explain.bounds import limit
 from lamina.explain.launches import Launch
 from lamina.explain.view import MATTERS, MODEL, STAKE, View
-from lamina.explain.wording import kernel_name, listed, name, percent
+from lamina.explain.wording import kernel_name, name, percent
 from lamina.record import Finding, LayerRun
+from lamina.record.wording import listed
 
 FULL = 85.0
 """Percent of the multiprocessors' time with warps from which a kernel fills the device."""

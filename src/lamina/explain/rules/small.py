@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from lamina.explain.launches import Launch, total_us
 from lamina.explain.view import BY_NAME, FACT, MATTERS, STAKE, View
-from lamina.explain.wording import listed, name, percent, us
+from lamina.explain.wording import name, percent, us
 from lamina.record import Finding, LayerRun
+from lamina.record.wording import listed
 
 TINY_US = 5.0
 """A kernel that is shorter is mostly starting and ending."""

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from lamina.explain.roofline import LAUNCH_FACTOR
 from lamina.explain.view import FACT, MATTERS, MODEL, STAKE, View, spread
-from lamina.explain.wording import listed, ms, name, names, percent, phases
+from lamina.explain.wording import ms, name, names, percent, phases
 from lamina.record import Finding, LayerRun
+from lamina.record.wording import listed
 
 MOST = 0.8
 """Part of the step whose layers are named first: what lies outside cannot gain more than a quarter on it."""

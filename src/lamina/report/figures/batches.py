@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lamina.record import LayerRun
+from lamina.record.wording import label
 from lamina.report import units
 from lamina.report.figures.bars import Quantity, Series, layer_bars
 from lamina.report.figures.material import Scene
 from lamina.report.figures.plot import Plot
 from lamina.report.palette import SERIES
-from lamina.report.settings import label
 
 
 def by_batch(scene: Scene) -> Plot | str:

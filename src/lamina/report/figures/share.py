@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from lamina.record.wording import label
 from lamina.report.figures.bars import Quantity, Series, layer_bars
 from lamina.report.figures.counters import PERCENT
 from lamina.report.figures.material import Scene
 from lamina.report.figures.plot import Plot
 from lamina.report.palette import SERIES
-from lamina.report.settings import label
 
 BAR = 46
 """Height of one setting's bar and its gap, in pixels."""

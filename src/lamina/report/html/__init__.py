@@ -14,6 +14,7 @@ from lamina import __version__
 from lamina.errors import UsageError
 from lamina.record import Coverage, Epoch, Finding, LayerRun, Roofline, Roofs, Run, WhatIf
 from lamina.record.comparison import AXES, Setting, value
+from lamina.record.wording import label
 from lamina.report import units
 from lamina.report.columns import entries, layer_columns
 from lamina.report.figures import STEP, TOPICS, Material
@@ -23,9 +24,8 @@ from lamina.report.html.provenance import date, facts
 from lamina.report.html.words import Passage, said, words
 from lamina.report.layers import by_layer
 from lamina.report.palette import DARK, LIGHT, PHASES
-from lamina.report.settings import label
 
-__all__ = ["label", "write_report"]
+__all__ = ["write_report"]
 
 PLOTLY_FILE = "plotly.min.js"
 TALL = 1600
