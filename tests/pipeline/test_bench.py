@@ -11,7 +11,7 @@ from lamina.errors import MissingError, UsageError
 from lamina.record import LayerRun
 from lamina.spec import Input, Method, Network, Phase, Workload
 from lamina.spec import layers as spec
-from lamina.store import Store, open_store
+from lamina.store import Store
 
 QUICK = Workload(repeat=2, batch=(2,))
 
@@ -36,11 +36,6 @@ ROWS = {
     ("fc", "backward_weight"),
     ("small", "step"),
 }
-
-
-@pytest.fixture
-def store(store_path: Path) -> Store:
-    return open_store(store_path)
 
 
 @pytest.fixture(autouse=True)

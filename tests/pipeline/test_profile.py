@@ -15,7 +15,7 @@ from lamina.pipeline import profiled
 from lamina.record import Key, Roofs
 from lamina.spec import Input, Network, Phase, Workload
 from lamina.spec import layers as spec
-from lamina.store import Store, open_store
+from lamina.store import Store
 
 QUICK = Workload(repeat=2, batch=(2,))
 SMALL = from_network(
@@ -41,11 +41,6 @@ TIMED = {
     ("fc", "backward_data"),
     ("fc", "backward_weight"),
 }
-
-
-@pytest.fixture
-def store(store_path: Path) -> Store:
-    return open_store(store_path)
 
 
 @pytest.fixture(autouse=True)

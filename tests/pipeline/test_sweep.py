@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from lamina.record import SimRun
 from lamina.simulate.engines import Here, Results
 from lamina.simulate.grid import Grid, parse_grid, read_grid
 from lamina.simulate.jobs import Job, Result
-from lamina.store import Store, open_store
+from lamina.store import Store
 
 GRID = """
 name = "caches"
@@ -29,12 +29,6 @@ batch = [1, 2]
 device.l2.bytes = [1048576, 2097152]
 device.dram.mode = ["ideal", "banked"]
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "lamina.db") as database:
-        yield database
 
 
 def test_designs_are_compared_with_the_first_values(store: Store) -> None:

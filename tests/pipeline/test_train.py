@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -11,30 +10,9 @@ from lamina.errors import LaminaError, UsageError
 from lamina.pipeline import find
 from lamina.run import Progress
 from lamina.spec.training import Training
-from lamina.store import Store, open_store
+from lamina.store import Store
 
 SETTINGS = Training(epochs=3, batch=20, learning_rate=0.05, warmup_steps=0)
-
-
-@pytest.fixture
-def store(store_path: Path) -> Store:
-    return open_store(store_path)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A hundred pictures whose class is where their bright half is."""
-    generator = np.random.default_rng(0)
-    arrays = {}
-    for split in ("train", "test"):
-        y = generator.integers(0, 2, 100)
-        x = generator.integers(0, 120, (100, 28, 28))
-        x[y == 1, :14] += 100
-        x[y == 0, 14:] += 100
-        arrays |= {f"x_{split}": x.astype(np.uint8), f"y_{split}": y.astype(np.uint8)}
-    path = tmp_path_factory.mktemp("data") / "halves.npz"
-    np.savez(path, **arrays)
-    return str(path)
 
 
 def weights(network: torch.nn.Module) -> list[torch.Tensor]:

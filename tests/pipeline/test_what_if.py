@@ -18,7 +18,7 @@ from lamina.pipeline import changes as moves
 from lamina.pipeline.what_if import CHANGES, said, what_if
 from lamina.record import Roofs, Run, WhatIf
 from lamina.spec import Input, Method, Workload
-from lamina.store import Store, open_store
+from lamina.store import Store
 
 
 class Small(nn.Module):
@@ -34,11 +34,6 @@ class Small(nn.Module):
 
 SMALL = Target("small", (Input(shape=(2, 6, 6)),), lambda classes: Small(), classes=5)
 QUICK = Workload(repeat=1, batch=(2,))
-
-
-@pytest.fixture
-def store(store_path: Path) -> Store:
-    return open_store(store_path)
 
 
 @pytest.fixture(autouse=True)
