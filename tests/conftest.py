@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from torch.utils._device import _device_constructors
 
 CUDA = torch.cuda.is_available()
 if not CUDA:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so before lamina is imported
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+
+_device_constructors()  # kept from its first use, which must not see what tests replace
 
 # No deadline: no test depends on wall time. Derandomized: the same commit gives the same result.
 settings.register_profile("lamina", deadline=None, derandomize=True)
