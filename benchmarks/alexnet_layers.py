@@ -82,9 +82,8 @@ def measured(precision: str) -> Iterator[dict[str, Any]]:
         for visit in run.walk(found, inputs, phases=tuple(Phase), precision=precision, seed_gradient=seed):
             for step in visit:
                 if step.call is not None:
-                    yield from clocked(
-                        clocks, step.resolved.name, step.phase.value, precision, step.call, step.rel_error
-                    )
+                    about = step.place, step.resolved.name, step.phase.value, precision
+                    yield from clocked(clocks, *about, step.call, step.rel_error)
         whole = run.whole_step(network, inputs, seed, backward=True)
         yield from clocked(clocks, len(found.calls), "alexnet", "step", precision, whole, None)
 
