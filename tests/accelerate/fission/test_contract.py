@@ -88,8 +88,8 @@ class Fissions:
             "bias": (apply(x, bias=torch.zeros(5)), ("expected (6,)", "got (5,)")),
             "integers": (apply(torch.zeros(2, 8, dtype=torch.int64)), ("floating point", "torch.int64")),
             "place": (apply(x.to("meta")), ("meta",)),
-            "type": (apply(x.double(), impl="kernel"), ("float32 or bfloat16", "float64")),
-            "pairs": (apply(x.bfloat16(), packed=pairs, impl="kernel"), ("expected float32", "bfloat16")),
+            "type": (apply(x.double(), impl="kernel"), ("float32, bfloat16", "float64")),
+            "pairs": (apply(x.bfloat16(), packed=pairs, impl="kernel"), ("one of float32", "bfloat16")),
             "impl": (apply(x, impl="kernels"), ("kernels", "did you mean 'kernel'")),
             "layer": (lambda: cell.replace(nn.ReLU(), Fission()), ("ReLU",)),
         }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from lamina.errors import UsageError, nearest
+from lamina.accelerate.choices import check_choice
 
 Format = Literal["half", "deft16", "deft16q", "e1m6", "e2m5", "e3m4", "e4m3", "e5m2", "e6m1", "e7m0"]
 """``half`` is IEEE binary16; ``deft16`` the upper 16 bits of a float32; ``deft16q`` the same, two to a word, of which
@@ -44,27 +44,6 @@ class Fission:
     impl: Impl = "auto"
 
     def __post_init__(self) -> None:
-        check_format(self.format)
-        check_impl(self.impl)
-        if self.scaling not in SCALINGS:
-            raise UsageError(f"scaling {self.scaling!r} is unknown: {nearest(str(self.scaling), SCALINGS)}")
-
-
-def check_format(format: str) -> None:
-    """Refuse an unknown format.
-
-    Raises:
-        UsageError: with the nearest known name.
-    """
-    if format not in FORMATS:
-        raise UsageError(f"format {format!r} is unknown: {nearest(str(format), FORMATS)}")
-
-
-def check_impl(impl: str) -> None:
-    """Refuse an unknown implementation.
-
-    Raises:
-        UsageError: with the nearest known name.
-    """
-    if impl not in IMPLS:
-        raise UsageError(f"impl {impl!r} is unknown: {nearest(str(impl), IMPLS)}")
+        check_choice("format", self.format, FORMATS)
+        check_choice("impl", self.impl, IMPLS)
+        check_choice("scaling", self.scaling, SCALINGS)

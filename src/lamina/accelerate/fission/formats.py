@@ -14,7 +14,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from lamina.accelerate.fission.config import Format, Scaling, check_format
+from lamina.accelerate.choices import check_choice
+from lamina.accelerate.fission.config import FORMATS, Format, Scaling
 from lamina.errors import UsageError
 
 LARGEST_HALF = 65504.0
@@ -51,7 +52,7 @@ def pack(weight: Tensor, format: Format, scaling: Scaling = "none") -> Packed:
     Raises:
         UsageError: another shape, a number that is not finite, or one that ``half`` cannot hold.
     """
-    check_format(format)
+    check_choice("format", format, FORMATS)
     if weight.dim() != 2 or not weight.is_floating_point():
         raise UsageError(f"weight: expected floats (outputs, inputs), got {weight.dtype} {tuple(weight.shape)}")
     wide = weight.detach().float()

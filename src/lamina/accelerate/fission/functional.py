@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-import torch
 from torch import Tensor
 
+from lamina.accelerate.choices import check_choice
 from lamina.accelerate.fission import reference
-from lamina.accelerate.fission.config import Impl, check_impl
+from lamina.accelerate.fission.config import IMPLS, Impl
 from lamina.accelerate.fission.formats import Packed
+from lamina.accelerate.operands import cast, check_operands, compute_dtype, sizes
 from lamina.errors import MissingError, UsageError
 
 HAS_TRITON = find_spec("triton") is not None
@@ -24,7 +25,7 @@ def chosen(impl: Impl, x: Tensor, packed: Packed) -> Impl:
         UsageError: no such implementation.
         MissingError: ``kernel`` without Triton.
     """
-    check_impl(impl)
+    check_choice("impl", impl, IMPLS)
     if impl == "auto":
         runs = HAS_TRITON and x.is_cuda and x.dtype in ops.dtypes(packed.format)
         return "kernel" if runs else "reference"
@@ -51,20 +52,16 @@ def linear(x: Tensor, packed: Packed, bias: Tensor | None = None, *, impl: Impl 
         MissingError: it needs a GPU, or Triton.
     """
     outputs = len(packed.codes)
-    if not x.is_floating_point():
-        raise UsageError(f"x: expected floating point numbers, got {x.dtype}")
+    check_operands(x, None, bias, outputs)
     if not x.dim() or x.shape[-1] != packed.inputs:
-        raise UsageError(f"x: expected (..., {packed.inputs}), got {tuple(x.shape)}")
-    if bias is not None and bias.shape != (outputs,):
-        raise UsageError(f"bias: expected ({outputs},), got {tuple(bias.shape)}")
+        raise UsageError(f"x: expected (..., {packed.inputs}), got {sizes(x)}")
     if packed.codes.device != x.device:
         raise UsageError(f"weights: expected them on {x.device} with x, got {packed.codes.device}")
-    if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
-        x = x.to(torch.get_autocast_dtype(x.device.type))
-    bias = None if bias is None else bias.to(x.dtype)
+    x = x.to(compute_dtype(x))
+    bias = cast(bias, x.dtype)
     if chosen(impl, x, packed) == "reference":
         return reference.linear(x, packed, bias)
     flat = x.reshape(-1, packed.inputs)
-    ops.check_operands(flat, packed.format)
+    ops.check_input(flat, packed.format)
     y: Tensor = ops.linear(flat, packed.codes, packed.scale, bias, packed.format, packed.inputs)
     return y.reshape(*x.shape[:-1], outputs)

@@ -15,6 +15,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from lamina.accelerate.kernels import rounded
 from lamina.spec import Cost
 
 FORMATS = ("narrow", "upper", "half")
@@ -51,11 +52,7 @@ def finish(
     if BIAS:
         sums += tl.load(bias + output, known, 0.0).to(tl.float32)[:, None]
     place = row.to(INDEX)[None, :] * outputs + output[:, None]
-    if UPCAST and y.dtype.element_ty == tl.bfloat16:
-        # The interpreter would cut off where the GPU rounds.
-        raw = sums.to(tl.int32, bitcast=True)
-        sums = ((raw + 0x7FFF + ((raw >> 16) & 1)) & -0x10000).to(tl.float32, bitcast=True)
-    tl.store(y + place, sums.to(y.dtype.element_ty), known[:, None] & (row < rows)[None, :])
+    tl.store(y + place, rounded(sums, y.dtype.element_ty, UPCAST), known[:, None] & (row < rows)[None, :])
 
 
 @triton.jit

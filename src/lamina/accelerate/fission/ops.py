@@ -3,8 +3,6 @@
 from typing import Any, get_args
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
@@ -12,10 +10,7 @@ from lamina.accelerate.fission import kernels
 from lamina.accelerate.fission.config import Format
 from lamina.accelerate.fission.formats import Packed, bias, exponent_bits, unpack
 from lamina.accelerate.fission.tiles import tile
-from lamina.errors import MissingError, UnsupportedError
-
-INTERPRETED = not isinstance(kernels.linear_kernel, triton.JITFunction)
-"""Whether kernels run in Triton's interpreter, on the CPU."""
+from lamina.accelerate.ops import INTERPRETED, check_device, index_type, launch, precision
 
 
 def dtypes(format: Format) -> tuple[torch.dtype, ...]:
@@ -25,49 +20,41 @@ def dtypes(format: Format) -> tuple[torch.dtype, ...]:
     return (torch.float32,) if format == "deft16q" else (torch.float32, torch.bfloat16)
 
 
-def check_operands(x: Tensor, format: Format) -> None:
+def check_input(x: Tensor, format: Format) -> None:
     """Refuse what no kernel can read.
 
     Raises:
         MissingError: the tensor is not on a GPU, and kernels are not interpreted.
         UnsupportedError: its type does not hold what the format stores.
     """
-    if not (x.is_cuda or (INTERPRETED and x.device.type == "cpu")):
-        raise MissingError(
-            f"fission kernels: expected tensors on a CUDA device, got {x.device}; move them there, "
-            'use impl="reference", or set TRITON_INTERPRET=1 before Python starts'
-        )
-    if x.dtype not in dtypes(format):
-        names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes(format))
-        raise UnsupportedError(f'{format} kernels: expected {names}, got {x.dtype}; use impl="reference"')
+    check_device(x, f"{format} fission", 'use impl="reference"', dtypes(format))
 
 
 @torch.library.custom_op("lamina::fissioned_linear", mutates_args=())
 def linear(x: Tensor, codes: Tensor, scale: Tensor, bias_: Tensor | None, format: str, inputs: int) -> Tensor:
     """``x W^T + b`` of ``x (rows, inputs)`` and weights stored in ``codes``: ``(rows, outputs)``."""
-    check_operands(x, _format(format))
+    check_input(x, _format(format))
     (rows, _), outputs = x.shape, len(codes)
     y = x.new_empty(rows, outputs)
     at = tile(outputs, rows, codes.shape[1], codes.itemsize)
     shares = x.new_empty((at.splits, outputs, rows) if at.splits > 1 else 0, dtype=torch.float32)
     common = {"BIAS": bias_ is not None, "SPLITS": at.splits, "BO": at.outputs, "BR": at.rows}
-    switches = {"UPCAST": INTERPRETED, "INDEX": tl.int64 if max(map(torch.numel, (x, codes, y))) >= 2**31 else tl.int32}
+    switches = {"UPCAST": INTERPRETED, "INDEX": index_type(x, codes, y, shares)}
     offset = scale if bias_ is None else bias_.contiguous()
     operands = (codes.contiguous(), x, scale, offset, y, shares, outputs, rows, inputs)
     programs = -(-outputs // at.outputs) * -(-rows // at.rows)
-    if not programs:
-        return y
-    product = {"BK": at.depth, "PRECISION": _precision(), "num_warps": at.warps, "num_stages": at.stages}
-    with torch.cuda.device_of(x):
-        if format == "deft16q":
-            pairs = (*operands, codes.shape[1], *x.stride())
-            kernels.pair_kernel[(programs * at.splits,)](*pairs, **common, **product, **switches)
-        else:
-            kernels.linear_kernel[(programs * at.splits,)](
-                *operands, *x.stride(), **_reading(_format(format)), **common, **product, **switches
-            )
-        if at.splits > 1:
-            kernels.finish_kernel[(programs,)](shares, scale, offset, y, outputs, rows, **common, **switches)
+    product = {"BK": at.depth, "PRECISION": precision(), "num_warps": at.warps, "num_stages": at.stages}
+    if format == "deft16q":
+        pairs = (*operands, codes.shape[1], *x.stride())
+        launch(kernels.pair_kernel, programs * at.splits, x, *pairs, **common, **product, **switches)
+    else:
+        reading = _reading(_format(format))
+        launch(
+            kernels.linear_kernel, programs * at.splits, x,
+            *operands, *x.stride(), **reading, **common, **product, **switches,
+        )  # fmt: skip
+    if at.splits > 1:
+        launch(kernels.finish_kernel, programs, x, shares, scale, offset, y, outputs, rows, **common, **switches)
     return y
 
 
@@ -78,10 +65,6 @@ def _reading(format: Format) -> dict[str, Any]:
     bits = exponent_bits(format)
     lifted = 127 - bias(bits)
     return {"FORMAT": "narrow", "BITS": bits, "LIFT": 2.0 ** (lifted // 2), "LOWER": 2.0 ** (lifted - lifted // 2)}
-
-
-def _precision() -> str:
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
 
 
 def _format(name: str) -> Format:

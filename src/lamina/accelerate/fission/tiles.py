@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lamina.accelerate.tiling import between, power
+
 PROGRAMS = 132
 """Multiprocessors of the GPU the tiles are made for; a product with fewer tiles splits its sum."""
 
@@ -26,18 +28,10 @@ def tile(outputs: int, rows: int, inputs: int, itemsize: int) -> Tile:
     Few rows leave the weights to be streamed: every multiprocessor takes a share of the sum, in pieces of at least
     eight steps, until twice as many programs run as there are multiprocessors.
     """
-    high = _between(16, _power(outputs), 64 if rows <= 64 else 128)
-    wide = _between(16, _power(rows), 128)
-    deep = _between(16, _power(inputs), 128 if itemsize == 1 else 64)
+    high = between(16, power(outputs), 64 if rows <= 64 else 128)
+    wide = between(16, power(rows), 128)
+    deep = between(16, power(inputs), 128 if itemsize == 1 else 64)
     tiles = -(-outputs // high) * -(-rows // wide)
     steps = -(-inputs // deep)
     splits = max(1, min(2 * PROGRAMS // max(tiles, 1), steps // 8)) if tiles < PROGRAMS else 1
     return Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, 4)
-
-
-def _power(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()
-
-
-def _between(low: int, size: int, high: int) -> int:
-    return max(low, min(size, high))

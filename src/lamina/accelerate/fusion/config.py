@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from lamina.errors import UsageError, nearest
+from lamina.accelerate.choices import check_choice
+from lamina.errors import UsageError
 
 Impl = Literal["auto", "reference", "kernel", "cublaslt"]
 """How a fused layer is computed: ``kernel`` by Triton, ``cublaslt`` by the vendor library's own epilogue,
@@ -37,27 +38,7 @@ class Fusion:
     l1_bypass: bool = False
 
     def __post_init__(self) -> None:
-        check_impl(self.impl)
+        check_choice("impl", self.impl, IMPLS)
         for name in ("pool", "l1_bypass"):
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"{name}: expected true or false, got {getattr(self, name)!r}")
-
-
-def check_impl(impl: str) -> None:
-    """Refuse an unknown implementation.
-
-    Raises:
-        UsageError: with the nearest known name.
-    """
-    if impl not in IMPLS:
-        raise UsageError(f"impl {impl!r} is unknown: {nearest(str(impl), IMPLS)}")
-
-
-def check_activation(activation: str) -> None:
-    """Refuse an unknown activation.
-
-    Raises:
-        UsageError: with the nearest known name.
-    """
-    if activation not in ACTIVATIONS:
-        raise UsageError(f"activation {activation!r} is unknown: {nearest(str(activation), ACTIVATIONS)}")

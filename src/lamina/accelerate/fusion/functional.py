@@ -13,14 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.choices import check_choice
 from lamina.accelerate.fusion import reference
-from lamina.accelerate.fusion.config import Activation, Impl, check_activation, check_impl
+from lamina.accelerate.fusion.config import ACTIVATIONS, IMPLS, Activation, Impl
 from lamina.accelerate.fusion.window import PoolWindow
+from lamina.accelerate.operands import cast, check_operands, compute_dtype, sizes
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 HAS_TRITON = find_spec("triton") is not None
 if HAS_TRITON:
     from lamina.accelerate.fusion import ops
+    from lamina.accelerate.ops import check_device
 
 
 def chosen(impl: Impl, x: Tensor, activation: Activation = "relu", biased: bool = True, product: bool = True) -> Impl:
@@ -35,7 +38,7 @@ def chosen(impl: Impl, x: Tensor, activation: Activation = "relu", biased: bool 
         MissingError: ``impl`` needs Triton or a GPU, which is not there.
         UnsupportedError: the library has no such epilogue.
     """
-    check_impl(impl)
+    check_choice("impl", impl, IMPLS)
     if impl == "auto":
         if not (x.is_cuda and HAS_TRITON) or x.dtype == torch.float64:
             return "reference"
@@ -81,15 +84,15 @@ def linear(
         UnsupportedError: the implementation does not take this type or activation.
         MissingError: it needs a GPU, or Triton.
     """
-    check_activation(activation)
+    check_choice("activation", activation, ACTIVATIONS)
     if weight.dim() != 2:
-        raise UsageError(f"weight: expected (out_features, in_features), got {_sizes(weight)}")
-    _check_operands(x, weight, bias)
+        raise UsageError(f"weight: expected (out_features, in_features), got {sizes(weight)}")
+    check_operands(x, weight, bias)
     if not x.dim() or x.shape[-1] != weight.shape[1]:
-        raise UsageError(f"x: expected (..., {weight.shape[1]}), got {_sizes(x)}")
+        raise UsageError(f"x: expected (..., {weight.shape[1]}), got {sizes(x)}")
     name = chosen(impl, x, activation, bias is not None)
-    dtype = _compute_dtype(x)
-    x, weight, bias = x.to(dtype), weight.to(dtype), _to(bias, dtype)
+    dtype = compute_dtype(x)
+    x, weight, bias = x.to(dtype), weight.to(dtype), cast(bias, dtype)
     if name == "reference":
         return reference.linear(x, weight, bias, activation)
     flat = x.reshape(-1, x.shape[-1])
@@ -98,7 +101,7 @@ def linear(
         assert bias is not None
         y = ops.linear_cublaslt(flat, weight, bias)
     else:
-        ops.check_device(flat)
+        check_device(flat, *ops.KERNELS)
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (flat, weight, bias))
         y, _ = ops.linear(flat, weight, bias, activation, keep, l1_bypass)
     return y.reshape(*x.shape[:-1], weight.shape[0])
@@ -132,13 +135,13 @@ def conv2d(
         UsageError, UnsupportedError, MissingError: as `linear` does.
     """
     if weight.dim() != 4:
-        raise UsageError(f"weight: expected (out_channels, in_channels, KH, KW), got {_sizes(weight)}")
-    _check_operands(x, weight, bias)
+        raise UsageError(f"weight: expected (out_channels, in_channels, KH, KW), got {sizes(weight)}")
+    check_operands(x, weight, bias)
     if x.dim() != 4 or x.shape[1] != weight.shape[1] * groups:
-        raise UsageError(f"x: expected (N, {weight.shape[1] * groups}, H, W), got {_sizes(x)}")
+        raise UsageError(f"x: expected (N, {weight.shape[1] * groups}, H, W), got {sizes(x)}")
     chosen(impl, x, product=False)
     y = F.conv2d(x, weight, None, stride, padding, dilation, groups)
-    return bias_relu_max_pool2d(y, _to(bias, y.dtype), pool, impl=impl, l1_bypass=l1_bypass)
+    return bias_relu_max_pool2d(y, cast(bias, y.dtype), pool, impl=impl, l1_bypass=l1_bypass)
 
 
 def bias_relu_max_pool2d(
@@ -159,14 +162,14 @@ def bias_relu_max_pool2d(
     """
     window = pool or PoolWindow()
     if x.dim() != 4:
-        raise UsageError(f"x: expected (N, C, H, W), got {_sizes(x)}")
-    _check_operands(x, None, bias)
+        raise UsageError(f"x: expected (N, C, H, W), got {sizes(x)}")
+    check_operands(x, None, bias)
     if bias is not None and bias.shape != x.shape[1:2]:
-        raise UsageError(f"bias: expected ({x.shape[1]},), got {_sizes(bias)}")
+        raise UsageError(f"bias: expected ({x.shape[1]},), got {sizes(bias)}")
     window.output(x.shape[2], x.shape[3])
     if chosen(impl, x, product=False) == "reference":
         return reference.bias_relu_max_pool(x, bias, window)
-    ops.check_device(x)
+    check_device(x, *ops.KERNELS)
     y: Tensor
     y, _ = ops.bias_relu_max_pool(x, bias, window.pack(), l1_bypass)
     return y
@@ -176,35 +179,3 @@ def bias_relu_max_pool2d(
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _strict_float32() -> bool:
     return bool(torch.backends.cuda.matmul.fp32_precision != "tf32")
-
-
-def _autocast(x: Tensor) -> bool:
-    return x.device.type != "meta" and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
-
-
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    return torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
-
-
-def _to(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if bias is None else bias.to(dtype)
-
-
-def _check_operands(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
-    if not x.is_floating_point():
-        raise UsageError(f"x: expected floating point numbers, got {x.dtype}")
-    if weight is not None and bias is not None and bias.shape != weight.shape[:1]:
-        raise UsageError(f"bias: expected ({weight.shape[0]},), got {_sizes(bias)}")
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is None:
-            continue
-        if tensor.device != x.device:
-            raise UsageError(f"{name}: expected it on {x.device} with x, got {tensor.device}")
-        if tensor.dtype != x.dtype and not _autocast(x):
-            raise UsageError(
-                f"{name}: expected {x.dtype} like x, got {tensor.dtype}; convert one, or use torch.autocast"
-            )
-
-
-def _sizes(tensor: Tensor) -> str:
-    return str(tuple(tensor.shape))

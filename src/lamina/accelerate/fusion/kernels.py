@@ -10,18 +10,8 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from lamina.accelerate.kernels import rounded
 from lamina.spec import Cost
-
-
-@triton.jit
-@no_type_check
-def stored(x, DTYPE: tl.constexpr, UPCAST: tl.constexpr):
-    """``x`` in the stored type, rounded to nearest; the interpreter alone would truncate to bf16."""
-    if UPCAST and tl.bfloat16 == DTYPE:
-        bits = x.to(tl.int32, bitcast=True)
-        rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000).to(tl.float32, bitcast=True)
-        x = tl.where(x == x, rounded, x)
-    return x.to(DTYPE)
 
 
 @triton.jit
@@ -97,8 +87,8 @@ def finish(
     place = row.to(INDEX)[:, None] * columns + column[None, :]
     known = (row < rows)[:, None] & (column < columns)[None, :]
     if KEEP:
-        tl.store(z + place, stored(sums, z.dtype.element_ty, UPCAST), known)
-    tl.store(y + place, stored(activated(sums, ACTIVATION), y.dtype.element_ty, UPCAST), known)
+        tl.store(z + place, rounded(sums, z.dtype.element_ty, UPCAST), known)
+    tl.store(y + place, rounded(activated(sums, ACTIVATION), y.dtype.element_ty, UPCAST), known)
 
 
 @triton.jit
@@ -191,7 +181,7 @@ def activation_backward_kernel(
     gradient = tl.load(source, known, 0.0, cache_modifier=CACHE).to(tl.float32)
     gradient *= slope(tl.load(saved + place, known, 0.0, cache_modifier=CACHE).to(tl.float32), ACTIVATION)
     gradient = tl.where(known, gradient, 0.0)
-    tl.store(dz + place, stored(gradient, dz.dtype.element_ty, UPCAST), known)
+    tl.store(dz + place, rounded(gradient, dz.dtype.element_ty, UPCAST), known)
     tl.store(sums + i * columns + column, tl.sum(gradient, 0), column < columns)
 
 
@@ -242,11 +232,11 @@ def pool_kernel(
         value = value.to(tl.float32)
         if BIAS:
             value += tl.load(bias + c, known, 0.0).to(tl.float32)
-        value = stored(value, y.dtype.element_ty, UPCAST).to(tl.float32)
+        value = rounded(value, y.dtype.element_ty, UPCAST).to(tl.float32)
         better = inside & ((value > best) | (value != value))
         best = tl.where(better, value, best)
         winner = tl.where(better, tap, winner)
-    tl.store(y + target, stored(activated(best, "relu"), y.dtype.element_ty, UPCAST), known)
+    tl.store(y + target, rounded(activated(best, "relu"), y.dtype.element_ty, UPCAST), known)
     tl.store(winners + target, tl.where(best <= 0, -1, winner).to(tl.int8), known)
 
 
@@ -285,7 +275,7 @@ def pool_backward_kernel(
             sent = tl.load(dy + there, inside, 0.0, cache_modifier=CACHE)
             gradient += tl.where(winner.to(tl.int32) == row * KW + column, sent.to(tl.float32), 0.0)
     target = image * x_n + c.to(INDEX) * x_c + h.to(INDEX) * x_h + w.to(INDEX) * x_w
-    tl.store(dx + target, stored(gradient, dx.dtype.element_ty, UPCAST), known)
+    tl.store(dx + target, rounded(gradient, dx.dtype.element_ty, UPCAST), known)
     if LAST:
         total = tl.sum(tl.reshape(gradient, (BP, BC)), 0)
     else:

@@ -7,8 +7,9 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from lamina.accelerate.choices import check_choice
 from lamina.accelerate.fusion import functional
-from lamina.accelerate.fusion.config import Activation, Impl, check_activation, check_impl
+from lamina.accelerate.fusion.config import ACTIVATIONS, IMPLS, Activation, Impl
 from lamina.accelerate.fusion.window import PoolWindow
 from lamina.errors import UsageError
 
@@ -49,8 +50,8 @@ class FusedLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        check_activation(activation)
-        check_impl(impl)
+        check_choice("activation", activation, ACTIVATIONS)
+        check_choice("impl", impl, IMPLS)
         dense = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
         self.in_features, self.out_features = in_features, out_features
         self.weight, self.bias = dense.weight, dense.bias
@@ -110,7 +111,7 @@ class FusedConv2d(nn.Module):
         self, dense: nn.Conv2d, pool: PoolWindow | None = None, *, impl: Impl = "auto", l1_bypass: bool = False
     ) -> None:
         super().__init__()
-        check_impl(impl)
+        check_choice("impl", impl, IMPLS)
         self.weight, self.bias = dense.weight, dense.bias
         self.kernel_size, self.stride, self.padding = dense.kernel_size, dense.stride, dense.padding
         self.dilation, self.groups, self.pool = dense.dilation, dense.groups, pool

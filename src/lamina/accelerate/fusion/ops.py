@@ -8,62 +8,28 @@ the two products that are left are the vendor library's. float32 products follow
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.fusion import kernels
 from lamina.accelerate.fusion.tiles import linear_tile, pixel_tile, row_tile
 from lamina.accelerate.fusion.window import PoolWindow
-from lamina.errors import MissingError, UnsupportedError
-
-INTERPRETED = not isinstance(kernels.linear_kernel, triton.JITFunction)
-"""Whether kernels run in Triton's interpreter, on the CPU."""
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+from lamina.accelerate.ops import INTERPRETED, SHARING, check_device, index_type, launch, precision
 
 FROM_ARGUMENT = ("gelu", "gelu_tanh")
 """Activations whose derivative their result does not tell."""
 
-SHARING = 8
-"""Tiles that programs go down before they go on to the right."""
-
-
-def check_device(tensor: Tensor) -> None:
-    """Refuse what no kernel can read.
-
-    Raises:
-        MissingError: the tensor is not on a GPU, and kernels are not interpreted.
-        UnsupportedError: its type is not one of `DTYPES`.
-    """
-    if not (tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")):
-        raise MissingError(
-            f"fusion kernels: expected tensors on a CUDA device, got {tensor.device}; move them there, "
-            'use impl="reference", or set TRITON_INTERPRET=1 before Python starts'
-        )
-    if tensor.dtype not in DTYPES:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise UnsupportedError(f'fusion kernels: expected one of {names}, got {tensor.dtype}; use impl="reference"')
+KERNELS = ("fusion", 'use impl="reference"')
+"""As refusals tell it: whose kernels, and what to do without them."""
 
 
 def _switches(l1_bypass: bool, *tensors: Tensor) -> dict[str, Any]:
-    check_device(tensors[0])
+    check_device(tensors[0], *KERNELS)
     return {
         "CACHE": ".cg" if l1_bypass else "",
         "UPCAST": INTERPRETED,
-        "INDEX": tl.int64 if max(tensor.numel() for tensor in tensors) >= 2**31 else tl.int32,
+        "INDEX": index_type(*tensors),
     }
-
-
-def _launch(kernel: Any, grid: tuple[int, ...], tensor: Tensor, *args: Any, **switches: Any) -> None:
-    if all(grid):
-        with torch.cuda.device_of(tensor):
-            kernel[grid](*args, **switches)
-
-
-def _precision() -> str:
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
 
 
 def _kept(y: Tensor, activation: str, keep: bool) -> Tensor:
@@ -87,16 +53,16 @@ def linear(
     epilogue = {"ACTIVATION": activation, "BIAS": bias is not None, "KEEP": z.numel() > 0, "SPLITS": tile.splits}
     offset = y if bias is None else bias.contiguous()
     tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
-    _launch(
+    launch(
         kernels.linear_kernel, (tiles * tile.splits,), x,
         x, weight, offset, y, z, shares, rows, columns, summed, *x.stride(), *weight.stride(),
-        **epilogue, **at, BK=tile.depth, GROUP=SHARING, PRECISION=_precision(), CACHE=cache, **common,
+        **epilogue, **at, BK=tile.depth, GROUP=SHARING, PRECISION=precision(), CACHE=cache, **common,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     if tile.splits > 1:
         small = {"BM": min(tile.rows, 16), "BN": min(tile.columns, 128)}
         programs = -(-rows // small["BM"]) * -(-columns // small["BN"])
-        _launch(
+        launch(
             kernels.finish_kernel, (programs,), x, shares, offset, y, z, rows, columns, **epilogue, **small, **common
         )
     return y, z
@@ -117,10 +83,10 @@ def activation_backward(dy: Tensor, saved: Tensor, activation: str, l1_bypass: b
     tile = row_tile(rows, columns)
     down = -(-rows // tile.pixels)
     sums = dy.new_empty(down, columns, dtype=torch.float32)
-    _launch(
+    launch(
         kernels.activation_backward_kernel, (down * -(-columns // tile.channels),), dy,
         dy, saved, dz, sums, rows, columns, *dy.stride(),
-        ACTIVATION=activation, BM=tile.pixels, BN=tile.channels, **_switches(l1_bypass, dy), num_warps=tile.warps,
+        ACTIVATION=activation, BM=tile.pixels, BN=tile.channels, **_switches(l1_bypass, dy, dz), num_warps=tile.warps,
     )  # fmt: skip
     return dz, _total(sums)
 
@@ -133,7 +99,7 @@ def bias_relu_max_pool(x: Tensor, bias: Tensor | None, window: list[int], l1_byp
     sizes, strides = _plan(x, y, window)
     tile = pixel_tile(sizes["OH"] * sizes["OW"], x.shape[1], sizes["LAST"])
     tiles = -(-sizes["OH"] * sizes["OW"] // tile.pixels)
-    _launch(
+    launch(
         kernels.pool_kernel, (x.shape[0] * tiles, -(-x.shape[1] // tile.channels)), x,
         x, y if bias is None else bias.contiguous(), y, winners, x.shape[1], tiles, *strides[0], *strides[1],
         **sizes, BIAS=bias is not None, BP=tile.pixels, BC=tile.channels, **_switches(l1_bypass, x),
@@ -153,7 +119,7 @@ def bias_relu_max_pool_backward(
     tile = pixel_tile(height * width, dx.shape[1], sizes["LAST"])
     tiles = -(-height * width // tile.pixels)
     sums = dy.new_empty(dx.shape[0] * tiles, dx.shape[1], dtype=torch.float32)
-    _launch(
+    launch(
         kernels.pool_backward_kernel, (dx.shape[0] * tiles, -(-dx.shape[1] // tile.channels)), dy,
         dy, winners, dx, sums, dx.shape[1], tiles, *strides[1], *strides[0],
         **sizes, BP=tile.pixels, BC=tile.channels, **_switches(l1_bypass, dx), num_warps=tile.warps,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lamina.accelerate.tiling import between, power
+
 PROGRAMS = 132
 """Multiprocessors of the GPU the tiles are made for; a product with fewer tiles splits its sum."""
 
@@ -38,8 +40,8 @@ def linear_tile(rows: int, columns: int, summed: int, itemsize: int) -> LinearTi
     The largest tile that the sizes fill moves the fewest bytes; a sum is split until every multiprocessor has a
     program, as long as each share keeps eight steps.
     """
-    high, wide = _between(16, _power(rows), 128), _between(16, _power(columns), 128)
-    deep = _between(16, _power(summed), 64 if itemsize == 2 else 32)
+    high, wide = between(16, power(rows), 128), between(16, power(columns), 128)
+    deep = between(16, power(summed), 64 if itemsize == 2 else 32)
     tiles = -(-rows // high) * -(-columns // wide)
     steps = -(-summed // deep)
     splits = max(1, min(PROGRAMS // max(tiles, 1), steps // 8))
@@ -49,21 +51,13 @@ def linear_tile(rows: int, columns: int, summed: int, itemsize: int) -> LinearTi
 def pixel_tile(pixels: int, channels: int, channels_adjacent: bool) -> PassTile:
     """For a pass over images: long in the direction in which memory lies, with little beyond the edge."""
     if channels_adjacent:
-        across = _between(1, _power(channels), 64)
-        return PassTile(_between(1, _power(pixels), ELEMENTS // across), across)
-    sides = [side for side in (1024, 512, 256, 128, 64) if side < 2 * pixels] or [_power(pixels)]
+        across = between(1, power(channels), 64)
+        return PassTile(between(1, power(pixels), ELEMENTS // across), across)
+    sides = [side for side in (1024, 512, 256, 128, 64) if side < 2 * pixels] or [power(pixels)]
     along = min(sides, key=lambda side: -(-pixels // side) * side)
-    return PassTile(along, _between(1, _power(channels), ELEMENTS // along))
+    return PassTile(along, between(1, power(channels), ELEMENTS // along))
 
 
 def row_tile(rows: int, columns: int) -> PassTile:
     """For a pass over a matrix that also sums its columns: as many rows as there are, up to 128."""
-    return PassTile(_between(1, _power(rows), 128), _between(1, _power(columns), 32))
-
-
-def _power(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()
-
-
-def _between(low: int, size: int, high: int) -> int:
-    return max(low, min(size, high))
+    return PassTile(between(1, power(rows), 128), between(1, power(columns), 32))
