@@ -41,9 +41,16 @@ def test_every_code_means_what_the_formula_says(format: Format) -> None:
 
 
 def test_e4m3_is_the_common_one_below_its_top() -> None:
-    ours, theirs = table(4), torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    ours, theirs = table(4), torch.arange(256, dtype=torch.uint8, device="cpu").view(torch.float8_e4m3fn).float()
     same = ours == theirs
     assert same.sum() == 254 and not same[[0x7F, 0xFF]].any()  # their NaN is a number here
+
+
+def test_a_format_does_not_remember_the_device_it_was_first_used_on() -> None:
+    table.cache_clear()
+    with torch.device("meta"):
+        assert table(4).device.type == "cpu"
+    assert pack(torch.ones(1, 1), "e4m3").codes.tolist() == [[0x38]]
 
 
 @pytest.mark.parametrize("format", EIGHT)

@@ -107,12 +107,12 @@ def largest(format: Format) -> float:
 
 @cache
 def table(bits: int) -> Tensor:
-    """What each of the 256 codes of an 8-bit format with ``bits`` of exponent means: float32 ``(256,)``.
+    """What each of the 256 codes of an 8-bit format with ``bits`` of exponent means: float32 ``(256,)``, on the CPU.
 
     A zero exponent is subnormal, and no code is infinite or NaN: the top exponent is one as any other.
     """
     mantissa_bits = 7 - bits
-    codes = torch.arange(128)
+    codes = torch.arange(128, device="cpu")  # whatever the default is, since this is kept
     exponent, mantissa = codes >> mantissa_bits, (codes & ((1 << mantissa_bits) - 1)).double() / (1 << mantissa_bits)
     normal = (1 + mantissa) * torch.exp2((exponent - bias(bits)).double())
     positive = torch.where(exponent == 0, mantissa * 2.0 ** (1 - bias(bits)), normal).float()
