@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from lamina.accelerate import cuda
+from lamina.accelerate.fission import simt, stream
+from lamina.accelerate.fission.config import Format
+from lamina.errors import MissingError
+
 # Run without the interpreter, which is fixed when a kernel is decorated.
 COMPILE = """
 import triton, triton.language as tl
@@ -48,9 +53,33 @@ for kernel, constants, codes, kind, workers in launches:
     assert (products > 0) == (kernel is not kernels.finish_kernel), (kernel.__name__, products)
 """
 
+ON_CHIP: tuple[tuple[simt.OnChip, simt.Tile, bool], ...] = (
+    ("float", 8, True),
+    ("half", 6, False),
+    ("deft16q", 4, True),
+    ("e7m0", 8, False),
+)
+FEW_ROWS: tuple[tuple[Format, stream.Shape, bool], ...] = (
+    ("e4m3", stream.Shape(2, 16, 8), True),
+    ("e1m6", stream.Shape(2, 16, 16), False),
+    ("e7m0", stream.Shape(1, 32, 8), True),
+)
+
 
 def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
+
+
+def test_cuda_sources_compile_for_a_hopper_gpu() -> None:
+    try:
+        cuda._nvrtc()
+    except MissingError:
+        pytest.skip("NVRTC is not installed")
+    kernels = [simt.kernel("linear", format, tile, quads, "cuda") for format, tile, quads in ON_CHIP]
+    kernels += [stream.kernel(format, shape, biased) for format, shape, biased in FEW_ROWS]
+    for each in kernels:
+        assert isinstance(each, cuda.Kernel)
+        assert cuda.compiled(each.source, "sm_90", each.options)

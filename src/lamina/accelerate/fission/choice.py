@@ -10,22 +10,43 @@ from lamina.errors import UsageError
 BITS: dict[str, int] = {"dense": 16, "deft16": 16, "half": 16, "deft16q": 16}
 """Of a stored weight, where they are not 8; ``dense`` is bfloat16."""
 
+FEW_ROWS = 16
+"""Up to so many rows of bfloat16 a kernel of their own streams 8-bit weights."""
+
 
 @dataclass(frozen=True)
 class Rates:
-    """What a machine reaches, measured on it.
+    """What a machine reaches, measured on it; parts and factors are those of an H200.
 
-    ``read_gbs`` of the weights' memory, ``product_gflops`` of tensor cores, and by what part a product is slower that
-    widens its weights in registers (``widening``, at least 1).
+    Args:
+        read_gbs: of memory.
+        product_gflops: of tensor cores.
+        widening: by what factor a product is slower that widens its weights in registers.
+        streaming, general: parts of ``read_gbs`` that stored weights are read at, with `FEW_ROWS` and with more.
+        cached: how many times ``read_gbs`` inputs are read at that the cache holds.
+        dense_start_us, start_us: what a product takes beside its work, by the library and with stored weights.
+
+    Raises:
+        UsageError: a rate is not positive.
     """
 
     read_gbs: float
     product_gflops: float
-    widening: float = 1.25
+    widening: float = 2.3
+    streaming: float = 0.9
+    general: float = 0.65
+    cached: float = 1.5
+    dense_start_us: float = 0.0
+    start_us: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.read_gbs > 0 and self.product_gflops > 0 and self.widening >= 1):
+        rates = (self.read_gbs, self.product_gflops, self.streaming, self.general, self.cached)
+        if not (min(rates) > 0 and self.widening >= 1 and min(self.dense_start_us, self.start_us) >= 0):
             raise UsageError(f"rates: expected positive rates and a widening of at least 1, got {self}")
+
+
+H200 = Rates(read_gbs=4450.0, product_gflops=800e3, dense_start_us=5.9, start_us=2.7)
+"""Fitted to `benchmarks/fission_weights.py`, weights from memory."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +59,26 @@ class Choice:
     stored_us: float
 
 
-def predicted_us(rows: int, outputs: int, inputs: int, bits: int, rates: Rates, dense_bits: int = 16) -> float:
-    """A product of ``rows`` rows of ``dense_bits`` each number: the longer of its bytes and its operations."""
-    moved = outputs * inputs * bits / 8 + rows * (inputs + outputs) * dense_bits / 8
-    computed = 2 * rows * outputs * inputs / rates.product_gflops * (rates.widening if bits < dense_bits else 1.0)
-    return max(moved / rates.read_gbs, computed) / 1e3
+def dense_us(rows: int, outputs: int, inputs: int, rates: Rates, bits: int = 16) -> float:
+    """A product by the library, of numbers of ``bits``: the longer of its bytes and its operations."""
+    moved = (outputs * inputs + rows * (inputs + outputs)) * bits / 8
+    computed = 2 * rows * outputs * inputs / rates.product_gflops
+    return rates.dense_start_us + max(moved / rates.read_gbs, computed) / 1e3
+
+
+def stored_us(rows: int, outputs: int, inputs: int, bits: int, rates: Rates, dense_bits: int = 16) -> float:
+    """A product with weights of ``bits``, and other numbers of ``dense_bits``.
+
+    Few rows: the longer of bytes and operations; every eight rows more are read again by each 32 outputs. Many rows:
+    one after the other, since widening leaves no slots to hide them in, and sums are added up in another pass.
+    """
+    weights = outputs * inputs
+    moved, beside = weights * bits / 8, rows * (inputs + outputs) * dense_bits / 8
+    computed = 2 * rows * weights / rates.product_gflops * rates.widening
+    if rows <= FEW_ROWS and bits == 8 and dense_bits == 16:
+        again = weights * (-(-rows // 8) - 1) / 2 / rates.cached
+        return rates.start_us + max((moved / rates.streaming + beside + again) / rates.read_gbs, computed) / 1e3
+    return 1.5 * rates.start_us + ((moved / rates.general + beside) / rates.read_gbs + computed) / 1e3
 
 
 def choose(
@@ -61,8 +97,8 @@ def choose(
     """
     if min(rows, outputs, inputs) < 1:
         raise UsageError(f"sizes: expected at least 1 each, got {rows} x {outputs} x {inputs}")
-    dense = predicted_us(rows, outputs, inputs, dense_bits, rates, dense_bits)
-    stored = predicted_us(rows, outputs, inputs, BITS.get(format, 8), rates, dense_bits)
+    dense = dense_us(rows, outputs, inputs, rates, dense_bits)
+    stored = stored_us(rows, outputs, inputs, BITS.get(format, 8), rates, dense_bits)
     wins = stored < dense * (1 - margin)
     said = f"{format}: predicted {stored:.3g} us {'<' if wins else 'not below'} dense {dense:.3g} us"
     return Choice(format if wins else None, said, dense, stored)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from lamina.accelerate.fission import kernels
+from lamina.accelerate.fission import kernels, stream
 from lamina.accelerate.fission.config import Format
 from lamina.accelerate.fission.formats import Packed, bias, exponent_bits, unpack
 from lamina.accelerate.fission.tiles import tile
@@ -34,6 +34,8 @@ def check_input(x: Tensor, format: Format) -> None:
 def linear(x: Tensor, codes: Tensor, scale: Tensor, bias_: Tensor | None, format: str, inputs: int) -> Tensor:
     """``x W^T + b`` of ``x (rows, inputs)`` and weights stored in ``codes``: ``(rows, outputs)``."""
     check_input(x, _format(format))
+    if stream.takes(x, codes, _format(format)):
+        return stream.linear(x, codes, scale, bias_, _format(format))
     (rows, _), outputs = x.shape, len(codes)
     y = x.new_empty(rows, outputs)
     at = tile(outputs, rows, codes.shape[1], codes.itemsize)

@@ -1,0 +1,87 @@
+"""Products of few rows with 8-bit weights, which are bound by reading the weights: a CUDA kernel for tensor cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import ceil
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lamina.accelerate.cuda import Arguments, Kernel, Macros
+from lamina.accelerate.fission.config import Format
+from lamina.accelerate.fission.formats import bias as exponent_bias
+from lamina.accelerate.fission.formats import exponent_bits
+
+SOURCE = Path(__file__).with_name("stream.cu")
+MOST_ROWS = 16
+"""Of the input; more of them are better shared out between blocks."""
+
+_CODES = 16  # that a thread reads at once
+
+
+def takes(x: Tensor, codes: Tensor, format: Format) -> bool:
+    """Whether the kernel computes ``x (rows, inputs)`` with these weights: bfloat16, few rows, whole reads."""
+    return (
+        x.is_cuda
+        and codes.dtype == torch.uint8
+        and format[0] == "e"
+        and x.dtype == torch.bfloat16
+        and 0 < x.shape[0] <= MOST_ROWS
+        and codes.numel() > 0
+        and codes.shape[1] % _CODES == 0
+        and torch.cuda.get_device_capability(x.device) >= (9, 0)  # the product of two bfloat16
+    )
+
+
+def linear(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None, format: Format) -> Tensor:
+    """``x W^T + b`` of what `takes` accepts: ``(rows, outputs)`` in bfloat16, the sum in one order."""
+    (rows, inputs), outputs = x.shape, len(codes)
+    x, codes = (_aligned(one.contiguous()) for one in (x, codes))
+    y = x.new_empty(rows, outputs)
+    shape = _shape(outputs, rows)
+    grid = ceil(outputs / (16 * shape.tiles)), ceil(rows / shape.rows)
+    lifted = _too_small(format)
+    offset = y if bias is None else bias.contiguous()
+    args: Arguments = [codes, x, scale, offset, y, outputs, rows, inputs, 2.0 ** (lifted - lifted // 2)]
+    kernel(format, shape, bias is not None).launch(grid, (32 * shape.warps * shape.tiles,), args)
+    return y
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a block: tiles of 16 outputs, warps that share the sums of one, and rows of the input."""
+
+    tiles: int
+    warps: int
+    rows: int
+
+
+def _shape(outputs: int, rows: int) -> Shape:
+    """Two tiles read the input once; few outputs leave room for more warps, and rows go to blocks of their own."""
+    return Shape(2, 16, 8 if rows <= 8 else 16) if outputs >= 2048 else Shape(1, 32, 8)
+
+
+@cache
+def kernel(format: Format, shape: Shape, biased: bool) -> Kernel:
+    """The kernel of a shape. Inputs make good for half of what codes are too small by, sums for the rest."""
+    macros: Macros = {
+        "EXPONENT": exponent_bits(format),
+        "TILES": shape.tiles,
+        "ROWS": shape.rows,
+        "WARPS": shape.warps,
+        "LIFT": (127 + _too_small(format) // 2) << 7,
+        "BIAS": int(biased),
+    }
+    return Kernel(SOURCE.read_text(encoding="utf-8"), "linear", macros=macros)
+
+
+def _too_small(format: Format) -> int:
+    """The power of two by which the bits of a code, moved, are too small a bfloat16."""
+    return 127 - exponent_bias(exponent_bits(format))
+
+
+def _aligned(tensor: Tensor) -> Tensor:
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
