@@ -5,7 +5,7 @@ AlexNet's convolutions 2 to 5 and its first fully connected layer at batch 128 a
 instructions and bytes, the same tile in float32, and the vendor library in float32. Every result is held to float64.
 ``counters`` adds what Nsight Compute reads of the units; ``child`` is the process that it looks at.
 
-Run: python -m benchmarks.fission_simt times
+Run: python -m benchmarks.fission_simt counters
 """
 
 from __future__ import annotations
@@ -185,16 +185,20 @@ def main() -> None:
     if asked.what == "child":
         child()
         return
-    read = units() if asked.what == "counters" else {}
     clock = measure.GraphClock("cuda")
     rows: list[dict[str, Any]] = []
+    command = f"fission_simt {asked.what}"
     with run.precision_mode("fp32"):
         compile_all()
         for case in cases(NAMES):
             for row in measured(case, clock):
-                rows.append(row | read.get((row["layer"], row.get("format", ""), row.get("tile", 0)), {}))
+                rows.append(row)
                 print(row["layer"], row["impl"], f"{row['median_us']:.1f} us", row.get("speedup"), flush=True)
-            path = results.write("fission_simt", "cuda", rows, summary(rows), asked, f"fission_simt {asked.what}")
+            path = results.write("fission_simt", "cuda", rows, summary(rows), asked, command)
+    if asked.what == "counters":
+        read = units()
+        rows = [row | read.get((row["layer"], row.get("format", ""), row.get("tile", 0)), {}) for row in rows]
+        path = results.write("fission_simt", "cuda", rows, summary(rows), asked, command)
     print(path)
     for what, shown in summary(rows).items():
         print(f"{what}: {shown}")
