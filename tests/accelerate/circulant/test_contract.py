@@ -169,7 +169,7 @@ class Circulants:
             "block size 257": (lambda: Circulant(block_size=257), ("2 to 256", "got 257")),
             "block size true": (lambda: BlockCirculantLinear(8, 8, True), ("whole number", "True")),
             "block size 4.0": (lambda: Circulant(block_size=4.0), ("whole number", "4.0")),  # type: ignore[arg-type]
-            "init": (lambda: Circulant(init="best"), ("project or fresh", "best")),  # type: ignore[arg-type]
+            "init": (lambda: Circulant(init="best"), ("init 'best'", "fresh, project")),  # type: ignore[arg-type]
             "impl": (lambda: Circulant(impl="kernels"), ("kernels", "did you mean 'kernel'")),  # type: ignore[arg-type]
             "no width": (lambda: BlockCirculantLinear(0, 8, 4), ("in_features", "at least 1", "got 0")),
             "groups": (lambda: BlockCirculantConv2d(8, 6, 3, groups=4), ("divisor of 8 and 6", "got 4")),

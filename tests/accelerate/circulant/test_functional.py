@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lamina.accelerate import ops as shared
 from lamina.accelerate.circulant import functional, reference
 from lamina.accelerate.circulant.config import IMPLS
 from lamina.errors import MissingError, UnsupportedError
@@ -69,7 +70,7 @@ def test_kernels_without_triton_say_what_to_install(impl: functional.Impl, monke
 
 
 def test_kernels_refuse_the_cpu_where_they_are_not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functional.ops, "INTERPRETED", False)
+    monkeypatch.setattr(shared, "INTERPRETED", False)
     x, w = torch.zeros(1, 4, device="cpu"), torch.zeros(1, 1, 4, device="cpu")
     with pytest.raises(MissingError, match="expected tensors on a CUDA device, got cpu"):
         functional.linear(x, w, out_features=4, impl="kernel")

@@ -125,6 +125,22 @@ def test_every_implementation_compiles_to_one_graph(impl: Any) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (BlockCirculantLinear(6, 5, 4, impl="reference"), (2, 6)),
+        (BlockCirculantConv2d(8, 6, 3, groups=2, block_size=2, impl="reference"), (1, 8, 4, 3)),
+        (BlockCirculantConv2d(8, 6, 3, groups=2, block_size=2, impl="dense"), (1, 8, 4, 3)),
+    ],
+)
+def test_layers_are_traced_where_a_default_device_is_set(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    torch.compiler.reset()
+    with torch.device("cpu"):
+        y = torch.compile(layer, fullgraph=True, backend="aot_eager")(x)
+    torch.testing.assert_close(y, layer(x))
+
+
 RANK = """
 import sys, torch, torch.distributed as dist
 from lamina.accelerate.circulant.nn import BlockCirculantLinear

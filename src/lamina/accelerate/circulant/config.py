@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from lamina.errors import UsageError, nearest
+from lamina.accelerate.choices import check_choice
+from lamina.errors import UsageError
 
 Impl = Literal["auto", "reference", "kernel", "expand", "dense"]
 """How a product is computed: ``kernel`` in the frequency domain, ``expand`` from circulant tiles made on the fly,
@@ -38,8 +39,7 @@ class Circulant:
     def __post_init__(self) -> None:
         check_block_size(self.block_size)
         check_impl(self.impl)
-        if self.init not in ("project", "fresh"):
-            raise UsageError(f"init: expected project or fresh, got {self.init!r}")
+        check_choice("init", self.init, ("project", "fresh"))
         if not isinstance(self.rescale, bool):
             raise UsageError(f"rescale: expected true or false, got {self.rescale!r}")
 
@@ -64,5 +64,4 @@ def check_impl(impl: str) -> None:
     Raises:
         UsageError: with the nearest known name.
     """
-    if impl not in IMPLS:
-        raise UsageError(f"impl {impl!r} is unknown: {nearest(str(impl), IMPLS)}")
+    check_choice("impl", impl, IMPLS)

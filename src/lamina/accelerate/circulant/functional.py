@@ -17,6 +17,7 @@ from torch import Tensor
 from lamina.accelerate.circulant import reference
 from lamina.accelerate.circulant.config import Impl, check_block_size, check_impl
 from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.operands import cast, check_operands, compute_dtype, sizes
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 HAS_TRITON = find_spec("triton") is not None
@@ -67,17 +68,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_feature
         MissingError: the kernels need a GPU, or Triton.
     """
     _check_weight(weight, 3, "(p, q, k)")
-    _check_operands(x, weight, bias, out_features)
+    check_operands(x, weight, bias, out_features)
     if not x.dim():
         raise UsageError("x: expected (..., in_features), got a scalar")
     _check_blocks(weight, out_features, x.shape[-1], 1)
     name = chosen(impl, x)
-    dtype = _compute_dtype(x)
+    dtype = compute_dtype(x)
     if name == "reference":
-        return reference.linear(x.to(dtype), weight.to(dtype), _to(bias, dtype), out_features)
+        return reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
     if name == "dense":
         matrix = _dense_matrix(weight[:, None], out_features, x.shape[-1], 1, dtype)
-        dense: Tensor = F.linear(x.to(dtype), matrix.squeeze(-1), _to(bias, dtype))
+        dense: Tensor = F.linear(x.to(dtype), matrix.squeeze(-1), cast(bias, dtype))
         return dense
     rows = x.shape[:-1].numel()  # here, since an exporter would take a number for all batches from it
     flat = x.reshape(rows, x.shape[-1])
@@ -112,9 +113,9 @@ def prepared(
         UsageError, UnsupportedError, MissingError: as `linear` does.
     """
     _check_weight(weight, 3, "(p, q, k)")
-    _check_operands(like, weight, None, out_features)
+    check_operands(like, weight, None, out_features)
     _check_blocks(weight, out_features, in_features, 1)
-    k, rows, dtype = weight.shape[-1], like.shape[0], _compute_dtype(like)
+    k, rows, dtype = weight.shape[-1], like.shape[0], compute_dtype(like)
     name = chosen(impl, like)
     if name == "dense":
         matrix = _dense_matrix(weight[:, None], out_features, in_features, 1, dtype).squeeze(-1)
@@ -164,11 +165,11 @@ def conv(
     """
     axes = weight.dim() - 3
     if axes not in (1, 2):
-        raise UsageError(f"weight: expected (p, *kernel, q, k) with one or two kernel axes, got {_sizes(weight)}")
+        raise UsageError(f"weight: expected (p, *kernel, q, k) with one or two kernel axes, got {sizes(weight)}")
     _check_weight(weight, axes + 3, "(p, *kernel, q, k)")
-    _check_operands(x, weight, bias, out_channels)
+    check_operands(x, weight, bias, out_channels)
     if x.dim() != axes + 2:
-        raise UsageError(f"x: expected {axes + 2} axes, (N, C, {'L' if axes == 1 else 'H, W'}), got {_sizes(x)}")
+        raise UsageError(f"x: expected {axes + 2} axes, (N, C, {'L' if axes == 1 else 'H, W'}), got {sizes(x)}")
     if groups < 1 or x.shape[1] % groups or out_channels % groups:
         raise UsageError(
             f"groups: expected a divisor of {x.shape[1]} input and {out_channels} output channels, got {groups}"
@@ -183,16 +184,16 @@ def conv(
         return flat.squeeze(2)
     window = _window(x, weight, stride, padding, dilation, groups)
     name = chosen(impl, x)
-    dtype = _compute_dtype(x)
+    dtype = compute_dtype(x)
     if name == "expand":
         raise UnsupportedError('impl="expand" is for linear maps with few rows; use "kernel" or "dense" here')
     if name == "reference":
-        return reference.conv(x.to(dtype), weight.to(dtype), _to(bias, dtype), out_channels, window)
+        return reference.conv(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_channels, window)
     if name == "dense":
         taps = weight.flatten(1, 2)
         matrix = _dense_matrix(taps, out_channels, x.shape[1] // groups, groups, dtype)
-        matrix = matrix.unflatten(-1, weight.shape[1:3])
-        return F.conv2d(x.to(dtype), matrix, _to(bias, dtype), stride, padding, dilation, groups)
+        matrix = torch.unflatten(matrix, -1, weight.shape[1:3])
+        return F.conv2d(x.to(dtype), matrix, cast(bias, dtype), stride, padding, dilation, groups)
     y = _spectral(x.flatten(2), weight.flatten(1, 2), bias, out_channels, window, dtype)
     return y.view(*y.shape[:2], window.out_height, window.out_width)
 
@@ -224,18 +225,6 @@ def _axes(size: int | Sequence[int], axes: int) -> tuple[int, ...]:
     return (size,) * axes if isinstance(size, int) else tuple(size)
 
 
-def _autocast(x: Tensor) -> bool:
-    return x.device.type != "meta" and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
-
-
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    return torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
-
-
-def _to(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if bias is None else bias.to(dtype)
-
-
 def _window(
     x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
 ) -> Window:
@@ -255,7 +244,7 @@ def _window(
 
 def _check_weight(weight: Tensor, axes: int, form: str) -> None:
     if weight.dim() != axes:
-        raise UsageError(f"weight: expected {form}, got {_sizes(weight)}")
+        raise UsageError(f"weight: expected {form}, got {sizes(weight)}")
     check_block_size(int(weight.shape[-1]))
 
 
@@ -269,23 +258,3 @@ def _check_blocks(weight: Tensor, out_width: int, in_width: int, groups: int) ->
             f"weight: expected {expected[0]} by {expected[1]} blocks of size {k} for {in_width} inputs and "
             f"{out_width} outputs{share}, got {got[0]} by {got[1]}: does the layer fit its input?"
         )
-
-
-def _check_operands(x: Tensor, weight: Tensor, bias: Tensor | None, out_width: int) -> None:
-    if not x.is_floating_point():
-        raise UsageError(f"x: expected floating point numbers, got {x.dtype}")
-    if bias is not None and bias.shape != (out_width,):
-        raise UsageError(f"bias: expected ({out_width},), got {_sizes(bias)}")
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is None:
-            continue
-        if tensor.device != x.device:
-            raise UsageError(f"{name}: expected it on {x.device} with x, got {tensor.device}")
-        if tensor.dtype != x.dtype and not _autocast(x):
-            raise UsageError(
-                f"{name}: expected {x.dtype} like x, got {tensor.dtype}; convert one, or use torch.autocast"
-            )
-
-
-def _sizes(tensor: Tensor) -> str:
-    return str(tuple(tensor.shape))

@@ -5,7 +5,7 @@ Letters: a *row* is one pixel of one example, ``F`` slots of frequencies, ``K`` 
 ``[F, G*p*taps, 2, q]``: real parts, then imaginary parts, the blocks of a row side by side, so that a warp reads them
 together and every product below finds its summed axis contiguous.
 
-Common compile-time switches: ``ACC`` the type sums are kept in; ``PRECISION`` of fp32 products on tensor cores;
+Common compile-time switches: ``ACC`` the type sums are kept in; ``PRECISION`` of fp32 products;
 ``TF32`` rounds what is stored to the 19 bits that tensor cores read, since they would truncate it; ``UPCAST`` computes
 narrow types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses.
 """
@@ -16,19 +16,17 @@ import triton
 import triton.language as tl
 
 from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.kernels import rounded
 from lamina.spec import Cost
 
 
 @triton.jit
 @no_type_check
 def narrow(x, DTYPE: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr):
-    """``x`` in the stored type, rounded to nearest; the interpreter alone would truncate to bf16."""
+    """``x`` in the stored type, where ``TF32`` to what tensor cores read of it, rounded to nearest."""
     if TF32:
         x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
-    if UPCAST and tl.bfloat16 == DTYPE:
-        bits = x.to(tl.int32, bitcast=True)
-        x = (bits + 0x7FFF + ((bits >> 16) & 1)).to(tl.float32, bitcast=True)
-    return x.to(DTYPE)
+    return rounded(x, DTYPE, UPCAST)
 
 
 @triton.jit
@@ -95,7 +93,7 @@ def idft_tile(
     if BIAS:
         sums += tl.load(bias + channel, known, 0.0).to(ACC)
     pixel = y + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
-    stored = narrow(sums, y.dtype.element_ty, False, UPCAST)
+    stored = rounded(sums, y.dtype.element_ty, UPCAST)
     tl.store(pixel[:, None] + channel.to(INDEX) * stride_c, stored, known)
 
 
@@ -286,7 +284,7 @@ def mix_tile(
     target = out + slot.to(INDEX) * rows * 2 * GROUPS * KEPT + group * KEPT
     target += row.to(INDEX)[:, None] * 2 * GROUPS * KEPT + (kept_part * GROUPS * KEPT + column)[None, :]
     known = (row < rows)[:, None] & (column < KEPT)[None, :]
-    tl.store(target, narrow(sums, out.dtype.element_ty, False, UPCAST), known)
+    tl.store(target, rounded(sums, out.dtype.element_ty, UPCAST), known)
 
 
 @triton.jit
@@ -343,8 +341,8 @@ def mix_weight_tile(
     place = ((split.to(INDEX) * slots + slot) * GROUPS + group) * P * TAPS * 2 * Q
     place += (i[:, None] * TAPS + (column // Q)[None, :]) * 2 * Q + (column % Q)[None, :]
     known = (i < P)[:, None] & (column < TAPS * Q)[None, :]
-    tl.store(out + place, narrow(real, out.dtype.element_ty, False, UPCAST), known)
-    tl.store(out + place + Q, narrow(imaginary, out.dtype.element_ty, False, UPCAST), known)
+    tl.store(out + place, rounded(real, out.dtype.element_ty, UPCAST), known)
+    tl.store(out + place + Q, rounded(imaginary, out.dtype.element_ty, UPCAST), known)
 
 
 @triton.jit
@@ -375,7 +373,7 @@ def mix_grads_kernel(
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, W_BM: tl.constexpr, W_BN: tl.constexpr, W_BK: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, W_PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Every frequency of both gradients in one launch; without data tiles, of the weight gradient alone."""
     matrix = tl.program_id(0) // tiles
@@ -391,7 +389,7 @@ def mix_grads_kernel(
         mix_weight_tile(
             tile - data_tiles, slot, matrix % GROUPS, dy, x, dw, rows_out, rows_in, slots,
             height, width, out_height, out_width, splits, P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE,
-            W_BM, W_BN, W_BK, ACC, PRECISION, UPCAST, INDEX,
+            W_BM, W_BN, W_BK, ACC, W_PRECISION, UPCAST, INDEX,
         )  # fmt: skip
 
 

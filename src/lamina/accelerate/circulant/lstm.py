@@ -149,7 +149,7 @@ class BlockCirculantLSTM(nn.Module):
         )  # fmt: skip
         outputs = []
         for step in inputs:
-            gates = (step + recur(h)).unflatten(-1, (_GATES, -1))[..., : self.hidden_size]
+            gates = torch.unflatten(step + recur(h), -1, (_GATES, -1))[..., : self.hidden_size]
             i, f, g, o = gates.unbind(-2)
             c = f.sigmoid() * c + i.sigmoid() * g.tanh()
             h = o.sigmoid() * c.tanh()

@@ -13,11 +13,11 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate import ops as shared
 from lamina.accelerate.circulant import kernels
 from lamina.accelerate.circulant.basis import basis, slot_count
 from lamina.accelerate.circulant.tiles import (
@@ -29,12 +29,12 @@ from lamina.accelerate.circulant.tiles import (
     weight_tile,
 )
 from lamina.accelerate.circulant.window import Window
-from lamina.errors import MissingError, UnsupportedError
+from lamina.accelerate.ops import INTERPRETED, index_type, launch, precision
 
-INTERPRETED = not isinstance(kernels.dft_kernel, triton.JITFunction)
-"""Whether kernels run in Triton's interpreter, on the CPU."""
+DTYPES = (*shared.DTYPES, torch.float64)
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+SHORT = 16
+"""Products in a sum that is made by fp32 multiply-adds where fp32 is asked for."""
 
 
 def check_device(tensor: Tensor) -> None:
@@ -44,14 +44,11 @@ def check_device(tensor: Tensor) -> None:
         MissingError: the tensor is not on a GPU, and kernels are not interpreted.
         UnsupportedError: its type is not one of `DTYPES`.
     """
-    if not (tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")):
-        raise MissingError(
-            f"circulant kernels: expected tensors on a CUDA device, got {tensor.device}; move them there, "
-            'use impl="reference", or set TRITON_INTERPRET=1 before Python starts'
-        )
-    if tensor.dtype not in DTYPES:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise UnsupportedError(f"circulant kernels: expected one of {names}, got {tensor.dtype}")
+    shared.check_device(tensor, "circulant", 'use impl="reference"', DTYPES)
+
+
+def _tf32() -> bool:
+    return precision() == "tf32"
 
 
 @lru_cache(maxsize=64)
@@ -62,37 +59,33 @@ def _waves(block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch
     return matrix.contiguous()
 
 
-def _tf32() -> bool:
-    return bool(torch.backends.cuda.matmul.fp32_precision == "tf32")
+def exactness(dtype: torch.dtype, summed: int) -> str:
+    """How sums of so many products are made: the rounding of three TF32 products does not average out in short ones."""
+    return "ieee" if dtype == torch.float64 or (summed <= SHORT and not _tf32()) else precision()
 
 
-def common(dtype: torch.dtype, *tensors: Tensor) -> dict[str, Any]:
-    """Switches for products of elements of ``dtype``."""
+def common(dtype: torch.dtype, summed: int, *tensors: Tensor) -> dict[str, Any]:
+    """Switches for sums of ``summed`` products of elements of ``dtype``."""
     for tensor in tensors:
         check_device(tensor)
     return {
         "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
-        "PRECISION": "ieee" if dtype == torch.float64 else "tf32" if _tf32() else "tf32x3",
+        "PRECISION": exactness(dtype, summed),
         "UPCAST": INTERPRETED and dtype != torch.float64,
-        "INDEX": tl.int64 if max(tensor.numel() for tensor in tensors) >= 2**31 else tl.int32,
+        "INDEX": index_type(*tensors),
     }
 
 
-def _transform_switches(spectral: torch.dtype, *tensors: Tensor) -> dict[str, Any]:
+def _transform_switches(spectral: torch.dtype, block_size: int, *tensors: Tensor) -> dict[str, Any]:
     """Narrow spectra hold no more than TF32 does; wide ones are transformed at full accuracy, also in TF32 mode."""
-    precision = {torch.float64: "ieee", torch.float32: "tf32x3"}.get(spectral, "tf32")
-    return common(spectral, *tensors) | {"PRECISION": precision}
+    wide = "ieee" if spectral == torch.float64 or block_size <= SHORT else "tf32x3"
+    narrow = spectral not in (torch.float32, torch.float64)
+    return common(spectral, block_size, *tensors) | {"PRECISION": "tf32" if narrow else wide}
 
 
 def workers(tile: TransformTile | ProductTile) -> dict[str, int]:
     """How many warps share a tile, and how many loads are in flight."""
     return {"num_warps": tile.warps, "num_stages": tile.stages}
-
-
-def launch(kernel: Any, programs: int, tensor: Tensor, *args: Any, **switches: Any) -> None:
-    if programs:
-        with torch.cuda.device_of(tensor):
-            kernel[(programs,)](*args, **switches)
 
 
 def _side(x: Tensor, spectrum: Tensor, block_size: int, groups: int, eigenvalues: bool, name: str) -> Any:
@@ -118,7 +111,7 @@ def _run_dft(
 ) -> None:
     x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X")
     w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W")
-    switches = _transform_switches(xs.dtype, x, w, xs, ws)
+    switches = _transform_switches(xs.dtype, block_size, x, w, xs, ws)
     launch(
         kernels.dft_kernel, x_programs + pair * w_programs, x,
         x, x_waves, xs, *x_sizes, x_programs, w, w_waves, ws, *w_sizes,
@@ -132,7 +125,7 @@ def _run_idft(
 ) -> None:  # fmt: skip
     x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X")
     w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W")
-    switches = _transform_switches(xs.dtype, x, w, xs, ws)
+    switches = _transform_switches(xs.dtype, block_size, x, w, xs, ws)
     launch(
         kernels.idft_kernel, x_programs + pair * w_programs, x,
         xs, x_waves, x if bias is None else bias, x, *x_sizes, x_programs, ws, w_waves, w, *w_sizes,
@@ -214,13 +207,14 @@ def _run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool) -> 
     slots, weight_rows, _, q = ws.shape
     p = weight_rows // (window.taps * window.groups)
     kept, summed = (q, p) if back else (p, q)
-    tile = product_tile(out.shape[1], kept, 2 * window.taps * summed)
+    depth = 2 * window.taps * summed
+    tile = product_tile(out.shape[1], kept, depth)
     tiles = -(-out.shape[1] // tile.rows) * -(-kept // tile.columns)
     launch(
         kernels.mix_kernel, slots * window.groups * tiles, a,
         a, ws, out, a.shape[1], out.shape[1], tiles, *_sizes(window),
         P=p, Q=q, GROUPS=window.groups, **_steps(window), BACK=back, BM=tile.rows, BN=tile.columns, BK=tile.depth,
-        **common(a.dtype, a, ws, out), **workers(tile),
+        **common(a.dtype, depth, a, ws, out), **workers(tile),
     )  # fmt: skip
     return out
 
@@ -235,7 +229,7 @@ def _run_grads(dys: Tensor, xs: Tensor, ws: Tensor | None, dxs: Tensor | None, w
     data = product_tile(xs.shape[1], q, 2 * window.taps * p)
     data_tiles = 0 if dxs is None else -(-xs.shape[1] // data.rows) * -(-q // data.columns)
     splits = row_splits(slots * window.groups * share_tiles, rows_out, tile.depth)
-    switches = common(dys.dtype, dys, xs)
+    switches = common(dys.dtype, 2 * window.taps * p, dys, xs) | {"W_PRECISION": exactness(dys.dtype, rows_out)}
     wide = torch.float64 if dys.dtype == torch.float64 else torch.float32
     shares = xs.new_empty(splits, slots, outputs * window.taps, 2, q, dtype=wide if splits > 1 else dys.dtype)
     tiles = data_tiles + splits * share_tiles

@@ -5,6 +5,8 @@
 ``weight[i, ..., j, (r - c) mod k]``. Widths that ``k`` does not divide use part of the last block.
 
 Ding et al., "CirCNN", MICRO 2017, equations 1 to 3.
+
+Axes are split by ``torch.unflatten``: the method of that name cannot be traced where a default device is set.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ def dense_matrix(weight: Tensor, out_features: int, in_features: int, groups: in
     blocks = weight[..., (time[:, None] - time) % k]  # (p, *kernel, q, k, k)
     blocks = blocks.movedim(-2, 1).flatten(0, 1).flatten(-2)  # (p k, *kernel, q k)
     per_group = out_features // groups
-    rows: Tensor = blocks.unflatten(0, (groups, -1))[:, :per_group].flatten(0, 1)
+    rows: Tensor = torch.unflatten(blocks, 0, (groups, -1))[:, :per_group].flatten(0, 1)
     return rows[..., : in_features // groups].movedim(-1, 1)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) -> Tensor:
     """``x: (..., in_features)`` to ``(..., out_features)``: transform, multiply each frequency, sum, transform back."""
     p, q, k = weight.shape
-    d = basis(k, dtype=x.dtype, device=x.device)
-    rows = F.pad(x.reshape(-1, x.shape[-1]), (0, q * k - x.shape[-1])).unflatten(1, (q, k))
-    spectra = torch.einsum("nqt,cft->fncq", rows, d.unflatten(0, (2, -1))).flatten(2)  # (slots, n, 2 q)
+    d = basis(k, dtype=x.dtype, device=x.device).view(2, -1, k)
+    rows = F.pad(x.reshape(-1, x.shape[-1]), (0, q * k - x.shape[-1])).view(-1, q, k)
+    spectra = torch.einsum("nqt,cft->fncq", rows, d).flatten(2)  # (slots, n, 2 q)
     eigenvalues = torch.einsum("pqt,cft->fcpq", weight, _eigenbasis(weight))
-    products = (spectra @ embedding(eigenvalues).mT).unflatten(2, (2, p))
-    y = torch.einsum("fncp,cft->npt", products, d.unflatten(0, (2, -1))).flatten(1)
+    products = torch.unflatten(spectra @ embedding(eigenvalues).mT, 2, (2, p))
+    y = torch.einsum("fncp,cft->npt", products, d).flatten(1)
     y = y[:, :out_features].reshape(*x.shape[:-1], out_features)
     return y if bias is None else y + bias
 
@@ -48,13 +50,13 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None, out_channels: int, wind
     """
     k, q, g = weight.shape[-1], weight.shape[-2], window.groups
     slots = slot_count(k)
-    d = basis(k, dtype=x.dtype, device=x.device).unflatten(0, (2, slots))
-    blocks = x.unflatten(1, (g, -1))
-    blocks = F.pad(blocks, (0, 0, 0, 0, 0, q * k - blocks.shape[2])).unflatten(2, (q, k))
+    d = basis(k, dtype=x.dtype, device=x.device).view(2, slots, k)
+    blocks = torch.unflatten(x, 1, (g, -1))
+    blocks = torch.unflatten(F.pad(blocks, (0, 0, 0, 0, 0, q * k - blocks.shape[2])), 2, (q, k))
     spectra = torch.einsum("ngqthw,cft->ngfcqhw", blocks, d)
-    per_group = weight.unflatten(0, (g, -1))
+    per_group = torch.unflatten(weight, 0, (g, -1))
     eigenvalues = torch.einsum("gpabqt,cft->gabfcpq", per_group, _eigenbasis(weight))
-    products = F.conv2d(
+    convolved = F.conv2d(
         spectra.flatten(1, 4),
         embedding(eigenvalues).permute(0, 3, 4, 5, 1, 2).flatten(0, 2),
         None,
@@ -62,7 +64,8 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None, out_channels: int, wind
         (window.padding_height, window.padding_width),
         (window.dilation_height, window.dilation_width),
         groups=g * slots,
-    ).unflatten(1, (g, slots, 2, -1))
+    )
+    products = torch.unflatten(convolved, 1, (g, slots, 2, -1))
     y = torch.einsum("ngfcphw,cft->ngpthw", products, d).flatten(2, 3)
     y = y[:, :, : out_channels // g].flatten(1, 2)
     return y if bias is None else y + bias[:, None, None]

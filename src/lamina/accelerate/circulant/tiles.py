@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lamina.accelerate.tiling import between, power
+
 
 @dataclass(frozen=True)
 class TransformTile:
@@ -35,16 +37,16 @@ class ProductTile:
 def transform_tile(block_size: int, blocks: int, channels_adjacent: bool) -> TransformTile:
     """Many blocks a row where channels lie together in memory, many rows where pixels do."""
     most = 16 if channels_adjacent else 4
-    across = min(_power(blocks), most)
-    side = _between(16, _power(block_size), 128)
+    across = min(power(blocks), most)
+    side = between(16, power(block_size), 128)
     return TransformTile(64 // across, across, min(side, 64 if across == 16 else 32), side, stages=2)
 
 
 def product_tile(rows: int, columns: int, summed: int) -> ProductTile:
     """For each frequency's product of ``rows`` by ``columns`` complex numbers, over ``summed`` real ones."""
     deep = _least_waste(summed, (64, 32, 16))
-    wide = _between(8, _power(columns), 32)
-    return ProductTile(_between(16, _power(rows), 128 if wide < 32 else 64), wide, deep)
+    wide = between(8, power(columns), 32)
+    return ProductTile(between(16, power(rows), 128 if wide < 32 else 64), wide, deep)
 
 
 def weight_tile(p: int, columns: int, rows: int, itemsize: int) -> ProductTile:
@@ -54,15 +56,13 @@ def weight_tile(p: int, columns: int, rows: int, itemsize: int) -> ProductTile:
     go through registers, and there a small tile is best.
     """
     high = 64 if itemsize == 2 else 32
-    deep = _between(16, _power(rows), 64 if p <= 16 else 32)
-    return ProductTile(_between(16, _power(p), high), _least_waste(columns, (32, 16)), deep)
+    deep = between(16, power(rows), 64 if p <= 16 else 32)
+    return ProductTile(between(16, power(p), high), _least_waste(columns, (32, 16)), deep)
 
 
 def expand_tile(rows: int, columns: int, summed: int) -> ProductTile:
     """For a product with circulant tiles made on the fly: few rows, so narrow tiles to have enough of them."""
-    return ProductTile(
-        _between(16, _power(rows), 64), _between(16, _power(columns), 32), _between(16, _power(summed), 64)
-    )
+    return ProductTile(between(16, power(rows), 64), between(16, power(columns), 32), between(16, power(summed), 64))
 
 
 def row_splits(programs: int, rows: int, depth: int) -> int:
@@ -78,11 +78,3 @@ def row_splits(programs: int, rows: int, depth: int) -> int:
 def _least_waste(size: int, sides: tuple[int, ...]) -> int:
     """The side that covers ``size`` with the least beyond it, the first of equals."""
     return min(sides, key=lambda side: -(-size // side) * side)
-
-
-def _power(size: int) -> int:
-    return 1 << max(size - 1, 0).bit_length()
-
-
-def _between(low: int, size: int, high: int) -> int:
-    return max(low, min(size, high))

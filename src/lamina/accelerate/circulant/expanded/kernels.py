@@ -9,7 +9,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.circulant.kernels import narrow
+from lamina.accelerate.kernels import rounded
 from lamina.spec import Cost
 
 
@@ -46,7 +46,7 @@ def expand_kernel(
         sums = tl.dot(values, weights, sums, input_precision=PRECISION, out_dtype=ACC)
     place = out + row.to(INDEX)[:, None] * kept + column[None, :]
     known = (row < rows)[:, None] & (column < kept)[None, :]
-    tl.store(place, narrow(sums, out.dtype.element_ty, False, UPCAST), known)
+    tl.store(place, rounded(sums, out.dtype.element_ty, UPCAST), known)
 
 
 @triton.jit
@@ -78,7 +78,7 @@ def expand_weight_kernel(
         sums = tl.dot(gradients, inputs, sums, input_precision=PRECISION, out_dtype=ACC)
     place = out + (m // K * q)[:, None] * K + j[None, :] * K + (m % K)[:, None]
     known = (m < p * K)[:, None] & (j < q)[None, :]
-    tl.store(place, narrow(sums, out.dtype.element_ty, False, UPCAST), known)
+    tl.store(place, rounded(sums, out.dtype.element_ty, UPCAST), known)
 
 
 def expand_cost(rows: int, out_features: int, in_features: int, block_size: int, io_bytes: int) -> Cost:
@@ -129,7 +129,7 @@ def diagonal_sums_kernel(
         known = (place < size) & (row < out_features) & (column < in_features)
         source = ((group * out_features + row) * in_features + column) * TAPS + tap
         sums += tl.load(dense + source, known, 0.0).to(ACC)
-    tl.store(out + place, narrow(sums, out.dtype.element_ty, False, UPCAST), place < size)
+    tl.store(out + place, rounded(sums, out.dtype.element_ty, UPCAST), place < size)
 
 
 def materialise_cost(weights: int, dense: int, io_bytes: int) -> Cost:

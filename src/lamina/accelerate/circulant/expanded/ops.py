@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.circulant.expanded import kernels
-from lamina.accelerate.circulant.ops import common, launch, workers
+from lamina.accelerate.circulant.ops import common, workers
 from lamina.accelerate.circulant.tiles import expand_tile
+from lamina.accelerate.ops import launch
 
 _GRAIN = 1024
 
@@ -26,7 +27,8 @@ def _run_expand(a: Tensor, w: Tensor, features: int, back: bool) -> Tensor:
     launch(
         kernels.expand_kernel, -(-rows // tile.rows) * -(-features // tile.columns), a,
         a, w, out, rows, out_features, in_features, q, *a.stride(),
-        K=k, BACK=back, BM=tile.rows, BN=tile.columns, BK=tile.depth, **common(a.dtype, a, w, out), **workers(tile),
+        K=k, BACK=back, BM=tile.rows, BN=tile.columns, BK=tile.depth,
+        **common(a.dtype, summed, a, w, out), **workers(tile),
     )  # fmt: skip
     return out
 
@@ -53,7 +55,8 @@ def expand_weight(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) ->
     launch(
         kernels.expand_weight_kernel, -(-p * block_size // tile.rows) * -(-q // tile.columns), dy,
         dy, x, out, rows, out_features, in_features, p, q, *dy.stride(), *x.stride(),
-        K=block_size, BM=tile.rows, BN=tile.columns, BK=tile.depth, **common(x.dtype, dy, x, out), **workers(tile),
+        K=block_size, BM=tile.rows, BN=tile.columns, BK=tile.depth,
+        **common(x.dtype, rows * block_size, dy, x, out), **workers(tile),
     )  # fmt: skip
     return out
 
@@ -66,7 +69,7 @@ def materialise(w: Tensor, out_features: int, in_features: int, groups: int) -> 
     launch(
         kernels.materialise_kernel, -(-out.numel() // _GRAIN), w,
         w, out, out.numel(), out_features // groups, in_features, rows // groups, q,
-        TAPS=taps, K=k, BLOCK=_GRAIN, INDEX=common(w.dtype, w, out)["INDEX"],
+        TAPS=taps, K=k, BLOCK=_GRAIN, INDEX=common(w.dtype, 1, w, out)["INDEX"],
     )  # fmt: skip
     return out
 
@@ -77,7 +80,7 @@ def diagonal_sums(dense: Tensor, block_size: int, groups: int) -> Tensor:
     dense, (out_features, in_features, taps) = dense.contiguous(), dense.shape
     p, q = -(-(out_features // groups) // block_size), -(-in_features // block_size)
     out = dense.new_empty(groups * p, taps, q, block_size)
-    switches = common(dense.dtype, dense, out)
+    switches = common(dense.dtype, block_size, dense, out)
     del switches["PRECISION"]
     launch(
         kernels.diagonal_sums_kernel, -(-out.numel() // _GRAIN), dense,
