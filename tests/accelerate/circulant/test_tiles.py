@@ -14,14 +14,15 @@ def powers_of_two(*sizes: int) -> bool:
 
 @given(SIZE, SIZE, SIZE)
 def test_products_have_sides_that_tensor_cores_take(rows: int, columns: int, summed: int) -> None:
-    for tile, narrow in (
-        (product_tile(rows, columns, summed), 8),
-        (weight_tile(rows, columns, summed, 2), 8),
-        (weight_tile(rows, columns, summed, 4), 8),
-        (expand_tile(rows, columns, summed), 16),
+    for tile, low, narrow in (
+        (product_tile(rows, columns, summed), 16, 8),
+        (weight_tile(rows, columns, summed, 2), 8, 8),
+        (weight_tile(rows, columns, summed, 4), 8, 8),
+        (expand_tile(rows, columns, summed), 16, 16),
     ):
         assert powers_of_two(tile.rows, tile.columns, tile.depth)
-        assert min(tile.rows, tile.depth) >= 16
+        assert tile.depth >= 16
+        assert tile.rows >= low
         assert tile.columns >= narrow
         assert tile.rows * tile.columns <= 4096  # accumulators that registers hold, twice
 

@@ -7,13 +7,15 @@ together and every product below finds its summed axis contiguous.
 
 Common compile-time switches: ``ACC`` the type sums are kept in; ``PRECISION`` of fp32 products;
 ``TF32`` rounds what is stored to the 19 bits that tensor cores read, since they would truncate it; ``UPCAST`` computes
-narrow types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses.
+narrow types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses; ``EARLY`` kernels are
+launched before the one in front of them has ended, and wait for it themselves.
 """
 
 from typing import no_type_check
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.kernels import rounded
@@ -27,6 +29,15 @@ def narrow(x, DTYPE: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr):
     if TF32:
         x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return rounded(x, DTYPE, UPCAST)
+
+
+@triton.jit
+@no_type_check
+def wait(EARLY: tl.constexpr):
+    """Until the kernels in front have ended; the next one may begin to be launched."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
 
 
 @triton.jit
@@ -104,9 +115,10 @@ def dft_kernel(
     w, w_basis, w_out, w_rows, w_length, w_width, w_blocks, w_groups, w_stride_n, w_stride_c, w_stride_l,
     K: tl.constexpr, X_ROWS: tl.constexpr, X_BLOCKS: tl.constexpr, W_ROWS: tl.constexpr, W_BLOCKS: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The spectra of rows and, where ``PAIR``, of weights in the same launch."""
+    wait(EARLY)
     tile = tl.program_id(0)
     if PAIR and tile >= x_tiles:
         dft_tile(
@@ -130,9 +142,10 @@ def idft_kernel(
     w_spectrum, w_basis, w, w_rows, w_length, w_width, w_blocks, w_groups, w_stride_n, w_stride_c, w_stride_l,
     K: tl.constexpr, X_ROWS: tl.constexpr, X_BLOCKS: tl.constexpr, W_ROWS: tl.constexpr, W_BLOCKS: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `dft_kernel`: rows from their spectra and, where ``PAIR``, weights from theirs."""
+    wait(EARLY)
     tile = tl.program_id(0)
     if PAIR and tile >= x_tiles:
         idft_tile(
@@ -201,20 +214,15 @@ def source_row(
 
 @triton.jit
 @no_type_check
-def complex_parts(with_real, with_imaginary, slot, CONJUGATE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
-    """Real and imaginary part of ``a b``, or of ``a conj(b)``.
+def conjugate_product(sums, slot, BM: tl.constexpr, BN: tl.constexpr):
+    """Real and imaginary part of ``a conj(b)``, from the real product of ``a``'s parts in rows and ``b``'s in columns.
 
-    Each argument is a real product with ``b``'s real columns, then its imaginary ones. Slot 0 is two real products.
+    Slot 0 is two real products.
     """
-    rr, ri = tl.split(tl.permute(tl.reshape(with_real, (BM, 2, BN)), (0, 2, 1)))
-    ir, ii = tl.split(tl.permute(tl.reshape(with_imaginary, (BM, 2, BN)), (0, 2, 1)))
-    if CONJUGATE:
-        real = rr + ii
-        imaginary = ir - ri
-    else:
-        real = rr - ii
-        imaginary = ir + ri
-    return tl.where(slot == 0, rr, real), tl.where(slot == 0, ii, imaginary)
+    of_real, of_imaginary = tl.split(tl.permute(tl.reshape(sums, (2, BM, 2, BN)), (1, 3, 2, 0)))
+    rr, ri = tl.split(of_real)
+    ir, ii = tl.split(of_imaginary)
+    return tl.where(slot == 0, rr, rr + ii), tl.where(slot == 0, ii, ir - ri)
 
 
 @triton.jit
@@ -298,11 +306,14 @@ def mix_weight_tile(
 ):  # fmt: skip
     """One frequency of the weight gradient, output gradients times conjugate inputs, SUMMED over a share of the rows.
 
-    ``out [splits, F, G*P*taps, 2, Q]``: shares are added afterwards, in a fixed order.
+    Real and imaginary parts lie side by side in the rows and in the columns of one real product. ``out [splits, F,
+    G*P*taps, 2, Q]``: shares are added afterwards, in a fixed order.
     """
     tiles_n = tl.cdiv(TAPS * Q, BN)
     tiles_m = tl.cdiv(P, BM)
-    i = tile // tiles_n % tiles_m * BM + tl.arange(0, BM)
+    start = tile // tiles_n % tiles_m * BM
+    m = tl.arange(0, 2 * BM)
+    i = start + m % BM
     split = tile // (tiles_n * tiles_m)
     first = tile % tiles_n * BN
     n = tl.arange(0, 2 * BN)
@@ -311,16 +322,13 @@ def mix_weight_tile(
     block = column if POINTWISE else column % Q  # a remainder would hide from the compiler that these are adjacent
     share = tl.cdiv(tl.cdiv(rows_out, BK), splits) * BK
     last = tl.minimum((split + 1) * share, rows_out)
-    gradients = dy + slot.to(INDEX) * rows_out * 2 * GROUPS * P + group * P + i[:, None]
+    gradients = dy + slot.to(INDEX) * rows_out * 2 * GROUPS * P + group * P + (m // BM * GROUPS * P + i)[:, None]
     inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q + (n // BN * GROUPS * Q + block)[None, :]
-    with_real = tl.zeros((BM, 2 * BN), ACC)
-    with_imaginary = tl.zeros((BM, 2 * BN), ACC)
+    sums = tl.zeros((2 * BM, 2 * BN), ACC)
     for r0 in range(split * share, last, BK):
         row = r0 + tl.arange(0, BK)
-        here = gradients + row.to(INDEX)[None, :] * 2 * GROUPS * P
         known = (i < P)[:, None] & (row < last)[None, :]
-        real = tl.load(here, known, 0.0)
-        imaginary = tl.load(here + GROUPS * P, known, 0.0)
+        values = tl.load(gradients + row.to(INDEX)[None, :] * 2 * GROUPS * P, known, 0.0)
         known = (row < last)[:, None] & (column < TAPS * Q)[None, :]
         if POINTWISE:
             source = row[:, None]
@@ -333,10 +341,10 @@ def mix_weight_tile(
             known &= inside
         factor = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * Q, known, 0.0)
         if UPCAST:
-            real, imaginary, factor = real.to(ACC), imaginary.to(ACC), factor.to(ACC)
-        with_real = tl.dot(real, factor, with_real, input_precision=PRECISION, out_dtype=ACC)
-        with_imaginary = tl.dot(imaginary, factor, with_imaginary, input_precision=PRECISION, out_dtype=ACC)
-    real, imaginary = complex_parts(with_real, with_imaginary, slot, True, BM, BN)
+            values, factor = values.to(ACC), factor.to(ACC)
+        sums = tl.dot(values, factor, sums, input_precision=PRECISION, out_dtype=ACC)
+    real, imaginary = conjugate_product(sums, slot, BM, BN)
+    i = start + tl.arange(0, BM)
     column = first + tl.arange(0, BN)
     place = ((split.to(INDEX) * slots + slot) * GROUPS + group) * P * TAPS * 2 * Q
     place += (i[:, None] * TAPS + (column // Q)[None, :]) * 2 * Q + (column % Q)[None, :]
@@ -353,9 +361,10 @@ def mix_kernel(
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Every frequency of the product, or with ``BACK`` of the input gradient."""
+    wait(EARLY)
     matrix = tl.program_id(0) // tiles
     mix_tile(
         tl.program_id(0) % tiles, matrix // GROUPS, matrix % GROUPS, a, w, out, rows_a, rows,
@@ -373,9 +382,11 @@ def mix_grads_kernel(
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, W_BM: tl.constexpr, W_BN: tl.constexpr, W_BK: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, W_PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, W_PRECISION: tl.constexpr, UPCAST: tl.constexpr,
+    INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Every frequency of both gradients in one launch; without data tiles, of the weight gradient alone."""
+    wait(EARLY)
     matrix = tl.program_id(0) // tiles
     slot = matrix // GROUPS
     tile = tl.program_id(0) % tiles

@@ -9,6 +9,7 @@ Spectra have the layouts that kernels.py gives. Rows come as ``x (N, C, L)`` of 
 ``torch.backends.cuda.matmul.allow_tf32``, as the vendor library's do: three TF32 products keep float32 accuracy.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -73,7 +74,15 @@ def common(dtype: torch.dtype, summed: int, *tensors: Tensor) -> dict[str, Any]:
         "PRECISION": exactness(dtype, summed),
         "UPCAST": INTERPRETED and dtype != torch.float64,
         "INDEX": index_type(*tensors),
+        **early(tensors[0].device),
     }
+
+
+@lru_cache(maxsize=16)
+def early(device: torch.device) -> Mapping[str, bool]:
+    """Whether a kernel may be launched before the one in front of it has ended, which Hopper GPUs can do."""
+    able = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    return {"EARLY": True, "launch_pdl": True} if able else {"EARLY": False}
 
 
 def _transform_switches(spectral: torch.dtype, block_size: int, *tensors: Tensor) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How much of a product one program takes: pure functions of the sizes, so that a test can ask them anything.
 
 Tensor cores want every side of a tile to be a power of two and at least 16. The columns of a frequency-wise product
-hold real and imaginary parts side by side, so there 8 are enough.
+hold real and imaginary parts side by side, and so do the rows of a weight gradient: there 8 are enough.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def weight_tile(p: int, columns: int, rows: int, itemsize: int) -> ProductTile:
     """
     high = 64 if itemsize == 2 else 32
     deep = between(16, power(rows), 64 if p <= 16 else 32)
-    return ProductTile(between(16, power(p), high), _least_waste(columns, (32, 16)), deep)
+    return ProductTile(between(8, power(p), high), _least_waste(columns, (32, 16)), deep)
 
 
 def expand_tile(rows: int, columns: int, summed: int) -> ProductTile:

@@ -9,6 +9,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from lamina.accelerate.circulant.kernels import wait
 from lamina.accelerate.kernels import rounded
 from lamina.spec import Cost
 
@@ -18,9 +19,10 @@ from lamina.spec import Cost
 def expand_kernel(
     a, w, out, rows, out_features, in_features, q, stride_row, stride_column,
     K: tl.constexpr, BACK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """``a W^T``, or with ``BACK`` ``a W``, gathering circulant tiles of ``W`` from ``w (p, q, K)``."""
+    wait(EARLY)
     if BACK:
         summed, kept = out_features, in_features
     else:
@@ -54,12 +56,13 @@ def expand_kernel(
 def expand_weight_kernel(
     dy, x, out, rows, out_features, in_features, p, q, dy_row, dy_column, x_row, x_column,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Gradient ``(p, q, K)``: for each block and offset, ``dy`` that many columns on, times ``x``, summed over both.
 
     A row of the product is an output block and an offset, its summed axis an example and a place in the block.
     """
+    wait(EARLY)
     tiles_n = tl.cdiv(q, BN)
     m = tl.program_id(0) // tiles_n * BM + tl.arange(0, BM)
     j = tl.program_id(0) % tiles_n * BN + tl.arange(0, BN)
@@ -95,9 +98,10 @@ def expand_cost(rows: int, out_features: int, in_features: int, block_size: int,
 @no_type_check
 def materialise_kernel(
     w, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
-    INDEX: tl.constexpr,
+    INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The dense matrix ``(G*out_features, in_features, taps)`` of ``w (G*p, taps, q, K)``."""
+    wait(EARLY)
     place = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
     tap = place % TAPS
     column = place // TAPS % in_features
@@ -114,9 +118,10 @@ def materialise_kernel(
 @no_type_check
 def diagonal_sums_kernel(
     dense, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
-    ACC: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    ACC: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `materialise_kernel`: each wrapped diagonal of each block, summed."""
+    wait(EARLY)
     place = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
     j = place // K % q
     tap = place // (K * q) % TAPS

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.circulant.expanded import kernels
-from lamina.accelerate.circulant.ops import common, workers
+from lamina.accelerate.circulant.ops import common, early, workers
 from lamina.accelerate.circulant.tiles import expand_tile
 from lamina.accelerate.ops import launch
 
@@ -69,7 +69,7 @@ def materialise(w: Tensor, out_features: int, in_features: int, groups: int) -> 
     launch(
         kernels.materialise_kernel, -(-out.numel() // _GRAIN), w,
         w, out, out.numel(), out_features // groups, in_features, rows // groups, q,
-        TAPS=taps, K=k, BLOCK=_GRAIN, INDEX=common(w.dtype, 1, w, out)["INDEX"],
+        TAPS=taps, K=k, BLOCK=_GRAIN, INDEX=common(w.dtype, 1, w, out)["INDEX"], **early(w.device),
     )  # fmt: skip
     return out
 
