@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lamina.accelerate.circulant.dispatch import Dispatcher, calibrate, decide, question
+from lamina.accelerate.circulant.dispatch import Dispatcher, calibrate, calibrate_model, decide, question
 from lamina.accelerate.circulant.nn import BlockCirculantConv1d, BlockCirculantLinear
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
@@ -111,3 +111,14 @@ def test_questions_differ_where_times_may() -> None:
     assert len(keys) == 6  # under autocast a wide input computes as a narrow one
     layer.impl = "dense"
     assert question(layer, x) in keys
+
+
+@pytest.mark.usefixtures("where_kernels_run")
+def test_every_layer_of_a_model_is_calibrated_for_what_reaches_it(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(BlockCirculantLinear(8, 6, 2), torch.nn.ReLU(), BlockCirculantLinear(6, 4, 2))
+    timer = Stopwatch([9.0, 3.0, 6.0] * 2)
+    dispatcher = Dispatcher(tmp_path, timer, HERE)
+    choices = calibrate_model(model, torch.zeros(3, 8), dispatcher)
+    assert [*choices] == ["0", "2"]
+    assert [model[0].impl, model[2].impl] == [choices["0"].impl, choices["2"].impl] == ["expand"] * 2
+    assert all("(3, " in asked for asked in json.loads(dispatcher.path.read_text())["choices"])

@@ -59,7 +59,7 @@ def _too_narrow(module: Any, block_size: int) -> str | None:
         case nn.Linear():
             widths = {"inputs": module.in_features, "outputs": module.out_features}
         case nn.LSTM():
-            widths = {"inputs": module.input_size, "cells": module.hidden_size}
+            widths = {"cells": module.hidden_size}  # its other matrices are that wide, whatever its inputs are
         case _:
             share = " in each group" if module.groups > 1 else ""
             widths = {

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lamina.accelerate.circulant.config import Impl
+from lamina.accelerate.circulant.nn import LAYERS
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 Timer = Callable[[Callable[[], object]], float]
@@ -140,6 +141,23 @@ def calibrate(layer: Any, x: Tensor, dispatcher: Dispatcher) -> Choice:
         raise
     layer.impl = choice.impl
     return choice
+
+
+def calibrate_model(model: nn.Module, x: Tensor, dispatcher: Dispatcher) -> dict[str, Choice]:
+    """Calibrate every circulant layer of a model for what reaches it when ``x`` goes in; choices by layer."""
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LAYERS)}
+    reached: dict[str, Tensor] = {}
+    hooks = [
+        layer.register_forward_pre_hook(lambda _, inputs, name=name: reached.__setitem__(name, inputs[0].detach()))
+        for name, layer in layers.items()
+    ]
+    try:
+        with torch.no_grad():
+            model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: calibrate(layers[name], seen, dispatcher) for name, seen in reached.items()}
 
 
 def question(layer: Any, x: Tensor) -> str:

@@ -16,7 +16,7 @@ from lamina.accelerate.circulant.projection import coverage, project
 from lamina.accelerate.circulant.reference import dense_matrix
 from lamina.errors import UsageError
 
-__all__ = ["BlockCirculantConv1d", "BlockCirculantConv2d", "BlockCirculantLSTM", "BlockCirculantLinear"]
+__all__ = ["LAYERS", "BlockCirculantConv1d", "BlockCirculantConv2d", "BlockCirculantLSTM", "BlockCirculantLinear"]
 
 Init = Literal["project", "fresh"]
 
@@ -242,6 +242,10 @@ class BlockCirculantConv2d(_BlockCirculantConv):
     """
 
     axes, dense = 2, nn.Conv2d
+
+
+LAYERS = (BlockCirculantLinear, BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLSTM)
+"""Every kind of layer."""
 
 
 def geometry(layer: Any) -> tuple[Any, ...]:

@@ -12,15 +12,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from lamina.accelerate.circulant.nn import (
-    BlockCirculantConv1d,
-    BlockCirculantConv2d,
-    BlockCirculantLinear,
-    BlockCirculantLSTM,
-)
+from lamina.accelerate.circulant.nn import LAYERS
 from lamina.errors import UsageError
-
-_LAYERS = (BlockCirculantLinear, BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLSTM)
 
 
 def parameter_groups(
@@ -40,7 +33,7 @@ def parameter_groups(
     sizes = {
         id(parameter): layer.block_size
         for layer in model.modules()
-        if isinstance(layer, _LAYERS)
+        if isinstance(layer, LAYERS)
         for name, parameter in layer.named_parameters(recurse=False)
         if name.startswith("weight")
     }

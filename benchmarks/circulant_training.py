@@ -1,0 +1,334 @@
+"""Claim: what block-circulant layers cost a network in accuracy, and what they save a training step.
+
+Networks train with `lamina train`'s loop, dense and with blocks of 16, 32 and 64, from three seeds each. Runs of one
+network and seed share a process, and processes share the device: what counts is what they learn. Every epoch is kept
+as it ends, so that a benchmark that is cut short still has it. Before that, alone on the GPU, whole steps with Adam
+are timed, and their memory is measured: dense in the better layout against circulant layers, each calibrated.
+
+Run: python -m benchmarks.circulant_training full --data DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks import results
+from lamina import measure, run
+from lamina.accelerate import convert
+from lamina.accelerate.circulant import Circulant
+from lamina.accelerate.circulant.config import Impl
+from lamina.accelerate.circulant.dispatch import Dispatcher, calibrate_model
+from lamina.build.data import jpeg_scan, load, loader, steps, train_test
+from lamina.build.models import create
+from lamina.record import Conversion
+from lamina.run.training import train
+from lamina.spec.training import Training
+
+BLOCK_SIZES = (1, 16, 32, 64)
+"""1 is the dense network."""
+TIMED_BLOCK = 64
+SEEDS = (0, 1, 2)
+PRECISIONS = ("fp32", "tf32", "bf16")
+REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.3)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A network on a data set, for how long: ``data`` a file of the folder, of which ``samples``, or a shipped name.
+
+    The recurrent layer steps through time in Python, so that its matrices are better written out: ``impl``.
+    """
+
+    network: str
+    data: str
+    input: tuple[int, ...]
+    samples: int
+    epochs: int
+    batch: int = 128
+    learning_rate: float = 1e-3
+    impl: Impl = "auto"
+
+    def settings(self, seed: int) -> Training:
+        return Training(
+            epochs=self.epochs, batch=self.batch, optimizer="adam", learning_rate=self.learning_rate,
+            weight_decay=0.0, warmup_steps=50, precision="tf32", seed=seed,
+        )  # fmt: skip
+
+
+EXPERIMENTS = {
+    "lenet5 mnist": Experiment("lenet5", "mnist.npz", (1, 28, 28), 60000, 4),
+    "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 30000, 8),
+    "tdnn digits": Experiment("tdnn", "fsdd_8k.npz", (100, 40), 2700, 12, 64),
+    "lstm digits": Experiment("lstm", "fsdd_8k.npz", (50, 40), 2700, 10, 64, 2e-3, "dense"),
+    "lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 60000, 10),
+    "alexnet caltech101": Experiment("alexnet", "caltech101_96.npz", (3, 128, 128), 5784, 12, 64, 3e-4),
+}
+"""In the order in which they are begun."""
+SMOKE = {"lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 128, 1, 32)}
+STEPS = (("alexnet", 128), ("vgg16", 64))
+
+
+def built(network: str, classes: int, block_size: int, impl: Impl) -> tuple[nn.Module, Conversion | None]:
+    """The network with fresh weights, dense or with blocks of a size wherever they fit."""
+    dense = create(network, classes)
+    if block_size == 1:
+        return dense, None
+    return convert(dense, Circulant(block_size=block_size, init="fresh", impl=impl))
+
+
+def learnt(name: str, experiment: Experiment, seed: int, source: str, device: torch.device) -> Iterator[dict[str, Any]]:
+    """A row for each epoch of each block size."""
+    train_set, test_set = train_test(source)
+    for block_size in BLOCK_SIZES:
+        torch.manual_seed(seed)
+        network, record = built(experiment.network, len(train_set.classes), block_size, experiment.impl)
+        settings = experiment.settings(seed)
+        batches = partial(_batches, train_set, experiment, seed)
+        tests = partial(loader, test_set, experiment.input, 512, 0, 0, shuffle=False)
+        per_epoch = steps(len(train_set), experiment.batch, 1)
+        for state in train(network, settings, batches, tests, per_epoch, device):
+            if state.test_accuracy is None:
+                continue
+            yield {
+                "workload": name, "network": experiment.network, "block_size": block_size, "seed": seed,
+                "epoch": state.epoch + 1, "epochs": experiment.epochs, "samples": len(train_set),
+                "train_loss": state.train_loss, "train_accuracy": state.train_accuracy,
+                "test_loss": state.test_loss, "test_accuracy": state.test_accuracy,
+                "parameters": sum(parameter.numel() for parameter in network.parameters()),
+                "converted": None if record is None else [each.layer for each in record.replaced],
+                "skipped": None if record is None else {each.layer: each.refusal for each in record.skipped},
+            }  # fmt: skip
+
+
+def _batches(data: Any, experiment: Experiment, seed: int, epoch: int, start: int) -> Iterable[tuple[Tensor, Tensor]]:
+    return loader(data, experiment.input, experiment.batch, seed, epoch, start=start)
+
+
+def prepared(experiment: Experiment, folder: Path, into: Path) -> str:
+    """The data's name or file; of pictures that must be decoded, a file of some of them, made once for all runs."""
+    path = folder / experiment.data
+    if not path.exists():
+        return experiment.data
+    made = into / f"{path.stem}_{experiment.samples}.npz"
+    if made.exists():
+        return str(made)
+    if not jpeg_scan.splits(path):
+        return str(path)
+    arrays = {}
+    for split in ("train", "test"):
+        data = load(path, split)
+        chosen = np.random.default_rng(0).permutation(len(data))[: experiment.samples]
+        arrays[f"x_{split}"] = data.x[chosen].permute(0, 2, 3, 1).numpy()
+        arrays[f"y_{split}"] = data.y[chosen].numpy()
+    np.savez(made, **arrays)
+    return str(made)
+
+
+def all_learnt(
+    experiments: Mapping[str, Experiment], folder: Path, device: str, seconds: float, workers: int
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Every run's rows, as far as they came before time was up, and what was cut."""
+    rows: list[dict[str, Any]] = []
+    watch = measure.Stopwatch()
+    left = seconds
+    with tempfile.TemporaryDirectory() as made:
+        waiting = [(name, seed) for name in experiments for seed in SEEDS]
+        running: dict[tuple[str, int], tuple[subprocess.Popen[bytes], Path]] = {}
+        failed: list[str] = []
+        while waiting or running:
+            left -= watch.lap()
+            while waiting and len(running) < workers and left > 0:
+                name, seed = waiting.pop(0)
+                source = prepared(experiments[name], folder, Path(made))
+                log = Path(made) / f"{name} {seed}".replace(" ", "_")
+                command = [sys.executable, "-m", "benchmarks.circulant_training", "run", "--data", source]
+                command += ["--one", name, str(seed), "--device", device]
+                with log.open("wb") as stream:
+                    child = subprocess.Popen(command, stdout=stream, env=results.environment_with(OMP_NUM_THREADS="1"))
+                running[name, seed] = child, log
+            for key, (child, log) in list(running.items()):
+                try:
+                    child.wait(0.2 / len(running))
+                except subprocess.TimeoutExpired:
+                    if left > 0:
+                        continue
+                    child.kill()
+                    child.wait()
+                mine = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line[-1:] == "}"]
+                rows += mine
+                if child.returncode:
+                    failed.append(f"{key[0]} seed {key[1]}: ended by {child.returncode} after {len(mine)} epochs")
+                del running[key]
+            if left <= 0:
+                failed += [f"{name} seed {seed}: not begun" for name, seed in waiting]
+                waiting = []
+    return rows, failed
+
+
+def accuracies(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The last epoch's test accuracy by network and block size: mean and deviation over the seeds that got there."""
+    ends: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["epoch"] == row["epochs"]:
+            ends.setdefault((row["workload"], row["block_size"]), []).append(row)
+    found = {}
+    for (name, block_size), mine in ends.items():
+        scores = [100 * row["test_accuracy"] for row in mine]
+        dense = [100 * row["test_accuracy"] for row in ends.get((name, 1), [])]
+        text = f"{fmean(scores):.2f} % ± {pstdev(scores):.2f} ({len(scores)} seeds)"
+        if block_size > 1 and dense:
+            fewer = ends[name, 1][0]["parameters"] / mine[0]["parameters"]
+            text += f", {fmean(scores) - fmean(dense):+.2f} points of dense, {fewer:.1f}x fewer parameters"
+        found[f"{name} {'dense' if block_size == 1 else f'k={block_size}'}:"] = text
+    return found
+
+
+def curves(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Test accuracy by epoch, a curve for each run."""
+    found: dict[tuple[str, int, int], list[float]] = {}
+    for row in sorted(rows, key=lambda row: row["epoch"]):
+        found.setdefault((row["workload"], row["block_size"], row["seed"]), []).append(row["test_accuracy"])
+    return [
+        {"workload": name, "block_size": block_size, "seed": seed, "test_accuracy": curve}
+        for (name, block_size, seed), curve in found.items()
+    ]
+
+
+def adam_step(network: nn.Module, x: Tensor, y: Tensor, precision: str) -> Callable[[], object]:
+    """Forward, loss, backward and Adam, whose state is on the device so that a graph can hold it."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=1e-4, capturable=True, fused=True)
+    wanted = {"bf16": torch.bfloat16}.get(precision)
+
+    def step() -> object:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(x.device.type, wanted, enabled=wanted is not None, cache_enabled=False):
+            loss = F.cross_entropy(network(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def stepped(network: str, batch: int, device: torch.device, folder: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a network's training step, dense in both layouts and circulant."""
+    graph, events = measure.GraphClock(device), measure.EventsClock(device)
+    known = measure.environment(device)
+    birth = {"device": known.device, "torch": known.torch, "driver": str(known.driver)}
+    dispatcher = Dispatcher(folder, lambda call: graph.time(call, repeat=REPEAT).median_us, birth)
+    for precision in PRECISIONS:
+        for block_size, layout in ((1, "nchw"), (1, "nhwc"), (TIMED_BLOCK, "nhwc")):
+            torch.manual_seed(0)
+            form = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+            module = built(network, 1000, block_size, "auto")[0].to(device, memory_format=form)
+            x = torch.randn(batch, 3, 224, 224, device=device).to(memory_format=form)
+            y = torch.randint(1000, (batch,), device=device)
+            chosen: dict[str, str] = {}
+            with run.precision_mode(precision), torch.cuda.stream(graph.stream):
+                if block_size > 1:
+                    wanted = {"bf16": torch.bfloat16}.get(precision)
+                    with torch.autocast("cuda", wanted, enabled=wanted is not None, cache_enabled=False):
+                        chosen = {name: one.impl for name, one in calibrate_model(module, x, dispatcher).items()}
+                step = adam_step(module, x, y, precision)
+                with measure.peak_memory(device) as peak:
+                    step()
+                held = sum(p.numel() * p.itemsize for p in module.parameters())
+                for clock in (graph, events):
+                    timing = clock.time(step, repeat=REPEAT)
+                    yield {
+                        "workload": network, "layer": network, "phase": "step", "precision": precision,
+                        "layout": layout, "impl": "dense" if block_size == 1 else f"circulant[block_size={block_size}]",
+                        "batch": batch, "timing": clock.name, "l2": "warm", "median_us": timing.median_us,
+                        "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n, "optimizer": "adam",
+                        "peak_bytes": peak.bytes, "parameter_bytes": held, "chosen": chosen, "by": "lamina",
+                    }  # fmt: skip
+            del module, x, y, step
+            torch.cuda.empty_cache()
+
+
+def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Of whole steps: dense in its better layout over circulant, by graph time, and the memory of both."""
+    found = {}
+    for name, precision in dict.fromkeys((row["workload"], row["precision"]) for row in rows):
+        mine = [r for r in rows if (r["workload"], r["precision"], r["timing"]) == (name, precision, "graph")]
+        dense = min((r for r in mine if r["impl"] == "dense"), key=lambda r: r["median_us"], default=None)
+        ours = min((r for r in mine if r["impl"] != "dense"), key=lambda r: r["median_us"], default=None)
+        if dense and ours:
+            memory = f"{dense['peak_bytes'] / 2**20:.0f} -> {ours['peak_bytes'] / 2**20:.0f} MiB"
+            found[f"{name} {precision}:"] = f"{dense['median_us'] / ours['median_us']:.2f}x, peak {memory}"
+    return found
+
+
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.circulant_training")
+    parser.add_argument("scope", choices=("full", "accuracy", "timing", "smoke", "run"), help="run: what a child does")
+    parser.add_argument("--data", type=str, default=".", help="folder of the .npz files; of a run, its data")
+    parser.add_argument("--seconds", type=float, default=240, help="when learning is cut short")
+    parser.add_argument("--workers", type=int, default=14, help="processes at a time")
+    parser.add_argument("--networks", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
+    parser.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help="of a run")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
+    parser.add_argument("--commit", help="commit of this source, where it is no checkout that could tell")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    asked = arguments(words)
+    experiments = SMOKE if asked.device == "cpu" else {name: EXPERIMENTS[name] for name in asked.networks}
+    device = measure.resolve(asked.device)
+    if asked.scope == "run":
+        name, seed = asked.one[0], int(asked.one[1])
+        for row in learnt(name, experiments[name], seed, asked.data, device):
+            print(json.dumps(row), flush=True)
+        return
+    timed: list[dict[str, Any]] = []
+    failed: list[str] = []
+    epochs: list[dict[str, Any]] = []
+
+    def written() -> Path:
+        summary = {
+            "step with Adam, dense over circulant": gains(timed),
+            "test accuracy after the last epoch": accuracies(epochs),
+            "epochs": epochs,
+            "curves": curves(epochs),
+            "cut or failed": failed,
+        }
+        return results.write(
+            "circulant_training", asked.device, timed, summary, asked, f"circulant_training {asked.scope}"
+        )
+
+    if asked.scope in ("full", "timing"):
+        with tempfile.TemporaryDirectory() as folder:
+            for network, batch in STEPS:
+                for row in stepped(network, batch, device, Path(folder)):
+                    timed.append(row)
+                    print(*(row[key] for key in ("layer", "precision", "layout", "impl", "timing")),
+                          round(row["median_us"], 1), row["peak_bytes"], row["chosen"], flush=True)  # fmt: skip
+        written()
+    if asked.scope != "timing":
+        epochs, failed = all_learnt(experiments, Path(asked.data), asked.device, asked.seconds, asked.workers)
+    print(written())
+    for name, text in (accuracies(epochs) | gains(timed)).items():
+        print(name, text)
+    for reason in failed:
+        print("failed:", reason)
+
+
+if __name__ == "__main__":
+    main()

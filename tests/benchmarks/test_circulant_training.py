@@ -1,0 +1,75 @@
+"""What learning costs is told of the runs that ended, and a run cut short is told too."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import circulant_training as training
+
+
+def row(block_size: int, seed: int, epoch: int, accuracy: float) -> dict[str, Any]:
+    return {
+        "workload": "net", "block_size": block_size, "seed": seed, "epoch": epoch, "epochs": 2,
+        "test_accuracy": accuracy, "parameters": 1000 // block_size,
+    }  # fmt: skip
+
+
+ROWS = [
+    row(1, 0, 1, 0.5), row(1, 0, 2, 0.9), row(1, 1, 2, 0.8),
+    row(10, 0, 1, 0.4), row(10, 0, 2, 0.84), row(10, 1, 1, 0.1),
+]  # fmt: skip
+
+
+def test_accuracies_are_means_of_the_runs_that_ended() -> None:
+    assert training.accuracies(ROWS) == {
+        "net dense:": "85.00 % ± 5.00 (2 seeds)",
+        "net k=10:": "84.00 % ± 0.00 (1 seeds), -1.00 points of dense, 10.0x fewer parameters",
+    }
+
+
+def test_a_curve_is_a_run_s_epochs_in_turn() -> None:
+    found = {(one["block_size"], one["seed"]): one["test_accuracy"] for one in training.curves(ROWS[::-1])}
+    assert found == {(1, 0): [0.5, 0.9], (1, 1): [0.8], (10, 0): [0.4, 0.84], (10, 1): [0.1]}
+
+
+def test_gains_compare_with_the_better_dense_layout() -> None:
+    common = {"workload": "net", "precision": "bf16", "timing": "graph", "peak_bytes": 2**20}
+    rows = [common | {"impl": "dense", "median_us": us} for us in (9.0, 6.0)]
+    rows += [common | {"impl": "circulant[block_size=64]", "median_us": 4.0, "peak_bytes": 3 * 2**20}]
+    assert training.gains(rows) == {"net bf16:": "1.50x, peak 1 -> 3 MiB"}
+    assert training.gains(rows[:2]) == {}
+
+
+def test_runs_that_time_does_not_suffice_for_are_named(tmp_path: Path) -> None:
+    rows, failed = training.all_learnt(training.SMOKE, tmp_path, "cpu", seconds=0, workers=1)
+    assert rows == []
+    assert failed == [f"lenet5 fashion-mnist seed {seed}: not begun" for seed in training.SEEDS]
+
+
+def test_each_network_takes_the_blocks_and_gives_scores() -> None:
+    for name, experiment in training.EXPERIMENTS.items():
+        network, record = training.built(experiment.network, 10, 64, "reference")
+        assert record is not None
+        assert record.replaced, name
+        with torch.no_grad():
+            assert network.eval()(torch.zeros(2, *experiment.input)).shape == (2, 10), name
+
+
+def test_a_run_prints_a_row_for_each_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {f"x_{split}": rng.integers(0, 256, (32, 28, 28), dtype=np.uint8) for split in ("train", "test")}
+    arrays |= {f"y_{split}": np.arange(32) % 10 for split in ("train", "test")}
+    np.savez(tmp_path / "tiny.npz", **arrays)
+    monkeypatch.setattr(training, "BLOCK_SIZES", (1, 16))
+    name = next(iter(training.SMOKE))
+    training.main(["run", "--device", "cpu", "--data", str(tmp_path / "tiny.npz"), "--one", name, "3"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(one["block_size"], one["seed"], one["epoch"]) for one in rows] == [(1, 3, 1), (16, 3, 1)]
+    assert rows[1]["parameters"] < rows[0]["parameters"]
+    assert rows[1]["converted"] == ["classifier.0", "classifier.2"]
