@@ -26,7 +26,7 @@ _SUMS = {
 }
 _MEANS = {
     "ipc": "sm__inst_executed.avg.per_cycle_active",
-    "eligible_warps": "smsp__warps_eligible.sum.per_cycle_active",
+    "eligible_warps": "smsp__warps_eligible.avg.per_cycle_active",
     "occupancy_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
 }
 METRICS = (_TIME, *_SUMS.values(), *_MEANS.values())

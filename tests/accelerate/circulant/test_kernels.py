@@ -16,14 +16,15 @@ from lamina.accelerate.circulant.expanded import kernels as expanded
 
 window = dict(P=8, Q=4, TAPS=9, KW=3, SH=2, SW=1, PH=1, PW=1, DH=1, DW=2, POINTWISE=False)
 tile = dict(BM=64, BN=16, BK=32)
+mix = dict(**tile, STEP=8)
 common = dict(ACC=tl.float32, PRECISION="tf32x3", W_PRECISION="ieee", UPCAST=False, INDEX=tl.int64, EARLY=True)
 sides = dict(X_ROWS=4, X_BLOCKS=16, W_ROWS=16, W_BLOCKS=4, BK=32, BN=64, K=64, PAIR=True)
-grads = dict(W_BM=16, W_BN=32, W_BK=32)
+grads = dict(W_BM=16, W_BN=32, W_BK=32, W_STEP=4)
 launches = [
     (kernels.dft_kernel, dict(**sides, TF32=True), "fp32"),
     (kernels.idft_kernel, dict(**sides, BIAS=True), "bf16"),
-    (kernels.mix_kernel, dict(**window, **tile, BACK=False), "fp16"),
-    (kernels.mix_grads_kernel, dict(**window, **tile, **grads), "bf16"),
+    (kernels.mix_kernel, dict(**window, **mix, BACK=False), "fp16"),
+    (kernels.mix_grads_kernel, dict(**window, **mix, **grads), "bf16"),
     (expanded.expand_kernel, dict(**tile, K=64, BACK=True), "fp16"),
     (expanded.expand_weight_kernel, dict(**tile, K=7), "bf16"),
     (expanded.diagonal_sums_kernel, dict(TAPS=1, K=64, BLOCK=1024), "fp32"),

@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.accelerate.circulant.tiles import expand_tile, product_tile, row_splits, transform_tile, weight_tile
+from lamina.accelerate.circulant.tiles import (
+    expand_tile,
+    product_tile,
+    row_splits,
+    steps_of,
+    transform_tile,
+    weight_tile,
+)
 
 SIZE = st.integers(1, 100_000)
 
@@ -12,26 +19,28 @@ def powers_of_two(*sizes: int) -> bool:
     return all(size & (size - 1) == 0 for size in sizes)
 
 
-@given(SIZE, SIZE, SIZE)
-def test_products_have_sides_that_tensor_cores_take(rows: int, columns: int, summed: int) -> None:
+@given(SIZE, SIZE, SIZE, st.integers(1, 121))
+def test_products_have_sides_that_tensor_cores_take(rows: int, columns: int, summed: int, taps: int) -> None:
     for tile, low, narrow in (
-        (product_tile(rows, columns, summed), 16, 8),
-        (weight_tile(rows, columns, summed, 2), 8, 8),
-        (weight_tile(rows, columns, summed, 4), 8, 8),
+        (product_tile(rows, columns, summed, taps), 16, 8),
+        (weight_tile(rows, columns, taps, summed, 2), 8, 8),
+        (weight_tile(rows, columns, taps, summed, 4), 8, 8),
         (expand_tile(rows, columns, summed), 16, 16),
     ):
-        assert powers_of_two(tile.rows, tile.columns, tile.depth)
+        assert powers_of_two(tile.rows, tile.columns, tile.depth, tile.step)
         assert tile.depth >= 16
         assert tile.rows >= low
         assert tile.columns >= narrow
         assert tile.rows * tile.columns <= 4096  # accumulators that registers hold, twice
 
 
-@given(st.integers(2, 256), SIZE, st.booleans())
-def test_transforms_have_sides_that_tensor_cores_take(k: int, blocks: int, adjacent: bool) -> None:
-    tile = transform_tile(k, blocks, adjacent)
+@given(st.integers(2, 256), SIZE, SIZE, st.booleans(), st.booleans())
+def test_transforms_have_sides_that_tensor_cores_take(
+    k: int, rows: int, blocks: int, adjacent: bool, back: bool
+) -> None:
+    tile = transform_tile(k, rows, blocks, adjacent, back)
     assert powers_of_two(tile.rows, tile.blocks, tile.depth, tile.columns)
-    assert tile.rows * tile.blocks == 64
+    assert 16 <= tile.rows * tile.blocks <= 128
     assert min(tile.depth, tile.columns) >= 16
 
 
@@ -39,3 +48,11 @@ def test_rows_are_split_only_where_programs_are_few() -> None:
     assert row_splits(8192, 100_000, 32) == 1
     assert row_splits(64, 12_544, 32) == 49
     assert row_splits(1, 128, 32) == 1  # too few rows to share
+
+
+@given(st.sampled_from([16, 32, 64]), st.integers(1, 300), st.integers(1, 49))
+def test_tiles_cover_every_number_of_every_tap(side: int, numbers: int, taps: int) -> None:
+    assert steps_of(side, numbers, taps) * side >= numbers * taps
+    assert steps_of(16, 8, 9) == 5  # two taps of 8 in each
+    assert steps_of(16, 40, 9) == 27  # each tap in three
+    assert steps_of(16, 40, 1) == 3

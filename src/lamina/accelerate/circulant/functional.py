@@ -77,7 +77,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_feature
     if name == "reference":
         return reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
     if name == "dense":
-        matrix = _dense_matrix(weight[:, None], out_features, x.shape[-1], 1, dtype)
+        matrix = dense_matrix(weight[:, None], out_features, x.shape[-1], 1, dtype)
         dense: Tensor = F.linear(x.to(dtype), matrix.squeeze(-1), cast(bias, dtype))
         return dense
     rows = x.shape[:-1].numel()  # here, since an exporter would take a number for all batches from it
@@ -118,7 +118,7 @@ def prepared(
     k, rows, dtype = weight.shape[-1], like.shape[0], compute_dtype(like)
     name = chosen(impl, like)
     if name == "dense":
-        matrix = _dense_matrix(weight[:, None], out_features, in_features, 1, dtype).squeeze(-1)
+        matrix = dense_matrix(weight[:, None], out_features, in_features, 1, dtype).squeeze(-1)
         return lambda x: F.linear(x.to(dtype), matrix)
     if name == "kernel":
         ops.check_device(like)
@@ -191,7 +191,7 @@ def conv(
         return reference.conv(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_channels, window)
     if name == "dense":
         taps = weight.flatten(1, 2)
-        matrix = _dense_matrix(taps, out_channels, x.shape[1] // groups, groups, dtype)
+        matrix = dense_matrix(taps, out_channels, x.shape[1] // groups, groups, dtype)
         matrix = torch.unflatten(matrix, -1, weight.shape[1:3])
         return F.conv2d(x.to(dtype), matrix, cast(bias, dtype), stride, padding, dilation, groups)
     y = _spectral(x.flatten(2), weight.flatten(1, 2), bias, out_channels, window, dtype)
@@ -213,8 +213,8 @@ def _spectral(
     return y
 
 
-def _dense_matrix(weight: Tensor, rows: int, columns: int, groups: int, dtype: torch.dtype) -> Tensor:
-    """``(rows, columns, taps)`` of ``weight (P, taps, q, k)``, by the kernel where it can run."""
+def dense_matrix(weight: Tensor, rows: int, columns: int, groups: int, dtype: torch.dtype) -> Tensor:
+    """``(rows, columns, taps)`` in ``dtype`` of ``weight (P, taps, q, k)``, by the kernel where it can run."""
     if weight.is_cuda and HAS_TRITON:
         matrix: Tensor = expanded_ops.materialise(weight.to(dtype), rows, columns, groups)
         return matrix

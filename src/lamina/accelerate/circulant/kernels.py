@@ -7,7 +7,8 @@ together and every product below finds its summed axis contiguous.
 
 Common compile-time switches: ``ACC`` the type sums are kept in; ``PRECISION`` of fp32 products;
 ``TF32`` rounds what is stored to the 19 bits that tensor cores read, since they would truncate it; ``UPCAST`` computes
-narrow types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses; ``EARLY`` kernels are
+narrow types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses;
+``STEP`` how many numbers of one tap lie side by side in a tile, which may hold several taps; ``EARLY`` kernels are
 launched before the one in front of them has ended, and wait for it themselves.
 """
 
@@ -232,7 +233,7 @@ def mix_tile(
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """One frequency of the product: rows times weights, SUMMED over taps and blocks.
@@ -244,7 +245,8 @@ def mix_tile(
     """
     SUMMED: tl.constexpr = P if BACK else Q
     KEPT: tl.constexpr = Q if BACK else P
-    DEPTH: tl.constexpr = TAPS * 2 * SUMMED
+    AT_ONCE: tl.constexpr = BK // STEP
+    PIECES: tl.constexpr = (2 * SUMMED + STEP - 1) // STEP
     tiles_n = tl.cdiv(KEPT, BN)
     row = tile // tiles_n * BM + tl.arange(0, BM)
     n = tl.arange(0, 2 * BN)
@@ -255,26 +257,36 @@ def mix_tile(
     sums = tl.zeros((BM, 2 * BN), ACC)
     if not POINTWISE:
         image, top, left = origin(row, height, width, out_height, out_width, SH, SW, PH, PW, BACK)
-    for s0 in range(0, DEPTH, BK):
-        s = s0 + tl.arange(0, BK)
-        if POINTWISE:
-            tap = s * 0
-            inner = s
-            source = row[:, None]
-            known = (row < rows)[:, None] & (s < DEPTH)[None, :]
+    for turn in range((TAPS + AT_ONCE - 1) // AT_ONCE * PIECES):
+        first = turn // PIECES * AT_ONCE
+        # Which row a tap meets is worked out for each row and tap, not for each number of theirs.
+        inner = turn % PIECES * STEP + tl.arange(0, STEP)
+        place = inner if GROUPS == 1 else inner // SUMMED * GROUPS * SUMMED + inner % SUMMED
+        if POINTWISE or AT_ONCE == 1:
+            source = row
+            inside = row < rows
+            if not POINTWISE:
+                source, there = source_row(
+                    image, top, left, first, height, width, out_height, out_width, KW, SH, SW, DH, DW, BACK
+                )
+                inside &= there
+            here = (inputs + source.to(INDEX) * 2 * GROUPS * SUMMED)[:, None] + place[None, :]
+            values = tl.load(here, inside[:, None] & (inner < 2 * SUMMED)[None, :], 0.0)
         else:
-            tap = s // (2 * SUMMED)
-            inner = s % (2 * SUMMED)
+            taps = first + tl.arange(0, AT_ONCE)
             source, inside = source_row(
-                image[:, None], top[:, None], left[:, None], tap[None, :], height, width, out_height, out_width,
+                image[:, None], top[:, None], left[:, None], taps[None, :], height, width, out_height, out_width,
                 KW, SH, SW, DH, DW, BACK,
             )  # fmt: skip
-            known = inside & (row < rows)[:, None] & (s < DEPTH)[None, :]
+            inside &= (row < rows)[:, None] & (taps < TAPS)[None, :]
+            here = (inputs + source.to(INDEX) * 2 * GROUPS * SUMMED)[:, :, None] + place[None, None, :]
+            values = tl.load(here, inside[:, :, None] & (inner < 2 * SUMMED)[None, None, :], 0.0)
+            values = tl.reshape(values, (BM, BK))
+        s = tl.arange(0, BK)
+        tap = first + s // STEP
+        inner = turn % PIECES * STEP + s % STEP
         part = inner // SUMMED
         block = inner % SUMMED
-        # One group's parts are adjacent: said so, the compiler reads them together.
-        place = inner if GROUPS == 1 else part * GROUPS * SUMMED + block
-        values = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * SUMMED + place[None, :], known, 0.0)
         met = part[:, None] == kept_part[None, :]
         factor_part = tl.where(slot == 0, kept_part[None, :], tl.where(met, 0, 1))
         if BACK:
@@ -283,7 +295,8 @@ def mix_tile(
         else:
             there = column[None, :] * TAPS * 2 * Q + factor_part * Q + (tap * 2 * Q + block)[:, None]
             negative = (part[:, None] == 1) & (kept_part[None, :] == 0)
-        wanted = (s < DEPTH)[:, None] & (column < KEPT)[None, :] & (met | (slot > 0))
+        used = (tap < TAPS) & (inner < 2 * SUMMED)
+        wanted = used[:, None] & (column < KEPT)[None, :] & (met | (slot > 0))
         factor = tl.load(weights + there, wanted, 0.0)
         if UPCAST:
             values, factor = values.to(ACC), factor.to(ACC)
@@ -301,7 +314,8 @@ def mix_weight_tile(
     tile, slot, group, dy, x, out, rows_out, rows_in, slots, height, width, out_height, out_width, splits,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """One frequency of the weight gradient, output gradients times conjugate inputs, SUMMED over a share of the rows.
@@ -309,46 +323,59 @@ def mix_weight_tile(
     Real and imaginary parts lie side by side in the rows and in the columns of one real product. ``out [splits, F,
     G*P*taps, 2, Q]``: shares are added afterwards, in a fixed order.
     """
-    tiles_n = tl.cdiv(TAPS * Q, BN)
+    AT_ONCE: tl.constexpr = BN // STEP
+    PIECES: tl.constexpr = (Q + STEP - 1) // STEP
+    tiles_n: tl.constexpr = (TAPS + AT_ONCE - 1) // AT_ONCE * PIECES
     tiles_m = tl.cdiv(P, BM)
     start = tile // tiles_n % tiles_m * BM
     m = tl.arange(0, 2 * BM)
     i = start + m % BM
     split = tile // (tiles_n * tiles_m)
-    first = tile % tiles_n * BN
-    n = tl.arange(0, 2 * BN)
-    column = first + n % BN
-    tap = column // Q
-    block = column if POINTWISE else column % Q  # a remainder would hide from the compiler that these are adjacent
+    first = tile % tiles_n // PIECES * AT_ONCE
+    taps = first + tl.arange(0, AT_ONCE)
+    block = tile % PIECES * STEP + tl.arange(0, STEP)
     share = tl.cdiv(tl.cdiv(rows_out, BK), splits) * BK
     last = tl.minimum((split + 1) * share, rows_out)
     gradients = dy + slot.to(INDEX) * rows_out * 2 * GROUPS * P + group * P + (m // BM * GROUPS * P + i)[:, None]
-    inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q + (n // BN * GROUPS * Q + block)[None, :]
+    inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q
+    place = (tl.arange(0, 2) * GROUPS * Q)[:, None] + block[None, :]
     sums = tl.zeros((2 * BM, 2 * BN), ACC)
     for r0 in range(split * share, last, BK):
         row = r0 + tl.arange(0, BK)
         known = (i < P)[:, None] & (row < last)[None, :]
         values = tl.load(gradients + row.to(INDEX)[None, :] * 2 * GROUPS * P, known, 0.0)
-        known = (row < last)[:, None] & (column < TAPS * Q)[None, :]
-        if POINTWISE:
-            source = row[:, None]
+        if AT_ONCE == 1:
+            source = row
+            inside = row < last
+            if not POINTWISE:
+                image, top, left = origin(row, height, width, out_height, out_width, SH, SW, PH, PW, False)
+                source, there = source_row(
+                    image, top, left, first, height, width, out_height, out_width, KW, SH, SW, DH, DW, False
+                )
+                inside &= there
+            here = (inputs + source.to(INDEX) * 2 * GROUPS * Q)[:, None, None] + place[None, :, :]
+            factor = tl.load(here, inside[:, None, None] & (block < Q)[None, None, :], 0.0)
         else:
             image, top, left = origin(row, height, width, out_height, out_width, SH, SW, PH, PW, False)
             source, inside = source_row(
-                image[:, None], top[:, None], left[:, None], tap[None, :], height, width, out_height, out_width,
+                image[:, None], top[:, None], left[:, None], taps[None, :], height, width, out_height, out_width,
                 KW, SH, SW, DH, DW, False,
             )  # fmt: skip
-            known &= inside
-        factor = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * Q, known, 0.0)
+            inside &= (row < last)[:, None] & (taps < TAPS)[None, :]
+            here = (inputs + source.to(INDEX) * 2 * GROUPS * Q)[:, None, :, None] + place[None, :, None, :]
+            factor = tl.load(here, inside[:, None, :, None] & (block < Q)[None, None, None, :], 0.0)
+        factor = tl.reshape(factor, (BK, 2 * BN))
         if UPCAST:
             values, factor = values.to(ACC), factor.to(ACC)
         sums = tl.dot(values, factor, sums, input_precision=PRECISION, out_dtype=ACC)
     real, imaginary = conjugate_product(sums, slot, BM, BN)
     i = start + tl.arange(0, BM)
-    column = first + tl.arange(0, BN)
+    n = tl.arange(0, BN)
+    tap = first + n // STEP
+    column = tile % PIECES * STEP + n % STEP
     place = ((split.to(INDEX) * slots + slot) * GROUPS + group) * P * TAPS * 2 * Q
-    place += (i[:, None] * TAPS + (column // Q)[None, :]) * 2 * Q + (column % Q)[None, :]
-    known = (i < P)[:, None] & (column < TAPS * Q)[None, :]
+    place += (i[:, None] * TAPS + tap[None, :]) * 2 * Q + column[None, :]
+    known = (i < P)[:, None] & ((tap < TAPS) & (column < Q))[None, :]
     tl.store(out + place, rounded(real, out.dtype.element_ty, UPCAST), known)
     tl.store(out + place + Q, rounded(imaginary, out.dtype.element_ty, UPCAST), known)
 
@@ -360,7 +387,7 @@ def mix_kernel(
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr,
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Every frequency of the product, or with ``BACK`` of the input gradient."""
@@ -369,7 +396,7 @@ def mix_kernel(
     mix_tile(
         tl.program_id(0) % tiles, matrix // GROUPS, matrix % GROUPS, a, w, out, rows_a, rows,
         height, width, out_height, out_width, P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, BACK,
-        BM, BN, BK, ACC, PRECISION, UPCAST, INDEX,
+        BM, BN, BK, STEP, ACC, PRECISION, UPCAST, INDEX,
     )  # fmt: skip
 
 
@@ -381,7 +408,8 @@ def mix_grads_kernel(
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr,
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, W_BM: tl.constexpr, W_BN: tl.constexpr, W_BK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr,
+    W_BM: tl.constexpr, W_BN: tl.constexpr, W_BK: tl.constexpr, W_STEP: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, W_PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -394,13 +422,13 @@ def mix_grads_kernel(
         mix_tile(
             tile, slot, matrix % GROUPS, dy, w, dx, rows_out, rows_in,
             height, width, out_height, out_width, P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, True,
-            BM, BN, BK, ACC, PRECISION, UPCAST, INDEX,
+            BM, BN, BK, STEP, ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
     else:
         mix_weight_tile(
             tile - data_tiles, slot, matrix % GROUPS, dy, x, dw, rows_out, rows_in, slots,
             height, width, out_height, out_width, splits, P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE,
-            W_BM, W_BN, W_BK, ACC, W_PRECISION, UPCAST, INDEX,
+            W_BM, W_BN, W_BK, W_STEP, ACC, W_PRECISION, UPCAST, INDEX,
         )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from lamina.accelerate.circulant import functional
 from lamina.accelerate.circulant.config import Impl, check_block_size, check_impl
 from lamina.accelerate.circulant.projection import coverage, project
 from lamina.accelerate.circulant.reference import dense_matrix
+from lamina.accelerate.operands import compute_dtype
 from lamina.errors import UsageError
 
 State = tuple[Tensor, Tensor]
@@ -105,19 +106,41 @@ class BlockCirculantLSTM(nn.Module):
             raise UsageError(f"BlockCirculantLSTM: expected steps of {self.input_size} features, got {got}")
         if x.dim() == 2:
             start = None if hx is None else (hx[0][:, None], hx[1][:, None])
-            y, (h, c) = self._run(x[:, None], start)
-            return y[:, 0], (h[:, 0], c[:, 0])
-        y, last = self._run(x.transpose(0, 1) if self.batch_first else x, hx)
+            y, (h, c) = self(x[:, None].transpose(0, 1) if self.batch_first else x[:, None], start)
+            return (y[0] if self.batch_first else y[:, 0]), (h[:, 0], c[:, 0])
+        x = x.transpose(0, 1) if self.batch_first else x
+        y, last = self._library(x, self._start(x, hx)) if self.impl == "dense" else self._run(x, self._start(x, hx))
         return (y.transpose(0, 1) if self.batch_first else y), last
 
-    def _run(self, x: Tensor, hx: State | None) -> tuple[Tensor, State]:
-        directions = 2 if self.bidirectional else 1
-        expected = (self.num_layers * directions, x.shape[1], self.hidden_size)
+    def _start(self, x: Tensor, hx: State | None) -> State:
+        expected = (self.num_layers * (1 + self.bidirectional), x.shape[1], self.hidden_size)
         if hx is None:
             zeros = x.new_zeros(expected)
-            hx = zeros, zeros
+            return zeros, zeros
         if any(tuple(state.shape) != expected for state in hx):
             raise UsageError(f"hx: expected two tensors of {expected}, got {[tuple(s.shape) for s in hx]}")
+        return hx
+
+    def _library(self, x: Tensor, hx: State) -> tuple[Tensor, State]:
+        """All matrices written out, and the vendor's layer on them."""
+        dtype, widths = compute_dtype(x), dict(self._matrices())
+        weights = [
+            self._written_out(values, widths[name], dtype) if name in widths else values.to(dtype)
+            for name, values in self.named_parameters()
+        ]
+        # The library keeps what gradients need in training mode alone; without dropout it computes the same there.
+        dropout = self.dropout if self.training else 0.0
+        h, c = (state.to(dtype) for state in hx)
+        y, h, c = torch.lstm(
+            x.to(dtype), (h, c), weights, self.bias, self.num_layers, dropout, True, self.bidirectional, False
+        )
+        return y, (h, c)
+
+    def _written_out(self, weight: Tensor, width: int, dtype: torch.dtype) -> Tensor:
+        return functional.dense_matrix(weight[:, None], _GATES * self.hidden_size, width, _GATES, dtype).squeeze(-1)
+
+    def _run(self, x: Tensor, hx: State) -> tuple[Tensor, State]:
+        directions = 2 if self.bidirectional else 1
         last: list[State] = []
         for level in range(self.num_layers):
             if level and self.dropout:
@@ -148,11 +171,13 @@ class BlockCirculantLSTM(nn.Module):
             out_features=wide, in_features=self.hidden_size, like=h, impl=self.impl,
         )  # fmt: skip
         outputs = []
+        fused = x.is_cuda and self.impl != "reference" and wide == _GATES * self.hidden_size
+        c = c.to(inputs.dtype) if fused else c
         for step in inputs:
-            gates = torch.unflatten(step + recur(h), -1, (_GATES, -1))[..., : self.hidden_size]
-            i, f, g, o = gates.unbind(-2)
-            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-            h = o.sigmoid() * c.tanh()
+            if fused:
+                h, c, _ = torch.ops.aten._thnn_fused_lstm_cell(step, recur(h), c)
+            else:
+                h, c = _cell(torch.unflatten(step + recur(h), -1, (_GATES, -1))[..., : self.hidden_size], c)
             outputs.append(h)
         return torch.stack(outputs), (h, c)
 
@@ -226,3 +251,10 @@ class BlockCirculantLSTM(nn.Module):
         options = ", ".join(f"{name}={getattr(self, name)}" for name in names)
         kept = "" if self.kept_energy is None else f", kept_energy={self.kept_energy:.3g}"
         return f"{self.input_size}, {self.hidden_size}, {options}{kept}"
+
+
+def _cell(gates: Tensor, c: Tensor) -> State:
+    """The next ``(h, c)`` from the gates ``(N, 4, hidden_size)``: input, forget, cell, output."""
+    i, f, g, o = gates.unbind(-2)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c

@@ -26,6 +26,7 @@ from lamina.accelerate.circulant.tiles import (
     TransformTile,
     product_tile,
     row_splits,
+    steps_of,
     transform_tile,
     weight_tile,
 )
@@ -36,6 +37,9 @@ DTYPES = (*shared.DTYPES, torch.float64)
 
 SHORT = 16
 """Products in a sum that is made by fp32 multiply-adds where fp32 is asked for."""
+
+WIDE = "tf32x3" if INTERPRETED else "bf16x6"
+"""How fp32 is transformed: six products of bf16, which keep all its digits at the cost of three of TF32."""
 
 
 def check_device(tensor: Tensor) -> None:
@@ -87,7 +91,7 @@ def early(device: torch.device) -> Mapping[str, bool]:
 
 def _transform_switches(spectral: torch.dtype, block_size: int, *tensors: Tensor) -> dict[str, Any]:
     """Narrow spectra hold no more than TF32 does; wide ones are transformed at full accuracy, also in TF32 mode."""
-    wide = "ieee" if spectral == torch.float64 or block_size <= SHORT else "tf32x3"
+    wide = "ieee" if spectral == torch.float64 or block_size <= SHORT else WIDE
     narrow = spectral not in (torch.float32, torch.float64)
     return common(spectral, block_size, *tensors) | {"PRECISION": "tf32" if narrow else wide}
 
@@ -97,14 +101,16 @@ def workers(tile: TransformTile | ProductTile) -> dict[str, int]:
     return {"num_warps": tile.warps, "num_stages": tile.stages}
 
 
-def _side(x: Tensor, spectrum: Tensor, block_size: int, groups: int, eigenvalues: bool, name: str) -> Any:
+def _side(
+    x: Tensor, spectrum: Tensor, block_size: int, groups: int, eigenvalues: bool, name: str, back: bool = False
+) -> Any:
     """What a transform kernel is told of one side: basis, sizes, strides; programs; tile."""
     batch, channels, length = x.shape
     rows, across = batch * length, spectrum.shape[-1]
     wide = torch.float64 if spectrum.dtype == torch.float64 else torch.float32
     rounded = spectrum.dtype not in (torch.float64, torch.float32)
     waves = _waves(block_size, eigenvalues, wide, x.device, rounded)
-    tile = transform_tile(block_size, across, length == 1 or x.stride(1) == 1)
+    tile = transform_tile(block_size, rows, across, length == 1 or x.stride(1) == 1, back)
     sizes = (rows, length, channels // groups, across // groups, groups, *x.stride())
     programs = -(-rows // tile.rows) * -(-across // tile.blocks) * -(-_widest(block_size) // tile.columns)
     meta = {f"{name}_ROWS": tile.rows, f"{name}_BLOCKS": tile.blocks, "BK": tile.depth, "BN": tile.columns}
@@ -132,8 +138,8 @@ def _run_idft(
     xs: Tensor, ws: Tensor, bias: Tensor | None, x: Tensor, w: Tensor,
     block_size: int, groups: int, eigenvalues: bool, pair: bool,
 ) -> None:  # fmt: skip
-    x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X")
-    w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W")
+    x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X", back=True)
+    w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W", back=True)
     switches = _transform_switches(xs.dtype, block_size, x, w, xs, ws)
     launch(
         kernels.idft_kernel, x_programs + pair * w_programs, x,
@@ -217,12 +223,13 @@ def _run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool) -> 
     p = weight_rows // (window.taps * window.groups)
     kept, summed = (q, p) if back else (p, q)
     depth = 2 * window.taps * summed
-    tile = product_tile(out.shape[1], kept, depth)
+    tile = product_tile(out.shape[1], kept, 2 * summed, window.taps)
     tiles = -(-out.shape[1] // tile.rows) * -(-kept // tile.columns)
     launch(
         kernels.mix_kernel, slots * window.groups * tiles, a,
         a, ws, out, a.shape[1], out.shape[1], tiles, *_sizes(window),
-        P=p, Q=q, GROUPS=window.groups, **_steps(window), BACK=back, BM=tile.rows, BN=tile.columns, BK=tile.depth,
+        P=p, Q=q, GROUPS=window.groups, **_steps(window), BACK=back,
+        BM=tile.rows, BN=tile.columns, BK=tile.depth, STEP=tile.step,
         **common(a.dtype, depth, a, ws, out), **workers(tile),
     )  # fmt: skip
     return out
@@ -233,9 +240,9 @@ def _run_grads(dys: Tensor, xs: Tensor, ws: Tensor | None, dxs: Tensor | None, w
     dys, xs = dys.contiguous(), xs.contiguous()
     slots, rows_out, _, outputs = dys.shape
     p, q = outputs // window.groups, xs.shape[-1] // window.groups
-    tile = weight_tile(p, window.taps * q, rows_out, dys.itemsize)
-    share_tiles = -(-p // tile.rows) * -(-window.taps * q // tile.columns)
-    data = product_tile(xs.shape[1], q, 2 * window.taps * p)
+    tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize)
+    share_tiles = -(-p // tile.rows) * steps_of(tile.columns, q, window.taps)
+    data = product_tile(xs.shape[1], q, 2 * p, window.taps)
     data_tiles = 0 if dxs is None else -(-xs.shape[1] // data.rows) * -(-q // data.columns)
     splits = row_splits(slots * window.groups * share_tiles, rows_out, tile.depth)
     switches = common(dys.dtype, 2 * window.taps * p, dys, xs) | {"W_PRECISION": exactness(dys.dtype, rows_out)}
@@ -246,8 +253,10 @@ def _run_grads(dys: Tensor, xs: Tensor, ws: Tensor | None, dxs: Tensor | None, w
         kernels.mix_grads_kernel, slots * window.groups * tiles, dys,
         dys, xs, xs if ws is None else ws.contiguous(), xs if dxs is None else dxs, shares,
         xs.shape[1], rows_out, data_tiles, tiles, slots, *_sizes(window), splits,
-        P=p, Q=q, GROUPS=window.groups, **_steps(window), BM=data.rows, BN=data.columns, BK=data.depth,
-        W_BM=tile.rows, W_BN=tile.columns, W_BK=tile.depth, **switches, **workers(tile if dxs is None else data),
+        P=p, Q=q, GROUPS=window.groups, **_steps(window),
+        BM=data.rows, BN=data.columns, BK=data.depth, STEP=data.step,
+        W_BM=tile.rows, W_BN=tile.columns, W_BK=tile.depth, W_STEP=tile.step,
+        **switches, **workers(tile if dxs is None else data),
     )  # fmt: skip
     return shares.sum(0).to(dys.dtype) if splits > 1 else shares[0]
 

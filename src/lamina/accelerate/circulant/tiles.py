@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from lamina.accelerate.tiling import between, power
 
+FEWEST = 256
+"""Programs of a transform, where there is work for so many: about two for each processor of a large GPU."""
+
 
 @dataclass(frozen=True)
 class TransformTile:
@@ -25,39 +28,55 @@ class TransformTile:
 
 @dataclass(frozen=True)
 class ProductTile:
-    """Rows, columns and summed elements of one program's product."""
+    """Rows, columns and summed elements of one program's product; ``step`` numbers of one tap lie side by side."""
 
     rows: int
     columns: int
     depth: int
+    step: int = 16
     warps: int = 4
     stages: int = 3
 
 
-def transform_tile(block_size: int, blocks: int, channels_adjacent: bool) -> TransformTile:
-    """Many blocks a row where channels lie together in memory, many rows where pixels do."""
-    most = 16 if channels_adjacent else 4
-    across = min(power(blocks), most)
+def transform_tile(block_size: int, rows: int, blocks: int, channels_adjacent: bool, back: bool) -> TransformTile:
+    """As many blocks a row as lie together, and rows to make a tile of them; small tiles where there are few of them.
+
+    Transforming ``back`` reads with strides and writes together, and is best left to fewer, larger tiles.
+    """
+    size = 128 if back else 64
+    while size > 16 and rows * blocks < size * FEWEST:
+        size //= 2
+    most = 16 if channels_adjacent else 4 if back else 8
+    across = min(power(blocks), most, size)
     side = between(16, power(block_size), 128)
-    return TransformTile(64 // across, across, min(side, 64 if across == 16 else 32), side, stages=2)
+    return TransformTile(size // across, across, min(side, 64), side, stages=2)
 
 
-def product_tile(rows: int, columns: int, summed: int) -> ProductTile:
-    """For each frequency's product of ``rows`` by ``columns`` complex numbers, over ``summed`` real ones."""
-    deep = _least_waste(summed, (64, 32, 16))
+def product_tile(rows: int, columns: int, summed: int, taps: int = 1) -> ProductTile:
+    """For each frequency's product of ``rows`` by ``columns`` complex numbers, over ``summed`` real ones of a tap."""
+    deep = min((64, 32, 16), key=lambda depth: steps_of(depth, summed, taps) * depth)
     wide = between(8, power(columns), 32)
-    return ProductTile(between(16, power(rows), 128 if wide < 32 else 64), wide, deep)
+    step = min(deep, power(summed)) if taps > 1 else deep
+    return ProductTile(between(16, power(rows), 128 if wide < 32 else 64), wide, deep, step)
 
 
-def weight_tile(p: int, columns: int, rows: int, itemsize: int) -> ProductTile:
-    """For each frequency's weight gradient, summed over ``rows``.
+def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int) -> ProductTile:
+    """For each frequency's weight gradient of ``p`` by ``taps`` times ``q`` complex numbers, summed over ``rows``.
 
     Both its factors are read across what tensor cores sum. For two bytes they can turn them themselves; wider ones
     go through registers, and there a small tile is best.
     """
-    high = 64 if itemsize == 2 else 32
+    high = 64 if itemsize == 2 else 16
     deep = between(16, power(rows), 64 if p <= 16 else 32)
-    return ProductTile(between(8, power(p), high), _least_waste(columns, (32, 16)), deep)
+    wide = min((32, 16), key=lambda columns: steps_of(columns, q, taps) * columns)
+    step = min(wide, power(q)) if taps > 1 else wide
+    return ProductTile(between(8, power(p), high), wide, deep, step)
+
+
+def steps_of(side: int, numbers: int, taps: int) -> int:
+    """Tiles of a side that ``numbers`` of each tap take: several taps in a tile where they fit, one tap in several."""
+    step = min(side, power(numbers)) if taps > 1 else side
+    return -(-taps // (side // step)) * -(-numbers // step)
 
 
 def expand_tile(rows: int, columns: int, summed: int) -> ProductTile:
@@ -73,8 +92,3 @@ def row_splits(programs: int, rows: int, depth: int) -> int:
     """
     steps = -(-rows // depth)
     return max(1, min(-(-steps // 8), 8192 // programs))
-
-
-def _least_waste(size: int, sides: tuple[int, ...]) -> int:
-    """The side that covers ``size`` with the least beyond it, the first of equals."""
-    return min(sides, key=lambda side: -(-size // side) * side)

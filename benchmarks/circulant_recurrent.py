@@ -1,0 +1,140 @@
+"""Claim: recurrent, time-delay and small linear layers of any size, block-circulant, keep up with dense ones.
+
+Training steps of an LSTM, a layer of a TDNN and a linear layer of 256 to 2048, with blocks of 64. Dense is the
+library's layer in the same precision. Each implementation is timed by itself; the row without one is what calibration
+chose, timed again. A layer that is slower than dense is told as such in the summary.
+
+Run: python -m benchmarks.circulant_recurrent
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks import results
+from benchmarks.circulant_layers import BLOCK_SIZE, PRECISIONS, REPEAT, timed
+from lamina import measure, run
+from lamina.accelerate.circulant.dispatch import CANDIDATES, Dispatcher, calibrate
+from lamina.accelerate.circulant.nn import BlockCirculantConv1d, BlockCirculantLinear, BlockCirculantLSTM
+from lamina.build import DTYPES
+from lamina.errors import LaminaError
+
+SIZES = (256, 512, 1024, 2048)
+BATCH, STEPS, FRAMES = 64, 32, 100
+LEAST = 0.97
+"""Of the dense layer's speed."""
+KINDS: Mapping[str, tuple[Callable[[int], nn.Module], Any, Callable[[int], tuple[int, ...]]]] = {
+    "lstm": (
+        lambda size: nn.LSTM(size, size),
+        BlockCirculantLSTM,
+        lambda size: (STEPS, BATCH, size),
+    ),
+    "tdnn": (
+        lambda size: nn.Conv1d(size, size, 3, dilation=3, bias=False),
+        BlockCirculantConv1d,
+        lambda size: (BATCH, size, FRAMES),
+    ),
+    "linear": (
+        lambda size: nn.Linear(size, size, bias=False),
+        BlockCirculantLinear,
+        lambda size: (2 * BATCH, size),
+    ),
+}
+"""The dense layer, the circulant one, and the shape of the input."""
+
+
+def step_of(module: nn.Module, x: Tensor, stored: torch.dtype) -> Callable[[], Sequence[Tensor]]:
+    """The output and all gradients of a layer, its own gradient being the same random numbers, as ``stored`` holds them."""
+    weights = list(module.parameters())
+    upstream: list[Tensor] = []
+
+    def step() -> Sequence[Tensor]:
+        y = module(x)
+        y = y[0] if isinstance(y, tuple) else y
+        if not upstream:
+            torch.manual_seed(1)
+            upstream.append(torch.randn(y.shape, device=y.device).to(stored).to(y.dtype))
+        return y, *torch.autograd.grad(y, [x, *weights], upstream[0])
+
+    return step
+
+
+def measured(kind: str, size: int, device: torch.device, folder: Path) -> Iterator[dict[str, Any]]:
+    """Rows of one layer: dense, every implementation that takes it, and the one that calibration chose."""
+    make, circulant, shape = KINDS[kind]
+    graph, events = measure.GraphClock(device), measure.EventsClock(device)
+    known = measure.environment(device)
+    birth = {"device": known.device, "torch": known.torch, "driver": str(known.driver)}
+    dispatcher = Dispatcher(folder, lambda call: graph.time(call, repeat=REPEAT).median_us, birth)
+    for precision in PRECISIONS:
+        with run.precision_mode(precision), torch.cuda.stream(graph.stream):
+            torch.manual_seed(0)
+            dense = make(size).to(device, DTYPES[precision])
+            x = torch.randn(shape(size), device=device).to(DTYPES[precision]).requires_grad_()
+            layer = circulant.from_dense(dense, BLOCK_SIZE)
+            wide = x.detach().double().requires_grad_()
+            exact = step_of(layer.to_dense().double(), wide, x.dtype)()[:2]
+            common = {"workload": kind, "layer": f"{kind} {size}", "phase": "step", "precision": precision,
+                      "layout": "nchw", "batch": x.shape[1] if kind == "lstm" else x.shape[0], "size": size,
+                      "l2": "warm", "by": "lamina"}  # fmt: skip
+
+            def rows(module: nn.Module, impl: str, reason: str | None = None) -> Iterator[dict[str, Any]]:
+                step = step_of(module, x, x.dtype)  # noqa: B023  (used before the next turn)
+                ours = step()[:2]
+                pairs = zip(ours, exact, strict=True)  # noqa: B023
+                error = None if impl == "dense" else max(run.relative_error([a], [b]) for a, b in pairs)
+                for clock, quartiles in timed(step, graph, events).items():
+                    yield common | {"impl": impl, "timing": clock, "rel_error": error, "reason": reason} | quartiles  # noqa: B023
+
+            yield from rows(dense, "dense")
+            for impl in CANDIDATES:
+                try:
+                    layer.impl = impl
+                    yield from rows(layer, f"circulant[block_size={BLOCK_SIZE},impl={impl}]")
+                except LaminaError as error:
+                    yield common | {"impl": f"circulant[block_size={BLOCK_SIZE},impl={impl}]", "timing": None,
+                                    "refused": str(error)}  # fmt: skip
+            choice = calibrate(layer, x, dispatcher)
+            yield from rows(layer, f"circulant[block_size={BLOCK_SIZE}]", choice.reason)
+
+
+def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Dense over what was chosen, by layer and precision, by graph time."""
+    times = {(r["layer"], r["precision"], r["impl"]): r["median_us"] for r in rows if r["timing"] == "graph"}
+    ours = f"circulant[block_size={BLOCK_SIZE}]"
+    return {
+        f"{layer} {precision}": round(us / times[layer, precision, ours], 3)
+        for (layer, precision, impl), us in times.items()
+        if impl == "dense" and (layer, precision, ours) in times
+    }
+
+
+def main() -> None:
+    asked = results.arguments("circulant_recurrent")
+    rows: list[dict[str, Any]] = []
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for size in SIZES:
+            for kind in KINDS:
+                mine = list(measured(kind, size, torch.device("cuda"), Path(folder)))
+                rows += [row for row in mine if row["timing"]]
+                for row in mine:
+                    if row["timing"] in ("graph", None):
+                        told = row.get("refused") or f"{row['median_us']:.1f} {row['rel_error']} {row['reason'] or ''}"
+                        print(row["layer"], row["precision"], row["impl"], told, flush=True)
+                found = speeds(rows)
+                slower = [f"{name}: {ratio}" for name, ratio in found.items() if ratio < LEAST]
+                summary = {"dense over circulant": found, f"below {LEAST}": "; ".join(slower) or "none"}
+                path = results.write("circulant_recurrent", "cuda", rows, summary, asked)
+    print(path)
+    print(summary)
+
+
+if __name__ == "__main__":
+    main()
