@@ -50,7 +50,7 @@ KINDS: Mapping[str, tuple[Callable[[int], nn.Module], Any, Callable[[int], tuple
 
 
 def step_of(module: nn.Module, x: Tensor, stored: torch.dtype) -> Callable[[], Sequence[Tensor]]:
-    """The output and all gradients of a layer, its own gradient being the same random numbers, as ``stored`` holds them."""
+    """The output and all gradients of a layer; what flows back are the same random numbers, held as ``stored``."""
     weights = list(module.parameters())
     upstream: list[Tensor] = []
 

@@ -158,12 +158,16 @@ dist.destroy_process_group()
 """
 
 
-def test_two_processes_have_the_gradient_of_one(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", RANK]
-    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], stderr=subprocess.PIPE) for rank in range(2)]
+def in_two_processes(program: str, folder: Path) -> None:
+    command = [sys.executable, "-c", program]
+    ranks = [subprocess.Popen([*command, str(rank), str(folder)], stderr=subprocess.PIPE) for rank in range(2)]
     for rank in ranks:
         _, told = rank.communicate(timeout=120)
         assert rank.returncode == 0, told.decode()
+
+
+def test_two_processes_have_the_gradient_of_one(tmp_path: Path) -> None:
+    in_two_processes(RANK, tmp_path)
     model = nn.Sequential(BlockCirculantLinear(6, 8, 4), nn.Tanh(), BlockCirculantLinear(8, 3, 2))
     model.load_state_dict(torch.load(tmp_path / "start.pt"))
     model(torch.arange(24.0).view(4, 6).sin()).square().mean().backward()
@@ -171,3 +175,44 @@ def test_two_processes_have_the_gradient_of_one(tmp_path: Path) -> None:
     for parameter, ours, theirs in zip(model.parameters(), first, second, strict=True):
         assert torch.equal(ours, theirs)
         torch.testing.assert_close(ours, parameter.grad)
+
+
+SHARD = """
+import sys, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from lamina.accelerate.circulant.nn import BlockCirculantLinear
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+torch.manual_seed(0)
+model = torch.nn.Sequential(BlockCirculantLinear(6, 8, 4), torch.nn.Tanh(), BlockCirculantLinear(8, 3, 2))
+if rank == 0:
+    torch.save(model.state_dict(), f"{folder}/start.pt")
+mesh = init_device_mesh("cpu", (2,))
+for layer in (model[0], model[2], model):
+    fully_shard(layer, mesh=mesh)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.arange(24.0).view(4, 6).sin()
+held = sum(p.to_local().numel() for p in model.parameters())
+for _ in range(2):
+    optimizer.zero_grad()
+    model(x[2 * rank : 2 * rank + 2]).square().mean().backward()
+    optimizer.step()
+torch.save((held, {name: p.full_tensor() for name, p in model.named_parameters()}), f"{folder}/{rank}.pt")
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_that_share_the_weights_train_as_one(tmp_path: Path) -> None:
+    in_two_processes(SHARD, tmp_path)
+    model = nn.Sequential(BlockCirculantLinear(6, 8, 4), nn.Tanh(), BlockCirculantLinear(8, 3, 2))
+    model.load_state_dict(torch.load(tmp_path / "start.pt"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.arange(24.0).view(4, 6).sin()).square().mean().backward()
+        optimizer.step()
+    (first, ours), (second, _) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert first + second == sum(parameter.numel() for parameter in model.parameters())
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(ours[name], parameter.detach())

@@ -118,23 +118,26 @@ def materialise_kernel(
 @no_type_check
 def diagonal_sums_kernel(
     dense, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
-    ACC: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+    AT_ONCE: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `materialise_kernel`: each wrapped diagonal of each block, summed."""
     wait(EARLY)
+    # Neighbours stand for neighbours of a row of the dense matrix: taps, then offsets, of which a row has each once.
     place = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
-    j = place // K % q
-    tap = place // (K * q) % TAPS
-    channel = place // (K * q * TAPS)
-    group = channel // p
+    tap = place % TAPS
+    offset = place // TAPS % K
+    j = place // (TAPS * K) % q
+    channel = place // (TAPS * K * q)
     sums = tl.zeros((BLOCK,), ACC)
-    for t in range(K):
-        row = channel % p * K + (place % K + t) % K
-        column = j * K + t
-        known = (place < size) & (row < out_features) & (column < in_features)
-        source = ((group * out_features + row) * in_features + column) * TAPS + tap
-        sums += tl.load(dense + source, known, 0.0).to(ACC)
-    tl.store(out + place, rounded(sums, out.dtype.element_ty, UPCAST), place < size)
+    for t0 in range(0, K, AT_ONCE):
+        t = t0 + tl.arange(0, AT_ONCE)[None, :]
+        row = (channel % p * K)[:, None] + t
+        column = (j * K)[:, None] + (t - offset[:, None] + K) % K
+        known = (place < size)[:, None] & (t < K) & (row < out_features) & (column < in_features)
+        source = (((channel // p * out_features)[:, None] + row) * in_features + column) * TAPS + tap[:, None]
+        sums += tl.sum(tl.load(dense + source, known, 0.0).to(ACC), 1)
+    target = ((channel * TAPS + tap) * q + j) * K + offset
+    tl.store(out + target, rounded(sums, out.dtype.element_ty, UPCAST), place < size)
 
 
 def materialise_cost(weights: int, dense: int, io_bytes: int) -> Cost:

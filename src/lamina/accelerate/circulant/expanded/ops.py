@@ -15,7 +15,8 @@ from lamina.accelerate.circulant.ops import common, early, workers
 from lamina.accelerate.circulant.tiles import expand_tile
 from lamina.accelerate.ops import launch
 
-_GRAIN = 1024
+_GRAIN, _SUMS = 1024, 128
+"""Numbers that a program writes out, and sums that it makes."""
 
 
 def _run_expand(a: Tensor, w: Tensor, features: int, back: bool) -> Tensor:
@@ -83,9 +84,9 @@ def diagonal_sums(dense: Tensor, block_size: int, groups: int) -> Tensor:
     switches = common(dense.dtype, block_size, dense, out)
     del switches["PRECISION"]
     launch(
-        kernels.diagonal_sums_kernel, -(-out.numel() // _GRAIN), dense,
+        kernels.diagonal_sums_kernel, -(-out.numel() // _SUMS), dense,
         dense, out, out.numel(), out_features // groups, in_features, p, q,
-        TAPS=taps, K=block_size, BLOCK=_GRAIN, **switches,
+        TAPS=taps, K=block_size, BLOCK=_SUMS, AT_ONCE=8, **switches,
     )  # fmt: skip
     return out
 
