@@ -129,7 +129,7 @@ def prepared(experiment: Experiment, folder: Path, into: Path) -> str:
         return str(made)
     if not jpeg_scan.splits(path):
         return str(path)
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for split in ("train", "test"):
         data = load(path, split)
         chosen = np.random.default_rng(0).permutation(len(data))[: experiment.samples]
@@ -235,7 +235,8 @@ def stepped(network: str, batch: int, device: torch.device, folder: Path) -> Ite
         for block_size, layout in ((1, "nchw"), (1, "nhwc"), (TIMED_BLOCK, "nhwc")):
             torch.manual_seed(0)
             form = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-            module = built(network, 1000, block_size, "auto")[0].to(device, memory_format=form)
+            module: Any = built(network, 1000, block_size, "auto")[0]
+            module = module.to(device, memory_format=form)
             x = torch.randn(batch, 3, 224, 224, device=device).to(memory_format=form)
             y = torch.randint(1000, (batch,), device=device)
             chosen: dict[str, str] = {}
