@@ -20,11 +20,13 @@ mix = dict(**tile, STEP=8)
 common = dict(ACC=tl.float32, PRECISION="tf32x3", W_PRECISION="ieee", UPCAST=False, INDEX=tl.int64, EARLY=True)
 sides = dict(X_ROWS=4, X_BLOCKS=16, W_ROWS=16, W_BLOCKS=4, BK=32, BN=64, K=64, PAIR=True)
 grads = dict(W_BM=16, W_BN=32, W_BK=32, W_STEP=4)
+flat = dict(STEP=0, W_BM=8, W_BN=32, W_BK=32, W_STEP=0)
 launches = [
     (kernels.dft_kernel, dict(**sides, TF32=True), "fp32"),
     (kernels.idft_kernel, dict(**sides, BIAS=True), "bf16"),
     (kernels.mix_kernel, dict(**window, **mix, BACK=False), "fp16"),
     (kernels.mix_grads_kernel, dict(**window, **mix, **grads), "bf16"),
+    (kernels.mix_grads_kernel, dict(**window, **tile, **flat), "fp32"),
     (expanded.expand_kernel, dict(**tile, K=64, BACK=True), "fp16"),
     (expanded.expand_weight_kernel, dict(**tile, K=7), "bf16"),
     (expanded.diagonal_sums_kernel, dict(TAPS=1, K=64, BLOCK=128, AT_ONCE=8), "fp32"),

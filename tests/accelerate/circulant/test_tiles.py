@@ -27,7 +27,8 @@ def test_products_have_sides_that_tensor_cores_take(rows: int, columns: int, sum
         (weight_tile(rows, columns, taps, summed, 4), 8, 8),
         (expand_tile(rows, columns, summed), 16, 16),
     ):
-        assert powers_of_two(tile.rows, tile.columns, tile.depth, tile.step)
+        assert powers_of_two(tile.rows, tile.columns, tile.depth, tile.step or 1)
+        assert tile.step <= max(tile.columns, tile.depth)
         assert tile.depth >= 16
         assert tile.rows >= low
         assert tile.columns >= narrow
@@ -56,3 +57,4 @@ def test_tiles_cover_every_number_of_every_tap(side: int, numbers: int, taps: in
     assert steps_of(16, 8, 9) == 5  # two taps of 8 in each
     assert steps_of(16, 40, 9) == 27  # each tap in three
     assert steps_of(16, 40, 1) == 3
+    assert steps_of(16, 4, 9) == 3  # too few of a tap to be told apart: 36 in a row

@@ -7,8 +7,8 @@ together and every product below finds its summed axis contiguous.
 
 Common compile-time switches: ``ACC`` the type sums are kept in; ``PRECISION`` of fp32 products;
 ``TF32`` rounds what is stored to the 19 bits that tensor cores read, since they would truncate it; ``UPCAST`` computes
-narrow types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses;
-``STEP`` how many numbers of one tap lie side by side in a tile, which may hold several taps; ``EARLY`` kernels are
+narrow types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses; ``STEP`` how many numbers
+of one tap lie side by side in a tile of several, 0 where taps are not told apart; ``EARLY`` kernels are
 launched before the one in front of them has ended, and wait for it themselves.
 """
 
@@ -215,12 +215,17 @@ def source_row(
 
 @triton.jit
 @no_type_check
-def conjugate_product(sums, slot, BM: tl.constexpr, BN: tl.constexpr):
-    """Real and imaginary part of ``a conj(b)``, from the real product of ``a``'s parts in rows and ``b``'s in columns.
+def conjugate_product(sums, more, slot, BM: tl.constexpr, BN: tl.constexpr, STACKED: tl.constexpr):
+    """Real and imaginary part of ``a conj(b)``, from real products of ``a``'s parts with ``b``'s two, side by side.
 
+    ``sums`` has ``a``'s real part in its rows, then where ``STACKED`` its imaginary one, which else is in ``more``.
     Slot 0 is two real products.
     """
-    of_real, of_imaginary = tl.split(tl.permute(tl.reshape(sums, (2, BM, 2, BN)), (1, 3, 2, 0)))
+    if STACKED:
+        of_real, of_imaginary = tl.split(tl.permute(tl.reshape(sums, (2, BM, 2, BN)), (1, 3, 2, 0)))
+    else:
+        of_real = tl.permute(tl.reshape(sums, (BM, 2, BN)), (0, 2, 1))
+        of_imaginary = tl.permute(tl.reshape(more, (BM, 2, BN)), (0, 2, 1))
     rr, ri = tl.split(of_real)
     ir, ii = tl.split(of_imaginary)
     return tl.where(slot == 0, rr, rr + ii), tl.where(slot == 0, ii, ir - ri)
@@ -245,8 +250,10 @@ def mix_tile(
     """
     SUMMED: tl.constexpr = P if BACK else Q
     KEPT: tl.constexpr = Q if BACK else P
-    AT_ONCE: tl.constexpr = BK // STEP
-    PIECES: tl.constexpr = (2 * SUMMED + STEP - 1) // STEP
+    FLAT: tl.constexpr = STEP == 0
+    AT_ONCE: tl.constexpr = 1 if FLAT else BK // STEP
+    PIECES: tl.constexpr = 1 if FLAT else (2 * SUMMED + STEP - 1) // STEP
+    TURNS: tl.constexpr = (TAPS * 2 * SUMMED + BK - 1) // BK if FLAT else (TAPS + AT_ONCE - 1) // AT_ONCE * PIECES
     tiles_n = tl.cdiv(KEPT, BN)
     row = tile // tiles_n * BM + tl.arange(0, BM)
     n = tl.arange(0, 2 * BN)
@@ -257,34 +264,38 @@ def mix_tile(
     sums = tl.zeros((BM, 2 * BN), ACC)
     if not POINTWISE:
         image, top, left = origin(row, height, width, out_height, out_width, SH, SW, PH, PW, BACK)
-    for turn in range((TAPS + AT_ONCE - 1) // AT_ONCE * PIECES):
-        first = turn // PIECES * AT_ONCE
-        # Which row a tap meets is worked out for each row and tap, not for each number of theirs.
-        inner = turn % PIECES * STEP + tl.arange(0, STEP)
-        place = inner if GROUPS == 1 else inner // SUMMED * GROUPS * SUMMED + inner % SUMMED
-        if POINTWISE or AT_ONCE == 1:
-            source = row
-            inside = row < rows
+    for turn in range(TURNS):
+        s = tl.arange(0, BK)
+        if FLAT:
+            s += turn * BK
+            tap = s * 0 if POINTWISE else s // (2 * SUMMED)
+            inner = s if POINTWISE else s % (2 * SUMMED)
+            source = row[:, None]
+            inside = (row < rows)[:, None] & (s < TAPS * 2 * SUMMED)[None, :]
             if not POINTWISE:
                 source, there = source_row(
-                    image, top, left, first, height, width, out_height, out_width, KW, SH, SW, DH, DW, BACK
-                )
+                    image[:, None], top[:, None], left[:, None], tap[None, :], height, width, out_height, out_width,
+                    KW, SH, SW, DH, DW, BACK,
+                )  # fmt: skip
                 inside &= there
-            here = (inputs + source.to(INDEX) * 2 * GROUPS * SUMMED)[:, None] + place[None, :]
-            values = tl.load(here, inside[:, None] & (inner < 2 * SUMMED)[None, :], 0.0)
+            # One group's parts are adjacent: said so, the compiler reads them together.
+            place = inner if GROUPS == 1 else inner // SUMMED * GROUPS * SUMMED + inner % SUMMED
+            values = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * SUMMED + place[None, :], inside, 0.0)
         else:
-            taps = first + tl.arange(0, AT_ONCE)
+            # Which row a tap meets is worked out for each row and tap, not for each number of theirs.
+            taps = turn // PIECES * AT_ONCE + tl.arange(0, AT_ONCE)
             source, inside = source_row(
                 image[:, None], top[:, None], left[:, None], taps[None, :], height, width, out_height, out_width,
                 KW, SH, SW, DH, DW, BACK,
             )  # fmt: skip
             inside &= (row < rows)[:, None] & (taps < TAPS)[None, :]
+            inner = turn % PIECES * STEP + tl.arange(0, STEP)
+            place = inner if GROUPS == 1 else inner // SUMMED * GROUPS * SUMMED + inner % SUMMED
             here = (inputs + source.to(INDEX) * 2 * GROUPS * SUMMED)[:, :, None] + place[None, None, :]
             values = tl.load(here, inside[:, :, None] & (inner < 2 * SUMMED)[None, None, :], 0.0)
             values = tl.reshape(values, (BM, BK))
-        s = tl.arange(0, BK)
-        tap = first + s // STEP
-        inner = turn % PIECES * STEP + s % STEP
+            tap = turn // PIECES * AT_ONCE + s // STEP
+            inner = turn % PIECES * STEP + s % STEP
         part = inner // SUMMED
         block = inner % SUMMED
         met = part[:, None] == kept_part[None, :]
@@ -320,62 +331,82 @@ def mix_weight_tile(
 ):  # fmt: skip
     """One frequency of the weight gradient, output gradients times conjugate inputs, SUMMED over a share of the rows.
 
-    Real and imaginary parts lie side by side in the rows and in the columns of one real product. ``out [splits, F,
-    G*P*taps, 2, Q]``: shares are added afterwards, in a fixed order.
+    Inputs' real and imaginary parts lie side by side in the columns of a real product, and gradients' in its rows
+    where a tile needs both to be high enough. ``out [splits, F, G*P*taps, 2, Q]``: shares are added afterwards, in a
+    fixed order.
     """
-    AT_ONCE: tl.constexpr = BN // STEP
-    PIECES: tl.constexpr = (Q + STEP - 1) // STEP
-    tiles_n: tl.constexpr = (TAPS + AT_ONCE - 1) // AT_ONCE * PIECES
+    STACKED: tl.constexpr = BM < 16
+    FLAT: tl.constexpr = STEP == 0
+    AT_ONCE: tl.constexpr = 1 if FLAT else BN // STEP
+    PIECES: tl.constexpr = 1 if FLAT else (Q + STEP - 1) // STEP
+    tiles_n: tl.constexpr = (TAPS * Q + BN - 1) // BN if FLAT else (TAPS + AT_ONCE - 1) // AT_ONCE * PIECES
     tiles_m = tl.cdiv(P, BM)
     start = tile // tiles_n % tiles_m * BM
-    m = tl.arange(0, 2 * BM)
-    i = start + m % BM
     split = tile // (tiles_n * tiles_m)
     first = tile % tiles_n // PIECES * AT_ONCE
-    taps = first + tl.arange(0, AT_ONCE)
-    block = tile % PIECES * STEP + tl.arange(0, STEP)
     share = tl.cdiv(tl.cdiv(rows_out, BK), splits) * BK
     last = tl.minimum((split + 1) * share, rows_out)
+    m = tl.arange(0, 2 * BM if STACKED else BM)
+    i = start + m % BM
     gradients = dy + slot.to(INDEX) * rows_out * 2 * GROUPS * P + group * P + (m // BM * GROUPS * P + i)[:, None]
     inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q
-    place = (tl.arange(0, 2) * GROUPS * Q)[:, None] + block[None, :]
-    sums = tl.zeros((2 * BM, 2 * BN), ACC)
+    n = tl.arange(0, 2 * BN)
+    column = first * BN + n % BN
+    sums = tl.zeros((2 * BM if STACKED else BM, 2 * BN), ACC)
+    more = tl.zeros((BM, 2 * BN), ACC)
     for r0 in range(split * share, last, BK):
         row = r0 + tl.arange(0, BK)
         known = (i < P)[:, None] & (row < last)[None, :]
-        values = tl.load(gradients + row.to(INDEX)[None, :] * 2 * GROUPS * P, known, 0.0)
-        if AT_ONCE == 1:
-            source = row
-            inside = row < last
-            if not POINTWISE:
-                image, top, left = origin(row, height, width, out_height, out_width, SH, SW, PH, PW, False)
-                source, there = source_row(
-                    image, top, left, first, height, width, out_height, out_width, KW, SH, SW, DH, DW, False
-                )
-                inside &= there
-            here = (inputs + source.to(INDEX) * 2 * GROUPS * Q)[:, None, None] + place[None, :, :]
-            factor = tl.load(here, inside[:, None, None] & (block < Q)[None, None, :], 0.0)
-        else:
+        here = gradients + row.to(INDEX)[None, :] * 2 * GROUPS * P
+        values = tl.load(here, known, 0.0)
+        if not STACKED:
+            imaginary_values = tl.load(here + GROUPS * P, known, 0.0)
+        if not POINTWISE:
             image, top, left = origin(row, height, width, out_height, out_width, SH, SW, PH, PW, False)
+        if FLAT:
+            tap = column // Q
+            block = column if POINTWISE else column % Q  # a remainder would hide that these are adjacent
+            source = row[:, None]
+            inside = (row < last)[:, None] & (column < TAPS * Q)[None, :]
+            if not POINTWISE:
+                source, there = source_row(
+                    image[:, None], top[:, None], left[:, None], tap[None, :], height, width, out_height, out_width,
+                    KW, SH, SW, DH, DW, False,
+                )  # fmt: skip
+                inside &= there
+            place = (n // BN * GROUPS * Q + block)[None, :]
+            factor = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * Q + place, inside, 0.0)
+        else:
+            taps = first + tl.arange(0, AT_ONCE)
             source, inside = source_row(
                 image[:, None], top[:, None], left[:, None], taps[None, :], height, width, out_height, out_width,
                 KW, SH, SW, DH, DW, False,
             )  # fmt: skip
             inside &= (row < last)[:, None] & (taps < TAPS)[None, :]
-            here = (inputs + source.to(INDEX) * 2 * GROUPS * Q)[:, None, :, None] + place[None, :, None, :]
-            factor = tl.load(here, inside[:, None, :, None] & (block < Q)[None, None, None, :], 0.0)
-        factor = tl.reshape(factor, (BK, 2 * BN))
+            block = tile % PIECES * STEP + tl.arange(0, STEP)
+            place = (tl.arange(0, 2) * GROUPS * Q)[:, None] + block[None, :]
+            there = (inputs + source.to(INDEX) * 2 * GROUPS * Q)[:, None, :, None] + place[None, :, None, :]
+            factor = tl.load(there, inside[:, None, :, None] & (block < Q)[None, None, None, :], 0.0)
+            factor = tl.reshape(factor, (BK, 2 * BN))
         if UPCAST:
             values, factor = values.to(ACC), factor.to(ACC)
         sums = tl.dot(values, factor, sums, input_precision=PRECISION, out_dtype=ACC)
-    real, imaginary = conjugate_product(sums, slot, BM, BN)
+        if not STACKED:
+            if UPCAST:
+                imaginary_values = imaginary_values.to(ACC)
+            more = tl.dot(imaginary_values, factor, more, input_precision=PRECISION, out_dtype=ACC)
+    real, imaginary = conjugate_product(sums, more, slot, BM, BN, STACKED)
     i = start + tl.arange(0, BM)
     n = tl.arange(0, BN)
-    tap = first + n // STEP
-    column = tile % PIECES * STEP + n % STEP
+    if FLAT:
+        tap = (first * BN + n) // Q
+        block = (first * BN + n) % Q
+    else:
+        tap = first + n // STEP
+        block = tile % PIECES * STEP + n % STEP
     place = ((split.to(INDEX) * slots + slot) * GROUPS + group) * P * TAPS * 2 * Q
-    place += (i[:, None] * TAPS + tap[None, :]) * 2 * Q + column[None, :]
-    known = (i < P)[:, None] & ((tap < TAPS) & (column < Q))[None, :]
+    place += (i[:, None] * TAPS + tap[None, :]) * 2 * Q + block[None, :]
+    known = (i < P)[:, None] & ((tap < TAPS) & (block < Q))[None, :]
     tl.store(out + place, rounded(real, out.dtype.element_ty, UPCAST), known)
     tl.store(out + place + Q, rounded(imaginary, out.dtype.element_ty, UPCAST), known)
 

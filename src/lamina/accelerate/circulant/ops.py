@@ -91,7 +91,8 @@ def early(device: torch.device) -> Mapping[str, bool]:
 
 def _transform_switches(spectral: torch.dtype, block_size: int, *tensors: Tensor) -> dict[str, Any]:
     """Narrow spectra hold no more than TF32 does; wide ones are transformed at full accuracy, also in TF32 mode."""
-    wide = "ieee" if spectral == torch.float64 or block_size <= SHORT else WIDE
+    exact = "tf32x3" if _tf32() else WIDE
+    wide = "ieee" if spectral == torch.float64 or block_size <= SHORT else exact
     narrow = spectral not in (torch.float32, torch.float64)
     return common(spectral, block_size, *tensors) | {"PRECISION": "tf32" if narrow else wide}
 
@@ -223,7 +224,7 @@ def _run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool) -> 
     p = weight_rows // (window.taps * window.groups)
     kept, summed = (q, p) if back else (p, q)
     depth = 2 * window.taps * summed
-    tile = product_tile(out.shape[1], kept, 2 * summed, window.taps)
+    tile = product_tile(out.shape[1], kept, 2 * summed, window.taps, a.itemsize)
     tiles = -(-out.shape[1] // tile.rows) * -(-kept // tile.columns)
     launch(
         kernels.mix_kernel, slots * window.groups * tiles, a,
@@ -242,7 +243,7 @@ def _run_grads(dys: Tensor, xs: Tensor, ws: Tensor | None, dxs: Tensor | None, w
     p, q = outputs // window.groups, xs.shape[-1] // window.groups
     tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize)
     share_tiles = -(-p // tile.rows) * steps_of(tile.columns, q, window.taps)
-    data = product_tile(xs.shape[1], q, 2 * p, window.taps)
+    data = product_tile(xs.shape[1], q, 2 * p, window.taps, dys.itemsize)
     data_tiles = 0 if dxs is None else -(-xs.shape[1] // data.rows) * -(-q // data.columns)
     splits = row_splits(slots * window.groups * share_tiles, rows_out, tile.depth)
     switches = common(dys.dtype, 2 * window.taps * p, dys, xs) | {"W_PRECISION": exactness(dys.dtype, rows_out)}

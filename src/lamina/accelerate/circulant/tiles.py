@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 from lamina.accelerate.tiling import between, power
 
-FEWEST = 256
-"""Programs of a transform, where there is work for so many: about two for each processor of a large GPU."""
+FEWEST = 128
+"""Programs of a transform, where there is work for so many: about one for each processor of a large GPU."""
+
+LEAST_STEP = 8
+"""Numbers of a tap that are worth reading by themselves."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,12 @@ class TransformTile:
 
 @dataclass(frozen=True)
 class ProductTile:
-    """Rows, columns and summed elements of one program's product; ``step`` numbers of one tap lie side by side."""
+    """Rows, columns and summed elements of one program's product; ``step`` of them, if any, are one tap's."""
 
     rows: int
     columns: int
     depth: int
-    step: int = 16
+    step: int = 0
     warps: int = 4
     stages: int = 3
 
@@ -52,12 +55,13 @@ def transform_tile(block_size: int, rows: int, blocks: int, channels_adjacent: b
     return TransformTile(size // across, across, min(side, 64), side, stages=2)
 
 
-def product_tile(rows: int, columns: int, summed: int, taps: int = 1) -> ProductTile:
+def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: int = 4) -> ProductTile:
     """For each frequency's product of ``rows`` by ``columns`` complex numbers, over ``summed`` real ones of a tap."""
     deep = min((64, 32, 16), key=lambda depth: steps_of(depth, summed, taps) * depth)
     wide = between(8, power(columns), 32)
-    step = min(deep, power(summed)) if taps > 1 else deep
-    return ProductTile(between(16, power(rows), 128 if wide < 32 else 64), wide, deep, step)
+    step = step_of(deep, summed, taps)
+    high = 64 if wide == 32 else 256 if step and itemsize == 2 and wide == 8 else 128
+    return ProductTile(between(16, power(rows), high), wide, deep, step)
 
 
 def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int) -> ProductTile:
@@ -66,17 +70,21 @@ def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int) -> ProductT
     Both its factors are read across what tensor cores sum. For two bytes they can turn them themselves; wider ones
     go through registers, and there a small tile is best.
     """
-    high = 64 if itemsize == 2 else 16
+    high = 64 if itemsize == 2 else 32
     deep = between(16, power(rows), 64 if p <= 16 else 32)
     wide = min((32, 16), key=lambda columns: steps_of(columns, q, taps) * columns)
-    step = min(wide, power(q)) if taps > 1 else wide
-    return ProductTile(between(8, power(p), high), wide, deep, step)
+    return ProductTile(between(8, power(p), high), wide, deep, step_of(wide, q, taps))
+
+
+def step_of(side: int, numbers: int, taps: int) -> int:
+    """How many of a side are one tap's, where a tap has enough numbers to be told apart from others; else 0."""
+    return min(side, power(numbers)) if taps > 1 and numbers > LEAST_STEP // 2 else 0
 
 
 def steps_of(side: int, numbers: int, taps: int) -> int:
     """Tiles of a side that ``numbers`` of each tap take: several taps in a tile where they fit, one tap in several."""
-    step = min(side, power(numbers)) if taps > 1 else side
-    return -(-taps // (side // step)) * -(-numbers // step)
+    step = step_of(side, numbers, taps)
+    return -(-taps // (side // step)) * -(-numbers // step) if step else -(-taps * numbers // side)
 
 
 def expand_tile(rows: int, columns: int, summed: int) -> ProductTile:
