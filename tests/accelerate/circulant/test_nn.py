@@ -112,10 +112,10 @@ def test_export_holds_standard_operators_only() -> None:
 @pytest.mark.usefixtures("where_kernels_run")
 @pytest.mark.parametrize("impl", ["kernel", "expand", "dense"])
 def test_every_implementation_compiles_to_one_graph(impl: Any) -> None:
-    layer = BlockCirculantLinear(6, 5, 4, impl=impl)
     torch.compiler.reset()
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     x = torch.randn(2, 6)
+    layer = BlockCirculantLinear(6, 5, 4, impl=impl).to(x.device)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     grads = []
     for function in (layer, compiled):
         with torch.autocast(x.device.type, torch.bfloat16):
