@@ -1,7 +1,7 @@
 """Claim: what block-circulant layers cost a network in accuracy, and what they save a training step.
 
 Networks train with `lamina train`'s loop, dense and with blocks of 16, 32 and 64, from three seeds each. Runs of one
-network and seed share a process, and processes share the device: what counts is what they learn. Every epoch is kept
+network and seed share a process, and processes share the devices: what counts is what they learn. Every epoch is kept
 as it ends, so that a benchmark that is cut short still has it. Before that, alone on the GPU, whole steps with Adam
 are timed, and their memory is measured: dense in the better layout against circulant layers, each calibrated.
 
@@ -43,6 +43,7 @@ BLOCK_SIZES = (1, 16, 32, 64)
 """1 is the dense network."""
 TIMED_BLOCK = 64
 SEEDS = (0, 1, 2)
+COURSES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 PRECISIONS = ("fp32", "tf32", "bf16")
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.3)
 
@@ -149,6 +150,7 @@ def all_learnt(
     with tempfile.TemporaryDirectory() as made:
         waiting = [(name, seed) for name in experiments for seed in SEEDS]
         running: dict[tuple[str, int], tuple[subprocess.Popen[bytes], Path]] = {}
+        places = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if device == "cuda" else [device]
         failed: list[str] = []
         while waiting or running:
             left -= watch.lap()
@@ -157,7 +159,8 @@ def all_learnt(
                 source = prepared(experiments[name], folder, Path(made))
                 log = Path(made) / f"{name} {seed}".replace(" ", "_")
                 command = [sys.executable, "-m", "benchmarks.circulant_training", "run", "--data", source]
-                command += ["--one", name, str(seed), "--device", device]
+                place = places[len(waiting) % len(places)]
+                command += ["--one", name, str(seed), "--device", place]
                 with log.open("wb") as stream:
                     child = subprocess.Popen(command, stdout=stream, env=results.environment_with(OMP_NUM_THREADS="1"))
                 running[name, seed] = child, log
@@ -199,14 +202,16 @@ def accuracies(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def curves(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Test accuracy by epoch, a curve for each run."""
-    found: dict[tuple[str, int, int], list[float]] = {}
+    """What each run was, and its course by epoch."""
+    found: dict[tuple[str, int, int], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row["epoch"]):
-        found.setdefault((row["workload"], row["block_size"], row["seed"]), []).append(row["test_accuracy"])
-    return [
-        {"workload": name, "block_size": block_size, "seed": seed, "test_accuracy": curve}
-        for (name, block_size, seed), curve in found.items()
-    ]
+        fixed = {name: value for name, value in row.items() if name not in (*COURSES, "epoch")}
+        run = found.setdefault(
+            (row["workload"], row["block_size"], row["seed"]), fixed | {name: [] for name in COURSES}
+        )
+        for name in COURSES:
+            run[name].append(row[name])
+    return list(found.values())
 
 
 def adam_step(network: nn.Module, x: Tensor, y: Tensor, precision: str) -> Callable[[], object]:
@@ -246,9 +251,11 @@ def stepped(network: str, batch: int, device: torch.device, folder: Path) -> Ite
                     with torch.autocast("cuda", wanted, enabled=wanted is not None, cache_enabled=False):
                         chosen = {name: one.impl for name, one in calibrate_model(module, x, dispatcher).items()}
                 step = adam_step(module, x, y, precision)
+                step()  # makes the optimizer's state, and lets the library choose its algorithms
+                held = torch.cuda.memory_allocated(device)
                 with measure.peak_memory(device) as peak:
                     step()
-                held = sum(p.numel() * p.itemsize for p in module.parameters())
+                parameters = sum(p.numel() * p.itemsize for p in module.parameters())
                 for clock in (graph, events):
                     timing = clock.time(step, repeat=REPEAT)
                     yield {
@@ -256,7 +263,8 @@ def stepped(network: str, batch: int, device: torch.device, folder: Path) -> Ite
                         "layout": layout, "impl": "dense" if block_size == 1 else f"circulant[block_size={block_size}]",
                         "batch": batch, "timing": clock.name, "l2": "warm", "median_us": timing.median_us,
                         "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n, "optimizer": "adam",
-                        "peak_bytes": peak.bytes, "parameter_bytes": held, "chosen": chosen, "by": "lamina",
+                        "peak_bytes": held + (peak.bytes or 0), "parameter_bytes": parameters,
+                        "chosen": chosen, "by": "lamina",
                     }  # fmt: skip
             del module, x, y, step
             torch.cuda.empty_cache()
@@ -306,9 +314,8 @@ def main(words: Sequence[str] | None = None) -> None:
         summary = {
             "step with Adam, dense over circulant": gains(timed),
             "test accuracy after the last epoch": accuracies(epochs),
-            "epochs": epochs,
+            "cut or failed": "; ".join(failed) or "none",
             "curves": curves(epochs),
-            "cut or failed": failed,
         }
         return results.write(
             "circulant_training", asked.device, timed, summary, asked, f"circulant_training {asked.scope}"

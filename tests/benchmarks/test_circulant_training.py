@@ -14,7 +14,8 @@ from benchmarks import circulant_training as training
 def row(block_size: int, seed: int, epoch: int, accuracy: float) -> dict[str, Any]:
     return {
         "workload": "net", "block_size": block_size, "seed": seed, "epoch": epoch, "epochs": 2,
-        "test_accuracy": accuracy, "parameters": 1000 // block_size,
+        "test_accuracy": accuracy, "parameters": 1000 // block_size, "train_loss": 1 - accuracy, "train_accuracy": 0.0,
+        "test_loss": 2 - accuracy,
     }  # fmt: skip
 
 
@@ -32,7 +33,9 @@ def test_accuracies_are_means_of_the_runs_that_ended() -> None:
 
 
 def test_a_curve_is_a_run_s_epochs_in_turn() -> None:
-    found = {(one["block_size"], one["seed"]): one["test_accuracy"] for one in training.curves(ROWS[::-1])}
+    runs = training.curves(ROWS[::-1])
+    found = {(one["block_size"], one["seed"]): one["test_accuracy"] for one in runs}
+    assert all(one["parameters"] == 1000 // one["block_size"] for one in runs)
     assert found == {(1, 0): [0.5, 0.9], (1, 1): [0.8], (10, 0): [0.4, 0.84], (10, 1): [0.1]}
 
 

@@ -5,11 +5,11 @@ Letters: a *row* is one pixel of one example, ``F`` slots of frequencies, ``K`` 
 ``[F, G*p*taps, 2, q]``: real parts, then imaginary parts, the blocks of a row side by side, so that a warp reads them
 together and every product below finds its summed axis contiguous.
 
-Common compile-time switches: ``ACC`` the type sums are kept in; ``PRECISION`` of fp32 products; ``TF32`` rounds what is
-stored to the 19 bits that tensor cores read, since they would truncate it; ``UPCAST`` computes narrow types in ``ACC``
-(the interpreter cannot multiply bf16); ``INDEX`` the type of addresses; ``STEP`` how many numbers of one tap lie side by
-side in a tile of several, 0 where taps are not told apart; ``EARLY`` kernels are launched before the one in front of
-them has ended, and wait for it themselves.
+Common compile-time switches: ``ACC`` the type sums are kept in; ``PRECISION`` of fp32 products; ``TF32`` rounds what
+is stored to the 19 bits that tensor cores read, since they would truncate it; ``UPCAST`` computes narrow types in
+``ACC`` (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses; ``STEP`` how many numbers of one tap
+lie side by side in a tile of several, 0 where taps are not told apart; ``EARLY`` kernels are launched before the one
+in front of them has ended, and wait for it themselves.
 """
 
 from typing import no_type_check

@@ -38,6 +38,9 @@ DTYPES = (*shared.DTYPES, torch.float64)
 SHORT = 16
 """Products in a sum that is made by fp32 multiply-adds where fp32 is asked for."""
 
+SMALL = 2**17
+"""Numbers in the largest tensor of a kernel that is launched early."""
+
 WIDE = "tf32x3" if INTERPRETED else "bf16x6"
 """How fp32 is transformed: six products of bf16, which keep all its digits at the cost of three of TF32."""
 
@@ -78,15 +81,22 @@ def common(dtype: torch.dtype, summed: int, *tensors: Tensor) -> dict[str, Any]:
         "PRECISION": exactness(dtype, summed),
         "UPCAST": INTERPRETED and dtype != torch.float64,
         "INDEX": index_type(*tensors),
-        **early(tensors[0].device),
+        **early(*tensors),
     }
 
 
+def early(*tensors: Tensor) -> Mapping[str, bool]:
+    """Whether a kernel on these may be launched before the one in front of it has ended, which Hopper GPUs can do.
+
+    It hides the launch, which small kernels gain by; large ones would take room from the kernel in front.
+    """
+    small = max(tensor.numel() for tensor in tensors) <= SMALL
+    return {"EARLY": True, "launch_pdl": True} if small and _waits(tensors[0].device) else {"EARLY": False}
+
+
 @lru_cache(maxsize=16)
-def early(device: torch.device) -> Mapping[str, bool]:
-    """Whether a kernel may be launched before the one in front of it has ended, which Hopper GPUs can do."""
-    able = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    return {"EARLY": True, "launch_pdl": True} if able else {"EARLY": False}
+def _waits(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def _transform_switches(spectral: torch.dtype, block_size: int, *tensors: Tensor) -> dict[str, Any]:

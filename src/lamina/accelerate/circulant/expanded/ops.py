@@ -70,7 +70,7 @@ def materialise(w: Tensor, out_features: int, in_features: int, groups: int) -> 
     launch(
         kernels.materialise_kernel, -(-out.numel() // _GRAIN), w,
         w, out, out.numel(), out_features // groups, in_features, rows // groups, q,
-        TAPS=taps, K=k, BLOCK=_GRAIN, INDEX=common(w.dtype, 1, w, out)["INDEX"], **early(w.device),
+        TAPS=taps, K=k, BLOCK=_GRAIN, INDEX=common(w.dtype, 1, w, out)["INDEX"], **early(w, out),
     )  # fmt: skip
     return out
 
