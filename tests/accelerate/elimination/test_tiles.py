@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.accelerate.elimination.tiles import PROGRAMS, Tile, between, candidates, power, product_tile
+from lamina.accelerate.elimination.tiles import PROGRAMS, Tile, candidates, product_tile
+from lamina.accelerate.tiling import between, power
 
 sizes = st.integers(1, 100_000)
 

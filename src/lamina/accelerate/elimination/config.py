@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from lamina.errors import UsageError, nearest
+from lamina.accelerate.choices import check_choice
+from lamina.errors import UsageError
 
 By = Literal["channel", "tap"]
 """What one synapse vector multiplies: an input channel under every tap of the window, or under one tap alone. Features
@@ -77,16 +78,6 @@ class Eliminated:
                 "align rounds the prefixes"
             )
         check_choice("impl", self.impl, IMPLS)
-
-
-def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse an unknown word.
-
-    Raises:
-        UsageError: with the nearest known one.
-    """
-    if value not in known:
-        raise UsageError(f"{name} {value!r} is unknown: {nearest(str(value), known)}")
 
 
 def check_whole(name: str, value: object) -> None:

@@ -15,14 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.choices import check_choice
 from lamina.accelerate.elimination import reference
-from lamina.accelerate.elimination.config import IMPLS, By, Impl, check_choice
+from lamina.accelerate.elimination.config import IMPLS, By, Impl
 from lamina.accelerate.elimination.table import columns_of, longest_run
+from lamina.accelerate.operands import cast, check_operands, compute_dtype, sizes
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 HAS_TRITON = find_spec("triton") is not None
 if HAS_TRITON:
     from lamina.accelerate.elimination import ops
+    from lamina.accelerate.ops import check_device
 
 KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 KERNEL_TAPS = 31
@@ -96,7 +99,7 @@ def chosen(impl: Impl, x: Tensor, at: Lookup, taps: int = 1) -> Impl:
     if impl == "auto":
         if at.whole or (at.prefix and taps == 1 and x.dim() < 4):
             return "slice"
-        takes = x.is_cuda and HAS_TRITON and _compute_dtype(x) in KERNEL_TYPES and taps <= KERNEL_TAPS
+        takes = x.is_cuda and HAS_TRITON and compute_dtype(x) in KERNEL_TYPES and taps <= KERNEL_TAPS
         return "kernel" if takes else "gather"
     if impl == "slice" and not at.prefix:
         raise UnsupportedError(
@@ -129,20 +132,20 @@ def linear(
         MissingError: the kernel needs a GPU, or Triton.
     """
     if weight.dim() != 2 or weight.shape[1] != len(at.places):
-        raise UsageError(f"weight: expected (out, {len(at.places)}), got {_sizes(weight)}")
+        raise UsageError(f"weight: expected (out, {len(at.places)}), got {sizes(weight)}")
     if not x.dim() or x.shape[-1] != at.inputs:
-        raise UsageError(f"x: expected (..., {at.inputs}), got {_sizes(x)}")
-    _check_operands(x, weight, bias)
+        raise UsageError(f"x: expected (..., {at.inputs}), got {sizes(x)}")
+    check_operands(x, weight, bias)
     match chosen(impl, x, at):
         case "slice":
             return F.linear(x if at.whole else x.narrow(-1, 0, len(at.places)), weight, bias)
         case "swap":
             return F.linear(reference.swapped(x, at.places, at.moved, -1), weight, bias)
         case "kernel":
-            dtype = _compute_dtype(x)
+            dtype = compute_dtype(x)
             flat = x.reshape(-1, x.shape[-1]).to(dtype)
-            ops.check_device(flat)
-            y: Tensor = ops.linear(flat, weight.to(dtype), _to(bias, dtype), at.columns, at.run, list(tile))
+            check_device(flat, "elimination", ops.INSTEAD)
+            y: Tensor = ops.linear(flat, weight.to(dtype), cast(bias, dtype), at.columns, at.run, list(tile))
             return y.reshape(*x.shape[:-1], weight.shape[0])
         case _:
             return reference.linear(x, weight, bias, at.places)
@@ -174,19 +177,19 @@ def conv2d(
     channels = at.inputs // taps if at.by == "tap" else at.inputs
     expected = (len(at.places),) if at.by == "tap" else (len(at.places), *kernel)
     if tuple(weight.shape[1:]) != expected:
-        raise UsageError(f"weight: expected (out, {', '.join(map(str, expected))}), got {_sizes(weight)}")
+        raise UsageError(f"weight: expected (out, {', '.join(map(str, expected))}), got {sizes(weight)}")
     if x.dim() != 4 or x.shape[1] != channels:
-        raise UsageError(f"x: expected (N, {channels}, H, W), got {_sizes(x)}")
-    _check_operands(x, weight, bias)
+        raise UsageError(f"x: expected (N, {channels}, H, W), got {sizes(x)}")
+    check_operands(x, weight, bias)
     name = chosen(impl, x, at, taps)
     if name == "kernel":
-        dtype = _compute_dtype(x)
+        dtype = compute_dtype(x)
         x = x.to(dtype)
-        ops.check_device(x)
+        check_device(x, "elimination", ops.INSTEAD)
         ops.check_taps(kernel)
         table, matrix = _matrix(x, weight.to(dtype), at)
-        steps = [list(sizes) for sizes in (kernel, stride, padding, dilation)]
-        y: Tensor = ops.conv(x, matrix, _to(bias, dtype), table, *steps, at.run, list(tile))
+        steps = [list(step) for step in (kernel, stride, padding, dilation)]
+        y: Tensor = ops.conv(x, matrix, cast(bias, dtype), table, *steps, at.run, list(tile))
         return y
     if at.by == "tap" and not at.whole:
         moved = at.moved if name == "swap" else None
@@ -207,35 +210,3 @@ def _matrix(x: Tensor, weight: Tensor, at: Lookup) -> tuple[Tensor, Tensor]:
     if x.stride(1) == 1 and x.shape[1] > 1:
         return at.columns_last, weight.permute(0, 2, 3, 1).flatten(1)
     return at.columns, weight.flatten(1)
-
-
-def _autocast(x: Tensor) -> bool:
-    return x.device.type != "meta" and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
-
-
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    return torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
-
-
-def _to(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if bias is None else bias.to(dtype)
-
-
-def _check_operands(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    if not x.is_floating_point():
-        raise UsageError(f"x: expected floating point numbers, got {x.dtype}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise UsageError(f"bias: expected ({weight.shape[0]},), got {_sizes(bias)}")
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is None:
-            continue
-        if tensor.device != x.device:
-            raise UsageError(f"{name}: expected it on {x.device} with x, got {tensor.device}")
-        if tensor.dtype != x.dtype and not _autocast(x):
-            raise UsageError(
-                f"{name}: expected {x.dtype} like x, got {tensor.dtype}; convert one, or use torch.autocast"
-            )
-
-
-def _sizes(tensor: Tensor) -> str:
-    return str(tuple(tensor.shape))

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from lamina.accelerate.choices import check_choice
 from lamina.accelerate.elimination import functional, reference
-from lamina.accelerate.elimination.config import BYS, IMPLS, By, Impl, check_choice, check_whole
+from lamina.accelerate.elimination.config import BYS, IMPLS, By, Impl, check_whole
 from lamina.accelerate.elimination.indexed import Index, Indexed
 from lamina.accelerate.elimination.lstm import EliminatedLSTM
 from lamina.errors import UsageError

@@ -8,43 +8,20 @@ float32 accuracy.
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.elimination import kernels
-from lamina.accelerate.elimination.tiles import Tile, power, product_tile
-from lamina.errors import MissingError, UnsupportedError, UsageError
+from lamina.accelerate.elimination.tiles import Tile, product_tile
+from lamina.accelerate.ops import INTERPRETED, SHARING, check_device, index_type, launch, precision
+from lamina.accelerate.tiling import power
+from lamina.errors import UnsupportedError, UsageError
 from lamina.spec.shape import window_floor
-
-INTERPRETED = not isinstance(kernels.product_kernel, triton.JITFunction)
-"""Whether kernels run in Triton's interpreter, on the CPU."""
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 MOST_TAPS = 31
 """Of a window: which of them lie inside the image is kept in the bits of one number."""
 
-SHARING = 8
-"""Tiles that programs go down before they go on to the right."""
-
-
-def check_device(tensor: Tensor) -> None:
-    """Refuse what no kernel can read.
-
-    Raises:
-        MissingError: the tensor is not on a GPU, and kernels are not interpreted.
-        UnsupportedError: its type is not one of `DTYPES`.
-    """
-    if not (tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")):
-        raise MissingError(
-            f"elimination kernels: expected tensors on a CUDA device, got {tensor.device}; move them there, "
-            'use impl="gather", or set TRITON_INTERPRET=1 before Python starts'
-        )
-    if tensor.dtype not in DTYPES:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise UnsupportedError(f'elimination kernels: expected one of {names}, got {tensor.dtype}; use impl="gather"')
+INSTEAD = 'use impl="gather"'
 
 
 def check_taps(kernel: tuple[int, ...] | list[int]) -> None:
@@ -60,26 +37,12 @@ def check_taps(kernel: tuple[int, ...] | list[int]) -> None:
         )
 
 
-def _launch(kernel: Any, programs: int, tensor: Tensor, *args: Any, **switches: Any) -> None:
-    if not programs:
-        return
-    with torch.cuda.device_of(tensor):
-        try:
-            kernel[(programs,)](*args, **switches)
-        except triton.runtime.errors.OutOfResources as error:
-            raise UnsupportedError(f"elimination kernels: expected a tile that fits the device: {error}") from error
-
-
-def _precision() -> str:
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
-
-
 def _run(
     x: Tensor, weight: Tensor, bias: Tensor | None, columns: Tensor, y: Tensor,
     kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], run: int, tile: list[int],
 ) -> None:  # fmt: skip
     """``x (N, C, H, W)`` and ``y (N, out, H', W')`` of any strides."""
-    check_device(x)
+    check_device(x, "elimination", INSTEAD)
     check_taps(kernel)
     weight, columns = weight.contiguous(), columns.contiguous()
     (batch, _, height, width), (outputs, summed) = x.shape, weight.shape
@@ -94,23 +57,23 @@ def _run(
     inside = padding == [0, 0] and reach[0] < height and reach[1] < width
     common = {
         "BIAS": bias is not None, "SPLITS": at.splits, "UPCAST": INTERPRETED,
-        "INDEX": tl.int64 if max(t.numel() for t in (x, weight, y, shares)) >= 2**31 else tl.int32,
+        "INDEX": index_type(x, weight, y, shares),
     }  # fmt: skip
     places = y.stride(0), y.stride(1), y.stride(3)
     offset = y if bias is None else bias.contiguous()
-    _launch(
+    launch(
         kernels.product_kernel, -(-rows // at.rows) * -(-outputs // at.columns) * at.splits, x,
         x, weight, offset, columns, y, shares, rows, outputs, summed, pixels, y.shape[3], height, width,
         *x.stride(), summed, *places,
         KH=kernel[0], KW=kernel[1], SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1],
         DH=dilation[0], DW=dilation[1], INSIDE=inside, RUN=_run_in(x, run), EVEN=summed % at.depth == 0,
-        BM=at.rows, BN=at.columns, BK=at.depth, GROUP=SHARING, PRECISION=_precision(),
+        BM=at.rows, BN=at.columns, BK=at.depth, GROUP=SHARING, PRECISION=precision(),
         **common, num_warps=at.warps, num_stages=at.stages,
     )  # fmt: skip
     if at.splits > 1:
         high, wide = min(power(rows), 16), min(power(outputs), 128)
         programs = -(-rows // high) * -(-outputs // wide)
-        _launch(
+        launch(
             kernels.sum_kernel, programs, x, shares, offset, y, rows, outputs, pixels, *places,
             BM=high, BN=wide, **common,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
+from lamina.accelerate.tiling import between, power
 from lamina.errors import UsageError
 
 PROGRAMS = 132
@@ -92,13 +93,3 @@ def candidates(rows: int, columns: int, summed: int, itemsize: int) -> list[Tile
             for splits in sorted({1, max(1, most // 2), most}):
                 found.append(Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, stages))
     return [tile for tile in dict.fromkeys(found) if tile.held(itemsize) <= SHARED]
-
-
-def power(size: int) -> int:
-    """The next power of two."""
-    return 1 << max(size - 1, 0).bit_length()
-
-
-def between(low: int, size: int, high: int) -> int:
-    """``size``, held to limits."""
-    return max(low, min(size, high))
