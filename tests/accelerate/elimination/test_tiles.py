@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.accelerate.elimination.tiles import PROGRAMS, Tile, candidates, product_tile
-from lamina.accelerate.tiling import between, power
+from lamina.accelerate.tiling import power
 
 sizes = st.integers(1, 100_000)
 
@@ -28,8 +28,3 @@ def test_candidates_differ_and_fit_shared_memory(rows: int, columns: int, summed
         assert found[0] == product_tile(rows, columns, summed, itemsize)
         assert len(found) == len(set(found)) and 3 < len(found) < 80
         assert all((t.rows + t.columns) * t.depth * itemsize * t.buffers <= 227 * 1024 for t in found)
-
-
-def test_powers_and_limits() -> None:
-    assert [power(n) for n in (0, 1, 2, 3, 17)] == [1, 1, 2, 4, 32]
-    assert [between(2, n, 4) for n in (1, 3, 5)] == [2, 3, 4]
