@@ -112,19 +112,22 @@ class Eliminations:
             operands = numbers(rows, inputs), numbers(outputs, len(index)), numbers(outputs)
             for dtype in (FP32, BF16, FP16) if rows == 5 else (FP32,):
                 plain = partial(dense_linear, at)
-                ours = partial(strided_linear, at, "kernel")
-                # Of so few numbers plain torch may happen to round hardly one.
-                yield Product(f"linear {rows}x{inputs}>{outputs}", ours, plain, operands, dtype, worst=3.0, mean=3.0)
+                for impl in ("pack", "kernel"):
+                    ours = partial(strided_linear, at, impl)
+                    # Of so few numbers plain torch may happen to round hardly one.
+                    name = f"linear {rows}x{inputs}>{outputs} {impl}"
+                    yield Product(name, ours, plain, operands, dtype, worst=3.0, mean=3.0)
         for image, outputs, kernel, stride, padding, dilation in IMAGES:
             steps = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
             for by in ("channel", "tap"):
                 at, w = convolution(by, image, outputs, kernel)
                 for layout, dtype in ((torch.contiguous_format, FP32), (torch.channels_last, BF16)):
-                    ours = partial(eliminated_conv, at, steps, layout, "kernel")
                     plain = partial(dense_conv, at, image[1], steps)
                     operands = numbers(*image), w, numbers(outputs)
-                    name = f"conv by {by} {kernel} {layout}"
-                    yield Product(name, ours, plain, operands, dtype, worst=3.0, mean=3.0)
+                    for impl in ("kernel", "pack") if by == "channel" else ("kernel",):
+                        ours = partial(eliminated_conv, at, steps, layout, impl)
+                        name = f"conv by {by} {kernel} {layout} {impl}"
+                        yield Product(name, ours, plain, operands, dtype, worst=3.0, mean=3.0)
 
     def operators(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
         def leaf(*shape: int) -> Tensor:
@@ -134,9 +137,12 @@ class Eliminations:
         yield ops.linear, (leaf(3, 4), leaf(5, 3), leaf(5), columns, 1, [])
         yield ops.linear, (leaf(3, 4), leaf(5, 3), None, columns, 1, Tile(16, 16, 16, 1).pack())
         image = leaf(1, 2, 3, 3)
-        yield ops.conv, (image, leaf(4, 3), leaf(4), columns, [2, 2], pair, [0, 1], pair, 1, [])
+        yield ops.linear, (leaf(3, 4), leaf(5, 2), leaf(5), None, 1, Tile(1, 2, 16).pack())
+        yield ops.conv, (image, leaf(4, 3), leaf(4), columns, [2, 2], pair, [0, 1], pair, 1, [], False)
         last = image.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
-        yield ops.conv, (last, leaf(4, 3), None, columns, [2, 2], [2, 1], [0, 0], pair, 1, [])
+        yield ops.conv, (last, leaf(4, 3), None, columns, [2, 2], [2, 1], [0, 0], pair, 1, [], True)
+        yield ops.conv, (last, leaf(4, 4), leaf(4), None, [2, 2], pair, [1, 0], pair, 1, [], False)
+        yield ops.pack, (image, torch.tensor([1, 0]))
 
     def costs(self) -> Iterable[tuple[Cost, Cost]]:
         # 2 rows, 3 outputs, 5 summed: 60 operations; 20 numbers of input, 15 weights, 3 biases, 5 entries of a table.
@@ -203,6 +209,7 @@ class Eliminations:
             "window": (conv(weight=torch.zeros(3, 2, 3, 2)), ("(out, 2, 3, 3)", "(3, 2, 3, 2)")),
             "tap weight": (conv(at=taps), ("(out, 2)",)),
             "tap slice": (conv(at=prefix, weight=torch.zeros(3, 2), impl="slice"), ("by channel",)),
+            "tap pack": (conv(at=taps, weight=torch.zeros(3, 2), impl="pack"), ("by channel",)),
             "small": (conv(x=torch.zeros(1, 4, 2, 5), impl="kernel"), ("at least its window", "(1, 4, 2, 5)")),
             "taps": (
                 conv(x=torch.zeros(1, 4, 8, 8), at=large, kernel=(6, 6), weight=torch.zeros(3, 2, 6, 6), impl="kernel"),
@@ -254,13 +261,15 @@ def test_keeping_all_is_bitwise_dense(name: str, by: By) -> None:
         assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-@pytest.mark.parametrize("impl", ["gather", "swap", "kernel", "auto"])
+@pytest.mark.parametrize("impl", ["gather", "swap", "pack", "kernel", "auto"])
 def test_implementations_agree(impl: Impl) -> None:
     choices: tuple[tuple[By, Order], ...] = (
         *(("channel", "sorted"), ("channel", "swap")),
         *(("tap", "sorted"), ("tap", "swap"), ("tap", "prefix")),
     )
     for by, order in choices:
+        if (by, impl) == ("tap", "pack"):
+            continue
         config = Eliminated(keep=0.6, by=by, order=order, impl=impl)
         for dense, shape in ((nn.Linear(10, 7), (3, 10)), (nn.Conv2d(6, 5, 3, 2, 1), (2, 6, 5, 4))):
             layer: Any = cell.replace(dense, config)
@@ -276,6 +285,21 @@ def test_a_prefix_is_a_slice() -> None:
     conv = EliminatedConv2d.from_dense(nn.Conv2d(8, 5, 3), range(3), impl="slice")
     image = torch.randn(1, 8, 4, 4)
     assert torch.equal(conv(image), F.conv2d(image[:, :3], conv.weight, conv.bias))
+
+
+@pytest.mark.parametrize("kept", [3, 16])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("impl", ["pack", "kernel"])
+def test_a_prefix_needs_no_table(impl: Impl, layout: torch.memory_format, kept: int) -> None:
+    dense = nn.Conv2d(20, 5, 3, 2, 1)
+    layer = EliminatedConv2d.from_dense(dense, range(kept), impl=impl)
+    x = torch.randn(2, 20, 5, 7).contiguous(memory_format=layout)
+    y = layer(x)
+    torch.testing.assert_close(y, layer.to_dense()(x), rtol=1e-4, atol=1e-5)
+    assert y.is_contiguous(memory_format=layout)
+    row = EliminatedLinear.from_dense(nn.Linear(70, 9), range(kept), impl=impl)
+    for rows in (1, 3):
+        torch.testing.assert_close(row(some := torch.randn(rows, 70)), row.to_dense()(some), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")

@@ -27,4 +27,4 @@ def test_candidates_differ_and_fit_shared_memory(rows: int, columns: int, summed
         found = candidates(rows, columns, summed, itemsize)
         assert found[0] == product_tile(rows, columns, summed, itemsize)
         assert len(found) == len(set(found)) and 3 < len(found) < 80
-        assert all((t.rows + t.columns) * t.depth * itemsize * t.buffers <= 227 * 1024 for t in found)
+        assert all((t.rows + t.columns) * t.depth * itemsize * t.stages <= 227 * 1024 for t in found)

@@ -21,9 +21,10 @@ Order = Literal["sorted", "swap", "prefix"]
 """Columns of the weights that stay: as they were; or kept ones of the end in the places of those that go; or by tap,
 changed to the nearest choice in which every tap reads the first of one order of channels."""
 
-Impl = Literal["auto", "gather", "swap", "slice", "kernel"]
+Impl = Literal["auto", "gather", "swap", "slice", "pack", "kernel"]
 """How the inputs that stay reach the product: ``gather`` copies them first, ``swap`` copies those out of place,
-``slice`` is a view of the first ones, ``kernel`` looks them up while it loads; ``auto`` chooses."""
+``slice`` is a view of the first ones, ``pack`` copies them by a kernel and makes images channels-last, ``kernel`` looks
+them up while it loads; ``auto`` chooses."""
 
 BYS: tuple[By, ...] = get_args(By)
 RECOVERIES: tuple[Recovery, ...] = get_args(Recovery)

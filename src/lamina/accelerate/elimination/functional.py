@@ -1,7 +1,8 @@
 """Linear maps and convolutions that lack some of their inputs: checked, and computed the way that was asked for.
 
 ``impl`` says how the inputs that stay reach the product: ``gather`` copies them and ``swap`` copies those out of place,
-both for the vendor library's product; ``slice`` gives it a view; ``kernel`` looks them up inside its loads. `chosen`
+both for the vendor library's product; ``slice`` gives it a view. ``pack`` copies them by a kernel, for the library's
+product of linear maps and for a kernel of ours in convolutions; ``kernel`` looks them up inside its loads. `chosen`
 tells what ``auto`` means for given tensors; nothing falls back on anything else.
 """
 
@@ -25,10 +26,13 @@ from lamina.errors import MissingError, UnsupportedError, UsageError
 HAS_TRITON = find_spec("triton") is not None
 if HAS_TRITON:
     from lamina.accelerate.elimination import ops
+    from lamina.accelerate.elimination.launches import INSTEAD, check_taps
     from lamina.accelerate.ops import check_device
 
 KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 KERNEL_TAPS = 31
+WIDE = 16
+"""Bytes of neighbours in the table from which on looking them up costs no more than copying them first."""
 
 
 class Lookup(NamedTuple):
@@ -87,8 +91,9 @@ def lookup(index: Tensor, inputs: int, taps: int = 1, by: By = "channel") -> Loo
 def chosen(impl: Impl, x: Tensor, at: Lookup, taps: int = 1) -> Impl:
     """The implementation that ``impl`` stands for; only ``auto`` is anything but itself.
 
-    ``auto`` is a slice where nothing has moved and the library takes it as a view, in linear maps; else the kernel on
-    a GPU, for the types and windows it takes; else a gather.
+    ``auto`` is a slice where nothing has moved and the library takes it as a view, in linear maps. Else, for the types
+    and windows that kernels take, on a GPU: the kernel where its loads are wide, by tap, and for a single row; a pack
+    otherwise. Else a gather.
 
     Raises:
         UsageError: no such implementation.
@@ -99,8 +104,14 @@ def chosen(impl: Impl, x: Tensor, at: Lookup, taps: int = 1) -> Impl:
     if impl == "auto":
         if at.whole or (at.prefix and taps == 1 and x.dim() < 4):
             return "slice"
-        takes = x.is_cuda and HAS_TRITON and compute_dtype(x) in KERNEL_TYPES and taps <= KERNEL_TAPS
-        return "kernel" if takes else "gather"
+        if not (x.is_cuda and HAS_TRITON and compute_dtype(x) in KERNEL_TYPES and taps <= KERNEL_TAPS):
+            return "gather"
+        if at.by == "tap":
+            return "kernel"
+        if x.dim() < 4:
+            return "kernel" if x.shape[:-1].numel() == 1 else "pack"
+        wide = at.prefix or at.run * x.itemsize >= WIDE
+        return "kernel" if wide and ops.channels_last(x) else "pack"
     if impl == "slice" and not at.prefix:
         raise UnsupportedError(
             f'impl="slice": expected the first {len(at.places)} inputs to stay, got {len(at.moved)} others; '
@@ -108,8 +119,10 @@ def chosen(impl: Impl, x: Tensor, at: Lookup, taps: int = 1) -> Impl:
         )
     if impl == "slice" and at.by == "tap" and not at.whole:
         raise UnsupportedError('impl="slice" is for choices by channel; use "kernel", "swap" or "gather" here')
-    if impl == "kernel" and not HAS_TRITON:
-        raise MissingError('impl="kernel" needs Triton: install lamina with its kernels extra, or use impl="gather"')
+    if impl == "pack" and at.by == "tap":
+        raise UnsupportedError('impl="pack" is for choices by channel; use "kernel", "swap" or "gather" here')
+    if impl in ("pack", "kernel") and not HAS_TRITON:
+        raise MissingError(f'impl="{impl}" needs Triton: install lamina with its kernels extra, or use impl="gather"')
     return impl
 
 
@@ -141,11 +154,15 @@ def linear(
             return F.linear(x if at.whole else x.narrow(-1, 0, len(at.places)), weight, bias)
         case "swap":
             return F.linear(reference.swapped(x, at.places, at.moved, -1), weight, bias)
-        case "kernel":
+        case "pack" | "kernel" as name:
             dtype = compute_dtype(x)
             flat = x.reshape(-1, x.shape[-1]).to(dtype)
-            check_device(flat, "elimination", ops.INSTEAD)
-            y: Tensor = ops.linear(flat, weight.to(dtype), cast(bias, dtype), at.columns, at.run, list(tile))
+            check_device(flat, "elimination", INSTEAD)
+            if name == "pack":
+                y = F.linear(ops.pack(flat[..., None, None], at.places).flatten(1), weight, bias)
+            else:
+                columns = None if at.prefix else at.columns
+                y = ops.linear(flat, weight.to(dtype), cast(bias, dtype), columns, at.run, list(tile))
             return y.reshape(*x.shape[:-1], weight.shape[0])
         case _:
             return reference.linear(x, weight, bias, at.places)
@@ -182,14 +199,17 @@ def conv2d(
         raise UsageError(f"x: expected (N, {channels}, H, W), got {sizes(x)}")
     check_operands(x, weight, bias)
     name = chosen(impl, x, at, taps)
-    if name == "kernel":
+    if name in ("pack", "kernel"):
         dtype = compute_dtype(x)
         x = x.to(dtype)
-        check_device(x, "elimination", ops.INSTEAD)
-        ops.check_taps(kernel)
-        table, matrix = _matrix(x, weight.to(dtype), at)
+        check_device(x, "elimination", INSTEAD)
+        check_taps(kernel)
+        last = ops.channels_last(x)
+        if name == "pack":
+            x = ops.pack(x, at.places)
+        table, matrix = _matrix(x, weight.to(dtype), at, first=name == "pack" or at.prefix)
         steps = [list(step) for step in (kernel, stride, padding, dilation)]
-        y: Tensor = ops.conv(x, matrix, cast(bias, dtype), table, *steps, at.run, list(tile))
+        y: Tensor = ops.conv(x, matrix, cast(bias, dtype), table, *steps, at.run, list(tile), last)
         return y
     if at.by == "tap" and not at.whole:
         moved = at.moved if name == "swap" else None
@@ -203,10 +223,10 @@ def conv2d(
     )
 
 
-def _matrix(x: Tensor, weight: Tensor, at: Lookup) -> tuple[Tensor, Tensor]:
-    """The table and the weights as a matrix, in the order in which the input's memory lies."""
+def _matrix(x: Tensor, weight: Tensor, at: Lookup, first: bool) -> tuple[Tensor | None, Tensor]:
+    """The table, if one is needed, and the weights as a matrix, in the order in which the input's memory lies."""
     if at.by == "tap":
         return at.columns, weight
     if x.stride(1) == 1 and x.shape[1] > 1:
-        return at.columns_last, weight.permute(0, 2, 3, 1).flatten(1)
+        return None if first else at.columns_last, weight.permute(0, 2, 3, 1).flatten(1)
     return at.columns, weight.flatten(1)

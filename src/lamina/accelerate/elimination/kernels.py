@@ -29,15 +29,16 @@ def product_kernel(
     x, w, bias, table, y, shares, rows, outputs, summed, pixels, out_width, height, width,
     x_n, x_c, x_h, x_w, w_row, y_n, y_c, y_p,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, RUN: tl.constexpr, EVEN: tl.constexpr,
-    BIAS: tl.constexpr, SPLITS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, FIRST: tl.constexpr, RUN: tl.constexpr,
+    EVEN: tl.constexpr, BIAS: tl.constexpr, SPLITS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     GROUP: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """``y[row, column] = bias[column] + sum over k of w[column, k] * x[row's window, table[k]]``.
 
-    ``table[k]`` is ``channel * KH * KW + tap``. A row is a pixel of the output; its address and, in one bit for each
-    tap, whether that tap is ``INSIDE`` the image are known before the loop. ``RUN`` entries of the table are
-    neighbours in memory. ``EVEN``, no share of the sum has a ragged end. With ``SPLITS`` shares of the sum go to
+    ``table[k]`` is ``channel * KH * KW + tap``. Without a table the ``FIRST`` channels are summed tap after tap, and no
+    address waits for a load. A row is a pixel of the output; its address and, in one bit for each tap, whether that tap
+    is ``INSIDE`` the image are known before the loop. ``RUN`` neighbours of the sum are neighbours in memory.
+    ``EVEN``, no share of the sum has a ragged end. With ``SPLITS`` shares of the sum go to
     ``shares [SPLITS, rows, outputs]``. Programs go down ``GROUP`` tiles before they go on to the right, so that those
     that run together share what L2 holds.
     """
@@ -71,18 +72,31 @@ def product_kernel(
     sums = tl.zeros((BM, BN), tl.float32)
     for k0 in range(split * share, last, BK):
         k = k0 + tl.arange(0, BK)
-        if EVEN:
-            entry = tl.load(table + k)
+        if FIRST > 0:
+            if FIRST % BK == 0:
+                tap = k0 // FIRST
+                channel = k0 % FIRST + tl.arange(0, BK)
+            else:
+                tap = k // FIRST
+                channel = k % FIRST
         else:
-            entry = tl.load(table + k, k < last, 0)
-        tap = entry % (KH * KW)
-        offset = (entry // (KH * KW)).to(INDEX) * x_c + (tap // KW * DH).to(INDEX) * x_h + (tap % KW * DW) * x_w
+            if EVEN:
+                entry = tl.load(table + k)
+            else:
+                entry = tl.load(table + k, k < last, 0)
+            tap = entry % (KH * KW)
+            channel = entry // (KH * KW)
+        offset = channel.to(INDEX) * x_c + (tap // KW * DH).to(INDEX) * x_h + (tap % KW * DW).to(INDEX) * x_w
         if RUN > 1:
             offset = tl.max_contiguous(tl.multiple_of(offset, RUN), RUN)
-            tap = tl.max_constancy(tap, RUN)
         known = (row < rows)[:, None]
         if not INSIDE:
-            known = known & (((bits[:, None] >> tap[None, :]) & 1) != 0)
+            if FIRST > 0 and FIRST % BK == 0:
+                known = known & (((bits >> tap) & 1) != 0)[:, None]
+            else:
+                if RUN > 1:
+                    tap = tl.max_constancy(tap, RUN)
+                known = known & (((bits[:, None] >> tap[None, :]) & 1) != 0)
         if not EVEN:
             known = known & (k < last)[None, :]
         a = tl.load(x + (base[:, None] + offset[None, :]), known, 0.0)
@@ -103,6 +117,55 @@ def product_kernel(
             sums += tl.load(bias + column, column < outputs, 0.0).to(tl.float32)[None, :]
         place = place_of(row, column, pixels, y_n, y_c, y_p, INDEX)
         tl.store(y + place, rounded(sums, y.dtype.element_ty, UPCAST), known)
+
+
+@triton.jit
+@no_type_check
+def vector_kernel(
+    x, w, bias, table, y, outputs, summed, x_row, w_row, y_row,
+    TABLE: tl.constexpr, EVEN: tl.constexpr, BIAS: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """``y[row, column]`` of few rows, each by programs of its own: the weights' bytes alone take time.
+
+    ``table`` names the inputs; without, they are the first. Rows lie along the grid's second axis.
+    """
+    column = tl.program_id(0) * BN + tl.arange(0, BN)
+    row = tl.program_id(1).to(INDEX)
+    w_rows = w + column.to(INDEX)[:, None] * w_row
+    sums = tl.zeros((BN, BK), tl.float32)
+    for k0 in range(0, summed, BK):
+        k = k0 + tl.arange(0, BK)
+        if TABLE:
+            entry = tl.load(table + k, k < summed, 0)
+        else:
+            entry = k
+        known = (column < outputs)[:, None]
+        if not EVEN:
+            known = known & (k < summed)[None, :]
+        a = tl.load(x + row * x_row + entry, k < summed, 0.0).to(tl.float32)
+        sums += tl.load(w_rows + k[None, :], known, 0.0).to(tl.float32) * a[None, :]
+    y_value = tl.sum(sums, 1)
+    if BIAS:
+        y_value += tl.load(bias + column, column < outputs, 0.0).to(tl.float32)
+    tl.store(y + row * y_row + column, rounded(y_value, y.dtype.element_ty, UPCAST), column < outputs)
+
+
+@triton.jit
+@no_type_check
+def pack_kernel(
+    x, places, y, rows, kept, pixels, width, x_n, x_c, x_h, x_w,
+    BM: tl.constexpr, BC: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """``y[row, c] = x[row's pixel, places[c]]``: channels that stay side by side, whatever the strides of ``x``."""
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    channel = tl.load(places + c, c < kept, 0)
+    pixel = row % pixels
+    base = (row // pixels).to(INDEX) * x_n + (pixel // width).to(INDEX) * x_h + (pixel % width).to(INDEX) * x_w
+    known = (row < rows)[:, None] & (c < kept)[None, :]
+    value = tl.load(x + (base[:, None] + (channel.to(INDEX) * x_c)[None, :]), known, 0.0)
+    tl.store(y + (row.to(INDEX)[:, None] * kept + c[None, :]), value, known)
 
 
 @triton.jit

@@ -29,7 +29,8 @@ SHAPES = (
 class Tile:
     """Rows, columns and summed elements of one program's product, in how many shares the sum is taken, and workers.
 
-    Half of the ``stages`` that run ahead are the table's, whose entries the operands' addresses wait for.
+    ``stages`` are the steps whose operands are in shared memory at once. A tile of one row is multiplied without tensor
+    cores, each row of a linear layer by programs of its own.
     """
 
     rows: int
@@ -37,13 +38,13 @@ class Tile:
     depth: int
     splits: int = 1
     warps: int = 4
-    stages: int = 5
+    stages: int = 3
 
     def __post_init__(self) -> None:
         for name in ("rows", "columns", "depth"):
-            size = getattr(self, name)
-            if size < 16 or size & (size - 1):
-                raise UsageError(f"tile: expected {name} to be a power of two of at least 16, got {size}")
+            size, least = getattr(self, name), 1 if self.rows == 1 and name != "depth" else 16
+            if size < least or size & (size - 1):
+                raise UsageError(f"tile: expected {name} to be a power of two of at least {least}, got {size}")
         if min(self.splits, self.stages) < 1 or self.warps not in (1, 2, 4, 8, 16):
             raise UsageError(f"tile: expected splits and stages of at least 1 and 1 to 16 warps, got {self}")
 
@@ -53,17 +54,21 @@ class Tile:
 
     def held(self, itemsize: int) -> int:
         """Bytes of operands in shared memory."""
-        return (self.rows + self.columns) * self.depth * itemsize * self.buffers
-
-    @property
-    def buffers(self) -> int:
-        """Operands of how many steps are in shared memory at once."""
-        return (self.stages + 1) // 2
+        return (self.rows + self.columns) * self.depth * itemsize * self.stages
 
     @classmethod
     def unpack(cls, numbers: Sequence[int]) -> Tile:
         """The inverse of `pack`."""
         return cls(*numbers)
+
+
+VECTOR = tuple(Tile(1, columns, depth, 1, 4, 2) for columns, depth in ((8, 512), (4, 512), (8, 256), (4, 1024)))
+"""Of one row."""
+
+
+def linear_tile(rows: int, columns: int, summed: int, itemsize: int) -> Tile:
+    """As `product_tile`, of a linear layer: a single row takes as long as its weights' bytes."""
+    return VECTOR[0] if rows == 1 else product_tile(rows, columns, summed, itemsize)
 
 
 def product_tile(rows: int, columns: int, summed: int, itemsize: int) -> Tile:
@@ -77,11 +82,13 @@ def product_tile(rows: int, columns: int, summed: int, itemsize: int) -> Tile:
     deep = between(16, power(summed), 64 if itemsize == 2 else 32)
     tiles = -(-rows // high) * -(-columns // wide)
     splits = max(1, min(PROGRAMS // max(tiles, 1), -(-summed // deep) // STEPS))
-    return Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, 7 if high == 16 else 5)
+    return Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, 4 if high == 16 else 3)
 
 
-def candidates(rows: int, columns: int, summed: int, itemsize: int) -> list[Tile]:
+def candidates(rows: int, columns: int, summed: int, itemsize: int, linear: bool = False) -> list[Tile]:
     """Tiles worth timing for one product, the untimed choice first."""
+    if linear and rows == 1:
+        return [*VECTOR]
     found = [product_tile(rows, columns, summed, itemsize)]
     for high, wide in SHAPES:
         if high > between(16, 2 * power(rows), 256) or wide > between(16, power(columns), 256):
@@ -89,7 +96,7 @@ def candidates(rows: int, columns: int, summed: int, itemsize: int) -> list[Tile
         for deep in (64, 128) if itemsize == 2 else (32, 64):
             tiles, steps = -(-rows // high) * -(-columns // wide), -(-summed // deep)
             most = max(1, min(2 * PROGRAMS // tiles, steps // 4))
-            stages = 2 * max(2, min(4, SHARED // ((high + wide) * deep * itemsize))) - 1
+            stages = max(2, min(4, SHARED // ((high + wide) * deep * itemsize)))
             for splits in sorted({1, max(1, most // 2), most}):
                 found.append(Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, stages))
     return [tile for tile in dict.fromkeys(found) if tile.held(itemsize) <= SHARED]

@@ -43,7 +43,7 @@ def tune(
     before = layer.impl, layer.tile
     times: dict[Tile, float] = {}
     layer.impl = "kernel"
-    for tile in nearest_first(candidates(*sizes(layer, x), x.itemsize))[:most]:
+    for tile in nearest_first(candidates(*sizes(layer, x), x.itemsize, isinstance(layer, EliminatedLinear)))[:most]:
         layer.tile = tuple(tile.pack())
         try:
             times[tile] = timer(lambda: layer(x))
