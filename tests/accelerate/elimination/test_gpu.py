@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lamina.accelerate import convert
 from lamina.accelerate.elimination import Eliminated, functional, reference, search
-from lamina.accelerate.elimination.config import By
+from lamina.accelerate.elimination.config import By, Impl
 from lamina.accelerate.elimination.functional import Lookup, lookup
 from lamina.accelerate.elimination.network import fold
 from lamina.accelerate.elimination.tiles import candidates
@@ -40,7 +40,9 @@ def numbers(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def half(total: int, run: int = 1) -> Tensor:
-    """Every other run of inputs, and one more so that the number is odd where runs are single."""
+    """Every other run of inputs, and one more so that the number is odd where runs are single; a run of 0, the first."""
+    if not run:
+        return torch.arange(max(1, total // 2), device="cuda")
     places = torch.arange(total, device="cuda")
     kept = places[places // run % 2 == 0]
     return torch.cat([kept, places[-1:]]).unique() if run == 1 else kept
@@ -62,9 +64,11 @@ def hold(ours: Callable[..., Tensor], plain: Callable[..., Tensor], inputs: list
         assert_as_accurate(ours(*inputs), plain(*inputs), exact, worst=3.0, mean=3.0)
 
 
-@pytest.mark.parametrize("run", [1, 8])
+@pytest.mark.parametrize(("run", "impl"), [(1, "kernel"), (8, "kernel"), (0, "kernel"), (1, "pack")])
 @pytest.mark.parametrize("shape", MAPS, ids=str)
-def test_linear_layers(precision: str, shape: tuple[int, int, int], run: int, poisoned_empty: None) -> None:
+def test_linear_layers(
+    precision: str, shape: tuple[int, int, int], run: int, impl: Impl, poisoned_empty: None
+) -> None:  # fmt: skip
     rows, outputs, inputs = shape
     dtype, index = TYPES[precision], half(inputs, run)
     at = lookup(index, inputs)
@@ -78,15 +82,22 @@ def test_linear_layers(precision: str, shape: tuple[int, int, int], run: int, po
         # A single row is one of 16, as alone the library would multiply it without tensor cores.
         return reference.linear(x.expand(16, -1) if rows == 1 else x, w, b, index)[:rows]
 
-    hold(partial(functional.linear, at=at, impl="kernel"), plain, operands, precision)
+    hold(partial(functional.linear, at=at, impl=impl), plain, operands, precision)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-@pytest.mark.parametrize(("by", "run"), [("channel", 1), ("channel", 8), ("tap", 1)])
+@pytest.mark.parametrize(
+    ("by", "run", "impl"),
+    [
+        *(("channel", 1, "kernel"), ("channel", 8, "kernel"), ("channel", 0, "kernel")),
+        *(("channel", 1, "pack"), ("channel", 0, "pack"), ("tap", 1, "kernel")),
+    ],
+)
 @pytest.mark.parametrize("image", IMAGES, ids=str)
 def test_convolutions(
-    precision: str, image: tuple[int, ...], by: By, run: int, layout: torch.memory_format, poisoned_empty: None
-) -> None:
+    precision: str, image: tuple[int, ...], by: By, run: int, impl: Impl, layout: torch.memory_format,
+    poisoned_empty: None,
+) -> None:  # fmt: skip
     batch, channels, outputs, size, taps, padding, stride = image
     dtype, kernel = TYPES[precision], (taps, taps)
     index = half(channels * (taps * taps if by == "tap" else 1), run)
@@ -104,7 +115,7 @@ def test_convolutions(
         return F.conv2d(x, reference.dense_weight(w, index, channels, kernel), b, **steps)
 
     def ours(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        y = functional.conv2d(x, w, b, at, kernel=kernel, **steps, impl="kernel")
+        y = functional.conv2d(x, w, b, at, kernel=kernel, **steps, impl=impl)
         assert y.is_contiguous(memory_format=layout)
         return y
 

@@ -25,7 +25,7 @@ for kind, precision, taps, run, first in (
     rows = 21632 if taps is window else 128
     tile = product_tile(rows, 384, 9 * first or 1152, 4 if kind == "fp32" else 2)
     product = dict(BM=tile.rows, BN=tile.columns, BK=tile.depth, GROUP=8, PRECISION=precision, RUN=run, EVEN=True)
-    product |= dict(FIRST=first, SPLITS=tile.splits, BIAS=True)
+    product |= dict(FIRST=-1 if first and first % tile.depth == 0 else first, SPLITS=tile.splits, BIAS=True)
     workers = dict(num_warps=tile.warps, num_stages=tile.stages if first else 2 * tile.stages - 1)
     launches.append((kernels.product_kernel, {**taps, **product}, kind, workers))
     launches.append((kernels.sum_kernel, dict(BIAS=True, SPLITS=3, BM=16, BN=128), kind, {}))
@@ -42,7 +42,7 @@ for kernel, constants, kind, workers in launches:
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     even = [i for i, name in enumerate(kernel.arg_names) if signature[name].startswith("*")
-            or name in ("rows", "outputs", "summed", "x_n", "x_h", "x_w", "x_row", "w_row", "kept")]
+            or name in ("rows", "outputs", "summed", "x_n", "x_h", "x_w", "x_row", "w_row", "kept", "first")]
     attributes = {(i,): [["tt.divisibility", 16]] for i in even}
     source = ASTSource(kernel, signature, constexprs, attributes)
     built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=workers)

@@ -9,7 +9,7 @@ from torch import nn
 
 from lamina.accelerate.elimination.nn import EliminatedConv1d, EliminatedConv2d, EliminatedLinear
 from lamina.accelerate.elimination.tiles import Tile, candidates
-from lamina.accelerate.elimination.tuning import nearest_first, sizes, tune
+from lamina.accelerate.elimination.tuning import DENSE, fastest, nearest_first, sizes, tune, tune_network
 from lamina.errors import UnsupportedError, UsageError
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
@@ -58,3 +58,53 @@ def test_sizes_are_those_of_the_product() -> None:
 def test_the_first_is_the_nearest() -> None:
     tiles = [Tile(64, 64, 32), Tile(16, 16, 16), Tile(64, 128, 32), Tile(64, 64, 64, 4)]
     assert nearest_first(tiles) == [tiles[0], tiles[2], tiles[3], tiles[1]]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("kept", [[0, 1, 2, 3], [1, 2, 5], range(8)])
+def test_the_fastest_way_stays(kept: list[int], layout: torch.memory_format) -> None:
+    layers: list[tuple[Any, tuple[int, ...]]] = [
+        (EliminatedLinear.from_dense(nn.Linear(8, 5), kept), (3, 8)),
+        (EliminatedConv2d.from_dense(nn.Conv2d(8, 5, 3), kept), (2, 8, 4, 4)),
+        (nn.Conv2d(8, 5, 3, padding=1), (2, 8, 4, 4)),
+        (nn.Linear(8, 5), (3, 8)),
+    ]
+    for layer, shape in layers:
+        layer = layer.to(memory_format=layout) if len(shape) == 4 else layer
+        x = torch.randn(shape)
+        x = x.contiguous(memory_format=layout) if len(shape) == 4 else x
+        expected = layer(x)
+        count = 0
+
+        def timer(call: Callable[[], Any], expected: torch.Tensor = expected) -> float:
+            nonlocal count
+            torch.testing.assert_close(call(), expected, rtol=1e-4, atol=1e-4)
+            count += 1
+            return 1 / count
+
+        best, times = fastest(layer, x, timer, most=2)
+        torch.testing.assert_close(best(x), expected, rtol=1e-4, atol=1e-4)
+        assert list(times) == list(dict.fromkeys(times)) and len(times) == count > 1
+        assert (best.impl, best.tile) == list(times)[-1]
+        dense, times = fastest(layer, x, lambda call: 0.0, most=1)
+        assert isinstance(dense, nn.Linear | nn.Conv2d) and min(times, key=lambda way: times[way])[0] == DENSE
+
+
+def test_a_network_computes_each_layer_the_fastest_way() -> None:
+    twice = nn.Linear(6, 6)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 6), twice, nn.ReLU(), twice, nn.Linear(6, 2))
+    model[6].register_forward_hook(lambda *_: None)
+    x = torch.randn(2, 3, 4, 4)
+    expected = model(x)
+    seen: list[int] = []
+
+    def timer(call: Callable[[], Any]) -> float:
+        seen.append(call().numel())
+        return -float(len(seen))
+
+    ways = tune_network(model, x, timer, most=1)
+    assert list(ways) == ["0", "2"] and isinstance(model[2], EliminatedLinear) and type(model[6]) is nn.Linear
+    assert set(seen) == {2 * 4 * 2 * 2, 2 * 6}
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-4)
+    with pytest.raises(UsageError, match="got ReLU"):
+        fastest(nn.ReLU(), x, timer)

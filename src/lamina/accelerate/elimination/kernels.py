@@ -26,7 +26,7 @@ def place_of(row, column, pixels, y_n, y_c, y_p, INDEX: tl.constexpr):
 @triton.jit
 @no_type_check
 def product_kernel(
-    x, w, bias, table, y, shares, rows, outputs, summed, pixels, out_width, height, width,
+    x, w, bias, table, y, shares, rows, outputs, summed, first, pixels, out_width, height, width,
     x_n, x_c, x_h, x_w, w_row, y_n, y_c, y_p,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, FIRST: tl.constexpr, RUN: tl.constexpr,
@@ -35,21 +35,21 @@ def product_kernel(
 ):  # fmt: skip
     """``y[row, column] = bias[column] + sum over k of w[column, k] * x[row's window, table[k]]``.
 
-    ``table[k]`` is ``channel * KH * KW + tap``. Without a table the ``FIRST`` channels are summed tap after tap, and no
-    address waits for a load. A row is a pixel of the output; its address and, in one bit for each tap, whether that tap
-    is ``INSIDE`` the image are known before the loop. ``RUN`` neighbours of the sum are neighbours in memory.
-    ``EVEN``, no share of the sum has a ragged end. With ``SPLITS`` shares of the sum go to
-    ``shares [SPLITS, rows, outputs]``. Programs go down ``GROUP`` tiles before they go on to the right, so that those
-    that run together share what L2 holds.
+    ``table[k]`` is ``channel * KH * KW + tap``. Without a table the ``first`` channels are summed tap after tap, and no
+    address waits for a load: ``FIRST`` is 0 with a table, -1 where ``BK`` divides their number, else that number. A row
+    is a pixel of the output; its address and, in one bit for each tap, whether that tap is ``INSIDE`` the image are
+    known before the loop. ``RUN`` neighbours of the sum are neighbours in memory. ``EVEN``, no share of the sum has a
+    ragged end. With ``SPLITS`` shares of the sum go to ``shares [SPLITS, rows, outputs]``. Programs go down ``GROUP``
+    tiles before they go on to the right, so that those that run together share what L2 holds.
     """
     tiles_m = tl.cdiv(rows, BM)
     tiles_n = tl.cdiv(outputs, BN)
     tile = tl.program_id(0) % (tiles_m * tiles_n)
     split = tl.program_id(0) // (tiles_m * tiles_n)
-    first = tile // (GROUP * tiles_n) * GROUP
-    tall = tl.minimum(tiles_m - first, GROUP)
+    above = tile // (GROUP * tiles_n) * GROUP
+    tall = tl.minimum(tiles_m - above, GROUP)
     within = tile % (GROUP * tiles_n)
-    row = (first + within % tall) * BM + tl.arange(0, BM)
+    row = (above + within % tall) * BM + tl.arange(0, BM)
     column = within // tall * BN + tl.arange(0, BN)
 
     image = row // pixels
@@ -72,13 +72,12 @@ def product_kernel(
     sums = tl.zeros((BM, BN), tl.float32)
     for k0 in range(split * share, last, BK):
         k = k0 + tl.arange(0, BK)
-        if FIRST > 0:
-            if FIRST % BK == 0:
-                tap = k0 // FIRST
-                channel = k0 % FIRST + tl.arange(0, BK)
-            else:
-                tap = k // FIRST
-                channel = k % FIRST
+        if FIRST < 0:
+            tap = k0 // first
+            channel = k0 % first + tl.arange(0, BK)
+        elif FIRST > 0:
+            tap = k // FIRST
+            channel = k % FIRST
         else:
             if EVEN:
                 entry = tl.load(table + k)
@@ -91,7 +90,7 @@ def product_kernel(
             offset = tl.max_contiguous(tl.multiple_of(offset, RUN), RUN)
         known = (row < rows)[:, None]
         if not INSIDE:
-            if FIRST > 0 and FIRST % BK == 0:
+            if FIRST < 0:
                 known = known & (((bits >> tap) & 1) != 0)[:, None]
             else:
                 if RUN > 1:

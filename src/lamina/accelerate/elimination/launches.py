@@ -74,6 +74,8 @@ def product(
     ]
     inside = padding == [0, 0] and reach[0] < height and reach[1] < width
     first = 0 if columns is not None else summed // torch.Size(kernel).numel()
+    even = first > 0 and first % at.depth == 0
+    run = first & -first if first else run
     common = {
         "BIAS": bias is not None, "SPLITS": at.splits, "UPCAST": INTERPRETED, "INDEX": index_type(x, weight, y, shares),
     }  # fmt: skip
@@ -82,9 +84,9 @@ def product(
     launch(
         kernels.product_kernel, -(-rows // at.rows) * -(-outputs // at.columns) * at.splits, x,
         x, weight, offset, y if columns is None else columns.contiguous(), y, shares,
-        rows, outputs, summed, pixels, y.shape[3], height, width, *x.stride(), summed, *places,
+        rows, outputs, summed, first, pixels, y.shape[3], height, width, *x.stride(), summed, *places,
         KH=kernel[0], KW=kernel[1], SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1],
-        DH=dilation[0], DW=dilation[1], INSIDE=inside, FIRST=first, RUN=_run_in(x, first & -first if first else run),
+        DH=dilation[0], DW=dilation[1], INSIDE=inside, FIRST=-1 if even else first, RUN=_run_in(x, run),
         EVEN=summed % at.depth == 0, BM=at.rows, BN=at.columns, BK=at.depth, GROUP=SHARING, PRECISION=precision(),
         **common, num_warps=at.warps, num_stages=at.stages if first else 2 * at.stages - 1,
     )  # fmt: skip
