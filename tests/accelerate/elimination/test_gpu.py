@@ -40,7 +40,7 @@ def numbers(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def half(total: int, run: int = 1) -> Tensor:
-    """Every other run of inputs, and one more so that the number is odd where runs are single; a run of 0, the first."""
+    """Every other run of inputs, and one more so that the number is odd; a run of 0, the first."""
     if not run:
         return torch.arange(max(1, total // 2), device="cuda")
     places = torch.arange(total, device="cuda")
