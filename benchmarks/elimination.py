@@ -1,10 +1,12 @@
 """Claim: layers at half of K take at most 1/1.7 of the dense layer's time, reorganisation included.
 
 AlexNet's conv2 to conv5 and fc6, inference, fp32, TF32 and bf16. Dense is the better of both layouts with the library's
-autotuning. Against it stand every way to bring the inputs that stay to the product: a gather before it, the paper's
-swaps, a view of a prefix (which the library copies in convolutions), a table looked up inside the product's loads, and
-``folded``, the plain layer that is left when the producer's outputs were removed. All are timed as CUDA graphs in the
-same run. Each result is first held to the dense layer with zeros for what went, in float64.
+autotuning. Against it stand the ways to bring the inputs that stay to the product: a gather before it, the paper's
+swaps, a view of a prefix (which the library copies in convolutions), a kernel that packs them, a table or a prefix
+inside the product's loads, and ``folded``, the plain layer that is left when the producer's outputs were removed, by
+the library or by the kernel. ``fastest`` is what the choice by measurement makes of the layer as it was eliminated. All
+are timed as CUDA graphs in the same run. Each result is first held to the dense layer with zeros for what went, in
+float64.
 
 Run: python -m benchmarks.elimination all few
 """
@@ -25,7 +27,7 @@ from lamina import measure, run
 from lamina.accelerate.elimination import Eliminated
 from lamina.accelerate.elimination.convert import build, choose
 from lamina.accelerate.elimination.reference import swap_order
-from lamina.accelerate.elimination.tuning import tune
+from lamina.accelerate.elimination.tuning import fastest, tune
 from lamina.build import DTYPES
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -78,47 +80,56 @@ TAPS = Eliminated(keep=KEEP, recovery="none", by="tap")
 
 @dataclass(frozen=True)
 class Way:
-    """One way to compute a layer at half of its inputs; with ``prefix`` these are the first, as a fold has them."""
+    """One way to compute a layer at half of its inputs.
+
+    With ``prefix`` these are the first of all, as a fold orders them; ``folded``, they are all there is.
+    """
 
     impl: str
     config: Eliminated
     layout: str
     prefix: bool = False
+    folded: bool = False
 
     @property
     def name(self) -> str:
         options = f"keep={KEEP},impl={self.impl}"
         options += f",group={self.config.group}" if self.config.group > 1 else ""
         options += f",by={self.config.by}" if self.config.by != "channel" else ""
-        return f"eliminated[{options}{',prefix' if self.prefix else ''}]"
+        return f"eliminated[{options}{',prefix' * self.prefix}{',folded' * self.folded}]"
 
 
 def ways(layer: Layer) -> Iterator[Way]:
     """Every way that is compared, in the layouts it is meant for."""
     for layout in ("nchw", "nhwc") if layer.kernel else ("nchw",):
-        for impl in ("gather", "kernel"):
-            yield Way(impl, SINGLE, layout)
-            yield Way(impl, GROUPED, layout)
+        yield Way("gather", SINGLE, layout)
         yield Way("swap", SWAP, layout)
+        yield Way("pack", SINGLE, layout)
         yield Way("slice", SINGLE, layout, prefix=True)
-        yield Way("folded", SINGLE, layout, prefix=True)
-        if layer.kernel:
-            yield Way("kernel", SINGLE, layout, prefix=True)
-            yield Way("kernel", TAPS, layout)
+        yield Way("slice", SINGLE, layout, folded=True)
+    last = "nhwc" if layer.kernel else "nchw"
+    for config in (SINGLE, GROUPED, *([TAPS] if layer.kernel else [])):
+        yield Way("kernel", config, last)
+    yield Way("kernel", SINGLE, last, prefix=True)
+    yield Way("kernel", SINGLE, last, folded=True)
+    yield Way("fastest", SINGLE, last)
 
 
 def prepared(layer: Layer, way: Way, dense: nn.Module, index: Tensor, x: Tensor) -> tuple[nn.Module, Tensor, nn.Module]:
     """The layer, its input, and the dense layer with zeros that it must agree with."""
-    places = torch.arange(len(index), device=index.device) if way.prefix else index
-    impl = "auto" if way.impl == "folded" else way.impl
+    places = torch.arange(len(index), device=index.device) if way.prefix or way.folded else index
+    impl: Any = "auto" if way.impl == "fastest" else way.impl
     module: Any = build(dense, places, replace(way.config, impl=impl))
     twin = module.to_dense()
-    if way.impl != "folded":
+    if not way.folded:
         return module, x, twin
     plain = layer.dense(len(places)).to(x)
     plain.load_state_dict({key: value for key, value in module.state_dict().items() if key != "index"})
     layout = torch.channels_last if way.layout == "nhwc" else torch.contiguous_format
-    return plain, x[:, places].contiguous(memory_format=layout) if layer.kernel else x[:, places].contiguous(), twin
+    x = x[:, places].contiguous(memory_format=layout) if layer.kernel else x[:, places].contiguous()
+    if way.impl == "kernel":
+        return build(plain, places, replace(way.config, keep=1.0, impl="kernel")), x, twin
+    return plain, x, twin
 
 
 @cache
@@ -164,27 +175,34 @@ def measured(layer: Layer, most: int | None, searches: dict[str, float]) -> Iter
                 layout = torch.channels_last if way.layout == "nhwc" else torch.contiguous_format
                 x = image.to(dtype)
                 x = x.contiguous(memory_format=layout) if layer.kernel else x
-                module, twin = dense, copy.deepcopy(dense)
+                module: Any = dense
+                twin = copy.deepcopy(dense)
                 if way.impl != "dense":
                     module, x, twin = prepared(layer, way, dense, places[way.config], x)
                 if layer.kernel:
                     module = module.to(memory_format=layout)
                 tile: tuple[int, ...] = ()
-                if way.impl == "kernel":
-                    some: Any = module
-                    matters = way.config == GROUPED and (way.layout == "nhwc" or not layer.kernel)
-                    tune(some, x, lambda call: timed(clock, call, QUICK)["median_us"], most if matters else 1)
-                    tile = some.tile
+                shown: dict[str, str] = {}
+                if way.impl == "fastest":
+                    module, times = fastest(module, x, lambda call: timed(clock, call, QUICK)["median_us"], most)
+                    taken, tile = min(times, key=lambda way: times[way])
+                    shown["way"] = taken
+                elif way.impl == "kernel" or (way.impl == "pack" and layer.kernel):
+                    tune(
+                        module, x, lambda call: timed(clock, call, QUICK)["median_us"],
+                        most if way.prefix or way.folded else 1, module.impl,
+                    )  # fmt: skip
+                    tile = module.tile
                 exact = twin.double()(_all_inputs(x, way, layer).double())
                 error = run.relative_error([module(x)], [exact])
                 name = "dense" if way.impl == "dense" else way.name
-                row = common | {"layout": way.layout, "impl": name, "rel_error": error, "tile": list(tile)}
+                row = common | shown | {"layout": way.layout, "impl": name, "rel_error": error, "tile": list(tile)}
                 yield row | timed(clock, lambda module=module, x=x: module(x))  # type: ignore[misc]
 
 
 def _all_inputs(x: Tensor, way: Way, layer: Layer) -> Tensor:
     """What the dense layer reads: a folded layer's input, with zeros for what its producer no longer computes."""
-    if way.impl != "folded":
+    if not way.folded:
         return x
     full = x.new_zeros(x.shape[0], layer.inputs, *x.shape[2:])
     full[:, : x.shape[1]] = x
@@ -202,6 +220,9 @@ def speedups(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
         if impl != "dense":
             ratio = best[layer, precision, "dense"] / us
             found.setdefault(f"speed-up over the best dense layout: {layer}, {precision}", {})[impl] = round(ratio, 3)
+    for title, ratios in list(found.items()):
+        way = max(ratios, key=lambda impl: ratios[impl])
+        found[title.replace("speed-up over", "the fastest against")] = {way: ratios[way]}
     return found
 
 

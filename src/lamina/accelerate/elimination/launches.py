@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.elimination import kernels
-from lamina.accelerate.elimination.tiles import Tile, linear_tile, product_tile
+from lamina.accelerate.elimination.tiles import Tile, linear_tile, product_tile, thrice
 from lamina.accelerate.ops import INTERPRETED, SHARING, check_device, index_type, launch, precision
 from lamina.accelerate.tiling import power
 from lamina.errors import UnsupportedError, UsageError
@@ -35,7 +35,7 @@ def linear(
 ) -> None:  # fmt: skip
     """``x (rows, in)`` of any strides; a tile of one row is that of `kernels.vector_kernel`."""
     outputs, summed = weight.shape
-    at = Tile.unpack(tile) if tile else linear_tile(len(x), outputs, summed, x.itemsize)
+    at = Tile.unpack(tile) if tile else linear_tile(len(x), outputs, summed, x.itemsize, thrice(x))
     if at.rows > 1:
         one, none = [1, 1], [0, 0]
         product(
@@ -64,7 +64,7 @@ def product(
     (batch, _, height, width), (outputs, summed) = x.shape, weight.shape
     pixels = y.shape[2] * y.shape[3]
     rows = batch * pixels
-    at = Tile.unpack(tile) if tile else product_tile(rows, outputs, summed, x.itemsize)
+    at = Tile.unpack(tile) if tile else product_tile(rows, outputs, summed, x.itemsize, thrice(x))
     if at.rows < 16:
         raise UsageError(f"tile: expected at least 16 rows for a product of {rows}, got {at.rows}")
     shares = x.new_empty((at.splits, rows, outputs) if at.splits > 1 else 0, dtype=torch.float32)

@@ -1,15 +1,21 @@
-"""How much of a product one program takes: pure functions of the sizes."""
+"""How much of a product one program takes, by the sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
+import torch
+from torch import Tensor
+
 from lamina.accelerate.tiling import between, power
 from lamina.errors import UsageError
 
 PROGRAMS = 132
 """Multiprocessors of the GPU the tiles are made for; a product with fewer tiles splits its sum."""
+
+WAVES = 4
+"""Of programs of the widest tile, from which on it pays."""
 
 STEPS = 8
 """The least number of steps that a share of a split sum keeps."""
@@ -62,41 +68,55 @@ class Tile:
         return cls(*numbers)
 
 
-VECTOR = tuple(Tile(1, columns, depth, 1, 4, 2) for columns, depth in ((8, 512), (4, 512), (8, 256), (4, 1024)))
+def thrice(x: Tensor) -> bool:
+    """Whether each product of this tensor's numbers is made of three, as `lamina.accelerate.ops.precision` says."""
+    return x.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
+
+
+VECTOR = tuple(Tile(1, columns, depth, 1, 4, 2) for columns, depth in ((4, 512), (8, 512), (8, 256), (4, 1024)))
 """Of one row."""
 
 
-def linear_tile(rows: int, columns: int, summed: int, itemsize: int) -> Tile:
+def linear_tile(rows: int, columns: int, summed: int, itemsize: int, thrice: bool = False) -> Tile:
     """As `product_tile`, of a linear layer: a single row takes as long as its weights' bytes."""
-    return VECTOR[0] if rows == 1 else product_tile(rows, columns, summed, itemsize)
+    return VECTOR[0] if rows == 1 else product_tile(rows, columns, summed, itemsize, thrice)
 
 
-def product_tile(rows: int, columns: int, summed: int, itemsize: int) -> Tile:
+def product_tile(rows: int, columns: int, summed: int, itemsize: int, thrice: bool = False) -> Tile:
     """For ``(rows, summed)`` times ``(summed, columns)`` of elements of ``itemsize`` bytes.
 
-    The largest tile that the sizes fill reads each operand the fewest times; a sum is split until every
-    multiprocessor has a program, as long as each share keeps eight steps.
+    The largest tile that the sizes fill reads each operand the fewest times; wider ones pay where there are several for
+    every multiprocessor. A sum is split until each of these has a program, as long as each share keeps eight steps.
+    ``thrice``: float32 products are made of three.
     """
+    many = -(-rows // 128) * (columns // 256) >= WAVES * PROGRAMS
     high = between(16, power(rows), 128)
-    wide = between(16, power(columns), 256 if itemsize == 2 and columns % 256 == 0 and rows >= 1 << 14 else 128)
+    wide = between(16, power(columns), 256 if many and columns % 256 == 0 and not thrice else 128)
     deep = between(16, power(summed), 64 if itemsize == 2 else 32)
     tiles = -(-rows // high) * -(-columns // wide)
     splits = max(1, min(PROGRAMS // max(tiles, 1), -(-summed // deep) // STEPS))
-    return Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, 4 if high == 16 else 3)
+    return Tile(high, wide, deep, splits, _warps(high, wide, thrice), 4 if high == 16 or thrice else 3)
 
 
-def candidates(rows: int, columns: int, summed: int, itemsize: int, linear: bool = False) -> list[Tile]:
+def _warps(high: int, wide: int, thrice: bool) -> int:
+    """Few, so that a multiprocessor has two programs, unless operands in registers would not fit them."""
+    return 8 if high * wide > 128 * 128 or (thrice and high * wide == 128 * 128) else 4
+
+
+def candidates(
+    rows: int, columns: int, summed: int, itemsize: int, linear: bool = False, thrice: bool = False
+) -> list[Tile]:
     """Tiles worth timing for one product, the untimed choice first."""
     if linear and rows == 1:
         return [*VECTOR]
-    found = [product_tile(rows, columns, summed, itemsize)]
+    found = [product_tile(rows, columns, summed, itemsize, thrice)]
     for high, wide in SHAPES:
         if high > between(16, 2 * power(rows), 256) or wide > between(16, power(columns), 256):
             continue
         for deep in (64, 128) if itemsize == 2 else (32, 64):
             tiles, steps = -(-rows // high) * -(-columns // wide), -(-summed // deep)
             most = max(1, min(2 * PROGRAMS // tiles, steps // 4))
-            stages = max(2, min(4, SHARED // ((high + wide) * deep * itemsize)))
-            for splits in sorted({1, max(1, most // 2), most}):
-                found.append(Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, stages))
+            for stages in (3, 4):
+                for splits in sorted({1, max(1, most // 2), most}):
+                    found.append(Tile(high, wide, deep, splits, _warps(high, wide, thrice), stages))
     return [tile for tile in dict.fromkeys(found) if tile.held(itemsize) <= SHARED]

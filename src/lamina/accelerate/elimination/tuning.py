@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lamina.accelerate.elimination.config import Impl
 from lamina.accelerate.elimination.functional import WIDE
 from lamina.accelerate.elimination.nn import EliminatedConv1d, EliminatedConv2d, EliminatedLinear
-from lamina.accelerate.elimination.tiles import Tile, candidates
+from lamina.accelerate.elimination.tiles import Tile, candidates, thrice
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 Timer = Callable[[Callable[[], object]], float]
@@ -36,14 +37,16 @@ def tune(
     x: Tensor,
     timer: Timer,
     most: int | None = None,
+    impl: Impl = "kernel",
 ) -> dict[Tile, float]:
     """Time tiles of the kernel and leave the fastest in ``layer.tile``.
 
     Args:
-        layer: computed by ``impl="kernel"`` meanwhile.
+        layer: computed by ``impl`` meanwhile.
         x: an input of the size, type, layout and device to tune for.
         timer: called with the layer's forward pass.
         most: how many tiles to time, those most like the untimed choice; all candidates, if left out.
+        impl: the kernel, or a pack before it.
 
     Returns:
         The time of each tile; one that the device has no room for is not among them.
@@ -54,7 +57,7 @@ def tune(
     if not isinstance(layer, EliminatedLinear | EliminatedConv1d | EliminatedConv2d):
         raise UsageError(f"expected an eliminated Linear, Conv1d or Conv2d, got {type(layer).__name__}")
     before = layer.impl, layer.tile
-    layer.impl = "kernel"
+    layer.impl = impl
     times = _timed(layer, x, timer, most)
     layer.impl, layer.tile = before
     if not times:
@@ -65,7 +68,8 @@ def tune(
 
 def _timed(layer: Layer, x: Tensor, timer: Timer, most: int | None) -> dict[Tile, float]:
     times: dict[Tile, float] = {}
-    tiles = candidates(*sizes(layer, x), x.itemsize, isinstance(layer, EliminatedLinear))
+    rows, outputs, summed = sizes(layer, x)
+    tiles = candidates(rows, outputs, summed, x.itemsize, isinstance(layer, EliminatedLinear), thrice(x))
     for tile in nearest_first(tiles)[:most]:
         layer.tile = tuple(tile.pack())
         try:

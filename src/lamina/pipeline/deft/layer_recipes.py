@@ -46,7 +46,7 @@ class LayerRecipe(BaseModel):
     arguments: dict[str, Value]
     kept: PositiveInt | None = None
     by: Literal["channel", "tap"] = "channel"
-    impl: Literal["auto", "gather", "swap", "slice", "kernel"] = "auto"
+    impl: Literal["auto", "gather", "swap", "slice", "pack", "kernel"] = "auto"
     format: Format | None = None
     scaling: Literal["row", "none"] = "row"
 

@@ -1,0 +1,312 @@
+"""Claim: networks without the inputs they can do without infer faster end to end, within a point of accuracy.
+
+The six networks of DeftNN (Hill et al., MICRO 2017), with what stands in for their data. Four of them are AlexNet's
+trunk with another number of classes, so these are the zoo's AlexNet on images of Caltech-101, enlarged to 224 x 224,
+which are too few for the accuracies that are published:
+
+    alexnet          all classes in place of ImageNet's 1000
+    flickr-style     the 20 largest classes
+    flower-species   all classes, from another seed
+    sos-cnn          the 5 largest classes
+    cifarnet         CIFAR-10
+    lenet5           MNIST
+
+Each is trained and goes through ``lamina deft`` with a drop of one point allowed, several at a time. Then, one by one,
+inference is timed as CUDA graphs, at three batch sizes and precisions: the dense network in its better layout, the
+result by the library, the result with every layer computed the way that is the fastest, weights pruned by magnitude in
+the library's sparse products, and channels pruned to as many multiplications where that package is installed. One
+choice of inputs, made in TF32 at the largest batch, serves all.
+
+Run: python -m benchmarks.deft_networks all long --data FOLDER
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+import multiprocessing
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks import results
+from lamina import build, load, measure, pipeline, run
+from lamina.accelerate.elimination.tuning import tune_network
+from lamina.build.data import load as read
+from lamina.errors import LaminaError
+from lamina.pipeline.deft import pruning
+from lamina.pipeline.deft.flow import CHECKPOINT, deft
+from lamina.pipeline.deft.records import Asked
+from lamina.pipeline.deft.trained import pretrained
+from lamina.spec.training import Training
+from lamina.store import open_store
+
+BATCHES = (1, 16, 128)
+PRECISIONS = ("fp32", "tf32", "bf16")
+REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
+QUICK = measure.Repeat(min_samples=3, min_time_s=0.0, max_time_s=0.02, warmup=1)
+DROP = 1.0
+SEVERAL = 6
+"""Networks that are trained at a time."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network of the zoo, and the data that it is trained on: ``largest`` classes of a file, or all."""
+
+    name: str
+    zoo: str
+    file: str
+    largest: int = 0
+    most: int = 100_000
+    """Training samples."""
+
+    seed: int = 0
+    epochs: int = 12
+    learning_rate: float = 3e-4
+
+
+TASKS = (
+    Task("alexnet", "alexnet", "caltech101_96.npz"),
+    Task("flickr-style", "alexnet", "caltech101_96.npz", largest=20),
+    Task("flower-species", "alexnet", "caltech101_96.npz", seed=1),
+    Task("sos-cnn", "alexnet", "caltech101_96.npz", largest=5),
+    Task("cifarnet", "cifarnet", "cifar10_jpeg.npz", most=20_000, learning_rate=1e-3),
+    Task("lenet5", "lenet5", "mnist.npz", most=12_000, epochs=6, learning_rate=1e-3),
+)
+SMALL = ("cifarnet", "lenet5")
+GROUPS = {"all": TASKS, "large": TASKS[:4], "small": TASKS[4:], **{task.name: (task,) for task in TASKS}}
+LENGTHS = {"short": 4, "long": 1}
+"""By what the epochs are divided."""
+
+
+def samples(task: Task, data: Path, folder: Path) -> Path:
+    """The file of a task's samples."""
+    if not task.largest and task.most >= 100_000:
+        return data / task.file
+    arrays: dict[str, Any] = {}
+    wanted: Tensor | None = None
+    for split in ("train", "test"):
+        whole = read(data / task.file, split)
+        if wanted is None:
+            wanted = torch.bincount(whole.y).argsort(descending=True, stable=True)[: task.largest or None].sort().values
+        places = torch.isin(whole.y, wanted).nonzero()[:, 0][: task.most]
+        arrays[f"x_{split}"] = whole.x[places].permute(0, 2, 3, 1).contiguous().numpy()
+        arrays[f"y_{split}"] = torch.searchsorted(wanted, whole.y[places]).numpy()
+        arrays["class_names"] = np.array([whole.classes[int(place)] for place in wanted])
+    path = folder / f"{task.name}.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def made(task: Task, data: Path, folder: Path, length: str) -> dict[str, Any]:
+    """Train a network and let it go through the flow, in a process of its own; what the flow found."""
+    torch.set_num_threads(2)
+    target, _ = pipeline.find(task.zoo, {}, None)
+    epochs = max(1, task.epochs // LENGTHS[length])
+    settings = Training(
+        epochs=epochs, batch=64, optimizer="adamw", learning_rate=task.learning_rate, seed=task.seed, precision="bf16"
+    )
+    asked = Asked(
+        shares=(0.5, 0.25), align=8 if task.name in SMALL else 32, max_accuracy_drop=DROP, format="none", tuning=1,
+        calibration=500, batch=max(BATCHES), precision="tf32", compare=("magnitude",),
+    )  # fmt: skip
+    watch = measure.Stopwatch()
+    with open_store(folder / f"{task.name}.db") as store:
+        outcome = deft(
+            target, str(samples(task, data, folder)), settings, store, folder / task.name, asked,
+            cache=folder / "cache", device="cuda",
+        )  # fmt: skip
+    document = outcome.document()
+    kept = {layer["layer"]: f"{layer['kept']} of {layer['inputs']}" for layer in document["layers"]}
+    accuracies = {one.name: one.test_accuracy for one in (outcome.dense, outcome.result, *outcome.compared)}
+    work = {one.name: one.multiplications for one in (outcome.dense, outcome.result)}
+    return {
+        "accuracy": {name: round(value, 2) for name, value in accuracies.items()},
+        "accuracy on what was chosen by": {
+            one.name: round(one.calibration_accuracy, 2) for one in (outcome.dense, outcome.result)
+        },
+        "multiplications": work, "kept": kept, "remarks": list(outcome.remarks), "seconds": round(watch.seconds, 1),
+    }  # fmt: skip
+
+
+class SparseLinear(nn.Module):
+    """A linear layer whose weights that are not zero go through the library's sparse product."""
+
+    def __init__(self, dense: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = dense.weight.detach().to_sparse_csr(), dense.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight @ x.T).T + self.bias
+
+
+class SparseConv(nn.Module):
+    """A convolution as the sparse product with its input, unfolded."""
+
+    def __init__(self, dense: nn.Conv2d) -> None:
+        super().__init__()
+        self.dense, self.weight = dense, dense.weight.detach().flatten(1).to_sparse_csr()
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer = self.dense
+        sizes: Any = layer.kernel_size, layer.dilation, layer.padding, layer.stride
+        y = self.weight @ F.unfold(x, *sizes).transpose(0, 1).flatten(1)
+        height, width = (
+            (size + 2 * margin - taps) // step + 1
+            for size, margin, taps, step in zip(x.shape[2:], sizes[2], sizes[0], sizes[3], strict=True)
+        )
+        bias: Any = layer.bias
+        image: Tensor = y.unflatten(1, (len(x), height, width)).transpose(0, 1) + bias[:, None, None]
+        return image
+
+
+def sparse(model: nn.Module) -> nn.Module:
+    """A copy whose layers with zeros among their weights are sparse."""
+    result = copy.deepcopy(model)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Conv2d) and bool((module.weight == 0).any()):
+            parent, _, last = name.rpartition(".")
+            kind: Any = SparseLinear if isinstance(module, nn.Linear) else SparseConv
+            setattr(result.get_submodule(parent), last, kind(result.get_submodule(name)))
+    return result
+
+
+def timed(clock: measure.GraphClock, call: Callable[[], object], repeat: measure.Repeat = REPEAT) -> dict[str, Any]:
+    t = clock.time(call, repeat=repeat)
+    return {"median_us": t.median_us, "q1_us": t.q1_us, "q3_us": t.q3_us, "n": t.n}
+
+
+def networks(task: Task, dense: nn.Module, ours: nn.Module) -> Iterator[tuple[str, str, nn.Module]]:
+    """What is compared: a name, a layout, a network in float32 on the CPU."""
+    for layout in ("nchw", "nhwc"):
+        yield "dense", layout, dense
+        yield "deft", layout, ours
+        yield "deft, fastest ways", layout, ours
+    example = torch.zeros(1, *build.from_zoo(build.models.ZOO[task.zoo]).inputs[0].shape)
+    thinned, finish = pruning.pruned("magnitude", dense, example, ours)
+    finish()
+    yield "magnitude", "nchw", sparse(thinned)
+    try:
+        yield "channels", "nhwc", pruning.pruned("channels", dense, example, ours)[0]
+    except LaminaError as error:
+        print(task.name, "channels:", error, flush=True)
+
+
+@torch.no_grad()
+def measured(task: Task, folder: Path, classes: int) -> Iterator[dict[str, Any]]:
+    """Rows of one network."""
+    device = torch.device("cuda")
+    clock = measure.GraphClock(device)
+    target, _ = pipeline.find(task.zoo, {}, None)
+    dense = pretrained(target.make(classes), folder / task.name / CHECKPOINT).eval()
+    ours = load(folder / task.name)
+    example = torch.randn(max(BATCHES), *target.inputs[0].shape)
+    quick = partial(_quick, clock)
+    for name, layout, network in networks(task, dense, ours):
+        exact: Tensor | None = None
+        for precision in PRECISIONS:
+            if name == "magnitude" and precision != "fp32":
+                continue
+            with run.precision_mode(precision), torch.cuda.stream(clock.stream):
+                for batch in BATCHES:
+                    row: dict[str, Any] = {
+                        "workload": task.name, "layer": "whole", "phase": "forward", "impl": name,
+                        "precision": precision, "layout": layout, "batch": batch, "timing": "graph", "l2": "warm",
+                        "by": "lamina",
+                    }  # fmt: skip
+                    try:
+                        model = copy.deepcopy(network).to(device) if name == "magnitude" else build.to_precision(
+                            copy.deepcopy(network), precision, device, layout
+                        )  # fmt: skip
+                        x = example[:batch].to(device, build.DTYPES[precision])
+                        x = x.contiguous(memory_format=torch.channels_last) if layout == "nhwc" else x
+                        if name == "deft, fastest ways":
+                            ways = tune_network(model, x, quick, most=2)
+                            row["ways"] = {layer: f"{way[0]} {list(way[1])}" for layer, way in ways.items()}
+                        if exact is None and name != "magnitude":
+                            exact = copy.deepcopy(network).double().to(device)(example[:1].double().to(device))
+                        if exact is not None:
+                            row["rel_error"] = run.relative_error([model(x)[:1]], [exact])
+                        yield row | timed(clock, partial(model, x))
+                    except (LaminaError, RuntimeError) as error:
+                        print(task.name, name, precision, batch, f"{type(error).__name__}: {error}"[:300], flush=True)
+                        yield row | {"outcome": "failed", "reason": f"{type(error).__name__}: {error}"[:300]}
+
+
+def _quick(clock: measure.GraphClock, call: Callable[[], object]) -> float:
+    return float(timed(clock, call, QUICK)["median_us"])
+
+
+def speedups(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Over dense of the same precision and over fp32 dense, each in its better layout; and geometric means."""
+    best: dict[tuple[str, str, str, int], float] = {}
+    for row in rows:
+        if "median_us" in row:
+            key = row["workload"], row["impl"], row["precision"], row["batch"]
+            best[key] = min(best.get(key, math.inf), row["median_us"])
+    for (name, impl, precision, batch), us in list(best.items()):
+        if impl == "deft, fastest ways":  # which the library's are among
+            key = name, impl, precision, batch
+            best[key] = min(us, best.get((name, "deft", precision, batch), math.inf))
+    found: dict[str, dict[str, float]] = {}
+    for (name, impl, precision, batch), us in best.items():
+        for base in dict.fromkeys((precision, "fp32")):
+            dense = best.get((name, "dense", base, batch))
+            if dense and (impl, precision) != ("dense", base):
+                found.setdefault(f"speed-up over {base} dense: {impl}, {precision}, batch {batch}", {})[name] = (
+                    dense / us
+                )
+    means: dict[str, Any] = {}
+    for title, each in found.items():
+        large = [value for name, value in each.items() if name not in SMALL]
+        means[title] = {name: round(value, 3) for name, value in each.items()}
+        if large:
+            mean = math.exp(sum(map(math.log, large)) / len(large))
+            means[title]["geometric mean of AlexNet's"] = round(mean, 3)
+    return means
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--data", type=Path, required=True, help="folder of caltech101_96.npz and the others")
+    mine, rest = parser.parse_known_args()
+    sys.argv[1:] = rest
+    asked = results.arguments("deft_networks", networks=tuple(GROUPS), length=tuple(LENGTHS))
+    tasks = GROUPS[asked.networks]
+    command = f"deft_networks {asked.networks} {asked.length} --data FOLDER"
+    claim = "deft_networks" if asked.networks == "all" else f"deft_networks_{asked.networks}"
+    rows: list[dict[str, Any]] = []
+    several = multiprocessing.get_context("spawn").Pool(SEVERAL, maxtasksperchild=1)
+    with tempfile.TemporaryDirectory() as name, several as pool:
+        folder = Path(name)
+        watch = measure.Stopwatch()
+        found = pool.starmap(made, [(task, mine.data, folder, asked.length) for task in tasks], chunksize=1)
+        summary: dict[str, Any] = {f"flow: {task.name}": facts for task, facts in zip(tasks, found, strict=True)}
+        print("made in", round(watch.lap(), 1), "s", flush=True)
+        for task, facts in zip(tasks, found, strict=True):
+            print(task.name, facts, flush=True)
+            classes = task.largest or {"caltech101_96.npz": 101}.get(task.file, 10)
+            for row in measured(task, folder, classes):
+                rows.append(row)
+                shown = row["impl"], row["precision"], row["layout"], row["batch"], round(row.get("median_us", 0), 1)
+                print(task.name, *shown, f"{row.get('rel_error', 0):.1e}", flush=True)
+            print(task.name, "timed in", round(watch.lap(), 1), "s", flush=True)
+            path = results.write(claim, "cuda", rows, speedups(rows) | summary, asked, command)
+    print(path)
+    for key, each in speedups(rows).items():
+        print(key, each)
+
+
+if __name__ == "__main__":
+    main()
