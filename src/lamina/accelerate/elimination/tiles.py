@@ -86,15 +86,20 @@ def product_tile(rows: int, columns: int, summed: int, itemsize: int, thrice: bo
     """For ``(rows, summed)`` times ``(summed, columns)`` of elements of ``itemsize`` bytes.
 
     The largest tile that the sizes fill reads each operand the fewest times; wider ones pay where there are several for
-    every multiprocessor. A sum is split until each of these has a program, as long as each share keeps eight steps.
+    every multiprocessor, and narrower ones where not all would have one. A sum is split until each of these has a
+    program, as long as each share keeps eight steps.
     ``thrice``: float32 products are made of three.
     """
     many = -(-rows // 128) * (columns // 256) >= WAVES * PROGRAMS
     high = between(16, power(rows), 128)
     wide = between(16, power(columns), 256 if many and columns % 256 == 0 and not thrice else 128)
     deep = between(16, power(summed), 64 if itemsize == 2 else 32)
+    shares = max(1, -(-summed // deep) // STEPS)
     tiles = -(-rows // high) * -(-columns // wide)
-    splits = max(1, min(PROGRAMS // max(tiles, 1), -(-summed // deep) // STEPS))
+    while tiles * shares < PROGRAMS and max(high, wide) > 64:
+        high, wide = (high // 2, wide) if high >= wide else (high, wide // 2)
+        tiles = -(-rows // high) * -(-columns // wide)
+    splits = max(1, min(PROGRAMS // max(tiles, 1), shares))
     return Tile(high, wide, deep, splits, _warps(high, wide, thrice), 4 if high == 16 or thrice else 3)
 
 
