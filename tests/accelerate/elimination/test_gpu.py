@@ -122,6 +122,20 @@ def test_convolutions(
     hold(ours, plain, operands, precision)
 
 
+def test_what_auto_is_on_a_gpu() -> None:
+    single, grouped, first = (lookup(half(64, run), 64) for run in (1, 8, 0))
+    taps = lookup(half(64 * 9), 64, 9, "tap")
+    rows, image = torch.zeros(2, 64, device="cuda"), torch.zeros(2, 64, 5, 5, device="cuda")
+    last = image.contiguous(memory_format=torch.channels_last)
+    for x, at, window, expected in (
+        (rows, single, 1, "pack"), (rows[:1], single, 1, "kernel"), (rows, first, 1, "slice"),
+        (image, single, 9, "pack"), (image, grouped, 9, "pack"), (image, taps, 9, "kernel"),
+        (last, single, 9, "pack"), (last, grouped, 9, "kernel"), (last, first, 9, "kernel"),
+        (last, first, 36, "gather"), (last.double(), first, 9, "gather"),
+    ):  # fmt: skip
+        assert functional.chosen("auto", x, at, window) == expected, (x.shape, at.run, window)
+
+
 @pytest.mark.parametrize("shape", [(128, 4096, 9216), (1, 1000, 4096)], ids=str)
 def test_tiles_compute_the_same(shape: tuple[int, int, int]) -> None:
     rows, outputs, inputs = shape
