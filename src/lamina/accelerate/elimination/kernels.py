@@ -58,56 +58,72 @@ def product_kernel(
     base = image.to(INDEX) * x_n + top.to(INDEX) * x_h + left.to(INDEX) * x_w
     if RUN > 1:
         base = tl.multiple_of(base, RUN)
+    known_row = row < rows
     bits = tl.zeros((BM,), tl.int32)
     if not INSIDE:
         for bit in tl.static_range(KH * KW):
             h = top + bit // KW * DH
             v = left + bit % KW * DW
-            inside = (h >= 0) & (h < height) & (v >= 0) & (v < width)
+            inside = (h >= 0) & (h < height) & (v >= 0) & (v < width) & known_row
             bits |= inside.to(tl.int32) << bit
 
     share = tl.cdiv(tl.cdiv(summed, BK), SPLITS) * BK
     last = tl.minimum((split + 1) * share, summed)
-    w_columns = w + column.to(INDEX)[None, :] * w_row
+    lane = tl.arange(0, BK)
+    # Columns beyond the last one are never stored, so that they may read it again.
+    w_base = tl.minimum(column, outputs - 1).to(INDEX)[None, :] * w_row + lane[:, None]
     sums = tl.zeros((BM, BN), tl.float32)
-    for k0 in range(split * share, last, BK):
-        k = k0 + tl.arange(0, BK)
-        if FIRST < 0:
-            tap = k0 // first
-            channel = k0 % first + tl.arange(0, BK)
-        elif FIRST > 0:
-            tap = k // FIRST
-            channel = k % FIRST
-        else:
-            if EVEN:
-                entry = tl.load(table + k)
+    if FIRST < 0:
+        tap = split * share // first
+        channel = split * share % first
+        base = base[:, None] + (lane.to(INDEX) * x_c)[None, :]
+        for k0 in range(split * share, last, BK):
+            offset = channel.to(INDEX) * x_c + (tap // KW * DH).to(INDEX) * x_h + (tap % KW * DW).to(INDEX) * x_w
+            if RUN > 1:
+                offset = tl.multiple_of(offset, RUN)
+            known = known_row
+            if not INSIDE:
+                known = ((bits >> tap) & 1) != 0
+            a = tl.load(x + (base + offset), known[:, None], 0.0)
+            b = tl.load(w + (w_base + k0))
+            if UPCAST:
+                a, b = a.to(tl.float32), b.to(tl.float32)
+            sums = tl.dot(a, b, sums, input_precision=PRECISION, out_dtype=tl.float32)
+            channel += BK
+            tap = tl.where(channel == first, tap + 1, tap)
+            channel = tl.where(channel == first, 0, channel)
+    else:
+        for k0 in range(split * share, last, BK):
+            k = k0 + lane
+            if FIRST > 0:
+                tap = k // FIRST
+                channel = k % FIRST
             else:
-                entry = tl.load(table + k, k < last, 0)
-            tap = entry % (KH * KW)
-            channel = entry // (KH * KW)
-        offset = channel.to(INDEX) * x_c + (tap // KW * DH).to(INDEX) * x_h + (tap % KW * DW).to(INDEX) * x_w
-        if RUN > 1:
-            offset = tl.max_contiguous(tl.multiple_of(offset, RUN), RUN)
-        known = (row < rows)[:, None]
-        if not INSIDE:
-            if FIRST < 0:
-                known = known & (((bits >> tap) & 1) != 0)[:, None]
-            else:
+                if EVEN:
+                    entry = tl.load(table + k)
+                else:
+                    entry = tl.load(table + k, k < last, 0)
+                tap = entry % (KH * KW)
+                channel = entry // (KH * KW)
+            offset = channel.to(INDEX) * x_c + (tap // KW * DH).to(INDEX) * x_h + (tap % KW * DW).to(INDEX) * x_w
+            if RUN > 1:
+                offset = tl.max_contiguous(tl.multiple_of(offset, RUN), RUN)
+            known = known_row[:, None]
+            if not INSIDE:
                 if RUN > 1:
                     tap = tl.max_constancy(tap, RUN)
-                known = known & (((bits[:, None] >> tap[None, :]) & 1) != 0)
-        if not EVEN:
-            known = known & (k < last)[None, :]
-        a = tl.load(x + (base[:, None] + offset[None, :]), known, 0.0)
-        known = (column < outputs)[None, :]
-        if not EVEN:
-            known = known & (k < last)[:, None]
-        b = tl.load(w_columns + k[:, None], known, 0.0)
-        if UPCAST:
-            a, b = a.to(tl.float32), b.to(tl.float32)
-        sums = tl.dot(a, b, sums, input_precision=PRECISION, out_dtype=tl.float32)
+                known = ((bits[:, None] >> tap[None, :]) & 1) != 0
+            if EVEN:
+                b = tl.load(w + (w_base + k0))
+            else:
+                known = known & (k < last)[None, :]
+                b = tl.load(w + (w_base + k0), (k < last)[:, None], 0.0)
+            a = tl.load(x + (base[:, None] + offset[None, :]), known, 0.0)
+            if UPCAST:
+                a, b = a.to(tl.float32), b.to(tl.float32)
+            sums = tl.dot(a, b, sums, input_precision=PRECISION, out_dtype=tl.float32)
 
-    known = (row < rows)[:, None] & (column < outputs)[None, :]
+    known = known_row[:, None] & (column < outputs)[None, :]
     if SPLITS > 1:
         place = (split.to(INDEX) * rows + row.to(INDEX)[:, None]) * outputs + column[None, :]
         tl.store(shares + place, sums, known)
