@@ -287,6 +287,14 @@ def test_a_prefix_is_a_slice() -> None:
     assert torch.equal(conv(image), F.conv2d(image[:, :3], conv.weight, conv.bias))
 
 
+@pytest.mark.parametrize("splits", [1, 3, 20])
+def test_a_prefix_is_summed_tap_by_tap(splits: int) -> None:
+    layer = EliminatedConv2d.from_dense(nn.Conv2d(40, 17, 3, 1, 1), range(32), impl="kernel")
+    layer.tile = tuple(Tile(16, 16, 16, splits).pack())
+    x = torch.randn(1, 40, 3, 4).contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(layer(x), layer.to_dense()(x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("kept", [3, 16])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 @pytest.mark.parametrize("impl", ["pack", "kernel"])
