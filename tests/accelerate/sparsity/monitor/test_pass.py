@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lamina.accelerate.sparsity.monitor import Observation, observation
-from lamina.accelerate.sparsity.monitor.ops import Pass
+from lamina.accelerate.sparsity.monitor import Observation, kernels, observation
+from lamina.accelerate.sparsity.monitor.ops import Counted, Plan
 from lamina.accelerate.sparsity.monitor.reference import as_matrices, count
 from lamina.errors import UnsupportedError, UsageError
+from lamina.spec import Cost
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
@@ -30,12 +31,23 @@ def by_hand(x: Tensor, channels: int = 1) -> list[int]:
 
 
 def by_kernel(x: Tensor, channels: int = 1, times: int = 1) -> list[int]:
-    matrices = as_matrices(x, channels)
-    words = torch.full((observation.WORDS,), -1, dtype=torch.int64)
-    whole = Pass(matrices.shape[1], x.device)
+    found, plan = planned(x, channels)
     for _ in range(times):
-        whole.launch(matrices, words)
-    return [int(word) for word in words]
+        plan.launch()
+    return [int(word) for word in found.words]
+
+
+def counted(x: Tensor, channels: int = 1, relu_to: Tensor | None = None) -> Counted:
+    """A map and memory for its counts, which holds other numbers."""
+    matrices = as_matrices(x, channels)
+    words = torch.full((observation.WORDS,), -1, dtype=torch.int64, device=x.device)
+    alive = torch.full((matrices.shape[1],), 7, dtype=torch.int32, device=x.device)
+    return Counted(matrices, words, alive, relu_to)
+
+
+def planned(x: Tensor, channels: int = 1) -> tuple[Counted, Plan]:
+    found = counted(x, channels)
+    return found, Plan([found])
 
 
 def sparse(*shape: int, density: float = 0.3, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -82,12 +94,12 @@ def test_relu_is_written_as_it_is_counted(dtype: torch.dtype) -> None:
     x = torch.randn(2, 5, 4, 9).to(dtype)
     x[0, 0, 0, 0] = float("nan")
     x[0, 0, 0, 1], x[0, 0, 0, 2] = float("inf"), float("-inf")
-    words, matrices = torch.empty(observation.WORDS, dtype=torch.int64), as_matrices(x)
+    matrices = as_matrices(x)
     for y in (torch.empty_like(matrices), torch.empty(5, 2, 36, dtype=dtype).transpose(0, 1), matrices):
         expected = matrices.relu()
-        Pass(5, x.device).launch(matrices, words, relu_to=y)
+        Plan([found := counted(matrices, relu_to=y)]).launch()
         assert torch.equal(y.nan_to_num(7.0), expected.nan_to_num(7.0))
-        assert words.tolist() == by_hand(expected)
+        assert found.words.tolist() == by_hand(expected)
 
 
 def test_channels_may_be_the_last_axis() -> None:
@@ -95,21 +107,30 @@ def test_channels_may_be_the_last_axis() -> None:
     assert count(as_matrices(x, -1)).tolist() == by_kernel(x, -1) == by_hand(x, -1) != by_hand(x)
 
 
-def test_a_pass_forgets_the_map_before() -> None:
-    whole = Pass(6, torch.get_default_device())
-    words = torch.zeros(observation.WORDS, dtype=torch.int64)
-    whole.launch(as_matrices(torch.ones(2, 6, 8, 8)), words)
-    dead = torch.ones(2, 6, 8, 8)
-    dead[:, 2:] = 0
-    dead = dead[:, :, :3]  # fewer columns, too
-    whole.launch(as_matrices(dead), words)
-    assert words.tolist() == by_hand(dead)
+def test_a_pass_forgets_what_it_counted_before() -> None:
+    x = torch.ones(2, 6, 8, 8)
+    found, plan = planned(x)
+    plan.launch()
+    x[:, 2:] = 0
+    plan.launch()
+    assert found.words.tolist() == by_hand(x)
 
 
-def test_many_blocks_go_through_few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.accelerate.sparsity.monitor.ops.PROGRAMS", 2)
-    x = sparse(3, 3, 20, 15)
-    assert by_kernel(x) == by_hand(x)
+def test_maps_of_all_kinds_are_counted_together() -> None:
+    maps = [make() for make in MAPS.values()]  # type: ignore[operator]
+    maps.append(torch.relu(torch.randn(2, 300, 5, 30)))  # rows of several programs, columns of two
+    found = [counted(x) for x in maps]
+    written = torch.empty_like(found[0].matrices)
+    found.append(counted(found[0].matrices, relu_to=written))
+    Plan(found).launch()
+    for x, each in zip([*maps, found[0].matrices.relu()], found, strict=True):
+        assert each.words.tolist() == by_hand(x)
+    assert torch.equal(written, found[0].matrices.relu())
+
+
+def test_costs_are_as_counted_by_hand() -> None:
+    assert kernels.count_cost(128 * 10, 4, 128, 10) == Cost(1280, 5120, 0)
+    assert kernels.count_cost(129 * 10, 2, 129, 10) == Cost(1290, 2580 + 40, 40)
 
 
 @settings(max_examples=15)

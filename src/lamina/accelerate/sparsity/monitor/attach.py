@@ -8,11 +8,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lamina.accelerate.sparsity.monitor.calculator import Calculator, Impl, Ticket
+from lamina.accelerate.sparsity.monitor.calculator import Calculator, Impl, Ticket, capturing
 from lamina.accelerate.sparsity.monitor.chosen import chosen
 from lamina.accelerate.sparsity.monitor.exhaustive import Exhaustive
 from lamina.accelerate.sparsity.monitor.fused import can_fuse, counted_relu
@@ -156,19 +155,21 @@ class Monitor:
     def _before(self, module: nn.Module, args: Any) -> None:
         if self._paused or not self.model.training:
             return
-        capturing = _capturing()
-        if not capturing:
+        captured = capturing()
+        if not captured:
             self._begin()
-        if capturing or self.iteration >= self._wake:
+        if captured or self.iteration >= self._wake:
             self._calls.clear()
             for name, each in self._modules.items():
                 self._on_maps.append(self._hook(name, each))
-        self._begun = not capturing
+        self._begun = not captured
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
         for remove in self._on_maps:
             remove()
         self._on_maps.clear()
+        for name, (row, x) in self._calculator.count_waiting().items():
+            self._note(name, row, *_sizes(x, self.channels))
         if self._begun:
             self._end()
         self._begun = False
@@ -186,19 +187,25 @@ class Monitor:
         if not isinstance(output, Tensor):
             raise UsageError(f"monitor: {module}: expected a module that answers a tensor, got {type(output).__name__}")
         name = self._call(module)
-        if self._counts(name, output):
-            self._note(name, self._calculator.count(name, matrices := self._matrices(output)), matrices)
+        if not self._counts(name, output):
+            return
+        # Autograd holds what ReLU gave as it is until backward, so counting it can wait; what others gave may change.
+        held = output.requires_grad and type(self._modules[module]) is nn.ReLU
+        if held and self._calculator.can_wait(name, output, self.channels):
+            self._calculator.count_later(name, output.detach(), self.channels)
+        else:
+            self._count(name, output)
 
     def _relu(self, module: str, inplace: bool, x: Tensor) -> Tensor:
         name = self._call(module)
         if not (self._counts(name, x) and self._calculator.by_kernel(x) and can_fuse(x, self.channels)):
             y = F.relu(x, inplace)
             if self._counts(name, y):
-                self._note(name, self._calculator.count(name, matrices := self._matrices(y)), matrices)
+                self._count(name, y)
             return y
 
         def count(here: Tensor, there: Tensor) -> None:
-            self._note(name, self._calculator.count(name, here, relu_to=there), here)
+            self._note(name, self._calculator.count(name, here, relu_to=there), *_sizes(here, 1))
 
         return counted_relu(x, inplace, self.channels, count)
 
@@ -211,22 +218,22 @@ class Monitor:
         """Whether to count a map now."""
         if not output.numel():
             return False
-        if _capturing():
+        if capturing():
             if not self._calculator.knows(name):
                 raise UsageError(f"monitor: {name}: run an iteration before capturing one: counting needs memory")
             return True
         return self._is_wanted(name)
 
-    def _note(self, name: str, row: int, matrices: Tensor) -> None:
+    def _note(self, name: str, row: int, rows: int, columns: int) -> None:
         """Remember that a map's counts are in a row of the calculator's."""
-        images, rows, pixels = matrices.shape
-        if _capturing():
-            self._captured[name] = (row, rows, images * pixels)
+        if capturing():
+            self._captured[name] = (row, rows, columns)
         else:
-            self._ask(name, row, rows, images * pixels)
+            self._ask(name, row, rows, columns)
 
-    def _matrices(self, output: Tensor) -> Tensor:
-        return as_matrices(output.detach(), self.channels)
+    def _count(self, name: str, output: Tensor) -> None:
+        matrices = as_matrices(output.detach(), self.channels)
+        self._note(name, self._calculator.count(name, matrices), *_sizes(matrices, 1))
 
     def _is_wanted(self, name: str) -> bool:
         return self.scheduler.is_due(name, self.iteration)
@@ -255,5 +262,7 @@ class Monitor:
         self.scheduler.observed(ticket.name, ticket.process, found.sparsity)
 
 
-def _capturing() -> bool:
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+def _sizes(x: Tensor, channels: int) -> tuple[int, int]:
+    """Rows and columns of a map."""
+    rows = x.shape[channels] if x.ndim > 1 else 1
+    return rows, x.numel() // rows

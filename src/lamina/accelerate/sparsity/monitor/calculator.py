@@ -8,25 +8,29 @@ slots that were read are used again, and there are never fewer than are under wa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
 from lamina.accelerate.sparsity.monitor.observation import WORDS, Observation
-from lamina.accelerate.sparsity.monitor.reference import count
+from lamina.accelerate.sparsity.monitor.reference import as_matrices, count
 from lamina.errors import LaminaError, MissingError, UsageError
 
 if TYPE_CHECKING:
-    from lamina.accelerate.sparsity.monitor.ops import Pass
+    from lamina.accelerate.sparsity.monitor.ops import Counted, Plan
 
 Impl = Literal["auto", "torch", "triton"]
 """Who counts: the kernel, PyTorch's operators, or the kernel where maps are on a GPU."""
 
 BLOCK = 64
 """Maps whose counts are copied together."""
+
+SPARE = 256
+"""Maps that fit into the memory that is kept for the tables of captured launches."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,12 @@ class Calculator:
         self.impl = impl
         self._device: torch.device | None = None
         self._rows: dict[str, int] = {}
-        self._passes: dict[tuple[int, int], Pass] = {}
+        self._alive: dict[tuple[int, int], Tensor] = {}
+        self._plans: dict[tuple[str, ...], tuple[list[Any], Plan]] = {}
+        self._captured: list[Plan] = []
+        self._spare: Tensor | None = None
+        self._waiting: list[tuple[str, Tensor, int, int]] = []
+        self._moved: set[str] = set()
         self._blocks: list[Tensor] = []
         self._done: Tensor | None = None
         self._free: list[Slot] = []
@@ -90,23 +99,44 @@ class Calculator:
             UsageError: the map is on another device than those before.
             MissingError: the kernel was asked for and is not here.
         """
-        if self._device is None:
-            self._device = matrices.device
-            self._done = torch.ones(1, dtype=torch.int64, device=self._device)
-        if matrices.device != self._device:
-            raise UsageError(
-                f"monitor: expected all maps on {self._device}, got {name} on {matrices.device}; "
-                "use one monitor for each device"
-            )
-        row = self._rows.setdefault(name, len(self._rows))
-        if row // BLOCK == len(self._blocks):
-            self._blocks.append(torch.zeros((BLOCK, WORDS), dtype=torch.int64, device=self._device))
-        words = self._blocks[row // BLOCK][row % BLOCK]
+        row = self._row(name, matrices.device)
         if self.by_kernel(matrices):
-            self._pass(row, matrices).launch(matrices, words, relu_to)
+            written = () if relu_to is None else (relu_to.data_ptr(), relu_to.stride())
+            self._launch((name,), [_place(matrices), written], lambda: [self._counted(row, matrices, relu_to)])
         else:
-            words.copy_(count(matrices))
+            self._words(row).copy_(count(matrices))
         return row
+
+    def can_wait(self, name: str, x: Tensor, channels: int) -> bool:
+        """Whether a map may be counted with others later: the kernel counts it, and can read it where it lies."""
+        if name in self._moved or not self.by_kernel(x):
+            return False
+        if x.is_contiguous():
+            return x.ndim < 2 or channels % x.ndim in (1, x.ndim - 1)
+        return x.ndim == 4 and channels == 1 and x.is_contiguous(memory_format=torch.channels_last)
+
+    def count_later(self, name: str, x: Tensor, channels: int) -> None:
+        """Remember a map, as it came, for :meth:`count_waiting`; only where :meth:`can_wait` is true."""
+        self._row(name, x.device)
+        self._waiting.append((name, x, x._version, channels))
+
+    @torch.no_grad()
+    def count_waiting(self) -> dict[str, tuple[int, Tensor]]:
+        """Count all maps that wait in one pass; answer their rows, and the maps as they came.
+
+        One that was changed in place meanwhile is left out, and can no longer wait.
+        """
+        waiting, self._waiting = self._waiting, []
+        same = [(name, x, channels) for name, x, version, channels in waiting if x._version == version]
+        self._moved.update({name for name, *_ in waiting}.difference(name for name, *_ in same))
+        if same:
+            names = tuple(name for name, *_ in same)
+            self._launch(
+                names,
+                [_place(x) for _, x, _ in same],
+                lambda: [self._counted(self._rows[name], as_matrices(x, channels)) for name, x, channels in same],
+            )
+        return {name: (self._rows[name], x) for name, x, _ in same}
 
     def send(self, tickets: Sequence[Ticket]) -> None:
         """Begin to copy the last counts of all maps to the host; the tickets say which of them are wanted."""
@@ -149,18 +179,64 @@ class Calculator:
             return matrices.is_cuda and matrices.is_floating_point() and matrices.numel() > 0
         return self.impl == "triton"
 
-    def _pass(self, row: int, matrices: Tensor) -> Pass:
-        key = (row, matrices.shape[1])
-        if key not in self._passes:
-            try:
-                from lamina.accelerate.sparsity.monitor.ops import Pass
-            except ImportError as error:
-                raise MissingError(
-                    'monitor: expected Triton for its kernel; install lamina[kernels], or use impl="torch"'
-                ) from error
-            self._passes[key] = Pass(matrices.shape[1], matrices.device)
-        return self._passes[key]
+    def _row(self, name: str, device: torch.device) -> int:
+        """The row of a map's counts, new ones at the end."""
+        if self._device is None:
+            self._device = device
+            self._done = torch.ones(1, dtype=torch.int64, device=device)
+        if device != self._device:
+            raise UsageError(
+                f"monitor: expected all maps on {self._device}, got {name} on {device}; use one monitor for each device"
+            )
+        row = self._rows.setdefault(name, len(self._rows))
+        if row // BLOCK == len(self._blocks):
+            self._blocks.append(torch.zeros((BLOCK, WORDS), dtype=torch.int64, device=device))
+        return row
+
+    def _words(self, row: int) -> Tensor:
+        return self._blocks[row // BLOCK][row % BLOCK]
+
+    def _counted(self, row: int, matrices: Tensor, relu_to: Tensor | None = None) -> Counted:
+        rows = matrices.shape[1]
+        if (row, rows) not in self._alive:
+            self._alive[row, rows] = torch.zeros(rows, dtype=torch.int32, device=matrices.device)
+        counted: Counted = _kernels().Counted(matrices, self._words(row), self._alive[row, rows], relu_to)
+        return counted
+
+    def _launch(self, names: tuple[str, ...], places: list[Any], maps: Callable[[], list[Counted]]) -> None:
+        """Count maps that are at these places: where they were before, the plan is there already."""
+        ops = _kernels()
+        if capturing():
+            assert self._spare is not None, "memory that a launch before this one made"
+            mine, self._spare = self._spare[: len(names)], self._spare[len(names) :]
+            self._captured.append(plan := ops.Plan(maps(), mine))
+        else:
+            before = self._plans.get(names)
+            plan = before[1] if before and before[0] == places else ops.Plan(maps())
+            self._plans[names] = places, plan
+            if self._device is not None and (self._spare is None or len(self._spare) < len(self._rows)):
+                self._spare = ops.table(max(SPARE, 2 * len(self._rows)), self._device)
+        plan.launch()
 
     def _host(self, *shape: int) -> Tensor:
         on_gpu = self._device is not None and self._device.type == "cuda"
-        return torch.zeros(shape, dtype=torch.int64, pin_memory=on_gpu)
+        return torch.zeros(shape, dtype=torch.int64, device="cpu", pin_memory=on_gpu)
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def _place(x: Tensor) -> tuple[Any, ...]:
+    return x.data_ptr(), x.shape, x.stride(), x.dtype
+
+
+def _kernels() -> ModuleType:
+    try:
+        from lamina.accelerate.sparsity.monitor import ops
+    except ImportError as error:
+        raise MissingError(
+            'monitor: expected Triton for its kernel; install lamina[kernels], or use impl="torch"'
+        ) from error
+    return ops

@@ -1,8 +1,11 @@
-"""One pass over an activation map that counts its zeros, and the sum of what its programs found.
+"""One pass over activation maps that counts their zeros: all maps of a table in one launch.
 
-A map is a matrix of channels by columns, column ``image * pixels + pixel``. A program takes whole blocks of 128
-columns, so that every union and every column is its own; nothing is added atomically, and results do not depend on
-the order of programs. ``INDEX`` is the type of addresses.
+A map is a matrix of channels by columns, column ``image * pixels + pixel``. A program takes one tile of it: ``CHUNK``
+rows of 128 columns, so that every union is its own. What programs add up are integers, so results do not depend on
+their order. A map of more rows has several programs to its columns: they hand on how many non-zeros each column has.
+
+A row of the table says where a map is and what it is like, as int64; ``FIELDS`` names its numbers. Addresses are
+numbers there, since each map has its own. ``INDEX`` is the type of offsets within a map.
 """
 
 from typing import no_type_check
@@ -12,112 +15,171 @@ import triton.language as tl
 
 from lamina.spec import Cost
 
+FIELDS = tl.constexpr(17)
+"""x, y, words, alive; rows, columns, pixels; strides of x by image, row and pixel; those of y; chunks of rows, where
+their column counts are, and the first program of the map in `count_kernel` and in `finish_kernel`."""
+
+CHUNK = tl.constexpr(128)
+"""Rows that one program counts."""
+
+COLUMNS = tl.constexpr(128)
+"""Columns that one program counts: the widest union."""
+
+SPAN = tl.constexpr(1024)
+"""Columns that one program adds up over chunks of rows."""
+
 
 @triton.jit
 @no_type_check
-def bits_of(set_, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A tile of ones and zeros, 32 neighbouring columns in the bits of one number: ``(ROWS * COLUMNS // 32,)``."""
-    lanes = tl.reshape(set_, (ROWS * COLUMNS // 32, 32)).to(tl.uint32)
-    return tl.sum(lanes << tl.arange(0, 32)[None, :].to(tl.uint32), axis=1).to(tl.uint32)
+def map_of_program(table, field, maps, MAPS: tl.constexpr):
+    """The row of the table that this program works for, by the first programs of all maps."""
+    each = tl.arange(0, MAPS)
+    firsts = tl.load(table + each * FIELDS + field, each < maps, 0x7FFFFFFF)
+    before = (firsts <= tl.program_id(0)).to(tl.int32)
+    return table + (tl.sum(before, axis=0) - 1) * FIELDS
 
 
 @triton.jit
 @no_type_check
-def union_of_pairs(bits):
-    """How many of the pairs of neighbours hold a bit that is set."""
-    pairs = (bits | (bits >> 1)) & 0x55555555
+def ones(bits):
+    """How many bits of each number are set."""
+    pairs = bits - ((bits >> 1) & 0x55555555)
     quads = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
-    bytes_ = (quads & 0x0F0F0F0F) + ((quads >> 4) & 0x0F0F0F0F)
-    halves = (bytes_ & 0x00FF00FF) + ((bytes_ >> 8) & 0x00FF00FF)
-    return ((halves & 0xFFFF) + (halves >> 16)).to(tl.int32)
+    bytes_ = (quads + (quads >> 4)) & 0x0F0F0F0F
+    halves = bytes_ + (bytes_ >> 8)
+    return ((halves + (halves >> 16)) & 0x3F).to(tl.int32)
+
+
+@triton.jit
+@no_type_check
+def either(left, right):
+    """The bits of two numbers."""
+    return left | right
+
+
+@triton.jit
+@no_type_check
+def united(bits, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
+    """The bits of each group of neighbours."""
+    return tl.reduce(tl.reshape(bits, (GROUPS, WIDTH)), 1, either)
+
+
+@triton.jit
+@no_type_check
+def clear_kernel(table, ROWS: tl.constexpr):
+    """Begin to count: zero words and no row alive, a map a program."""
+    mine = table + tl.program_id(0) * FIELDS
+    words = tl.load(mine + 2).to(tl.pointer_type(tl.int64))
+    alive = tl.load(mine + 3).to(tl.pointer_type(tl.int32))
+    rows = tl.load(mine + 4).to(tl.int32)
+    tl.store(words + tl.arange(0, 8), tl.zeros((8,), tl.int64))
+    for first in range(0, rows, ROWS):
+        row = first + tl.arange(0, ROWS)
+        tl.store(alive + row, tl.zeros((ROWS,), tl.int32), row < rows)
 
 
 @triton.jit
 @no_type_check
 def count_kernel(
-    x, y, stamp, alive, found, rows, columns, pixels, x_n, x_c, x_p, y_n, y_c, y_p,
-    RELU: tl.constexpr, WORDS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, HALF: tl.constexpr,
-    INDEX: tl.constexpr,
+    table, scratch, maps,
+    DTYPE: tl.constexpr, RELU: tl.constexpr, LAST: tl.constexpr, MAPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """Write what this program's columns hold to its row of ``found [programs, WORDS]``.
+    """Add what this program's tile holds to its map's words, and say which of its rows are alive.
 
-    ``alive[row]`` becomes the number of this observation, one more than ``stamp``, where the row has a non-zero: so it
-    never needs clearing. ``HALF``, elements are narrower than float32. With ``RELU`` what is counted is ReLU of ``x``,
-    and it is written to ``y``, which may be ``x`` itself.
+    With ``RELU`` what is counted is ReLU of ``x``, and it is written to ``y``, which may be ``x`` itself. ``LAST``,
+    rows are neighbours in memory, and so threads go along them; columns come first in a tile so that otherwise they go
+    there. Rows are the bits of a number for each column: 32 at once are united.
     """
-    nonzeros = tl.zeros((), tl.int64)
-    longest = tl.zeros((), tl.int32)
-    over_2 = tl.zeros((), tl.int64)
-    over_16 = tl.zeros((), tl.int64)
-    over_32 = tl.zeros((), tl.int64)
-    over_64 = tl.zeros((), tl.int64)
-    over_128 = tl.zeros((), tl.int64)
-    now = tl.load(stamp) + 1
-    for block in range(tl.program_id(0), tl.cdiv(columns, COLUMNS), tl.num_programs(0)):
-        column = (tl.zeros((COLUMNS,), INDEX) + block) * COLUMNS + tl.arange(0, COLUMNS)
-        image = column // pixels
-        pixel = column % pixels
-        place = image * x_n + pixel * x_p
-        in_columns = tl.zeros((ROWS, COLUMNS), tl.int32)
-        for first in range(0, rows, ROWS):
-            row = first + tl.arange(0, ROWS)
-            known = (row < rows)[:, None] & (column < columns)[None, :]
-            values = tl.load(x + (row.to(INDEX) * x_c)[:, None] + place[None, :], known, 0.0)
-            if RELU:
-                values = tl.where(values < 0, 0.0, values).to(y.dtype.element_ty)  # NaN stays
-                tl.store(y + (row.to(INDEX) * y_c)[:, None] + (image * y_n + pixel * y_p)[None, :], values, known)
-            if HALF:
-                values = values.to(tl.float32)
-            set_ = (values != 0).to(tl.int32)
-            in_columns += set_
-            bits = bits_of(set_, ROWS, COLUMNS)
-            over_2 += tl.sum(union_of_pairs(bits), axis=0)
-            over_16 += tl.sum(((bits & 0xFFFF) != 0).to(tl.int32) + ((bits >> 16) != 0).to(tl.int32), axis=0)
-            over = (bits != 0).to(tl.int32)
-            over_32 += tl.sum(over, axis=0)
-            over = tl.max(tl.reshape(over, (ROWS * COLUMNS // 64, 2)), axis=1)
-            over_64 += tl.sum(over, axis=0)
-            over = tl.max(tl.reshape(over, (ROWS, COLUMNS // 64)), axis=1)
-            over_128 += tl.sum(over, axis=0)
-            tl.store(alive + row, tl.zeros((ROWS,), tl.int64) + now, (row < rows) & (over != 0))
-        column_sums = tl.sum(in_columns, axis=0)
-        nonzeros += tl.sum(column_sums, axis=0)
-        longest = tl.maximum(longest, tl.max(column_sums, axis=0))
-    mine = found + tl.program_id(0) * WORDS
-    tl.store(mine, nonzeros)
-    tl.store(mine + 2, longest.to(tl.int64))
-    tl.store(mine + 3, over_2)
-    tl.store(mine + 4, over_16)
-    tl.store(mine + 5, over_32)
-    tl.store(mine + 6, over_64)
-    tl.store(mine + 7, over_128)
+    mine = map_of_program(table, 15, maps, MAPS)
+    x = tl.load(mine).to(tl.pointer_type(DTYPE))
+    y = tl.load(mine + 1).to(tl.pointer_type(DTYPE))
+    words = tl.load(mine + 2).to(tl.pointer_type(tl.int64))
+    alive = tl.load(mine + 3).to(tl.pointer_type(tl.int32))
+    rows = tl.load(mine + 4).to(tl.int32)
+    columns = tl.load(mine + 5).to(INDEX)
+    pixels = tl.load(mine + 6).to(INDEX)
+    x_n = tl.load(mine + 7).to(INDEX)
+    x_c = 1 if LAST else tl.load(mine + 8).to(INDEX)
+    x_p = tl.load(mine + 9).to(INDEX)
+    y_n = tl.load(mine + 10).to(INDEX)
+    y_c = 1 if LAST else tl.load(mine + 11).to(INDEX)
+    y_p = tl.load(mine + 12).to(INDEX)
+    chunks = tl.load(mine + 13).to(tl.int32)
+    tile = tl.program_id(0) - tl.load(mine + 15).to(tl.int32)
+    chunk = tile % chunks
+    column = (tl.zeros((COLUMNS,), INDEX) + tile // chunks) * COLUMNS + tl.arange(0, COLUMNS)
+    image = column // pixels
+    pixel = column - image * pixels
+    nonzeros = tl.zeros((COLUMNS,), tl.int32)
+    over_2 = tl.zeros((COLUMNS // 2,), tl.int32)
+    over_16 = tl.zeros((COLUMNS // 16,), tl.int32)
+    over_32 = tl.zeros((COLUMNS // 32,), tl.int32)
+    over_64 = tl.zeros((COLUMNS // 64,), tl.int32)
+    over_128 = tl.zeros((1,), tl.int32)
+    for first in range(chunk * CHUNK, tl.minimum(rows, (chunk + 1) * CHUNK), 32):
+        row = first + tl.arange(0, 32)
+        known = (column < columns)[:, None] & (row < rows)[None, :]
+        values = tl.load(x + (image * x_n + pixel * x_p)[:, None] + (row.to(INDEX) * x_c)[None, :], known, 0.0)
+        if RELU:
+            values = tl.where(values < 0, 0.0, values).to(DTYPE)  # NaN stays
+            tl.store(y + (image * y_n + pixel * y_p)[:, None] + (row.to(INDEX) * y_c)[None, :], values, known)
+        if DTYPE.primitive_bitwidth < 32:  # the interpreter cannot compare bf16
+            values = values.to(tl.float32)
+        bits = tl.sum((values != 0).to(tl.uint32) << tl.arange(0, 32)[None, :].to(tl.uint32), axis=1)
+        nonzeros += ones(bits)
+        bits = united(bits, COLUMNS // 2, 2)
+        over_2 += ones(bits)
+        bits = united(bits, COLUMNS // 16, 8)
+        over_16 += ones(bits)
+        bits = united(bits, COLUMNS // 32, 2)
+        over_32 += ones(bits)
+        bits = united(bits, COLUMNS // 64, 2)
+        over_64 += ones(bits)
+        bits = united(bits, 1, 2)
+        over_128 += ones(bits)
+        living = (bits >> tl.arange(0, 32).to(tl.uint32)) & 1
+        tl.store(alive + row, living.to(tl.int32), living != 0)
+    tl.atomic_add(words, tl.sum(nonzeros, axis=0).to(tl.int64), sem="relaxed")
+    tl.atomic_add(words + 3, tl.sum(over_2, axis=0).to(tl.int64), sem="relaxed")
+    tl.atomic_add(words + 4, tl.sum(over_16, axis=0).to(tl.int64), sem="relaxed")
+    tl.atomic_add(words + 5, tl.sum(over_32, axis=0).to(tl.int64), sem="relaxed")
+    tl.atomic_add(words + 6, tl.sum(over_64, axis=0).to(tl.int64), sem="relaxed")
+    tl.atomic_add(words + 7, tl.sum(over_128, axis=0).to(tl.int64), sem="relaxed")
+    if chunks == 1:
+        tl.atomic_max(words + 2, tl.max(nonzeros, axis=0).to(tl.int64), sem="relaxed")
+    else:
+        place = tl.load(mine + 14) + chunk * columns.to(tl.int64) + column
+        tl.store(scratch + place, nonzeros.to(tl.int16), column < columns)
 
 
 @triton.jit
 @no_type_check
-def finish_kernel(
-    stamp, alive, found, words, rows, programs,
-    WORDS: tl.constexpr, PROGRAMS: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """Put the programs' findings together into ``words [WORDS]``, and count the observation in ``stamp``."""
-    word = tl.arange(0, WORDS)
-    sums = tl.zeros((WORDS,), tl.int64)
-    most = tl.zeros((WORDS,), tl.int64)
-    for first in range(0, programs, PROGRAMS):
-        program = first + tl.arange(0, PROGRAMS)
-        tile = tl.load(found + program[:, None] * WORDS + word[None, :], (program < programs)[:, None], 0)
-        sums += tl.sum(tile, axis=0)
-        most = tl.maximum(most, tl.max(tile, axis=0))
-    now = tl.load(stamp) + 1
-    living = tl.zeros((), tl.int64)
-    for first in range(0, rows, ROWS):
-        row = first + tl.arange(0, ROWS)
-        seen = tl.load(alive + row, row < rows, 0) == now
-        living += tl.sum(seen.to(tl.int64), axis=0)
-    tl.store(words + word, tl.where(word == 2, most, tl.where(word == 1, living, sums)))
-    tl.store(stamp, now)
+def finish_kernel(table, scratch, maps, MAPS: tl.constexpr, ROWS: tl.constexpr):
+    """Find the longest of this program's columns over all chunks of rows; a map's first program counts living rows."""
+    mine = map_of_program(table, 16, maps, MAPS)
+    words = tl.load(mine + 2).to(tl.pointer_type(tl.int64))
+    alive = tl.load(mine + 3).to(tl.pointer_type(tl.int32))
+    rows = tl.load(mine + 4).to(tl.int32)
+    columns = tl.load(mine + 5)
+    chunks = tl.load(mine + 13).to(tl.int32)
+    block = tl.program_id(0) - tl.load(mine + 16)
+    if chunks > 1:
+        column = block * SPAN + tl.arange(0, SPAN)
+        counts = scratch + tl.load(mine + 14) + column
+        sums = tl.zeros((SPAN,), tl.int32)
+        for chunk in range(chunks):
+            sums += tl.load(counts + chunk * columns, column < columns, 0).to(tl.int32)
+        tl.atomic_max(words + 2, tl.max(sums, axis=0).to(tl.int64), sem="relaxed")
+    if block == 0:
+        living = tl.zeros((ROWS,), tl.int32)
+        for first in range(0, rows, ROWS):
+            row = first + tl.arange(0, ROWS)
+            living += tl.load(alive + row, row < rows, 0)
+        tl.store(words + 1, tl.sum(living, axis=0).to(tl.int64))
 
 
-def count_cost(elements: int, io_bytes: int, programs: int, words: int) -> Cost:
-    """One read of the map, and what the programs hand on."""
-    return Cost(elements, elements * io_bytes + 8 * programs * words, 8 * programs * words)
+def count_cost(elements: int, io_bytes: int, rows: int, columns: int) -> Cost:
+    """One read of a map; of one of several chunks of rows, what each column has in each, written and read."""
+    chunks = -(-rows // CHUNK.value)
+    handed_on = 2 * chunks * columns if chunks > 1 else 0
+    return Cost(elements, elements * io_bytes + handed_on, handed_on)

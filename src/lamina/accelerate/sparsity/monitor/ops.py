@@ -1,102 +1,154 @@
-"""Launching the pass over an activation map."""
+"""Launching the pass over activation maps."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from lamina.accelerate.ops import check_device, launch
 from lamina.accelerate.sparsity.monitor import kernels
-from lamina.accelerate.sparsity.monitor.observation import WIDTHS, WORDS
-from lamina.errors import MissingError, UnsupportedError
+from lamina.accelerate.sparsity.monitor.observation import WORDS
+from lamina.accelerate.tiling import power
 
-INTERPRETED = not isinstance(kernels.count_kernel, triton.JITFunction)
-"""Whether kernels run in Triton's interpreter, on the CPU."""
+DTYPES = {torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
-DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+FIELDS, CHUNK, COLUMNS, SPAN = (
+    int(each.value) for each in (kernels.FIELDS, kernels.CHUNK, kernels.COLUMNS, kernels.SPAN)
+)
+LIVING = 1024
+"""Rows that one program looks at together for whether they are alive."""
 
-PROGRAMS = 512
-"""Most programs of a pass: a few for each multiprocessor, few enough to sum up at once."""
-
-COLUMNS = max(WIDTHS)
-ROWS = 32
+assert WORDS == 8, "the kernels' words"
 
 
-class Pass:
-    """The pass over maps of one number of channels, with the memory it counts in.
+@dataclass(frozen=True)
+class Counted:
+    """A map ``(images, channels, pixels)`` and where its counts go: int64 ``(WORDS,)``, and int32, one a channel.
 
-    Both launches may be captured in a CUDA graph; every replay counts anew.
+    With ``relu_to``, of the map's shape and type or the map itself, ReLU of the map is written there and counted.
     """
 
-    def __init__(self, rows: int, device: torch.device):
-        self.rows = rows
-        self._stamp = torch.zeros(1, dtype=torch.int64, device=device)
-        self._alive = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._found = torch.zeros((PROGRAMS, WORDS), dtype=torch.int64, device=device)
+    matrices: Tensor
+    words: Tensor
+    alive: Tensor
+    relu_to: Tensor | None = None
 
-    def launch(self, matrices: Tensor, words: Tensor, relu_to: Tensor | None = None) -> None:
-        """Count a map ``(images, channels, pixels)`` into ``words``, int64 ``(WORDS,)``.
+    @property
+    def rows(self) -> int:
+        """Channels."""
+        return self.matrices.shape[1]
 
-        With ``relu_to``, of the map's shape and type or the map itself, ReLU of the map is written there and counted.
+    @property
+    def columns(self) -> int:
+        """Pixels of all images."""
+        return self.matrices.shape[0] * self.matrices.shape[2]
+
+    @property
+    def chunks(self) -> int:
+        """Programs that share the rows of a column."""
+        return -(-self.rows // CHUNK)
+
+    @property
+    def last(self) -> bool:
+        """Whether channels are neighbours in memory."""
+        return all(x.stride(1) == 1 for x in _operands(self)) and self.columns > 1
+
+    def check(self) -> None:
+        """Refuse what the kernel cannot read.
 
         Raises:
             MissingError: the map is not on a GPU, and kernels are not interpreted.
             UnsupportedError: its type is not one of :data:`DTYPES`.
         """
-        check(matrices)
-        columns = matrices.shape[0] * matrices.shape[2]
-        programs = min(triton.cdiv(columns, COLUMNS), PROGRAMS)
-        y = matrices if relu_to is None else relu_to
-        with torch.cuda.device_of(matrices):
-            kernels.count_kernel[(programs,)](
-                matrices,
-                y,
-                self._stamp,
-                self._alive,
-                self._found,
-                self.rows,
-                columns,
-                matrices.shape[2],
-                *matrices.stride(),
-                *y.stride(),
-                RELU=relu_to is not None,
-                WORDS=WORDS,
-                ROWS=min(ROWS, triton.next_power_of_2(self.rows)),
-                COLUMNS=COLUMNS,
-                HALF=matrices.dtype.itemsize < 4,
-                INDEX=tl.int64 if max(_span(matrices), _span(y), columns + COLUMNS) >= 2**31 else tl.int32,
-            )
-            kernels.finish_kernel[(1,)](
-                self._stamp,
-                self._alive,
-                self._found,
-                words,
-                self.rows,
-                programs,
-                WORDS=WORDS,
-                PROGRAMS=min(128, triton.next_power_of_2(programs)),
-                ROWS=min(1024, triton.next_power_of_2(self.rows)),
-            )
+        check_device(self.matrices, "monitor", "count it with reference.count", tuple(DTYPES))
+
+
+class Plan:
+    """The launches that count maps, as long as they stay where they are; it does not keep them.
+
+    Launches may be captured in a CUDA graph, with the plan, which then has to stay; every replay counts anew.
+
+    Args:
+        maps: what to count, on one device, none of them empty.
+        pinned: memory for the tables ``(maps, FIELDS)``, int64; new memory if left out.
+
+    Raises:
+        MissingError, UnsupportedError: as :meth:`Counted.check`.
+    """
+
+    def __init__(self, maps: Sequence[Counted], pinned: Tensor | None = None):
+        for each in maps:
+            each.check()
+        if pinned is None:
+            pinned = table(len(maps), maps[0].matrices.device)
+        self._parts: list[_Part] = []
+        kind = _kind
+        for _, alike in groupby(sorted(maps, key=kind), kind):
+            some = [*alike]
+            self._parts.append(_Part(some, pinned[: len(some)]))
+            pinned = pinned[len(some) :]
+
+    def launch(self) -> None:
+        """Count, behind all that the stream has to do."""
+        for part in self._parts:
+            part.launch()
+
+
+class _Part:
+    """The maps of one type."""
+
+    def __init__(self, maps: Sequence[Counted], pinned: Tensor):
+        rows, tiles, blocks, handed_on = [], 0, 0, 0
+        for each in maps:
+            x, y = each.matrices, each.matrices if each.relu_to is None else each.relu_to
+            addresses = [tensor.data_ptr() for tensor in (x, y, each.words, each.alive)]
+            shape = [each.rows, each.columns, x.shape[2]]
+            strides = [*x.stride(), *y.stride()]
+            rows.append([*addresses, *shape, *strides, each.chunks, handed_on, tiles, blocks])
+            tiles += each.chunks * triton.cdiv(each.columns, COLUMNS)
+            blocks += triton.cdiv(each.columns, SPAN) if each.chunks > 1 else 1
+            handed_on += each.chunks * each.columns if each.chunks > 1 else 0
+        device = maps[0].matrices.device
+        pinned.copy_(torch.tensor(rows, dtype=torch.int64, device="cpu"))
+        self._pinned, self._table = pinned, pinned.to(device, non_blocking=True)
+        self._maps, self._tiles, self._blocks, self._handed_on = len(maps), tiles, blocks, max(handed_on, 1)
+        reach = max(max(_span(x), each.columns + COLUMNS) for each in maps for x in _operands(each))
+        self._switches = {
+            "DTYPE": DTYPES[maps[0].matrices.dtype],
+            "RELU": maps[0].relu_to is not None,
+            "LAST": maps[0].last,
+            "INDEX": tl.int64 if reach >= 2**31 else tl.int32,
+        }
+
+    def launch(self) -> None:
+        at, n, many = self._table, self._maps, power(self._maps)
+        # Stream-ordered, so it may be another's as soon as these launches are queued.
+        scratch = torch.empty(self._handed_on, dtype=torch.int16, device=at.device)
+        launch(kernels.clear_kernel, n, at, at, ROWS=LIVING)
+        launch(kernels.count_kernel, self._tiles, at, at, scratch, n, MAPS=many, **self._switches)
+        launch(kernels.finish_kernel, self._blocks, at, at, scratch, n, MAPS=many, ROWS=LIVING)
+
+
+def table(maps: int, device: torch.device) -> Tensor:
+    """Memory of the host for the tables of some maps."""
+    return torch.empty((maps, FIELDS), dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
+
+
+def _kind(counted: Counted) -> tuple[Any, ...]:
+    return str(counted.matrices.dtype), counted.relu_to is not None, counted.last
+
+
+def _operands(counted: Counted) -> list[Tensor]:
+    return [counted.matrices] if counted.relu_to is None else [counted.matrices, counted.relu_to]
 
 
 def _span(x: Tensor) -> int:
     """One more than the largest offset within a tensor."""
     return 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-
-
-def check(matrices: Tensor) -> None:
-    """Refuse what the kernel cannot read.
-
-    Raises:
-        MissingError: the map is not on a GPU, and kernels are not interpreted.
-        UnsupportedError: its type is not one of :data:`DTYPES`.
-    """
-    if not (matrices.is_cuda or (INTERPRETED and matrices.device.type == "cpu")):
-        raise MissingError(
-            f"monitor kernel: expected a map on a CUDA device, got {matrices.device}; count it with reference.count, "
-            "or set TRITON_INTERPRET=1 before Python starts"
-        )
-    if matrices.dtype not in DTYPES:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise UnsupportedError(f"monitor kernel: expected one of {names}, got {matrices.dtype}")

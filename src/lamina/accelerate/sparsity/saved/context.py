@@ -21,8 +21,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
+from lamina.accelerate.choices import check_choice
 from lamina.accelerate.sparsity import functional, reference
-from lamina.accelerate.sparsity.config import check_choice
 from lamina.accelerate.sparsity.format import EllpackDib
 from lamina.accelerate.sparsity.saved import bitmap
 from lamina.accelerate.sparsity.saved.bitmap import STORED, Bitmap, Form, Mask
