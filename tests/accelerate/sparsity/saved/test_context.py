@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
-from lamina.accelerate.sparsity.saved import saved_activations
+from lamina.accelerate.sparsity.saved import SavedActivations, saved_activations
+from lamina.accelerate.sparsity.saved import context as module
 from lamina.accelerate.sparsity.saved.bitmap import Bitmap, Mask
+from lamina.accelerate.sparsity.saved.forms import Narrow
 from lamina.errors import UsageError
 
 
@@ -55,7 +57,8 @@ def test_bitmaps_give_the_same_gradients_bit_by_bit(dtype: torch.dtype, layout: 
     saved = saved_activations("bitmap", least=1)
     for ours, theirs in zip(gradients(model, x, saved), gradients(model, x), strict=True):
         assert torch.equal(ours, theirs)
-    assert saved.held.tensors["mask"] == 3 and saved.held.tensors["bitmap"] >= 3
+    tensors = saved.held.tensors
+    assert (tensors["mask"], tensors["shape"], tensors["narrow"]) == (3, 1, 1) and tensors["bitmap"] >= 2
     assert saved.held.held_bytes < 0.75 * saved.held.dense_bytes
 
 
@@ -69,6 +72,80 @@ def test_bytes_are_those_of_bits_and_non_zeros() -> None:
     assert saved.held.held_bytes == mask + values + offsets, "the ReLU's bits are those of the non-zeros"
     assert saved.held.dense_bytes == 4 * 4096, "autograd holds one map for both"
     assert saved.held.tensors == {"mask": 1, "bitmap": 1}
+
+
+@pytest.fixture
+def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels pack maps that are not on a GPU, too."""
+    monkeypatch.setattr(module, "_by_kernel", lambda x: True)
+
+
+@pytest.mark.usefixtures("by_kernels", "where_kernels_run")
+def test_maps_that_wait_for_their_count_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting = []
+    settle = SavedActivations._settle
+
+    def spy(saved: SavedActivations) -> None:
+        waiting.append(len(saved._waiting))
+        settle(saved)
+
+    monkeypatch.setattr(SavedActivations, "_settle", spy)
+    model, x = feature_network(nn.BatchNorm2d(8)), torch.randn(4, 3, 12, 12)
+    saved = saved_activations("bitmap", least=64)
+    for ours, theirs in zip(gradients(model, x, saved), gradients(model, x), strict=True):
+        assert torch.equal(ours, theirs)
+    assert waiting == [3] * (len(waiting) - 2) + [2, 1] and saved.held.tensors["bitmap"] == len(waiting) >= 4
+
+
+@pytest.mark.usefixtures("by_kernels", "where_kernels_run")
+def test_a_negative_zero_is_kept_beside_a_mask_that_leaves_it_out() -> None:
+    x, w = torch.randn(64, 64), torch.randn(64, 64, requires_grad=True)
+    x[3, 5] = -0.0
+    x.requires_grad_()
+    with saved_activations() as saved:
+        loss = (nn.functional.relu(x) @ w).sum()
+    assert saved.held.tensors == {"mask": 1, "bitmap": 1}
+    ours, theirs = (torch.autograd.grad(one, [x, w]) for one in (loss, (F.relu(x) @ w).sum()))
+    assert all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.usefixtures("by_kernels", "where_kernels_run")
+def test_a_map_that_changes_while_it_waits_is_told() -> None:
+    x, w = torch.randn(64, 64, requires_grad=True), torch.randn(64, 64, requires_grad=True)
+    with saved_activations() as saved:
+        y = F.relu(x)
+        loss = (y @ w).sum()
+        y.mul_(2)
+    assert saved.held.tensors == {"mask": 1, "kept": 1}
+    with pytest.raises(UsageError, match="as it was at version 0, got version 1"):
+        loss.backward()
+
+
+@pytest.mark.usefixtures("poisoned_empty", "where_kernels_run")
+@pytest.mark.parametrize(
+    "pool",
+    [
+        nn.MaxPool2d(2), nn.MaxPool2d(3, 2, padding=1, ceil_mode=True), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(3),
+        nn.AdaptiveAvgPool2d(1), nn.Sequential(nn.Flatten(2), nn.MaxPool1d(3)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_pooling_asks_for_no_element_of_its_input(pool: nn.Module) -> None:
+    for layout in (torch.contiguous_format, torch.channels_last):
+        x = torch.randn(2, 4, 9, 10).contiguous(memory_format=layout).requires_grad_()
+        with saved_activations(least=1) as saved:
+            loss = pool(F.relu(x)).square().sum()
+        ours, theirs = (torch.autograd.grad(one, x)[0] for one in (loss, pool(F.relu(x)).square().sum()))
+        assert torch.equal(ours, theirs) and ours.stride() == theirs.stride()
+        assert "bitmap" not in saved.held.tensors or saved.held.tensors["bitmap"] == 1
+
+
+def test_places_fit_into_fewer_bytes() -> None:
+    for size, kind in ((256, torch.uint16), (257, torch.int32)):
+        places = torch.tensor([[0, 7], [size * size - 1, 3]]).T
+        held = Narrow.of(places, size * size)
+        assert held.numbers.dtype == kind and held.nbytes == 4 * kind.itemsize
+        assert torch.equal(held.get(), places) and held.get().stride() == places.stride()
 
 
 def test_what_is_saved_twice_is_kept_once() -> None:

@@ -14,8 +14,9 @@ from triton.compiler import ASTSource
 from lamina.accelerate.sparsity.saved import kernels
 
 floats, integers = ("fp16", "bf16", "fp32", "fp64"), ("i16", "i32", "i64")
-launches = [(kernels.bits_kernel, {"POSITIVE": True}, {"x": kind}) for kind in floats]
-launches += [(kernels.bits_kernel, {"POSITIVE": False}, {"x": kind}) for kind in integers]
+numbers = {"i16": tl.bfloat16, "i32": tl.float32, "i64": tl.float64}
+launches = [(kernels.bits_kernel, {"FLOAT": number}, {"x": kind}) for kind, number in numbers.items()]
+launches += [(kernels.bits_kernel, {"FLOAT": None}, {"x": kind}) for kind in integers]
 launches += [(kernels.pack_kernel, {}, {"x": kind, "values": kind}) for kind in integers]
 launches += [(kernels.unpack_kernel, {"VALUES": True}, {"y": kind, "values": kind}) for kind in integers]
 launches += [(kernels.unpack_kernel, {"VALUES": False}, {"y": kind, "values": "u8"}) for kind in floats]
@@ -30,7 +31,7 @@ for index, some in ((tl.int32, launches), (tl.int64, launches[::4])):
         built = triton.compile(ASTSource(kernel, signature, constexprs, attributes), target=GPUTarget("cuda", 90, 32))
         ptx = built.asm["ptx"]
         assert "atom." not in ptx, kernel.__name__
-        if types.get("x") == "fp64":
+        if constants.get("FLOAT") == tl.float64:
             assert ".f64" in ptx, "a double is compared as one"
 """
 

@@ -1,7 +1,11 @@
 """The context that keeps what a ReLU gave, and what a pooling or dropout made of it, compressed until backward.
 
 A ReLU's own backward pass needs one bit of each element. What other layers save of its result, such as a convolution's
-input, is kept without its zeros: exactly (``bitmap``), or as float16 (``ellpack``). Everything else stays as it is.
+input, is kept without its zeros: exactly (``bitmap``), or as float16 (``ellpack``). Pooling asks for the sizes of its
+input alone, and what it saves of places fits into fewer bytes. Everything else stays as it is.
+
+How many non-zeros a map has only the device knows. The host goes on meanwhile: a map stays as it is until `AHEAD`
+others have followed it, by when the device has long told.
 
 Maps are known by their storage, not by its address, which another map may get: a weak reference to a storage keeps its
 identity from being given to another.
@@ -9,6 +13,7 @@ identity from being given to another.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -23,9 +28,9 @@ from torch.overrides import TorchFunctionMode
 
 from lamina.accelerate.choices import check_choice
 from lamina.accelerate.sparsity import functional, reference
-from lamina.accelerate.sparsity.format import EllpackDib
 from lamina.accelerate.sparsity.saved import bitmap
 from lamina.accelerate.sparsity.saved.bitmap import STORED, Bitmap, Form, Mask
+from lamina.accelerate.sparsity.saved.forms import Ellpack, Kept, Later, Narrow, Packed, Shape, has_memory, memory
 from lamina.errors import UsageError
 
 HAS_TRITON = find_spec("triton") is not None
@@ -44,51 +49,16 @@ CARRIERS = frozenset(
 """Functions whose results have zeros because their first argument has, by name."""
 
 
-@dataclass(frozen=True)
-class Ellpack:
-    """An activation map as ELLPACK-DIB, a channel a row."""
+MAX_POOLINGS = {"max_pool1d": 1, "max_pool2d": 2}
+"""Functions that save where the greatest elements are, by name: how many axes they look along."""
+POOLINGS = frozenset({*MAX_POOLINGS, "avg_pool2d", "adaptive_avg_pool2d"})
+"""Functions that save their input, and whose derivatives ask for its sizes alone."""
 
-    form: Form
-    sparse: EllpackDib
+AHEAD = 2
+"""Maps that may wait for their number of non-zeros at a time."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory held."""
-        return self.sparse.nbytes
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A tensor as it is; autograd itself does not see that it was changed in place once hooks have it."""
-
-    tensor: Tensor
-    version: int
-
-    @classmethod
-    def of(cls, x: Tensor) -> Kept:
-        """A tensor, without its graph, which would hold itself by it."""
-        return cls(x.detach(), x._version)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory held."""
-        return _memory(self.tensor)
-
-    def get(self) -> Tensor:
-        """The tensor.
-
-        Raises:
-            UsageError: it is no longer what was saved.
-        """
-        if self.tensor._version != self.version:
-            raise UsageError(
-                f"backward: expected a saved tensor {tuple(self.tensor.shape)} as it was at version {self.version}, "
-                f"got version {self.tensor._version}; do not change it in place between the passes"
-            )
-        return self.tensor
-
-
-Packed = Mask | Bitmap | Ellpack | Kept
+State = tuple[Any, ...]
+"""What tells a tensor from all others: its storage, place in it, sizes, strides, type and version."""
 
 
 @dataclass
@@ -128,51 +98,107 @@ class SavedActivations:
     def __exit__(self, *error: Any) -> None:
         self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
         self._hooks.__exit__(*error)
-        self._forget()
+        try:
+            while self._waiting:
+                self._settle()
+        finally:
+            self._forget()
 
     def _forget(self) -> None:
         self._in_relu = False
+        self._pooled: Tensor | None = None
+        self._places = 0
         self._sparse: dict[int, StorageWeakRef] = {}
         self._counted: set[int] = set()
-        # By storage, place in it, sizes and version; the graph alone keeps them alive.
-        self._packed: WeakValueDictionary[tuple[Any, ...], Packed] = WeakValueDictionary()
-        self._masks: WeakValueDictionary[tuple[Any, ...], Mask] = WeakValueDictionary()
+        # By state; the graph alone keeps them alive.
+        self._packed: WeakValueDictionary[State, Packed | Later] = WeakValueDictionary()
+        self._masks: WeakValueDictionary[State, Mask] = WeakValueDictionary()
+        self._counts: dict[State, ops.Counted] = {}
+        self._waiting: deque[tuple[Later, ops.Packing, Mask | None]] = deque()
 
     def run(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function and remember whether what it gives has a ReLU's zeros."""
         if torch.compiler.is_compiling():  # a graph is being made, of tensors without memory
             return function(*args, **kwargs)
         self._in_relu = name in RELUS
+        if name in POOLINGS and args and has_memory(args[0]) and args[0].device.type in ("cpu", "cuda"):
+            self._pooled = args[0]
+            self._places = args[0].shape[-axes:].numel() if (axes := MAX_POOLINGS.get(name)) else 0
         try:
             result = function(*args, **kwargs)
         finally:
-            self._in_relu = False
+            self._in_relu, self._pooled = False, None
         if name in RELUS or (name in CARRIERS and args and self._knows(args[0])):
             self._remember(result)
         return result
 
     def _remember(self, x: Any) -> None:
-        if _has_memory(x) and not self._knows(x):
+        if has_memory(x) and not self._knows(x):
             storage = x.untyped_storage()
             self._sparse[storage._cdata] = StorageWeakRef(storage)
 
     def _knows(self, x: Any) -> bool:
-        return _has_memory(x) and x.untyped_storage()._cdata in self._sparse
+        return has_memory(x) and x.untyped_storage()._cdata in self._sparse
 
-    def _pack(self, x: Tensor) -> Packed:
-        if not (_has_memory(x) and x.is_floating_point() and x.itemsize in STORED and x.numel() >= self.least):
+    def _pack(self, x: Tensor) -> Packed | Later:
+        if not has_memory(x) or x.numel() < self.least:
             return Kept.of(x)
+        if self._pooled is not None and x.dtype == torch.int64 and self._places:
+            return self._noted(x, narrow := Narrow.of(x, self._places), narrow.nbytes)
+        if not (x.is_floating_point() and x.itemsize in STORED):
+            return Kept.of(x)
+        if self._pooled is not None and x.untyped_storage()._cdata == self._pooled.untyped_storage()._cdata:
+            return self._noted(x, Shape(Form.of(x)), 0)
         state = x.untyped_storage()._cdata, x.storage_offset(), x.shape, x.stride(), x.dtype, x._version
         if self._in_relu:
-            mask = ops.mask(x) if _by_kernel(x) else bitmap.mask(x)
-            self._masks[state] = mask
+            self._masks[state] = mask = self._mask(x, state)
             return self._noted(x, mask, mask.nbytes)
         if not self._knows(x):
             return Kept.of(x)
         packed = self._packed.get(state)
         if packed is None:
-            packed = self._packed[state] = self._smaller(x, self._compressed(x.detach()), self._masks.get(state))
+            packed = self._packed[state] = self._begun(x, state)
         return packed
+
+    def _mask(self, x: Tensor, state: State) -> Mask:
+        if not _by_kernel(x):
+            return bitmap.mask(x)
+        self._counts[state] = found = ops.counted(x, positive=True)
+        return Mask(Form.of(x), found.bits)
+
+    def _begun(self, x: Tensor, state: State) -> Packed | Later:
+        """A map without its zeros, as soon as may be."""
+        mask = self._masks.get(state)
+        if self.kind != "bitmap" or not _by_kernel(x):
+            return self._smaller(x, self._compressed(x.detach()), mask)
+        # A ReLU's bits are mostly those of its non-zeros, and count them; without them they are counted now.
+        found = self._counts.pop(state, None) if mask else None
+        if found is None:
+            mask, found = None, ops.counted(x.detach())
+        later = Later(Kept.of(x))
+        self._waiting.append((later, ops.Packing(x.detach(), found), mask))
+        while len(self._waiting) > AHEAD:
+            self._settle()
+        return later
+
+    def _settle(self) -> None:
+        """Pack the map that has waited longest."""
+        later, packing, mask = self._waiting.popleft()
+        kept, nonzeros = later.packed, packing.nonzeros()
+        assert isinstance(kept, Kept)
+        x = kept.tensor
+        if not kept.is_as_it_was:  # which the backward pass complains of
+            self._noted(x, kept, kept.nbytes)
+        elif nonzeros is None:
+            later.packed = self._smaller(x, ops.pack(x), None)
+        else:
+            # Bytes before memory: a map that its form would not make smaller is not packed.
+            size = -(-x.numel() // 8) + 8 * -(-x.numel() // bitmap.BLOCK) + nonzeros * x.itemsize
+            if size < x.numel() * x.itemsize:
+                later.packed = packing.bitmap(x, nonzeros)
+                self._noted(x, later.packed, later.packed.nbytes - (mask.nbytes if mask else 0))
+            else:
+                self._noted(x, kept, kept.nbytes)
 
     def _smaller(self, x: Tensor, packed: Packed, mask: Mask | None) -> Packed:
         """What takes less memory: the packed form, which shares its bits with the ReLU's if they are the same, or x."""
@@ -190,7 +216,7 @@ class SavedActivations:
         self.held.held_bytes += nbytes
         if place not in self._counted:
             self._counted.add(place)
-            self.held.dense_bytes += _memory(x)
+            self.held.dense_bytes += memory(x)
         return packed
 
     def _compressed(self, x: Tensor) -> Packed:
@@ -200,16 +226,19 @@ class SavedActivations:
         impl: Literal["kernel", "reference"] = "kernel" if by_kernel and x.dtype != torch.float64 else "reference"
         return Ellpack(Form.of(x), functional.compress(_as_map(x), capacity="measure", impl=impl))
 
-    def _unpack(self, held: Packed) -> Tensor:
-        match held:
+    def _unpack(self, held: Packed | Later) -> Tensor:
+        packed = held.packed if isinstance(held, Later) else held
+        match packed:
             case Mask():
-                return ops.unmask(held) if _by_kernel(held.bits) else bitmap.unmask(held)
+                return ops.unmask(packed) if _by_kernel(packed.bits) else bitmap.unmask(packed)
             case Bitmap():
-                return ops.unpack(held) if _by_kernel(held.bits) else bitmap.unpack(held)
+                return ops.unpack(packed) if _by_kernel(packed.bits) else bitmap.unpack(packed)
             case Ellpack():
-                return _restored(held)
-            case Kept():
-                return held.get()
+                return _restored(packed)
+            case Shape(form):
+                return form.empty()
+            case Narrow() | Kept():
+                return packed.get()
 
 
 class _Watch(TorchFunctionMode):
@@ -238,24 +267,14 @@ def saved_activations(kind: Kind = "bitmap", *, least: int = 4096) -> SavedActiv
             a scale for each map, which rounds what is wider.
         least: elements below which a tensor is not worth it.
 
-    A tensor that its form would not make smaller is kept as it is. Only the forward pass belongs inside. It waits
-    for the device at each tensor, since that alone knows how many non-zeros there are. A backward pass complains of
+    A tensor that its form would not make smaller is kept as it is. Only the forward pass belongs inside. It waits for
+    the device to tell how many non-zeros a map has, on a GPU some maps later. A backward pass complains of
     tensors that were kept as they are and have been changed in place, as it does without this context.
 
     Raises:
         UsageError: an unknown kind, or no number of elements.
     """
     return SavedActivations(kind, least)
-
-
-def _has_memory(x: Any) -> bool:
-    """Whether it is a plain tensor with a storage; sparse ones and subclasses have none, or not one alone."""
-    return type(x) in (Tensor, torch.nn.Parameter) and x.layout is torch.strided and x.device.type != "meta"
-
-
-def _memory(x: Tensor) -> int:
-    """Bytes that stay allocated for as long as a tensor is held."""
-    return x.untyped_storage().nbytes() if _has_memory(x) else 0
 
 
 def _by_kernel(x: Tensor) -> bool:

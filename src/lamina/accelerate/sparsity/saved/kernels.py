@@ -7,24 +7,36 @@ import triton.language as tl
 
 from lamina.spec import Cost
 
+ODD = tl.constexpr(1 << 44)
+"""Added to a block's count where its bits of a mask are not those of its non-zeros."""
+
 
 @triton.jit
 @no_type_check
-def bits_kernel(x, bits, counts, size, POSITIVE: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr):
-    """Eight elements to a byte, and how many are set: those not zero, or with ``POSITIVE`` not at most zero."""
+def bits_kernel(x, bits, counts, size, FLOAT: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr):
+    """Eight elements to a byte, and how many are not zero as they are stored, to ``counts [1 + blocks]`` behind a 0.
+
+    Bits are of the elements that are not zero; or if they are read as numbers, of type ``FLOAT``, not at most zero.
+    """
     place = tl.cast(tl.program_id(0), INDEX) * BLOCK + tl.arange(0, BLOCK)
-    value = tl.load(x + place, place < size, 0)
-    if POSITIVE:
-        if x.dtype.element_ty.primitive_bitwidth < 32:  # the interpreter cannot compare bf16
+    stored = tl.load(x + place, place < size, 0)
+    nonzero = (stored != 0).to(tl.int32)
+    present = nonzero
+    if FLOAT is not None:
+        value = stored.to(FLOAT, bitcast=True)
+        if FLOAT.primitive_bitwidth < 32:  # the interpreter cannot compare bf16
             value = value.to(tl.float32)
-        present = 1 - (value <= 0).to(tl.int32)
-    else:
-        present = (value != 0).to(tl.int32)
+        present = tl.where(place < size, 1 - (value <= 0).to(tl.int32), 0)
     byte = tl.sum(tl.reshape(present, (BLOCK // 8, 8)) << tl.arange(0, 8)[None, :], axis=1)
     eighth = tl.cast(tl.program_id(0), INDEX) * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
     tl.store(bits + eighth, byte.to(tl.uint8), eighth < tl.cdiv(size, 8))
-    if not POSITIVE:
-        tl.store(counts + tl.program_id(0), tl.sum(present, axis=0).to(tl.int64))
+    count = tl.sum(nonzero, axis=0).to(tl.int64)
+    if FLOAT is not None:
+        odd = tl.max((nonzero != present).to(tl.int32), axis=0)
+        count += tl.where(odd != 0, ODD, 0)
+    tl.store(counts + tl.program_id(0) + 1, count)
+    if tl.program_id(0) == 0:
+        tl.store(counts, tl.zeros((), tl.int64))
 
 
 @triton.jit
