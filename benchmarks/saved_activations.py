@@ -1,9 +1,10 @@
 """Claim: activations kept without their zeros between the passes take less memory, and give the same gradients.
 
 Networks are trained for a while first, so that they have the zeros that training gives them. Memory is what the
-allocator still holds after a forward pass; beside it stands what autograd saves, each storage once and no parameter,
-as hooks of their own count it. Gradients in ``bitmap`` mode must be those of plain autograd bit by bit. ``cpu`` and
-``smoke``, which is short, need no GPU.
+allocator still holds after a forward pass, and the most that it held within a step, parameters and their gradients
+aside; beside it stands what autograd saves, each storage once and no parameter, as hooks of their own count it.
+Gradients in ``bitmap`` mode must be those of plain autograd bit by bit, where the library is told to be deterministic;
+the time is that of a step as one trains. Kinds take turns. ``cpu`` and ``smoke``, which is short, need no GPU.
 
 Run: python -m benchmarks.saved_activations full
 """
@@ -11,9 +12,10 @@ Run: python -m benchmarks.saved_activations full
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, count
+from statistics import median, quantiles
 from typing import Any
 
 import torch
@@ -43,6 +45,7 @@ class Scope:
     iterations: int
     precisions: tuple[str, ...]
     repeat: measure.Repeat
+    rounds: int = 2
     data: str = "fashion-mnist"
 
 
@@ -50,7 +53,8 @@ SCOPES = {
     "full": Scope(
         "cuda",
         (("alexnet", (3, 224, 224)), ("vgg16", (3, 224, 224)), ("resnet18", (3, 224, 224)), ("cifarnet", (3, 32, 32))),
-        64, 500, ("fp32", "bf16"), measure.Repeat(min_samples=5, max_time_s=2.0),
+        64, 60, ("fp32", "bf16"), rounds=5,
+        repeat=measure.Repeat(min_samples=1, max_samples=1, min_time_s=0.0, max_time_s=0.0, warmup=0),
     ),
     "cpu": Scope(
         "cpu", (("cifarnet64", (3, 32, 32)), ("vgg11_cifar", (3, 32, 32)), ("lenet5", (1, 28, 28))), 32, 100, ("fp32",),
@@ -111,48 +115,102 @@ def saved_bytes(model: nn.Module, forward: Callable[[], Tensor], inputs: Tensor)
     return sum(nbytes for place, nbytes in storages.items() if place not in known)
 
 
+def peak_of(step: Callable[[], object], device: str) -> int | None:
+    """Most bytes that a step held beside what was there before, its own results among them; None where unknown."""
+    if device != "cuda":
+        return None
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+@dataclass(frozen=True)
+class Case:
+    """A trained network and a batch; its forward pass in one of the kinds."""
+
+    model: nn.Module
+    x: Tensor
+    labels: Tensor
+    context: Any
+
+    def forward(self) -> Tensor:
+        """The loss."""
+        torch.manual_seed(1)
+        with self.context:
+            return F.cross_entropy(self.model(self.x).float(), self.labels)
+
+    def step(self) -> list[Tensor]:
+        """The gradients."""
+        return list(torch.autograd.grad(self.forward(), list(self.model.parameters())))
+
+
 def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: str) -> Iterator[dict[str, Any]]:
     """Plain autograd and both kinds: memory, gradients and the time of a forward and backward pass."""
-    model, x, labels = trained(name, shape, scope)
+    with run.precision_mode(precision):
+        model, x, labels = trained(name, shape, scope)
     model, x = model.to(DTYPES[precision]), x.to(DTYPES[precision])
     state = {key: value.clone() for key, value in model.state_dict().items()}
     clock = measure.clock("wall" if scope.device == "cuda" else "cpu", scope.device)  # packing waits for the device
     exact: list[Tensor] = []
-    for kind in (None, *KINDS):
+    cases = {
+        kind: Case(model, x, labels, saved_activations(kind) if kind else nullcontext()) for kind in (None, *KINDS)
+    }
+    rows: dict[str | None, dict[str, Any]] = {}
+    for kind, case in cases.items():
         model.load_state_dict(state)
-        context: Any = saved_activations(kind) if kind else nullcontext()
-
-        def forward(context: AbstractContextManager[Any] = context) -> Tensor:
-            torch.manual_seed(1)
-            with context:
-                return F.cross_entropy(model(x).float(), labels)
-
-        def step(forward: Callable[[], Tensor] = forward) -> list[Tensor]:
-            return list(torch.autograd.grad(forward(), list(model.parameters())))
-
-        gradients = step()
+        with run.precision_mode(precision, autotune=False), deterministic():
+            gradients = case.step()
         exact = exact or gradients
         model.zero_grad()
-        row = {
+        rows[kind] = row = {
             "workload": name, "layer": name, "phase": "step", "precision": precision, "layout": "nchw",
             "impl": f"saved[{kind}]" if kind else "dense", "batch": scope.batch, "l2": "warm", "by": "lamina",
-            "iterations": scope.iterations, "data": scope.data, "held_bytes": held_after(forward, scope.device),
+            "iterations": scope.iterations, "data": scope.data,
         }  # fmt: skip
         if kind:
-            held = context.held
-            row |= {"maps": held.tensors, "maps_dense_bytes": held.dense_bytes, "maps_held_bytes": held.held_bytes}
             row |= {"rel_error": run.relative_error(gradients, exact), "against": "plain autograd"}
         else:
-            row |= {
-                "saved_bytes": saved_bytes(model, forward, x),
-                "rel_error": None,
-                "unchecked": "others are held to it",
-            }
-        t = clock.time(step, repeat=scope.repeat)
-        yield row | {"timing": clock.name, "median_us": t.median_us, "q1_us": t.q1_us, "q3_us": t.q3_us, "n": t.n}
+            row |= {"rel_error": None, "unchecked": "others are held to it"}
+        del gradients
+        with run.precision_mode(precision):
+            case.step()
+            row["held_bytes"] = held_after(case.forward, scope.device)
+            model.zero_grad()
+            row["peak_bytes"] = peak_of(case.step, scope.device)
+            if kind:
+                held = case.context.held
+                row |= {"maps": held.tensors, "maps_dense_bytes": held.dense_bytes, "maps_held_bytes": held.held_bytes}
+            else:
+                row["saved_bytes"] = saved_bytes(model, case.forward, x)
+                model.zero_grad()
+    exact.clear()
+    times: dict[str | None, list[float]] = {kind: [] for kind in cases}
+    with run.precision_mode(precision):
+        for _ in range(scope.rounds):
+            for kind, case in cases.items():
+                times[kind].append(clock.time(case.step, repeat=scope.repeat).median_us)
+    for what, row in rows.items():
+        q1, _, q3 = quantiles(times[what], n=4, method="inclusive")
+        over = median(mine / plain for mine, plain in zip(times[what], times[None], strict=True))
+        yield row | {
+            "timing": clock.name, "median_us": median(times[what]), "q1_us": q1, "q3_us": q3, "n": len(times[what]),
+            "over_dense": over,
+        }  # fmt: skip
 
 
-def shares(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """The library's convolutions give the same bits each time within."""
+    before, torch.backends.cudnn.deterministic = torch.backends.cudnn.deterministic, True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
+
+
+def shares(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     """Held after the forward pass and time of a step, over plain autograd's; and of the sparse maps alone."""
     found = {}
     for plain in (row for row in rows if row["impl"] == "dense"):
@@ -162,8 +220,9 @@ def shares(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
                 maps = row["maps_held_bytes"] / row["maps_dense_bytes"] if row["maps_dense_bytes"] else 1.0
                 found[f"over dense: {row['workload']}, {row['precision']}, {row['impl']}"] = {
                     "held after the forward pass:": round(row["held_bytes"] / plain["held_bytes"], 3),
+                    "most held within a step:": row["peak_bytes"] and round(row["peak_bytes"] / plain["peak_bytes"], 3),
                     "maps with zeros alone:": round(maps, 3),
-                    "time of a step:": round(row["median_us"] / plain["median_us"], 3),
+                    "time of a step:": round(row["over_dense"], 3),
                     "gradients off by:": row["rel_error"],
                 }
     return found
@@ -171,27 +230,18 @@ def shares(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     asked = results.arguments("saved_activations", scope=tuple(SCOPES))
-    scope, rows = SCOPES[asked.scope], []
-    torch.backends.cudnn.deterministic = True
-    for precision in scope.precisions:
-        with run.precision_mode(precision, autotune=False):
-            for name, shape in scope.networks:
-                for row in measured(name, shape, scope, precision):
-                    rows.append(row)
-                    print(
-                        name,
-                        precision,
-                        row["impl"],
-                        row["held_bytes"],
-                        round(row["median_us"]),
-                        row["rel_error"],
-                        flush=True,
-                    )
+    scope, rows = SCOPES[asked.scope], list[dict[str, Any]]()
     claim = "saved_activations" if asked.scope == "full" else f"saved_activations_{asked.scope}"
-    summary = shares(rows)
-    print(results.write(claim, scope.device, rows, summary, asked, f"saved_activations {asked.scope}"))
-    for key, value in summary.items():
-        print(key, value)
+    for name, shape in scope.networks:
+        for precision in scope.precisions:
+            rows += measured(name, shape, scope, precision)
+            for key, value in [*shares(rows).items()][-len(KINDS) :]:
+                print(key, value, flush=True)
+            # After each network, so that an end before the last one leaves what there is.
+            path = results.write(claim, scope.device, rows, shares(rows), asked, f"saved_activations {asked.scope}")
+            if scope.device == "cuda":
+                torch.cuda.empty_cache()
+    print(path)
 
 
 if __name__ == "__main__":
