@@ -1,0 +1,373 @@
+"""Claim: sparsity-adaptive layers never slow a training down, and its loss goes the way of the dense one's.
+
+Two copies of a network train on the same batches in strict fp32: the library's, and one whose convolutions choose
+between the library's product and those without zeros, by times of their own that were taken after a warm-up, and by
+densities that a monitor at its sampled pace brings them. Rounds take turns; their steps are timed as one trains. Beside
+that stand steps in which the library is told to be deterministic: where every choice is dense, losses must be the same
+bit by bit. Besides, zeros in all ReLUs' maps over training (figures 6.1, 6.2, 6.14 and 6.15 of Spartan's dissertation):
+a monitor that looks at every map at every iteration, and one that samples, on the same training.
+
+Images are CIFAR-10's where the environment's ``DATA`` names a folder that has them, else the Fashion-MNIST that comes
+with this project. ``smoke`` needs no GPU.
+
+Run: python -m benchmarks.sparse_training full
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, count, islice
+from pathlib import Path
+from statistics import fmean, median, quantiles
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks import results
+from benchmarks.saved_activations import deterministic
+from lamina import measure, run
+from lamina.accelerate import convert
+from lamina.accelerate.sparsity import Monitor, Parameters, Sparse
+from lamina.accelerate.sparsity.dispatch import Calibration
+from lamina.accelerate.sparsity.monitor import Observation
+from lamina.accelerate.sparsity.monitor.reference import as_matrices
+from lamina.accelerate.sparsity.monitor.reference import count as counts_of
+from lamina.accelerate.sparsity.nn import SparseAdaptiveConv2d, choices_of
+from lamina.build.data import Dataset, loader, train_test
+from lamina.build.models import create
+
+PACE = Parameters(initial_period=50, duration=5)
+"""Of the sampled monitor: often enough for trainings as short as these."""
+
+CALLS = 6
+"""Calls of the wall clock in a round: one to see how long it takes, and five that count."""
+
+EXACT = 12
+"""Steps told to be deterministic."""
+
+ONCE = measure.Repeat(min_samples=1, max_samples=1, min_time_s=0.0, max_time_s=0.0, warmup=0)
+BRIEF = measure.Repeat(min_samples=3, max_samples=10, min_time_s=0.0, max_time_s=0.1, warmup=1)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network at an input and a batch: steps of a call of the clock, rounds, or iterations that are watched."""
+
+    name: str
+    shape: tuple[int, int, int]
+    batch: int
+    steps: int
+    rounds: int = 1
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What trains for its time, and what for its zeros."""
+
+    device: str
+    trained: tuple[Network, ...]
+    watched: tuple[Network, ...]
+
+
+CIFAR, IMAGENET = (3, 32, 32), (3, 224, 224)
+SCOPES = {
+    "full": Scope(
+        "cuda",
+        (Network("alexnet", IMAGENET, 64, 10, 8), Network("vgg16", IMAGENET, 64, 1, 8)),
+        (
+            Network("cifarnet", CIFAR, 64, 500), Network("alexnet", IMAGENET, 64, 500),
+            Network("vgg11_cifar", CIFAR, 128, 500), Network("vgg16", IMAGENET, 32, 120),
+            Network("resnet10_cifar", CIFAR, 128, 500), Network("resnet18_cifar", CIFAR, 128, 500),
+        ),
+    ),
+    "smoke": Scope("cpu", (Network("cifarnet64", CIFAR, 4, 1, 2),), (Network("lenet5", (1, 28, 28), 8, 12),)),
+}  # fmt: skip
+
+
+def images() -> tuple[Dataset, str]:
+    """What to train on, and its name."""
+    folder = os.environ.get("DATA")
+    path = Path(folder) / "cifar10_jpeg.npz" if folder else None
+    source = str(path) if path and path.exists() else "fashion-mnist"
+    return train_test(source)[0], Path(source).stem
+
+
+def batches(data: Dataset, network: Network, device: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches without end, made as large as the network wants them on the device."""
+    channels, *size = network.shape
+    native = channels, *data.shape[1:]
+    for x, labels in chain.from_iterable(loader(data, native, network.batch, 0, epoch) for epoch in count()):
+        if len(x) == network.batch:
+            here = x.to(device)
+            large = F.interpolate(here, size=tuple(size), mode="bilinear", align_corners=False)
+            yield (here if here.shape == large.shape else large), labels.to(device)
+
+
+class Training:
+    """A network, its optimizer and the losses of its steps, which stay on the device."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+        self.losses: list[Tensor] = []
+
+    def step(self, x: Tensor, labels: Tensor) -> None:
+        """One iteration."""
+        self.optimizer.zero_grad()
+        loss = F.cross_entropy(self.model(x), labels)
+        loss.backward()
+        self.optimizer.step()
+        self.losses.append(loss.detach())
+
+    def told(self) -> list[float]:
+        """All losses so far."""
+        return [float(loss) for loss in torch.stack(self.losses).cpu()] if self.losses else []
+
+
+def sources(model: nn.Module, x: Tensor) -> dict[str, str]:
+    """For each convolution but the first, the module that gave what it reads."""
+    gave: dict[int, str] = {}
+    read: dict[str, str] = {}
+    kept: list[Tensor] = []  # no storage is used again meanwhile
+    handles = []
+    for name, module in model.named_modules():
+        if any(module.children()):
+            continue
+
+        def before(_: nn.Module, args: Any, name: str = name) -> None:
+            if args[0].untyped_storage().data_ptr() in gave:
+                read[name] = gave[args[0].untyped_storage().data_ptr()]
+
+        def after(_: nn.Module, args: Any, output: Tensor, name: str = name) -> None:
+            kept.append(output)
+            gave[output.untyped_storage().data_ptr()] = name
+
+        handles += [module.register_forward_hook(after)]
+        if isinstance(module, nn.Conv2d):
+            handles += [module.register_forward_pre_hook(before)]
+    try:
+        with torch.no_grad():
+            model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return read
+
+
+def inputs(model: nn.Module, names: Sequence[str], x: Tensor) -> dict[str, Tensor]:
+    """What modules read."""
+    seen: dict[str, Tensor] = {}
+    handles = [
+        model.get_submodule(name).register_forward_pre_hook(
+            lambda _, args, name=name: seen.__setitem__(name, args[0].detach().clone())
+        )
+        for name in names
+    ]
+    with torch.no_grad():
+        model(x)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+@torch.no_grad()
+def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> Calibration:
+    """Constants of one layer, from its own times over what it read."""
+    clock = measure.clock("wall" if device == "cuda" else "cpu", device)
+
+    def us(impl: Any) -> float:
+        layer.impl = impl
+        return clock.time(lambda: layer(x), repeat=BRIEF).median_us
+
+    matrices = as_matrices(x)
+    rows, columns = matrices.shape[1], matrices.shape[0] * matrices.shape[2]
+    known = Observation.from_words("x", 0, rows, columns, counts_of(matrices).tolist())
+    outputs = layer(x).numel() // layer.out_channels
+    operations = 2.0 * outputs * layer.weight.numel()
+    dense = operations / us("dense")
+    bandwidth = 2 * x.numel() * x.itemsize / clock.time(x.clone, repeat=BRIEF).median_us
+    if device == "cpu":
+        layer.impl = "auto"
+        return Calibration(dense, dense, dense, bandwidth, 10.0)
+    # What a pass over the map takes is in these times too, so the model rather favours the library.
+    nonzero = max(known.density, 1e-3) * operations / us("nonzero")
+    union = max(known.union_density[128], 1e-3) * operations / us("union")
+    layer.impl = "auto"
+    return Calibration(dense, nonzero, union, bandwidth, 5.0)
+
+
+def compared(data: Dataset, of: str, network: Network, scope: Scope) -> Iterator[dict[str, Any]]:
+    """A row for the dense training and one for the adaptive one."""
+    torch.manual_seed(0)
+    stream, clock = batches(data, network, scope.device), measure.clock(
+        "wall" if scope.device == "cuda" else "cpu", scope.device
+    )  # fmt: skip
+    plain = create(network.name, len(data.classes)).to(scope.device).train()
+    adaptive, _ = convert(copy.deepcopy(plain), Sparse(), where=lambda name, layer: isinstance(layer, nn.Conv2d))
+    kinds = {"dense": Training(plain), "adaptive": Training(adaptive)}
+    first = next(stream)[0]
+    reads = sources(adaptive, first)
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+
+    def steps(training: Training, some: Iterator[tuple[Tensor, Tensor]]) -> None:
+        for x, labels in islice(some, network.steps):
+            training.step(x, labels)
+
+    with Monitor(adaptive, PACE, modules=sorted({*reads.values()})) as monitor:
+        for turn in range(network.rounds + 1):  # the first warms up
+            mine = [next(stream) for _ in range(CALLS * network.steps)]
+            for kind, training in kinds.items():
+                torch.manual_seed(turn)
+                # The CPU's clock may call more often; batches then come again.
+                some = chain.from_iterable(mine for _ in count())
+                took = clock.time(partial(steps, training, some), repeat=ONCE).median_us / network.steps
+                if turn:
+                    times[kind].append(took)
+            if not turn:
+                with monitor.paused():
+                    seen = inputs(adaptive, [*reads], first)
+                for name, source in reads.items():
+                    layer: Any = adaptive.get_submodule(name)
+                    layer.calibration = calibration(layer, seen.pop(name), scope.device)
+                    layer.density = partial(monitor.latest, source)
+        chosen = {
+            name: {phase.value: choice.reason for phase, choice in each.items()}
+            for name, each in choices_of(adaptive).items()
+        }
+        exact = told_exactly(plain, adaptive, [next(stream) for _ in range(EXACT)], monitor)
+    dense_only = all(reason.startswith("dense") for each in chosen.values() for reason in each.values())
+    more = {"choices": chosen, "all_dense": dense_only, "deterministic": exact}
+    for kind, training in kinds.items():
+        q1, _, q3 = quantiles(times[kind], n=4, method="inclusive")
+        yield {
+            "workload": network.name, "layer": network.name, "phase": "end_to_end", "precision": "fp32",
+            "layout": "nchw", "impl": kind, "batch": network.batch, "timing": clock.name, "l2": "warm", "by": "lamina",
+            "median_us": median(times[kind]), "q1_us": q1, "q3_us": q3, "n": len(times[kind]), "data": of,
+            "over_dense": median(a / b for a, b in zip(times[kind], times["dense"], strict=True)),
+            "losses": [round(loss, 5) for loss in training.told()],
+            "rel_error": None, "unchecked": "losses stand beside each other",
+        } | (more if kind == "adaptive" else {})  # fmt: skip
+
+
+def told_exactly(
+    plain: nn.Module, adaptive: nn.Module, some: Sequence[tuple[Tensor, Tensor]], monitor: Monitor
+) -> dict[str, Any]:
+    """Losses of both from the same parameters on, where the library is deterministic, and how far they are apart."""
+    adaptive.load_state_dict(plain.state_dict())
+    losses = []
+    with monitor.paused(), run.precision_mode("fp32", autotune=False), deterministic():
+        for model in (plain, adaptive):
+            torch.manual_seed(7)
+            training = Training(model)
+            for x, labels in some:
+                training.step(x, labels)
+            losses.append(training.told())
+    apart = max(abs(a - b) / abs(b) for a, b in zip(losses[1], losses[0], strict=True))
+    return {"dense": losses[0], "adaptive": losses[1], "apart": apart, "same_bits": losses[0] == losses[1]}
+
+
+def watched(data: Dataset, of: str, network: Network, scope: Scope) -> dict[str, Any]:
+    """Densities of all ReLUs' maps over training, at every iteration and as they are sampled."""
+    torch.manual_seed(0)
+    stream = batches(data, network, scope.device)
+    training = Training(create(network.name, len(data.classes)).to(scope.device).train())
+    clock = measure.clock("wall" if scope.device == "cuda" else "cpu", scope.device)
+    pace = PACE if scope.device == "cuda" else Parameters(initial_period=4, duration=2)
+    took: list[float] = []
+    with Monitor(training.model, exhaustive=True) as whole, Monitor(training.model, pace) as sampled:
+        for x, labels in islice(stream, network.steps):
+            training.step(x, labels)
+        for monitor in (whole, sampled):
+            monitor.finish()
+        seen, some = whole.take(), sampled.take()
+        x, labels = next(stream)
+        for _ in range(3):
+            took.append(clock.time(partial(training.step, x, labels), repeat=ONCE).median_us)
+    maps = list(dict.fromkeys(each.name for each in seen))
+    every, last = max(1, network.steps // 50), seen[-10 * len(maps) :]
+    q1, middle, q3 = quantiles(took, n=4, method="inclusive")
+    return {
+        "workload": network.name, "layer": network.name, "phase": "end_to_end", "precision": "fp32", "layout": "nchw",
+        "impl": "watched[exhaustive]", "batch": network.batch, "timing": clock.name, "l2": "warm", "by": "lamina",
+        "median_us": middle, "q1_us": q1, "q3_us": q3, "n": len(took), "data": of, "iterations": network.steps,
+        "rel_error": None, "unchecked": "a monitor only reads; its counts are held to counts by hand in its tests",
+        "every": every, "pace": [pace.initial_period, pace.duration],
+        "densities": {n: [round(o.density, 4) for o in seen if o.name == n and not o.iteration % every] for n in maps},
+        "unions": {n: round(fmean(o.union_density[32] for o in last if o.name == n), 4) for n in maps},
+        "clustering": {n: round(fmean(o.clustering for o in last if o.name == n), 4) for n in maps},
+        "dead_channels": {n: [o.dead_channels for o in seen if o.name == n][-1] for n in maps},
+        "sampled": {n: [[o.iteration, round(o.density, 4)] for o in some if o.name == n] for n in maps},
+        "trend_apart": {n: round(apart(seen, some, n, pace.duration), 4) for n in maps},
+    }  # fmt: skip
+
+
+def apart(seen: Sequence[Observation], some: Sequence[Observation], name: str, duration: int) -> float:
+    """How far a sampled trend is from the whole one, on average over iterations.
+
+    The sampled trend goes straight from the mean of one monitoring process to the next's; the whole one is the mean
+    over as many iterations as a process observes.
+    """
+    density = np.array([each.density for each in seen if each.name == name])
+    smooth = np.convolve(density, np.ones(duration) / duration, mode="valid")
+    processes: list[list[Observation]] = []
+    for each in (each for each in some if each.name == name):
+        if processes and each.iteration == processes[-1][-1].iteration + 1 and len(processes[-1]) < duration:
+            processes[-1].append(each)
+        else:
+            processes.append([each])
+    at = [process[0].iteration for process in processes]
+    means = [fmean(each.density for each in process) for process in processes]
+    within = np.arange(at[0], min(at[-1], len(smooth) - 1) + 1)
+    return float(np.abs(np.interp(within, at, means) - smooth[within]).mean())
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Time over dense, how far losses are apart, and densities at the end."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        if row["impl"] == "adaptive":
+            found[f"adaptive over dense: {row['workload']}"] = {
+                "time of a step:": round(row["over_dense"], 4),
+                "all choices dense:": row["all_dense"],
+                "losses the same bit by bit:": row["deterministic"]["same_bits"],
+                "losses apart:": row["deterministic"]["apart"],
+            }
+        elif "densities" in row:
+            last = {name: values[-1] for name, values in row["densities"].items()}
+            found[f"zeros while training: {row['workload']}"] = {
+                "mean density at the end:": round(fmean(last.values()), 3),
+                "least:": min(last.values()),
+                "sampled trend apart, at most:": max(row["trend_apart"].values()),
+            }
+    return found
+
+
+def main() -> None:
+    asked = results.arguments("sparse_training", scope=tuple(SCOPES))
+    scope, rows = SCOPES[asked.scope], list[dict[str, Any]]()
+    claim = "sparse_training" if asked.scope == "full" else f"sparse_training_{asked.scope}"
+    data, of = images()
+    for network in (*scope.trained, *scope.watched):
+        with run.precision_mode("fp32") if scope.device == "cuda" else nullcontext():
+            if network in scope.trained:
+                rows += compared(data, of, network, scope)
+            else:
+                rows.append(watched(data, of, network, scope))
+        print(*[*summary(rows).items()][-1], flush=True)
+        # After each network, so that an end before the last one leaves what there is.
+        path = results.write(claim, scope.device, rows, summary(rows), asked, f"sparse_training {asked.scope}")
+        if scope.device == "cuda":
+            torch.cuda.empty_cache()
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
