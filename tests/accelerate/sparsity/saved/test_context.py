@@ -90,6 +90,7 @@ def test_maps_that_wait_for_their_count_give_the_same_gradients(monkeypatch: pyt
         settle(saved)
 
     monkeypatch.setattr(SavedActivations, "_settle", spy)
+    monkeypatch.setattr(module, "AHEAD", 2)
     model, x = feature_network(nn.BatchNorm2d(8)), torch.randn(4, 3, 12, 12)
     saved = saved_activations("bitmap", least=64)
     for ours, theirs in zip(gradients(model, x, saved), gradients(model, x), strict=True):

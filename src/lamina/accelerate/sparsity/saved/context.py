@@ -54,8 +54,8 @@ MAX_POOLINGS = {"max_pool1d": 1, "max_pool2d": 2}
 POOLINGS = frozenset({*MAX_POOLINGS, "avg_pool2d", "adaptive_avg_pool2d"})
 """Functions that save their input, and whose derivatives ask for its sizes alone."""
 
-AHEAD = 2
-"""Maps that may wait for their number of non-zeros at a time."""
+AHEAD = 4
+"""Maps that may wait for their number of non-zeros at a time: layers enough for the device to have work meanwhile."""
 
 State = tuple[Any, ...]
 """What tells a tensor from all others: its storage, place in it, sizes, strides, type and version."""
