@@ -3,9 +3,9 @@
 Networks are trained for a while first, so that they have the zeros that training gives them. Memory is what the
 allocator still holds after a forward pass, and the most that it held within a step, the gradients of parameters and the
 library's workspaces among it; beside it stands what autograd saves, each storage once and no parameter, as hooks of
-their own count it. Gradients in ``bitmap`` mode must be those of plain autograd bit by bit, where the library is told to
-be deterministic; the time is that of a step as one trains. Kinds take turns. ``cpu`` and ``smoke``, which is short,
-need no GPU.
+their own count it. Maps of fewer than ``least`` elements stay as they are. Gradients in ``bitmap`` mode must be those of
+plain autograd bit by bit, where the library is told to be deterministic; the time is that of a step as one trains.
+Kinds take turns. ``cpu`` and ``smoke``, which is short, need no GPU.
 
 Run: python -m benchmarks.saved_activations full
 """
@@ -47,6 +47,7 @@ class Scope:
     precisions: tuple[str, ...]
     repeat: measure.Repeat
     rounds: int = 2
+    least: int = 4096
     data: str = "fashion-mnist"
 
 
@@ -54,7 +55,7 @@ SCOPES = {
     "full": Scope(
         "cuda",
         (("alexnet", (3, 224, 224)), ("vgg16", (3, 224, 224)), ("resnet18", (3, 224, 224)), ("cifarnet", (3, 32, 32))),
-        64, 60, ("fp32", "bf16"), rounds=5,
+        64, 60, ("fp32", "bf16"), rounds=5, least=1 << 20,
         repeat=measure.Repeat(min_samples=1, max_samples=1, min_time_s=0.0, max_time_s=0.0, warmup=0),
     ),
     "cpu": Scope(
@@ -156,7 +157,8 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
     clock = measure.clock("wall" if scope.device == "cuda" else "cpu", scope.device)  # packing waits for the device
     exact: list[Tensor] = []
     cases = {
-        kind: Case(model, x, labels, saved_activations(kind) if kind else nullcontext()) for kind in (None, *KINDS)
+        kind: Case(model, x, labels, saved_activations(kind, least=scope.least) if kind else nullcontext())
+        for kind in (None, *KINDS)
     }
     rows: dict[str | None, dict[str, Any]] = {}
     for kind, case in cases.items():
@@ -168,7 +170,7 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
         rows[kind] = row = {
             "workload": name, "layer": name, "phase": "step", "precision": precision, "layout": "nchw",
             "impl": f"saved[{kind}]" if kind else "dense", "batch": scope.batch, "l2": "warm", "by": "lamina",
-            "iterations": scope.iterations, "data": scope.data,
+            "iterations": scope.iterations, "data": scope.data, "least": scope.least,
         }  # fmt: skip
         if kind:
             row |= {"rel_error": run.relative_error(gradients, exact), "against": "plain autograd"}
