@@ -3,8 +3,8 @@
 Networks are trained for a while first, so that they have the zeros that training gives them. Memory is what the
 allocator still holds after a forward pass, and the most that it held within a step, the gradients of parameters and the
 library's workspaces among it; beside it stands what autograd saves, each storage once and no parameter, as hooks of
-their own count it. Maps of fewer than ``least`` elements stay as they are. Gradients in ``bitmap`` mode must be those of
-plain autograd bit by bit, where the library is told to be deterministic; the time is that of a step as one trains.
+their own count it. Maps of fewer than ``least`` elements stay as they are. Gradients in ``bitmap`` mode must be those
+of plain autograd bit by bit, where the library is told to be deterministic; the time is that of a step as one trains.
 Kinds take turns. ``cpu`` and ``smoke``, which is short, need no GPU.
 
 Run: python -m benchmarks.saved_activations full
