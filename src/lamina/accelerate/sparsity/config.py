@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal, get_args
 
-from lamina.errors import UsageError, nearest
+from lamina.accelerate.choices import check_choice as check_choice  # also read from here
+from lamina.errors import UsageError
 
 Impl = Literal["auto", "dense", "nonzero", "union", "reference"]
 """How a product is computed: ``dense`` by the vendor library, ``nonzero`` one non-zero at a time from ELLPACK-DIB,
@@ -41,16 +42,6 @@ class Sparse:
         check_choice("impl", self.impl, IMPLS)
         check_choice("weights", self.weights, WEIGHTS)
         check_margin(self.margin)
-
-
-def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    """Refuse an unknown word.
-
-    Raises:
-        UsageError: with the nearest known one.
-    """
-    if value not in known:
-        raise UsageError(f"{name} {value!r} is unknown: {nearest(str(value), known)}")
 
 
 def check_margin(margin: Any) -> None:

@@ -14,8 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.choices import check_choice
+from lamina.accelerate.operands import cast, check_alike, check_floating, check_operands, compute_dtype, sizes
 from lamina.accelerate.sparsity import reference
-from lamina.accelerate.sparsity.config import IMPLS, WEIGHTS, Impl, Weights, check_choice
+from lamina.accelerate.sparsity.config import IMPLS, WEIGHTS, Impl, Weights
 from lamina.accelerate.sparsity.dispatch import Plan
 from lamina.accelerate.sparsity.format import PANEL, EllpackDib, check_capacity, check_panel, panels_of
 from lamina.accelerate.sparsity.window import Window
@@ -57,9 +59,9 @@ def compress(
     check_panel(panel)
     check_choice("impl", impl, ("kernel", "reference"))
     if x.dim() not in (2, 4) or not x.is_floating_point():
-        raise UsageError(f"x: expected a floating-point matrix or map (N, C, H, W), got {x.dtype} of {_sizes(x)}")
+        raise UsageError(f"x: expected a floating-point matrix or map (N, C, H, W), got {x.dtype} of {sizes(x)}")
     if x.dim() == 2 and window is not None:
-        raise UsageError(f"x: expected a map (N, C, H, W) under a window, got {_sizes(x)}")
+        raise UsageError(f"x: expected a map (N, C, H, W) under a window, got {sizes(x)}")
     if capacity != "measure":
         check_capacity(capacity)
     steps = window or Window()
@@ -100,11 +102,10 @@ def matmul(a: Tensor, b: Tensor, *, impl: Impl = "nonzero", weights: Weights = "
     _check_kind(impl)
     check_choice("weights", weights, WEIGHTS)
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        raise UsageError(f"expected (M, K) and (K, N), got {_sizes(a)} and {_sizes(b)}")
-    if not b.is_floating_point():
-        raise UsageError(f"b: expected floating point numbers, got {b.dtype}")
-    _check_alike("a", a, b, "b")
-    dtype = _compute_dtype(b)
+        raise UsageError(f"expected (M, K) and (K, N), got {sizes(a)} and {sizes(b)}")
+    check_floating(b)
+    check_alike("a", a, b, "b")
+    dtype = compute_dtype(b)
     a, b = a.to(dtype), b.to(dtype)
     if impl == "reference":
         return a @ reference.rounded(b)
@@ -137,10 +138,10 @@ def linear(
         return F.linear(x, weight, bias)
     _check_plan(plan, weights)
     if not x.dim() or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
-        raise UsageError(f"expected x (..., in) and weight (out, in), got {_sizes(x)} and {_sizes(weight)}")
-    dtype = _compute_dtype(x)
-    _check_operands(x, weight, bias)
-    x, weight, bias = x.to(dtype), weight.to(dtype), _to(bias, dtype)
+        raise UsageError(f"expected x (..., in) and weight (out, in), got {sizes(x)} and {sizes(weight)}")
+    dtype = compute_dtype(x)
+    check_operands(x, weight, bias)
+    x, weight, bias = x.to(dtype), weight.to(dtype), cast(bias, dtype)
     if plan.forward == "reference":
         return F.linear(reference.rounded(x), weight, bias)
     _need_triton()
@@ -181,7 +182,7 @@ def conv2d(
         return F.conv2d(x, weight, bias, *steps)
     _check_plan(plan, weights)
     if x.dim() != 4 or weight.dim() != 4 or x.shape[1] != weight.shape[1]:
-        raise UsageError(f"expected x (N, C, H, W) and weight (out, C, KH, KW), got {_sizes(x)} and {_sizes(weight)}")
+        raise UsageError(f"expected x (N, C, H, W) and weight (out, C, KH, KW), got {sizes(x)} and {sizes(weight)}")
     window = Window.of(weight.shape[2:], *steps)
     window.output(*x.shape[2:])
     if plan.backward_weight not in ("dense", "reference"):
@@ -190,9 +191,9 @@ def conv2d(
         )
     if window.strided and plan.backward_data not in ("dense", "reference"):
         raise UnsupportedError(f"backward_data: expected dense for strides {steps[0]}, got {plan.backward_data}")
-    dtype = _compute_dtype(x)
-    _check_operands(x, weight, bias)
-    x, weight, bias = x.to(dtype), weight.to(dtype), _to(bias, dtype)
+    dtype = compute_dtype(x)
+    check_operands(x, weight, bias)
+    x, weight, bias = x.to(dtype), weight.to(dtype), cast(bias, dtype)
     if plan.forward == "reference":
         return F.conv2d(reference.rounded(x), weight, bias, *steps)
     _need_triton()
@@ -203,7 +204,7 @@ def conv2d(
 
 def takes(x: Tensor) -> bool:
     """Whether the kernels can compute with an input: where it is, and in which type."""
-    return x.is_cuda and HAS_TRITON and _compute_dtype(x) in KERNEL_TYPES
+    return x.is_cuda and HAS_TRITON and compute_dtype(x) in KERNEL_TYPES
 
 
 def _need_triton() -> None:
@@ -223,38 +224,3 @@ def _check_plan(plan: Plan, weights: str) -> None:
         _check_kind(impl)
     if "reference" in plan and set(plan) != {"reference"}:
         raise UsageError(f"plan: expected the reference in all phases or in none, got {tuple(plan)}")
-
-
-def _autocast(x: Tensor) -> bool:
-    return x.device.type != "meta" and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
-
-
-def _compute_dtype(x: Tensor) -> torch.dtype:
-    return torch.get_autocast_dtype(x.device.type) if _autocast(x) else x.dtype
-
-
-def _to(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if bias is None else bias.to(dtype)
-
-
-def _check_operands(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    if not x.is_floating_point():
-        raise UsageError(f"x: expected floating point numbers, got {x.dtype}")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise UsageError(f"bias: expected ({weight.shape[0]},), got {_sizes(bias)}")
-    for name, tensor in (("weight", weight), ("bias", bias)):
-        if tensor is not None:
-            _check_alike(name, tensor, x, "x")
-
-
-def _check_alike(name: str, tensor: Tensor, x: Tensor, other: str) -> None:
-    if tensor.device != x.device:
-        raise UsageError(f"{name}: expected it on {x.device} with {other}, got {tensor.device}")
-    if tensor.dtype != x.dtype and not _autocast(x):
-        raise UsageError(
-            f"{name}: expected {x.dtype} like {other}, got {tensor.dtype}; convert one, or use torch.autocast"
-        )
-
-
-def _sizes(tensor: Tensor) -> str:
-    return str(tuple(tensor.shape))

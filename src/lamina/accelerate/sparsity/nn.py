@@ -12,14 +12,17 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from lamina.accelerate.choices import check_choice
 from lamina.accelerate.sparsity import functional
-from lamina.accelerate.sparsity.config import IMPLS, WEIGHTS, Impl, Weights, check_choice, check_margin
+from lamina.accelerate.sparsity.config import IMPLS, WEIGHTS, Impl, Weights, check_margin
 from lamina.accelerate.sparsity.dispatch import Calibration, Choice, Density, DensitySource, Plan, Size, choose
 from lamina.accelerate.sparsity.window import Window
 from lamina.errors import UsageError
 from lamina.spec import Phase
 
 Layer = TypeVar("Layer", bound=nn.Module)
+PHASES = tuple(Phase)
+"""What a compiled graph can go through, as it cannot through an enumeration."""
 
 __all__ = ["SparseAdaptiveConv2d", "SparseAdaptiveLinear", "choices_of"]
 
@@ -60,13 +63,15 @@ class Adaptive(nn.Module):
     def plan(self, x: Tensor) -> Plan:
         """How the phases of a pass by ``x`` are computed; it is noted in `choices`."""
         if torch.compiler.is_compiling():
-            return Plan(*(self.choices[phase].impl if phase in self.choices else self._given(phase) for phase in Phase))
+            return Plan(
+                *(self.choices[phase].impl if phase in self.choices else self._given(phase) for phase in PHASES)
+            )
         known = [source() if source else None for source in (self.density, self.gradient_density)]
         asked = self.impl, self.margin, self.calibration, [*self.dense_us.items()]
         # Most passes are like the one before, and small layers must not wait for a choice to be made again.
         state = x.shape, x.device, x.dtype, functional.takes(x), known, asked
         if self._planned is None or self._planned[0] != state:
-            self.choices = {phase: self._chosen(phase, x, *known) for phase in Phase}
+            self.choices = {phase: self._chosen(phase, x, *known) for phase in PHASES}
             self._planned = state, Plan(*(choice.impl for choice in self.choices.values()))
         return self._planned[1]
 

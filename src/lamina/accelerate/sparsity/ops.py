@@ -10,42 +10,25 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.ops import INTERPRETED, SHARING, index_type, launch, precision
+from lamina.accelerate.ops import check_device as check_kernels
 from lamina.accelerate.sparsity import kernels
 from lamina.accelerate.sparsity.format import LARGEST_EXPONENT, PANEL, EllpackDib, panels_of
-from lamina.accelerate.sparsity.tiles import Tile, between, convert_tile, nonzero_tile, power, union_tile
+from lamina.accelerate.sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
 from lamina.accelerate.sparsity.window import Window
-from lamina.errors import MissingError, UnsupportedError
+from lamina.accelerate.tiling import between, power
+from lamina.errors import UnsupportedError
 
-INTERPRETED = not isinstance(kernels.convert_kernel, triton.JITFunction)
-"""Whether kernels run in Triton's interpreter, on the CPU."""
-
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 PIXEL = Window()
 STORED = {"bf16": torch.bfloat16, "fp16": torch.float16}
-SHARING = 8
-"""Column tiles that programs go down before they go on to other outputs."""
 
 
 def check_device(tensor: Tensor) -> None:
-    """Refuse what no kernel can read.
-
-    Raises:
-        MissingError: the tensor is not on a GPU, and kernels are not interpreted.
-        UnsupportedError: its type is not one of `DTYPES`.
-    """
-    if not (tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")):
-        raise MissingError(
-            f"sparsity kernels: expected tensors on a CUDA device, got {tensor.device}; move them there, "
-            'use impl="reference", or set TRITON_INTERPRET=1 before Python starts'
-        )
-    if tensor.dtype not in DTYPES:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise UnsupportedError(f'sparsity kernels: expected one of {names}, got {tensor.dtype}; use impl="reference"')
+    """Refuse what no kernel can read; see `lamina.accelerate.ops.check_device`."""
+    check_kernels(tensor, "sparsity", 'use impl="reference"')
 
 
 def matrix_map(matrix: Tensor) -> Tensor:
@@ -65,10 +48,8 @@ def scales_of(x: Tensor, panels: int = 1) -> Tensor:
     programs = min(4 * 132, max(1, -(-x.numel() // 4096)))
     found = x.new_empty(programs, dtype=torch.float32)
     scales = x.new_empty(panels, dtype=torch.float32)
-    _launch(kernels.largest_kernel, programs, x, x, found, x.numel(), BLOCK=4096, INDEX=_index(x))
-    _launch(
-        kernels.scale_kernel, 1, x, found, scales, programs, panels, LARGEST=LARGEST_EXPONENT, BLOCK=power(programs)
-    )
+    launch(kernels.largest_kernel, programs, x, x, found, x.numel(), BLOCK=4096, INDEX=index_type(x))
+    launch(kernels.scale_kernel, 1, x, found, scales, programs, panels, LARGEST=LARGEST_EXPONENT, BLOCK=power(programs))
     return scales
 
 
@@ -114,11 +95,11 @@ def restore(sparse: EllpackDib, y: Tensor) -> Tensor:
     if image.shape[2] > 1:
         raise UnsupportedError(f"restore: expected pixels that are evenly apart, got strides {y.stride()}")
     if sparse.rows:
-        _launch(
+        launch(
             kernels.restore_kernel, -(-columns // wide) * sparse.words.shape[0], y,
             sparse.words, sparse.counts, sparse.scales, y, columns, sparse.panel, sparse.capacity, pixels,
             image.stride(0), image.stride(1), image.stride(3), BN=wide, UPCAST=INTERPRETED,
-            INDEX=_index(sparse.words, y),
+            INDEX=index_type(sparse.words, y),
         )  # fmt: skip
     return y
 
@@ -135,13 +116,13 @@ def nonzero_product(
     tile = tile or nonzero_tile(outputs, columns)
     if not sparse.rows:
         return y.copy_(torch.zeros_like(y) if bias is None else bias[:, None, None].expand_as(y))
-    _launch(
+    launch(
         kernels.nonzero_kernel, -(-columns // tile.columns) * -(-outputs // tile.outputs), y,
         at, y if bias is None else bias.contiguous(), sparse.words, sparse.counts, sparse.scales, y, outputs, columns,
         sparse.rows, sparse.panel, sparse.words.shape[0], sparse.capacity, sparse.columns, pixels, y.shape[3], *sizes,
         y.stride(0), y.stride(1), y.stride(3),
         **window.switches(), BIAS=bias is not None, BM=tile.outputs, BN=tile.columns, UNROLL=tile.depth,
-        UPCAST=INTERPRETED, INDEX=_index(at, sparse.words, y), num_warps=tile.warps,
+        UPCAST=INTERPRETED, INDEX=index_type(at, sparse.words, y), num_warps=tile.warps,
     )  # fmt: skip
     return y
 
@@ -158,11 +139,13 @@ def united(x: Tensor, window: Window, width: int) -> tuple[Tensor, Tensor]:
     lists = x.new_empty((tiles, rows), dtype=torch.int32)
     lengths = x.new_empty(tiles, dtype=torch.int32)
     deep = max(1, min(power(rows), 4096 // width))
-    _launch(
+    launch(
         kernels.flag_kernel, tiles * -(-rows // deep), x, x, flags, rows, columns, *_told(x, window),
-        **window.switches(), INSIDE=inside, BK=deep, BN=width, INDEX=_index(x, lists),
+        **window.switches(), INSIDE=inside, BK=deep, BN=width, INDEX=index_type(x, lists),
     )  # fmt: skip
-    _launch(kernels.list_kernel, tiles, x, flags, lists, lengths, rows, BK=min(power(rows), 1024), INDEX=_index(lists))
+    launch(
+        kernels.list_kernel, tiles, x, flags, lists, lengths, rows, BK=min(power(rows), 1024), INDEX=index_type(lists)
+    )
     return lists, lengths
 
 
@@ -176,12 +159,12 @@ def union_product(
     outputs = y.shape[1]
     tile = tile or union_tile(outputs, columns, x.itemsize)
     lists, lengths = united(x, window, tile.columns)
-    _launch(
+    launch(
         kernels.union_kernel, -(-columns // tile.columns) * -(-outputs // tile.outputs), y,
         at, y if bias is None else bias.contiguous(), x, lists, lengths, y, outputs, columns, rows, *_told(x, window),
         y.stride(0), y.stride(1), y.stride(3),
         **window.switches(), INSIDE=inside, BIAS=bias is not None, BM=tile.outputs, BN=tile.columns, BK=tile.depth,
-        GROUP=SHARING, PRECISION=_precision(), UPCAST=INTERPRETED, INDEX=_index(at, x, lists, y),
+        GROUP=SHARING, PRECISION=precision(), UPCAST=INTERPRETED, INDEX=index_type(at, x, lists, y),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return y
@@ -198,11 +181,11 @@ def masked_product(at: Tensor, x: Tensor, dc: Tensor, tile: Tile | None = None) 
     tile = tile or union_tile(rows, columns, x.itemsize)
     lists, lengths = united(matrix_map(x), PIXEL, tile.columns)
     db = torch.zeros((rows, columns), dtype=dc.dtype, device=x.device)
-    _launch(
+    launch(
         kernels.masked_kernel, -(-columns // tile.columns) * -(-rows // tile.outputs), x,
         at, x, lists, lengths, dc, db, outputs, columns, rows, *x.stride(), *dc.stride(),
-        BM=tile.depth, BN=tile.columns, BK=tile.outputs, PRECISION=_precision(), UPCAST=INTERPRETED,
-        INDEX=_index(at, x, lists, dc), num_warps=tile.warps, num_stages=tile.stages,
+        BM=tile.depth, BN=tile.columns, BK=tile.outputs, PRECISION=precision(), UPCAST=INTERPRETED,
+        INDEX=index_type(at, x, lists, dc), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return db
 
@@ -401,11 +384,11 @@ def _convert(
     rows, columns, inside = _sizes(x, window)
     panels, capacity = counts.shape[0], 0 if words is None else words.shape[1]
     tile = tile or convert_tile(min(panel, rows), columns, panels)
-    _launch(
+    launch(
         kernels.convert_kernel, -(-columns // tile.columns) * panels, x,
         x, counts if words is None else words, counts, counts if scales is None else scales, rows, columns, panel,
         capacity, *_told(x, window), **window.switches(), INSIDE=inside, STORE=words is not None,
-        BK=tile.depth, BN=tile.columns, INDEX=_index(x, counts if words is None else words),
+        BK=tile.depth, BN=tile.columns, INDEX=index_type(x, counts if words is None else words),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
@@ -450,19 +433,3 @@ def _gapless(x: Tensor) -> Tensor:
     """The same numbers in one piece of memory, in any order."""
     order = sorted(range(x.dim()), key=lambda axis: -x.stride()[axis])
     return x.permute(order).contiguous()
-
-
-def _precision() -> str:
-    return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
-
-
-def _index(*tensors: Tensor) -> Any:
-    """The type of addresses; strides may reach further than the elements."""
-    reach = [sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) for t in tensors]
-    return tl.int64 if max(reach) >= 2**31 else tl.int32
-
-
-def _launch(kernel: Any, programs: int, tensor: Tensor, *args: Any, **switches: Any) -> None:
-    if programs:
-        with torch.cuda.device_of(tensor):
-            kernel[(programs,)](*args, **switches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
+from lamina.accelerate.tiling import between, power
 from lamina.errors import UsageError
 
 PROGRAMS = 132
@@ -65,13 +66,3 @@ def union_tile(outputs: int, columns: int, itemsize: int) -> Tile:
     high = between(16, power(outputs), 128)
     wide = 128 if -(-columns // 128) * -(-outputs // high) >= 2 * PROGRAMS else 64
     return Tile(high, between(16, power(columns), wide), 64 if itemsize == 2 else 32, 8 if high * wide > 8192 else 4, 3)
-
-
-def power(size: int) -> int:
-    """The next power of two."""
-    return 1 << max(size - 1, 0).bit_length()
-
-
-def between(low: int, size: int, high: int) -> int:
-    """``size``, held to limits."""
-    return max(low, min(size, high))
