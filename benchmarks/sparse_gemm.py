@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from benchmarks import results
 from lamina import measure, run
 from lamina.accelerate.sparsity import functional, ops, reference
+from lamina.accelerate.sparsity.compiled import product_block
 from lamina.accelerate.sparsity.tiles import union_tile
 from lamina.accelerate.sparsity.window import Window
 from lamina.build import DTYPES
@@ -32,7 +33,7 @@ from lamina.build.models import create
 from lamina.simulate.workloads import pattern, read_masks
 
 MASKS = Path(__file__).parent / "masks"
-REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
+REPEAT = measure.Repeat(min_samples=10, min_time_s=0.01, max_time_s=0.06)
 ONCE = measure.Repeat(min_samples=1, max_samples=1, min_time_s=0.0, max_time_s=0.0, warmup=1)
 
 
@@ -108,8 +109,16 @@ def cases(problem: Problem, scope: Scope, precision: str, patterns: Sequence[str
     weight = (weight / weight[0].numel() ** 0.5).to(scope.device, dtype)
     for name in patterns:
         for zeros in scope.zeros:
-            mask = torch.from_numpy(pattern(name, problem.shape, 1 - zeros / 100, seed=0))
+            if not zeros and name != patterns[0]:
+                continue  # where nothing is zero, patterns are one
+            mask = zeros_of(name, problem.shape, zeros)
             yield Case(problem, name, (full * mask).half().to(scope.device, dtype), weight)
+
+
+@cache
+def zeros_of(name: str, shape: tuple[int, ...], zeros: float) -> Tensor:
+    """Where a map is not zero, the same in every precision."""
+    return torch.from_numpy(pattern(name, shape, 1 - zeros / 100, seed=0))
 
 
 def recorded(scope: Scope, precision: str) -> Iterator[Case]:
@@ -165,20 +174,29 @@ def parts(case: Case, kernels: bool) -> Iterator[Part]:
     if not kernels:
         return
     matrix = ops.matrix_map(b)
-    held = functional.compress(b)
     y = b.new_empty(1, problem.outputs, 1, b.shape[1])
-    for impl, stored in {"nonzero": at, "nonzero[weights=bf16]": at.bfloat16()}.items():
-        if impl == "nonzero" or x.dtype == torch.float32:
-            product = partial(ops.nonzero_product, stored, None, held, y, (1, b.shape[1]))
-            yield Part(impl, "product", product, lambda y: y[0, :, 0])
-    yield Part("nonzero", "convert", lambda: functional.compress(b))
-    yield Part("nonzero", "convert, called", lambda: functional.compress(b), waits=True)
-    yield Part("nonzero", "convert the map", lambda: functional.compress(x))
+    ways = ("same", "fp16", "bf16") if x.dtype == torch.float32 else ("same",)
+    for weights in ways:
+        impl = "nonzero" if weights == "same" else f"nonzero[weights={weights}]"
+        stored = at.to(ops.STORED.get(weights, at.dtype))
+        panel = product_block(problem.outputs, b.shape[1], stored.itemsize).panel
+        product = partial(ops.nonzero_product, stored, None, functional.compress(b, panel=panel), y, (1, b.shape[1]))
+        yield Part(impl, "product", product, lambda y: y[0, :, 0])
+        yield Part(impl, "convolution", partial(ops.product, at, None, x, window, "nonzero", weights), as_matrix)
+    panel = product_block(problem.outputs, b.shape[1], at.itemsize).panel
+    scales = ops.scales_of(b, -(-b.shape[0] // panel))
+    yield Part("nonzero", "convert", lambda: functional.compress(b, panel=panel))
+    yield Part("nonzero", "convert, called", lambda: functional.compress(b, panel=panel), waits=True)
+    yield Part("nonzero", "convert by a known scale", lambda: functional.compress(b, panel=panel, scales=scales))
+    yield Part("nonzero", "convert the map", lambda: functional.compress(x, panel=panel))
     yield Part("nonzero", "count", lambda: ops.count(matrix))
     width = union_tile(problem.outputs, b.shape[1], b.itemsize).columns
     yield Part("union", "convert", lambda: ops.united(matrix, ops.PIXEL, width))
-    for impl in ("nonzero", "union"):
-        yield Part(impl, "convolution", partial(ops.product, at, None, x, window, impl), as_matrix)
+    for layout, memory in (("nchw", torch.contiguous_format), ("nhwc", torch.channels_last)):
+        one = x.contiguous(memory_format=memory)
+        yield Part(
+            "union", "convolution", partial(ops.product, at, None, one, window, "union"), as_matrix, layout=layout
+        )
 
 
 def clocks(scope: Scope) -> tuple[Any, Any]:

@@ -1,8 +1,8 @@
 """Claim: layers that choose whether to leave out zeros are never slower than 0.98 of the dense layer's speed.
 
-Adaptive convolutions, calibrated by products of the same run and told the density of their input, against dense ones:
-inference and whole steps, over shapes, shares of zeros and patterns. Each row has what was chosen, and why. ``smoke``
-does a little on the CPU, where all is dense.
+Adaptive convolutions, calibrated by their own times at two densities and told the density of their input, against dense
+ones: inference and whole steps, over shapes, shares of zeros and patterns. Each row has what was chosen, and why.
+``smoke`` does a little on the CPU, where all is dense.
 
 Run: python -m benchmarks.sparse_layers full
 """
@@ -19,27 +19,27 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.sparse_gemm import SCOPES, Case, Problem, Scope, cases, clocks, recorded, timed
-from lamina import run
-from lamina.accelerate.sparsity import functional, ops, reference
-from lamina.accelerate.sparsity.dispatch import Calibration
+from lamina import measure, run
+from lamina.accelerate.sparsity.dispatch import Line, Measured, union_share
 from lamina.accelerate.sparsity.monitor import Observation
 from lamina.accelerate.sparsity.monitor.reference import as_matrices, count
 from lamina.accelerate.sparsity.nn import SparseAdaptiveConv2d, choices_of
-from lamina.accelerate.sparsity.tiles import union_tile
+from lamina.accelerate.sparsity.tiles import columns_together
 from lamina.spec import Phase
 
 LEAST = 0.98
 """Of the dense layer's speed."""
 
 LAYOUTS = ("nchw", "nhwc")
+BRIEF = measure.Repeat(min_samples=10, min_time_s=0.01, max_time_s=0.05)
 LAYERS = (
-    Problem("alexnet conv3", 128, 192, 13, 384, 3), Problem("vgg16 conv2_2", 32, 128, 112, 128, 3),
+    Problem("alexnet conv3", 128, 192, 13, 384, 3), Problem("vgg16 conv2_2", 8, 128, 112, 128, 3),
     Problem("vgg16 conv4_2", 32, 512, 28, 512, 3), Problem("resnet conv5", 64, 512, 7, 512, 3),
     Problem("pointwise", 64, 256, 14, 1024, 1), Problem("tiny", 1, 16, 8, 16, 3),
 )  # fmt: skip
 GRIDS = {
-    "full": replace(SCOPES["full"], problems=LAYERS, zeros=(0, 70, 90, 95, 99)),
-    "few": replace(SCOPES["few"], problems=LAYERS[:1] + LAYERS[-1:]),
+    "full": replace(SCOPES["full"], problems=LAYERS, zeros=(0, 70, 90, 98), repeat=BRIEF),
+    "few": replace(SCOPES["few"], problems=LAYERS[:1] + LAYERS[-1:], zeros=(70, 90), repeat=BRIEF),
     "smoke": SCOPES["smoke"],
 }
 
@@ -51,54 +51,44 @@ def observed(x: Tensor) -> Observation:
     return Observation.from_words("x", 0, rows, columns, count(matrices).tolist())
 
 
-@torch.no_grad()
-def calibrated(problem: Problem, scope: Scope, precision: str) -> Calibration:
-    """Constants of the cost model, from products of one problem: few zeros of the input are left, or few channels."""
-    clock, _ = clocks(scope)
-    full, sparse, channels = (
-        next(iter(cases(problem, replace(scope, zeros=(zeros,)), precision, (name,))))
-        for zeros, name in ((0, "iid"), (90, "iid"), (75, "channel"))
-    )
-    window, at = problem.window, ops.turned(full.weight).contiguous()
-    b, a = reference.columns_of(full.x, window), at.mT.contiguous()
-    operations = 2.0 * at.numel() * b.shape[1]
-
-    def us(call: Callable[[], object]) -> float:
-        return float(timed(clock, call, scope.repeat)["median_us"])
-
-    little = full.x.flatten()[:1]
-    rates = {
-        "dense": operations / us(lambda: a @ b),
-        "bandwidth": 2 * full.x.numel() * full.x.itemsize / us(lambda: full.x.clone()),
-        "launch_us": us(lambda: little.neg()),
-    }
-    if not full.x.is_cuda:
-        return Calibration(nonzero=rates["dense"], union=rates["dense"], **rates)
-    held, live = functional.compress(sparse.x), observed(channels.x)
-    y = ops.product(at, None, sparse.x, window, "nonzero")
-    size = sparse.x.shape[2], sparse.x.shape[3]
-    product = us(lambda: ops.nonzero_product(at, None, held, y, size, window))
-    width = union_tile(problem.outputs, b.shape[1], b.itemsize).columns
-    lists = us(lambda: ops.united(channels.x, window, width))
-    union = us(lambda: ops.product(at, None, channels.x, window, "union")) - lists
-    share = observed(sparse.x).density
-    return Calibration(
-        nonzero=share * operations / product, union=live.union_density[width] * operations / union, **rates
-    )
-
-
-def measured(
-    case: Case, scope: Scope, calibration: Calibration, precision: str, layout: str
-) -> Iterator[dict[str, Any]]:
-    """Dense and adaptive, inference and step."""
+def layers(case: Case, layout: str) -> tuple[Any, Any, Tensor]:
+    """The dense layer, the adaptive one with its parameters, and the map, in a layout."""
     memory = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-    clock, _ = clocks(scope)
     dense: Any = case.problem.layer().to(case.weight)
     dense.weight.data.copy_(case.weight)
     dense = dense.to(memory_format=memory)
-    adaptive: Any = SparseAdaptiveConv2d.from_dense(dense)
-    known, x = observed(case.x), case.x.contiguous(memory_format=memory)
-    adaptive.calibration, adaptive.density = calibration, lambda: known
+    return dense, SparseAdaptiveConv2d.from_dense(dense), case.x.contiguous(memory_format=memory)
+
+
+@torch.no_grad()
+def calibrated(problem: Problem, scope: Scope, precision: str, layout: str) -> Measured:
+    """The layer's own times: dense, over independent zeros, and over living channels."""
+    clock, _ = clocks(scope)
+
+    def forward(impl: str, pattern: str, zeros: int) -> tuple[float, Observation]:
+        case = next(cases(problem, replace(scope, zeros=(zeros,)), precision, (pattern,)))
+        dense, adaptive, x = layers(case, layout)
+        adaptive.impl = impl
+        layer = dense if impl == "dense" else adaptive
+        return float(timed(clock, lambda: layer(x), scope.repeat)["median_us"]), observed(case.x)
+
+    dense_us, _ = forward("dense", "iid", 90)
+    if scope.device == "cpu":
+        return Measured(dense_us)
+    points = [forward("nonzero", "iid", zeros) for zeros in (70, 95)]
+    nonzero = Line.through(*((seen.density, us) for us, seen in points))
+    points = [forward("union", "channel", zeros) for zeros in (50, 90)]
+    wide = problem.size**2 if columns_together(problem.images, problem.size, problem.size, problem.window) else 128
+    shares = [(union_share(seen.union_density, wide) or 1.0, us) for us, seen in points]
+    return Measured(dense_us, nonzero, Line.through(*shares) if shares[0][0] != shares[1][0] else None)
+
+
+def measured(case: Case, scope: Scope, calibration: Measured, precision: str, layout: str) -> Iterator[dict[str, Any]]:
+    """Dense and adaptive, inference and step."""
+    clock, _ = clocks(scope)
+    dense, adaptive, x = layers(case, layout)
+    known = observed(case.x)
+    adaptive.calibration, adaptive.density = {Phase.FORWARD: calibration}, lambda: known
     leaf = x.clone().requires_grad_()
     upstream = dense(x).detach()
 
@@ -112,8 +102,6 @@ def measured(
     for phase, make in (("forward", forward), ("step", step)):
         for impl, layer in (("dense", dense), ("adaptive", adaptive)):
             time = timed(clock, make(layer), scope.repeat)
-            if impl == "dense" and phase == "forward":
-                adaptive.dense_us = {Phase.FORWARD: time["median_us"]}
             choices = {each.value: choice.reason for each, choice in choices_of(layer).get("", {}).items()}
             yield {
                 "workload": case.problem.name, "layer": f"{case.problem.name} {case.pattern} {case.zeros:g}%",
@@ -121,6 +109,13 @@ def measured(
                 "l2": "warm", "by": "lamina", "pattern": case.pattern, "zeros": case.zeros, "choices": choices,
                 "rel_error": run.relative_error([layer(x)], [exact]), **time,
             }  # fmt: skip
+
+
+def told(calibration: Measured) -> dict[str, Any]:
+    """A calibration for the summary, in microseconds."""
+    lines = {name: getattr(calibration, name) for name in ("nonzero", "union")}
+    found = {name: [round(number, 1) for number in line] for name, line in lines.items() if line}
+    return {"dense": round(calibration.dense_us, 1), **found}
 
 
 def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -140,25 +135,22 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     asked = results.arguments("sparse_layers", scope=tuple(GRIDS))
     scope, rows, summary = GRIDS[asked.scope], [], {}
+    known: dict[tuple[Problem, str], Measured] = {}
     for precision in scope.precisions:
+        known.clear()
         with run.precision_mode(precision):
-            constants = calibrated(SCOPES[asked.scope].problems[0], scope, precision)
-            summary[f"calibration, {precision}"] = {
-                key: float(f"{value:.4g}") for key, value in vars(constants).items()
-            }
             every = chain.from_iterable(cases(each, scope, precision) for each in scope.problems)
             for case in (*every, *recorded(scope, precision)):
-                mine = [each for layout in LAYOUTS for each in measured(case, scope, constants, precision, layout)]
-                rows += mine
-                for each in mine:
-                    print(
-                        precision,
-                        each["layer"],
-                        each["phase"],
-                        each["impl"],
-                        round(each["median_us"], 1),
-                        each["choices"],
-                    )
+                for layout in LAYOUTS:
+                    problem = case.problem
+                    if (problem, layout) not in known:
+                        known[problem, layout] = calibrated(problem, scope, precision, layout)
+                        summary[f"calibration: {problem.name}, {precision} {layout}"] = told(known[problem, layout])
+                    mine = list(measured(case, scope, known[problem, layout], precision, layout))
+                    rows += mine
+                    for each in mine:
+                        print(precision, each["layer"], layout, each["phase"], each["impl"],
+                              round(each["median_us"], 1), each["choices"].get("forward", ""))  # fmt: skip
     summary |= speeds(rows)
     claim = "sparse_layers" if asked.scope == "full" else f"sparse_layers_{asked.scope}"
     print(results.write(claim, scope.device, rows, summary, asked, f"sparse_layers {asked.scope}"))

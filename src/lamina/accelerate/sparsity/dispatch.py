@@ -34,13 +34,17 @@ DensitySource = Callable[[], Density | None]
 
 
 class Size(NamedTuple):
-    """A product ``(outputs, rows) x (rows, columns)`` whose right operand is read from ``elements`` of ``itemsize``."""
+    """A product ``(outputs, rows) x (rows, columns)`` whose right operand is read from ``elements`` of ``itemsize``.
+
+    ``together`` are the columns that share a list of rows in ``union``: an image's, or by default its tile's.
+    """
 
     outputs: int
     columns: int
     rows: int
     elements: int
     itemsize: int
+    together: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,45 @@ class Calibration:
             raise UsageError(f"calibration: expected positive numbers, got {wrong}")
 
 
+class Line(NamedTuple):
+    """A time in microseconds that grows with a share: ``base_us + slope_us * share``."""
+
+    base_us: float
+    slope_us: float
+
+    def at(self, share: float) -> float:
+        """The time at a share."""
+        return self.base_us + self.slope_us * share
+
+    @classmethod
+    def through(cls, one: tuple[float, float], other: tuple[float, float]) -> Line:
+        """Through two measured ``(share, time)``; times never fall with the share, so a flat line where they do.
+
+        Raises:
+            UsageError: both are at the same share.
+        """
+        (low, fast), (high, slow) = sorted((one, other))
+        if low == high:
+            raise UsageError(f"expected times at two shares, got both at {low}")
+        slope = max(slow - fast, 0.0) / (high - low)
+        return cls(slow - slope * high, slope)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a layer's own phase took: the surest of calibrations, for one size, device, layout and precision.
+
+    Args:
+        dense_us: of the library's product.
+        nonzero: over the density.
+        union: over the share of rows that columns together have.
+    """
+
+    dense_us: float
+    nonzero: Line | None = None
+    union: Line | None = None
+
+
 @dataclass(frozen=True)
 class Choice:
     """How a phase is computed, why, and the predicted times in microseconds, where there are any."""
@@ -87,38 +130,72 @@ class Plan(NamedTuple):
     backward_weight: Impl = "dense"
 
 
-def predict(size: Size, density: Density, calibration: Calibration) -> dict[str, float]:
+def predict(size: Size, density: Density, calibration: Calibration | Measured) -> dict[str, float]:
     """Microseconds of each implementation.
 
-    Dense is bound by its operations or by its traffic. ``nonzero`` passes over the map, writes 4 bytes for each
+    Dense is bound by its operations or by its traffic. ``nonzero`` passes twice over the map, writes 4 bytes for each
     non-zero and then works on non-zeros; ``union`` passes over the map and then works on united rows. A width of which
-    no union density is known cannot be predicted.
+    no union density is known cannot be predicted. What was measured is read off its line.
 
     Raises:
         UsageError: a density is not within 0..1.
     """
-    constants, (outputs, columns, rows, elements, itemsize) = calibration, size
-    operations, share = 2.0 * outputs * columns * rows, checked(density.density)
+    share = checked(density.density)
+    united = union_share(density.union_density, size.together or union_tile(*size[:2], size.itemsize).columns)
+    if isinstance(calibration, Measured):
+        times = {"dense": calibration.dense_us}
+        if calibration.nonzero:
+            times["nonzero"] = calibration.nonzero.at(share)
+        if calibration.union and united is not None:
+            times["union"] = calibration.union.at(united)
+        return times
+    constants, (outputs, columns, rows, elements, itemsize, _) = calibration, size
+    operations = 2.0 * outputs * columns * rows
     traffic = (elements + outputs * rows + outputs * columns) * itemsize / constants.bandwidth
     scan = elements * itemsize / constants.bandwidth
     times = {
         "dense": max(operations / constants.dense, traffic) + constants.launch_us,
-        # The scale takes a pass and two launches, the conversion another pass.
+        # The scale takes a pass, the conversion another one; weights are laid out anew.
         "nonzero": 2 * scan
         + 4 * share * elements / constants.bandwidth
         + max(share * operations / constants.nonzero, traffic)
         + 4 * constants.launch_us,
     }
-    union = density.union_density.get(union_tile(outputs, columns, itemsize).columns)
-    if union is not None:
-        times["union"] = scan + max(checked(union) * operations / constants.union, traffic) + 3 * constants.launch_us
+    if united is not None:
+        times["union"] = scan + max(united * operations / constants.union, traffic) + 3 * constants.launch_us
     return times
+
+
+def union_share(known: Mapping[int, float], together: int) -> float | None:
+    """Share of rows that are not zero throughout so many neighbouring columns; nothing where nothing tells.
+
+    Beyond the widest that is known, the share of zero rows is taken to fall as it did last, the faster the wider: as it
+    would if runs of zeros were as long as they look there. Zeros of a whole channel stay what they are.
+
+    Raises:
+        UsageError: a share is not within 0..1.
+    """
+    if together in known:
+        return checked(known[together])
+    below = [width for width in known if width < together]
+    above = [width for width in known if width > together]
+    if above:
+        return checked(known[min(above)])
+    if not below or max(below) // 2 not in known:
+        return None
+    width = max(below)
+    empty, wider = 1 - checked(known[width // 2]), 1 - checked(known[width])
+    ratio = wider / empty if empty else 1.0
+    while width < together:
+        ratio, width = ratio**2, 2 * width
+        wider *= ratio
+    return 1 - wider
 
 
 def choose(
     size: Size,
     density: Density | None,
-    calibration: Calibration | None,
+    calibration: Calibration | Measured | None,
     margin: float,
     dense_us: float | None = None,
 ) -> Choice:
@@ -127,7 +204,7 @@ def choose(
     Args:
         size: of the product.
         density: of its right operand.
-        calibration: the model's constants.
+        calibration: the model's constants, or the layer's own times.
         margin: share of the dense time that must be saved.
         dense_us: the dense time as it was measured; it takes the place of the predicted one.
 

@@ -15,7 +15,17 @@ from torch import Tensor, nn
 from lamina.accelerate.choices import check_choice
 from lamina.accelerate.sparsity import functional
 from lamina.accelerate.sparsity.config import IMPLS, WEIGHTS, Impl, Weights, check_margin
-from lamina.accelerate.sparsity.dispatch import Calibration, Choice, Density, DensitySource, Plan, Size, choose
+from lamina.accelerate.sparsity.dispatch import (
+    Calibration,
+    Choice,
+    Density,
+    DensitySource,
+    Measured,
+    Plan,
+    Size,
+    choose,
+)
+from lamina.accelerate.sparsity.tiles import columns_together
 from lamina.accelerate.sparsity.window import Window
 from lamina.errors import UsageError
 from lamina.spec import Phase
@@ -34,7 +44,7 @@ class Adaptive(nn.Module):
         impl, weights, margin: as `Sparse` has them.
         density: where the zeros of the input come from; nothing is known without one.
         gradient_density: the same for the gradient of the output.
-        calibration: constants of the cost model; without them all is dense.
+        calibration: constants of the cost model, or of each phase its own times; without them all is dense.
         dense_us: times of dense phases as they were measured, in place of predicted ones.
         choices: how each phase of the last pass was computed, and why.
 
@@ -47,7 +57,7 @@ class Adaptive(nn.Module):
     margin: float
     density: DensitySource | None
     gradient_density: DensitySource | None
-    calibration: Calibration | None
+    calibration: Calibration | Mapping[Phase, Measured] | None
     dense_us: dict[Phase, float]
     choices: dict[Phase, Choice]
     _planned: tuple[tuple[Any, ...], Plan] | None
@@ -88,7 +98,9 @@ class Adaptive(nn.Module):
         if reason := self._dense_only(phase):
             return Choice("dense", f"dense: {reason}")
         known = gradient if phase is Phase.BACKWARD_DATA else density
-        return choose(self._size(phase, x), known, self.calibration, self.margin, self.dense_us.get(phase))
+        told = self.calibration
+        calibration = told if told is None or isinstance(told, Calibration) else told.get(phase)
+        return choose(self._size(phase, x), known, calibration, self.margin, self.dense_us.get(phase))
 
     def _dense_only(self, phase: Phase) -> str | None:
         """Why a phase can only be dense, or nothing."""
@@ -243,9 +255,11 @@ class SparseAdaptiveConv2d(Adaptive, nn.Conv2d):
         height, width = window.output(*x.shape[2:])
         pixels, out = x.shape[0] * height * width, self.out_channels
         if phase is Phase.FORWARD:
-            return Size(out, pixels, window.taps * self.in_channels, x.numel(), x.itemsize)
+            together = columns_together(x.shape[0], x.shape[2], x.shape[3], window)
+            return Size(out, pixels, window.taps * self.in_channels, x.numel(), x.itemsize, together)
         columns = x.shape[0] * x.shape[2] * x.shape[3]
-        return Size(self.in_channels, columns, window.taps * out, pixels * out, x.itemsize)
+        together = columns_together(x.shape[0], height, width, window)
+        return Size(self.in_channels, columns, window.taps * out, pixels * out, x.itemsize, together)
 
     @classmethod
     def from_dense(

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.ops import INTERPRETED, SHARING, index_type, launch, precision
 from lamina.accelerate.ops import check_device as check_kernels
-from lamina.accelerate.sparsity import kernels
+from lamina.accelerate.sparsity import compiled, kernels, living
 from lamina.accelerate.sparsity.format import LARGEST_EXPONENT, PANEL, EllpackDib, panels_of
 from lamina.accelerate.sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
 from lamina.accelerate.sparsity.window import Window
@@ -68,21 +68,35 @@ def convert(
         capacity: slots of a column; as many as a panel has rows, if left out, which needs no look at the data.
         tile: of a program; the sizes decide, if left out.
     """
+    check_device(x)
     rows, columns, _ = _sizes(x, window)
     panels = panels_of(rows, panel)
-    scales = scales_of(x, panels) if scales is None else scales
     capacity = min(panel, rows) if capacity is None else capacity
     words = x.new_empty((panels, capacity, columns), dtype=torch.int32)
     counts = x.new_empty((panels, columns), dtype=torch.int32)
-    _convert(x, words, counts, scales, window, panel, tile)
+    image = _row_of_pixels(x, window) if tile is None else None
+    if image is None:
+        scales = scales_of(x, panels) if scales is None else scales
+        _convert(x, words, counts, scales, window, panel, tile)
+    elif scales is None and x.dtype != torch.float16:
+        scales = x.new_empty(panels, dtype=torch.float32)
+        compiled.convert(image, words, counts, scales, compiled.largest(image), panel)
+    else:
+        scales = x.new_ones(panels, dtype=torch.float32) if scales is None else scales
+        compiled.convert(image, words, counts, scales.contiguous(), None, panel)
     return EllpackDib(words, counts, scales, rows, panel)
 
 
 def count(x: Tensor, window: Window = PIXEL, *, panel: int = PANEL, tile: Tile | None = None) -> Tensor:
     """Non-zeros of each column of each panel, int32 ``(panels, columns)``: one pass that stores nothing else."""
     rows, columns, _ = _sizes(x, window)
+    check_device(x)
     counts = x.new_empty((panels_of(rows, panel), columns), dtype=torch.int32)
-    _convert(x, None, counts, None, window, panel, tile)
+    image = _row_of_pixels(x, window) if tile is None else None
+    if image is None:
+        _convert(x, None, counts, None, window, panel, tile)
+    else:
+        compiled.convert(image, None, counts, counts.view(torch.float32), None, panel)
     return counts
 
 
@@ -110,12 +124,15 @@ def nonzero_product(
 ) -> Tensor:  # fmt: skip
     """Fill ``y (N, M, H', W')`` with the convolution of a map of ``sizes`` pixels in ELLPACK-DIB."""
     check_device(y)
-    at = at.contiguous()
     outputs, pixels = y.shape[1], y.shape[2] * y.shape[3]
     columns = y.shape[0] * pixels
-    tile = tile or nonzero_tile(outputs, columns)
     if not sparse.rows:
         return y.copy_(torch.zeros_like(y) if bias is None else bias[:, None, None].expand_as(y))
+    block = compiled.product_block(outputs, columns, at.itemsize)
+    if tile is None and compiled.takes_product(sparse, y, block, at.itemsize):
+        compiled.product(compiled.weights(at, at.dtype), bias, sparse, y, sizes, window, block)
+        return y
+    at, tile = at.contiguous(), tile or nonzero_tile(outputs, columns)
     launch(
         kernels.nonzero_kernel, -(-columns // tile.columns) * -(-outputs // tile.outputs), y,
         at, y if bias is None else bias.contiguous(), sparse.words, sparse.counts, sparse.scales, y, outputs, columns,
@@ -152,8 +169,13 @@ def united(x: Tensor, window: Window, width: int) -> tuple[Tensor, Tensor]:
 def union_product(
     at: Tensor, bias: Tensor | None, x: Tensor, y: Tensor, window: Window = PIXEL, tile: Tile | None = None
 ) -> Tensor:
-    """Fill ``y (N, M, H', W')`` with the convolution of ``x``, over the rows that each tile of columns has."""
+    """Fill ``y (N, M, H', W')`` with the convolution of ``x`` over the rows that are not zero.
+
+    Those that each tile of columns has; where images are large enough, the channels that each image has.
+    """
     check_device(y)
+    if tile is None and living.takes(x, window) and y.numel():
+        return living.product(at, bias, x, y, window)
     at = at.contiguous()
     rows, columns, inside = _sizes(x, window)
     outputs = y.shape[1]
@@ -198,8 +220,9 @@ def product(at: Tensor, bias: Tensor | None, x: Tensor, window: Window, impl: st
     y = _output(x, at.shape[1], window)
     if impl == "union":
         return union_product(at, bias, x, y, window)
-    at = at.to(STORED.get(stored, at.dtype))
-    return nonzero_product(at, bias, convert(x), y, (x.shape[2], x.shape[3]), window)
+    at = compiled.weights(at, STORED.get(stored, at.dtype))[:, : at.shape[1]]
+    panel = compiled.product_block(y.shape[1], y.numel() // max(y.shape[1], 1), at.itemsize).panel
+    return nonzero_product(at, bias, convert(x, panel=panel), y, (x.shape[2], x.shape[3]), window)
 
 
 def turned(weight: Tensor) -> Tensor:
@@ -415,6 +438,12 @@ def _told(x: Tensor, window: Window) -> tuple[int, ...]:
 def _flattened(x: Tensor) -> Tensor:
     """The same map as one row of pixels, if its strides allow: neighbours are then known to be neighbours."""
     return x.flatten(2)[:, :, None] if x.stride(2) == x.shape[3] * x.stride(3) else x
+
+
+def _row_of_pixels(x: Tensor, window: Window) -> Tensor | None:
+    """The map as the compiled conversion takes it, or nothing."""
+    image = _flattened(x)
+    return image if window.pixel and compiled.takes(image) and image.shape[2] == 1 else None
 
 
 def _output(x: Tensor, outputs: int, window: Window) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
+from lamina.accelerate.sparsity.window import Window
 from lamina.accelerate.tiling import between, power
 from lamina.errors import UsageError
 
@@ -13,6 +14,9 @@ PROGRAMS = 132
 
 WIDTHS = (16, 32, 64, 128)
 """Numbers of neighbouring columns whose rows are united: those that the sparsity monitor counts."""
+
+LARGE = 32
+"""Pixels of an image that has a list of its own."""
 
 
 @dataclass(frozen=True)
@@ -66,3 +70,15 @@ def union_tile(outputs: int, columns: int, itemsize: int) -> Tile:
     high = between(16, power(outputs), 128)
     wide = 128 if -(-columns // 128) * -(-outputs // high) >= 2 * PROGRAMS else 64
     return Tile(high, between(16, power(columns), wide), 64 if itemsize == 2 else 32, 8 if high * wide > 8192 else 4, 3)
+
+
+def living_tile(outputs: int, pixels: int, itemsize: int) -> Tile:
+    """For products over an image's living channels, which are few: narrow depth, so that little of it is empty."""
+    high, wide = between(16, power(outputs), 128), between(16, power(pixels), 128)
+    return Tile(high, wide, 32, 8 if high * wide > 8192 else 4, 3)
+
+
+def columns_together(images: int, height: int, width: int, window: Window) -> int:
+    """Pixels that share a list of living channels: an image's where it is large enough, or 0 where tiles have lists."""
+    large = images > 1 and height * width >= LARGE
+    return height * width if large or not window.pixel else 0

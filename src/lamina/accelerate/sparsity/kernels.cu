@@ -1,0 +1,399 @@
+// ELLPACK-DIB at the speed of the memory that it reads: conversion in one pass, products from weights in shared memory.
+//
+// WARP threads run in step: on a GPU a warp, on the CPU, which has none, a whole block.
+
+#ifdef __CUDACC__
+using half_bits = unsigned short;
+__device__ __forceinline__ float from_half(half_bits bits) {
+  float number;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
+  return number;
+}
+__device__ __forceinline__ half_bits to_half(float number) {
+  half_bits bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(number));
+  return bits;
+}
+__device__ __forceinline__ void copy16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from));
+}
+__device__ __forceinline__ void copies_asked() { asm volatile("cp.async.commit_group;"); }
+template <int LEFT>
+__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT)); }
+#else
+using half_bits = unsigned short;
+inline float from_half(half_bits bits) { return float(__builtin_bit_cast(_Float16, bits)); }
+inline half_bits to_half(float number) { return __builtin_bit_cast(half_bits, _Float16(number)); }
+inline void copy16(void* to, const void* from) { *static_cast<float4*>(to) = *static_cast<const float4*>(from); }
+inline void copies_asked() {}
+template <int LEFT>
+inline void copies_done() {}
+inline void __syncwarp() { __syncthreads(); }
+#endif
+
+// What no kernel of a build uses has some value all the same, since they are compiled together.
+#ifndef WARP
+#define WARP 32
+#endif
+#ifndef MAP
+#define MAP 0
+#define THREADS 32
+#define COLUMNS 32
+#define GROUPS 1
+#define DEEP 1
+#define LARGEST 14
+#define LAST 0
+#define STAGED 0
+#endif
+#ifndef WEIGHT
+#define WEIGHT 0
+#define OUT 0
+#define WARPS 1
+#define WIDE 1
+#define EACH 4
+#define SLOTS 2
+#define AHEAD 1
+#define KW 1
+#define KH 1
+#define SH 1
+#define SW 1
+#define PH 0
+#define PW 0
+#define DH 1
+#define DW 1
+#endif
+
+// Numbers are float (0), bfloat16 (1) or float16 (2).
+template <int KIND>
+struct Number {
+  using type = unsigned short;
+};
+template <>
+struct Number<0> {
+  using type = float;
+};
+
+template <int KIND>
+__device__ __forceinline__ float widened(typename Number<KIND>::type bits) {
+  if constexpr (KIND == 0) return bits;
+  if constexpr (KIND == 1) return __int_as_float(int(bits) << 16);
+  if constexpr (KIND == 2) return from_half(bits);
+}
+
+template <int KIND>
+__device__ __forceinline__ typename Number<KIND>::type narrowed(float number) {
+  if constexpr (KIND == 0) return number;
+  if constexpr (KIND == 2) return to_half(number);
+  if constexpr (KIND == 1) {
+    const unsigned bits = __float_as_int(number);
+    return number == number ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : 0x7fc0;
+  }
+}
+
+using map_t = Number<MAP>::type;
+
+// The largest finite magnitude of each block's share of a map without gaps, which is read as 16 bytes at a time.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    largest(const map_t* __restrict__ x, float* __restrict__ found, int quads, int rest) {
+  constexpr int QUAD = 16 / sizeof(map_t);
+  struct alignas(16) Quad { map_t at[QUAD]; };
+  const Quad* wide = reinterpret_cast<const Quad*>(x);
+  float most = 0;
+  auto see = [&](map_t one) {
+    const float size = fabsf(widened<MAP>(one));
+    most = size < __int_as_float(0x7f800000) ? fmaxf(most, size) : most;
+  };
+  const int step = gridDim.x * THREADS;
+  int i = blockIdx.x * THREADS + threadIdx.x;
+  for (; i + 3 * step < quads; i += 4 * step) {
+    const Quad four[4] = {wide[i], wide[i + step], wide[i + 2 * step], wide[i + 3 * step]};
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+#pragma unroll
+      for (int j = 0; j < QUAD; ++j) see(four[k].at[j]);
+  }
+  for (; i < quads; i += step)
+    for (int j = 0; j < QUAD; ++j) see(wide[i].at[j]);
+  if (blockIdx.x == 0 && threadIdx.x < rest) see(x[(long long)quads * QUAD + threadIdx.x]);
+  __shared__ float all[THREADS];
+  all[threadIdx.x] = most;
+  __syncthreads();
+  for (int half = THREADS / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) all[threadIdx.x] = fmaxf(all[threadIdx.x], all[threadIdx.x + half]);
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) found[blockIdx.x] = all[0];
+}
+
+// COLUMNS neighbouring columns of one panel, DEEP rows of each by every thread, in turn; STAGED, the panel is a single
+// turn, and words are put in order before they are written, many side by side. Threads that share a column hold
+// neighbouring groups of rows; what those above have found says where each one's words go. Of `found` largest magnitudes,
+// if there are any, each block makes the scale, and the first one of a panel writes it.
+extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS)
+    convert(const map_t* __restrict__ x, int* __restrict__ words, int* __restrict__ counts, float* __restrict__ scales,
+            const float* __restrict__ found, int known, int rows, int columns, int panel, int capacity, int pixels,
+            int x_n, int x_c, int x_p, int store) {
+  __shared__ int taken[GROUPS + 1][COLUMNS];
+  __shared__ float all[COLUMNS * GROUPS];
+  __shared__ int rows_of[STAGED ? GROUPS * DEEP : 1][COLUMNS];
+  const int lane = threadIdx.x % COLUMNS, group = threadIdx.x / COLUMNS;
+  // From the end, which a pass over the map before this one has left in the cache.
+  const int p = gridDim.y - 1 - blockIdx.y, first = p * panel, last = min(first + panel, rows);
+  const int column = blockIdx.x * COLUMNS + lane;
+  const bool inside = column < columns;
+  float inverse = 1;
+  if (known > 0) {
+    float most = 0;
+    for (int i = threadIdx.x; i < known; i += COLUMNS * GROUPS) most = fmaxf(most, found[i]);
+    all[threadIdx.x] = most;
+    __syncthreads();
+    for (int half = COLUMNS * GROUPS / 2; half > 0; half /= 2) {
+      if (threadIdx.x < half) all[threadIdx.x] = fmaxf(all[threadIdx.x], all[threadIdx.x + half]);
+      __syncthreads();
+    }
+    most = all[0];
+    const int power = min(max((__float_as_int(most) >> 23) - 127 - LARGEST, -120), 120);
+    const float scale = most > 0 ? __int_as_float((power + 127) << 23) : 1.0f;
+    inverse = 1.0f / scale;
+    if (blockIdx.x == 0 && threadIdx.x == 0) scales[p] = scale;
+  } else if (store) {
+    inverse = 1.0f / scales[p];
+  }
+  const map_t* from = x + (inside ? (long long)(column / pixels) * x_n + (long long)(column % pixels) * x_p : 0);
+  int* to = words + (long long)p * capacity * columns + column;
+  int before = 0;
+  alignas(16) map_t ahead[DEEP];
+  auto fetch = [&](int k0) {
+    if constexpr (LAST) {  // rows lie side by side, and as many as fit in 16 bytes are all there or all beyond
+#pragma unroll
+      for (int i = 0; i < DEEP; i += 16 / sizeof(map_t)) {
+        const int row = k0 + group * DEEP + i;
+        *reinterpret_cast<float4*>(ahead + i) =
+            inside && row < last ? *reinterpret_cast<const float4*>(from + row) : make_float4(0, 0, 0, 0);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < DEEP; ++i) {
+        const int row = k0 + group * DEEP + i;
+        ahead[i] = inside && row < last ? from[(long long)row * x_c] : map_t(0);
+      }
+    }
+  };
+  fetch(first);
+  for (int k0 = first; k0 < last; k0 += GROUPS * DEEP) {
+    float value[DEEP];
+    int mine = 0;
+#pragma unroll
+    for (int i = 0; i < DEEP; ++i) {
+      value[i] = widened<MAP>(ahead[i]);
+      mine += value[i] != 0;
+    }
+    if (k0 + GROUPS * DEEP < last) fetch(k0 + GROUPS * DEEP);
+    taken[group][lane] = mine;
+    __syncthreads();
+    int slot = before, total = 0;
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g) {
+      const int there = taken[g][lane];
+      slot += g < group ? there : 0;
+      total += there;
+    }
+    __syncthreads();
+    before += total;
+    if (!store) continue;
+#pragma unroll
+    for (int i = 0; i < DEEP; ++i) {
+      if (value[i] != 0) {
+        const int word = (k0 - first + group * DEEP + i) << 16 | to_half(value[i] * inverse);
+        if constexpr (STAGED)
+          rows_of[slot][lane] = word;
+        else if (slot < capacity)
+          to[(long long)slot * columns] = word;
+        ++slot;
+      }
+    }
+  }
+  if (STAGED && store) {
+    __syncthreads();
+    for (int slot = group; slot < min(before, capacity); slot += GROUPS)
+      to[(long long)slot * columns] = rows_of[slot][lane];
+  }
+  if (inside && group == 0) counts[(long long)p * columns + column] = before;
+}
+
+// y[m, column] = bias[m] + sum over taps and non-zeros of a[tap * rows + row, m] * value.
+//
+// A block takes BM = WARP * EACH outputs of WARPS * WIDE neighbouring columns, a warp WIDE columns, a thread EACH outputs
+// of each. Panel after panel of each tap, the weights come to shared memory while those before them are used; a warp
+// unpacks its columns' words there too, SLOTS of each column at a time, with the places of their weights, so that every
+// non-zero is one broadcast and a contiguous read.
+using weight_t = Number<WEIGHT>::type;
+using out_t = Number<OUT>::type;
+
+constexpr int BM = WARP * EACH;
+constexpr int VEC = 16 / sizeof(weight_t) < EACH ? 16 / sizeof(weight_t) : EACH;  // weights of one read
+constexpr int READS = EACH / VEC;
+
+struct alignas(sizeof(weight_t) * VEC) Weights {  // words of one or two numbers, which registers hold as they are
+  unsigned at[sizeof(weight_t) * VEC / 4];
+};
+__device__ __forceinline__ float weight_of(const Weights& w, int v) {
+  if constexpr (WEIGHT == 0) return __int_as_float(w.at[v]);
+  const unsigned word = w.at[v / 2];
+  if constexpr (WEIGHT == 1) return __int_as_float(v % 2 ? word & 0xffff0000 : word << 16);
+  return from_half(half_bits(v % 2 ? word >> 16 : word));
+}
+struct alignas(8) Entry {
+  float value;
+  int place;
+};
+struct alignas(16) Pair {
+  Entry one, two;
+};
+
+extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
+    product(const weight_t* __restrict__ a, const float* __restrict__ bias, const int* __restrict__ words,
+            const int* __restrict__ counts, const float* __restrict__ scales, out_t* __restrict__ y, int biased,
+            int outputs, int stride, int columns, int rows, int panel, int panels, int capacity, int sources, int pixels,
+            int out_width, int height, int width, int y_n, int y_m, int y_p) {
+  extern __shared__ float4 shared[];
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const int m0 = blockIdx.y * BM, column0 = (blockIdx.x * WARPS + warp) * WIDE;
+  const int chunk = panel * BM;  // weights of a panel
+  weight_t* held = reinterpret_cast<weight_t*>(shared);
+  Entry* list = reinterpret_cast<Entry*>(held + 2 * chunk) + warp * WIDE * SLOTS;
+  // Behind the last list, where a pair is read ahead though there is none.
+  int2* told = reinterpret_cast<int2*>(reinterpret_cast<Entry*>(held + 2 * chunk) + WARPS * WIDE * SLOTS + 2) + warp * WIDE;
+
+  // Thread i of a warp knows where column i looks.
+  const int mine = column0 + lane;
+  const bool looks = lane < WIDE && mine < columns;
+  const int image = looks ? mine / pixels : 0, pixel = looks ? mine % pixels : 0;
+  const int top = pixel / out_width * SH - PH, left = pixel % out_width * SW - PW;
+  auto source_of = [&](int step) {
+    const int tap = step / panels, h = top + tap / KW * DH, v = left + tap % KW * DW;
+    return looks && h >= 0 && h < height && v >= 0 && v < width ? (image * height + h) * width + v : -1;
+  };
+  auto count_of = [&](int step, int source) {
+    return source < 0 ? 0 : counts[(long long)(step % panels) * sources + source];
+  };
+  auto fetch = [&](int step) {
+    const int row0 = step % panels * panel, deep = min(panel, rows - row0);
+    const weight_t* from = a + (long long)(step / panels * rows + row0) * stride + m0;
+    weight_t* to = held + step % 2 * chunk;
+    constexpr int PIECE = 16 / sizeof(weight_t), PIECES = BM / PIECE;
+    for (int i = threadIdx.x; i < deep * PIECES; i += WARPS * WARP) {
+      const int row = i / PIECES, piece = i % PIECES * PIECE;
+      if (m0 + piece < stride) copy16(to + row * BM + piece, from + (long long)row * stride + piece);
+    }
+    copies_asked();
+  };
+
+  float sums[WIDE][EACH];
+#pragma unroll
+  for (int c = 0; c < WIDE; ++c)
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) sums[c][e] = 0;
+  bool unfit = false;
+
+  const int steps = panels * KH * KW;
+  fetch(0);
+  int source = source_of(0), count = count_of(0, source);
+  for (int step = 0; step < steps; ++step) {
+    copies_done<0>();
+    __syncthreads();
+    int next_source = -1, next_count = 0;
+    if (step + 1 < steps) {
+      fetch(step + 1);
+      next_source = source_of(step + 1);
+      next_count = count_of(step + 1, next_source);
+    }
+    const char* weights = reinterpret_cast<const char*>(held + step % 2 * chunk + lane * VEC);
+    auto add = [&](float (&sum)[EACH], const Weights (&w)[READS], float value) {
+#pragma unroll
+      for (int r = 0; r < READS; ++r)
+#pragma unroll
+        for (int v = 0; v < VEC; ++v)
+          sum[r * VEC + v] = __fmaf_rn(weight_of(w[r], v), value, sum[r * VEC + v]);
+    };
+    auto read = [&](Weights (&w)[READS], int place) {
+#pragma unroll
+      for (int r = 0; r < READS; ++r) w[r] = *reinterpret_cast<const Weights*>(weights + place + r * WARP * int(sizeof(Weights)));
+    };
+    const long long panel_words = (long long)(step % panels) * capacity;
+    const float scale = scales[step % panels];
+    unfit |= count > capacity;
+    if (lane < WIDE) told[lane] = make_int2(source, min(count, capacity));
+    __syncwarp();
+    int most = 0;
+#pragma unroll
+    for (int c = 0; c < WIDE; ++c) most = max(most, told[c].y);
+    for (int first = 0; first < most; first += SLOTS) {
+      const int here = min(most - first, SLOTS);
+#pragma unroll 1
+      for (int i = lane; i < here * WIDE; i += WARP) {
+        const int c = i % WIDE, slot = i / WIDE;
+        const int2 where = told[c];
+        if (first + slot < where.y) {
+          const unsigned word = words[(panel_words + first + slot) * sources + where.x];
+          list[c * SLOTS + slot] = {from_half(word & 0xffff) * scale, int(word >> 16) * BM * int(sizeof(weight_t))};
+        }
+      }
+      __syncwarp();
+      // What begins a column's list is read while the one before it is used, and so is every next pair.
+      Pair ahead = *reinterpret_cast<const Pair*>(list);
+      int n = min(told[0].y - first, SLOTS);
+#pragma unroll
+      for (int c = 0; c < WIDE; ++c) {
+        const Pair* pairs = reinterpret_cast<const Pair*>(list + c * SLOTS);
+        Pair head = ahead;
+        const int mine_here = n;
+        if (c + 1 < WIDE) {
+          ahead = *reinterpret_cast<const Pair*>(list + (c + 1) * SLOTS);
+          n = min(told[c + 1].y - first, SLOTS);
+        }
+#pragma unroll AHEAD
+        for (int left_over = mine_here; left_over > 0; left_over -= 2) {
+          const Pair pair = head;
+          Weights one[READS], two[READS];
+          read(one, pair.one.place);
+          if (left_over > 1) read(two, pair.two.place);
+          head = *++pairs;
+          add(sums[c], one, pair.one.value);
+          if (left_over > 1) add(sums[c], two, pair.two.value);
+        }
+      }
+      __syncwarp();
+    }
+    source = next_source;
+    count = next_count;
+  }
+
+  if (lane < WIDE) told[lane] = make_int2(unfit, 0);
+  __syncwarp();
+  const bool even = y_p == 1 && pixels % 4 == 0 && y_n % 4 == 0 && y_m % 4 == 0 && WIDE % 4 == 0 && columns % 4 == 0;
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) {
+    const int m = m0 + (e / VEC * WARP + lane) * VEC + e % VEC;
+    if (m >= outputs) continue;
+    const float start = biased ? bias[m] : 0.0f;
+#pragma unroll
+    for (int c0 = 0; c0 < WIDE; c0 += 4) {
+      struct alignas(4 * sizeof(out_t)) Four { out_t at[4]; } four;
+#pragma unroll
+      for (int c = c0; c < c0 + 4 && c < WIDE; ++c)
+        four.at[c - c0] = narrowed<OUT>(told[c].x ? __int_as_float(0x7fc00000) : sums[c][e] + start);
+      const int column = column0 + c0;
+      if (even) {
+        if (column < columns)
+          *reinterpret_cast<Four*>(y + (long long)(column / pixels) * y_n + (long long)m * y_m + column % pixels) = four;
+      } else {
+#pragma unroll
+        for (int c = 0; c < 4 && c0 + c < WIDE; ++c)
+          if (column + c < columns)
+            y[(long long)((column + c) / pixels) * y_n + (long long)m * y_m +
+              (long long)((column + c) % pixels) * y_p] = four.at[c];
+      }
+    }
+  }
+}
