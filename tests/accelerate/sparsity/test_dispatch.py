@@ -17,7 +17,18 @@ from torch import Tensor, nn
 from lamina.accelerate import convert
 from lamina.accelerate.sparsity import Monitor, Sparse, functional
 from lamina.accelerate.sparsity import nn as layers
-from lamina.accelerate.sparsity.dispatch import Calibration, Choice, Plan, Size, choose, predict, report
+from lamina.accelerate.sparsity.dispatch import (
+    Calibration,
+    Choice,
+    Line,
+    Measured,
+    Plan,
+    Size,
+    choose,
+    predict,
+    report,
+    union_share,
+)
 from lamina.accelerate.sparsity.monitor.observation import Observation
 from lamina.accelerate.sparsity.nn import SparseAdaptiveConv2d, SparseAdaptiveLinear, choices_of
 from lamina.errors import UsageError
@@ -78,6 +89,34 @@ def test_a_measured_dense_time_takes_the_place_of_the_predicted_one() -> None:
         choose(SIZE, Known(1.5), CONSTANTS, 0.1)
 
 
+def test_measured_times_are_read_off_their_lines() -> None:
+    line = Line.through((0.3, 70.0), (0.1, 30.0))
+    assert line == Line(pytest.approx(10.0), pytest.approx(200.0)) and line.at(0.2) == pytest.approx(50.0)
+    assert Line.through((0.1, 30.0), (0.3, 20.0)) == Line(20.0, 0.0), "no time falls with the share"
+    with pytest.raises(UsageError, match=r"two shares, got both at 0\.1"):
+        Line.through((0.1, 1.0), (0.1, 2.0))
+    times = predict(SIZE, Known(0.2, {128: 0.5}), Measured(90.0, line, Line(5.0, 100.0)))
+    assert times == {"dense": 90.0, "nonzero": pytest.approx(50.0), "union": 55.0}
+    assert predict(SIZE, Known(0.2), Measured(90.0, None, Line(5.0, 100.0))) == {"dense": 90.0}
+    assert choose(SIZE, Known(0.2), Measured(90.0, line), 0.1).impl == "nonzero"
+    assert choose(SIZE, Known(0.38), Measured(90.0, line), 0.1).impl == "dense"
+
+
+def test_the_share_of_rows_over_more_columns_than_were_counted() -> None:
+    dead = {64: 0.1, 128: 0.1}
+    assert union_share(dead, 128) == 0.1 == union_share(dead, 100)
+    assert union_share(dead, 3136) == pytest.approx(0.1), "of dead channels all columns tell the same"
+    # Independent zeros: 1 - (1 - d) ** width, at any width.
+    alone = {width: 1 - 0.99**width for width in (64, 128)}
+    assert union_share(alone, 512) == pytest.approx(1 - 0.99**512)
+    assert union_share({}, 64) is None and union_share({128: 0.5}, 1000) is None
+    assert union_share({64: 1.0, 128: 1.0}, 1000) == 1.0
+    large = Size(512, 12544, 2304, 256 * 12544, 4, 784)
+    assert (
+        predict(large, Known(0.01, alone), CONSTANTS)["union"] > predict(SIZE, Known(0.01, alone), CONSTANTS)["union"]
+    )
+
+
 def test_an_observation_of_the_monitor_is_a_density() -> None:
     unions = {2: 150, 16: 20, 32: 12, 64: 8, 128: 5}
     seen = Observation("relu", 3, 256, 12544, 1000, 200, 9, unions)
@@ -111,6 +150,17 @@ def test_each_phase_is_chosen_by_its_own_size_and_density() -> None:
     ]  # fmt: skip
     assert rows[4][3] == "dense: its windows are (2, 2) apart"
     assert "density 0.01" in rows[3][3]
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+def test_a_phase_that_was_not_measured_is_dense() -> None:
+    layer = SparseAdaptiveConv2d(64, 512, 3, padding=1)
+    layer.calibration = {Phase.FORWARD: Measured(90.0, None, Line(5.0, 100.0))}
+    layer.density = layer.gradient_density = lambda: Known(0.1, {64: 0.1, 128: 0.1})
+    assert layer.plan(torch.zeros(8, 64, 28, 28)) == Plan("union")
+    layer.density = lambda: Known(0.1, {64: 0.5, 128: 0.7})
+    assert layer.plan(torch.zeros(8, 64, 28, 28)) == Plan()
+    assert layer.choices[Phase.BACKWARD_DATA].reason == "dense: no calibration"
 
 
 @pytest.mark.parametrize("source", [None, lambda: None, lambda: Known(1.0, {64: 1.0})])
@@ -179,6 +229,7 @@ def test_inputs_that_are_no_images_are_left_to_torch_to_refuse(shape: tuple[int,
         layer(torch.zeros(shape))
 
 
+@pytest.mark.usefixtures("where_kernels_run")
 @pytest.mark.parametrize("impl", ["reference", "nonzero", "union"])
 @pytest.mark.parametrize(
     ("make", "shape"),
@@ -207,6 +258,7 @@ def test_copies_know_no_density() -> None:
     assert layer.density is not None
 
 
+@pytest.mark.usefixtures("where_kernels_run")
 def test_the_gradient_of_a_relu_needs_only_what_it_lets_through() -> None:
     a, z = torch.randn(3, 6), torch.randn(6, 5)
     z[:, 1] = -1
@@ -219,6 +271,7 @@ def test_the_gradient_of_a_relu_needs_only_what_it_lets_through() -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("where_kernels_run")
 @pytest.mark.parametrize("impl", ["reference", "nonzero", "union", "dense"])
 def test_autocast_decides_the_type_of_both_operands(impl: Any) -> None:
     a, b = torch.randn(3, 6), sparse_input(6, 5).bfloat16()
@@ -228,6 +281,7 @@ def test_autocast_decides_the_type_of_both_operands(impl: Any) -> None:
     torch.testing.assert_close(c.double(), a.bfloat16().double() @ b.double(), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.usefixtures("where_kernels_run")
 @pytest.mark.parametrize("impl", ["kernel", "reference"])
 def test_float16_needs_no_scale(impl: Any) -> None:
     x = torch.tensor([[65504.0], [6e-8]], dtype=torch.float16)
@@ -235,6 +289,7 @@ def test_float16_needs_no_scale(impl: Any) -> None:
     assert sparse.scales.tolist() == [1.0] and torch.equal(layers.functional.reference.to_dense(sparse, x.dtype), x)
 
 
+@pytest.mark.usefixtures("where_kernels_run")
 @pytest.mark.parametrize("impl", ["kernel", "reference"])
 @pytest.mark.parametrize("capacity", [None, "measure", 5])
 def test_compress_gives_the_slots_that_were_asked_for(capacity: Any, impl: Any) -> None:

@@ -14,8 +14,8 @@ COMPILE = """
 import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from lamina.accelerate.sparsity import kernels
-from lamina.accelerate.sparsity.tiles import convert_tile, nonzero_tile, union_tile
+from lamina.accelerate.sparsity import kernels, living_kernels
+from lamina.accelerate.sparsity.tiles import convert_tile, living_tile, nonzero_tile, union_tile
 from lamina.accelerate.sparsity.window import Window
 
 pixel, window = Window(), Window(3, 3, 1, 1, 1, 1)
@@ -36,19 +36,25 @@ for kind, precision, each in (("fp32", "tf32x3", pixel), ("fp32", "tf32", window
     launches.append((kernels.union_kernel, {**steps, **meta}, kind, union))
     meta = dict(BM=union.depth, BN=union.columns, BK=union.outputs, PRECISION=precision)
     launches.append((kernels.masked_kernel, meta, kind, union))
+    living = living_tile(512, 784, size)
+    launches.append((living_kernels.live_kernel, dict(BC=4, BP=1024), kind, None))
+    launches.append((living_kernels.gather_kernel, dict(ALL=256, BP=32, BK=living.depth), kind, None))
+    launches.append((living_kernels.gather_weights_kernel, dict(BM=64, BK=living.depth), kind, None))
+    meta = dict(BIAS=True, LISTED=kind == "bf16", BM=living.outputs, BN=living.columns, BK=living.depth)
+    launches.append((living_kernels.living_kernel, {**each.switches(), **meta, "PRECISION": precision}, kind, living))
 
-pointers = ("x", "at", "bias", "y", "dc", "db")
+pointers = ("x", "at", "bias", "y", "dc", "db", "near", "weights")
 for kernel, constants, kind, tile in launches:
     constants = dict(constants)
     for name, value in (("UPCAST", False), ("INDEX", tl.int32)):
         if name in kernel.arg_names:
             constants[name] = value
-    types = {**dict.fromkeys(pointers, f"*{kind}"), "found": "*fp32", "scales": "*fp32", "flags": "*i8"}
+    types = {**dict.fromkeys(pointers, f"*{kind}"), "found": "*fp32", "scales": "*fp32", "flags": "*i8", "live": "*i8"}
     types |= dict.fromkeys(("words", "counts", "lists", "lengths"), "*i32")
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     even = [i for i, name in enumerate(kernel.arg_names) if signature[name].startswith("*")
-            or name in ("rows", "outputs", "columns", "pixels", "x_n", "x_c", "x_h")]
+            or name in ("rows", "outputs", "columns", "pixels", "room", "x_n", "x_c", "x_h")]
     attributes = {(i,): [["tt.divisibility", 16]] for i in even}
     source = ASTSource(kernel, signature, constexprs, attributes)
     workers = dict(num_warps=tile.warps, num_stages=tile.stages) if tile else {}
@@ -56,7 +62,7 @@ for kernel, constants, kind, tile in launches:
     ptx = built.asm["ptx"]
     products = ptx.count("mma.sync") + ptx.count("wgmma.mma_async")
     assert built.metadata.shared <= 227 * 1024, (kernel.__name__, built.metadata.shared)
-    on_tensor_cores = kernel in (kernels.union_kernel, kernels.masked_kernel)
+    on_tensor_cores = kernel in (kernels.union_kernel, kernels.masked_kernel, living_kernels.living_kernel)
     assert (products > 0) == on_tensor_cores, (kernel.__name__, products)
     if kernel is kernels.nonzero_kernel:  # outputs of one non-zero are wide loads
         assert "ld.global" in ptx and ".v4" in ptx

@@ -65,8 +65,8 @@ class Block:
         return self.warps * self.wide
 
     def shared(self, panel: int, itemsize: int) -> int:
-        """Bytes of shared memory: two panels of weights, entries of 8 bytes, and 8 bytes of each column."""
-        return 2 * panel * self.outputs * itemsize + 8 * (self.columns * (self.slots + 1) + 2)
+        """Bytes of shared memory: two panels of weights, and of each column twice its words and 8 bytes, once entries."""
+        return 2 * panel * self.outputs * itemsize + self.columns * (16 * self.slots + 16) + 16
 
 
 @cache

@@ -17,6 +17,9 @@ __device__ __forceinline__ half_bits to_half(float number) {
 __device__ __forceinline__ void copy16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from));
 }
+__device__ __forceinline__ void copy4(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from));
+}
 __device__ __forceinline__ void copies_asked() { asm volatile("cp.async.commit_group;"); }
 template <int LEFT>
 __device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT)); }
@@ -25,6 +28,7 @@ using half_bits = unsigned short;
 inline float from_half(half_bits bits) { return float(__builtin_bit_cast(_Float16, bits)); }
 inline half_bits to_half(float number) { return __builtin_bit_cast(half_bits, _Float16(number)); }
 inline void copy16(void* to, const void* from) { *static_cast<float4*>(to) = *static_cast<const float4*>(from); }
+inline void copy4(void* to, const void* from) { *static_cast<int*>(to) = *static_cast<const int*>(from); }
 inline void copies_asked() {}
 template <int LEFT>
 inline void copies_done() {}
@@ -261,9 +265,11 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
   const int m0 = blockIdx.y * BM, column0 = (blockIdx.x * WARPS + warp) * WIDE;
   const int chunk = panel * BM;  // weights of a panel
   weight_t* held = reinterpret_cast<weight_t*>(shared);
-  Entry* list = reinterpret_cast<Entry*>(held + 2 * chunk) + warp * WIDE * SLOTS;
-  // Behind the last list, where a pair is read ahead though there is none.
-  int2* told = reinterpret_cast<int2*>(reinterpret_cast<Entry*>(held + 2 * chunk) + WARPS * WIDE * SLOTS + 2) + warp * WIDE;
+  // Behind the last list a pair is read ahead though there is none.
+  Entry* lists = reinterpret_cast<Entry*>(held + 2 * chunk);
+  int2* tolds = reinterpret_cast<int2*>(lists + WARPS * WIDE * SLOTS + 2);
+  int* raws = reinterpret_cast<int*>(tolds + 2 * WARPS * WIDE);
+  Entry* list = lists + warp * WIDE * SLOTS;
 
   // Thread i of a warp knows where column i looks.
   const int mine = column0 + lane;
@@ -286,7 +292,26 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
       const int row = i / PIECES, piece = i % PIECES * PIECE;
       if (m0 + piece < stride) copy16(to + row * BM + piece, from + (long long)row * stride + piece);
     }
-    copies_asked();
+  };
+  auto told_of = [&](int step) { return tolds + (step % 2 * WARPS + warp) * WIDE; };
+  auto most_of = [&](const int2* told) {
+    int most = 0;
+#pragma unroll
+    for (int c = 0; c < WIDE; ++c) most = max(most, told[c].y);
+    return most;
+  };
+  auto raw_of = [&](int step) { return raws + (step % 2 * WARPS + warp) * WIDE * SLOTS; };
+  // A warp's words of a step, from slot `first` on, as they are: slot after slot.
+  auto ask = [&](int step, int first) {
+    const int2* told = told_of(step);
+    const long long panel_words = (long long)(step % panels) * capacity;
+    int* raw = raw_of(step);
+    const int here = min(most_of(told) - first, SLOTS);
+    for (int i = lane; i < here * WIDE; i += WARP) {
+      const int2 where = told[i % WIDE];
+      const int slot = first + i / WIDE;
+      if (slot < where.y) copy4(raw + i, words + (panel_words + slot) * sources + where.x);
+    }
   };
 
   float sums[WIDE][EACH];
@@ -297,17 +322,34 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
   bool unfit = false;
 
   const int steps = panels * KH * KW;
-  fetch(0);
   int source = source_of(0), count = count_of(0, source);
+  auto tell = [&](int step) {
+    unfit |= count > capacity;
+    if (lane < WIDE) told_of(step)[lane] = make_int2(source, min(count, capacity));
+    __syncwarp();
+  };
+  auto look = [&](int step) {
+    source = step < steps ? source_of(step) : -1;
+    count = step < steps ? count_of(step, source) : 0;
+  };
+  fetch(0);
+  tell(0);
+  ask(0, 0);
+  copies_asked();
+  look(1);
   for (int step = 0; step < steps; ++step) {
     copies_done<0>();
     __syncthreads();
-    int next_source = -1, next_count = 0;
     if (step + 1 < steps) {
       fetch(step + 1);
-      next_source = source_of(step + 1);
-      next_count = count_of(step + 1, next_source);
+      tell(step + 1);
+      ask(step + 1, 0);
+      copies_asked();
+      look(step + 2);
     }
+    const int2* told = told_of(step);
+    const int* raw = raw_of(step);
+    const float scale = scales[step % panels];
     const char* weights = reinterpret_cast<const char*>(held + step % 2 * chunk + lane * VEC);
     auto add = [&](float (&sum)[EACH], const Weights (&w)[READS], float value) {
 #pragma unroll
@@ -320,24 +362,19 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
 #pragma unroll
       for (int r = 0; r < READS; ++r) w[r] = *reinterpret_cast<const Weights*>(weights + place + r * WARP * int(sizeof(Weights)));
     };
-    const long long panel_words = (long long)(step % panels) * capacity;
-    const float scale = scales[step % panels];
-    unfit |= count > capacity;
-    if (lane < WIDE) told[lane] = make_int2(source, min(count, capacity));
-    __syncwarp();
-    int most = 0;
-#pragma unroll
-    for (int c = 0; c < WIDE; ++c) most = max(most, told[c].y);
+    const int most = most_of(told);
     for (int first = 0; first < most; first += SLOTS) {
+      if (first > 0) {
+        ask(step, first);
+        copies_asked();
+        copies_done<0>();
+        __syncwarp();
+      }
       const int here = min(most - first, SLOTS);
-#pragma unroll 1
       for (int i = lane; i < here * WIDE; i += WARP) {
-        const int c = i % WIDE, slot = i / WIDE;
-        const int2 where = told[c];
-        if (first + slot < where.y) {
-          const unsigned word = words[(panel_words + first + slot) * sources + where.x];
-          list[c * SLOTS + slot] = {from_half(word & 0xffff) * scale, int(word >> 16) * BM * int(sizeof(weight_t))};
-        }
+        const unsigned word = raw[i];
+        list[i % WIDE * SLOTS + i / WIDE] = {from_half(word & 0xffff) * scale,
+                                             int(word >> 16) * BM * int(sizeof(weight_t))};
       }
       __syncwarp();
       // What begins a column's list is read while the one before it is used, and so is every next pair.
@@ -365,10 +402,9 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
       }
       __syncwarp();
     }
-    source = next_source;
-    count = next_count;
   }
 
+  int2* told = told_of(0);
   if (lane < WIDE) told[lane] = make_int2(unfit, 0);
   __syncwarp();
   const bool even = y_p == 1 && pixels % 4 == 0 && y_n % 4 == 0 && y_m % 4 == 0 && WIDE % 4 == 0 && columns % 4 == 0;

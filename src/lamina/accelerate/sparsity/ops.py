@@ -225,14 +225,16 @@ def product(at: Tensor, bias: Tensor | None, x: Tensor, window: Window, impl: st
     return nonzero_product(at, bias, convert(x, panel=panel), y, (x.shape[2], x.shape[3]), window)
 
 
-def turned(weight: Tensor) -> Tensor:
-    """A convolution's weight ``(M, C, KH, KW)`` as ``(taps * C, M)``."""
-    return weight.permute(2, 3, 1, 0).flatten(0, 2)
+def turned(weight: Tensor, stored: str = "same") -> Tensor:
+    """A convolution's weight ``(M, C, KH, KW)`` as ``(taps * C, M)``, in one pass in the type that is stored."""
+    by_tap = weight.permute(2, 3, 1, 0)
+    at = by_tap.new_empty(by_tap.shape, dtype=STORED.get(stored, weight.dtype))
+    return at.copy_(by_tap).flatten(0, 2)
 
 
-def turned_back(weight: Tensor) -> Tensor:
+def turned_back(weight: Tensor, stored: str = "same") -> Tensor:
     """The weight of the convolution that gives the input's gradient, as ``(taps * M, C)``."""
-    return weight.flip(2, 3).permute(2, 3, 0, 1).flatten(0, 2)
+    return turned(weight.flip(2, 3).transpose(0, 1), stored)
 
 
 @torch.library.custom_op("lamina::sparse_conv", mutates_args=())
@@ -247,7 +249,7 @@ def conv(
     steps = Window(*window)
     if forward == "dense":
         return torch.convolution(x, weight, bias, *_dense_steps(steps))
-    return product(turned(weight), bias, x, steps, forward, stored)
+    return product(turned(weight, stored if forward == "nonzero" else "same"), bias, x, steps, forward, stored)
 
 
 @torch.library.custom_op("lamina::sparse_linear", mutates_args=())
@@ -339,7 +341,8 @@ def _conv_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 @torch.library.custom_op("lamina::sparse_conv_data", mutates_args=())
 def conv_data(dy: Tensor, weight: Tensor, shape: list[int], window: list[int], impl: str, stored: str) -> Tensor:
     """The gradient of a convolution's input of ``shape``, its stride 1, without the zeros of ``dy``."""
-    return product(turned_back(weight), None, dy, Window(*window).transposed(), impl, stored)
+    at = turned_back(weight, stored if impl == "nonzero" else "same")
+    return product(at, None, dy, Window(*window).transposed(), impl, stored)
 
 
 @conv_data.register_fake
