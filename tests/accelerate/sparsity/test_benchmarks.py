@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,21 +12,26 @@ import pytest
 import torch
 
 from benchmarks import monitor_overhead, saved_activations, sparse_gemm, sparse_layers
+from benchmarks.ladder import sparse_gemm as ladder_sparse_gemm
 from lamina import run
-from lamina.accelerate.sparsity import reference
+from lamina.accelerate.sparsity import compiled, reference
+from lamina.accelerate.sparsity.compiled import Block
 from lamina.simulate.workloads import RecordedMask, write_masks
+from lamina.testing.cuda_on_cpu import KernelOnCpu
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
 
 
-@pytest.mark.parametrize("benchmark", [sparse_gemm, sparse_layers, saved_activations, monitor_overhead])
+@pytest.mark.parametrize(
+    "benchmark", [sparse_gemm, sparse_layers, saved_activations, monitor_overhead, ladder_sparse_gemm]
+)
 def test_smoke_writes_results(benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = benchmark.__name__.rpartition(".")[2]
+    name = benchmark.__name__.removeprefix("benchmarks.")
     monkeypatch.setattr(sys, "argv", [name, "smoke", "--output", str(tmp_path), "--commit", "0123abc"])
     benchmark.main()
     (path,) = tmp_path.iterdir()
     document = json.loads(path.read_text(encoding="utf-8"))
-    assert path.name.startswith(f"{name}_smoke_") and document["summary"]
+    assert path.name.startswith(f"{name.replace('.', '_')}_smoke_") and document["summary"]
     assert document["provenance"]["command"] == f"python -m benchmarks.{name} smoke"
     for row in document["rows"]:
         assert 0 < row["q1_us"] <= row["median_us"] <= row["q3_us"] and row["n"] >= 1
@@ -47,6 +53,27 @@ def test_every_way_of_a_product_is_the_product() -> None:
             assert error < (1e-2 if "weights" in part.impl else 1e-6), (part.impl, part.what)
         seen.append((part.impl, part.what, part.layout))
     assert len(set(seen)) == len(seen) == 20
+
+
+def test_every_rung_of_the_ladder_is_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Block(1, 4, 8, 2, 8, warp=4)
+    monkeypatch.setattr(compiled, "kind", KernelOnCpu)
+    monkeypatch.setattr(compiled, "convert_scan", lambda rows: compiled.Scan(8, 2, 8))
+    monkeypatch.setattr(compiled, "product_block", lambda outputs, columns, itemsize: small)
+    monkeypatch.setattr(compiled, "largest", partial(compiled.largest, threads=8))
+    monkeypatch.setattr(ladder_sparse_gemm, "Block", lambda **given: small)
+    problem, scope = sparse_gemm.Problem("small", 2, 3, 6, 2, 3), sparse_gemm.SCOPES["smoke"]
+    names = []
+    for ladder, pattern in ladder_sparse_gemm.PATTERNS.items():
+        case = next(sparse_gemm.cases(problem, scope, "fp32", (pattern,)))
+        exact = torch.nn.functional.conv2d(case.x.double(), case.weight.double(), padding=1)
+        for rung in ladder_sparse_gemm.rungs(case, ladder, kernels=True):
+            result = rung.call()
+            if rung.product:
+                error = run.relative_error([result], [exact])
+                assert error < (1e-2 if rung.name == "halves" else 1e-6), (ladder, rung.name)
+            names.append((ladder, rung.name))
+    assert len(set(names)) == len(names) == 14
 
 
 def gemm_row(impl: str, what: str, zeros: float, us: float) -> dict[str, Any]:

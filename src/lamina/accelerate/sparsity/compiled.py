@@ -65,7 +65,7 @@ class Block:
         return self.warps * self.wide
 
     def shared(self, panel: int, itemsize: int) -> int:
-        """Bytes of shared memory: two panels of weights, and of each column twice its words and 8 bytes, once entries."""
+        """Bytes of shared memory: two panels of weights; of each column twice its words and place, and entries once."""
         return 2 * panel * self.outputs * itemsize + self.columns * (16 * self.slots + 16) + 16
 
 
