@@ -24,7 +24,7 @@ launches = [(kernels.largest_kernel, dict(BLOCK=4096), "fp32", None)]
 launches += [(kernels.scale_kernel, dict(LARGEST=14, BLOCK=512), "fp32", None)]
 launches += [(kernels.list_kernel, dict(BK=1024), "fp32", None)]
 for kind, precision, each in (("fp32", "tf32x3", pixel), ("fp32", "tf32", window), ("bf16", "tf32", window)):
-    steps, size = {**each.switches(), "INSIDE": each == pixel}, 4 if kind == "fp32" else 2
+    steps, size = {**each.switches(), "INSIDE": each == pixel, "SINGLE": each == pixel}, 4 if kind == "fp32" else 2
     union = union_tile(512, 12544, size)
     for store in (True, False):
         meta = dict(STORE=store, BK=convert.depth, BN=convert.columns)
@@ -36,11 +36,11 @@ for kind, precision, each in (("fp32", "tf32x3", pixel), ("fp32", "tf32", window
     launches.append((kernels.union_kernel, {**steps, **meta}, kind, union))
     meta = dict(BM=union.depth, BN=union.columns, BK=union.outputs, PRECISION=precision)
     launches.append((kernels.masked_kernel, meta, kind, union))
-    living = living_tile(512, 784, size)
+    living = living_tile(512, 784, size, precision == "tf32x3")
     launches.append((living_kernels.live_kernel, dict(BC=4, BP=1024), kind, None))
     launches.append((living_kernels.gather_kernel, dict(ALL=256, BP=32, BK=living.depth), kind, None))
     launches.append((living_kernels.gather_weights_kernel, dict(BM=64, BK=living.depth), kind, None))
-    meta = dict(BIAS=True, LISTED=kind == "bf16", BM=living.outputs, BN=living.columns, BK=living.depth)
+    meta = dict(BIAS=True, LISTED=each == pixel, BM=living.outputs, BN=living.columns, BK=living.depth)
     launches.append((living_kernels.living_kernel, {**each.switches(), **meta, "PRECISION": precision}, kind, living))
 
 pointers = ("x", "at", "bias", "y", "dc", "db", "near", "weights")

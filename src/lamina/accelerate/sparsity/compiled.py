@@ -48,13 +48,13 @@ class Block:
     of at most ``panel`` rows.
     """
 
-    warps: int = 12
-    wide: int = 16
+    warps: int = 16
+    wide: int = 12
     each: int = 8
     slots: int = 16
     panel: int = 64
     warp: int = WARP
-    ahead: int = 1
+    ahead: int = 2
 
     @property
     def outputs(self) -> int:
@@ -88,7 +88,7 @@ def takes_product(sparse: EllpackDib, y: Tensor, block: Block, itemsize: int) ->
     return takes(y) and sparse.rows > 0 and block.shared(min(sparse.panel, sparse.rows), itemsize) <= SHARED
 
 
-def largest(x: Tensor, threads: int = 256, blocks: int = 8 * PROGRAMS) -> Tensor:
+def largest(x: Tensor, threads: int = 256, blocks: int = 4 * PROGRAMS) -> Tensor:
     """The largest finite magnitudes of the shares of a map without gaps."""
     quads, rest = divmod(x.numel(), 16 // x.itemsize)
     blocks = max(1, min(blocks, -(-quads // (4 * threads))))
@@ -142,7 +142,7 @@ def product_block(outputs: int, columns: int, itemsize: int) -> Block:
     """Columns of a warp so that the blocks fill the multiprocessors evenly; panels so that two of them fit."""
     each = 8 if outputs > 128 else 4
     panel = 256 // (each // 4) // itemsize * 2
-    rounds = {w: -(-(-(-columns // (12 * w)) * -(-outputs // (WARP * each))) // PROGRAMS) * w for w in (16, 8, 4)}
+    rounds = {w: -(-(-(-columns // (16 * w)) * -(-outputs // (WARP * each))) // PROGRAMS) * w for w in (12, 8, 4)}
     return Block(wide=min(rounds, key=rounds.__getitem__), each=each, panel=panel)
 
 

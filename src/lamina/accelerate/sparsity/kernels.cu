@@ -29,6 +29,13 @@ inline float from_half(half_bits bits) { return float(__builtin_bit_cast(_Float1
 inline half_bits to_half(float number) { return __builtin_bit_cast(half_bits, _Float16(number)); }
 inline void copy16(void* to, const void* from) { *static_cast<float4*>(to) = *static_cast<const float4*>(from); }
 inline void copy4(void* to, const void* from) { *static_cast<int*>(to) = *static_cast<const int*>(from); }
+inline int atomicMax(int* place, int value) {
+  std::atomic_ref<int> there(*place);
+  int was = there.load();
+  while (was < value && !there.compare_exchange_weak(was, value)) {
+  }
+  return was;
+}
 inline void copies_asked() {}
 template <int LEFT>
 inline void copies_done() {}
@@ -138,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS)
             const float* __restrict__ found, int known, int rows, int columns, int panel, int capacity, int pixels,
             int x_n, int x_c, int x_p, int store) {
   __shared__ int taken[GROUPS + 1][COLUMNS];
-  __shared__ float all[COLUMNS * GROUPS];
+  __shared__ int top;
   __shared__ int rows_of[STAGED ? GROUPS * DEEP : 1][COLUMNS];
   const int lane = threadIdx.x % COLUMNS, group = threadIdx.x / COLUMNS;
   // From the end, which a pass over the map before this one has left in the cache.
@@ -147,15 +154,14 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS)
   const bool inside = column < columns;
   float inverse = 1;
   if (known > 0) {
-    float most = 0;
-    for (int i = threadIdx.x; i < known; i += COLUMNS * GROUPS) most = fmaxf(most, found[i]);
-    all[threadIdx.x] = most;
+    // Magnitudes are in the order of their bits.
+    if (threadIdx.x == 0) top = 0;
     __syncthreads();
-    for (int half = COLUMNS * GROUPS / 2; half > 0; half /= 2) {
-      if (threadIdx.x < half) all[threadIdx.x] = fmaxf(all[threadIdx.x], all[threadIdx.x + half]);
-      __syncthreads();
-    }
-    most = all[0];
+    float here = 0;
+    for (int i = threadIdx.x; i < known; i += COLUMNS * GROUPS) here = fmaxf(here, found[i]);
+    if (here > 0) atomicMax(&top, __float_as_int(here));
+    __syncthreads();
+    const float most = __int_as_float(top);
     const int power = min(max((__float_as_int(most) >> 23) - 127 - LARGEST, -120), 120);
     const float scale = most > 0 ? __int_as_float((power + 127) << 23) : 1.0f;
     inverse = 1.0f / scale;
@@ -192,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS)
       value[i] = widened<MAP>(ahead[i]);
       mine += value[i] != 0;
     }
-    if (k0 + GROUPS * DEEP < last) fetch(k0 + GROUPS * DEEP);
+    if (!STAGED && k0 + GROUPS * DEEP < last) fetch(k0 + GROUPS * DEEP);
     taken[group][lane] = mine;
     __syncthreads();
     int slot = before, total = 0;
@@ -202,9 +208,12 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS)
       slot += g < group ? there : 0;
       total += there;
     }
-    __syncthreads();
+    if (!STAGED) __syncthreads();
     before += total;
-    if (!store) continue;
+    if (!store) {
+      if (STAGED) break;
+      continue;
+    }
 #pragma unroll
     for (int i = 0; i < DEEP; ++i) {
       if (value[i] != 0) {
@@ -216,6 +225,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS)
         ++slot;
       }
     }
+    if (STAGED) break;
   }
   if (STAGED && store) {
     __syncthreads();

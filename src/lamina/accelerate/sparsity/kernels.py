@@ -4,7 +4,8 @@ A map ``x`` of any strides is read as the matrix that a convolution multiplies: 
 ``image * pixels + pixel`` of the output. A matrix is a map under a window of one pixel. Programs own their columns, so
 nothing is added atomically and every result is the same each time.
 
-Common compile-time switches: ``KH`` to ``DW`` the window; ``INSIDE``, no tap is ever outside the image; ``UPCAST``
+Common compile-time switches: ``KH`` to ``DW`` the window; ``INSIDE``, no tap is ever outside the image;
+``SINGLE``, the map is a matrix of one row of pixels; ``UPCAST``
 computes narrow types in float32 (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses.
 """
 
@@ -22,9 +23,12 @@ from lamina.spec import Cost
 def window_tile(
     x, row, column, rows, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, INDEX: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, SINGLE: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """The matrix at some rows and columns, zero outside it."""
+    if SINGLE:  # whose neighbours are then known to be neighbours
+        place = (row.to(INDEX) * x_c)[:, None] + (column.to(INDEX) * x_w)[None, :]
+        return tl.load(x + place, (row < rows)[:, None] & (column < columns)[None, :], 0.0)
     image = column // pixels
     top = column % pixels // out_width * SH - PH
     left = column % pixels % out_width * SW - PW
@@ -72,7 +76,7 @@ def convert_kernel(
     x, words, counts, scales, rows, columns, panel, capacity, channels, pixels, out_width, height, width,
     x_n, x_c, x_h, x_w,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, STORE: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, SINGLE: tl.constexpr, STORE: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Columns of one panel to ELLPACK-DIB, in the order of their rows; without ``STORE`` they are only counted."""
@@ -89,7 +93,7 @@ def convert_kernel(
         row = k0 + tl.arange(0, BK)
         value = window_tile(
             x, row, column, last, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
-            KH, KW, SH, SW, PH, PW, DH, DW, INSIDE, INDEX,
+            KH, KW, SH, SW, PH, PW, DH, DW, INSIDE, SINGLE, INDEX,
         ).to(tl.float32)  # fmt: skip
         present = (value != 0).to(tl.int32)
         if STORE:
@@ -183,7 +187,7 @@ def nonzero_kernel(
 def flag_kernel(
     x, flags, rows, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, SINGLE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
     INDEX: tl.constexpr,
 ):  # fmt: skip
     """For each tile of ``BN`` columns, which rows have a non-zero there: int8 ``flags [tiles, rows]``."""
@@ -193,7 +197,7 @@ def flag_kernel(
     column = tile * BN + tl.arange(0, BN)
     value = window_tile(
         x, row, column, rows, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
-        KH, KW, SH, SW, PH, PW, DH, DW, INSIDE, INDEX,
+        KH, KW, SH, SW, PH, PW, DH, DW, INSIDE, SINGLE, INDEX,
     ).to(tl.float32)  # fmt: skip
     flag = tl.max((value != 0).to(tl.int32), axis=1)
     tl.store(flags + tile.to(INDEX) * rows + row, flag.to(tl.int8), row < rows)
@@ -220,7 +224,7 @@ def union_kernel(
     at, bias, x, lists, lengths, y, outputs, columns, rows, channels, pixels, out_width, height, width,
     x_n, x_c, x_h, x_w, y_n, y_m, y_p,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, BIAS: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, SINGLE: tl.constexpr, BIAS: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
@@ -247,7 +251,7 @@ def union_kernel(
         a = tl.load(at + (row.to(INDEX)[:, None] * outputs + m[None, :]), known, 0.0)
         b = window_tile(
             x, row, column, rows, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
-            KH, KW, SH, SW, PH, PW, DH, DW, INSIDE, INDEX,
+            KH, KW, SH, SW, PH, PW, DH, DW, INSIDE, SINGLE, INDEX,
         )  # fmt: skip
         if UPCAST:
             a, b = a.to(tl.float32), b.to(tl.float32)

@@ -37,9 +37,7 @@ def living(x: Tensor, depth: int) -> Living:
     images, channels, pixels = x.shape[0], x.shape[1], x.shape[2] * x.shape[3]
     steps = x.stride(0), x.stride(1), x.stride(3)
     live = x.new_empty((images, channels), dtype=torch.int8)
-    last = x.stride(1) == 1
-    at_once = between(1, power(channels), 32 if last else 4)
-    wide = between(16, power(pixels), 64 if last else 1024)
+    at_once, wide = between(1, power(channels), 8 if x.stride(1) == 1 else 4), between(16, power(pixels), 1024)
     launch(
         kernels.live_kernel, images * -(-channels // at_once), x, x, live, channels, pixels, *steps,
         BC=at_once, BP=wide, INDEX=index_type(x),
@@ -63,17 +61,17 @@ def product(
 ) -> Tensor:  # fmt: skip
     """Fill ``y (N, M, H', W')`` with the convolution of ``x`` by ``at (taps * C, M)``.
 
-    ``near`` brings each image's weights side by side; by default for float32 numbers, whose rows tensor cores
-    want so, where that takes not too much memory.
+    ``near`` brings each image's weights side by side, as tensor cores want them; by default where that takes not too
+    much memory.
     """
     at = at.contiguous()
     (images, channels, height, width), outputs, pixels = x.shape, y.shape[1], y.shape[2] * y.shape[3]
-    tile = tile or living_tile(outputs, pixels, x.itemsize)
+    tile = tile or living_tile(outputs, pixels, x.itemsize, precision() == "tf32x3")
     found = living(x, tile.depth)
     room, blocks = found.near.shape[2], found.lists.shape[1]
     size = images * window.taps * outputs * room
     if near is None:
-        near = x.dtype == torch.float32 and size * x.itemsize <= GATHER_AT_MOST
+        near = size * x.itemsize <= GATHER_AT_MOST
     weights = at
     if near:
         weights = at.new_empty(size)

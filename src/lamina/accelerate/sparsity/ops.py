@@ -158,7 +158,7 @@ def united(x: Tensor, window: Window, width: int) -> tuple[Tensor, Tensor]:
     deep = max(1, min(power(rows), 4096 // width))
     launch(
         kernels.flag_kernel, tiles * -(-rows // deep), x, x, flags, rows, columns, *_told(x, window),
-        **window.switches(), INSIDE=inside, BK=deep, BN=width, INDEX=index_type(x, lists),
+        **window.switches(), INSIDE=inside, SINGLE=_single(x, window), BK=deep, BN=width, INDEX=index_type(x, lists),
     )  # fmt: skip
     launch(
         kernels.list_kernel, tiles, x, flags, lists, lengths, rows, BK=min(power(rows), 1024), INDEX=index_type(lists)
@@ -185,7 +185,8 @@ def union_product(
         kernels.union_kernel, -(-columns // tile.columns) * -(-outputs // tile.outputs), y,
         at, y if bias is None else bias.contiguous(), x, lists, lengths, y, outputs, columns, rows, *_told(x, window),
         y.stride(0), y.stride(1), y.stride(3),
-        **window.switches(), INSIDE=inside, BIAS=bias is not None, BM=tile.outputs, BN=tile.columns, BK=tile.depth,
+        **window.switches(), INSIDE=inside, SINGLE=_single(x, window), BIAS=bias is not None,
+        BM=tile.outputs, BN=tile.columns, BK=tile.depth,
         GROUP=SHARING, PRECISION=precision(), UPCAST=INTERPRETED, INDEX=index_type(at, x, lists, y),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -413,8 +414,9 @@ def _convert(
     launch(
         kernels.convert_kernel, -(-columns // tile.columns) * panels, x,
         x, counts if words is None else words, counts, counts if scales is None else scales, rows, columns, panel,
-        capacity, *_told(x, window), **window.switches(), INSIDE=inside, STORE=words is not None,
-        BK=tile.depth, BN=tile.columns, INDEX=index_type(x, counts if words is None else words),
+        capacity, *_told(x, window), **window.switches(), INSIDE=inside, SINGLE=_single(x, window),
+        STORE=words is not None, BK=tile.depth, BN=tile.columns,
+        INDEX=index_type(x, counts if words is None else words),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
@@ -436,6 +438,11 @@ def _told(x: Tensor, window: Window) -> tuple[int, ...]:
     """What kernels are told of a map: channels, pixels and width of the output, sizes and strides."""
     height, width = _image(x, window)
     return max(x.shape[1], 1), height * width, width, x.shape[2], x.shape[3], *x.stride()
+
+
+def _single(x: Tensor, window: Window) -> bool:
+    """Whether a map is a matrix: one image of one row."""
+    return window.pixel and x.shape[0] == 1 and x.shape[2] == 1
 
 
 def _flattened(x: Tensor) -> Tensor:

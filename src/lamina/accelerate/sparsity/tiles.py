@@ -72,10 +72,14 @@ def union_tile(outputs: int, columns: int, itemsize: int) -> Tile:
     return Tile(high, between(16, power(columns), wide), 64 if itemsize == 2 else 32, 8 if high * wide > 8192 else 4, 3)
 
 
-def living_tile(outputs: int, pixels: int, itemsize: int) -> Tile:
-    """For products over an image's living channels, which are few: narrow depth, so that little of it is empty."""
-    high, wide = between(16, power(outputs), 128), between(16, power(pixels), 128)
-    return Tile(high, wide, 32, 8 if high * wide > 8192 else 4, 3)
+def living_tile(outputs: int, pixels: int, itemsize: int, thrice: bool = False) -> Tile:
+    """For products over an image's living channels, which are few: narrow depth, so that little of it is empty.
+
+    ``thrice``: float32 numbers take three products each, and more registers.
+    """
+    most_high, most_wide = (128, 64) if itemsize == 2 else (64, 64) if thrice else (128, 128)
+    high, wide = between(16, power(outputs), most_high), between(16, power(pixels), most_wide)
+    return Tile(high, wide, 32, 4, 4 if itemsize == 2 else 3)
 
 
 def columns_together(images: int, height: int, width: int, window: Window) -> int:
