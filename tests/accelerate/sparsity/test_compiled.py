@@ -74,6 +74,15 @@ def test_products(dtype: torch.dtype, window: Window, layout: torch.memory_forma
     torch.testing.assert_close(y.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=2e-5)
 
 
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_products_are_written_four_at_a_time_where_pixels_allow(dtype: torch.dtype) -> None:
+    x, weight = sparse_map(3, 5, 4, 6, dtype=dtype), torch.randn(18, 5, 3, 3).to(dtype)
+    x[1] = 0.0  # columns of nothing, whose warps have nothing to wait for
+    y = ops.product(ops.turned(weight), None, x, Window(3, 3, 1, 1, 1, 1), "nonzero")
+    exact = F.conv2d(x.double(), weight.double(), padding=1)
+    torch.testing.assert_close(y.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=2e-5)
+
+
 @pytest.mark.parametrize("columns", [1, 12, 18])
 def test_matrices_with_few_and_many_slots_and_weights_of_16_bits(columns: int) -> None:
     a, b = torch.randn(33, 20).half().float(), sparse_map(20, columns)

@@ -48,8 +48,8 @@ class Block:
     of at most ``panel`` rows.
     """
 
-    warps: int = 16
-    wide: int = 12
+    warps: int = 12
+    wide: int = 16
     each: int = 8
     slots: int = 16
     panel: int = 64
@@ -142,7 +142,7 @@ def product_block(outputs: int, columns: int, itemsize: int) -> Block:
     """Columns of a warp so that the blocks fill the multiprocessors evenly; panels so that two of them fit."""
     each = 8 if outputs > 128 else 4
     panel = 256 // (each // 4) // itemsize * 2
-    rounds = {w: -(-(-(-columns // (16 * w)) * -(-outputs // (WARP * each))) // PROGRAMS) * w for w in (12, 8, 4)}
+    rounds = {w: -(-(-(-columns // (12 * w)) * -(-outputs // (WARP * each))) // PROGRAMS) * w for w in (16, 8, 4)}
     return Block(wide=min(rounds, key=rounds.__getitem__), each=each, panel=panel)
 
 

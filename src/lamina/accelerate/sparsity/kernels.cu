@@ -414,31 +414,29 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     }
   }
 
+  __syncwarp();  // all have read what stood there
   int2* told = told_of(0);
-  if (lane < WIDE) told[lane] = make_int2(unfit, 0);
+  if (lane < WIDE) told[lane] = make_int2(unfit, image * y_n + pixel * y_p);
   __syncwarp();
-  const bool even = y_p == 1 && pixels % 4 == 0 && y_n % 4 == 0 && y_m % 4 == 0 && WIDE % 4 == 0 && columns % 4 == 0;
+  const bool even = y_p == 1 && pixels % 4 == 0 && y_n % 4 == 0 && y_m % 4 == 0 && WIDE % 4 == 0;
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
     const int m = m0 + (e / VEC * WARP + lane) * VEC + e % VEC;
     if (m >= outputs) continue;
     const float start = biased ? bias[m] : 0.0f;
+    out_t* row = y + m * y_m;
 #pragma unroll
     for (int c0 = 0; c0 < WIDE; c0 += 4) {
       struct alignas(4 * sizeof(out_t)) Four { out_t at[4]; } four;
 #pragma unroll
       for (int c = c0; c < c0 + 4 && c < WIDE; ++c)
         four.at[c - c0] = narrowed<OUT>(told[c].x ? __int_as_float(0x7fc00000) : sums[c][e] + start);
-      const int column = column0 + c0;
-      if (even) {
-        if (column < columns)
-          *reinterpret_cast<Four*>(y + (long long)(column / pixels) * y_n + (long long)m * y_m + column % pixels) = four;
+      if (even) {  // so is the number of columns
+        if (column0 + c0 < columns) *reinterpret_cast<Four*>(row + told[c0].y) = four;
       } else {
 #pragma unroll
-        for (int c = 0; c < 4 && c0 + c < WIDE; ++c)
-          if (column + c < columns)
-            y[(long long)((column + c) / pixels) * y_n + (long long)m * y_m +
-              (long long)((column + c) % pixels) * y_p] = four.at[c];
+        for (int c = c0; c < c0 + 4 && c < WIDE; ++c)
+          if (column0 + c < columns) row[told[c].y] = four.at[c - c0];
       }
     }
   }
