@@ -21,8 +21,9 @@ from torch import Tensor
 from benchmarks import results
 from benchmarks.sparse_gemm import SCOPES, Case, Scope, cases, clocks, timed
 from lamina import run
-from lamina.accelerate.sparsity import compiled, living, ops
+from lamina.accelerate.sparsity import compiled, ops
 from lamina.accelerate.sparsity.compiled import Block
+from lamina.accelerate.sparsity.living import ops as living
 from lamina.accelerate.sparsity.tiles import convert_tile, nonzero_tile, union_tile
 
 ZEROS = 90

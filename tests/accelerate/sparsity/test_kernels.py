@@ -14,7 +14,8 @@ COMPILE = """
 import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from lamina.accelerate.sparsity import kernels, living_kernels
+from lamina.accelerate.sparsity import kernels
+from lamina.accelerate.sparsity.living import kernels as living_kernels
 from lamina.accelerate.sparsity.tiles import convert_tile, living_tile, nonzero_tile, union_tile
 from lamina.accelerate.sparsity.window import Window
 

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.accelerate.sparsity import living, ops
+from lamina.accelerate.sparsity import ops
+from lamina.accelerate.sparsity.living import ops as living
 from lamina.accelerate.sparsity.tiles import Tile, columns_together, living_tile
 from lamina.accelerate.sparsity.window import Window
 

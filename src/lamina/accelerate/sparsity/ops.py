@@ -15,8 +15,9 @@ from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.ops import INTERPRETED, SHARING, index_type, launch, precision
 from lamina.accelerate.ops import check_device as check_kernels
-from lamina.accelerate.sparsity import compiled, kernels, living
+from lamina.accelerate.sparsity import compiled, kernels
 from lamina.accelerate.sparsity.format import LARGEST_EXPONENT, PANEL, EllpackDib, panels_of
+from lamina.accelerate.sparsity.living import ops as living
 from lamina.accelerate.sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
 from lamina.accelerate.sparsity.window import Window
 from lamina.accelerate.tiling import between, power

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.ops import INTERPRETED, index_type, launch, precision
-from lamina.accelerate.sparsity import living_kernels as kernels
+from lamina.accelerate.sparsity.living import kernels
 from lamina.accelerate.sparsity.tiles import Tile, columns_together, living_tile
 from lamina.accelerate.sparsity.window import Window
 from lamina.accelerate.tiling import between, power

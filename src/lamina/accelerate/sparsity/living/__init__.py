@@ -1,0 +1,1 @@
+"""Convolutions over the channels that live in each image."""
