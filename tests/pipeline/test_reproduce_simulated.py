@@ -178,9 +178,14 @@ def test_every_shipped_point_is_a_job_that_its_rows_are_about(published: Publish
 
 
 @pytest.mark.parametrize("published", [it for it in SPARTAN if not it.counts], ids=lambda each: each.id)
-def test_spartan_s_points_are_sampled_beside_the_dense_kernel_on_the_whole_l2(published: Published) -> None:
+def test_spartan_s_points_are_those_of_its_listing_whole_beside_the_dense_kernel_on_the_whole_l2(
+    published: Published,
+) -> None:
     planned = plan(published, _points(published), {})
-    assert all(each.ours.config["sampling"] for each in planned)
+    assert not any(each.config["sampling"] for pair in planned for each in (pair.ours, pair.baseline))
+    assert {each.ours.config["weights"] for each in planned if each.ours.config["control"] == "engine"} == {"tile"}
+    batches = {"alexnet": {16, 32, 64, 128}, "vgg16": {64}, "resnet18": {64}}  # table 6.5 and figures 6.23 to 6.26
+    assert {each.ours.batch for each in planned} <= batches.get(published.recipe, {128, 256})
     assert {each.baseline.config["control"] for each in planned} == {"dense"}
     assert {each.baseline.device.l2.bytes for each in planned} == {2 * 2**20}
 

@@ -1,0 +1,190 @@
+"""Claim: what the simulated figures and tables of a paper say holds in our simulations too, or it is said that not.
+
+``figures``: every entry ``spartan-*`` that is simulated (Dong 2020, sections 6.5 and 6.6), at the settings that it
+names, each printed number and statement beside ours. ``designs``: the whole grid of ``examples/engine.toml``. Every run
+is whole; small networks come first, and of each the longest layers; what is not done when ``SECONDS`` have passed is
+said to be missing. What is stored is not
+simulated again, so a benchmark that was cut short goes on. It runs on as many processors as it may use.
+
+Run: python -m benchmarks.published_simulations figures
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import results
+from lamina.errors import LaminaError
+from lamina.pipeline import sweep as designs
+from lamina.pipeline.reproduce_simulated import Planned, Simulating, plan, reproduce_simulated
+from lamina.pipeline.simulate import Finished, Planner, simulate
+from lamina.pipeline.simulated_points import HIT_RATE, LATENCY, SPEEDUP, TRANSACTIONS, Pair, quantity
+from lamina.pipeline.statements import STATEMENT
+from lamina.record.beside import Beside
+from lamina.simulate.engines import Processes, Results
+from lamina.simulate.grid import read_grid
+from lamina.simulate.jobs import Job, Result, execute
+from lamina.spec.published import Published, entries
+from lamina.store import Store, open_store
+
+SECONDS = 440
+GRID = Path(__file__).parents[1] / "examples" / "engine.toml"
+CACHE = Path(tempfile.gettempdir()) / "lamina_published_simulations.db"
+VERDICTS = {True: "reproduced", False: "not reproduced", None: "cannot be told"}
+ROW = {
+    "phase": "forward", "precision": "fp32", "layout": "nchw", "timing": "simulated", "l2": "warm", "n": 1,
+    "rel_error": None, "unchecked": "simulated",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Stands for an engine once the time is over: why each job has no result."""
+
+    reasons: Mapping[str, str]
+
+    def submit(self, jobs: Sequence[Job]) -> Results:
+        for job in jobs:
+            yield Result(job, None, self.reasons.get(job.key, f"not done after {SECONDS} s"))
+
+
+def main() -> None:
+    asked = results.arguments("published_simulations", what=("figures", "designs"))
+    workers = len(os.sched_getaffinity(0))
+    execute(Planner().jobs({"network": "lenet5", "batch": 1, "unit": "compaction-engine"})[0])  # compiles
+    with open_store(CACHE) as store:
+        rows, summary = (figures if asked.what == "figures" else grid)(store, workers)
+    claim = f"published_{asked.what}"
+    summary = {"simulated at a time": f"{workers} layers", **summary}
+    print(results.write(claim, "cpu", rows, summary, asked, f"published_simulations {asked.what}"))
+    for name, value in summary.items():
+        print(f"{name}: {value}")
+
+
+def figures(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """A row for each point, and every printed number and statement with what came of it."""
+    own = [entry for entry in entries() if entry.id.startswith("spartan-") and entry.simulates]
+    planned = {entry.id: _planned(entry) for entry in own if not entry.counts}
+    jobs = [job for points in planned.values() for each in points for job in (each.baseline, each.ours)]
+    reasons = _fill(jobs, store, workers)
+    found = {
+        each.job.key: each
+        for each in simulate(jobs, store, Missing(reasons), target="published figures", config={}).results
+    }
+    rows, summary = [], {}
+    for entry in own:
+        assert entry.simulates
+        beside, _ = reproduce_simulated(entry, entry.simulates, store, Simulating(Missing(reasons)))
+        summary |= dict(_told(entry, beside))
+        for each in planned.get(entry.id, ()):
+            pair = Pair(each.point, found[each.ours.key], found[each.baseline.key])
+            if pair.reason:
+                summary[f"{entry.id}: {each.point.title}"] = f"no result: {pair.reason}"
+            else:
+                rows.append(_row(entry, each, pair))
+    return rows, summary
+
+
+def grid(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """A row for each design, and the front."""
+    planned = designs.plan(read_grid(GRID), GRID.name)
+    done = designs.sweep(planned, store, Missing(_fill(planned.all, store, workers)))
+    rows = [
+        ROW
+        | {"workload": one.network, "layer": str(planned.grid.base["layer"]), "batch": one.batch, "impl": "design"}
+        | dict.fromkeys(("median_us", "q1_us", "q3_us"), one.microseconds)
+        | {"settings": dict(one.settings), "speedup": one.speedup, "sram_bytes": one.sram_bytes, "front": one.front}
+        for one in done.designs
+        if one.microseconds is not None
+    ]
+    summary = {"designs": f"{len(rows)} of {len(done.designs)} have a result"}
+    for one in done.front:
+        said = ", ".join(f"{key} = {value}" for key, value in one.settings.items())
+        summary[f"front: {said}"] = f"{one.speedup:.3f}x with {one.sram_bytes / 1024:g} KB of SRAM added"
+    return rows, summary
+
+
+def _planned(entry: Published) -> tuple[Planned, ...]:
+    assert entry.simulates
+    return plan(entry, entry.simulates, {})
+
+
+def _fill(jobs: Sequence[Job], store: Store, workers: int) -> dict[str, str]:
+    """Simulate into the store as long as there is time; why some have no result."""
+    reasons = {}
+
+    def watch(event: Finished) -> None:
+        if event.result is None or event.done % 20 == 0:
+            print(f"{event.done} of {event.total}", flush=True)
+        if event.result is not None and event.result.run is None:
+            reasons[event.result.job.key] = event.result.reason
+
+    network: dict[str, float] = {}
+    for job in jobs:
+        network[job.network] = network.get(job.network, 0.0) + _work(job)
+    ordered = sorted(jobs, key=lambda job: (network[job.network], -_work(job)))
+    try:
+        with _within(SECONDS):
+            simulate(ordered, store, Processes(workers), target="published", config={}, watch=watch)
+    except (TimeoutError, LaminaError) as error:  # a process that was killed takes the others with it
+        print(error, flush=True)
+    return reasons
+
+
+def _work(job: Job) -> float:
+    return job.gemm.m * job.gemm.n * job.gemm.k * float(job.config.get("density", 0.4))
+
+
+@contextmanager
+def _within(seconds: int) -> Iterator[None]:
+    def end(*_: object) -> None:
+        raise TimeoutError(f"expected to be done after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _told(entry: Published, beside: Iterable[Beside]) -> Iterator[tuple[str, str]]:
+    """What a paper prints or says, beside ours; of bars that are only drawn the rows tell."""
+    for row in beside:
+        value = row.value
+        if value.quantity == STATEMENT:
+            yield f"{entry.id}: {value.layer}: {value.value}", f"{row.ours}: {VERDICTS[row.agrees]}"
+        elif value.value != "drawn only":
+            printed = f"{value.value} {value.unit}".strip()
+            yield (
+                f"{entry.id}: {value.printed or value.layer}: {value.quantity}",
+                (f"printed {printed}, ours {row.ours}: {VERDICTS[row.agrees]}"),
+            )
+
+
+def _row(entry: Published, planned: Planned, pair: Pair) -> dict[str, Any]:
+    job, hits = planned.ours, pair.counted(HIT_RATE)
+    times = {
+        "median_us": pair.ours.microseconds, "q1_us": pair.ours.microseconds, "q3_us": pair.ours.microseconds,
+        "baseline_us": pair.baseline.microseconds,
+    }  # fmt: skip
+    return ROW | times | {
+        "workload": job.network, "layer": job.layer, "batch": job.batch, "entry": entry.id, "point": pair.point.title,
+        "impl": str(job.config["control"]).replace("-", "_"), "device": job.device.name,
+        **{name: job.config.get(name) for name in ("weights", "density", "pattern")},
+        "speedup": quantity(SPEEDUP, pair), "l2_transactions": quantity(TRANSACTIONS, pair),
+        "l2_hit_rate": hits and hits[0], "baseline_l2_hit_rate": hits and hits[1],
+        "read_latency": quantity(LATENCY, pair),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
