@@ -40,6 +40,7 @@ def test_sampling_tells_its_interval(device: Device) -> None:
     done = dense(layer, device, options)
     estimate = sample(gemm(2048, 128, 32, "corrected"), device, sets=30)
     assert done.sampled and done.cycles == estimate.cycles and done.relative_error == estimate.relative_error
+    assert estimate.interval[0] <= dense(layer, device, Dense()).cycles <= estimate.interval[1]
 
 
 def test_both_implementations_agree(device: Device) -> None:
@@ -47,9 +48,10 @@ def test_both_implementations_agree(device: Device) -> None:
     assert (core.cycles, core.counters) == (reference.cycles, reference.counters)
 
 
-def test_what_does_not_fit_is_refused(device: Device) -> None:
+def test_what_does_not_fit_is_refused(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"raise dram.bytes"):
         dense(product(), device.changed({"dram.bytes": 4096}), Dense())
+    monkeypatch.setattr("lamina.simulate.hierarchy.sampling.DISAGREE", 1e-6)
     with pytest.raises(UnsupportedError, match="halves"):
         dense(product(made=4096), device.changed({"cu.lds_bytes": 8192}), Dense(sampling=True, sets=4))
     for wrong in ({"sets": 3}, {"kernel": "mended"}, {"sampling": 1}, {"sib_kb": 1}):

@@ -46,7 +46,7 @@ class CompactionEngine(Engine, Kernel, Zeros):
     sampling: Annotated[bool, Field(strict=True)] = False
     """Simulate a part of the workgroups and extrapolate."""
     sets: Annotated[int, Field(ge=4, le=10**6, strict=True)] = 12
-    """How many times the workgroups that the device holds sampling simulates."""
+    """How many times the workgroups that the device holds sampling simulates at most."""
     impl: Impl = "core"
 
     @model_validator(mode="before")

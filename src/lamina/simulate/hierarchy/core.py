@@ -161,6 +161,9 @@ from lamina.simulate.hierarchy.state import (
     S_WALKER,
     S_WAVES,
     S_WORKGROUPS,
+    U_RUN,
+    U_UPDATED,
+    U_WORK,
     UNSCHEDULED,
     W_COLUMN,
     W_CU,
@@ -170,7 +173,6 @@ from lamina.simulate.hierarchy.state import (
     W_PLACE,
     W_RELEASE,
     W_ROW,
-    W_RUNNING,
     W_SIMD,
     W_TRIPS,
     W_WAITING,
@@ -327,7 +329,7 @@ def _to_front(x, first, way):
 @no_type_check
 def _start(x, wave, when):
     w = x[O_WAVES] + wave * WAVE
-    x[w + W_GROUP] = x[S_NEXT]
+    x[w + W_GROUP] = x[x[w + W_WORK] + 2 * x[S_PER_SIMD]] = x[S_NEXT]
     x[w + W_PLACE] = 0
     x[w + W_TRIPS] = x[x[O_TRIPS] + x[S_NEXT]]
     x[w + W_RELEASE] = 0
@@ -707,43 +709,47 @@ def _request(x, below, m, wave, phase, now):
 @no_type_check
 def _share(x, cu, simd, now):
     """Let the oldest waves of a SIMD run, as many as keep it busy; ``_share`` of the reference."""
-    abreast = x[P_ABREAST]
-    u = x[O_SIMDS] + 2 * (cu * x[P_SIMDS] + simd)
-    crowded = x[u + 1] == abreast
-    done = max(0, now - x[u])
+    abreast, count = x[P_ABREAST], x[S_PER_SIMD]
+    first = cu * x[P_SIMDS] + simd
+    u = x[O_SIMDS] + first * (U_WORK + 3 * count)
+    first *= count
+    works = u + U_WORK
+    runs = works + count
+    groups = runs + count
+    crowded = x[u + U_RUN] == abreast
+    done = max(0, now - x[u + U_UPDATED])
     if crowded:
         done = done * x[P_VALU_RATE] >> FRACTION
-    x[u] = max(now, x[u])
-    first = x[O_WAVES] + WAVE * x[S_PER_SIMD] * (cu * x[P_SIMDS] + simd)
-    last = first + WAVE * x[S_PER_SIMD]
+    updated = max(now, x[u + U_UPDATED])
+    x[u + U_UPDATED] = updated
     ready = 0
-    for w in range(first, last, WAVE):
-        if x[w + W_WORK]:
-            ready += 1
-            if x[w + W_RUNNING]:
-                x[w + W_WORK] = max(1, x[w + W_WORK] - done)
-    x[u + 1] = min(ready, abreast)
+    for i in range(count):
+        work, running = x[works + i], x[runs + i]
+        ready += work > 0
+        x[works + i] = max(running, work - done * running)
+    run = min(ready, abreast)
+    x[u + U_RUN] = run
     if not ready:
         return
-    changed = crowded != (x[u + 1] == abreast)
-    for w in range(first, last, WAVE):
-        work = x[w + W_WORK]
+    changed = crowded != (run == abreast)
+    for i in range(count):
+        work = x[works + i]
         if not work:
             continue
         older = 0
         if ready > abreast:
-            for other in range(first, last, WAVE):
-                older += x[other + W_WORK] > 0 and x[other + W_GROUP] < x[w + W_GROUP]
+            group = x[groups + i]
+            for other in range(count):
+                older += (x[works + other] > 0) & (x[groups + other] < group)
         if older >= abreast:
-            if x[w + W_RUNNING]:
-                x[w + W_RUNNING] = 0
-                _unschedule(x, (w - x[O_WAVES]) // WAVE)
-        elif changed or not x[w + W_RUNNING]:
-            x[w + W_RUNNING] = 1
-            left = work * x[P_VALU_PACE] >> FRACTION if x[u + 1] == abreast else work
-            wave = (w - x[O_WAVES]) // WAVE
-            _unschedule(x, wave)
-            _schedule(x, wave, x[u] + left)
+            if x[runs + i]:
+                x[runs + i] = 0
+                _unschedule(x, first + i)
+        elif changed or not x[runs + i]:
+            x[runs + i] = 1
+            left = work * x[P_VALU_PACE] >> FRACTION if run == abreast else work
+            _unschedule(x, first + i)
+            _schedule(x, first + i, updated + left)
 
 
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
@@ -765,14 +771,15 @@ def _step(x, below, m, wave, now):
     if x[w + W_PLACE] == x[S_LOOP] and x[w + W_TRIPS] == 0:
         x[w + W_PLACE] = x[S_TAIL]
     phase = x[O_TABLE] + x[w + W_PLACE] * COLUMNS
-    if x[w + W_WORK]:
-        x[w + W_WORK] = x[w + W_RUNNING] = 0
+    work = x[w + W_WORK]
+    if x[work]:
+        x[work] = x[work + x[S_PER_SIMD]] = 0
         _share(x, x[w + W_CU], x[w + W_SIMD], now)
         _leave(x, wave, phase, now)
         return
     kind, counters = x[phase + KIND], x[O_COUNTERS]
     if kind == VALU and x[phase + COUNT]:
-        x[w + W_WORK] = x[phase + COUNT] * x[P_VALU]
+        x[work] = x[phase + COUNT] * x[P_VALU]
         x[counters + VALU_TICKS] += x[phase + COUNT] * x[P_VALU_BUSY]
         _share(x, x[w + W_CU], x[w + W_SIMD], now)
         return

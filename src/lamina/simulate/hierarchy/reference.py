@@ -180,7 +180,7 @@ class Machine:
         self.l2_free = [0] * t.l2_banks
         self.l2_mshrs = [deque([NEVER] * t.l2_mshrs, maxlen=t.l2_mshrs) for _ in range(t.l2_banks)]
         self.finished = [NEVER] * workgroups
-        self.next_workgroup = 0
+        self.next_workgroup = self.ended = 0
         self._load_image()
         self.waves = [Wave(i % t.cus, i // t.cus % t.simds) for i in range(t.cus * slots)]
         for wave in self.waves:
@@ -188,9 +188,9 @@ class Machine:
         for i, wave in enumerate(self.waves[:workgroups]):
             self._start(wave, i * t.dispatch)
 
-    def run(self) -> int:
-        """Run to the end; the tick at which the last workgroup finished."""
-        while self.events:
+    def run(self, until: int) -> None:
+        """Run until so many workgroups have finished."""
+        while self.events and self.ended < until:
             cycle, order, when, what = heappop(self.events)
             if isinstance(what, Wave):
                 if what.scheduled != order:
@@ -207,7 +207,6 @@ class Machine:
                 self._arrive(what, when)
             else:
                 self._serve_queue(what, when)
-        return max(self.finished, default=0)
 
     def _schedule(self, what: Wave | Request | int, when: int) -> None:
         """An event of a wave, a request whose pages have come, or the L1 cache of a compute unit.
@@ -250,6 +249,7 @@ class Machine:
             return
         if phase.kind == END:
             self.finished[wave.workgroup] = now
+            self.ended += 1
             if self.next_workgroup < self.workgroups:
                 self._start(wave, now + t.dispatch)
             return

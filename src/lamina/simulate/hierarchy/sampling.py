@@ -1,4 +1,4 @@
-"""Time a part of a grid and say how far the whole may differ: batch means over finished workgroups."""
+"""Time a part of a grid and say how far the whole may differ: the rate of whole sets of workgroups, and its drift."""
 
 from __future__ import annotations
 
@@ -6,20 +6,31 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import SimRun
 from lamina.simulate.hierarchy.config import Device
 from lamina.simulate.hierarchy.memory import Memory
 from lamina.simulate.hierarchy.program import LOAD, STORE, Program, occupancy
+from lamina.simulate.hierarchy.state import NEVER
 from lamina.simulate.hierarchy.timing import TICKS
-from lamina.simulate.hierarchy.unit import Impl, Progress, Simulation, simulate
+from lamina.simulate.hierarchy.unit import Impl, Progress, Running, Simulation, begin
 
-BATCHES = 10
-STUDENT_T = 2.262
-"""Two-sided 95 % for nine degrees of freedom."""
+FEWEST = 3
+"""Steady sets that a rate is taken from."""
+SPARED = 3
+"""Sets that a sample must spare: fewer are run instead."""
+STUDENT_T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+"""Two-sided 95 % for one degree of freedom, two, and so on; for more than ten, that of ten."""
 DISAGREE = 0.05
 """Halves whose rates differ by more have not reached a steady state."""
+NARROW = 0.05
+"""Half an interval over the cycles that is narrow enough to stop at."""
+DRIFT = 1.5
+"""How much further the rate may drift in what is left, in differences between the halves."""
+TAIL = 0.25
+"""Of a set's time: how much sooner than in a steady state the last set may be through, since none follows it."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,33 @@ class Estimate:
         )
 
 
+@dataclass(frozen=True)
+class _Rate:
+    """Ticks for each instruction of the sets simulated last, and what follows from them."""
+
+    sets: NDArray[np.float64]
+
+    @property
+    def halves(self) -> tuple[float, float]:
+        half = len(self.sets) // 2
+        return float(self.sets[:half].mean()), float(self.sets[-half:].mean())
+
+    @property
+    def apart(self) -> float:
+        return abs(self.halves[0] - self.halves[1]) / max(self.halves)
+
+    def error(self, rest: int, last: int) -> float:
+        """Half the 95 % interval, in ticks, of ``rest`` more instructions, ``last`` of them of the last set: scatter
+        about a straight line, drift and the end."""
+        places = np.arange(len(self.sets))
+        off = self.sets - np.polyval(np.polyfit(places, self.sets, 1), places)
+        freedom = len(self.sets) - 2
+        scatter = math.sqrt(float(off @ off) / freedom / (len(self.sets) // 2))
+        first, second = self.halves
+        each = STUDENT_T[min(freedom, len(STUDENT_T)) - 1] * scatter + DRIFT * abs(first - second)
+        return each * rest + TAIL * second * last
+
+
 def sample(
     program: Program,
     device: Device,
@@ -65,51 +103,72 @@ def sample(
     memory: Memory | None = None,
     progress: Progress | None = None,
 ) -> Estimate:
-    """Simulate ``sets`` times as many workgroups as the device holds, and extrapolate their steady rate.
+    """Simulate some times as many workgroups as the device holds, and extrapolate the rate of the last ones.
 
     The first row of workgroups touches pages and lines that later rows find again: it is simulated whole and
-    not extrapolated from. Nor is the last set, which drains the device. A grid too small for that is run whole.
-    Batches are whole rows where there are enough, since each row begins with pages of its own.
+    not extrapolated from. Then come whole sets, as many as the device holds at a time, until their rate is steady and
+    the interval narrow, or ``sets`` of them. Batches are sets, because the workgroups of one begin and end together;
+    the first third of many, in which waves drift apart, is left out. A grid that a sample would spare little of is run
+    whole.
 
     Raises:
         UsageError: fewer than four sets.
-        UnsupportedError: the two halves of the steady part differ by more than 5 %.
+        UnsupportedError: after all sets, the two halves of the steady part, or the lengths of the workgroups in it and
+            of those left, differ by more than 5 %.
     """
     if sets < 4:
         raise UsageError(f"sets = {sets}: expected at least 4, of which the last is not steady")
     resident = occupancy(program, device) * device.cu.count
     first_row = max(resident, program.columns)
-    count = first_row + sets * resident
-    if count >= program.workgroups:
-        run = simulate(program, device, impl=impl, memory=memory, progress=progress)
-        return Estimate(run, run.cycles, 0.0, run.counters, program.workgroups)
-    run = simulate(program, device, impl=impl, workgroups=count, memory=memory, progress=progress)
-    finished = np.sort(run.finished)[first_row - 1 : count - resident]
-    whole_rows = BATCHES * program.columns
-    if len(finished) > whole_rows:
-        finished = finished[-((len(finished) - 1) // whole_rows * whole_rows) - 1 :]
-    marks = finished[np.linspace(0, len(finished) - 1, BATCHES + 1).astype(int)]
-    each = (len(finished) - 1) / BATCHES
-    rates = np.diff(marks) / each
-    first, second = rates[: BATCHES // 2].mean(), rates[BATCHES // 2 :].mean()
-    apart = abs(first - second) / max(first, second)
-    if apart > DISAGREE:
+    running = begin(program, device, impl=impl, memory=memory)
+    work = program.instructions_per_workgroup + program.trips * program.instructions_per_trip
+    for taken in range(FEWEST, sets + 1):
+        count = first_row + taken * resident
+        if count + SPARED * resident > program.workgroups:
+            return _run_whole(running, progress)
+        running.go(count)
+        if progress:
+            progress(min(1.0, taken / sets))
+        run = running.simulation()
+        order = np.argsort(run.finished, kind="stable")[-np.count_nonzero(run.finished != NEVER) :]
+        marks = slice(first_row - 1 + min(taken // 3, taken - FEWEST) * resident, count, resident)
+        done = np.cumsum(work[order])
+        rate = _Rate(np.diff(run.finished[order][marks]) / np.diff(done[marks]))
+        rest = int(work.sum() - done[-1])
+        cycles = run.cycles + round(rest * rate.halves[1] / TICKS)
+        error = rate.error(rest, int(work[-resident:].sum())) / TICKS / cycles
+        mine, others = work[order[first_row:]].mean(), rest / (program.workgroups - len(order))
+        longer = abs(mine - others) / max(mine, others)
+        if max(rate.apart, longer) <= DISAGREE and error <= NARROW:
+            break
+    if longer > DISAGREE:
+        raise UnsupportedError(
+            f"{program.name} on {device.name}: expected the workgroups of a sample of {count} as long as the others "
+            f"within {DISAGREE:.0%}, got {longer:.1%}: ask for more sets than {sets}, or run the whole grid"
+        )
+    if rate.apart > DISAGREE:
         raise UnsupportedError(
             f"{program.name} on {device.name}: expected the halves of a sample of {count} workgroups within "
-            f"{DISAGREE:.0%}, got {apart:.1%}: ask for more sets than {sets}, or run the whole grid"
+            f"{DISAGREE:.0%}, got {rate.apart:.1%}: ask for more sets than {sets}, or run the whole grid"
         )
-    rest = program.workgroups - count
-    cycles = run.cycles + round(rest * float(rates.mean()) / TICKS)
-    spread = STUDENT_T * float(rates.std(ddof=1)) / math.sqrt(BATCHES) * rest / TICKS
-    return Estimate(run, cycles, spread / cycles, _whole(run, count), count)
+    return Estimate(run, cycles, error, _whole(run), count)
 
 
-def _whole(run: Simulation, count: int) -> dict[str, int]:
-    """Counts of the whole grid: by the program where it tells, in proportion where only the sample does."""
+def _run_whole(running: Running, progress: Progress | None) -> Estimate:
+    running.go(running.workgroups)
+    if progress:
+        progress(1.0)
+    run = running.simulation()
+    return Estimate(run, run.cycles, 0.0, run.counters, running.workgroups)
+
+
+def _whole(run: Simulation) -> dict[str, int]:
+    """Counts of the whole grid: by the program where it tells, by the share of its reads where only the sample does."""
     program = run.program
     known = {
         "instructions": program.instructions,
         "l1_reads": program.requests(LOAD),
         "l1_writes": program.requests(STORE),
     }
-    return {key: known.get(key, round(value * program.workgroups / count)) for key, value in run.counters.items()}
+    share = known["l1_reads"] / run.counters["l1_reads"]
+    return {key: known.get(key, round(value * share)) for key, value in run.counters.items()}

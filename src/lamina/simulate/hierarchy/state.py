@@ -114,9 +114,12 @@ FIRST, UNSCHEDULED = -1, -2
 HEADER = 83
 ALIGNED = 8
 """Words of a cache line of the machine that simulates: tables begin at one, and rows take whole ones."""
-(W_WORK, W_RUNNING, W_GROUP, W_PLACE, W_TRIPS, W_CU, W_SIMD, W_OUT, W_RELEASE, W_WAITING, W_ISSUED,
- W_ROW, W_COLUMN) = range(13)  # fmt: skip
-"""Columns of a wave."""
+(W_WORK, W_GROUP, W_PLACE, W_TRIPS, W_CU, W_SIMD, W_OUT, W_RELEASE, W_WAITING, W_ISSUED,
+ W_ROW, W_COLUMN) = range(12)  # fmt: skip
+"""Columns of a wave. What vector work it has left stands with its SIMD, at the place in ``W_WORK``."""
+U_UPDATED, U_RUN, U_WORK = range(3)
+"""Columns of a SIMD: when its work was last brought up to date, and how many waves run. Then, for each of its waves,
+the work left (0 is none); whether each runs; and each one's workgroup."""
 WAVE = 16
 (Q_FIRST, Q_PHASE, Q_STORE, Q_ASKED, Q_PENDING, Q_DONE, Q_WAVE, Q_INDEX) = range(8)
 """Columns of a request; which of its lines were asked for and are pending are bit masks. Its first index, or -1."""
@@ -167,6 +170,7 @@ def initial(program: Program, timing: Timing, slots: int, workgroups: int) -> Ta
     events = waves + t.cus + waves * each
     pages = -(-program.bytes // (1 << t.page_shift)) + 1
     index = np.arange(waves)
+    simd = U_WORK + 3 * per_simd
 
     def filled(value: int, *shape: int) -> Table:
         return np.full(shape, value, dtype=np.int64)
@@ -192,7 +196,7 @@ def initial(program: Program, timing: Timing, slots: int, workgroups: int) -> Ta
         O_WAVES: wave,
         O_REQUESTS: request,
         O_CUS: cu,
-        O_SIMDS: t.cus * t.simds * 2,  # updated, waves that run
+        O_SIMDS: t.cus * t.simds * simd,
         O_QUEUES: t.cus * slots * each,
         O_RETURNS: t.cus * slots * each,
         O_MSHRS: filled(NEVER, t.cus, t.l1_mshrs),
@@ -223,6 +227,9 @@ def initial(program: Program, timing: Timing, slots: int, workgroups: int) -> Ta
         if not isinstance(table, int):
             state[starts[place] : starts[place] + table.size] = table.ravel()
     state[: len(t)] = t
+    state[starts[O_WAVES] + W_WORK :][: waves * WAVE : WAVE] = (
+        starts[O_SIMDS] + index // per_simd * simd + U_WORK + index % per_simd
+    )
     for place, value in (
         (S_WAVES, waves),
         (S_EACH, each),

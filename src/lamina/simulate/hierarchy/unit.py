@@ -52,6 +52,36 @@ class Simulation:
         )
 
 
+@dataclass(frozen=True)
+class Running:
+    """A run that stops after so many workgroups and goes on from there.
+
+    ``go(until)`` runs on until so many have finished; ``finished`` says when each did, ``NEVER`` those that have not.
+    """
+
+    program: Program
+    device: Device
+    impl: Impl
+    workgroups: int
+    go: Callable[[int], None]
+    finished: Callable[[], NDArray[np.int64]]
+    _counted: Callable[[], dict[str, int]]
+
+    def simulation(self) -> Simulation:
+        """What came of it so far."""
+        finished = self.finished()
+        counters = self._counted()
+        counters["instructions"] = _instructions(self.program, self.workgroups)
+        return Simulation(
+            program=self.program,
+            device=self.device,
+            impl=self.impl,
+            cycles=-(-int(finished.max()) // TICKS) + round(self.device.launch_cycles),
+            counters=counters,
+            finished=finished,
+        )
+
+
 def simulate(
     program: Program,
     device: Device,
@@ -64,6 +94,29 @@ def simulate(
     """Time a program. ``core`` is compiled, ``reference`` plain Python; both give the same whole numbers.
 
     ``workgroups`` runs only the first so many; ``memory`` puts another part below L2.
+
+    Raises:
+        UsageError, MissingError: as ``begin``.
+    """
+    running = begin(program, device, impl=impl, workgroups=workgroups, memory=memory)
+    count = running.workgroups
+    step = max(1, count // STEPS) if progress else count
+    for until in (*range(step, count, step), count):
+        running.go(until)
+        if progress:
+            progress(until / count)
+    return running.simulation()
+
+
+def begin(
+    program: Program,
+    device: Device,
+    *,
+    impl: Impl = "core",
+    workgroups: int | None = None,
+    memory: Memory | None = None,
+) -> Running:
+    """A run before its first event; arguments are those of ``simulate``.
 
     Raises:
         UsageError: the program does not fit the device, has more lines than ``core`` counts, or an argument has
@@ -88,55 +141,38 @@ def simulate(
     widest = max(phase.rows * phase.lines for phase in (*program.before, *program.loop, *program.after))
     if widest > MOST_LINES:
         raise UsageError(f"{program.name} asks for {widest} lines at once: expected at most {MOST_LINES}")
-    slots = occupancy(program, device)
     run = _core if impl == "core" else _reference
-    counters, finished = run(program, device, slots, count, memory or DramMemory(device), progress)
-    counters["instructions"] = _instructions(program, count)
-    return Simulation(
-        program=program,
-        device=device,
-        impl=impl,
-        cycles=-(-int(finished.max()) // TICKS) + round(device.launch_cycles),
-        counters=counters,
-        finished=finished,
-    )
+    return run(program, device, count, memory or DramMemory(device))
 
 
-Outcome = tuple[dict[str, int], NDArray[np.int64]]
-
-
-def _reference(
-    program: Program, device: Device, slots: int, count: int, memory: Memory, progress: Progress | None
-) -> Outcome:
+def _reference(program: Program, device: Device, count: int, memory: Memory) -> Running:
     from lamina.simulate.hierarchy.reference import Machine
 
     part = memory.reference()
-    machine = Machine(program, timing_of(device), slots, part, count)
-    machine.run()
-    if progress:
-        progress(1.0)
-    return {**machine.counters, **memory.counters(part)}, np.array(machine.finished, dtype=np.int64)
+    machine = Machine(program, timing_of(device), occupancy(program, device), part, count)
+    return Running(
+        program, device, "reference", count, machine.run, lambda: np.array(machine.finished, dtype=np.int64),
+        lambda: {**machine.counters, **memory.counters(part)},
+    )  # fmt: skip
 
 
-def _core(
-    program: Program, device: Device, slots: int, count: int, memory: Memory, progress: Progress | None
-) -> Outcome:
+def _core(program: Program, device: Device, count: int, memory: Memory) -> Running:
     if find_spec("numba") is None:
         raise MissingError("impl='core' needs numba: pip install 'lamina[sim]', or ask for impl='reference'")
     from lamina.simulate.hierarchy import core
 
-    state = initial(program, timing_of(device), slots, count)
+    state = initial(program, timing_of(device), occupancy(program, device), count)
     below, part = memory.compiled()
     image = np.array(program.image, dtype=np.int64)
-    step = max(1, count // STEPS) if progress else count
-    for until in (*range(step, count, step), count):
+
+    def go(until: int) -> None:
         core.advance(state, below, part, image, until)
-        if progress:
-            progress(until / count)
-    first = state[O_COUNTERS]
-    counted = dict(zip(NAMES, (int(value) for value in state[first : first + len(NAMES)]), strict=True))
-    finished = state[state[O_FINISHED] :][:count]
-    return {**counted, **memory.counters(part)}, finished.copy()
+
+    def counted() -> dict[str, int]:
+        own = state[state[O_COUNTERS] :][: len(NAMES)]
+        return {**dict(zip(NAMES, map(int, own), strict=True)), **memory.counters(part)}
+
+    return Running(program, device, "core", count, go, lambda: state[state[O_FINISHED] :][:count].copy(), counted)
 
 
 def _instructions(program: Program, count: int) -> int:
