@@ -51,8 +51,8 @@ def test_both_implementations_agree(device: Device) -> None:
 def test_what_does_not_fit_is_refused(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"raise dram.bytes"):
         dense(product(), device.changed({"dram.bytes": 4096}), Dense())
-    monkeypatch.setattr("lamina.simulate.hierarchy.sampling.DISAGREE", 1e-6)
-    with pytest.raises(UnsupportedError, match="halves"):
+    monkeypatch.setattr("lamina.simulate.hierarchy.sampling.DISAGREE", -1.0)  # so that none agree
+    with pytest.raises(UnsupportedError, match="of a sample of 20"):
         dense(product(made=4096), device.changed({"cu.lds_bytes": 8192}), Dense(sampling=True, sets=4))
     for wrong in ({"sets": 3}, {"kernel": "mended"}, {"sampling": 1}, {"sib_kb": 1}):
         with pytest.raises(ValidationError):
