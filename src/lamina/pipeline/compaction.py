@@ -86,14 +86,17 @@ class Gains:
 
 
 def plan(
-    settings: Settings, layers: Sequence[str] = (), controls: Sequence[Control] = ()
+    settings: Settings,
+    layers: Sequence[str] = (),
+    controls: Sequence[Control] = (),
+    planner: Planner | None = None,
 ) -> dict[str, dict[Control, Job]]:
-    """The jobs of each layer: with the engine, dense, and every control named.
+    """The jobs of each layer: with the engine, dense, and every control named. A ``planner`` reads each network once.
 
     Raises:
         UsageError, SpecError: as ``Planner.jobs``.
     """
-    planner, planned = Planner(), dict[str, dict[Control, Job]]()
+    planner, planned = planner or Planner(), dict[str, dict[Control, Job]]()
     asked = [{**settings, "layer": layer} for layer in layers] or [dict(settings)]
     for control in dict.fromkeys(("engine", "dense", *controls)):
         for each in asked:

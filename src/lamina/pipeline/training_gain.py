@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from lamina.errors import UsageError
 from lamina.pipeline.compaction import LayerGain, Simulate, gains, plan
+from lamina.pipeline.simulate import Planner
 from lamina.pipeline.targets import find
 from lamina.record import LayerRun, Run, Sparsity
 from lamina.simulate.jobs import Settings
@@ -73,12 +74,15 @@ def training_gain(
     observed = {name: source for name in convolutions if (source := _source(name, layers, seen))}
     if not observed:
         raise UsageError(f"{settings['network']}: expected observations of what its convolutions read, got {[*seen]}")
+    planner = Planner()
     planned = {
         f"{layer} {place}": jobs
         for layer, source in observed.items()
         for place, part in enumerate(seen[source])
         if part
-        for jobs in plan({**settings, "density": 1 - (edges[place] + edges[place + 1]) / 2}, [layer]).values()
+        for jobs in plan(
+            {**settings, "density": 1 - (edges[place] + edges[place + 1]) / 2}, [layer], planner=planner
+        ).values()
     }
     done = gains(planned, run)
     found = dict(zip(planned, done.layers, strict=True))

@@ -7,7 +7,7 @@ import pytest
 
 from lamina.simulate.compaction_engine.attribution import CHAIN, NEEDED, attribution
 from lamina.simulate.compaction_engine.config import Engine
-from lamina.simulate.compaction_engine.unit import Control, _engine
+from lamina.simulate.compaction_engine.unit import SETUPS, Control
 
 CYCLES: dict[Control, int] = {
     "dense": 100, "kernel": 200, "kernel-small-l2": 250, "prefetch": 125, "prefetch-fp16": 100, "lines": 80,
@@ -28,7 +28,8 @@ def test_the_chain_is_unbroken() -> None:
 
 
 def test_neighbours_are_one_setting_apart() -> None:
-    prefetch, narrow, lines = (_engine(control, Engine()) for control in ("prefetch", "prefetch-fp16", "lines"))
+    names: tuple[Control, ...] = ("prefetch", "prefetch-fp16", "lines")
+    prefetch, narrow, lines = (SETUPS[control].engine(Engine()) for control in names)
     assert prefetch and narrow and lines
     assert prefetch.model_copy(update={"narrow": True}) == narrow
     assert narrow.model_copy(update={"compaction": True}) == lines

@@ -48,6 +48,16 @@ def test_core_is_the_reference(control: Control, data: st.DataObject, engine: En
 
 
 @pytest.mark.parametrize("control", CONTROLS)
+def test_only_what_shares_l2_asks_how_it_is_split(control: Control, small: Device) -> None:
+    odd = Engine(l2_share=0.3)  # what is left is no whole number of sets
+    if control in WHOLE_L2:
+        assert _run(small, control, engine=odd).cycles == _run(small, control).cycles
+    else:
+        with pytest.raises(SpecError, match="l2_share"):
+            _run(small, control, engine=odd)
+
+
+@pytest.mark.parametrize("control", CONTROLS)
 def test_a_control_has_the_machine_that_its_name_says(control: Control, small: Device) -> None:
     run = _run(small, control)
     own = run.estimate.run.device

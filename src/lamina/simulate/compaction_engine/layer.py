@@ -12,7 +12,7 @@ from lamina.record import SimRun
 from lamina.simulate.compaction_engine.config import Engine
 from lamina.simulate.compaction_engine.kernel import Kernel, fitting
 from lamina.simulate.compaction_engine.stream import Mask
-from lamina.simulate.compaction_engine.unit import Control, simulate_sparse
+from lamina.simulate.compaction_engine.unit import CONTROLS, SETUPS, Control, simulate_sparse
 from lamina.simulate.hierarchy import Device
 from lamina.simulate.hierarchy.unit import Impl
 from lamina.simulate.jobs import Progress, Unit
@@ -23,12 +23,6 @@ from lamina.simulate.zeros import Zeros
 RUN = 32
 """Neighbouring columns that are taken together, as many as any tile has: what clusters in space stays together."""
 FEWEST_IMAGES = 4
-DENSE = ("dense", "dense-small-l2", "dense-packed", "dense-prefetch-fp16")
-WHOLE = (*DENSE, "kernel", "kernel-small-l2", "prefetch", "fp16", "prefetch-fp16")
-"""Controls that take no notice of zeros."""
-WHOLE_L2 = ("dense", "dense-packed", "kernel")
-WITHOUT = (*WHOLE_L2, "dense-small-l2", "kernel-small-l2")
-"""Controls without engine."""
 TOTALS = ("l2_transactions", "dram_lines")
 """Measures that are counts; the others are rates."""
 
@@ -56,10 +50,13 @@ class CompactionEngine(Engine, Kernel, Zeros):
         if not isinstance(values, dict):
             return values
         control = values.get("control", "engine")
-        idle = {*Zeros.model_fields, "along", "columns"} if control in WHOLE else set[str]()
-        if control in WITHOUT:
-            idle |= {*Engine.model_fields} - ({"l2_share"} if control not in WHOLE_L2 else set())
-        if control in DENSE:
+        if control not in CONTROLS:  # which its field refuses
+            return values
+        setup = SETUPS[control]
+        idle = set[str]() if setup.sees_zeros else {*Zeros.model_fields, "along", "columns"}
+        if setup.without:
+            idle |= {*Engine.model_fields} - (set() if setup.whole_l2 else {"l2_share"})
+        if setup.dense:
             idle |= set(Kernel.model_fields)
         return {key: value for key, value in values.items() if key not in idle}
 
@@ -96,10 +93,11 @@ def compaction_engine(
         SpecError: an impossible engine, or a device whose L2 cannot be split so.
         UnsupportedError: a sampled run has not reached a steady state.
     """
-    mask = np.ones((layer.k, 1), dtype=np.bool_) if options.control in WHOLE else mask_of(layer, options)
+    setup = SETUPS[options.control]
+    mask = mask_of(layer, options) if setup.sees_zeros else np.ones((layer.k, 1), dtype=np.bool_)
     engine = Engine(**options.model_dump(include=set(Engine.model_fields)))
     kernel = Kernel(**options.model_dump(include=set(Kernel.model_fields) - {"tile_columns"}))
-    if options.control not in DENSE:
+    if not setup.dense:
         wide = options.tile_columns or fitting(layer.k, engine, device)
         kernel = kernel.model_copy(update={"tile_columns": wide})
     run = simulate_sparse(
@@ -117,9 +115,9 @@ def compaction_engine(
     found = run.record()
     totals = {*run.counters, *TOTALS}
     counters = {name: value * layer.groups if name in totals else value for name, value in found.counters.items()}
-    if options.control not in DENSE:
+    if not setup.dense:
         counters["tile_columns"] = kernel.tile_columns
-    if options.control not in WHOLE:
+    if setup.sees_zeros:
         counters["density"] = float(mask.mean())
         counters["line_density"] = line_density(mask)
     return replace(found, cycles=found.cycles * layer.groups, counters=counters)
@@ -127,10 +125,11 @@ def compaction_engine(
 
 def _memory(device: Device, options: CompactionEngine) -> int:
     """What the engine adds, less what it takes of L2."""
-    if options.control in WHOLE_L2:
+    setup = SETUPS[options.control]
+    if setup.whole_l2:
         return 0
     taken = device.l2.bytes - options.remaining(device).l2.bytes
-    return (0 if options.control in WITHOUT else options.sram_bytes) - taken
+    return (0 if setup.without else options.sram_bytes) - taken
 
 
 UNIT = Unit("compaction-engine", CompactionEngine, compaction_engine, memory=_memory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -30,7 +31,52 @@ panels; ``dense-prefetch-fp16``: these through an engine that reads ahead and na
 ``prefetch``, ``fp16``, ``prefetch-fp16``: the same through an engine that does only this; ``compaction``: zeros
 dropped, fp32, nothing read ahead. ``lines``: the engine as configured, yet every value multiplied.
 """
+SWITCHES = ("compaction", "narrow", "prefetch")
 CONTROLS: tuple[Control, ...] = get_args(Control)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a control runs: which kernel, on how much of L2, and what its engine does.
+
+    ``does`` names the engine's switches that are on; none of them: no engine; ``None``: the engine as configured.
+    """
+
+    does: tuple[str, ...] | None = ()
+    dense: bool = False
+    whole_l2: bool = False
+
+    @property
+    def without(self) -> bool:
+        """Whether there is no engine."""
+        return self.does == ()
+
+    @property
+    def sees_zeros(self) -> bool:
+        """Whether what it does depends on where zeros lie."""
+        return self.does is None or "compaction" in self.does
+
+    def engine(self, engine: Engine) -> Engine | None:
+        """The engine that runs in place of the one configured, or none."""
+        if self.does is None:
+            return engine
+        return _switched(engine, *self.does) if self.does else None
+
+
+SETUPS: Mapping[Control, Setup] = {
+    "engine": Setup(None),
+    "lines": Setup(None),
+    "dense": Setup(dense=True, whole_l2=True),
+    "dense-small-l2": Setup(dense=True),
+    "dense-packed": Setup(dense=True, whole_l2=True),
+    "dense-prefetch-fp16": Setup(("narrow", "prefetch"), dense=True),
+    "kernel": Setup(whole_l2=True),
+    "kernel-small-l2": Setup(),
+    "prefetch": Setup(("prefetch",)),
+    "fp16": Setup(("narrow",)),
+    "prefetch-fp16": Setup(("narrow", "prefetch")),
+    "compaction": Setup(("compaction",)),
+}
 
 
 @dataclass(frozen=True)
@@ -131,20 +177,19 @@ def simulate_sparse(
 
     Raises:
         UsageError: sizes, mask or settings that have no meaning, or a product that does not fit the device.
-        SpecError: an impossible engine, or a device whose L2 cannot be split so.
+        SpecError: an impossible engine, or a device whose L2 cannot be split as the control has it.
         UnsupportedError: a sampled run has not reached a steady state.
     """
     if control not in CONTROLS:
         raise UsageError(f"control {control!r} is unknown: {nearest(control, CONTROLS)}")
-    engine = engine or Engine()
-    rest = engine.remaining(device)
-    used = _engine(control, engine)
-    if control.startswith("dense"):
+    engine, setup = engine or Engine(), SETUPS[control]
+    used = setup.engine(engine)
+    if setup.dense:
         work = _dense(m, n, mask, control, used)
     else:
         # Without engine, lines of B come as memory holds them: as an engine delivers them that does nothing.
         work = sparse_gemm(m, n, mask, used or _switched(engine), kernel, skip=control != "lines")
-    run_on = device if control in ("dense", "dense-packed", "kernel") else rest
+    run_on = device if setup.whole_l2 else engine.remaining(device)
     below = None
     program = work.program if isinstance(work, Workload) else work
     if used and isinstance(work, Workload):
@@ -164,23 +209,8 @@ def _dense(m: int, n: int, mask: Mask, control: Control, used: Engine | None) ->
     return packed_gemm(*sizes, used or _switched(Engine()))
 
 
-def _switched(engine: Engine, compaction: bool = False, narrow: bool = False, prefetch: bool = False) -> Engine:
-    block = engine.block if compaction and (narrow or engine.block < LINE // 4) else 1
-    switches = {"compaction": compaction, "narrow": narrow, "prefetch": prefetch, "block": block}
-    return engine.model_copy(update=switches)
-
-
-def _engine(control: Control, engine: Engine) -> Engine | None:
-    """The engine of a control, or none."""
-    match control:
-        case "engine" | "lines":
-            return engine
-        case "prefetch":
-            return _switched(engine, prefetch=True)
-        case "fp16":
-            return _switched(engine, narrow=True)
-        case "prefetch-fp16" | "dense-prefetch-fp16":
-            return _switched(engine, narrow=True, prefetch=True)
-        case "compaction":
-            return _switched(engine, compaction=True)
-    return None
+def _switched(engine: Engine, *on: str) -> Engine:
+    """The engine with only these switches on."""
+    switches: dict[str, bool | int] = {name: name in on for name in SWITCHES}
+    kept = switches["compaction"] and (switches["narrow"] or engine.block < LINE // 4)
+    return engine.model_copy(update=switches | {"block": engine.block if kept else 1})
