@@ -11,7 +11,17 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.cli.simulate import FreshOption, WorkersOption, hierarchy, simulating, write
+from lamina.cli.simulate import (
+    BatchOption,
+    DeviceOption,
+    FreshOption,
+    LayersOption,
+    NetworkArgument,
+    WorkersOption,
+    hierarchy,
+    simulating,
+    write,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,13 +31,10 @@ if TYPE_CHECKING:
 
 @handled
 def compaction_engine(
-    network: Annotated[str, typer.Argument(help="A network of the zoo, a file or a recipe.")],
-    layer: Annotated[
-        list[str] | None,
-        typer.Option("--layer", help="A convolution, or a pattern such as 'features.*'. Repeatable; default all."),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", "-d", help="A described device, or a device file.")] = "mi6",
-    batch: Annotated[int | None, typer.Option("--batch", "--batch-size", "-b", min=1)] = None,
+    network: NetworkArgument,
+    layer: LayersOption = None,
+    device: DeviceOption = "mi6",
+    batch: BatchOption = None,
     density: Annotated[
         float | None, typer.Option("--density", min=0, max=1, help="Share of the layers' inputs that is not zero.")
     ] = None,

@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Simulate a GPU's memory hierarchy; validate it against measured runs.")
 
+NetworkArgument = Annotated[str, typer.Argument(help="A network of the zoo, a file or a recipe.")]
+LayersOption = Annotated[
+    list[str] | None,
+    typer.Option("--layer", help="A convolution, or a pattern such as 'features.*'. Repeatable; default all."),
+]
+DeviceOption = Annotated[str, typer.Option("--device", "-d", help="A described device, or a device file.")]
+BatchOption = Annotated[
+    int | None, typer.Option("--batch", "--batch-size", "-b", min=1, help="Batch size that is simulated.")
+]
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", "-j", min=1, help="Simulations at a time, each in a process of its own.")
 ]
@@ -37,13 +46,10 @@ FreshOption = Annotated[bool, typer.Option("--fresh", help="Simulate again what 
 @app.command("run")
 @handled
 def run(
-    network: Annotated[str, typer.Argument(help="A network of the zoo, a file or a recipe.")],
-    layer: Annotated[
-        list[str] | None,
-        typer.Option("--layer", help="A convolution, or a pattern such as 'features.*'. Repeatable; default all."),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", "-d", help="A described device, or a device file.")] = "mi6",
-    batch: Annotated[int | None, typer.Option("--batch", "--batch-size", "-b", min=1)] = None,
+    network: NetworkArgument,
+    layer: LayersOption = None,
+    device: DeviceOption = "mi6",
+    batch: BatchOption = None,
     set_: Annotated[
         list[str],
         typer.Option("--set", metavar="KEY=VALUE", help="Such as device.l2.bytes=1048576, sampling=true. Repeatable."),

@@ -11,7 +11,15 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.cli.simulate import FreshOption, WorkersOption, hierarchy, simulating
+from lamina.cli.simulate import (
+    BatchOption,
+    DeviceOption,
+    FreshOption,
+    NetworkArgument,
+    WorkersOption,
+    hierarchy,
+    simulating,
+)
 from lamina.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -22,7 +30,7 @@ if TYPE_CHECKING:
 
 @handled
 def training(
-    network: Annotated[str, typer.Argument(help="A network of the zoo, a file or a recipe.")],
+    network: NetworkArgument,
     bench: Annotated[str, typer.Option("--bench", help="Run of lamina bench: shares of time.")],
     sparsity: Annotated[str, typer.Option("--sparsity", help="Run of lamina sparsity: how sparse, how often.")],
     point: Annotated[
@@ -33,8 +41,8 @@ def training(
         str, typer.Option("--phases", help="Phases of a convolution that the engine speeds up as it does the first.")
     ] = "forward,backward_data,backward_weight",
     bins: Annotated[int, typer.Option("--bins", min=1, help="Of sparsity, each simulated at its middle.")] = 10,
-    device: Annotated[str, typer.Option("--device", "-d", help="A described device, or a device file.")] = "mi6",
-    batch: Annotated[int | None, typer.Option("--batch", "--batch-size", "-b", min=1, help="Simulated.")] = None,
+    device: DeviceOption = "mi6",
+    batch: BatchOption = None,
     sample: Annotated[
         bool, typer.Option("--sample/--whole", help="Simulate a part of each layer's workgroups and extrapolate.")
     ] = True,
