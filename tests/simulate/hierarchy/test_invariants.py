@@ -59,6 +59,7 @@ MORE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bandwidth": ({"dram.cycles_per_line": 16.0}, {"dram.cycles_per_line": 8.0}),
     "channels": ({"dram.cycles_per_line": 16.0}, {"dram.cycles_per_line": 16.0, "dram.channels": 4}),
     "L2 banks": ({"l2.lines_per_cycle": 0.1}, {"l2.lines_per_cycle": 0.1, "l2.banks": 4, "l2.ways": 2}),
+    "L2 ways": ({"l2.bytes": 8192, "l2.ways": 2}, {"l2.bytes": 16384, "l2.ways": 4}),
     "L2 MSHRs": ({"l2.mshrs": 1}, {"l2.mshrs": 2}),
     "L1 MSHRs": ({"l1.mshrs": 2}, {"l1.mshrs": 4}),
     "L1 ports": ({"l1.lines_per_cycle": 0.25}, {"l1.lines_per_cycle": 0.5}),
