@@ -150,6 +150,7 @@ def timed() -> tuple[list[dict[str, Any]], dict[str, str]]:
     summary = {}
     for unit, device, batch in (("dense", "mi6", 128), ("compaction-engine", "mi6-silicon", 16)):
         for sampling in (False, True):
+            impl = f"{unit.replace('-', '_')}:{'sampled' if sampling else 'whole'}"
             settings: dict[str, Value] = {
                 "network": "alexnet",
                 "batch": batch,
@@ -164,13 +165,13 @@ def timed() -> tuple[list[dict[str, Any]], dict[str, str]]:
                 requests = result.run.counters["l1_reads"] + result.run.counters["l1_writes"] if result.run else 0
                 rows.append(
                     {"workload": "alexnet", "layer": job.layer, "phase": "forward", "precision": "fp32",
-                     "layout": "nchw", "impl": unit.replace("-", "_"), "batch": batch, "timing": "wall", "l2": None,
+                     "layout": "nchw", "impl": impl, "batch": batch, "timing": "wall", "l2": None,
                      "median_us": 1e6 * seconds, "q1_us": 1e6 * seconds, "q3_us": 1e6 * seconds, "n": 1,
                      "rel_error": None, "unchecked": "the time that simulating takes", "sampled": sampling,
                      "device": device, "lines_per_second": None if sampling else requests / seconds,
                      "reason": result.reason}
                 )  # fmt: skip
-            mine = [row for row in rows if (row["impl"], row["sampled"]) == (unit.replace("-", "_"), sampling)]
+            mine = [row for row in rows if row["impl"] == impl]
             total, worst = sum(row["median_us"] for row in mine) / 1e6, max(row["median_us"] for row in mine) / 1e6
             refused = sum(bool(row["reason"]) for row in mine)
             how = "sampled" if sampling else "whole"

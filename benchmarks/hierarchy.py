@@ -107,6 +107,7 @@ def _timed(layer: str, batch: int, size: tuple[int, int, int], runs: int, *, sam
         times.append(1e6 * watch.seconds)
     times.sort()
     return ROW | {
+        "impl": "dense:sampled" if sampled else "dense:whole",
         "workload": "gemm" if batch == 1 else "alexnet", "layer": layer, "batch": batch, "n": runs, "sampled": sampled,
         "median_us": times[runs // 2], "q1_us": times[0], "q3_us": times[-1], "lines": lines, "cycles": cycles,
         "lines_per_second": None if sampled else 1e6 * lines / times[0], "interval": interval, "reason": reason,

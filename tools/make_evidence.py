@@ -58,6 +58,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Changes or simulated gains where the file holds them, layers otherwise."""
     if any("change" in row for row in rows):
         return ["## Changes", "", *changes(rows)]
+    if any("entry" in row for row in rows):
+        return ["## Points", "", *points(rows)]
+    if any("sram_bytes" in row for row in rows):
+        return ["## Designs", "", *designs(rows)]
     if any("roofline_bound" in row for row in rows):
         return ["## Layers", "", *gains(rows)]
     return ["## Layers", "", *layers(rows)]
@@ -84,6 +88,41 @@ def gains(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             cells.append("-" if row["density"] is None else f"{row['density']:.1%}")
             cells += ["-" if value is None else f"{value:.2f}x" for value in values]
             yield "| " + " | ".join(cells) + " |"
+
+
+POINT = {
+    "speedup": ("speed-up", "{:.2f}x"),
+    "l2_transactions": ("L2 transactions", "{:.2f}x"),
+    "l2_hit_rate": ("L2 hit rate", "{:.1%}"),
+    "baseline_l2_hit_rate": ("dense hit rate", "{:.1%}"),
+    "read_latency": ("read latency", "{:.2f}x"),
+}
+
+
+def points(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """What was simulated for each point of a figure, beside its dense baseline; a point of several figures once."""
+    yield "Beside the dense kernel on the whole L2."
+    yield ""
+    yield "| network | layer | batch | density | zeros | " + " | ".join(name for name, _ in POINT.values()) + " |"
+    yield "|---|---|--:|--:|---|" + "--:|" * len(POINT)
+    lines = []
+    for row in rows:
+        if row["impl"] == "engine":
+            values = [shown.format(row[key]) if row[key] is not None else "-" for key, (_, shown) in POINT.items()]
+            cells = [row["workload"], row["layer"], str(row["batch"]), f"{row['density']:.0%}", row["pattern"]]
+            lines.append("| " + " | ".join([*cells, *values]) + " |")
+    yield from dict.fromkeys(lines)
+
+
+def designs(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Every design of a sweep, the fastest first; those of the front are marked."""
+    names = list(rows[0]["settings"])
+    yield "| " + " | ".join(names) + " | speed-up | KB of SRAM added | front |"
+    yield "|" + "--:|" * (len(names) + 2) + "---|"
+    for row in sorted(rows, key=lambda row: -row["speedup"]):
+        cells = [str(row["settings"][name]) for name in names]
+        cells += [f"{row['speedup']:.3f}x", f"{row['sram_bytes'] / 1024:g}", "yes" if row["front"] else ""]
+        yield "| " + " | ".join(cells) + " |"
 
 
 def changes(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
