@@ -36,6 +36,23 @@ def test_time_lies_between_its_bounds(device: Device, program: Program) -> None:
     assert (run.finished >= 0).all()
 
 
+BINDING: dict[str, dict[str, Any]] = {
+    "memory": {"dram.cycles_per_line": 100.0, "dram.channels": 1},
+    "banked memory": {"dram.mode": "banked", "dram.burst_ns": 100.0, "dram.channels": 1},
+    "L1 ports": {"l1.lines_per_cycle": 0.01},
+    "scratchpad": {"cu.lds_busy": 200.0, "cu.lds_cycles": 200.0},
+    "vector units": {"cu.valu_busy": 50.0, "cu.valu_cycles": 50.0},
+}
+
+
+@pytest.mark.parametrize("settings_", BINDING.values(), ids=BINDING)
+def test_the_scarcest_part_decides_the_time(settings_: dict[str, Any]) -> None:
+    """A part that were used twice at a time would be done sooner than its bound says."""
+    run = simulate(gemm(64, 256, 64), preset("mi6").changed({**TINY, **settings_}))
+    least, _ = bounds(run)
+    assert 0.8 * run.cycles <= least <= run.cycles
+
+
 @settings(max_examples=25)
 @given(m=SIZES, n=SIZES, k=SIZES)
 def test_gemm_reads_each_line_once_when_l2_holds_it(m: int, n: int, k: int) -> None:
