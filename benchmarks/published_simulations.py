@@ -45,14 +45,14 @@ ROW = {
 
 
 @dataclass(frozen=True)
-class Missing:
-    """Stands for an engine once the time is over: why each job has no result."""
+class Done:
+    """Stands for an engine once the time is over: what came of each job."""
 
-    reasons: Mapping[str, str]
+    results: Mapping[str, Result]
 
     def submit(self, jobs: Sequence[Job]) -> Results:
         for job in jobs:
-            yield Result(job, None, self.reasons.get(job.key, f"not done after {SECONDS} s"))
+            yield self.results.get(job.key) or Result(job, None, f"not done after {SECONDS} s")
 
 
 def main() -> None:
@@ -73,15 +73,12 @@ def figures(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str,
     own = [entry for entry in entries() if entry.id.startswith("spartan-") and entry.simulates]
     planned = {entry.id: _planned(entry) for entry in own if not entry.counts}
     jobs = [job for points in planned.values() for each in points for job in (each.baseline, each.ours)]
-    reasons = _fill(jobs, store, workers)
-    found = {
-        each.job.key: each
-        for each in simulate(jobs, store, Missing(reasons), target="published figures", config={}).results
-    }
+    engine = Done(_fill(jobs, store, workers))
+    found = {each.job.key: each for each in simulate(jobs, store, engine, target="published", config={}).results}
     rows, summary = [], {}
     for entry in own:
         assert entry.simulates
-        beside, _ = reproduce_simulated(entry, entry.simulates, store, Simulating(Missing(reasons)))
+        beside, _ = reproduce_simulated(entry, entry.simulates, store, Simulating(engine))
         summary |= dict(_told(entry, beside))
         for each in planned.get(entry.id, ()):
             pair = Pair(each.point, found[each.ours.key], found[each.baseline.key])
@@ -95,7 +92,7 @@ def figures(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str,
 def grid(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """A row for each design, and the front."""
     planned = designs.plan(read_grid(GRID), GRID.name)
-    done = designs.sweep(planned, store, Missing(_fill(planned.all, store, workers)))
+    done = designs.sweep(planned, store, Done(_fill(planned.all, store, workers)))
     rows = [
         ROW
         | {"workload": one.network, "layer": str(planned.grid.base["layer"]), "batch": one.batch, "impl": "design"}
@@ -116,15 +113,15 @@ def _planned(entry: Published) -> tuple[Planned, ...]:
     return plan(entry, entry.simulates, {})
 
 
-def _fill(jobs: Sequence[Job], store: Store, workers: int) -> dict[str, str]:
-    """Simulate into the store as long as there is time; why some have no result."""
-    reasons = {}
+def _fill(jobs: Sequence[Job], store: Store, workers: int) -> dict[str, Result]:
+    """Simulate into the store as long as there is time; what was not there already."""
+    done = {}
 
     def watch(event: Finished) -> None:
         if event.result is None or event.done % 20 == 0:
             print(f"{event.done} of {event.total}", flush=True)
-        if event.result is not None and event.result.run is None:
-            reasons[event.result.job.key] = event.result.reason
+        if event.result is not None:
+            done[event.result.job.key] = event.result
 
     network: dict[str, float] = {}
     for job in jobs:
@@ -135,7 +132,7 @@ def _fill(jobs: Sequence[Job], store: Store, workers: int) -> dict[str, str]:
             simulate(ordered, store, Processes(workers), target="published", config={}, watch=watch)
     except (TimeoutError, LaminaError) as error:  # a process that was killed takes the others with it
         print(error, flush=True)
-    return reasons
+    return done
 
 
 def _work(job: Job) -> float:
