@@ -3,7 +3,9 @@
 from typing import no_type_check
 
 import numba
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
+from numba.extending import intrinsic
 
 from lamina.simulate.hierarchy.config import LINE, LINE_SHIFT
 from lamina.simulate.hierarchy.counters import (
@@ -191,6 +193,20 @@ another function of this signature."""
 DRAM_FIELDS = 16
 
 
+@intrinsic
+@no_type_check
+def fixed(context, table, place):
+    """A word that no event changes: the compiler need not read it again after every one that does."""
+
+    def code(context, builder, signature, arguments):
+        start, words = arguments
+        word = builder.load(builder.gep(start, [builder.sext(words, ir.IntType(64))]))
+        word.set_metadata("invariant.load", builder.module.add_metadata([]))
+        return word
+
+    return types.int64(table, types.int32), code
+
+
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _split(value, count, shift):
@@ -239,20 +255,20 @@ def dram(m, now, address, mark):
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _unschedule(x, event):
-    e = x[O_EVENTS] + EVENT * event
+    e = fixed(x, O_EVENTS) + EVENT * event
     previous = x[e + E_PREVIOUS]
     if previous == UNSCHEDULED:
         return
-    bucket = x[O_BUCKETS] + 2 * x[e + E_BUCKET]
+    bucket = fixed(x, O_BUCKETS) + 2 * x[e + E_BUCKET]
     following = x[e + E_FOLLOWING]
     if previous == FIRST:
         x[bucket] = following
     else:
-        x[x[O_EVENTS] + EVENT * previous + E_FOLLOWING] = following
+        x[fixed(x, O_EVENTS) + EVENT * previous + E_FOLLOWING] = following
     if following < 0:
         x[bucket + 1] = previous
     else:
-        x[x[O_EVENTS] + EVENT * following + E_PREVIOUS] = previous
+        x[fixed(x, O_EVENTS) + EVENT * following + E_PREVIOUS] = previous
     x[e + E_PREVIOUS] = UNSCHEDULED
     x[S_PENDING] -= 1
 
@@ -263,14 +279,14 @@ def _schedule(x, event, when):
     """Put an event that is in no list behind the others of its cycle."""
     cycle = min(max(when >> TICK_SHIFT, x[S_CYCLE]), x[S_CYCLE] + HORIZON - 1)
     place = cycle & (HORIZON - 1)
-    bucket = x[O_BUCKETS] + 2 * place
+    bucket = fixed(x, O_BUCKETS) + 2 * place
     last = x[bucket + 1]
-    e = x[O_EVENTS] + EVENT * event
+    e = fixed(x, O_EVENTS) + EVENT * event
     x[e + E_FOLLOWING] = -1
     x[e + E_PREVIOUS] = last
     x[e + E_BUCKET] = place
     x[e + E_TIME] = when
-    x[bucket if last < 0 else x[O_EVENTS] + EVENT * last + E_FOLLOWING] = event
+    x[bucket if last < 0 else fixed(x, O_EVENTS) + EVENT * last + E_FOLLOWING] = event
     x[bucket + 1] = event
     x[S_PENDING] += 1
 
@@ -295,7 +311,7 @@ def _match(x, first, count, mask, value):
 @no_type_check
 def _find(x, ways, line):
     """The place of a line among the ways of a set of L2, or -1."""
-    return ways + _match(x, ways, x[P_L2_WAYS], x[S_LINE_MASK], line << 1) - 1
+    return ways + _match(x, ways, fixed(x, P_L2_WAYS), fixed(x, S_LINE_MASK), line << 1) - 1
 
 
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
@@ -311,7 +327,7 @@ def _least(x, first, count):
 @no_type_check
 def _oldest(x, ways):
     """The least recently used way of a set of L2: the times of use are the highest bits."""
-    count = x[P_L2_WAYS]
+    count = fixed(x, P_L2_WAYS)
     return ways + _match(x, ways, count, -1, _least(x, ways, count)) - 1
 
 
@@ -328,13 +344,13 @@ def _to_front(x, first, way):
 @numba.njit(cache=True, error_model="numpy")
 @no_type_check
 def _start(x, wave, when):
-    w = x[O_WAVES] + wave * WAVE
-    x[w + W_GROUP] = x[x[w + W_WORK] + 2 * x[S_PER_SIMD]] = x[S_NEXT]
+    w = fixed(x, O_WAVES) + wave * WAVE
+    x[w + W_GROUP] = x[x[w + W_WORK] + 2 * fixed(x, S_PER_SIMD)] = x[S_NEXT]
     x[w + W_PLACE] = 0
-    x[w + W_TRIPS] = x[x[O_TRIPS] + x[S_NEXT]]
+    x[w + W_TRIPS] = x[fixed(x, O_TRIPS) + x[S_NEXT]]
     x[w + W_RELEASE] = 0
-    x[w + W_ROW] = x[S_NEXT] // x[S_COLUMNS]
-    x[w + W_COLUMN] = x[S_NEXT] % x[S_COLUMNS]
+    x[w + W_ROW] = x[S_NEXT] // fixed(x, S_COLUMNS)
+    x[w + W_COLUMN] = x[S_NEXT] % fixed(x, S_COLUMNS)
     x[S_NEXT] += 1
     _schedule(x, wave, when)
 
@@ -343,37 +359,37 @@ def _start(x, wave, when):
 @no_type_check
 def _bank(x, now, address):
     """The L2 bank of an address, its set's ways, and when the bank takes the request."""
-    row, bank = _split(address >> x[P_L2_SHIFT], x[P_L2_BANKS], x[S_BANK_SHIFT])
-    index = ((row << x[P_L2_SHIFT]) + (address & ((1 << x[P_L2_SHIFT]) - 1))) >> LINE_SHIFT
-    ways = x[O_L2] + 2 * x[P_L2_WAYS] * (bank * x[P_L2_SETS] + (index & (x[P_L2_SETS] - 1)))
-    b = x[O_BANKS] + 3 * bank
+    row, bank = _split(address >> fixed(x, P_L2_SHIFT), fixed(x, P_L2_BANKS), fixed(x, S_BANK_SHIFT))
+    index = ((row << fixed(x, P_L2_SHIFT)) + (address & ((1 << fixed(x, P_L2_SHIFT)) - 1))) >> LINE_SHIFT
+    ways = fixed(x, O_L2) + 2 * fixed(x, P_L2_WAYS) * (bank * fixed(x, P_L2_SETS) + (index & (fixed(x, P_L2_SETS) - 1)))
+    b = fixed(x, O_BANKS) + 3 * bank
     start = max(now, x[b])
-    x[b] = start + x[P_L2_INTERVAL]
+    x[b] = start + fixed(x, P_L2_INTERVAL)
     return bank, ways, start
 
 
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _touch_l2(x, bank, way, content):
-    clock = x[O_BANKS] + 3 * bank + 2
+    clock = fixed(x, O_BANKS) + 3 * bank + 2
     x[clock] += 1
-    x[way] = x[clock] << x[S_LINE_BITS] | content
+    x[way] = x[clock] << fixed(x, S_LINE_BITS) | content
 
 
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _make_room(x, below, m, way, now):
     if x[way] & 1:
-        x[x[O_COUNTERS] + L2_WRITE_BACKS] += 1
-        below(m, now, (x[way] & x[S_LINE_MASK]) // 2 * LINE, WRITE)
+        x[fixed(x, O_COUNTERS) + L2_WRITE_BACKS] += 1
+        below(m, now, (x[way] & fixed(x, S_LINE_MASK)) // 2 * LINE, WRITE)
 
 
 @numba.njit(cache=True, error_model="numpy")
 @no_type_check
 def _free_first(x, first, head):
     """Let the MSHR that was free first come next; of several, the first in their order."""
-    least, place, end = head, head, first + x[P_L2_MSHRS]
-    for _ in range(1, x[P_L2_MSHRS]):
+    least, place, end = head, head, first + fixed(x, P_L2_MSHRS)
+    for _ in range(1, fixed(x, P_L2_MSHRS)):
         place = place + 1 if place + 1 < end else first
         if x[place] < x[least]:
             least = place
@@ -384,7 +400,7 @@ def _free_first(x, first, head):
 @no_type_check
 def _read_l2(x, below, m, now, address, mark):
     bank, ways, start = _bank(x, now, address)
-    counters, count = x[O_COUNTERS], x[P_L2_WAYS]
+    counters, count = fixed(x, O_COUNTERS), fixed(x, P_L2_WAYS)
     line = address >> LINE_SHIFT
     way = _find(x, ways, line)
     if way >= ways:
@@ -395,28 +411,28 @@ def _read_l2(x, below, m, now, address, mark):
             x[counters + L2_MSHR_HITS] += 1
             return ready
         x[counters + L2_HITS] += 1
-        return start + x[P_L2_HIT]
+        return start + fixed(x, P_L2_HIT)
     way = _oldest(x, ways)
-    b = x[O_BANKS] + 3 * bank
-    ring = x[O_L2_MSHRS] + bank * x[P_L2_MSHRS] + x[b + 1]
-    first, free = x[O_L2_MSHRS] + bank * x[P_L2_MSHRS], x[ring]
+    b = fixed(x, O_BANKS) + 3 * bank
+    ring = fixed(x, O_L2_MSHRS) + bank * fixed(x, P_L2_MSHRS) + x[b + 1]
+    first, free = fixed(x, O_L2_MSHRS) + bank * fixed(x, P_L2_MSHRS), x[ring]
     if mark and free > start:
-        free = _least(x, first, x[P_L2_MSHRS])
+        free = _least(x, first, fixed(x, P_L2_MSHRS))
     free = max(x[way + count], free)
     if free > start:
         if mark:
             return -free
         start = free
-        x[b] = start + x[P_L2_INTERVAL]
+        x[b] = start + fixed(x, P_L2_INTERVAL)
     elif x[ring] > start:
         _free_first(x, first, ring)
     x[counters + L2_READS] += 1
     x[counters + L2_MISSES] += 1
     _make_room(x, below, m, way, start)
     _touch_l2(x, bank, way, line << 1)
-    ready = below(m, start + x[P_L2_MISS], address, mark)
+    ready = below(m, start + fixed(x, P_L2_MISS), address, mark)
     x[way + count] = x[ring] = ready
-    x[b + 1] = _wrapped(x[b + 1] + 1, x[P_L2_MSHRS])
+    x[b + 1] = _wrapped(x[b + 1] + 1, fixed(x, P_L2_MSHRS))
     return ready
 
 
@@ -424,8 +440,8 @@ def _read_l2(x, below, m, now, address, mark):
 @no_type_check
 def _write_l2(x, below, m, now, address):
     bank, ways, start = _bank(x, now, address)
-    count, line = x[P_L2_WAYS], address >> LINE_SHIFT
-    x[x[O_COUNTERS] + L2_WRITES] += 1
+    count, line = fixed(x, P_L2_WAYS), address >> LINE_SHIFT
+    x[fixed(x, O_COUNTERS) + L2_WRITES] += 1
     way = _find(x, ways, line)
     if way < ways:
         way = _oldest(x, ways)
@@ -433,24 +449,24 @@ def _write_l2(x, below, m, now, address):
         _make_room(x, below, m, way, start)
     x[way + count] = max(x[way + count], start)
     _touch_l2(x, bank, way, line << 1 | 1)
-    return start + x[P_L2_WRITE]
+    return start + fixed(x, P_L2_WRITE)
 
 
 @numba.njit(cache=True, error_model="numpy")
 @no_type_check
 def _walk_if_new(x, page, now):
-    pages = x[O_PAGES]
+    pages = fixed(x, O_PAGES)
     p = pages + 2 * page
     if not x[p + 1]:
-        x[x[O_COUNTERS] + WALKS] += 1
-        walker = x[O_WALKERS] + x[S_WALKER]
+        x[fixed(x, O_COUNTERS) + WALKS] += 1
+        walker = fixed(x, O_WALKERS) + x[S_WALKER]
         start = max(now, x[walker])
-        x[walker] = start + x[P_WALK]
-        x[S_WALKER] = _wrapped(x[S_WALKER] + 1, x[P_WALKERS])
-        x[p] = start + x[P_WALK] + x[P_WALK_DISTANCE]
-        ways = x[O_TLB2] + x[P_TLB2_WAYS] * (page & (x[P_TLB2_SETS] - 1))
+        x[walker] = start + fixed(x, P_WALK)
+        x[S_WALKER] = _wrapped(x[S_WALKER] + 1, fixed(x, P_WALKERS))
+        x[p] = start + fixed(x, P_WALK) + fixed(x, P_WALK_DISTANCE)
+        ways = fixed(x, O_TLB2) + fixed(x, P_TLB2_WAYS) * (page & (fixed(x, P_TLB2_SETS) - 1))
         oldest = ways
-        for way in range(ways, ways + x[P_TLB2_WAYS]):
+        for way in range(ways, ways + fixed(x, P_TLB2_WAYS)):
             if not x[way]:
                 oldest = way
                 break
@@ -466,27 +482,29 @@ def _walk_if_new(x, page, now):
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _translate(x, c, cu, q, bit, page, now):
-    ready = x[x[O_PAGES] + 2 * page]
+    ready = x[fixed(x, O_PAGES) + 2 * page]
     if x[q + Q_ASKED] & bit:
         return 0 if ready <= now else -ready
     x[q + Q_ASKED] |= bit
     delay = 0
     if page != x[c + C_LAST_PAGE]:  # which is there, and first of its set
         x[c + C_LAST_PAGE] = page
-        first = x[O_TLB1] + x[P_TLB1_WAYS] * (cu * x[P_TLB1_SETS] + (page & (x[P_TLB1_SETS] - 1)))
-        way, last = first, first + x[P_TLB1_WAYS] - 1
+        first = fixed(x, O_TLB1) + fixed(x, P_TLB1_WAYS) * (
+            cu * fixed(x, P_TLB1_SETS) + (page & (fixed(x, P_TLB1_SETS) - 1))
+        )
+        way, last = first, first + fixed(x, P_TLB1_WAYS) - 1
         while x[way] != page and way < last:
             way += 1
         if x[way] != page:
-            x[x[O_COUNTERS] + TLB1_MISSES] += 1
-            delay = x[P_TLB2_HIT]
+            x[fixed(x, O_COUNTERS) + TLB1_MISSES] += 1
+            delay = fixed(x, P_TLB2_HIT)
             _walk_if_new(x, page, now + delay)
-            ready = x[x[O_PAGES] + 2 * page]
+            ready = x[fixed(x, O_PAGES) + 2 * page]
             x[way] = page
         _to_front(x, first, way)
     if ready <= now + delay:
         return delay
-    x[c + C_L1] = now + x[P_L1_INTERVAL]
+    x[c + C_L1] = now + fixed(x, P_L1_INTERVAL)
     return -ready
 
 
@@ -494,11 +512,11 @@ def _translate(x, c, cu, q, bit, page, now):
 @no_type_check
 def _access_l1(x, below, m, c, cu, q, address, now, delay):
     if x[q + Q_STORE]:
-        x[c + C_L1] = now + x[P_L1_INTERVAL]
-        return _write_l2(x, below, m, now + delay, address) + x[P_L1_WRITE], 0
-    counters, count, fill = x[O_COUNTERS], x[P_L1_WAYS], x[P_L1_FILL]
+        x[c + C_L1] = now + fixed(x, P_L1_INTERVAL)
+        return _write_l2(x, below, m, now + delay, address) + fixed(x, P_L1_WRITE), 0
+    counters, count, fill = fixed(x, O_COUNTERS), fixed(x, P_L1_WAYS), fixed(x, P_L1_FILL)
     line = address >> LINE_SHIFT
-    first = x[O_L1] + 2 * count * (cu * x[P_L1_SETS] + (line & (x[P_L1_SETS] - 1)))
+    first = fixed(x, O_L1) + 2 * count * (cu * fixed(x, P_L1_SETS) + (line & (fixed(x, P_L1_SETS) - 1)))
     way, last = first, first + count - 1
     while x[way] != line and way < last:
         way += 1
@@ -511,13 +529,13 @@ def _access_l1(x, below, m, c, cu, q, address, now, delay):
             return 0, ready + fill
         else:
             x[counters + L1_HITS] += 1
-            done = now + delay + x[P_L1_HIT]
+            done = now + delay + fixed(x, P_L1_HIT)
             _to_front(x, first, way)
             _to_front(x, first + count, way + count)
     else:
         while way >= first and x[way + count] > now - fill:
             way -= 1
-        ring = x[O_MSHRS] + cu * x[P_L1_MSHRS] + x[c + C_MSHR]
+        ring = fixed(x, O_MSHRS) + cu * fixed(x, P_L1_MSHRS) + x[c + C_MSHR]
         if way < first:
             return 0, max(_least(x, first + count, count) + fill, x[ring])
         if x[ring] > now:
@@ -527,14 +545,14 @@ def _access_l1(x, below, m, c, cu, q, address, now, delay):
         if done < 0:
             return 0, -done - delay
         x[counters + L1_MISSES] += 1
-        done += x[P_L1_TO_L2]
+        done += fixed(x, P_L1_TO_L2)
         x[ring] = done
-        x[c + C_MSHR] = _wrapped(x[c + C_MSHR] + 1, x[P_L1_MSHRS])
+        x[c + C_MSHR] = _wrapped(x[c + C_MSHR] + 1, fixed(x, P_L1_MSHRS))
         x[way] = line
         x[way + count] = done
         _to_front(x, first, way)
         _to_front(x, first + count, way + count)
-    x[c + C_L1] = now + x[P_L1_INTERVAL]
+    x[c + C_L1] = now + fixed(x, P_L1_INTERVAL)
     x[counters + L1_LATENCY] += done - now
     return done, 0
 
@@ -542,7 +560,7 @@ def _access_l1(x, below, m, c, cu, q, address, now, delay):
 @numba.njit(cache=True, error_model="numpy")
 @no_type_check
 def _release(x, wave, when, now):
-    w = x[O_WAVES] + wave * WAVE
+    w = fixed(x, O_WAVES) + wave * WAVE
     x[w + W_OUT] -= 1
     x[w + W_RELEASE] = max(x[w + W_RELEASE], when)
     if x[w + W_WAITING] and not x[w + W_OUT]:
@@ -553,17 +571,17 @@ def _release(x, wave, when, now):
 @numba.njit(cache=True, error_model="numpy")
 @no_type_check
 def _complete(x, cu, request, now):
-    q = x[O_REQUESTS] + request * REQUEST
-    x[q + Q_DONE] += x[P_VMEM_PATH]
-    if not x[P_IN_ORDER]:
+    q = fixed(x, O_REQUESTS) + request * REQUEST
+    x[q + Q_DONE] += fixed(x, P_VMEM_PATH)
+    if not fixed(x, P_IN_ORDER):
         _release(x, x[q + Q_WAVE], x[q + Q_DONE], now)
         return
-    c = x[O_CUS] + cu * CU
-    size = x[S_RING]
-    ring = x[O_RETURNS] + cu * size
+    c = fixed(x, O_CUS) + cu * CU
+    size = fixed(x, S_RING)
+    ring = fixed(x, O_RETURNS) + cu * size
     while x[c + C_RETURN_COUNT]:
         first = x[ring + x[c + C_RETURN_HEAD]]
-        q = x[O_REQUESTS] + first * REQUEST
+        q = fixed(x, O_REQUESTS) + first * REQUEST
         if x[q + Q_PENDING]:
             return
         x[c + C_RETURN_HEAD] = _wrapped(x[c + C_RETURN_HEAD] + 1, size)
@@ -575,7 +593,7 @@ def _complete(x, cu, request, now):
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _index(x, place):
-    return x[x[O_INDICES] + (place >> 2)] >> ((place & 3) << 4) & NOWHERE
+    return x[fixed(x, O_INDICES) + (place >> 2)] >> ((place & 3) << 4) & NOWHERE
 
 
 @numba.njit(cache=True, error_model="numpy")
@@ -594,8 +612,8 @@ def _gather(x, q, phase):
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _serve(x, below, m, cu, request, now):
-    c = x[O_CUS] + cu * CU
-    q = x[O_REQUESTS] + request * REQUEST
+    c = fixed(x, O_CUS) + cu * CU
+    q = fixed(x, O_REQUESTS) + request * REQUEST
     pending = x[q + Q_PENDING]
     left = wake = place = column = 0
     run, phase, index = x[q + Q_FIRST], x[q + Q_PHASE], x[q + Q_INDEX]
@@ -620,15 +638,15 @@ def _serve(x, below, m, cu, request, now):
             x[q + Q_PENDING] = left | pending << place
             return start
         delay = 0
-        if x[P_TRANSLATE]:
-            delay = _translate(x, c, cu, q, 1 << place, address >> x[P_PAGE_SHIFT], start)
+        if fixed(x, P_TRANSLATE):
+            delay = _translate(x, c, cu, q, 1 << place, address >> fixed(x, P_PAGE_SHIFT), start)
         if delay < 0:
             left |= 1 << place
             wake = min(wake, -delay) if wake else -delay
         else:
             done, locked_until = _access_l1(x, below, m, c, cu, q, address, start, delay)
             if locked_until:
-                x[x[O_COUNTERS] + L1_STALL] += locked_until - start
+                x[fixed(x, O_COUNTERS) + L1_STALL] += locked_until - start
                 x[c + C_L1] = locked_until
                 continue
             x[q + Q_DONE] = max(x[q + Q_DONE], done)
@@ -637,7 +655,7 @@ def _serve(x, below, m, cu, request, now):
         column += 1
     x[q + Q_PENDING] = left
     if left:
-        _schedule(x, x[S_WAVES] + x[P_CUS] + request, wake)
+        _schedule(x, fixed(x, S_WAVES) + fixed(x, P_CUS) + request, wake)
     else:
         _complete(x, cu, request, now)
     return 0
@@ -646,13 +664,13 @@ def _serve(x, below, m, cu, request, now):
 @numba.njit(cache=True, error_model="numpy")
 @no_type_check
 def _serve_queue(x, below, m, cu, now):
-    c = x[O_CUS] + cu * CU
-    size = x[S_RING]
-    ring = x[O_QUEUES] + cu * size
+    c = fixed(x, O_CUS) + cu * CU
+    size = fixed(x, S_RING)
+    ring = fixed(x, O_QUEUES) + cu * size
     while x[c + C_COUNT]:
         stalled_until = _serve(x, below, m, cu, x[ring + x[c + C_HEAD]], now)
         if stalled_until:
-            _schedule(x, x[S_WAVES] + cu, stalled_until)
+            _schedule(x, fixed(x, S_WAVES) + cu, stalled_until)
             return
         x[c + C_HEAD] = _wrapped(x[c + C_HEAD] + 1, size)
         x[c + C_COUNT] -= 1
@@ -661,9 +679,9 @@ def _serve_queue(x, below, m, cu, now):
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _arrive(x, below, m, cu, request, now):
-    c = x[O_CUS] + cu * CU
-    size = x[S_RING]
-    x[x[O_QUEUES] + cu * size + _wrapped(x[c + C_HEAD] + x[c + C_COUNT], size)] = request
+    c = fixed(x, O_CUS) + cu * CU
+    size = fixed(x, S_RING)
+    x[fixed(x, O_QUEUES) + cu * size + _wrapped(x[c + C_HEAD] + x[c + C_COUNT], size)] = request
     x[c + C_COUNT] += 1
     if x[c + C_COUNT] == 1:
         _serve_queue(x, below, m, cu, now)
@@ -672,15 +690,15 @@ def _arrive(x, below, m, cu, request, now):
 @numba.njit(cache=True, error_model="numpy")
 @no_type_check
 def _request(x, below, m, wave, phase, now):
-    w = x[O_WAVES] + wave * WAVE
-    request = wave * x[S_EACH] + x[w + W_ISSUED]
-    q = x[O_REQUESTS] + request * REQUEST
+    w = fixed(x, O_WAVES) + wave * WAVE
+    request = wave * fixed(x, S_EACH) + x[w + W_ISSUED]
+    q = fixed(x, O_REQUESTS) + request * REQUEST
     group = x[w + W_GROUP]
     x[q + Q_FIRST] = (
         x[phase + BASE]
         + x[w + W_ROW] * x[phase + PER_ROW]
         + x[w + W_COLUMN] * x[phase + PER_COLUMN]
-        + (x[x[O_TRIPS] + group] - x[w + W_TRIPS]) * x[phase + PER_TRIP]
+        + (x[fixed(x, O_TRIPS) + group] - x[w + W_TRIPS]) * x[phase + PER_TRIP]
     )
     lines = x[phase + ROWS] * x[phase + LINES]
     x[q + Q_PHASE] = phase
@@ -689,18 +707,18 @@ def _request(x, below, m, wave, phase, now):
     x[q + Q_PENDING] = (1 << lines) - 1
     x[q + Q_INDEX] = -1
     if x[phase + GATHER] >= 0:
-        trip = x[x[O_TRIPS] + group] - x[w + W_TRIPS]
-        x[q + Q_INDEX] = (x[x[O_GATHERS] + group] + trip) * x[S_INDICES] + x[phase + GATHER]
+        trip = x[fixed(x, O_TRIPS) + group] - x[w + W_TRIPS]
+        x[q + Q_INDEX] = (x[fixed(x, O_GATHERS) + group] + trip) * fixed(x, S_INDICES) + x[phase + GATHER]
         lines = _gather(x, q, phase)
     x[q + Q_DONE] = NEVER
-    x[x[O_COUNTERS] + (L1_WRITES if x[q + Q_STORE] else L1_READS)] += lines
+    x[fixed(x, O_COUNTERS) + (L1_WRITES if x[q + Q_STORE] else L1_READS)] += lines
     x[w + W_ISSUED] += 1
     x[w + W_OUT] += 1
     cu = x[w + W_CU]
-    if x[P_IN_ORDER]:
-        c = x[O_CUS] + cu * CU
-        place = _wrapped(x[c + C_RETURN_HEAD] + x[c + C_RETURN_COUNT], x[S_RING])
-        x[x[O_RETURNS] + cu * x[S_RING] + place] = request
+    if fixed(x, P_IN_ORDER):
+        c = fixed(x, O_CUS) + cu * CU
+        place = _wrapped(x[c + C_RETURN_HEAD] + x[c + C_RETURN_COUNT], fixed(x, S_RING))
+        x[fixed(x, O_RETURNS) + cu * fixed(x, S_RING) + place] = request
         x[c + C_RETURN_COUNT] += 1
     _arrive(x, below, m, cu, request, now)
 
@@ -709,9 +727,9 @@ def _request(x, below, m, wave, phase, now):
 @no_type_check
 def _share(x, cu, simd, now):
     """Let the oldest waves of a SIMD run, as many as keep it busy; ``_share`` of the reference."""
-    abreast, count = x[P_ABREAST], x[S_PER_SIMD]
-    first = cu * x[P_SIMDS] + simd
-    u = x[O_SIMDS] + first * (U_WORK + 3 * count)
+    abreast, count = fixed(x, P_ABREAST), fixed(x, S_PER_SIMD)
+    first = cu * fixed(x, P_SIMDS) + simd
+    u = fixed(x, O_SIMDS) + first * (U_WORK + 3 * count)
     first *= count
     works = u + U_WORK
     runs = works + count
@@ -719,7 +737,7 @@ def _share(x, cu, simd, now):
     crowded = x[u + U_RUN] == abreast
     done = max(0, now - x[u + U_UPDATED])
     if crowded:
-        done = done * x[P_VALU_RATE] >> FRACTION
+        done = done * fixed(x, P_VALU_RATE) >> FRACTION
     updated = max(now, x[u + U_UPDATED])
     x[u + U_UPDATED] = updated
     ready = 0
@@ -747,7 +765,7 @@ def _share(x, cu, simd, now):
                 _unschedule(x, first + i)
         elif changed or not x[runs + i]:
             x[runs + i] = 1
-            left = work * x[P_VALU_PACE] >> FRACTION if run == abreast else work
+            left = work * fixed(x, P_VALU_PACE) >> FRACTION if run == abreast else work
             _unschedule(x, first + i)
             _schedule(x, first + i, updated + left)
 
@@ -755,42 +773,42 @@ def _share(x, cu, simd, now):
 @numba.njit(cache=True, error_model="numpy", forceinline=True)
 @no_type_check
 def _leave(x, wave, phase, after):
-    w = x[O_WAVES] + wave * WAVE
+    w = fixed(x, O_WAVES) + wave * WAVE
     x[w + W_PLACE] += 1
-    if x[w + W_PLACE] == x[S_TAIL]:
+    if x[w + W_PLACE] == fixed(x, S_TAIL):
         x[w + W_TRIPS] -= 1
         if x[w + W_TRIPS] > 0:
-            x[w + W_PLACE] = x[S_LOOP]
-    _schedule(x, wave, after + x[phase + SCALAR] * x[P_SCALAR])
+            x[w + W_PLACE] = fixed(x, S_LOOP)
+    _schedule(x, wave, after + x[phase + SCALAR] * fixed(x, P_SCALAR))
 
 
 @numba.njit(cache=True, error_model="numpy")
 @no_type_check
 def _step(x, below, m, wave, now):
-    w = x[O_WAVES] + wave * WAVE
-    if x[w + W_PLACE] == x[S_LOOP] and x[w + W_TRIPS] == 0:
-        x[w + W_PLACE] = x[S_TAIL]
-    phase = x[O_TABLE] + x[w + W_PLACE] * COLUMNS
+    w = fixed(x, O_WAVES) + wave * WAVE
+    if x[w + W_PLACE] == fixed(x, S_LOOP) and x[w + W_TRIPS] == 0:
+        x[w + W_PLACE] = fixed(x, S_TAIL)
+    phase = fixed(x, O_TABLE) + x[w + W_PLACE] * COLUMNS
     work = x[w + W_WORK]
     if x[work]:
-        x[work] = x[work + x[S_PER_SIMD]] = 0
+        x[work] = x[work + fixed(x, S_PER_SIMD)] = 0
         _share(x, x[w + W_CU], x[w + W_SIMD], now)
         _leave(x, wave, phase, now)
         return
-    kind, counters = x[phase + KIND], x[O_COUNTERS]
+    kind, counters = x[phase + KIND], fixed(x, O_COUNTERS)
     if kind == VALU and x[phase + COUNT]:
-        x[work] = x[phase + COUNT] * x[P_VALU]
-        x[counters + VALU_TICKS] += x[phase + COUNT] * x[P_VALU_BUSY]
+        x[work] = x[phase + COUNT] * fixed(x, P_VALU)
+        x[counters + VALU_TICKS] += x[phase + COUNT] * fixed(x, P_VALU_BUSY)
         _share(x, x[w + W_CU], x[w + W_SIMD], now)
         return
     after = now
     if kind == LDS:
-        c = x[O_CUS] + x[w + W_CU] * CU
+        c = fixed(x, O_CUS) + x[w + W_CU] * CU
         start = max(now, x[c + C_LDS])
-        busy = x[phase + COUNT] * x[P_LDS_BUSY]
+        busy = x[phase + COUNT] * fixed(x, P_LDS_BUSY)
         x[c + C_LDS] = start + busy
         x[counters + LDS_TICKS] += busy
-        after = start + x[phase + COUNT] * x[P_LDS]
+        after = start + x[phase + COUNT] * fixed(x, P_LDS)
     elif kind == WAIT:
         if x[w + W_OUT]:
             x[w + W_WAITING] = 1
@@ -798,14 +816,14 @@ def _step(x, below, m, wave, now):
         after = max(now, x[w + W_RELEASE])
         x[w + W_ISSUED] = 0
     elif kind == END:
-        x[x[O_FINISHED] + x[w + W_GROUP]] = now
+        x[fixed(x, O_FINISHED) + x[w + W_GROUP]] = now
         x[S_FINISHED] += 1
-        if x[S_NEXT] < x[S_WORKGROUPS]:
-            _start(x, wave, now + x[P_DISPATCH])
+        if x[S_NEXT] < fixed(x, S_WORKGROUPS):
+            _start(x, wave, now + fixed(x, P_DISPATCH))
         return
     elif kind != VALU:
         _request(x, below, m, wave, phase, now)
-        after = now + x[P_VMEM_ISSUE]
+        after = now + fixed(x, P_VMEM_ISSUE)
     _leave(x, wave, phase, after)
 
 
@@ -813,36 +831,36 @@ def _step(x, below, m, wave, now):
             cache=True, error_model="numpy", nogil=True)  # fmt: skip
 @no_type_check
 def _advance(x, below, m, image, images, until):
-    waves, cus = x[S_WAVES], x[P_CUS]
+    waves, cus = fixed(x, S_WAVES), fixed(x, P_CUS)
     if not x[S_NEXT]:
         for i in range(images):
-            if x[P_TRANSLATE]:
-                _walk_if_new(x, image[i] >> x[P_PAGE_SHIFT], NEVER)
+            if fixed(x, P_TRANSLATE):
+                _walk_if_new(x, image[i] >> fixed(x, P_PAGE_SHIFT), NEVER)
             _read_l2(x, below, m, NEVER, image[i], 0)
-        for bank in range(x[P_L2_BANKS]):
-            x[x[O_BANKS] + 3 * bank] = 0
-        for i in range(min(cus * x[S_SLOTS], x[S_WORKGROUPS])):
+        for bank in range(fixed(x, P_L2_BANKS)):
+            x[fixed(x, O_BANKS) + 3 * bank] = 0
+        for i in range(min(cus * fixed(x, S_SLOTS), fixed(x, S_WORKGROUPS))):
             slot = i // cus
-            simd = i % cus * x[P_SIMDS] + slot % x[P_SIMDS]
-            _start(x, simd * x[S_PER_SIMD] + slot // x[P_SIMDS], i * x[P_DISPATCH])
+            simd = i % cus * fixed(x, P_SIMDS) + slot % fixed(x, P_SIMDS)
+            _start(x, simd * fixed(x, S_PER_SIMD) + slot // fixed(x, P_SIMDS), i * fixed(x, P_DISPATCH))
     while x[S_PENDING] and x[S_FINISHED] < until:
-        event = x[x[O_BUCKETS] + 2 * (x[S_CYCLE] & (HORIZON - 1))]
+        event = x[fixed(x, O_BUCKETS) + 2 * (x[S_CYCLE] & (HORIZON - 1))]
         if event < 0:
             x[S_CYCLE] += 1
             continue
         _unschedule(x, event)
-        now = x[x[O_EVENTS] + EVENT * event + E_TIME]
+        now = x[fixed(x, O_EVENTS) + EVENT * event + E_TIME]
         if now >> TICK_SHIFT > x[S_CYCLE]:
             _schedule(x, event, now)
             continue
-        x[x[O_COUNTERS] + EVENTS] += 1
+        x[fixed(x, O_COUNTERS) + EVENTS] += 1
         if event < waves:
             _step(x, below, m, event, now)
         elif event < waves + cus:
             _serve_queue(x, below, m, event - waves, now)
         else:
             request = event - waves - cus
-            cu = x[x[O_WAVES] + x[x[O_REQUESTS] + request * REQUEST + Q_WAVE] * WAVE + W_CU]
+            cu = x[fixed(x, O_WAVES) + x[fixed(x, O_REQUESTS) + request * REQUEST + Q_WAVE] * WAVE + W_CU]
             _arrive(x, below, m, cu, request, now)
     return x[S_PENDING] > 0
 
