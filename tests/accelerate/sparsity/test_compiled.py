@@ -1,6 +1,7 @@
 """The CUDA sources, run as C++ on the CPU with blocks of one small warp, against plain PyTorch."""
 
 import math
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate import ops as launching
 from lamina.accelerate.sparsity import compiled, functional, ops, reference
 from lamina.accelerate.sparsity.compiled import SHARED, Block, Scan
 from lamina.accelerate.sparsity.format import EllpackDib
@@ -20,11 +22,14 @@ LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
 
 @pytest.fixture(autouse=True)
-def on_the_cpu(monkeypatch: pytest.MonkeyPatch, poisoned_empty: None) -> None:
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch, poisoned_empty: None) -> Iterator[None]:
     monkeypatch.setattr(compiled, "kind", KernelOnCpu)
+    monkeypatch.setattr(launching, "INTERPRETED", True)
     monkeypatch.setattr(compiled, "convert_scan", lambda rows: Scan(8, 2, 8))
     monkeypatch.setattr(compiled, "product_block", lambda outputs, columns, itemsize: SMALL)
     monkeypatch.setattr(compiled, "largest", partial(compiled.largest, threads=8))
+    with torch.device("cpu"):  # where another device is the default one, too
+        yield
 
 
 def sparse_map(*shape: int, dtype: torch.dtype = torch.float32, zeros: float = 0.6) -> Tensor:
