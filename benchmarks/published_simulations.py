@@ -34,7 +34,7 @@ from lamina.simulate.jobs import Job, Result, execute
 from lamina.spec.published import Published, entries
 from lamina.store import Store, open_store
 
-SECONDS = 200
+SECONDS = 1000
 GRID = Path(__file__).parents[1] / "examples" / "engine.toml"
 CACHE = Path(tempfile.gettempdir()) / "lamina_published_simulations.db"
 VERDICTS = {True: "reproduced", False: "not reproduced", None: "cannot be told"}

@@ -165,10 +165,10 @@ def _spectrum_like(x: Tensor, block_size: int, groups: int, dtype: torch.dtype) 
 
 
 def _rows_like(spectrum: Tensor, channels: int, length: int, channels_last: bool, dtype: torch.dtype) -> Tensor:
-    batch = spectrum.shape[1] // length
-    if channels_last:
-        return spectrum.new_empty(batch, length, channels, dtype=dtype).transpose(1, 2)
-    return spectrum.new_empty(batch, channels, length, dtype=dtype)
+    shape = spectrum.shape[1] // length, channels, length
+    if channels_last:  # no view: what an operator returns as one may not be changed in place
+        return spectrum.new_empty_strided(shape, (channels * length, 1, channels), dtype=dtype)
+    return spectrum.new_empty(shape, dtype=dtype)
 
 
 def _channels_last(x: Tensor) -> bool:
