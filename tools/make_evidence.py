@@ -13,9 +13,11 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "evidence"
-PHASES = ("forward", "backward_data", "backward_weight", "step")
+PHASES = ("forward", "backward_data", "backward_weight", "step", "end_to_end")
 CLOCKS = (("cupti", "warm"), ("graph", "warm"))
 """The clocks of the table in order of preference, where a file has several."""
+DO_BENCH = "triton.testing.do_bench"
+"""The independent clock, which tables leave out."""
 
 
 def pages() -> dict[Path, str]:
@@ -56,6 +58,8 @@ def facts(summary: Mapping[str, Any]) -> Iterable[str]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Changes or simulated gains where the file holds them, layers otherwise."""
+    if not rows:
+        return []
     if any("change" in row for row in rows):
         return ["## Changes", "", *changes(rows)]
     if any("entry" in row for row in rows):
@@ -146,12 +150,14 @@ def layers(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Medians in microseconds, a line for each layer and phase, a column for each precision and implementation."""
     clocks = {(row["timing"], row["l2"]) for row in rows}
     clock = next(wanted for wanted in (*CLOCKS, *sorted(clocks)) if wanted in clocks)
-    mine = [row for row in rows if (row["timing"], row["l2"], row.get("by", "lamina")) == (*clock, "lamina")]
+    mine = [row for row in rows if (row["timing"], row["l2"]) == clock and row.get("by") != DO_BENCH]
     mine.sort(key=lambda row: row.get("place", 0))
     columns = list(dict.fromkeys((row["precision"], row["layout"], row["impl"]) for row in mine))
-    places = list(dict.fromkeys(row["layer"] for row in mine))
-    axes = ("layer", "phase", "precision", "layout", "impl")
-    time = {tuple(row[axis] for axis in axes): row["median_us"] for row in mine}
+    several = {a["layer"] for a, b in pairwise(mine) if a["layer"] == b["layer"] and a["batch"] != b["batch"]}
+    named = [f"{row['layer']}, batch {row['batch']}" if row["layer"] in several else row["layer"] for row in mine]
+    places = list(dict.fromkeys(named))
+    axes = ("phase", "precision", "layout", "impl")
+    time = {(name, *(row[axis] for axis in axes)): row["median_us"] for name, row in zip(named, mine, strict=True)}
     yield f"Median microseconds by the {clock[0]} clock, L2 {clock[1]}."
     yield ""
     yield "| layer | phase | " + " | ".join(" ".join(column) for column in columns) + " |"

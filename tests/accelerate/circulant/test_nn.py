@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
 
+from lamina.accelerate.circulant.config import Impl
 from lamina.accelerate.circulant.nn import (
     BlockCirculantConv1d,
     BlockCirculantConv2d,
@@ -216,3 +217,13 @@ def test_two_processes_that_share_the_weights_train_as_one(tmp_path: Path) -> No
     assert first + second == sum(parameter.numel() for parameter in model.parameters())
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(ours[name], parameter.detach())
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("impl", ["kernel", "reference", "dense"])
+def test_what_follows_a_convolution_may_change_its_output_in_place(impl: Impl, last: bool) -> None:
+    layer = BlockCirculantConv1d(8, 8, 3, padding=1, block_size=4, impl=impl)
+    x = torch.randn(2, 5, 8).mT if last else torch.randn(2, 8, 5)
+    (expected,) = torch.autograd.grad(layer(x.requires_grad_()).relu().sum(), x)
+    (found,) = torch.autograd.grad(layer(x).relu_().sum(), x)
+    assert torch.equal(found, expected)
