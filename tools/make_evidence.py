@@ -153,7 +153,7 @@ def layers(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     mine = [row for row in rows if (row["timing"], row["l2"]) == clock and row.get("by") != DO_BENCH]
     mine.sort(key=lambda row: row.get("place", 0))
     columns = list(dict.fromkeys((row["precision"], row["layout"], row["impl"]) for row in mine))
-    several = {a["layer"] for a, b in pairwise(mine) if a["layer"] == b["layer"] and a["batch"] != b["batch"]}
+    several = {a["layer"] for a, b in pairwise(mine) if a["layer"] == b["layer"] and a.get("batch") != b.get("batch")}
     named = [f"{row['layer']}, batch {row['batch']}" if row["layer"] in several else row["layer"] for row in mine]
     places = list(dict.fromkeys(named))
     axes = ("phase", "precision", "layout", "impl")

@@ -21,17 +21,18 @@ from lamina.accelerate.fission.tiles import tile
 
 launches = []
 for format, codes, kind, rows in (
-    ("e4m3", "u8", "bf16", 1), ("e5m2", "u8", "bf16", 128), ("e3m4", "u8", "fp32", 16), ("deft16", "i16", "bf16", 16),
-    ("half", "fp16", "fp16", 16),
+    ("e4m3", "u8", "bf16", 1), ("e5m2", "u8", "bf16", 128), ("e3m4", "u8", "fp32", 16), ("e4m3", "u8", "fp32", 128),
+    ("deft16", "i16", "bf16", 16), ("half", "fp16", "fp16", 16),
 ):
-    at = tile(4096, rows, 9216, 1 if codes == "u8" else 2)
+    at = tile(4096, rows, 9216, 1 if codes == "u8" else 2, 4 if kind == "fp32" else 2)
     product = dict(BIAS=True, BO=at.outputs, BR=at.rows, BK=at.depth, PRECISION="tf32x3", **ops._reading(format))
     workers = dict(num_warps=at.warps, num_stages=at.stages)
     for splits in (1, at.splits):
         launches.append((kernels.linear_kernel, {**product, "SPLITS": splits}, codes, kind, workers))
-at = tile(4096, 16, 4608, 4)
-pairs = dict(BIAS=True, SPLITS=at.splits, BO=at.outputs, BR=at.rows, BK=at.depth, PRECISION="tf32x3")
-launches.append((kernels.pair_kernel, pairs, "i32", "fp32", dict(num_warps=at.warps, num_stages=at.stages)))
+for rows in (16, 128):
+    at = tile(4096, rows, 4608, 4, 8)
+    pairs = dict(BIAS=True, SPLITS=at.splits, BO=at.outputs, BR=at.rows, BK=at.depth, PRECISION="tf32x3")
+    launches.append((kernels.pair_kernel, pairs, "i32", "fp32", dict(num_warps=at.warps, num_stages=at.stages)))
 launches.append((kernels.finish_kernel, dict(BIAS=True, SPLITS=4, BO=64, BR=16), "i8", "bf16", {}))
 
 for kernel, constants, codes, kind, workers in launches:

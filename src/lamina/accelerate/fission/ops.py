@@ -38,7 +38,7 @@ def linear(x: Tensor, codes: Tensor, scale: Tensor, bias_: Tensor | None, format
         return stream.linear(x, codes, scale, bias_, _format(format))
     (rows, _), outputs = x.shape, len(codes)
     y = x.new_empty(rows, outputs)
-    at = tile(outputs, rows, codes.shape[1], codes.itemsize)
+    at = tile(outputs, rows, codes.shape[1], codes.itemsize, x.itemsize * (2 if format == "deft16q" else 1))
     shares = x.new_empty((at.splits, outputs, rows) if at.splits > 1 else 0, dtype=torch.float32)
     common = {"BIAS": bias_ is not None, "SPLITS": at.splits, "BO": at.outputs, "BR": at.rows}
     switches = {"UPCAST": INTERPRETED, "INDEX": index_type(x, codes, y, shares)}

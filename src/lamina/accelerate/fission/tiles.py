@@ -9,6 +9,9 @@ from lamina.accelerate.tiling import between, power
 PROGRAMS = 132
 """Multiprocessors of the GPU the tiles are made for; a product with fewer tiles splits its sum."""
 
+SHARED = 200 * 1024
+"""Bytes of shared memory for the stages of one program, with room left for what the compiler adds."""
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -22,8 +25,8 @@ class Tile:
     stages: int
 
 
-def tile(outputs: int, rows: int, inputs: int, itemsize: int) -> Tile:
-    """For weights ``(outputs, inputs)`` of ``itemsize`` bytes against ``rows`` rows.
+def tile(outputs: int, rows: int, inputs: int, itemsize: int, beside: int) -> Tile:
+    """For weights ``(outputs, inputs)`` of ``itemsize`` bytes against ``rows`` rows of ``beside`` bytes for each.
 
     Few rows leave the weights to be streamed: every multiprocessor takes a share of the sum, in pieces of at least
     eight steps, until twice as many programs run as there are multiprocessors.
@@ -34,4 +37,5 @@ def tile(outputs: int, rows: int, inputs: int, itemsize: int) -> Tile:
     tiles = -(-outputs // high) * -(-rows // wide)
     steps = -(-inputs // deep)
     splits = max(1, min(2 * PROGRAMS // max(tiles, 1), steps // 8)) if tiles < PROGRAMS else 1
-    return Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, 4)
+    stages = between(2, SHARED // (deep * (high * itemsize + wide * beside)), 4)
+    return Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, stages)
