@@ -69,7 +69,7 @@ def vgg16() -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Seconds of the whole network."""
     jobs = Planner().jobs(VGG)
     watch = measure.Stopwatch()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for done in Processes(PROCESSES).submit(jobs):
         seconds = watch.seconds
         lines = done.run.counters["l1_reads"] + done.run.counters["l1_writes"] if done.run else 0

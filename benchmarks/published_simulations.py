@@ -75,7 +75,8 @@ def figures(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str,
     jobs = [job for points in planned.values() for each in points for job in (each.baseline, each.ours)]
     engine = Done(_fill(jobs, store, workers))
     found = {each.job.key: each for each in simulate(jobs, store, engine, target="published", config={}).results}
-    rows, summary = [], {}
+    rows: list[dict[str, Any]] = []
+    summary: dict[str, str] = {}
     for entry in own:
         assert entry.simulates
         beside, _ = reproduce_simulated(entry, entry.simulates, store, Simulating(engine))

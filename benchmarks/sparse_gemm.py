@@ -119,7 +119,7 @@ def cases(problem: Problem, scope: Scope, precision: str, patterns: Sequence[str
 
 
 @cache
-def zeros_of(name: str, shape: tuple[int, ...], zeros: float) -> Tensor:
+def zeros_of(name: str, shape: tuple[int, int, int, int], zeros: float) -> Tensor:
     """Where a map is not zero, the same in every precision."""
     return torch.from_numpy(pattern(name, shape, 1 - zeros / 100, seed=0))
 
