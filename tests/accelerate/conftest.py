@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from lamina.run import precision_mode
+
+from .precisions import TYPES
+
 # Triton 3.6 turns a run-time loop bound, which NumPy holds as an array of one element, into a number this way.
 INTERPRETER = "ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning"
 
@@ -24,3 +28,10 @@ def where_kernels_run() -> Iterator[None]:
         return
     with torch.device("cuda"):
         yield
+
+
+@pytest.fixture(params=TYPES)
+def precision(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each in turn, set for the library too."""
+    with precision_mode(request.param, autotune=False):
+        yield request.param

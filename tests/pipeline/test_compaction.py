@@ -1,8 +1,7 @@
 """simulate compaction-engine: layers beside dense and their bounds, and what is not simulated twice."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
-from pathlib import Path
 
 import pytest
 
@@ -13,15 +12,9 @@ from lamina.simulate.compaction_engine.attribution import NEEDED
 from lamina.simulate.compaction_engine.unit import Control
 from lamina.simulate.engines import Here
 from lamina.simulate.jobs import Job
-from lamina.store import Store, open_store
+from lamina.store import Store
 
 LENET = {"network": "lenet5", "batch": 1, "device.cu.count": 2, "density": 0.4}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "lamina.db") as database:
-        yield database
 
 
 def run(store: Store, controls: Sequence[Control] = (), **settings: str | int | float) -> Gains:

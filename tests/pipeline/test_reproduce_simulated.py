@@ -1,7 +1,6 @@
 """Published simulations: points become jobs, numbers stand beside the mean of ours, statements are looked for."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
@@ -23,7 +22,7 @@ from lamina.spec import Workload
 from lamina.spec.points import Settings
 from lamina.spec.published import Published, entries
 from lamina.spec.published import entry as by_id
-from lamina.store import Store, open_store
+from lamina.store import Store
 
 SMALL: dict[str, Any] = {"unit": "dense", "batch": 1, "device.cu.count": 2}
 FIGURE: dict[str, Any] = {
@@ -51,12 +50,6 @@ FIGURE: dict[str, Any] = {
     ],
     "statements": [{"about": "all", "says": "larger is better", "check": "speedup_grows_with_batch"}],
 }
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "lamina.db") as database:
-        yield database
 
 
 def entry(**changes: Any) -> Published:

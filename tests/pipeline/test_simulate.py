@@ -1,7 +1,7 @@
 """simulate: settings become jobs, and what the store has is not simulated again."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,15 +12,9 @@ from lamina.pipeline.simulate import Finished, Planner, Simulated, simulate
 from lamina.simulate.engines import Here, Results
 from lamina.simulate.hierarchy import preset
 from lamina.simulate.jobs import Job
-from lamina.store import Store, open_store
+from lamina.store import Store
 
 LENET = {"network": "lenet5", "batch": 1, "device.cu.count": 2}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "lamina.db") as database:
-        yield database
 
 
 class Counting:

@@ -15,14 +15,9 @@ from lamina.run import Progress
 from lamina.simulate.workloads import read_masks
 from lamina.spec import Input
 from lamina.spec.training import Training
-from lamina.store import Store, open_store
+from lamina.store import Store
 
 SETTINGS = Training(batch=8, warmup_steps=0, learning_rate=0.01)
-
-
-@pytest.fixture
-def store(store_path: Path) -> Store:
-    return open_store(store_path)
 
 
 @pytest.fixture

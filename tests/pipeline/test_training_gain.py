@@ -1,8 +1,7 @@
 """simulate training: shares from a benchmark, sparsity from a monitor, speed-ups from the simulator."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +13,9 @@ from lamina.pipeline.training_gain import TrainingGain, training_gain
 from lamina.record import LayerRun, Sparsity, Timing
 from lamina.simulate.engines import Here
 from lamina.simulate.jobs import Job
-from lamina.store import Store, open_store
+from lamina.store import Store
 
 LENET = {"network": "lenet5", "batch": 1, "device.cu.count": 2}
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with open_store(tmp_path / "lamina.db") as database:
-        yield database
 
 
 def row(layer: str, phase: str, us: float, precision: str = "fp32") -> LayerRun:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -103,7 +101,7 @@ def compaction_engine(
                     engine,
                     target=jobs[0].network,
                     config={"settings": asked, "layers": layer or [], "controls": wanted},
-                    command=shlex.join(["lamina", *sys.argv[1:]]),
+                    command=options.command_line(),
                     resume=resume,
                     fresh=fresh,
                     watch=watch,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -138,7 +136,7 @@ def deft(
             onnx=onnx,
             device=options.device_name(device),
             resume=resume,
-            command=shlex.join(["lamina", *sys.argv[1:]]),
+            command=options.command_line(),
             watch=watch,
         )
         place = database.place

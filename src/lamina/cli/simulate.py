@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -104,7 +103,7 @@ def simulate_layers(
                 engine,
                 target=jobs[0].network,
                 config={"settings": asked, "layers": list(layers)},
-                command=shlex.join(["lamina", *sys.argv[1:]]),
+                command=options.command_line(),
                 resume=resume,
                 fresh=fresh,
                 watch=watch,

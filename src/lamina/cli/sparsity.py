@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -110,7 +109,7 @@ def sparsity(
             modules=module,
             masks=Masks(masks, mask_every or iterations, mask_images) if masks else None,
             device=options.device_name(device),
-            command=shlex.join(["lamina", *sys.argv[1:]]),
+            command=options.command_line(),
             watch=watch,
         )
     _print(profile, target.name, format_)

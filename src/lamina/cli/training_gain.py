@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -93,7 +91,7 @@ def training(
                 engine,
                 target=network,
                 config={"settings": asked, "bench": measured.id, "sparsity": observed.id, "bins": bins},
-                command=shlex.join(["lamina", *sys.argv[1:]]),
+                command=options.command_line(),
                 resume=resume,
                 fresh=fresh,
                 watch=watch,

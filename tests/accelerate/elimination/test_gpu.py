@@ -1,6 +1,6 @@
 """Compiled kernels on the shapes they are for, in every precision, against float64; the search on the GPU."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,19 +20,14 @@ from lamina.build.models import create
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
+from ..precisions import TYPES, cut
+
 pytestmark = pytest.mark.gpu
 
-TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 MAPS = [(1, 4096, 9216), (16, 4096, 9216), (128, 4096, 9216), (129, 333, 77), (3, 1000, 4096)]  # rows, out, in
 IMAGES = [  # batch, channels, outputs, size, kernel, padding, stride
     (16, 96, 256, 27, 5, 2, 1), (16, 256, 384, 13, 3, 1, 1), (3, 7, 33, 17, 3, 0, 2),
 ]  # fmt: skip
-
-
-@pytest.fixture(params=TYPES)
-def precision(request: pytest.FixtureRequest) -> Iterator[str]:
-    with precision_mode(request.param, autotune=False):
-        yield request.param
 
 
 def numbers(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -46,11 +41,6 @@ def half(total: int, run: int = 1) -> Tensor:
     places = torch.arange(total, device="cuda")
     kept = places[places // run % 2 == 0]
     return torch.cat([kept, places[-1:]]).unique() if run == 1 else kept
-
-
-def cut(one: Tensor) -> Tensor:
-    """Float32 numbers as tensor cores read them: the ten first bits of the mantissa."""
-    return (one.view(torch.int32) & -0x2000).view(torch.float32)
 
 
 def hold(ours: Callable[..., Tensor], plain: Callable[..., Tensor], inputs: list[Tensor], precision: str) -> None:

@@ -24,16 +24,20 @@ def test_few_rows_are_bound_by_the_weights_bytes() -> None:
 
 def test_many_rows_keep_the_dense_layer() -> None:
     many = choose(4096, 4096, 9216, BARE)
+    weights, beside = 4096 * 9216, 4096 * (4096 + 9216)
     assert many.format is None and many.stored_us > 1.25 * many.dense_us
+    assert many.stored_us == pytest.approx((weights + 2 * beside) / 4e6 + 1.25 * 2 * 4096 * weights / 8e8)
     assert choose(1, 4096, 4096, BARE, "deft16").format is None  # as many bytes as bfloat16
 
 
 def test_float32_has_twice_as_many_bytes_to_save() -> None:
     few = choose(1, 4096, 9216, BARE, dense_bits=32)
     assert few.format == "e4m3" and few.dense_us / few.stored_us == pytest.approx(4, rel=0.03)
+    assert few.stored_us == pytest.approx((4096 * 9216 + 4 * (4096 + 9216)) / 4e6 + 1.25 * 2 * 4096 * 9216 / 8e8)
     assert few.dense_us == pytest.approx(4 * (4096 * 9216 + 4096 + 9216) / 4e6)
     upper = choose(1, 4096, 4096, BARE, "deft16", dense_bits=32)
     assert upper.format == "deft16" and upper.dense_us / upper.stored_us == pytest.approx(2, rel=0.03)
+    assert upper.stored_us == pytest.approx((2 * 4096 + 8) * 4096 / 4e6 + 1.25 * 2 * 4096 * 4096 / 8e8)
 
 
 def test_more_rows_never_bring_a_format_back() -> None:
@@ -56,14 +60,13 @@ def test_rows_beyond_eight_are_read_again() -> None:
     assert choose(FEW_ROWS, 4096, 9216, H200).format == "e4m3"
 
 
-@pytest.mark.skipif(not RESULTS, reason="no measured table is published")
 def test_choices_agree_with_the_measured_table() -> None:
     rows = json.loads(RESULTS[-1].read_text(encoding="utf-8"))["rows"]
     stored = [row for row in rows if row["impl"] == "fissioned[format=e4m3,impl=kernel]"]
     assert {row["l2"] for row in stored} == {"warm", "cold"}
     for row in stored:
         chosen = choose(row["batch"], row["outputs"], row["inputs"], H200).format
-        assert row["speedup"] > 0.98 if chosen else row["speedup"] < 1.05, (row["layer"], row["batch"], row["l2"])
+        assert row["speedup"] > 0.98 if chosen else row["speedup"] < 1.02, (row["layer"], row["batch"], row["l2"])
 
 
 def test_what_makes_no_sense_is_refused() -> None:

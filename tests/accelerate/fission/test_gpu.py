@@ -16,9 +16,10 @@ from lamina.accelerate.fission.simt import OnChip, Tile, Window
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
+from ..precisions import TYPES, cut
+
 pytestmark = pytest.mark.gpu
 
-TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SHAPES = [  # rows, outputs, inputs: AlexNet's layers with few and many rows, then odd, single and split ones
     *((rows, 4096, 9216) for rows in (1, 16, 128)),
     (8, 1000, 4096),
@@ -66,11 +67,6 @@ def hold(x: Tensor, packed: Packed, b: Tensor | None, factor: float, precision: 
     exact = F.linear(x.double(), *operands)
     theirs = F.linear(cut(x).double(), *operands).float() if precision == "tf32" else by_library(x, packed, b)
     assert_as_accurate(ours, theirs, exact, worst=factor, mean=factor)
-
-
-def cut(x: Tensor) -> Tensor:
-    """Float32 numbers as tensor cores read them: the ten first bits of the mantissa. Weights have no more."""
-    return (x.view(torch.int32) & -0x2000).view(torch.float32)
 
 
 @pytest.mark.parametrize(("format", "precision"), READ)

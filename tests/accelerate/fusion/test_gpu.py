@@ -1,7 +1,7 @@
 """Compiled kernels on the shapes they are for, in every precision, against float64."""
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -16,6 +16,8 @@ from lamina.build.models import create
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
+from ..precisions import TYPES
+
 pytestmark = pytest.mark.gpu
 
 LAYERS = [(128, 4096, 9216), (128, 4096, 4096), (1, 1000, 4096), (129, 333, 77), (2048, 3072, 768)]
@@ -26,13 +28,6 @@ IMAGES = [  # AlexNet's convolutions at batch 16, with the pooling that follows,
     ((8, 64, 56, 56), PoolWindow(2, 2, 2, 2)),
     ((3, 5, 17, 9), PoolWindow(3, 2, 2, 1, 1, 1, ceil=True)),
 ]
-TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@pytest.fixture(params=TYPES)
-def precision(request: pytest.FixtureRequest) -> Iterator[str]:
-    with precision_mode(request.param, autotune=False):
-        yield request.param
 
 
 def numbers(*shape: int, dtype: torch.dtype) -> Tensor:

@@ -22,20 +22,15 @@ from lamina.build.models import create
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
+from ..precisions import TYPES, cut
+
 pytestmark = pytest.mark.gpu
 
-TYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRODUCTS = [(512, 2304, 12544), (64, 27, 4097), (33, 4100, 130), (1000, 77, 1), (1, 1, 1)]  # M, K, N
 IMAGES = [  # batch, channels, outputs, size, kernel, stride, padding, dilation
     (8, 256, 512, 28, 3, 1, 1, 1), (16, 96, 256, 27, 5, 1, 2, 1), (3, 7, 33, 17, 3, 2, 0, 1), (2, 5, 9, 11, 2, 1, 1, 2),
 ]  # fmt: skip
 KERNELS = ("nonzero", "union")
-
-
-@pytest.fixture(params=TYPES)
-def precision(request: pytest.FixtureRequest) -> Iterator[str]:
-    with precision_mode(request.param, autotune=False):
-        yield request.param
 
 
 @contextmanager
@@ -59,11 +54,6 @@ def sparse(*shape: int, dtype: torch.dtype = torch.float32, zeros: float = 0.8) 
     if shape[len(shape) // 4] > 2:
         x[(slice(None),) * (len(shape) // 4) + (1,)] = 0.0
     return x.to(dtype)
-
-
-def cut(x: Tensor) -> Tensor:
-    """Numbers as tensor cores take them for TF32: ten bits after the first, the rest cut off."""
-    return (x.view(torch.int32) & -(1 << 13)).view(torch.float32)
 
 
 def hold(ours: Tensor, plain: Callable[..., Tensor], operands: list[Tensor], precision: str, what: str = "") -> None:

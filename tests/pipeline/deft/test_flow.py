@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -30,22 +29,6 @@ SETTINGS = Training(epochs=2, batch=20, learning_rate=0.05, warmup_steps=0)
 HALVES = Asked(shares=(0.5,), calibration=20, max_accuracy_drop=5)
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A hundred pictures whose class is where their bright half is."""
-    generator = np.random.default_rng(0)
-    arrays = {}
-    for split in ("train", "test"):
-        y = generator.integers(0, 2, 100)
-        x = generator.integers(0, 120, (100, 28, 28))
-        x[y == 1, :14] += 100
-        x[y == 0, 14:] += 100
-        arrays |= {f"x_{split}": x.astype(np.uint8), f"y_{split}": y.astype(np.uint8)}
-    path = tmp_path_factory.mktemp("data") / "halves.npz"
-    np.savez(path, **arrays)
-    return str(path)
-
-
 def latency(model: nn.Module) -> float:
     """What stands for it here: no test depends on the time of anything."""
     return deployed.parameters(model) / 1000
@@ -61,11 +44,6 @@ def untimed() -> Iterator[None]:
         patch.setattr(deployed.Place, "by_turns", by_size)
         patch.setattr(deployed.Place, "ratio", lambda self, model, dense: latency(model) / latency(dense))
         yield
-
-
-@pytest.fixture
-def store(store_path: Path) -> Store:
-    return open_store(store_path)
 
 
 def run(folder: Path, data: str, store: Store, asked: Asked = HALVES, **options: Any) -> Outcome:

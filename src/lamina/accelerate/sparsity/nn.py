@@ -6,6 +6,7 @@ that the dense layers make.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self, TypeVar
 
@@ -37,7 +38,7 @@ PHASES = tuple(Phase)
 __all__ = ["SparseAdaptiveConv2d", "SparseAdaptiveLinear", "choices_of"]
 
 
-class Adaptive(nn.Module):
+class Adaptive(nn.Module, ABC):
     """What both layers share: what they know, and what they chose.
 
     Attributes:
@@ -102,12 +103,13 @@ class Adaptive(nn.Module):
         calibration = told if told is None or isinstance(told, Calibration) else told.get(phase)
         return choose(self._size(phase, x), known, calibration, self.margin, self.dense_us.get(phase))
 
+    @abstractmethod
     def _dense_only(self, phase: Phase) -> str | None:
         """Why a phase can only be dense, or nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _size(self, phase: Phase, x: Tensor) -> Size:
-        raise NotImplementedError
+        """The sizes of a phase's product."""
 
     def _how(self) -> str:
         told = {"impl": self.impl} | ({"weights": self.weights} if self.weights != "same" else {})
