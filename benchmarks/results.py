@@ -6,16 +6,80 @@ import argparse
 import json
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lamina import measure
 from lamina.record import Environment
 
 VERSIONS = ("lamina", "python", "torch", "triton", "numpy", "cuda", "cudnn", "ncu")
 FOLDER = Path(__file__).parent / "results"
+
+Time = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Row(BaseModel):
+    """One measurement. Other columns may follow."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    workload: Text
+    layer: str
+    phase: Literal["forward", "backward_data", "backward_weight", "step", "end_to_end"]
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
+    layout: str
+    impl: Annotated[str, Field(pattern=r"^[a-z]\w*(:\w+)?(\[.+\])?$")]
+    batch: Annotated[int, Field(gt=0)]
+    timing: Literal["wall", "events", "cupti", "graph", "ncu", "cpu", "simulated"]
+    l2: Literal["cold", "warm"] | None
+    median_us: Time
+    q1_us: Time
+    q3_us: Time
+    n: Annotated[int, Field(gt=0)]
+    rel_error: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+    unchecked: Text | None = None
+    """Why there is no error to compare: a row without one must say so."""
+
+    @model_validator(mode="after")
+    def an_absent_error_is_explained(self) -> Self:
+        if (self.rel_error is None) == (self.unchecked is None):
+            raise ValueError("expected either rel_error, or unchecked with the reason why there is none")
+        return self
+
+    @model_validator(mode="after")
+    def quartiles_enclose_the_median(self) -> Self:
+        if not self.q1_us <= self.median_us <= self.q3_us:
+            raise ValueError(f"expected q1 <= median <= q3, got {self.q1_us}, {self.median_us}, {self.q3_us}")
+        return self
+
+
+class Provenance(BaseModel):
+    """The machine, and the versions of what ran on it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    device: Text
+    driver: Text
+    versions: Annotated[dict[str, str], Field(min_length=1)]
+    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}(\+dirty)?$")]
+    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d")]
+    command: Text
+
+
+class Results(BaseModel):
+    """A claim's file."""
+
+    model_config = ConfigDict(extra="allow")
+
+    claim: Text
+    provenance: Provenance
+    rows: Annotated[list[Row], Field(min_length=1)]
 
 
 def environment_with(**variables: str) -> dict[str, str]:
@@ -49,7 +113,10 @@ def write(
     asked: argparse.Namespace,
     command: str = "",
 ) -> Path:
-    """Write a claim's rows with their provenance into ``asked.output``; ``command`` where it is not named so."""
+    """Write a claim's rows with their provenance into ``asked.output``; ``command`` where it is not named so.
+
+    What does not fit the schema is written all the same, with a warning, since measuring took long.
+    """
     environment = measure.environment(device)
     birth = provenance(environment, asked.commit or environment.commit, f"python -m benchmarks.{command or claim}")
     if birth["commit"] is None:
@@ -59,4 +126,8 @@ def write(
     path: Path = asked.output / f"{claim}_{chip}_{environment.date[:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    try:
+        Results.model_validate(document)
+    except ValidationError as error:
+        warnings.warn(f"{path} does not fit the schema of results: {error}", stacklevel=2)
     return path

@@ -6,11 +6,12 @@ import runpy
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pytest
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from benchmarks.results import Results
+from pydantic import ValidationError
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -149,64 +150,6 @@ def test_changelog_is_kept() -> None:
     assert releases[0] == "[Unreleased]"
     assert all(re.fullmatch(r"\[\d+\.\d+\.\d+\] - \d{4}-\d\d-\d\d", release) for release in releases[1:])
     assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
-
-
-Time = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Text = Annotated[str, Field(min_length=1)]
-
-
-class Row(BaseModel):
-    """One measurement. Other columns may follow."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    workload: Text
-    layer: str
-    phase: Literal["forward", "backward_data", "backward_weight", "step", "end_to_end"]
-    precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
-    layout: str
-    impl: Annotated[str, Field(pattern=r"^[a-z]\w*(:\w+)?(\[.+\])?$")]
-    batch: Annotated[int, Field(gt=0)]
-    timing: Literal["wall", "events", "cupti", "graph", "ncu", "cpu", "simulated"]
-    l2: Literal["cold", "warm"] | None
-    median_us: Time
-    q1_us: Time
-    q3_us: Time
-    n: Annotated[int, Field(gt=0)]
-    rel_error: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
-    unchecked: Text | None = None
-    """Why there is no error to compare: a row without one must say so."""
-
-    @model_validator(mode="after")
-    def an_absent_error_is_explained(self) -> "Row":
-        if (self.rel_error is None) == (self.unchecked is None):
-            raise ValueError("expected either rel_error, or unchecked with the reason why there is none")
-        return self
-
-    @model_validator(mode="after")
-    def quartiles_enclose_the_median(self) -> "Row":
-        if not self.q1_us <= self.median_us <= self.q3_us:
-            raise ValueError(f"expected q1 <= median <= q3, got {self.q1_us}, {self.median_us}, {self.q3_us}")
-        return self
-
-
-class Provenance(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-    device: Text
-    driver: Text
-    versions: Annotated[dict[str, str], Field(min_length=1)]
-    commit: Annotated[str, Field(pattern=r"^[0-9a-f]{7,40}(\+dirty)?$")]
-    date: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d")]
-    command: Text
-
-
-class Results(BaseModel):
-    model_config = ConfigDict(extra="allow")
-
-    claim: Text
-    provenance: Provenance
-    rows: Annotated[list[Row], Field(min_length=1)]
 
 
 def check_results(name: str, document: dict[str, Any]) -> None:
