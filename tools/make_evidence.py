@@ -6,7 +6,8 @@ Run: python tools/make_evidence.py          rewrites the pages
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,18 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGES = ROOT / "benchmarks" / "results", ROOT / "docs" / "evidence"
 PHASES = ("forward", "backward_data", "backward_weight", "step", "end_to_end")
+PRECISIONS = ("fp64", "fp32", "tf32", "bf16", "fp16")
+BASELINES = ("dense", "library")
 CLOCKS = (("cupti", "warm"), ("graph", "warm"))
 """The clocks of the table in order of preference, where a file has several."""
 DO_BENCH = "triton.testing.do_bench"
 """The independent clock, which tables leave out."""
+SPLITS = ("workload", "batch", "device", "memory", "sampled")
+"""What may tell two timings of one layer and implementation apart."""
+WIDE = 40
+"""A table whose columns' names have more letters than this may be turned."""
+MOST_COLUMNS = 6
+"""A table with more than this many columns becomes one for each precision, and one for each thing timed."""
 
 
 def pages() -> dict[Path, str]:
@@ -39,21 +48,115 @@ def page(path: Path) -> str:
         "## Summary",
         "",
         *facts(document.get("summary", {})),
-        "",
         *table(document["rows"]),
-        "",
     ]
     return "\n".join(lines)
 
 
 def facts(summary: Mapping[str, Any]) -> Iterable[str]:
-    """The summary as a table; lists stay in the file."""
-    yield "| what | value |"
-    yield "|---|---|"
-    for name, value in summary.items():
-        parts = value.items() if isinstance(value, dict) else [("", value)]
-        shown = ", ".join(f"{key} {part}".strip() for key, part in parts if not isinstance(part, list))
-        yield f"| {name} | {shown} |"
+    """The summary: plain values in one table, then a table for each group of nested ones; lists stay in the file."""
+    yield from grid({name: {"value": value} for name, value in cells(summary).items()})
+    last = ""
+    for title, rows in groups(summary):
+        yield from [f"### {title[0].upper()}{title[1:]}", ""] if title and title != last else []
+        yield from grid(rows)
+        last = title
+
+
+def groups(nested: Mapping[str, Any], above: str = "") -> list[tuple[str, dict[str, dict[str, str]]]]:
+    """Tables of the nested values: rows called `title: row`, or with mostly the same columns, stand together."""
+    tables: list[tuple[str, dict[str, dict[str, str]]]] = []
+    for name, value in nested.items():
+        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            tables.append((spaced(name), {str(at): cells(item) for at, item in enumerate(value, 1)}))
+        elif isinstance(value, dict) and value and all(isinstance(item, dict) for item in value.values()):
+            tables += groups(value, spaced(name))
+        elif isinstance(value, dict) and (row := cells(value)):
+            title, _, label = name.rpartition(": ") if ": " in name else (above, "", name)
+            last_title, last = tables[-1] if tables else ("", {})
+            known = {column for other in last.values() for column in other}
+            alike = 2 * len(known & row.keys()) >= len(row) or (title and len(row) == 1)
+            if last and title == last_title and alike:
+                last[label] = row
+            else:
+                tables.append((title, {label: row}))
+    return [alone(*table) for table in tables]
+
+
+def alone(title: str, rows: dict[str, dict[str, str]]) -> tuple[str, dict[str, dict[str, str]]]:
+    """A group of one row turned, by precision where its columns all end in one: `{"fc fp32": ...}` is fc's row.
+
+    Rows of one cell each, with several names, say which in a column of its own.
+    """
+    columns = [column for row in rows.values() for column in row]
+    if len(rows) > 1:
+        if len(columns) == len(rows) and len(set(columns)) > 1:
+            rows = {label: {"which": name, "value": row[name]} for label, row in rows.items() for name in row}
+        return title, rows
+    ((name, row),) = rows.items()
+    turned: dict[str, dict[str, str]] = {}
+    pairs = [column.rpartition(" ") for column in columns]
+    if not all(start and end in PRECISIONS for start, _, end in pairs):
+        pairs = [(column, "", "value") for column in columns]
+    for (where, _, under), column in zip(pairs, columns, strict=True):
+        turned.setdefault(where, {})[under] = row[column]
+    return ": ".join(filter(None, (title, spaced(name)))), turned
+
+
+def cells(values: Mapping[str, Any]) -> dict[str, str]:
+    """Plain values by name, as text."""
+    plain = {name: value for name, value in values.items() if not isinstance(value, dict | list)}
+    return {spaced(name).rstrip(":"): shown(value) for name, value in plain.items()}
+
+
+def spaced(name: str) -> str:
+    """A name in the file as words."""
+    return name if " " in name or "[" in name else name.replace("_", " ")
+
+
+def shown(value: object) -> str:
+    """A value of the summary in at most four digits."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def grid(rows: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
+    """Named cells as a table and a blank line; a wide one is turned where its rows' names take less room."""
+    columns = list(dict.fromkeys(name for row in rows.values() for name in row))
+    same = shared([*rows]) | shared(columns)
+    short = {name: brief(name, same) for name in (*rows, *columns)}
+    width = sum(len(short[name]) for name in columns)
+    if width > max(WIDE, sum(len(short[name]) for name in rows)):
+        columns, rows = [*rows], {name: {row: rows[row][name] for row in rows if name in rows[row]} for name in columns}
+    if rows:
+        yield from [f"Everywhere {', '.join(sorted(same))}.", ""] if same else []
+        yield "|  | " + " | ".join(short[name] for name in columns) + " |"
+        text = [any(row.get(name, "-")[0].isalpha() for row in rows.values()) for name in columns]
+        yield "|---|" + "".join("---|" if left else "--:|" for left in text)
+        for name, row in rows.items():
+            yield f"| {short[name]} | " + " | ".join(row.get(column, "-") for column in columns) + " |"
+        yield ""
+
+
+def settings(name: str) -> list[str]:
+    """The settings in brackets of an implementation's name."""
+    return name.partition("[")[2].partition("]")[0].split(",") if "[" in name else []
+
+
+def shared(names: Sequence[str]) -> set[str]:
+    """The settings that all those of these implementations have that have any."""
+    found = [set(settings(name)) for name in names if "[" in name]
+    return set.intersection(*found) if len(found) > 1 else set()
+
+
+def brief(name: str, left_out: Collection[str]) -> str:
+    """A name without the settings that its whole table shares."""
+    head, bracket, rest = name.partition("[")
+    kept = ",".join(setting for setting in settings(name) if setting not in left_out)
+    return head + (f"[{kept}]" if kept else "") + rest.partition("]")[2] if bracket else name
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
@@ -61,13 +164,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     if not rows:
         return []
     if any("change" in row for row in rows):
-        return ["## Changes", "", *changes(rows)]
+        return ["## Changes", "", *changes(rows), ""]
     if any("entry" in row for row in rows):
-        return ["## Points", "", *points(rows)]
+        return ["## Points", "", *points(rows), ""]
     if any("sram_bytes" in row for row in rows):
-        return ["## Designs", "", *designs(rows)]
+        return ["## Designs", "", *designs(rows), ""]
     if any("roofline_bound" in row for row in rows):
-        return ["## Layers", "", *gains(rows)]
+        return ["## Layers", "", *gains(rows), ""]
     return ["## Layers", "", *layers(rows)]
 
 
@@ -76,22 +179,23 @@ FACTORS = ("kernel", "smaller_L2", "prefetch", "narrower_operands", "fewer_lines
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Simulated speed-ups over dense beside their bounds, and the factors they are made of where those are known."""
-    names = ["density of B", "speed-up", "1/density", "roofline", *(name.replace("_", " ") for name in FACTORS)]
-    yield "| network | layer | device | weights by | searches | " + " | ".join(names) + " |"
-    yield "|---|---|---|---|--:|" + "--:|" * len(names)
+    mine = [row for row in rows if row["impl"] == "engine"]
+    bounds = {"speedup": "speed-up", "mac_skip_bound": "1/density", "roofline_bound": "roofline"}
+    yield from speedups(mine, bounds)
+    if factored := [row for row in mine if any(row.get(name) is not None for name in FACTORS)]:
+        yield from ["", "### What the speed-ups are made of", ""]
+        yield from speedups(factored, {"speedup": "speed-up", **{name: name.replace("_", " ") for name in FACTORS}})
+
+
+def speedups(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Iterable[str]:
+    """A simulated layer a line, with what it was simulated on and these ratios."""
+    yield "| network | layer | device | weights by | searches | density of B | " + " | ".join(shown.values()) + " |"
+    yield "|---|---|---|---|--:|--:|" + "--:|" * len(shown)
     for row in rows:
-        if row["impl"] == "engine":
-            values = [row["speedup"], row["mac_skip_bound"], row["roofline_bound"], *map(row.get, FACTORS)]
-            cells = [
-                row["workload"],
-                f"{row['layer']} x{row['occurs']}",
-                row["device"],
-                row["weights"],
-                str(row["searchers"]),
-            ]
-            cells.append("-" if row["density"] is None else f"{row['density']:.1%}")
-            cells += ["-" if value is None else f"{value:.2f}x" for value in values]
-            yield "| " + " | ".join(cells) + " |"
+        cells = [row["workload"], f"{row['layer']} x{row['occurs']}", row["device"], row["weights"]]
+        cells += [str(row["searchers"]), "-" if row["density"] is None else f"{row['density']:.1%}"]
+        cells += ["-" if row.get(name) is None else f"{row[name]:.2f}x" for name in shown]
+        yield "| " + " | ".join(cells) + " |"
 
 
 POINT = {
@@ -147,27 +251,60 @@ def changes(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 
 def layers(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Medians in microseconds, a line for each layer and phase, a column for each precision and implementation."""
+    """Median times by one clock, and in brackets the speed-up over the fastest dense layout of the same precision."""
     clocks = {(row["timing"], row["l2"]) for row in rows}
-    clock = next(wanted for wanted in (*CLOCKS, *sorted(clocks)) if wanted in clocks)
+    clock = next(wanted for wanted in (*CLOCKS, *sorted(clocks, key=str)) if wanted in clocks)
     mine = [row for row in rows if (row["timing"], row["l2"]) == clock and row.get("by") != DO_BENCH]
     mine.sort(key=lambda row: row.get("place", 0))
-    columns = list(dict.fromkeys((row["precision"], row["layout"], row["impl"]) for row in mine))
-    several = {a["layer"] for a, b in pairwise(mine) if a["layer"] == b["layer"] and a.get("batch") != b.get("batch")}
-    named = [f"{row['layer']}, batch {row['batch']}" if row["layer"] in several else row["layer"] for row in mine]
-    places = list(dict.fromkeys(named))
-    axes = ("phase", "precision", "layout", "impl")
-    time = {(name, *(row[axis] for axis in axes)): row["median_us"] for name, row in zip(named, mine, strict=True)}
-    yield f"Median microseconds by the {clock[0]} clock, L2 {clock[1]}."
+    unit, scale = ("milliseconds", 1000) if min(row["median_us"] for row in mine) >= 1e4 else ("microseconds", 1)
+    told = [axis for axis in ("precision", "layout") if len({row[axis] for row in mine}) > 1]
+    split = len({(row["precision"], row["layout"], row["impl"]) for row in mine}) > MOST_COLUMNS
+    timed = [(row.get("what"), name, row["precision"]) for name, row in zip(labels(mine), mine, strict=True)]
+    dense: dict[tuple[Any, ...], float] = {}
+    for key, row in zip(timed, mine, strict=True):
+        if row["impl"] in BASELINES:
+            dense[key] = min(row["median_us"], dense.get(key, math.inf))
+    tables: dict[str, dict[str, dict[str, str]]] = {}
+    compared = False
+    for key, row in zip(timed, mine, strict=True):
+        told_above = [row.get("what"), row["precision"] if split and "precision" in told else None]
+        column = " ".join([*(row[axis] for axis in told if row[axis] not in told_above), row["impl"]])
+        cell = f"{row['median_us'] / scale:,.1f}"
+        if key in dense and row["impl"] not in BASELINES:
+            cell += f" ({dense[key] / row['median_us']:.2f}x)"
+            compared = True
+        line = tables.setdefault(", ".join(filter(None, told_above)), {}).setdefault(key[1], {})
+        line[column] = f"{line[column]} / {cell}" if column in line else cell
+    yield f"Median {unit} by the {clock[0]} clock{f', L2 {clock[1]}' if clock[1] else ''}" + (
+        "; in brackets the speed-up over the best dense time of the same precision." if compared else "."
+    )
     yield ""
-    yield "| layer | phase | " + " | ".join(" ".join(column) for column in columns) + " |"
-    yield "|---|---|" + "--:|" * len(columns)
-    for layer in places:
-        for phase in PHASES:
-            values = [time.get((layer, phase, *column)) for column in columns]
-            if any(value is not None for value in values):
-                cells = " | ".join("-" if value is None else f"{value:.1f}" for value in values)
-                yield f"| {layer} | {phase} | {cells} |"
+    for title, lines in tables.items():
+        yield from [f"### {title}", ""] if title else []
+        yield from grid(lines)
+
+
+def labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What each row timed: its layer, its phase if there are several, and what tells it from others of that layer."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        for axis in SPLITS:
+            values.setdefault((row["layer"], axis), set()).add(mark(row, axis))
+    phased = len({row["phase"] for row in rows}) > 1
+    names = []
+    for row in rows:
+        layer = row["layer"].removesuffix(f" {row.get('what')}")
+        told = [mark(row, axis) for axis in SPLITS if len(values[row["layer"], axis]) > 1]
+        names.append(", ".join(filter(None, [f"{layer} {row['phase']}" if phased else layer, *told])))
+    return names
+
+
+def mark(row: Mapping[str, Any], axis: str) -> str:
+    """What a row's label says of one axis."""
+    value = row.get(axis)
+    if isinstance(value, bool):
+        return axis if value else ""
+    return value if isinstance(value, str) else f"{axis} {value}" if isinstance(value, int) else ""
 
 
 if __name__ == "__main__":
