@@ -1,9 +1,10 @@
 """Claim: what block-circulant layers cost a network in accuracy, and what they save a training step.
 
-Networks train with `lamina train`'s loop, dense and with blocks of 16, 32 and 64, from three seeds each. Runs of one
-network and seed share a process, and processes share the devices: what counts is what they learn. Every epoch is kept
-as it ends, so that a benchmark that is cut short still has it. Before that, alone on the GPU, whole steps with Adam
-are timed, and their memory is measured: dense in the better layout against circulant layers, each calibrated.
+Networks train with `lamina train`'s loop, dense and with blocks of 16, 32 and 64, from three seeds each, by the same
+settings. The first convolution and the classifier stay dense, as in CirCNN. Every run is a process, and processes share
+the devices: what counts is what they learn, and epochs are timed for the record alone. Every epoch is kept as it ends,
+so that a benchmark that is cut short still has it. Before that, alone on the GPU, whole steps with Adam are timed, and
+their memory is measured: dense in the better layout against circulant layers, each calibrated.
 
 Run: python -m benchmarks.circulant_training full --data DIR
 """
@@ -12,14 +13,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, quantiles
 from typing import Any
 
 import numpy as np
@@ -43,6 +48,7 @@ BLOCK_SIZES = (1, 16, 32, 64)
 """1 is the dense network."""
 TIMED_BLOCK = 64
 SEEDS = (0, 1, 2)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
 COURSES = ("train_loss", "train_accuracy", "test_loss", "test_accuracy")
 PRECISIONS = ("fp32", "tf32", "bf16")
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.3)
@@ -52,7 +58,7 @@ REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.3)
 class Experiment:
     """A network on a data set, for how long: ``data`` a file of the folder, of which ``samples``, or a shipped name.
 
-    The recurrent layer steps through time in Python, so that its matrices are better written out: ``impl``.
+    ``impl`` computes the same either way; with its matrices written out, a small network is sooner ready.
     """
 
     network: str
@@ -62,7 +68,7 @@ class Experiment:
     epochs: int
     batch: int = 128
     learning_rate: float = 1e-3
-    impl: Impl = "auto"
+    impl: Impl = "dense"
 
     def settings(self, seed: int) -> Training:
         return Training(
@@ -72,48 +78,55 @@ class Experiment:
 
 
 EXPERIMENTS = {
-    "lenet5 mnist": Experiment("lenet5", "mnist.npz", (1, 28, 28), 60000, 4),
-    "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 30000, 8),
-    "tdnn digits": Experiment("tdnn", "fsdd_8k.npz", (100, 40), 2700, 12, 64),
-    "lstm digits": Experiment("lstm", "fsdd_8k.npz", (50, 40), 2700, 10, 64, 2e-3, "dense"),
-    "lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 60000, 10),
-    "alexnet caltech101": Experiment("alexnet", "caltech101_96.npz", (3, 128, 128), 5784, 12, 64, 3e-4),
+    "alexnet caltech101": Experiment("alexnet", "caltech101_96.npz", (3, 128, 128), 5784, 15, 64, 3e-4),
+    "lstm digits": Experiment("lstm", "fsdd_8k.npz", (50, 40), 2700, 40, 64, 2e-3),
+    "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 25),
+    "tdnn digits": Experiment("tdnn", "fsdd_8k.npz", (100, 40), 2700, 40, 64),
+    "lenet5 mnist": Experiment("lenet5", "mnist.npz", (1, 28, 28), 60000, 12, 128, 4e-3, "auto"),
+    "lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 6500, 40, 128, 4e-3, "auto"),
 }
-"""In the order in which they are begun."""
+"""In the order in which they are begun: the longest first."""
 SMOKE = {"lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 128, 1, 32)}
 STEPS = (("alexnet", 128), ("vgg16", 64))
 
 
 def built(network: str, classes: int, block_size: int, impl: Impl) -> tuple[nn.Module, Conversion | None]:
-    """The network with fresh weights, dense or with blocks of a size wherever they fit."""
+    """The network with fresh weights, dense or with blocks of a size wherever they fit between its two ends."""
     dense = create(network, classes)
     if block_size == 1:
         return dense, None
-    return convert(dense, Circulant(block_size=block_size, init="fresh", impl=impl))
+    layers = [name for name, layer in dense.named_modules() if isinstance(layer, (*CONVOLUTIONS, nn.Linear))]
+    kept = {layers[-1]} | {name for name in layers[:1] if isinstance(dense.get_submodule(name), CONVOLUTIONS)}
+    return convert(
+        dense, Circulant(block_size=block_size, init="fresh", impl=impl), where=lambda name, _: name not in kept
+    )
 
 
-def learnt(name: str, experiment: Experiment, seed: int, source: str, device: torch.device) -> Iterator[dict[str, Any]]:
-    """A row for each epoch of each block size."""
+def learnt(
+    name: str, experiment: Experiment, block_size: int, seed: int, source: str, device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """A row for each epoch of one run; its ``seconds`` are the epoch's and its test's, of a device that is shared."""
     train_set, test_set = train_test(source)
-    for block_size in BLOCK_SIZES:
-        torch.manual_seed(seed)
-        network, record = built(experiment.network, len(train_set.classes), block_size, experiment.impl)
-        settings = experiment.settings(seed)
-        batches = partial(_batches, train_set, experiment, seed)
-        tests = partial(loader, test_set, experiment.input, 512, 0, 0, shuffle=False)
-        per_epoch = steps(len(train_set), experiment.batch, 1)
-        for state in train(network, settings, batches, tests, per_epoch, device):
-            if state.test_accuracy is None:
-                continue
-            yield {
-                "workload": name, "network": experiment.network, "block_size": block_size, "seed": seed,
-                "epoch": state.epoch + 1, "epochs": experiment.epochs, "samples": len(train_set),
-                "train_loss": state.train_loss, "train_accuracy": state.train_accuracy,
-                "test_loss": state.test_loss, "test_accuracy": state.test_accuracy,
-                "parameters": sum(parameter.numel() for parameter in network.parameters()),
-                "converted": None if record is None else [each.layer for each in record.replaced],
-                "skipped": None if record is None else {each.layer: each.refusal for each in record.skipped},
-            }  # fmt: skip
+    torch.manual_seed(seed)
+    network, record = built(experiment.network, len(train_set.classes), block_size, experiment.impl)
+    settings = experiment.settings(seed)
+    batches = partial(_batches, train_set, experiment, seed)
+    tests = partial(loader, test_set, experiment.input, 512, 0, 0, shuffle=False)
+    per_epoch = steps(len(train_set), experiment.batch, 1)
+    watch = measure.Stopwatch()
+    for state in train(network, settings, batches, tests, per_epoch, device):
+        if state.test_accuracy is None:
+            continue
+        yield {
+            "workload": name, "network": experiment.network, "block_size": block_size, "seed": seed,
+            "epoch": state.epoch + 1, "epochs": experiment.epochs, "samples": len(train_set), "seconds": watch.lap(),
+            "train_loss": state.train_loss, "train_accuracy": state.train_accuracy,
+            "test_loss": state.test_loss, "test_accuracy": state.test_accuracy,
+            "parameters": sum(parameter.numel() for parameter in network.parameters()),
+            "learning_rate": experiment.learning_rate, "batch": experiment.batch,
+            "converted": None if record is None else [each.layer for each in record.replaced],
+            "skipped": None if record is None else {each.layer: each.refusal for each in record.skipped},
+        }  # fmt: skip
 
 
 def _batches(data: Any, experiment: Experiment, seed: int, epoch: int, start: int) -> Iterable[tuple[Tensor, Tensor]]:
@@ -121,13 +134,10 @@ def _batches(data: Any, experiment: Experiment, seed: int, epoch: int, start: in
 
 
 def prepared(experiment: Experiment, folder: Path, into: Path) -> str:
-    """The data's name or file; of pictures that must be decoded, a file of some of them, made once for all runs."""
+    """The data's name or file; of pictures that must be decoded, a file of some of them."""
     path = folder / experiment.data
     if not path.exists():
         return experiment.data
-    made = into / f"{path.stem}_{experiment.samples}.npz"
-    if made.exists():
-        return str(made)
     if not jpeg_scan.splits(path):
         return str(path)
     arrays: dict[str, Any] = {}
@@ -136,6 +146,7 @@ def prepared(experiment: Experiment, folder: Path, into: Path) -> str:
         chosen = np.random.default_rng(0).permutation(len(data))[: experiment.samples]
         arrays[f"x_{split}"] = data.x[chosen].permute(0, 2, 3, 1).numpy()
         arrays[f"y_{split}"] = data.y[chosen].numpy()
+    made = into / f"{path.stem}_{experiment.samples}.npz"
     np.savez(made, **arrays)
     return str(made)
 
@@ -145,42 +156,45 @@ def all_learnt(
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Every run's rows, as far as they came before time was up, and what was cut."""
     rows: list[dict[str, Any]] = []
+    failed: list[str] = []
     watch = measure.Stopwatch()
-    left = seconds
+    places = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if device == "cuda" else [device]
+    waiting = list(product(experiments, SEEDS, BLOCK_SIZES))
+    running: dict[tuple[str, int, int], tuple[subprocess.Popen[bytes], Path]] = {}
     with tempfile.TemporaryDirectory() as made:
-        waiting = [(name, seed) for name in experiments for seed in SEEDS]
-        running: dict[tuple[str, int], tuple[subprocess.Popen[bytes], Path]] = {}
-        places = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if device == "cuda" else [device]
-        failed: list[str] = []
+        with ProcessPoolExecutor(len(experiments), get_context("spawn")) as pool:  # a fork would inherit the devices
+            sources = pool.map(partial(prepared, folder=folder, into=Path(made)), experiments.values())
+            source = dict(zip(experiments, sources, strict=True))
         while waiting or running:
-            left -= watch.lap()
-            while waiting and len(running) < workers and left > 0:
-                name, seed = waiting.pop(0)
-                source = prepared(experiments[name], folder, Path(made))
-                log = Path(made) / f"{name} {seed}".replace(" ", "_")
-                command = [sys.executable, "-m", "benchmarks.circulant_training", "run", "--data", source]
-                place = places[len(waiting) % len(places)]
-                command += ["--one", name, str(seed), "--device", place]
+            while waiting and len(running) < workers and watch.seconds < seconds:
+                key = name, seed, block_size = waiting.pop(0)
+                log = Path(made) / f"{name} {seed} {block_size}".replace(" ", "_")
+                command = [sys.executable, "-m", "benchmarks.circulant_training", "run", "--data", source[name]]
+                command += ["--one", name, str(seed), str(block_size), "--device", places[len(waiting) % len(places)]]
                 with log.open("wb") as stream:
                     child = subprocess.Popen(command, stdout=stream, env=results.environment_with(OMP_NUM_THREADS="1"))
-                running[name, seed] = child, log
+                running[key] = child, log
             for key, (child, log) in list(running.items()):
                 try:
                     child.wait(0.2 / len(running))
                 except subprocess.TimeoutExpired:
-                    if left > 0:
+                    if watch.seconds < seconds:
                         continue
                     child.kill()
                     child.wait()
                 mine = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line[-1:] == "}"]
                 rows += mine
                 if child.returncode:
-                    failed.append(f"{key[0]} seed {key[1]}: ended by {child.returncode} after {len(mine)} epochs")
+                    failed.append(f"{_said(*key)}: ended by {child.returncode} after {len(mine)} epochs")
                 del running[key]
-            if left <= 0:
-                failed += [f"{name} seed {seed}: not begun" for name, seed in waiting]
+            if watch.seconds >= seconds:
+                failed += [f"{_said(*key)}: not begun" for key in waiting]
                 waiting = []
     return rows, failed
+
+
+def _said(name: str, seed: int, block_size: int) -> str:
+    return f"{name} {'dense' if block_size == 1 else f'k={block_size}'} seed {seed}"
 
 
 def accuracies(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -201,16 +215,24 @@ def accuracies(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def curves(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What each run was, and its course by epoch."""
+def runs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What each run was, its course by epoch, and how long an epoch took."""
     found: dict[tuple[str, int, int], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: row["epoch"]):
-        fixed = {name: value for name, value in row.items() if name not in (*COURSES, "epoch")}
-        run = found.setdefault(
-            (row["workload"], row["block_size"], row["seed"]), fixed | {name: [] for name in COURSES}
-        )
-        for name in COURSES:
+        fixed = {name: value for name, value in row.items() if name not in (*COURSES, "epoch", "seconds")}
+        start = fixed | {name: [] for name in (*COURSES, "seconds")}
+        run = found.setdefault((row["workload"], row["block_size"], row["seed"]), start)
+        for name in (*COURSES, "seconds"):
             run[name].append(row[name])
+    for run in found.values():
+        times = [1e6 * seconds for seconds in run.pop("seconds")]
+        q1, median, q3 = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
+        run |= {
+            "layer": run["network"], "phase": "epoch", "precision": "tf32", "layout": "nchw",
+            "impl": "dense" if run["block_size"] == 1 else f"circulant[block_size={run['block_size']}]",
+            "timing": "wall", "l2": "warm", "shared_device": True,
+            "median_us": median, "q1_us": q1, "q3_us": q3, "n": len(times), "by": "lamina",
+        }  # fmt: skip
     return list(found.values())
 
 
@@ -288,9 +310,9 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("scope", choices=("full", "accuracy", "timing", "smoke", "run"), help="run: what a child does")
     parser.add_argument("--data", type=str, default=".", help="folder of the .npz files; of a run, its data")
     parser.add_argument("--seconds", type=float, default=240, help="when learning is cut short")
-    parser.add_argument("--workers", type=int, default=14, help="processes at a time")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--networks", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
-    parser.add_argument("--one", nargs=2, metavar=("NAME", "SEED"), help="of a run")
+    parser.add_argument("--one", nargs=3, metavar=("NAME", "SEED", "BLOCK_SIZE"), help="of a run")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     parser.add_argument("--commit", help="commit of this source, where it is no checkout that could tell")
@@ -302,40 +324,26 @@ def main(words: Sequence[str] | None = None) -> None:
     experiments = SMOKE if asked.device == "cpu" else {name: EXPERIMENTS[name] for name in asked.networks}
     device = measure.resolve(asked.device)
     if asked.scope == "run":
-        name, seed = asked.one[0], int(asked.one[1])
-        for row in learnt(name, experiments[name], seed, asked.data, device):
+        name, seed, block_size = asked.one[0], int(asked.one[1]), int(asked.one[2])
+        for row in learnt(name, experiments[name], block_size, seed, asked.data, device):
             print(json.dumps(row), flush=True)
         return
-    timed: list[dict[str, Any]] = []
-    failed: list[str] = []
-    epochs: list[dict[str, Any]] = []
-
-    def written() -> Path:
-        summary = {
-            "step with Adam, dense over circulant": gains(timed),
-            "test accuracy after the last epoch": accuracies(epochs),
-            "cut or failed": "; ".join(failed) or "none",
-            "curves": curves(epochs),
-        }
-        return results.write(
-            "circulant_training", asked.device, timed, summary, asked, f"circulant_training {asked.scope}"
-        )
-
+    written = partial(results.write, device=asked.device, asked=asked, command=f"circulant_training {asked.scope}")
     if asked.scope in ("full", "timing"):
+        timed: list[dict[str, Any]] = []
         with tempfile.TemporaryDirectory() as folder:
             for network, batch in STEPS:
                 for row in stepped(network, batch, device, Path(folder)):
                     timed.append(row)
                     print(*(row[key] for key in ("layer", "precision", "layout", "impl", "timing")),
                           round(row["median_us"], 1), row["peak_bytes"], row["chosen"], flush=True)  # fmt: skip
-        written()
+        summary: dict[str, Any] = {"step with Adam, dense over circulant": gains(timed)}
+        print(written("circulant_training", rows=timed, summary=summary), *gains(timed).items(), sep="\n")
     if asked.scope != "timing":
         epochs, failed = all_learnt(experiments, Path(asked.data), asked.device, asked.seconds, asked.workers)
-    print(written())
-    for name, text in (accuracies(epochs) | gains(timed)).items():
-        print(name, text)
-    for reason in failed:
-        print("failed:", reason)
+        found = accuracies(epochs)
+        summary = {"test accuracy after the last epoch": found, "cut or failed": "; ".join(failed) or "none"}
+        print(written("circulant_accuracy", rows=runs(epochs), summary=summary), *found.items(), *failed, sep="\n")
 
 
 if __name__ == "__main__":

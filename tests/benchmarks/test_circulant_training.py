@@ -15,7 +15,7 @@ def row(block_size: int, seed: int, epoch: int, accuracy: float) -> dict[str, An
     return {
         "workload": "net", "block_size": block_size, "seed": seed, "epoch": epoch, "epochs": 2,
         "test_accuracy": accuracy, "parameters": 1000 // block_size, "train_loss": 1 - accuracy, "train_accuracy": 0.0,
-        "test_loss": 2 - accuracy,
+        "test_loss": 2 - accuracy, "network": "net", "seconds": float(epoch),
     }  # fmt: skip
 
 
@@ -32,11 +32,13 @@ def test_accuracies_are_means_of_the_runs_that_ended() -> None:
     }
 
 
-def test_a_curve_is_a_run_s_epochs_in_turn() -> None:
-    runs = training.curves(ROWS[::-1])
+def test_a_run_is_its_epochs_in_turn() -> None:
+    runs = training.runs(ROWS[::-1])
     found = {(one["block_size"], one["seed"]): one["test_accuracy"] for one in runs}
+    times = {(one["block_size"], one["seed"]): (one["median_us"], one["n"]) for one in runs}
     assert all(one["parameters"] == 1000 // one["block_size"] for one in runs)
     assert found == {(1, 0): [0.5, 0.9], (1, 1): [0.8], (10, 0): [0.4, 0.84], (10, 1): [0.1]}
+    assert times == {(1, 0): (1.5e6, 2), (1, 1): (2e6, 1), (10, 0): (1.5e6, 2), (10, 1): (1e6, 1)}
 
 
 def test_gains_compare_with_the_better_dense_layout() -> None:
@@ -50,7 +52,10 @@ def test_gains_compare_with_the_better_dense_layout() -> None:
 def test_runs_that_time_does_not_suffice_for_are_named(tmp_path: Path) -> None:
     rows, failed = training.all_learnt(training.SMOKE, tmp_path, "cpu", seconds=0, workers=1)
     assert rows == []
-    assert failed == [f"lenet5 fashion-mnist seed {seed}: not begun" for seed in training.SEEDS]
+    forms = ["dense", *(f"k={size}" for size in training.BLOCK_SIZES[1:])]
+    assert failed == [
+        f"lenet5 fashion-mnist {form} seed {seed}: not begun" for seed in training.SEEDS for form in forms
+    ]
 
 
 def test_each_network_takes_the_blocks_and_gives_scores() -> None:
@@ -62,17 +67,25 @@ def test_each_network_takes_the_blocks_and_gives_scores() -> None:
             assert network.eval()(torch.zeros(2, *experiment.input)).shape == (2, 10), name
 
 
-def test_a_run_prints_a_row_for_each_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_prints_a_row_for_each_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     arrays = {f"x_{split}": rng.integers(0, 256, (32, 28, 28), dtype=np.uint8) for split in ("train", "test")}
     arrays |= {f"y_{split}": np.arange(32) % 10 for split in ("train", "test")}
     np.savez(tmp_path / "tiny.npz", **arrays)
-    monkeypatch.setattr(training, "BLOCK_SIZES", (1, 16))
     name = next(iter(training.SMOKE))
-    training.main(["run", "--device", "cpu", "--data", str(tmp_path / "tiny.npz"), "--one", name, "3"])
+    for block_size in ("1", "16"):
+        training.main(["run", "--device", "cpu", "--data", str(tmp_path / "tiny.npz"), "--one", name, "3", block_size])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["block_size"], one["seed"], one["epoch"]) for one in rows] == [(1, 3, 1), (16, 3, 1)]
     assert rows[1]["parameters"] < rows[0]["parameters"]
+    assert all(one["seconds"] > 0 for one in rows)
     assert rows[1]["converted"] == ["classifier.0", "classifier.2"]
+
+
+def test_the_first_convolution_and_the_classifier_stay_dense() -> None:
+    record = training.built("tdnn", 64, 16, "reference")[1]
+    assert record is not None
+    assert [one.layer for one in record.skipped if one.refusal == "not selected"] == ["features.0", "classifier"]
+    record = training.built("lstm", 64, 16, "reference")[1]
+    assert record is not None
+    assert [one.layer for one in record.replaced] == ["lstm"]

@@ -81,6 +81,16 @@ def test_one_image_without_a_batch() -> None:
     torch.testing.assert_close(layer(x), layer(x[None])[0])
 
 
+@pytest.mark.parametrize("axes", [1, 2])
+def test_a_network_of_pictures_in_another_layout_keeps_its_blocks(axes: int) -> None:
+    kind = (BlockCirculantConv1d, BlockCirculantConv2d)[axes - 1]
+    layer = kind(8, 8, 3, block_size=4)
+    before = layer.weight.detach().clone()
+    layer.to(memory_format=torch.channels_last)
+    assert layer.weight.is_contiguous() and torch.equal(layer.weight, before)
+    assert layer.double().weight.dtype == torch.float64
+
+
 def test_a_frozen_dense_layer_stays_frozen_and_evaluating() -> None:
     dense = nn.Linear(8, 8).eval()
     dense.weight.requires_grad_(False)

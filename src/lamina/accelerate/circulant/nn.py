@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -171,6 +172,15 @@ class _BlockCirculantConv(nn.Module):
             x, self.weight, self.bias, out_channels=self.out_channels, stride=self.stride, padding=padding,
             dilation=self.dilation, groups=self.groups, impl=self.impl,
         )  # fmt: skip
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """As any module's, but blocks are no pictures: ``model.to(memory_format=...)`` leaves them where they lie."""
+
+        def flat(t: Tensor) -> Tensor:
+            return fn(t) if t.dim() < 4 else fn(t.flatten(1)).view(t.shape)
+
+        super()._apply(flat, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     @classmethod
     def from_dense(
