@@ -80,7 +80,8 @@ class Experiment:
 EXPERIMENTS = {
     "alexnet caltech101": Experiment("alexnet", "caltech101_96.npz", (3, 128, 128), 5784, 15, 64, 3e-4),
     "lstm digits": Experiment("lstm", "fsdd_8k.npz", (50, 40), 2700, 40, 64, 2e-3),
-    "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 25),
+    "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 30, 128, 2e-3),
+    "vgg11 cifar10": Experiment("vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 25, 128, 5e-4),
     "tdnn digits": Experiment("tdnn", "fsdd_8k.npz", (100, 40), 2700, 40, 64),
     "lenet5 mnist": Experiment("lenet5", "mnist.npz", (1, 28, 28), 60000, 12, 128, 4e-3, "auto"),
     "lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 6500, 40, 128, 4e-3, "auto"),
@@ -91,15 +92,16 @@ STEPS = (("alexnet", 128), ("vgg16", 64))
 
 
 def built(network: str, classes: int, block_size: int, impl: Impl) -> tuple[nn.Module, Conversion | None]:
-    """The network with fresh weights, dense or with blocks of a size wherever they fit between its two ends."""
+    """The network with fresh weights, dense or with blocks of a size wherever they fit between its two ends.
+
+    Blocks take their scale from the network's own first weights, of which they are the nearest.
+    """
     dense = create(network, classes)
     if block_size == 1:
         return dense, None
     layers = [name for name, layer in dense.named_modules() if isinstance(layer, (*CONVOLUTIONS, nn.Linear))]
     kept = {layers[-1]} | {name for name in layers[:1] if isinstance(dense.get_submodule(name), CONVOLUTIONS)}
-    return convert(
-        dense, Circulant(block_size=block_size, init="fresh", impl=impl), where=lambda name, _: name not in kept
-    )
+    return convert(dense, Circulant(block_size, rescale=True, impl=impl), where=lambda name, _: name not in kept)
 
 
 def learnt(
@@ -163,13 +165,15 @@ def all_learnt(
     running: dict[tuple[str, int, int], tuple[subprocess.Popen[bytes], Path]] = {}
     with tempfile.TemporaryDirectory() as made:
         with ProcessPoolExecutor(len(experiments), get_context("spawn")) as pool:  # a fork would inherit the devices
-            sources = pool.map(partial(prepared, folder=folder, into=Path(made)), experiments.values())
-            source = dict(zip(experiments, sources, strict=True))
+            files = {(one.data, one.samples): one for one in experiments.values()}
+            made_of = pool.map(partial(prepared, folder=folder, into=Path(made)), files.values())
+            sources = dict(zip(files, made_of, strict=True))
         while waiting or running:
             while waiting and len(running) < workers and watch.seconds < seconds:
                 key = name, seed, block_size = waiting.pop(0)
                 log = Path(made) / f"{name} {seed} {block_size}".replace(" ", "_")
-                command = [sys.executable, "-m", "benchmarks.circulant_training", "run", "--data", source[name]]
+                source = sources[experiments[name].data, experiments[name].samples]
+                command = [sys.executable, "-m", "benchmarks.circulant_training", "run", "--data", source]
                 command += ["--one", name, str(seed), str(block_size), "--device", places[len(waiting) % len(places)]]
                 with log.open("wb") as stream:
                     child = subprocess.Popen(command, stdout=stream, env=results.environment_with(OMP_NUM_THREADS="1"))
