@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.results import Results
 from pydantic import ValidationError
+
+from benchmarks.results import Results
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

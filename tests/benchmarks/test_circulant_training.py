@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks import circulant_training as training
+from benchmarks.results import Row
 
 
 def row(block_size: int, seed: int, epoch: int, accuracy: float) -> dict[str, Any]:
@@ -34,6 +35,7 @@ def test_accuracies_are_means_of_the_runs_that_ended() -> None:
 
 def test_a_run_is_its_epochs_in_turn() -> None:
     runs = training.runs(ROWS[::-1])
+    assert all(Row.model_validate(run | {"batch": 8}) for run in runs)
     found = {(one["block_size"], one["seed"]): one["test_accuracy"] for one in runs}
     times = {(one["block_size"], one["seed"]): (one["median_us"], one["n"]) for one in runs}
     assert all(one["parameters"] == 1000 // one["block_size"] for one in runs)
