@@ -28,9 +28,7 @@ EVERY_KIND = [
     spec.Linear(name="a", inputs=("input",), out_features=5, bias=True),
     spec.Pooling(name="a", inputs=("input",), kernel=3, stride=2, rounding="caffe"),
     spec.Pooling(name="a", inputs=("input",), kernel=2, stride=4, rounding="caffe", mode="average"),
-    spec.Pooling(
-        name="a", inputs=("input",), kernel=3, stride=2, padding=2, mode="average_excluding_padding"
-    ),
+    spec.Pooling(name="a", inputs=("input",), kernel=3, stride=2, padding=2, mode="average_excluding_padding"),
     spec.AdaptivePooling(name="a", inputs=("input",), size=3),
     *(spec.Activation(name="a", inputs=("input",), function=f) for f in activations.OPERATIONS),
     spec.Dropout(name="a", inputs=("input",), probability=0.3),

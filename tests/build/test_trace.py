@@ -82,9 +82,7 @@ def test_edges_name_the_layers_that_made_the_inputs() -> None:
 
 def test_tracing_computes_nothing() -> None:
     # 4 TB of activations: possible only on tensors without memory.
-    found = trace(
-        nn.Sequential(nn.Conv2d(1, 64, 1), nn.ReLU()), torch.empty(1, 1, 1, 1).expand(1024, 1, 4096, 4096)
-    )
+    found = trace(nn.Sequential(nn.Conv2d(1, 64, 1), nn.ReLU()), torch.empty(1, 1, 1, 1).expand(1024, 1, 4096, 4096))
     assert found.layers[-1].output == (1024, 64, 4096, 4096)
 
 

@@ -28,8 +28,7 @@ def _plain(x: Tensor, w: Tensor, g: Geometry) -> Tensor:
     y = torch.zeros(())
     for tap in torch.cartesian_prod(*(torch.arange(k) for k in w.shape[2:])).reshape(-1, g.rank).tolist():
         window = tuple(
-            slice(d * t, d * t + s * (n - 1) + 1, s)
-            for t, d, s, n in zip(tap, g.dilation, g.stride, size, strict=True)
+            slice(d * t, d * t + s * (n - 1) + 1, s) for t, d, s, n in zip(tap, g.dilation, g.stride, size, strict=True)
         )
         y = y + torch.einsum("ngc...,gkc->ngk...", image[(..., *window)], weight[(..., *tap)])
     return y.flatten(1, 2)
@@ -78,9 +77,7 @@ def sample() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
         generator = torch.Generator().manual_seed(seed)
         outputs = w_shape[1] * g.groups if g.transposed else w_shape[0]
         shapes = x_shape, w_shape, (x_shape[0], outputs, *g.output_size(x_shape[2:], w_shape[2:]))
-        return tuple(
-            torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes
-        )
+        return tuple(torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes)
 
     return draw
 

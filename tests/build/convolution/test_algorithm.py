@@ -57,10 +57,7 @@ def test_phases_follow_the_definition(anywhere, case, definition, by, sample):
 
 
 def test_each_algorithm_meets_enough_cases():
-    done = {
-        name: sum(ALGORITHMS[name].refusal(g, w) is None for _, w, g in HOSTILE.values())
-        for name in ALGORITHMS
-    }
+    done = {name: sum(ALGORITHMS[name].refusal(g, w) is None for _, w, g in HOSTILE.values()) for name in ALGORITHMS}
     assert done["direct"] == len(HOSTILE)
     assert done["gemm"] == done["fft"] == len(HOSTILE) - 2
     assert min(done.values()) >= 6
@@ -100,9 +97,7 @@ def channels_last(t):
     return t.contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize(
-    "layout", [strided, channels_last, lambda t: t.transpose(2, 3).contiguous().transpose(2, 3)]
-)
+@pytest.mark.parametrize("layout", [strided, channels_last, lambda t: t.transpose(2, 3).contiguous().transpose(2, 3)])
 def test_values_do_not_depend_on_the_layout(anywhere, layout, definition, by, sample):
     g = Geometry((1, 1), (1, 1), (1, 1), 2)
     x, w, gy = sample((2, 4, 9, 7), (6, 2, 3, 3), g)
@@ -128,9 +123,7 @@ def test_inputs_are_left_alone(anywhere, by, sample):
 
 def test_the_names():
     assert {"direct", "gemm", "fft", "winograd", "winograd2", "winograd4"} <= set(ALGORITHMS)
-    assert {f"cudnn:{note}" for note in ("fft", "winograd", "tensor_core", "implicit_gemm")} <= set(
-        ALGORITHMS
-    )
+    assert {f"cudnn:{note}" for note in ("fft", "winograd", "tensor_core", "implicit_gemm")} <= set(ALGORITHMS)
 
 
 def test_unknown_names_come_with_the_nearest():

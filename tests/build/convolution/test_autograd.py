@@ -99,17 +99,13 @@ def test_each_phase_goes_to_its_own_algorithm(calls, problem):
     assert calls == {"backward_data": 1}
 
 
-@pytest.mark.parametrize(
-    "shape", [((1, 2, 5, 4), (2, 2, 3, 3), (1, 1)), ((2, 2, 6), (2, 1, 3), (1,))], ids=str
-)
+@pytest.mark.parametrize("shape", [((1, 2, 5, 4), (2, 2, 3, 3), (1, 1)), ((2, 2, 6), (2, 1, 3), (1,))], ids=str)
 def test_gradcheck(anywhere, shape, sample):
     x_shape, w_shape, ones = shape
     g = Geometry(ones, ones, ones, x_shape[1] // w_shape[1])
     x, w, _ = sample(x_shape, w_shape, g)
     chosen = PhaseAlgorithms(anywhere, anywhere, anywhere)
-    assert torch.autograd.gradcheck(
-        lambda x, w: convolve(x, w, g, chosen), (x.requires_grad_(), w.requires_grad_())
-    )
+    assert torch.autograd.gradcheck(lambda x, w: convolve(x, w, g, chosen), (x.requires_grad_(), w.requires_grad_()))
 
 
 def test_the_result_may_be_changed_in_place(anywhere, problem):

@@ -80,9 +80,7 @@ def test_plans_that_do_not_build_are_skipped(library):
 
 def test_no_engine_with_the_note_is_unsupported(library):
     graph = Graph([RuntimeError("deselected"), RuntimeError("deselected")])
-    with pytest.raises(
-        UnsupportedError, match=r"cudnn:winograd: forward of 2x8x9x7 and 16x8x3x3.*noted WINOGRAD"
-    ):
+    with pytest.raises(UnsupportedError, match=r"cudnn:winograd: forward of 2x8x9x7 and 16x8x3x3.*noted WINOGRAD"):
         cudnn.choose(graph, request(note="winograd"), library)
     assert graph.selected == ["WINOGRAD"]
 

@@ -43,9 +43,7 @@ def test_rounding_in_half_precisions(case, dtype, within):
 @pytest.mark.parametrize("tile", [2, 4])
 def test_the_matrices_are_exact(tile):
     """``A^T [(G g) * (B^T d)]`` on each pair of unit vectors is exactly one tap of a sliding product."""
-    exact = [
-        [[Fraction(v).limit_denominator(24) for v in row] for row in m] for m in winograd._COEFFICIENTS[tile]
-    ]
+    exact = [[[Fraction(v).limit_denominator(24) for v in row] for row in m] for m in winograd._COEFFICIENTS[tile]]
     output, data, taps = exact
     points = range(tile + 2)
     for k in range(3):

@@ -12,27 +12,31 @@ import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from lamina.accelerate.sparsity.saved import kernels
+from lamina.accelerate.sparsity.saved.bitmap import BLOCK
 
 floats, integers = ("fp16", "bf16", "fp32", "fp64"), ("i16", "i32", "i64")
-numbers = {"i16": tl.bfloat16, "i32": tl.float32, "i64": tl.float64}
-launches = [(kernels.bits_kernel, {"FLOAT": number}, {"x": kind}) for kind, number in numbers.items()]
-launches += [(kernels.bits_kernel, {"FLOAT": None}, {"x": kind}) for kind in integers]
-launches += [(kernels.pack_kernel, {}, {"x": kind, "values": kind}) for kind in integers]
-launches += [(kernels.unpack_kernel, {"VALUES": True}, {"y": kind, "values": kind}) for kind in integers]
-launches += [(kernels.unpack_kernel, {"VALUES": False}, {"y": kind, "values": "u8"}) for kind in floats]
+launches = [(kernels.relu_kernel, {}, {"x": kind, "y": kind}) for kind in floats]
+launches += [(kernels.masked_kernel, {}, {"x": kind, "y": kind}) for kind in floats]
+launches += [(kernels.pack_kernel, {"BITS": bits}, {"x": kind, "values": kind})
+             for kind in integers for bits in (False, True)]
+launches += [(kernels.unpack_kernel, {}, {"y": kind, "values": kind}) for kind in integers]
 for index, some in ((tl.int32, launches), (tl.int64, launches[::4])):
     for kernel, constants, types in some:
-        constants = {**constants, "BLOCK": 1024, "INDEX": index}
-        types = {"bits": "u8", "counts": "i64", "offsets": "i64", **types}
+        constants = {**constants, "BLOCK": BLOCK, "INDEX": index}
+        types = {"bits": "u8", "offsets": "i64", "counter": "i64", "told": "i64", **types}
         signature = {name: "constexpr" if name in constants else f"*{types[name]}" if name in types else "i32"
                      for name in kernel.arg_names}
         constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-        attributes = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names) if name in types}
-        built = triton.compile(ASTSource(kernel, signature, constexprs, attributes), target=GPUTarget("cuda", 90, 32))
+        attributes = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names)
+                      if name in types or name == "size"}
+        built = triton.compile(ASTSource(kernel, signature, constexprs, attributes), target=GPUTarget("cuda", 90, 32),
+                               options={"num_warps": 8})
         ptx = built.asm["ptx"]
-        assert "atom." not in ptx, kernel.__name__
-        if constants.get("FLOAT") == tl.float64:
+        assert ptx.count("atom.") == (kernel is kernels.pack_kernel), kernel.__name__
+        if types.get("x") == "fp64" and kernel is kernels.relu_kernel:
             assert ".f64" in ptx, "a double is compared as one"
+        if types.get("x") == "fp32":
+            assert "v4" in ptx, "16 bytes of a thread at a time"
 """
 
 

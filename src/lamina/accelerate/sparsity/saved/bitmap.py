@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 1024
+BLOCK = 4096
 """Elements whose non-zeros are found from one number: where the first of them stands."""
 
 STORED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -47,31 +47,23 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Mask:
-    """Which elements a ReLU lets a gradient through at: all but those of at most zero."""
-
-    form: Form
-    bits: Tensor
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory held."""
-        return self.bits.numel()
-
-
-@dataclass(frozen=True)
 class Bitmap:
-    """Which elements are not zero, where each block's first one stands, and their values, as integers."""
+    """Which elements are not zero, where each block's first one stands, and their values, as integers.
+
+    ``values`` may have room to spare; the bits may be those of a ReLU, which holds them already.
+    """
 
     form: Form
     bits: Tensor
     offsets: Tensor
     values: Tensor
+    shares_bits: bool = False
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory held."""
-        return sum(tensor.numel() * tensor.itemsize for tensor in (self.bits, self.offsets, self.values))
+        """Bytes of memory held of its own."""
+        own = (self.offsets, self.values) if self.shares_bits else (self.bits, self.offsets, self.values)
+        return sum(tensor.numel() * tensor.itemsize for tensor in own)
 
 
 def gapless(x: Tensor) -> bool:
@@ -96,15 +88,15 @@ def stored(x: Tensor) -> Tensor:
     return flat(x).view(STORED[x.itemsize])
 
 
-def mask(x: Tensor) -> Mask:
-    """The mask of what a ReLU gave; NaN lets gradients through."""
-    return Mask(Form.of(x), _packed(~(flat(x) <= 0)))
+def mask(x: Tensor) -> Tensor:
+    """The bits of what a ReLU lets through, from what it gave: all but elements of at most zero; NaN is let through."""
+    return _packed(~(flat(x) <= 0))
 
 
-def unmask(held: Mask) -> Tensor:
-    """1 where the mask is set: all that a ReLU's backward pass asks of what it gave."""
-    y = held.form.empty()
-    flat(y).copy_(_unpacked(held.bits, y.numel()))
+def masked(x: Tensor, bits: Tensor) -> Tensor:
+    """Elements of a tensor without gaps whose bit is set, in the order of memory, and zero for the others."""
+    y = torch.empty_like(x)
+    flat(y).copy_(flat(x)).masked_fill_(~_unpacked(bits, x.numel()), 0)
     return y
 
 

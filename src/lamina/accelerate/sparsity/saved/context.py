@@ -1,11 +1,13 @@
 """The context that keeps what a ReLU gave, and what a pooling or dropout made of it, compressed until backward.
 
-A ReLU's own backward pass needs one bit of each element. What other layers save of its result, such as a convolution's
-input, is kept without its zeros: exactly (``bitmap``), or as float16 (``ellpack``). Pooling asks for the sizes of its
-input alone, and what it saves of places fits into fewer bytes. Everything else stays as it is.
+A ReLU's own backward pass needs one bit of each element: in its place one is called that saves no more. What other
+layers save of its result, such as a convolution's input, is kept without its zeros: exactly (``bitmap``), or as float16
+(``ellpack``). Pooling asks for the sizes of its input alone, and what it saves of places fits into fewer bytes.
+Everything else stays as it is.
 
-How many non-zeros a map has only the device knows. The host goes on meanwhile: a map stays as it is until `AHEAD`
-others have followed it, by when the device has long told.
+How many non-zeros a map has only the device knows. They are packed at once into memory for as many as there were in the
+pass before and some more, and the map itself stays until the device has told that there was room for all. The host goes
+on meanwhile, for at most `AHEAD` maps.
 
 Maps are known by their storage, not by its address, which another map may get: a weak reference to a storage keeps its
 identity from being given to another.
@@ -16,9 +18,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import Any, Literal, Self, get_args
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import torch
 from torch import Tensor
@@ -28,12 +29,12 @@ from torch.overrides import TorchFunctionMode
 
 from lamina.accelerate.choices import check_choice
 from lamina.accelerate.sparsity import functional, reference
-from lamina.accelerate.sparsity.saved import bitmap
-from lamina.accelerate.sparsity.saved.bitmap import STORED, Bitmap, Form, Mask
-from lamina.accelerate.sparsity.saved.forms import Ellpack, Kept, Later, Narrow, Packed, Shape, has_memory, memory
+from lamina.accelerate.sparsity.saved import bitmap, relu
+from lamina.accelerate.sparsity.saved.bitmap import STORED, Bitmap, Form
+from lamina.accelerate.sparsity.saved.forms import Ellpack, Kept, Narrow, Packed, Shape, has_memory, memory
+from lamina.accelerate.sparsity.saved.relu import HAS_TRITON
 from lamina.errors import UsageError
 
-HAS_TRITON = find_spec("triton") is not None
 if HAS_TRITON:
     from lamina.accelerate.sparsity import ops as sparse_ops
     from lamina.accelerate.sparsity.saved import ops
@@ -57,6 +58,9 @@ POOLINGS = frozenset({*MAX_POOLINGS, "avg_pool2d", "adaptive_avg_pool2d"})
 AHEAD = 4
 """Maps that may wait for their number of non-zeros at a time: layers enough for the device to have work meanwhile."""
 
+SPARE = 32
+"""There is room for one non-zero more for each so many that a map had in the pass before."""
+
 State = tuple[Any, ...]
 """What tells a tensor from all others: its storage, place in it, sizes, strides, type and version."""
 
@@ -66,7 +70,7 @@ class Held:
     """Maps with zeros that were saved since the context was entered, and their bytes.
 
     Attributes:
-        tensors: how many were kept in each form; ``kept`` as they were.
+        tensors: how many were kept in each form: ``kept`` as they were; a ``mask`` is a ReLU's bits.
         dense_bytes: what they would have taken as they were, each map once, however many layers save it.
         held_bytes: what they took.
     """
@@ -74,6 +78,24 @@ class Held:
     tensors: dict[str, int] = field(default_factory=dict)
     dense_bytes: int = 0
     held_bytes: int = 0
+
+
+@dataclass(eq=False)
+class Later:
+    """A map that stays as it is until the device has told how many non-zeros it has, and what is packed of it."""
+
+    packed: Packed
+    begun: Bitmap | None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A map of which the device has not told yet; its graph may be gone by then. ``dense`` are its bytes."""
+
+    later: ref[Later]
+    packing: ops.Packing
+    turn: int
+    dense: int
 
 
 class SavedActivations:
@@ -84,53 +106,80 @@ class SavedActivations:
         if not isinstance(least, int) or isinstance(least, bool) or least < 1:
             raise UsageError(f"least: expected a number of elements from 1, got {least!r}")
         self.kind, self.least = kind, least
-        self._hooks = saved_tensors_hooks(self._pack, self._unpack)
+        self._pack_hook = self._pack
+        self._hooks = saved_tensors_hooks(self._pack_hook, self._unpack)
         self._watch = _Watch(self)
+        self._waiting: deque[Waiting] = deque()
+        # For each map of a pass in turn, how many non-zeros there is room for.
+        self._rooms: dict[int, int] = {}
+        self._counters = ops.Counters(AHEAD + 1) if HAS_TRITON else None
+        self._held = Held()
         self._forget()
-        self.held = Held()
 
     def __enter__(self) -> Self:
+        self._settle_all()
         self._hooks.__enter__()
         self._watch.__enter__()  # type: ignore[no-untyped-call]
-        self.held = Held()
+        self._held, self._turn = Held(), 0
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._watch.__exit__(*error)  # type: ignore[no-untyped-call]
         self._hooks.__exit__(*error)
-        try:
-            while self._waiting:
-                self._settle()
-        finally:
-            self._forget()
+        self._forget()
+
+    @property
+    def held(self) -> Held:
+        """What was kept since the context was entered; waits for the device to tell."""
+        self._settle_all()
+        return self._held
 
     def _forget(self) -> None:
-        self._in_relu = False
         self._pooled: Tensor | None = None
         self._places = 0
         self._sparse: dict[int, StorageWeakRef] = {}
-        self._counted: set[int] = set()
+        self._noted_places: set[int] = set()
         # By state; the graph alone keeps them alive.
         self._packed: WeakValueDictionary[State, Packed | Later] = WeakValueDictionary()
-        self._masks: WeakValueDictionary[State, Mask] = WeakValueDictionary()
-        self._counts: dict[State, ops.Counted] = {}
-        self._waiting: deque[tuple[Later, ops.Packing, Mask | None]] = deque()
+        self._bits: WeakValueDictionary[State, Tensor] = WeakValueDictionary()
 
     def run(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call a function and remember whether what it gives has a ReLU's zeros."""
+        """Call a function, or what saves less in its place, and remember whether the result has a ReLU's zeros."""
         if torch.compiler.is_compiling():  # a graph is being made, of tensors without memory
             return function(*args, **kwargs)
-        self._in_relu = name in RELUS
+        if name in RELUS:
+            result = self._relu(name, function, args, kwargs)
+            self._remember(result)
+            return result
         if name in POOLINGS and args and has_memory(args[0]) and args[0].device.type in ("cpu", "cuda"):
             self._pooled = args[0]
             self._places = args[0].shape[-axes:].numel() if (axes := MAX_POOLINGS.get(name)) else 0
         try:
             result = function(*args, **kwargs)
         finally:
-            self._in_relu, self._pooled = False, None
-        if name in RELUS or (name in CARRIERS and args and self._knows(args[0])):
+            self._pooled = None
+        if name in CARRIERS and args and self._knows(args[0]):
             self._remember(result)
         return result
+
+    def _relu(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        x = args[0] if args else kwargs.get("input")
+        if not (has_memory(x) and x.requires_grad and x.numel() >= self.least and _packs(x) and self._is_asked()):
+            return function(*args, **kwargs)
+        inplace = name == "relu_" or (args[1] if len(args) > 1 else kwargs.get("inplace", False))
+        found: list[Tensor] = []
+        y = relu.relu(x, inplace, found.append)
+        (bits,) = found
+        self._bits[_state(y)] = bits
+        self._note("mask", bits.numel())
+        self._note_dense(y)
+        return y
+
+    def _is_asked(self) -> bool:
+        """Whether it is this context that autograd asks how to save a tensor, and not one within."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        ours = hooks is not None and hooks[0] is self._pack_hook and torch.is_grad_enabled()
+        return ours and not torch._C._are_functorch_transforms_active()
 
     def _remember(self, x: Any) -> None:
         if has_memory(x) and not self._knows(x):
@@ -144,101 +193,94 @@ class SavedActivations:
         if not has_memory(x) or x.numel() < self.least:
             return Kept.of(x)
         if self._pooled is not None and x.dtype == torch.int64 and self._places:
-            return self._noted(x, narrow := Narrow.of(x, self._places), narrow.nbytes)
-        if not (x.is_floating_point() and x.itemsize in STORED):
+            return self._noted(x, Narrow.of(x, self._places))
+        if not _packs(x):
             return Kept.of(x)
         if self._pooled is not None and x.untyped_storage()._cdata == self._pooled.untyped_storage()._cdata:
-            return self._noted(x, Shape(Form.of(x)), 0)
-        state = x.untyped_storage()._cdata, x.storage_offset(), x.shape, x.stride(), x.dtype, x._version
-        if self._in_relu:
-            self._masks[state] = mask = self._mask(x, state)
-            return self._noted(x, mask, mask.nbytes)
+            return self._noted(x, Shape(Form.of(x)))
         if not self._knows(x):
             return Kept.of(x)
+        state = _state(x)
         packed = self._packed.get(state)
         if packed is None:
-            packed = self._packed[state] = self._begun(x, state)
+            packed = self._packed[state] = self._begun(x.detach(), self._bits.get(state))
         return packed
 
-    def _mask(self, x: Tensor, state: State) -> Mask:
-        if not _by_kernel(x):
-            return bitmap.mask(x)
-        self._counts[state] = found = ops.counted(x, positive=True)
-        return Mask(Form.of(x), found.bits)
-
-    def _begun(self, x: Tensor, state: State) -> Packed | Later:
-        """A map without its zeros, as soon as may be."""
-        mask = self._masks.get(state)
-        if self.kind != "bitmap" or not _by_kernel(x):
-            return self._smaller(x, self._compressed(x.detach()), mask)
-        # A ReLU's bits are mostly those of its non-zeros, and count them; without them they are counted now.
-        found = self._counts.pop(state, None) if mask else None
-        if found is None:
-            mask, found = None, ops.counted(x.detach())
-        later = Later(Kept.of(x))
-        self._waiting.append((later, ops.Packing(x.detach(), found), mask))
-        while len(self._waiting) > AHEAD:
+    def _begun(self, x: Tensor, bits: Tensor | None) -> Packed | Later:
+        """A map without its zeros, as soon as may be; ``bits`` are those of the ReLU that gave it."""
+        if self._counters is None or self.kind != "bitmap" or not relu.by_kernel(x):
+            packed = self._compressed(x)
+            if isinstance(packed, Bitmap) and bits is not None and torch.equal(packed.bits, bits):
+                packed = replace(packed, bits=bits, shares_bits=True)
+            return self._noted(x, packed if packed.nbytes < x.numel() * x.itemsize else Kept.of(x))
+        self._settle_told()
+        while len(self._waiting) >= AHEAD:
             self._settle()
+        self._turn += 1
+        packing = ops.Packing(self._counters.take(x.device), self._rooms.get(self._turn, 0))
+        later = Later(Kept.of(x), packing.begin(x, bits))
+        self._waiting.append(Waiting(ref(later), packing, self._turn, x.numel() * x.itemsize))
+        self._note_dense(x)
         return later
 
+    def _settle_all(self) -> None:
+        while self._waiting:
+            self._settle()
+
+    def _settle_told(self) -> None:
+        """Let go of maps of which the device has told; does not wait."""
+        while self._waiting and self._waiting[0].packing.told:
+            self._settle()
+
     def _settle(self) -> None:
-        """Pack the map that has waited longest."""
-        later, packing, mask = self._waiting.popleft()
-        kept, nonzeros = later.packed, packing.nonzeros()
-        assert isinstance(kept, Kept)
-        x = kept.tensor
-        if not kept.is_as_it_was:  # which the backward pass complains of
-            self._noted(x, kept, kept.nbytes)
-        elif nonzeros is None:
-            later.packed = self._smaller(x, ops.pack(x), None)
-        else:
-            # Bytes before memory: a map that its form would not make smaller is not packed.
-            size = -(-x.numel() // 8) + 8 * -(-x.numel() // bitmap.BLOCK) + nonzeros * x.itemsize
-            if size < x.numel() * x.itemsize:
-                later.packed = packing.bitmap(x, nonzeros)
-                self._noted(x, later.packed, later.packed.nbytes - (mask.nbytes if mask else 0))
-            else:
-                self._noted(x, kept, kept.nbytes)
+        """Let go of the map that has waited longest."""
+        waiting = self._waiting.popleft()
+        later, nonzeros, nbytes = waiting.later(), waiting.packing.nonzeros(), waiting.packing.nbytes
+        # Bytes before memory: a map that its form would not make smaller is not packed.
+        smaller = nbytes < waiting.dense
+        self._rooms[waiting.turn] = nonzeros + nonzeros // SPARE if smaller else 0
+        if later is not None:
+            kept, begun, later.begun = later.packed, later.begun, None
+            assert isinstance(kept, Kept) and begun is not None
+            smaller = smaller and kept.is_as_it_was  # of what was changed the backward pass complains
+            if smaller:
+                later.packed = waiting.packing.complete(kept.tensor, begun)
+        self._note("bitmap" if smaller else "kept", nbytes if smaller else waiting.dense)
 
-    def _smaller(self, x: Tensor, packed: Packed, mask: Mask | None) -> Packed:
-        """What takes less memory: the packed form, which shares its bits with the ReLU's if they are the same, or x."""
-        nbytes = packed.nbytes
-        if isinstance(packed, Bitmap) and mask and torch.equal(packed.bits, mask.bits):
-            packed, nbytes = replace(packed, bits=mask.bits), nbytes - mask.nbytes
-        if nbytes < x.numel() * x.itemsize:
-            return self._noted(x, packed, nbytes)
-        kept = Kept.of(x)
-        return self._noted(x, kept, kept.nbytes)
-
-    def _noted(self, x: Tensor, packed: Packed, nbytes: int) -> Packed:
-        form, place = type(packed).__name__.lower(), x.untyped_storage()._cdata
-        self.held.tensors[form] = self.held.tensors.get(form, 0) + 1
-        self.held.held_bytes += nbytes
-        if place not in self._counted:
-            self._counted.add(place)
-            self.held.dense_bytes += memory(x)
+    def _noted(self, x: Tensor, packed: Packed) -> Packed:
+        self._note(type(packed).__name__.lower(), packed.nbytes)
+        self._note_dense(x)
         return packed
 
+    def _note(self, form: str, nbytes: int) -> None:
+        self._held.tensors[form] = self._held.tensors.get(form, 0) + 1
+        self._held.held_bytes += nbytes
+
+    def _note_dense(self, x: Tensor) -> None:
+        place = x.untyped_storage()._cdata
+        if place not in self._noted_places:
+            self._noted_places.add(place)
+            self._held.dense_bytes += memory(x)
+
     def _compressed(self, x: Tensor) -> Packed:
-        by_kernel = _by_kernel(x)
+        by_kernel = relu.by_kernel(x)
         if self.kind == "bitmap" or x.dim() < 2:
             return ops.pack(x) if by_kernel else bitmap.pack(x)
         impl: Literal["kernel", "reference"] = "kernel" if by_kernel and x.dtype != torch.float64 else "reference"
         return Ellpack(Form.of(x), functional.compress(_as_map(x), capacity="measure", impl=impl))
 
     def _unpack(self, held: Packed | Later) -> Tensor:
+        self._settle_told()
         packed = held.packed if isinstance(held, Later) else held
         match packed:
-            case Mask():
-                return ops.unmask(packed) if _by_kernel(packed.bits) else bitmap.unmask(packed)
+            case Kept() | Narrow():
+                return packed.get()
             case Bitmap():
-                return ops.unpack(packed) if _by_kernel(packed.bits) else bitmap.unpack(packed)
+                return ops.unpack(packed) if relu.by_kernel(packed.bits) else bitmap.unpack(packed)
             case Ellpack():
                 return _restored(packed)
             case Shape(form):
                 return form.empty()
-            case Narrow() | Kept():
-                return packed.get()
 
 
 class _Watch(TorchFunctionMode):
@@ -257,9 +299,11 @@ def saved_activations(kind: Kind = "bitmap", *, least: int = 4096) -> SavedActiv
 
     ::
 
-        with saved_activations("bitmap") as saved:
-            loss = model(x)
-        loss.backward()
+        saved = saved_activations("bitmap")
+        for x in batches:
+            with saved:
+                loss = model(x)
+            loss.backward()
         saved.held.held_bytes
 
     Args:
@@ -267,9 +311,10 @@ def saved_activations(kind: Kind = "bitmap", *, least: int = 4096) -> SavedActiv
             a scale for each map, which rounds what is wider.
         least: elements below which a tensor is not worth it.
 
-    A tensor that its form would not make smaller is kept as it is. Only the forward pass belongs inside. It waits for
-    the device to tell how many non-zeros a map has, on a GPU some maps later. A backward pass complains of
-    tensors that were kept as they are and have been changed in place, as it does without this context.
+    A tensor that its form would not make smaller is kept as it is. Only the forward pass belongs inside. On a GPU the
+    last maps stay as they are until the backward pass begins, or ``held`` is asked for. A context that is used again
+    knows how much room maps took. A backward pass complains of tensors that were kept as they are and have been changed
+    in place, as it does without this context.
 
     Raises:
         UsageError: an unknown kind, or no number of elements.
@@ -277,8 +322,12 @@ def saved_activations(kind: Kind = "bitmap", *, least: int = 4096) -> SavedActiv
     return SavedActivations(kind, least)
 
 
-def _by_kernel(x: Tensor) -> bool:
-    return HAS_TRITON and x.is_cuda
+def _packs(x: Tensor) -> bool:
+    return x.is_floating_point() and x.itemsize in STORED
+
+
+def _state(x: Tensor) -> State:
+    return x.untyped_storage()._cdata, x.storage_offset(), x.shape, x.stride(), x.dtype, x._version
 
 
 def _as_map(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.sparsity.format import EllpackDib
-from lamina.accelerate.sparsity.saved.bitmap import Bitmap, Form, Mask
+from lamina.accelerate.sparsity.saved.bitmap import Bitmap, Form
 from lamina.errors import UsageError
 
 
@@ -71,7 +71,7 @@ class Kept:
     @classmethod
     def of(cls, x: Tensor) -> Kept:
         """A tensor, without its graph, which would hold itself by it."""
-        return cls(x.detach(), x._version)
+        return cls(x if x.grad_fn is None else x.detach(), x._version)
 
     @property
     def nbytes(self) -> int:
@@ -97,14 +97,7 @@ class Kept:
         return self.tensor
 
 
-Packed = Mask | Bitmap | Ellpack | Shape | Narrow | Kept
-
-
-@dataclass(eq=False)
-class Later:
-    """A map that stays as it is until the device has told how many non-zeros it has."""
-
-    packed: Packed
+Packed = Bitmap | Ellpack | Shape | Narrow | Kept
 
 
 def has_memory(x: object) -> bool:

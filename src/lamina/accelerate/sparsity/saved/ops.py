@@ -1,8 +1,9 @@
-"""Bitmaps by the kernels: the same as `bitmap` makes them, bit by bit."""
+"""ReLU and bitmaps by the kernels: what `bitmap` gives, with the blocks' non-zeros in whatever order blocks came."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,104 +13,143 @@ from torch import Tensor
 
 from lamina.accelerate.ops import launch
 from lamina.accelerate.sparsity.saved import bitmap, kernels
-from lamina.accelerate.sparsity.saved.bitmap import BLOCK, Bitmap, Form, Mask
+from lamina.accelerate.sparsity.saved.bitmap import BLOCK, Bitmap, Form
 from lamina.errors import LaminaError
 
-FLOATS = {torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-ODD = int(kernels.ODD.value)
 PENDING = -1
 """What stands in the host's memory until the device has written a number there."""
 
-_free: list[Tensor] = []
+
+def relu(x: Tensor, y: Tensor) -> Tensor:
+    """Write ReLU of a tensor without gaps to one of its strides, or to itself; answer its bits."""
+    bits = torch.empty(-(-x.numel() // 8), dtype=torch.uint8, device=x.device)
+    _launch(kernels.relu_kernel, x.numel(), x, bitmap.flat(x), bitmap.flat(y), bits, x.numel())
+    return bits
 
 
-@dataclass(frozen=True)
-class Counted:
-    """Bits of a tensor and how many non-zeros each block has, behind a 0; see `kernels.bits_kernel`."""
-
-    bits: Tensor
-    counts: Tensor
-
-
-def counted(x: Tensor, *, positive: bool = False) -> Counted:
-    """The bits of what is not zero, or with ``positive`` of what is not at most zero; does not wait."""
-    bits = x.new_empty(-(-x.numel() // 8), dtype=torch.uint8)
-    counts = x.new_empty(1 + triton.cdiv(x.numel(), BLOCK), dtype=torch.int64)
-    if not x.numel():
-        counts.zero_()
-    number = FLOATS[x.dtype] if positive else None
-    _launch(kernels.bits_kernel, x.numel(), x, bitmap.stored(x), bits, counts, x.numel(), FLOAT=number)
-    return Counted(bits, counts)
-
-
-def mask(x: Tensor) -> Mask:
-    """`bitmap.mask`."""
-    return Mask(Form.of(x), counted(x, positive=True).bits)
-
-
-def unmask(held: Mask) -> Tensor:
-    """`bitmap.unmask`."""
-    y = held.form.empty()
-    _launch(
-        kernels.unpack_kernel, y.numel(), y, held.bits, held.bits, held.bits, bitmap.flat(y), y.numel(), VALUES=False
-    )
+def masked(x: Tensor, bits: Tensor) -> Tensor:
+    """Elements of a tensor without gaps whose bit is set, in the order of memory, and zero for the others."""
+    y = torch.empty_like(x)
+    _launch(kernels.masked_kernel, x.numel(), x, bitmap.flat(x), bits, bitmap.flat(y), x.numel())
     return y
 
 
-class Packing:
-    """A tensor on its way into a bitmap: the device is asked how many non-zeros it has, and tells later."""
+class Counter:
+    """Where the kernel counts non-zeros, and where it tells the host how many they are."""
 
-    def __init__(self, x: Tensor, found: Counted) -> None:
-        self._found = found
-        self._ends = found.counts.cumsum(0)
-        self._on_gpu = x.is_cuda
-        self._stream = torch.cuda.current_stream(x.device) if x.is_cuda else None
-        self._word = _free.pop() if _free and x.is_cuda else _host_word(x.is_cuda)
-        self._word.fill_(PENDING)
-        self._word.copy_(self._ends[-1:], non_blocking=True)
+    def __init__(self, device: torch.device) -> None:
+        self.count = torch.zeros(1, dtype=torch.int64, device=device)
+        self.told = torch.full((1,), PENDING, dtype=torch.int64, device="cpu", pin_memory=device.type == "cuda")
+        self._word = self.told.numpy()
 
+    @property
     def nonzeros(self) -> int | None:
-        """How many non-zeros there are; waits. None if the bits are others than theirs.
+        """What the device told; None before."""
+        number = int(self._word[0])
+        return None if number == PENDING else number
+
+    def clear(self) -> None:
+        """Make ready for another tensor."""
+        self._word[0] = PENDING
+
+
+class Counters:
+    """Counters in turn, as many as are under way."""
+
+    def __init__(self, least: int = 2) -> None:
+        self._least = least
+        self._used: dict[torch.device, deque[Counter]] = {}
+
+    def take(self, device: torch.device) -> Counter:
+        """One of which the device has told, ``least`` others ago, or a new one."""
+        used = self._used.setdefault(device, deque())
+        if len(used) > self._least and used[0].nonzeros is not None:
+            counter = used.popleft()
+            counter.clear()
+        else:
+            counter = Counter(device)
+        used.append(counter)
+        return counter
+
+
+class Packing:
+    """A tensor on its way into a bitmap: its non-zeros go into memory for ``room`` of them.
+
+    How many they are the device tells later; if there was not room for all, they are packed again.
+    """
+
+    def __init__(self, counter: Counter, room: int = 0) -> None:
+        self._counter, self._room = counter, room
+        self._stream: torch.cuda.Stream | None = None
+
+    def begin(self, x: Tensor, bits: Tensor | None = None) -> Bitmap:
+        """The bitmap as far as there is room, which has no bits of its own if they are given; does not wait."""
+        if x.is_cuda:
+            self._stream = torch.cuda.current_stream(x.device)
+        mine = torch.empty(-(-x.numel() // 8), dtype=torch.uint8, device=x.device) if bits is None else bits
+        offsets = torch.empty(triton.cdiv(x.numel(), BLOCK), dtype=torch.int64, device=x.device)
+        empty = Bitmap(Form.of(x), mine, offsets, torch.empty(0, device=x.device), bits is not None)
+        self._itemsize, self._fixed = x.itemsize, empty.nbytes
+        return self._packed(x, empty)
+
+    def _packed(self, x: Tensor, held: Bitmap) -> Bitmap:
+        elements = bitmap.stored(x)
+        values = torch.empty(self._room, dtype=elements.dtype, device=x.device)
+        _launch(
+            kernels.pack_kernel, x.numel(), x, elements, held.bits, held.offsets, values, self._counter.count,
+            self._counter.told, x.numel(), self._room, BITS=not held.shares_bits,
+        )  # fmt: skip
+        if not x.numel():
+            self._counter.told.zero_()
+        return replace(held, values=values)
+
+    @property
+    def told(self) -> bool:
+        """Whether the device has told how many non-zeros there are."""
+        return self._counter.nonzeros is not None
+
+    def nonzeros(self) -> int:
+        """How many non-zeros there are; waits.
 
         Raises:
             LaminaError: the device finished without telling.
         """
-        while (told := int(self._word.item())) == PENDING:
+        while (found := self._counter.nonzeros) is None:
             # A query tells of errors of the device, which would otherwise be waited for in vain.
-            if self._stream is not None and self._stream.query() and self._word.item() == PENDING:
+            if self._stream is not None and self._stream.query() and not self.told:
                 raise LaminaError(
                     "saved activations: the device finished, but did not tell how many non-zeros it found"
                 )
-        if self._on_gpu:
-            _free.append(self._word)
-        return told if told < ODD else None
+        return found
 
-    def bitmap(self, x: Tensor, nonzeros: int) -> Bitmap:
-        """The bitmap of the same tensor."""
-        elements = bitmap.stored(x)
-        values, offsets = elements.new_empty(nonzeros), self._ends[:-1]
-        _launch(kernels.pack_kernel, x.numel(), x, elements, offsets, values, x.numel())
-        return Bitmap(Form.of(x), self._found.bits, offsets, values)
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the whole bitmap takes; waits."""
+        return self._fixed + max(self.nonzeros(), self._room) * self._itemsize
+
+    def complete(self, x: Tensor, begun: Bitmap) -> Bitmap:
+        """The whole bitmap of the same tensor; waits."""
+        if (nonzeros := self.nonzeros()) <= self._room:
+            return begun
+        self._room = nonzeros
+        self._counter.clear()  # is not another's until the device has told once more
+        return self._packed(x, begun)
 
 
 def pack(x: Tensor) -> Bitmap:
-    """`bitmap.pack`; waits for the device."""
-    packing = Packing(x, counted(x))
-    return packing.bitmap(x, packing.nonzeros() or 0)
+    """The bitmap of a tensor; waits for the device."""
+    packing = Packing(Counter(x.device))
+    return packing.complete(x, packing.begin(x))
 
 
 def unpack(held: Bitmap) -> Tensor:
     """`bitmap.unpack`."""
     y = held.form.empty()
     elements = bitmap.stored(y)
-    _launch(kernels.unpack_kernel, y.numel(), y, held.bits, held.offsets, held.values, elements, y.numel(), VALUES=True)
+    _launch(kernels.unpack_kernel, y.numel(), y, held.bits, held.offsets, held.values, elements, y.numel())
     return y
-
-
-def _host_word(pinned: bool) -> Tensor:
-    return torch.empty(1, dtype=torch.int64, device="cpu", pin_memory=pinned)
 
 
 def _launch(kernel: Any, size: int, tensor: Tensor, *args: Any, **switches: Any) -> None:
     index = tl.int64 if size >= 2**31 else tl.int32
-    launch(kernel, triton.cdiv(size, BLOCK), tensor, *args, BLOCK=BLOCK, INDEX=index, **switches)
+    launch(kernel, triton.cdiv(size, BLOCK), tensor, *args, BLOCK=BLOCK, INDEX=index, num_warps=8, **switches)
