@@ -65,8 +65,11 @@ class Block:
         return self.warps * self.wide
 
     def shared(self, panel: int, itemsize: int) -> int:
-        """Bytes of shared memory: two panels of weights; of each column twice its words and place, and entries once."""
-        return 2 * panel * self.outputs * itemsize + self.columns * (16 * self.slots + 16) + 16
+        """Bytes of shared memory: two panels of weights; of each column twice its words and place, and entries once.
+
+        Each warp has room for a pair of entries that it reads ahead.
+        """
+        return 2 * panel * self.outputs * itemsize + self.columns * (16 * self.slots + 16) + 16 * self.warps
 
 
 @cache

@@ -275,11 +275,11 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
   const int m0 = blockIdx.y * BM, column0 = (blockIdx.x * WARPS + warp) * WIDE;
   const int chunk = panel * BM;  // weights of a panel
   weight_t* held = reinterpret_cast<weight_t*>(shared);
-  // Behind the last list a pair is read ahead though there is none.
-  Entry* lists = reinterpret_cast<Entry*>(held + 2 * chunk);
-  int2* tolds = reinterpret_cast<int2*>(lists + WARPS * WIDE * SLOTS + 2);
+  // Behind a warp's last list a pair is read ahead though there is none.
+  constexpr int ENTRIES = WIDE * SLOTS + 2;
+  Entry* list = reinterpret_cast<Entry*>(held + 2 * chunk) + warp * ENTRIES;
+  int2* tolds = reinterpret_cast<int2*>(list + (WARPS - warp) * ENTRIES);
   int* raws = reinterpret_cast<int*>(tolds + 2 * WARPS * WIDE);
-  Entry* list = lists + warp * WIDE * SLOTS;
 
   // Thread i of a warp knows where column i looks.
   const int mine = column0 + lane;
