@@ -29,7 +29,7 @@ launches = [
     (kernels.mix_grads_kernel, dict(**window, **tile, **flat), "fp32"),
     (expanded.expand_kernel, dict(**tile, K=64, BACK=True), "fp16"),
     (expanded.expand_weight_kernel, dict(**tile, K=7), "bf16"),
-    (expanded.diagonal_sums_kernel, dict(TAPS=1, K=64, BLOCK=128, AT_ONCE=8), "fp32"),
+    (expanded.diagonal_sums_kernel, dict(TAPS=1, K=64, BLOCK=128, AT_ONCE=8, LAST=True), "fp32"),
 ]
 pointers = {"x", "w", "a", "dy", "dx", "dw", "out", "y", "dense", "x_out", "w_out", "x_spectrum", "w_spectrum", "bias"}
 for kernel, constants, kind in launches:

@@ -92,7 +92,8 @@ def derivable() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
         "expand": (lambda x, w: expanded.expand(x, w, 4), (leaf(1, 3), leaf(2, 1, 3))),
         "expand data": (lambda y, w: expanded.expand_data(y, w, 3), (leaf(1, 4), leaf(2, 1, 3))),
         "expand weight": (lambda y, x: expanded.expand_weight(y, x, 3, FP64), (leaf(1, 4), leaf(1, 3))),
-        "materialise": (lambda w: expanded.materialise(w, 4, 3, 2), (leaf(2, 1, 2, 2),)),
+        "materialise": (lambda w: expanded.materialise(w, 4, 3, 2, False), (leaf(2, 1, 2, 2),)),
+        "materialise channels last": (lambda w: expanded.materialise(w, 4, 3, 2, True), (leaf(2, 2, 2, 2),)),
         "diagonal sums": (lambda m: expanded.diagonal_sums(m, 2, 2), (leaf(4, 3, 1),)),
     }  # fmt: skip
 
@@ -127,6 +128,17 @@ def test_only_what_needs_a_gradient_gets_one(frozen: str) -> None:
         for impl in ("kernel", "reference")
     ]
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_matrix_written_out_is_the_reference_s_in_either_order(last: bool, poisoned_empty: None) -> None:
+    w = leaf(4, 2, 2, 3)
+    matrix, expected = expanded.materialise(w, 10, 5, 2, last), reference.dense_matrix(w, 10, 10, 2)
+    assert (matrix.mT if last else matrix).is_contiguous()
+    assert torch.equal(matrix, expected)
+    g = torch.randn_like(matrix)  # keeps the order
+    sums, exact = (torch.autograd.grad(values, w, g)[0] for values in (matrix, expected))
+    torch.testing.assert_close(sums, exact)
 
 
 def test_weight_gradient_over_shared_rows(poisoned_empty: None) -> None:

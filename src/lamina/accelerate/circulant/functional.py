@@ -191,7 +191,8 @@ def conv(
         return reference.conv(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_channels, window)
     if name == "dense":
         taps = weight.flatten(1, 2)
-        matrix = dense_matrix(taps, out_channels, x.shape[1] // groups, groups, dtype)
+        last = x.stride(1) == 1  # as the library wants the weights of such images
+        matrix = dense_matrix(taps, out_channels, x.shape[1] // groups, groups, dtype, last)
         matrix = torch.unflatten(matrix, -1, weight.shape[1:3])
         return F.conv2d(x.to(dtype), matrix, cast(bias, dtype), stride, padding, dilation, groups)
     y = _spectral(x.flatten(2), weight.flatten(1, 2), bias, out_channels, window, dtype)
@@ -213,10 +214,12 @@ def _spectral(
     return y
 
 
-def dense_matrix(weight: Tensor, rows: int, columns: int, groups: int, dtype: torch.dtype) -> Tensor:
+def dense_matrix(
+    weight: Tensor, rows: int, columns: int, groups: int, dtype: torch.dtype, channels_last: bool = False
+) -> Tensor:
     """``(rows, columns, taps)`` in ``dtype`` of ``weight (P, taps, q, k)``, by the kernel where it can run."""
     if weight.is_cuda and HAS_TRITON:
-        matrix: Tensor = expanded_ops.materialise(weight.to(dtype), rows, columns, groups)
+        matrix: Tensor = expanded_ops.materialise(weight.to(dtype), rows, columns, groups, channels_last)
         return matrix
     return reference.dense_matrix(weight.to(dtype), rows, columns * groups, groups)
 

@@ -98,13 +98,13 @@ def expand_cost(rows: int, out_features: int, in_features: int, block_size: int,
 @no_type_check
 def materialise_kernel(
     w, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
-    INDEX: tl.constexpr, EARLY: tl.constexpr,
+    LAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The dense matrix ``(G*out_features, in_features, taps)`` of ``w (G*p, taps, q, K)``."""
+    """The dense matrix ``(G*out_features, in_features, taps)`` of ``w (G*p, taps, q, K)``, or inputs ``LAST``."""
     wait(EARLY)
     place = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
-    tap = place % TAPS
-    column = place // TAPS % in_features
+    tap = place // in_features % TAPS if LAST else place % TAPS
+    column = place % in_features if LAST else place // TAPS % in_features
     channel = place // (TAPS * in_features)
     row = channel % out_features
     offset = row % K - column % K
@@ -118,15 +118,16 @@ def materialise_kernel(
 @no_type_check
 def diagonal_sums_kernel(
     dense, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
-    AT_ONCE: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+    AT_ONCE: tl.constexpr, LAST: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `materialise_kernel`: each wrapped diagonal of each block, summed."""
     wait(EARLY)
-    # Neighbours stand for neighbours of a row of the dense matrix: taps, then offsets, of which a row has each once.
+    # Neighbours stand for neighbours of a row of the dense matrix: taps and offsets, of which a row has each once.
     place = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
-    tap = place % TAPS
-    offset = place // TAPS % K
-    j = place // (TAPS * K) % q
+    tap = place // (K * q) % TAPS if LAST else place % TAPS
+    offset = place % K if LAST else place // TAPS % K
+    j = place // K % q if LAST else place // (TAPS * K) % q
     channel = place // (TAPS * K * q)
     sums = tl.zeros((BLOCK,), ACC)
     for t0 in range(0, K, AT_ONCE):
@@ -134,7 +135,11 @@ def diagonal_sums_kernel(
         row = (channel % p * K)[:, None] + t
         column = (j * K)[:, None] + (t - offset[:, None] + K) % K
         known = (place < size)[:, None] & (t < K) & (row < out_features) & (column < in_features)
-        source = (((channel // p * out_features)[:, None] + row) * in_features + column) * TAPS + tap[:, None]
+        channels = (channel // p * out_features)[:, None] + row
+        if LAST:
+            source = (channels * TAPS + tap[:, None]) * in_features + column
+        else:
+            source = (channels * in_features + column) * TAPS + tap[:, None]
         sums += tl.sum(tl.load(dense + source, known, 0.0).to(ACC), 1)
     target = ((channel * TAPS + tap) * q + j) * K + offset
     tl.store(out + target, rounded(sums, out.dtype.element_ty, UPCAST), place < size)

@@ -63,22 +63,30 @@ def expand_weight(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) ->
 
 
 @torch.library.custom_op("lamina::circulant_materialise", mutates_args=())
-def materialise(w: Tensor, out_features: int, in_features: int, groups: int) -> Tensor:
+def materialise(w: Tensor, out_features: int, in_features: int, groups: int, channels_last: bool) -> Tensor:
     """The dense matrix ``(out_features, in_features, taps)`` of ``w (P, taps, q, k)``, of ``groups`` stacked ones."""
     w, (rows, taps, q, k) = w.contiguous(), w.shape
-    out = w.new_empty(out_features, in_features, taps)
+    out = _dense_like(w, out_features, in_features, channels_last)
     launch(
         kernels.materialise_kernel, -(-out.numel() // _GRAIN), w,
         w, out, out.numel(), out_features // groups, in_features, rows // groups, q,
-        TAPS=taps, K=k, BLOCK=_GRAIN, INDEX=common(w.dtype, 1, w, out)["INDEX"], **early(w, out),
+        TAPS=taps, K=k, BLOCK=_GRAIN, LAST=channels_last, INDEX=common(w.dtype, 1, w, out)["INDEX"], **early(w, out),
     )  # fmt: skip
     return out
+
+
+def _dense_like(w: Tensor, rows: int, columns: int, channels_last: bool) -> Tensor:
+    taps = w.shape[1]
+    strides = (taps * columns, 1, columns) if channels_last else (taps * columns, taps, 1)
+    return w.new_empty_strided((rows, columns, taps), strides)
 
 
 @torch.library.custom_op("lamina::circulant_diagonal_sums", mutates_args=())
 def diagonal_sums(dense: Tensor, block_size: int, groups: int) -> Tensor:
     """The transpose of `materialise`: wrapped diagonals of each block, summed, ``(P, taps, q, k)``."""
-    dense, (out_features, in_features, taps) = dense.contiguous(), dense.shape
+    out_features, in_features, taps = dense.shape
+    last = _is_last(dense)
+    dense = dense if last else dense.contiguous()
     p, q = -(-(out_features // groups) // block_size), -(-in_features // block_size)
     out = dense.new_empty(groups * p, taps, q, block_size)
     switches = common(dense.dtype, block_size, dense, out)
@@ -86,9 +94,13 @@ def diagonal_sums(dense: Tensor, block_size: int, groups: int) -> Tensor:
     launch(
         kernels.diagonal_sums_kernel, -(-out.numel() // _SUMS), dense,
         dense, out, out.numel(), out_features // groups, in_features, p, q,
-        TAPS=taps, K=block_size, BLOCK=_SUMS, AT_ONCE=8, **switches,
+        TAPS=taps, K=block_size, BLOCK=_SUMS, AT_ONCE=8, LAST=last, **switches,
     )  # fmt: skip
     return out
+
+
+def _is_last(dense: Tensor) -> bool:
+    return dense.mT.is_contiguous()
 
 
 @expand.register_fake
@@ -108,8 +120,8 @@ def _(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) -> Tensor:
 
 
 @materialise.register_fake
-def _(w: Tensor, out_features: int, in_features: int, groups: int) -> Tensor:
-    return w.new_empty(out_features, in_features, w.shape[1])
+def _(w: Tensor, out_features: int, in_features: int, groups: int, channels_last: bool) -> Tensor:
+    return _dense_like(w, out_features, in_features, channels_last)
 
 
 @diagonal_sums.register_fake
@@ -154,17 +166,17 @@ def _expand_weight_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
 
 
 def _keep_materialise(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    w, _, _, groups = inputs
+    w, _, _, groups, _ = inputs
     ctx.blocks = w.shape[-1], groups
 
 
 def _materialise_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    return diagonal_sums(g, *ctx.blocks), None, None, None
+    return diagonal_sums(g, *ctx.blocks), *(None,) * 4
 
 
 def _keep_diagonal_sums(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     dense, _, groups = inputs
-    ctx.sizes = dense.shape[0], dense.shape[1], groups
+    ctx.sizes = dense.shape[0], dense.shape[1], groups, _is_last(dense)
 
 
 def _diagonal_sums_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
