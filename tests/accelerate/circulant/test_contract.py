@@ -137,6 +137,7 @@ class Circulants:
         yield expanded.expand, (leaf(2, 5), leaf(2, 2, 4), 6)
         yield expanded.expand_data, (leaf(2, 6), leaf(2, 2, 4), 5)
         yield expanded.expand_weight, (leaf(2, 6), leaf(2, 5), 4, FP32)
+        yield expanded.expand_grads, (leaf(2, 6), leaf(2, 5), leaf(2, 2, 4))
         yield expanded.materialise, (leaf(4, 2, 2, 3), 10, 5, 2, False)
         yield expanded.materialise, (leaf(4, 2, 2, 3), 10, 5, 2, True)
         yield expanded.diagonal_sums, (leaf(10, 5, 2), 3, 2)

@@ -28,7 +28,7 @@ launches = [
     (kernels.mix_grads_kernel, dict(**window, **mix, **grads), "bf16"),
     (kernels.mix_grads_kernel, dict(**window, **tile, **flat), "fp32"),
     (expanded.expand_kernel, dict(**tile, K=64, BACK=True), "fp16"),
-    (expanded.expand_weight_kernel, dict(**tile, K=7), "bf16"),
+    (expanded.expand_grads_kernel, dict(**tile, K=48, SIDE=64, W_BN=64, W_BK=64), "bf16"),
     (expanded.diagonal_sums_kernel, dict(TAPS=1, K=64, BLOCK=128, AT_ONCE=8, LAST=True), "fp32"),
 ]
 pointers = {"x", "w", "a", "dy", "dx", "dw", "out", "y", "dense", "x_out", "w_out", "x_spectrum", "w_spectrum", "bias"}

@@ -92,6 +92,7 @@ def derivable() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
         "expand": (lambda x, w: expanded.expand(x, w, 4), (leaf(1, 3), leaf(2, 1, 3))),
         "expand data": (lambda y, w: expanded.expand_data(y, w, 3), (leaf(1, 4), leaf(2, 1, 3))),
         "expand weight": (lambda y, x: expanded.expand_weight(y, x, 3, FP64), (leaf(1, 4), leaf(1, 3))),
+        "expand gradients": (expanded.expand_grads, (leaf(1, 4), leaf(1, 3), leaf(2, 1, 3))),
         "materialise": (lambda w: expanded.materialise(w, 4, 3, 2, False), (leaf(2, 1, 2, 2),)),
         "materialise channels last": (lambda w: expanded.materialise(w, 4, 3, 2, True), (leaf(2, 2, 2, 2),)),
         "diagonal sums": (lambda m: expanded.diagonal_sums(m, 2, 2), (leaf(4, 3, 1),)),

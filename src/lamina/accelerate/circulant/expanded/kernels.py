@@ -16,20 +16,19 @@ from lamina.spec import Cost
 
 @triton.jit
 @no_type_check
-def expand_kernel(
-    a, w, out, rows, out_features, in_features, q, stride_row, stride_column,
+def expand_tile(
+    tile, a, w, out, rows, out_features, in_features, q, stride_row, stride_column,
     K: tl.constexpr, BACK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """``a W^T``, or with ``BACK`` ``a W``, gathering circulant tiles of ``W`` from ``w (p, q, K)``."""
-    wait(EARLY)
+    """A tile of ``a W^T``, or with ``BACK`` of ``a W``, gathering circulant tiles of ``W`` from ``w (p, q, K)``."""
     if BACK:
         summed, kept = out_features, in_features
     else:
         summed, kept = in_features, out_features
     tiles_n = tl.cdiv(kept, BN)
-    row = tl.program_id(0) // tiles_n * BM + tl.arange(0, BM)
-    column = tl.program_id(0) % tiles_n * BN + tl.arange(0, BN)
+    row = tile // tiles_n * BM + tl.arange(0, BM)
+    column = tile % tiles_n * BN + tl.arange(0, BN)
     sums = tl.zeros((BM, BN), ACC)
     for s0 in range(0, summed, BK):
         s = s0 + tl.arange(0, BK)
@@ -53,35 +52,68 @@ def expand_kernel(
 
 @triton.jit
 @no_type_check
-def expand_weight_kernel(
-    dy, x, out, rows, out_features, in_features, p, q, dy_row, dy_column, x_row, x_column,
-    K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+def expand_weight_tile(
+    tile, dy, x, out, rows, out_features, in_features, q, dy_row, dy_column, x_row, x_column,
+    K: tl.constexpr, SIDE: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """One block of the gradient ``(p, q, K)``: the dense gradient of ``SIDE >= K`` rows, and its wrapped diagonals."""
+    i = tl.arange(0, SIDE)
+    channel = tile // q * K + i
+    sums = tl.zeros((SIDE,), ACC)
+    for c0 in range(0, K, BN):
+        c = c0 + tl.arange(0, BN)
+        column = tile % q * K + c
+        dense = tl.zeros((SIDE, BN), ACC)
+        for r0 in range(0, rows, BK):
+            row = r0 + tl.arange(0, BK)
+            here = dy + row.to(INDEX)[None, :] * dy_row + channel.to(INDEX)[:, None] * dy_column
+            gradients = tl.load(here, ((i < K) & (channel < out_features))[:, None] & (row < rows)[None, :], 0.0)
+            here = x + row.to(INDEX)[:, None] * x_row + column.to(INDEX)[None, :] * x_column
+            inputs = tl.load(here, (row < rows)[:, None] & ((c < K) & (column < in_features))[None, :], 0.0)
+            if UPCAST:
+                gradients, inputs = gradients.to(ACC), inputs.to(ACC)
+            dense = tl.dot(gradients, inputs, dense, input_precision=PRECISION, out_dtype=ACC)
+        sums += tl.sum(tl.gather(dense, (c[None, :] + i[:, None]) % K, 0), 1)
+    tl.store(out + tile * K + i, rounded(sums, out.dtype.element_ty, UPCAST), i < K)
+
+
+@triton.jit
+@no_type_check
+def expand_kernel(
+    a, w, out, rows, out_features, in_features, q, stride_row, stride_column,
+    K: tl.constexpr, BACK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Gradient ``(p, q, K)``: for each block and offset, ``dy`` that many columns on, times ``x``, summed over both.
-
-    A row of the product is an output block and an offset, its summed axis an example and a place in the block.
-    """
+    """The product, or with ``BACK`` the input gradient."""
     wait(EARLY)
-    tiles_n = tl.cdiv(q, BN)
-    m = tl.program_id(0) // tiles_n * BM + tl.arange(0, BM)
-    j = tl.program_id(0) % tiles_n * BN + tl.arange(0, BN)
-    sums = tl.zeros((BM, BN), ACC)
-    for s0 in range(0, rows * K, BK):
-        s = s0 + tl.arange(0, BK)
-        example = (s // K).to(INDEX)
-        column = (m // K * K)[:, None] + (s[None, :] + m[:, None]) % K
-        known = (m < p * K)[:, None] & (s < rows * K)[None, :] & (column < out_features)
-        gradients = tl.load(dy + example[None, :] * dy_row + column.to(INDEX) * dy_column, known, 0.0)
-        column = j[None, :] * K + s[:, None] % K
-        known = (s < rows * K)[:, None] & (column < in_features)
-        inputs = tl.load(x + example[:, None] * x_row + column.to(INDEX) * x_column, known, 0.0)
-        if UPCAST:
-            gradients, inputs = gradients.to(ACC), inputs.to(ACC)
-        sums = tl.dot(gradients, inputs, sums, input_precision=PRECISION, out_dtype=ACC)
-    place = out + (m // K * q)[:, None] * K + j[None, :] * K + (m % K)[:, None]
-    known = (m < p * K)[:, None] & (j < q)[None, :]
-    tl.store(place, rounded(sums, out.dtype.element_ty, UPCAST), known)
+    expand_tile(
+        tl.program_id(0), a, w, out, rows, out_features, in_features, q, stride_row, stride_column,
+        K, BACK, BM, BN, BK, ACC, PRECISION, UPCAST, INDEX,
+    )  # fmt: skip
+
+
+@triton.jit
+@no_type_check
+def expand_grads_kernel(
+    dy, x, w, dx, dw, data_tiles, rows, out_features, in_features, q, dy_row, dy_column, x_row, x_column,
+    K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    SIDE: tl.constexpr, W_BN: tl.constexpr, W_BK: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Both gradients in one launch; without data tiles, the weight gradient alone."""
+    wait(EARLY)
+    tile = tl.program_id(0)
+    if tile < data_tiles:
+        expand_tile(
+            tile, dy, w, dx, rows, out_features, in_features, q, dy_row, dy_column,
+            K, True, BM, BN, BK, ACC, PRECISION, UPCAST, INDEX,
+        )  # fmt: skip
+    else:
+        expand_weight_tile(
+            tile - data_tiles, dy, x, dw, rows, out_features, in_features, q, dy_row, dy_column, x_row, x_column,
+            K, SIDE, W_BN, W_BK, ACC, PRECISION, UPCAST, INDEX,
+        )  # fmt: skip
 
 
 def expand_cost(rows: int, out_features: int, in_features: int, block_size: int, io_bytes: int) -> Cost:

@@ -14,6 +14,7 @@ from lamina.accelerate.circulant.expanded import kernels
 from lamina.accelerate.circulant.ops import common, early, workers
 from lamina.accelerate.circulant.tiles import expand_tile
 from lamina.accelerate.ops import launch
+from lamina.accelerate.tiling import between, power
 
 _GRAIN, _SUMS = 1024, 128
 """Numbers that a program writes out, and sums that it makes."""
@@ -46,20 +47,40 @@ def expand_data(dy: Tensor, w: Tensor, in_features: int) -> Tensor:
     return _run_expand(dy, w, in_features, back=True)
 
 
+def _run_grads(dy: Tensor, x: Tensor, w: Tensor | None, dx: Tensor | None, dw: Tensor) -> None:
+    """The weight gradient into ``dw``, and with ``w`` the input gradient into ``dx``."""
+    (rows, out_features), (p, q, k) = dy.shape, dw.shape
+    tile = expand_tile(rows, x.shape[1], out_features)
+    data_tiles = 0 if dx is None else -(-rows // tile.rows) * -(-x.shape[1] // tile.columns)
+    side = max(16, power(k))
+    launch(
+        kernels.expand_grads_kernel, data_tiles + p * q, dy,
+        dy, x, x if w is None else w.contiguous(), x if dx is None else dx, dw,
+        data_tiles, rows, out_features, x.shape[1], q, *dy.stride(), *x.stride(),
+        K=k, BM=tile.rows, BN=tile.columns, BK=tile.depth,
+        SIDE=side, W_BN=min(side, 64), W_BK=between(16, power(rows), 64),
+        **common(x.dtype, min(out_features, rows * k), dy, x, dw), **workers(tile),
+    )  # fmt: skip
+
+
 @torch.library.custom_op("lamina::circulant_expand_weight", mutates_args=())
 def expand_weight(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) -> Tensor:
     """The weight gradient of `expand`, ``(p, q, k)`` in ``dtype``."""
-    (rows, out_features), in_features = dy.shape, x.shape[1]
-    p, q = -(-out_features // block_size), -(-in_features // block_size)
-    out = x.new_empty(p, q, block_size, dtype=dtype)
-    tile = expand_tile(p * block_size, q, rows * block_size)
-    launch(
-        kernels.expand_weight_kernel, -(-p * block_size // tile.rows) * -(-q // tile.columns), dy,
-        dy, x, out, rows, out_features, in_features, p, q, *dy.stride(), *x.stride(),
-        K=block_size, BM=tile.rows, BN=tile.columns, BK=tile.depth,
-        **common(x.dtype, rows * block_size, dy, x, out), **workers(tile),
-    )  # fmt: skip
-    return out
+    dw = _weight_like(dy, x, block_size, dtype)
+    _run_grads(dy, x, None, None, dw)
+    return dw
+
+
+@torch.library.custom_op("lamina::circulant_expand_grads", mutates_args=())
+def expand_grads(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """`expand_data` and `expand_weight` in one launch."""
+    dx, dw = x.new_empty(x.shape), _weight_like(dy, x, w.shape[-1], w.dtype)
+    _run_grads(dy, x, w, dx, dw)
+    return dx, dw
+
+
+def _weight_like(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) -> Tensor:
+    return x.new_empty(-(-dy.shape[1] // block_size), -(-x.shape[1] // block_size), block_size, dtype=dtype)
 
 
 @torch.library.custom_op("lamina::circulant_materialise", mutates_args=())
@@ -115,8 +136,12 @@ def _(dy: Tensor, w: Tensor, in_features: int) -> Tensor:
 
 @expand_weight.register_fake
 def _(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) -> Tensor:
-    p, q = -(-dy.shape[1] // block_size), -(-x.shape[1] // block_size)
-    return x.new_empty(p, q, block_size, dtype=dtype)
+    return _weight_like(dy, x, block_size, dtype)
+
+
+@expand_grads.register_fake
+def _(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    return x.new_empty(x.shape), _weight_like(dy, x, w.shape[-1], w.dtype)
 
 
 @materialise.register_fake
@@ -131,17 +156,18 @@ def _(dense: Tensor, block_size: int, groups: int) -> Tensor:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.save_for_backward(*inputs[:2])
+    ctx.save_for_backward(*(each for each in inputs if isinstance(each, Tensor)))
 
 
 def _expand_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     x, w = ctx.saved_tensors
-    for_x, for_w, _ = ctx.needs_input_grad
-    return (
-        expand_data(g, w, x.shape[1]) if for_x else None,
-        expand_weight(g, x, w.shape[-1], w.dtype) if for_w else None,
-        None,
-    )
+    match ctx.needs_input_grad[:2]:
+        case [True, True]:
+            return *expand_grads(g, x, w), None
+        case [True, False]:
+            return expand_data(g, w, x.shape[1]), None, None
+        case _:
+            return None, expand_weight(g, x, w.shape[-1], w.dtype), None
 
 
 def _expand_data_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
@@ -162,6 +188,15 @@ def _expand_weight_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
         expand_data(dy, h, x.shape[1]) if for_x else None,
         None,
         None,
+    )
+
+
+def _expand_grads_gradient(ctx: Any, hx: Tensor, hw: Tensor) -> tuple[Any, ...]:
+    dy, x, w = ctx.saved_tensors
+    for_dy, for_x, for_w = ctx.needs_input_grad
+    return (
+        expand(hx, w, dy.shape[1]) + expand(x, hw, dy.shape[1]) if for_dy else None,
+        *(expand_grads(dy, hx, hw) if for_x or for_w else (None, None)),
     )
 
 
@@ -186,6 +221,7 @@ def _diagonal_sums_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
 expand.register_autograd(_expand_gradient, setup_context=_keep)
 expand_data.register_autograd(_expand_data_gradient, setup_context=_keep)
 expand_weight.register_autograd(_expand_weight_gradient, setup_context=_keep)
+expand_grads.register_autograd(_expand_grads_gradient, setup_context=_keep)
 materialise.register_autograd(_materialise_gradient, setup_context=_keep_materialise)
 diagonal_sums.register_autograd(_diagonal_sums_gradient, setup_context=_keep_diagonal_sums)
 
@@ -198,6 +234,11 @@ def _(a: Any, w: Any, features: int, *_: Any, **__: Any) -> int:
 @register_flop_formula(torch.ops.lamina.circulant_expand_weight)
 def _(dy: Any, x: Any, block_size: int, *_: Any, **__: Any) -> int:
     return kernels.expand_cost(dy[0], dy[1], x[1], block_size, 0).flops
+
+
+@register_flop_formula(torch.ops.lamina.circulant_expand_grads)
+def _(dy: Any, x: Any, w: Any, *_: Any, **__: Any) -> int:
+    return 2 * kernels.expand_cost(dy[0], dy[1], x[1], w[-1], 0).flops
 
 
 @register_flop_formula([torch.ops.lamina.circulant_materialise, torch.ops.lamina.circulant_diagonal_sums])
