@@ -20,7 +20,7 @@ mix = dict(**tile, STEP=8)
 common = dict(ACC=tl.float32, PRECISION="tf32x3", W_PRECISION="ieee", UPCAST=False, INDEX=tl.int64, EARLY=True)
 sides = dict(X_ROWS=4, X_BLOCKS=16, W_ROWS=16, W_BLOCKS=4, BK=32, BN=64, K=64, PAIR=True)
 grads = dict(W_BM=16, W_BN=32, W_BK=32, W_STEP=4)
-flat = dict(STEP=0, W_BM=8, W_BN=32, W_BK=32, W_STEP=0)
+flat = dict(STEP=0, W_BM=8, W_BN=32, W_BK=32, W_STEP=4)
 launches = [
     (kernels.dft_kernel, dict(**sides, TF32=True), "fp32"),
     (kernels.idft_kernel, dict(**sides, BIAS=True), "bf16"),
@@ -35,6 +35,7 @@ pointers = {"x", "w", "a", "dy", "dx", "dw", "out", "y", "dense", "x_out", "w_ou
 for kernel, constants, kind in launches:
     constants = constants | {name: value for name, value in common.items() if name in kernel.arg_names}
     types = {"x_basis": "*fp32", "w_basis": "*fp32", **dict.fromkeys(pointers, f"*{kind}")}
+    types |= {name: "i64" for name in kernel.arg_names if name.startswith("per_")}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     built = triton.compile(ASTSource(kernel, signature, constexprs), target=GPUTarget("cuda", 90, 32))

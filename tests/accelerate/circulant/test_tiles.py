@@ -10,6 +10,7 @@ from lamina.accelerate.circulant.tiles import (
     steps_of,
     transform_tile,
     weight_tile,
+    weight_tiles,
 )
 
 SIZE = st.integers(1, 100_000)
@@ -54,7 +55,10 @@ def test_rows_are_split_only_where_programs_are_few() -> None:
 @given(st.sampled_from([16, 32, 64]), st.integers(1, 300), st.integers(1, 49))
 def test_tiles_cover_every_number_of_every_tap(side: int, numbers: int, taps: int) -> None:
     assert steps_of(side, numbers, taps) * side >= numbers * taps
+    assert weight_tiles(side, numbers, taps) * side >= numbers * taps
     assert steps_of(16, 8, 9) == 5  # two taps of 8 in each
     assert steps_of(16, 40, 9) == 27  # each tap in three
     assert steps_of(16, 40, 1) == 3
     assert steps_of(16, 4, 9) == 3  # too few of a tap to be told apart: 36 in a row
+    assert weight_tiles(16, 4, 9) == 3  # four taps in each
+    assert weight_tiles(16, 40, 2) == 6

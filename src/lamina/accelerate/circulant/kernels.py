@@ -173,19 +173,38 @@ def dft_cost(rows: int, blocks: int, block_size: int, io_bytes: int, spectral_by
     )
 
 
+def reciprocal(divisor: int) -> int:
+    """What `quotient` divides by: a factor of 32 bits, and above it a shift and one (Granlund, Montgomery 1994)."""
+    shift = (divisor - 1).bit_length()
+    return -(-(1 << 31 + shift) // divisor) | shift + 1 << 32
+
+
+@triton.jit
+@no_type_check
+def quotient(number, by):
+    """``number // divisor`` of numbers from 0 to below 2**31, where ``by`` is the divisor's `reciprocal`."""
+    product = tl.umulhi(number.to(tl.uint32) * 2, (by & 0xFFFFFFFF).to(tl.uint32))
+    return (product >> ((by >> 32) - 1).to(tl.uint32)).to(tl.int32)
+
+
 @triton.jit
 @no_type_check
 def origin(
-    row, height, width, out_height, out_width, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr,
-    PW: tl.constexpr, BACK: tl.constexpr,
+    row, height, width, per_height, per_width, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    BACK: tl.constexpr,
 ):  # fmt: skip
     """The image of an output row and where its window begins; ``BACK``, of an input row and where the last one ends.
 
-    Divisions are dear and a row meets many taps, so they are made here, once a row.
+    ``height`` and ``width`` are those of the row's own image, of which `reciprocal` gives what they divide by:
+    divisions are dear, and made here once a row, which meets many taps.
     """
+    line = quotient(row, per_width)
+    image = quotient(line, per_height)
+    y = line - image * height
+    x = row - line * width
     if BACK:
-        return row // (height * width), row // width % height + PH, row % width + PW
-    return row // (out_height * out_width), row // out_width % out_height * SH - PH, row % out_width * SW - PW
+        return image, y + PH, x + PW
+    return image, y * SH - PH, x * SW - PW
 
 
 @triton.jit
@@ -215,26 +234,16 @@ def source_row(
 
 @triton.jit
 @no_type_check
-def conjugate_product(sums, more, slot, BM: tl.constexpr, BN: tl.constexpr, STACKED: tl.constexpr):
-    """Real and imaginary part of ``a conj(b)``, from real products of ``a``'s parts with ``b``'s two, side by side.
-
-    ``sums`` has ``a``'s real part in its rows, then where ``STACKED`` its imaginary one, which else is in ``more``.
-    Slot 0 is two real products.
-    """
-    if STACKED:
-        of_real, of_imaginary = tl.split(tl.permute(tl.reshape(sums, (2, BM, 2, BN)), (1, 3, 2, 0)))
-    else:
-        of_real = tl.permute(tl.reshape(sums, (BM, 2, BN)), (0, 2, 1))
-        of_imaginary = tl.permute(tl.reshape(more, (BM, 2, BN)), (0, 2, 1))
-    rr, ri = tl.split(of_real)
-    ir, ii = tl.split(of_imaginary)
-    return tl.where(slot == 0, rr, rr + ii), tl.where(slot == 0, ii, ir - ri)
+def parts(sums, SHAPE: tl.constexpr, ORDER: tl.constexpr, KEPT: tl.constexpr):
+    """Real and imaginary parts of ``sums``, which as ``SHAPE`` has them in the axis that ``ORDER`` puts last."""
+    real, imaginary = tl.split(tl.permute(tl.reshape(sums, SHAPE), ORDER))
+    return tl.reshape(real, KEPT), tl.reshape(imaginary, KEPT)
 
 
 @triton.jit
 @no_type_check
 def mix_tile(
-    tile, slot, group, a, w, out, rows_a, rows, height, width, out_height, out_width,
+    tile, slot, group, a, w, out, rows_a, rows, height, width, out_height, out_width, per_height, per_width,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
@@ -263,7 +272,10 @@ def mix_tile(
     inputs = a + slot.to(INDEX) * rows_a * 2 * GROUPS * SUMMED + group * SUMMED
     sums = tl.zeros((BM, 2 * BN), ACC)
     if not POINTWISE:
-        image, top, left = origin(row, height, width, out_height, out_width, SH, SW, PH, PW, BACK)
+        if BACK:
+            image, top, left = origin(row, height, width, per_height, per_width, SH, SW, PH, PW, True)
+        else:
+            image, top, left = origin(row, out_height, out_width, per_height, per_width, SH, SW, PH, PW, False)
     for turn in range(TURNS):
         s = tl.arange(0, BK)
         if FLAT:
@@ -322,7 +334,8 @@ def mix_tile(
 @triton.jit
 @no_type_check
 def mix_weight_tile(
-    tile, slot, group, dy, x, out, rows_out, rows_in, slots, height, width, out_height, out_width, splits,
+    tile, slot, group, dy, x, out, rows_out, rows_in, slots, height, width, out_height, out_width,
+    per_height, per_width, splits,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
@@ -331,27 +344,32 @@ def mix_weight_tile(
 ):  # fmt: skip
     """One frequency of the weight gradient, output gradients times conjugate inputs, SUMMED over a share of the rows.
 
-    Inputs' real and imaginary parts lie side by side in the columns of a real product, and gradients' in its rows
-    where a tile needs both to be high enough. ``out [splits, F, G*P*taps, 2, Q]``: shares are added afterwards, in a
-    fixed order.
+    A real product: its columns are taps, then inputs' real and imaginary parts, then ``STEP`` blocks, which lie side
+    by side in memory as well; gradients' parts are its rows, both in one tile where that needs to be high enough.
+    ``out [splits, F, G*P*taps, 2, Q]``: shares are added afterwards, in a fixed order.
     """
     STACKED: tl.constexpr = BM < 16
-    FLAT: tl.constexpr = STEP == 0
-    AT_ONCE: tl.constexpr = 1 if FLAT else BN // STEP
-    PIECES: tl.constexpr = 1 if FLAT else (Q + STEP - 1) // STEP
-    tiles_n: tl.constexpr = (TAPS * Q + BN - 1) // BN if FLAT else (TAPS + AT_ONCE - 1) // AT_ONCE * PIECES
+    AT_ONCE: tl.constexpr = BN // STEP
+    PIECES: tl.constexpr = (Q + STEP - 1) // STEP
+    tiles_n: tl.constexpr = (TAPS + AT_ONCE - 1) // AT_ONCE * PIECES
     tiles_m = tl.cdiv(P, BM)
     start = tile // tiles_n % tiles_m * BM
     split = tile // (tiles_n * tiles_m)
     first = tile % tiles_n // PIECES * AT_ONCE
+    piece = tile % PIECES * STEP
     share = tl.cdiv(tl.cdiv(rows_out, BK), splits) * BK
     last = tl.minimum((split + 1) * share, rows_out)
     m = tl.arange(0, 2 * BM if STACKED else BM)
     i = start + m % BM
-    gradients = dy + slot.to(INDEX) * rows_out * 2 * GROUPS * P + group * P + (m // BM * GROUPS * P + i)[:, None]
-    inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q
+    gradients = dy + slot.to(INDEX) * rows_out * 2 * GROUPS * P + group * P
+    gradients += (m if BM == P and GROUPS == 1 else m // BM * GROUPS * P + i)[:, None]
     n = tl.arange(0, 2 * BN)
-    column = first * BN + n % BN
+    tap = first + n // (2 * STEP)
+    block = piece + n % STEP
+    # Written so that the compiler sees which numbers are adjacent, and reads them together.
+    place = n % (2 * STEP) if STEP == Q and GROUPS == 1 else n // STEP % 2 * GROUPS * Q + block
+    inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q + place[None, :]
+    wanted = tap < TAPS if STEP == Q else (tap < TAPS) & (block < Q)
     sums = tl.zeros((2 * BM if STACKED else BM, 2 * BN), ACC)
     more = tl.zeros((BM, 2 * BN), ACC)
     for r0 in range(split * share, last, BK):
@@ -361,33 +379,16 @@ def mix_weight_tile(
         values = tl.load(here, known, 0.0)
         if not STACKED:
             imaginary_values = tl.load(here + GROUPS * P, known, 0.0)
+        source = row[:, None]
+        inside = (row < last)[:, None] & wanted[None, :]
         if not POINTWISE:
-            image, top, left = origin(row, height, width, out_height, out_width, SH, SW, PH, PW, False)
-        if FLAT:
-            tap = column // Q
-            block = column if POINTWISE else column % Q  # a remainder would hide that these are adjacent
-            source = row[:, None]
-            inside = (row < last)[:, None] & (column < TAPS * Q)[None, :]
-            if not POINTWISE:
-                source, there = source_row(
-                    image[:, None], top[:, None], left[:, None], tap[None, :], height, width, out_height, out_width,
-                    KW, SH, SW, DH, DW, False,
-                )  # fmt: skip
-                inside &= there
-            place = (n // BN * GROUPS * Q + block)[None, :]
-            factor = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * Q + place, inside, 0.0)
-        else:
-            taps = first + tl.arange(0, AT_ONCE)
-            source, inside = source_row(
-                image[:, None], top[:, None], left[:, None], taps[None, :], height, width, out_height, out_width,
+            image, top, left = origin(row, out_height, out_width, per_height, per_width, SH, SW, PH, PW, False)
+            source, there = source_row(
+                image[:, None], top[:, None], left[:, None], tap[None, :], height, width, out_height, out_width,
                 KW, SH, SW, DH, DW, False,
             )  # fmt: skip
-            inside &= (row < last)[:, None] & (taps < TAPS)[None, :]
-            block = tile % PIECES * STEP + tl.arange(0, STEP)
-            place = (tl.arange(0, 2) * GROUPS * Q)[:, None] + block[None, :]
-            there = (inputs + source.to(INDEX) * 2 * GROUPS * Q)[:, None, :, None] + place[None, :, None, :]
-            factor = tl.load(there, inside[:, None, :, None] & (block < Q)[None, None, None, :], 0.0)
-            factor = tl.reshape(factor, (BK, 2 * BN))
+            inside &= there
+        factor = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * Q, inside, 0.0)
         if UPCAST:
             values, factor = values.to(ACC), factor.to(ACC)
         sums = tl.dot(values, factor, sums, input_precision=PRECISION, out_dtype=ACC)
@@ -395,15 +396,15 @@ def mix_weight_tile(
             if UPCAST:
                 imaginary_values = imaginary_values.to(ACC)
             more = tl.dot(imaginary_values, factor, more, input_precision=PRECISION, out_dtype=ACC)
-    real, imaginary = conjugate_product(sums, more, slot, BM, BN, STACKED)
+    if STACKED:
+        sums, more = parts(sums, (2, BM, 2 * BN), (1, 2, 0), (BM, 2 * BN))
+    rr, ri = parts(sums, (BM, AT_ONCE, 2, STEP), (0, 1, 3, 2), (BM, BN))
+    ir, ii = parts(more, (BM, AT_ONCE, 2, STEP), (0, 1, 3, 2), (BM, BN))
+    real, imaginary = tl.where(slot == 0, rr, rr + ii), tl.where(slot == 0, ii, ir - ri)  # slot 0: two real products
     i = start + tl.arange(0, BM)
     n = tl.arange(0, BN)
-    if FLAT:
-        tap = (first * BN + n) // Q
-        block = (first * BN + n) % Q
-    else:
-        tap = first + n // STEP
-        block = tile % PIECES * STEP + n % STEP
+    tap = first + n // STEP
+    block = piece + n % STEP
     place = ((split.to(INDEX) * slots + slot) * GROUPS + group) * P * TAPS * 2 * Q
     place += (i[:, None] * TAPS + tap[None, :]) * 2 * Q + block[None, :]
     known = (i < P)[:, None] & ((tap < TAPS) & (block < Q))[None, :]
@@ -411,10 +412,10 @@ def mix_weight_tile(
     tl.store(out + place + Q, rounded(imaginary, out.dtype.element_ty, UPCAST), known)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("per_height", "per_width"))
 @no_type_check
 def mix_kernel(
-    a, w, out, rows_a, rows, tiles, height, width, out_height, out_width,
+    a, w, out, rows_a, rows, tiles, height, width, out_height, out_width, per_height, per_width,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr,
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
@@ -426,16 +427,17 @@ def mix_kernel(
     matrix = tl.program_id(0) // tiles
     mix_tile(
         tl.program_id(0) % tiles, matrix // GROUPS, matrix % GROUPS, a, w, out, rows_a, rows,
-        height, width, out_height, out_width, P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, BACK,
+        height, width, out_height, out_width, per_height, per_width,
+        P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, BACK,
         BM, BN, BK, STEP, ACC, PRECISION, UPCAST, INDEX,
     )  # fmt: skip
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("per_height", "per_width", "per_out_height", "per_out_width"))
 @no_type_check
 def mix_grads_kernel(
     dy, x, w, dx, dw, rows_in, rows_out, data_tiles, tiles, slots,
-    height, width, out_height, out_width, splits,
+    height, width, out_height, out_width, per_height, per_width, per_out_height, per_out_width, splits,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr,
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
@@ -452,13 +454,15 @@ def mix_grads_kernel(
     if tile < data_tiles:
         mix_tile(
             tile, slot, matrix % GROUPS, dy, w, dx, rows_out, rows_in,
-            height, width, out_height, out_width, P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, True,
+            height, width, out_height, out_width, per_height, per_width,
+            P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, True,
             BM, BN, BK, STEP, ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
     else:
         mix_weight_tile(
             tile - data_tiles, slot, matrix % GROUPS, dy, x, dw, rows_out, rows_in, slots,
-            height, width, out_height, out_width, splits, P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE,
+            height, width, out_height, out_width, per_out_height, per_out_width, splits,
+            P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE,
             W_BM, W_BN, W_BK, W_STEP, ACC, W_PRECISION, UPCAST, INDEX,
         )  # fmt: skip
 

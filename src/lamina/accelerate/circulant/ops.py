@@ -26,9 +26,9 @@ from lamina.accelerate.circulant.tiles import (
     TransformTile,
     product_tile,
     row_splits,
-    steps_of,
     transform_tile,
     weight_tile,
+    weight_tiles,
 )
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.ops import INTERPRETED, index_type, launch, precision
@@ -236,9 +236,10 @@ def _run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool) -> 
     depth = 2 * window.taps * summed
     tile = product_tile(out.shape[1], kept, 2 * summed, window.taps, a.itemsize)
     tiles = -(-out.shape[1] // tile.rows) * -(-kept // tile.columns)
+    sizes = _sizes(window)
     launch(
         kernels.mix_kernel, slots * window.groups * tiles, a,
-        a, ws, out, a.shape[1], out.shape[1], tiles, *_sizes(window),
+        a, ws, out, a.shape[1], out.shape[1], tiles, *sizes, *map(kernels.reciprocal, sizes[:2] if back else sizes[2:]),
         P=p, Q=q, GROUPS=window.groups, **_steps(window), BACK=back,
         BM=tile.rows, BN=tile.columns, BK=tile.depth, STEP=tile.step,
         **common(a.dtype, depth, a, ws, out), **workers(tile),
@@ -252,18 +253,18 @@ def _run_grads(dys: Tensor, xs: Tensor, ws: Tensor | None, dxs: Tensor | None, w
     slots, rows_out, _, outputs = dys.shape
     p, q = outputs // window.groups, xs.shape[-1] // window.groups
     tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize)
-    share_tiles = -(-p // tile.rows) * steps_of(tile.columns, q, window.taps)
+    share_tiles = -(-p // tile.rows) * weight_tiles(tile.columns, q, window.taps)
     data = product_tile(xs.shape[1], q, 2 * p, window.taps, dys.itemsize)
     data_tiles = 0 if dxs is None else -(-xs.shape[1] // data.rows) * -(-q // data.columns)
     splits = row_splits(slots * window.groups * share_tiles, rows_out, tile.depth)
     switches = common(dys.dtype, 2 * window.taps * p, dys, xs) | {"W_PRECISION": exactness(dys.dtype, rows_out)}
     wide = torch.float64 if dys.dtype == torch.float64 else torch.float32
     shares = xs.new_empty(splits, slots, outputs * window.taps, 2, q, dtype=wide if splits > 1 else dys.dtype)
-    tiles = data_tiles + splits * share_tiles
+    tiles, sizes = data_tiles + splits * share_tiles, _sizes(window)
     launch(
         kernels.mix_grads_kernel, slots * window.groups * tiles, dys,
         dys, xs, xs if ws is None else ws.contiguous(), xs if dxs is None else dxs, shares,
-        xs.shape[1], rows_out, data_tiles, tiles, slots, *_sizes(window), splits,
+        xs.shape[1], rows_out, data_tiles, tiles, slots, *sizes, *map(kernels.reciprocal, sizes), splits,
         P=p, Q=q, GROUPS=window.groups, **_steps(window),
         BM=data.rows, BN=data.columns, BK=data.depth, STEP=data.step,
         W_BM=tile.rows, W_BN=tile.columns, W_BK=tile.depth, W_STEP=tile.step,

@@ -72,8 +72,14 @@ def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int) -> ProductT
     """
     high = 64 if itemsize == 2 else 32
     deep = between(16, power(rows), 64 if p <= 16 else 32)
-    wide = min((32, 16), key=lambda columns: steps_of(columns, q, taps) * columns)
-    return ProductTile(between(8, power(p), high), wide, deep, step_of(wide, q, taps))
+    wide = min((32, 16), key=lambda columns: weight_tiles(columns, q, taps) * columns)
+    return ProductTile(between(8, power(p), high), wide, deep, min(wide, power(q)))
+
+
+def weight_tiles(columns: int, q: int, taps: int) -> int:
+    """Tiles of so many columns across a weight gradient: several taps in each, or several of them for a tap."""
+    step = min(columns, power(q))
+    return -(-taps // (columns // step)) * -(-q // step)
 
 
 def step_of(side: int, numbers: int, taps: int) -> int:
