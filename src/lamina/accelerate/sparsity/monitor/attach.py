@@ -29,7 +29,8 @@ class Monitor:
     A training-mode forward of the model is an iteration. A map is what one call of a monitored module answers within
     it: a module that is called again makes another map, ``name:2``. In evaluation mode nothing is observed or counted.
     The training loop never waits: results are taken in at the beginning of a later iteration. Hooks are on the maps'
-    modules only during iterations that observe, so a map that is new then is found at the next of these.
+    modules only from one iteration that observes to the next, while these follow each other, so a map that is new then
+    is found at the next of these.
 
     Whole iterations in a CUDA graph: run a few iterations, capture one graph as it is, which counts every map, and one
     under :meth:`paused`, which counts none, then replay one or the other under :meth:`replay`.
@@ -68,10 +69,12 @@ class Monitor:
         self._calculator = Calculator(impl)
         self._calls: dict[str, int] = {}
         self._tickets: list[Ticket] = []
+        # Maps of this forward to be counted at its end, and their versions.
+        self._seen: dict[str, tuple[Tensor, int]] = {}
         # What a captured graph counts: the row of its counts, and the map's rows and columns.
         self._captured: dict[str, tuple[int, int, int]] = {}
         self._wake = 0
-        self._begun = self._paused = False
+        self._begun = self._paused = self._watching = self._capturing = False
         self._modules = chosen(model, modules)
         self._on_maps: list[Callable[[], None]] = []
         self._on_model = [
@@ -92,6 +95,7 @@ class Monitor:
         for handle in self._on_model:
             handle.remove()
         self._on_model.clear()
+        self._unhook()
 
     def finish(self) -> None:
         """Wait for the results that are under way. Not for use within a training loop."""
@@ -155,24 +159,32 @@ class Monitor:
     def _before(self, module: nn.Module, args: Any) -> None:
         if self._paused or not self.model.training:
             return
-        captured = capturing()
-        if not captured:
+        self._capturing = capturing()
+        self._begun = not self._capturing
+        if self._begun:
             self._begin()
-        if captured or self.iteration >= self._wake:
-            self._calls.clear()
-            for name, each in self._modules.items():
-                self._on_maps.append(self._hook(name, each))
-        self._begun = not captured
+        self._watching = self._capturing or self.iteration >= self._wake
+        if not self._watching:
+            self._unhook()
+        elif not self._on_maps:
+            self._on_maps.extend(self._hook(name, each) for name, each in self._modules.items())
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
-        for remove in self._on_maps:
-            remove()
-        self._on_maps.clear()
-        for name, (row, x) in self._calculator.count_waiting().items():
+        self._watching = False
+        self._calls.clear()
+        seen, self._seen = self._seen, {}
+        for name, (row, x) in self._calculator.count_together(seen, self.channels).items():
             self._note(name, row, *_sizes(x, self.channels))
         if self._begun:
             self._end()
-        self._begun = False
+        self._begun = self._capturing = False
+        if self.fuse or self._wake > self.iteration + 1:
+            self._unhook()
+
+    def _unhook(self) -> None:
+        for remove in self._on_maps:
+            remove()
+        self._on_maps.clear()
 
     def _hook(self, name: str, module: nn.Module) -> Callable[[], None]:
         """Watch a module; answer what ends it."""
@@ -181,18 +193,20 @@ class Monitor:
             module.forward = partial(self._relu, name, module.inplace)  # type: ignore[method-assign]
             return partial(delattr, module, "forward")
         # Prepended, so that it runs before the model's own where the model is itself a map.
-        return module.register_forward_hook(lambda _, args, output: self._see(name, output), prepend=True).remove
+        see = partial(self._see, name, type(module) is nn.ReLU)
+        return module.register_forward_hook(see, prepend=True).remove
 
-    def _see(self, module: str, output: Any) -> None:
+    def _see(self, module: str, is_relu: bool, watched: nn.Module, args: Any, output: Any) -> None:
+        if not self._watching:
+            return
         if not isinstance(output, Tensor):
             raise UsageError(f"monitor: {module}: expected a module that answers a tensor, got {type(output).__name__}")
         name = self._call(module)
         if not self._counts(name, output):
             return
         # Autograd holds what ReLU gave as it is until backward, so counting it can wait; what others gave may change.
-        held = output.requires_grad and type(self._modules[module]) is nn.ReLU
-        if held and self._calculator.can_wait(name, output, self.channels):
-            self._calculator.count_later(name, output.detach(), self.channels)
+        if is_relu and output.requires_grad and self._calculator.can_wait(name, output, self.channels):
+            self._seen[name] = output, output._version
         else:
             self._count(name, output)
 
@@ -218,7 +232,7 @@ class Monitor:
         """Whether to count a map now."""
         if not output.numel():
             return False
-        if capturing():
+        if self._capturing:
             if not self._calculator.knows(name):
                 raise UsageError(f"monitor: {name}: run an iteration before capturing one: counting needs memory")
             return True
@@ -226,7 +240,7 @@ class Monitor:
 
     def _note(self, name: str, row: int, rows: int, columns: int) -> None:
         """Remember that a map's counts are in a row of the calculator's."""
-        if capturing():
+        if self._capturing:
             self._captured[name] = (row, rows, columns)
         else:
             self._ask(name, row, rows, columns)

@@ -8,10 +8,10 @@ slots that were read are used again, and there are never fewer than are under wa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,8 +33,7 @@ SPARE = 256
 """Maps that fit into the memory that is kept for the tables of captured launches."""
 
 
-@dataclass(frozen=True)
-class Ticket:
+class Ticket(NamedTuple):
     """Says what counts belong to: the map in row ``row`` of the counts, and the monitoring process that asked."""
 
     name: str
@@ -75,10 +74,10 @@ class Calculator:
         self._device: torch.device | None = None
         self._rows: dict[str, int] = {}
         self._alive: dict[tuple[int, int], Tensor] = {}
+        # What maps are like, by their names, and how they are counted wherever they are.
         self._plans: dict[tuple[str, ...], tuple[list[Any], Plan]] = {}
         self._captured: list[Plan] = []
         self._spare: Tensor | None = None
-        self._waiting: list[tuple[str, Tensor, int, int]] = []
         self._moved: set[str] = set()
         self._blocks: list[Tensor] = []
         self._done: Tensor | None = None
@@ -101,8 +100,9 @@ class Calculator:
         """
         row = self._row(name, matrices.device)
         if self.by_kernel(matrices):
-            written = () if relu_to is None else (relu_to.data_ptr(), relu_to.stride())
-            self._launch((name,), [_place(matrices), written], lambda: [self._counted(row, matrices, relu_to)])
+            places = [matrices.data_ptr(), matrices.data_ptr() if relu_to is None else relu_to.data_ptr()]
+            written = None if relu_to is None else relu_to.stride()
+            self._launch((name,), [_kind(matrices), written], lambda: [self._counted(row, matrices, relu_to)], [places])
         else:
             self._words(row).copy_(count(matrices))
         return row
@@ -115,28 +115,26 @@ class Calculator:
             return x.ndim < 2 or channels % x.ndim in (1, x.ndim - 1)
         return x.ndim == 4 and channels == 1 and x.is_contiguous(memory_format=torch.channels_last)
 
-    def count_later(self, name: str, x: Tensor, channels: int) -> None:
-        """Remember a map, as it came, for :meth:`count_waiting`; only where :meth:`can_wait` is true."""
-        self._row(name, x.device)
-        self._waiting.append((name, x, x._version, channels))
-
     @torch.no_grad()
-    def count_waiting(self) -> dict[str, tuple[int, Tensor]]:
-        """Count all maps that wait in one pass; answer their rows, and the maps as they came.
+    def count_together(self, maps: Mapping[str, tuple[Tensor, int]], channels: int) -> dict[str, tuple[int, Tensor]]:
+        """Count maps as they came in one pass; answer their rows, and the maps.
 
-        One that was changed in place meanwhile is left out, and can no longer wait.
+        Only those for which :meth:`can_wait` is true. One that was changed in place since the version beside it is left
+        out, and can no longer wait.
         """
-        waiting, self._waiting = self._waiting, []
-        same = [(name, x, channels) for name, x, version, channels in waiting if x._version == version]
-        self._moved.update({name for name, *_ in waiting}.difference(name for name, *_ in same))
-        if same:
-            names = tuple(name for name, *_ in same)
-            self._launch(
-                names,
-                [_place(x) for _, x, _ in same],
-                lambda: [self._counted(self._rows[name], as_matrices(x, channels)) for name, x, channels in same],
-            )
-        return {name: (self._rows[name], x) for name, x, _ in same}
+        same = {name: x for name, (x, version) in maps.items() if x._version == version}
+        self._moved.update(maps.keys() - same.keys())
+        if not same:
+            return {}
+        rows = {name: (self._row(name, x.device), x) for name, x in same.items()}
+        places = [[x.data_ptr()] * 2 for x in same.values()]
+        self._launch(
+            (*same,),
+            [_kind(x) for x in same.values()],
+            lambda: [self._counted(row, as_matrices(x, channels)) for row, x in rows.values()],
+            places,
+        )
+        return rows
 
     def send(self, tickets: Sequence[Ticket]) -> None:
         """Begin to copy the last counts of all maps to the host; the tickets say which of them are wanted."""
@@ -156,7 +154,8 @@ class Calculator:
         """What has arrived since last asked, in the order in which it was sent; never waits."""
         while self._under_way and self._under_way[0].flag.item():
             slot = self._under_way.popleft()
-            words = [row for block in slot.words for row in block.tolist()]
+            used = 1 + max(ticket.row for ticket in slot.tickets)
+            words = [row for at, block in enumerate(slot.words) for row in block[: max(used - at * BLOCK, 0)].tolist()]
             yield from ((ticket, ticket.read(words)) for ticket in slot.tickets)
             self._free.append(slot)
 
@@ -203,8 +202,10 @@ class Calculator:
         counted: Counted = _kernels().Counted(matrices, self._words(row), self._alive[row, rows], relu_to)
         return counted
 
-    def _launch(self, names: tuple[str, ...], places: list[Any], maps: Callable[[], list[Counted]]) -> None:
-        """Count maps that are at these places: where they were before, the plan is there already."""
+    def _launch(
+        self, names: tuple[str, ...], kinds: list[Any], maps: Callable[[], list[Counted]], places: list[list[int]]
+    ) -> None:
+        """Count maps that are like this and at these places; the plan for the like of them may be there already."""
         ops = _kernels()
         if capturing():
             assert self._spare is not None, "memory that a launch before this one made"
@@ -212,8 +213,12 @@ class Calculator:
             self._captured.append(plan := ops.Plan(maps(), mine))
         else:
             before = self._plans.get(names)
-            plan = before[1] if before and before[0] == places else ops.Plan(maps())
-            self._plans[names] = places, plan
+            if before and before[0] == kinds:
+                plan = before[1]
+                plan.move(places)
+            else:
+                plan = ops.Plan(maps())
+                self._plans[names] = kinds, plan
             if self._device is not None and (self._spare is None or len(self._spare) < len(self._rows)):
                 self._spare = ops.table(max(SPARE, 2 * len(self._rows)), self._device)
         plan.launch()
@@ -228,8 +233,8 @@ def capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def _place(x: Tensor) -> tuple[Any, ...]:
-    return x.data_ptr(), x.shape, x.stride(), x.dtype
+def _kind(x: Tensor) -> tuple[Any, ...]:
+    return x.shape, x.stride(), x.dtype
 
 
 def _kernels() -> ModuleType:

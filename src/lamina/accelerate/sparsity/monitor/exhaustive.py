@@ -18,6 +18,10 @@ class Exhaustive(Scheduler):
             self.maps.add(name, iteration).why = "observed at every iteration"
         return True
 
+    def wakes(self) -> int:
+        """At any iteration."""
+        return 0
+
     def observing(self, name: str, iteration: int) -> int:
         """Note that a map is being observed: a process of its own."""
         self.maps[name].next = iteration + 1

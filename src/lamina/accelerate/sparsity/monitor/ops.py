@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lamina.accelerate.ops import check_device, launch
+from lamina.accelerate.ops import check_device
+from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.monitor import kernels
 from lamina.accelerate.sparsity.monitor.observation import WORDS
 from lamina.accelerate.tiling import power
@@ -71,13 +72,14 @@ class Counted:
 
 
 class Plan:
-    """The launches that count maps, as long as they stay where they are; it does not keep them.
+    """The launches that count maps, wherever they are; it does not keep them.
 
-    Launches may be captured in a CUDA graph, with the plan, which then has to stay; every replay counts anew.
+    Launches may be captured in a CUDA graph, with the plan, which then has to stay, and the maps where they are; every
+    replay counts anew.
 
     Args:
         maps: what to count, on one device, none of them empty.
-        pinned: memory for the tables ``(maps, FIELDS)``, int64; new memory if left out.
+        pinned: memory for the tables ``(maps, FIELDS)``, int64, which a capture needs.
 
     Raises:
         MissingError, UnsupportedError: as :meth:`Counted.check`.
@@ -86,14 +88,23 @@ class Plan:
     def __init__(self, maps: Sequence[Counted], pinned: Tensor | None = None):
         for each in maps:
             each.check()
-        if pinned is None:
-            pinned = table(len(maps), maps[0].matrices.device)
+        self._places = [_addresses(each) for each in maps]
         self._parts: list[_Part] = []
-        kind = _kind
-        for _, alike in groupby(sorted(maps, key=kind), kind):
-            some = [*alike]
-            self._parts.append(_Part(some, pinned[: len(some)]))
-            pinned = pinned[len(some) :]
+
+        def kind(index: int) -> tuple[Any, ...]:
+            return _kind(maps[index])
+
+        for _, alike in groupby(sorted(range(len(maps)), key=kind), kind):
+            indices = [*alike]
+            mine, pinned = (None, None) if pinned is None else (pinned[: len(indices)], pinned[len(indices) :])
+            self._parts.append(_Part(indices, [maps[index] for index in indices], mine))
+
+    def move(self, places: list[list[int]]) -> None:
+        """Count maps of the same sizes, strides and types at other addresses: of each, and of what is written."""
+        if places != self._places:
+            self._places = places
+            for part in self._parts:
+                part.move(places)
 
     def launch(self) -> None:
         """Count, behind all that the stream has to do."""
@@ -102,22 +113,23 @@ class Plan:
 
 
 class _Part:
-    """The maps of one type."""
+    """The maps of one type, and which they are of all."""
 
-    def __init__(self, maps: Sequence[Counted], pinned: Tensor):
+    def __init__(self, indices: list[int], maps: Sequence[Counted], pinned: Tensor | None):
         rows, tiles, blocks, handed_on = [], 0, 0, 0
         for each in maps:
-            x, y = each.matrices, each.matrices if each.relu_to is None else each.relu_to
-            addresses = [tensor.data_ptr() for tensor in (x, y, each.words, each.alive)]
+            x, y = _operands(each)[0], _operands(each)[-1]
+            addresses = [*_addresses(each), each.words.data_ptr(), each.alive.data_ptr()]
             shape = [each.rows, each.columns, x.shape[2]]
             strides = [*x.stride(), *y.stride()]
             rows.append([*addresses, *shape, *strides, each.chunks, handed_on, tiles, blocks])
             tiles += each.chunks * triton.cdiv(each.columns, COLUMNS)
             blocks += triton.cdiv(each.columns, SPAN) if each.chunks > 1 else 1
             handed_on += each.chunks * each.columns if each.chunks > 1 else 0
-        device = maps[0].matrices.device
-        pinned.copy_(torch.tensor(rows, dtype=torch.int64, device="cpu"))
-        self._pinned, self._table = pinned, pinned.to(device, non_blocking=True)
+        self._indices, self._device = indices, maps[0].matrices.device
+        self._rows = torch.tensor(rows, dtype=torch.int64, device="cpu")
+        self._pinned = self._rows if pinned is None else pinned.copy_(self._rows)
+        self._send()
         self._maps, self._tiles, self._blocks, self._handed_on = len(maps), tiles, blocks, max(handed_on, 1)
         reach = max(max(_span(x), each.columns + COLUMNS) for each in maps for x in _operands(each))
         self._switches = {
@@ -126,6 +138,15 @@ class _Part:
             "LAST": maps[0].last,
             "INDEX": tl.int64 if reach >= 2**31 else tl.int32,
         }
+
+    def move(self, places: list[list[int]]) -> None:
+        """Read the maps elsewhere."""
+        self._rows.numpy()[:, :2] = [places[index] for index in self._indices]
+        self._send()
+
+    def _send(self) -> None:
+        # A copy from memory that is not pinned has read it when the call returns, and waits for nothing else.
+        self._table = self._pinned.to(self._device, non_blocking=True, copy=True)
 
     def launch(self) -> None:
         at, n, many = self._table, self._maps, power(self._maps)
@@ -143,6 +164,11 @@ def table(maps: int, device: torch.device) -> Tensor:
 
 def _kind(counted: Counted) -> tuple[Any, ...]:
     return str(counted.matrices.dtype), counted.relu_to is not None, counted.last
+
+
+def _addresses(counted: Counted) -> list[int]:
+    """Where a map is read, and where its ReLU is written, which is there too if it is not."""
+    return [_operands(counted)[end].data_ptr() for end in (0, -1)]
 
 
 def _operands(counted: Counted) -> list[Tensor]:

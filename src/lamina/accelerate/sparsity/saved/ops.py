@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lamina.accelerate.ops import launch
+from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.saved import bitmap, kernels
 from lamina.accelerate.sparsity.saved.bitmap import BLOCK, Bitmap, Form
 from lamina.errors import LaminaError

@@ -1,0 +1,44 @@
+"""Launches that find the compiled form by themselves."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from lamina.accelerate import ops
+from lamina.accelerate.sparsity import launches
+
+
+class Kernel:
+    """Stands for a kernel of Triton's; it remembers what it was told."""
+
+    arg_names = ("x", "size", "INDEX", "BLOCK")
+
+    def __init__(self) -> None:
+        self.by_triton: list[Any] = []
+        self.direct: list[Any] = []
+
+    def warmup(self, *args: Any, grid: Any, **switches: Any) -> dict[Any, Any]:
+        number = len(self.by_triton)
+
+        class Compiled(dict[Any, Any]):
+            def __getitem__(_, grid: Any) -> Any:
+                return lambda *args: self.direct.append((number, grid, args))
+
+        return Compiled()
+
+
+def test_a_compiled_form_is_found_by_what_it_was_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Kernel()
+    monkeypatch.setattr(launches, "_is_current", lambda device: True)
+    monkeypatch.setattr(ops, "INTERPRETED", False)
+    monkeypatch.setattr(ops, "launch", lambda kernel, *args, **switches: kernel.by_triton.append(args))
+    x = torch.zeros(64)
+    for tensor, size in ((x, 64), (x, 128), (x, 63), (x[1:], 64), (x.half(), 64), (x, 1), (x, 2**40), (x, 65)):
+        launches.launch(kernel, 3, tensor, tensor, size, BLOCK=16, INDEX="i32", num_warps=8)
+    launches.launch(kernel, 3, x, x, 64, BLOCK=32, INDEX="i32", num_warps=8)
+    launches.launch(kernel, 0, x, x, 65, BLOCK=32, INDEX="i32", num_warps=8)
+    # What is new goes by Triton, what is no work too: that no program is no launch it knows.
+    assert [args[3] for args in kernel.by_triton] == [64, 63, 64, 64, 1, 2**40, 64, 65]
+    found = [(number, grid, args[1:]) for number, grid, args in kernel.direct]
+    assert found == [(1, (3, 1, 1), (128, "i32", 16)), (2, (3, 1, 1), (65, "i32", 16))]
