@@ -4,6 +4,7 @@ Training steps without a monitor, with one that has nothing to do, with one that
 that look at every map at every iteration: by a pass of their own, within ReLU's, and by the library's operators. The
 published pace looks at 5 iterations of 500; a round looks at one of 50, or of fewer. Rounds of all kinds take turns,
 so that a drift of the clock is everyone's, and a kind is held to the rounds without a monitor that ran beside its own.
+The first iteration of a monitor, which makes the memory for its counts once, is before its round.
 ``smoke`` is for the CPU.
 
 Run: python -m benchmarks.monitor_overhead full
@@ -86,8 +87,8 @@ def measured(network: Network, scope: Scope, precision: str) -> Iterator[dict[st
     labels = torch.arange(batch, device=scope.device) % 10
     optimizer = torch.optim.SGD(model.parameters(), 1e-3, momentum=0.9)
 
-    def train() -> None:
-        for _ in range(iterations // CALLS):
+    def train(steps: int = iterations // CALLS) -> None:
+        for _ in range(steps):
             optimizer.zero_grad()
             F.cross_entropy(model(x), labels).backward()
             optimizer.step()
@@ -101,6 +102,7 @@ def measured(network: Network, scope: Scope, precision: str) -> Iterator[dict[st
             if kind == SLOW and turn > 2:
                 continue
             with make(model, iterations) as monitor:
+                train(1)
                 took = clock.time(train, repeat=round_).median_us / (iterations // CALLS)
             if turn:
                 times[kind].append(took)

@@ -70,6 +70,7 @@ class Scope:
     zeros: tuple[int, ...]
     precisions: tuple[str, ...]
     repeat: measure.Repeat
+    recorded: bool = True
 
 
 CLAIM = Problem("claim", 16, 256, 28, 512, 3)
@@ -82,7 +83,7 @@ SCOPES = {
         (0, 50, 60, 70, 80, 85, 90, 95, 98, 99), ("fp32", "tf32", "bf16"), REPEAT,
     ),
     "few": Scope("cuda", (CLAIM,), (0, 70, 90, 98), ("fp32", "tf32", "bf16"), REPEAT),
-    "smoke": Scope("cpu", (Problem("small", 1, 4, 5, 3, 3),), (0, 90), ("fp32",), ONCE),
+    "smoke": Scope("cpu", (Problem("small", 1, 4, 5, 3, 3),), (0, 90), ("fp32",), ONCE, recorded=False),
 }  # fmt: skip
 PATTERNS = ("iid", "channel", "spatial")
 ONLY_IID = (0, 60, 85, 99)
@@ -282,7 +283,7 @@ def main() -> None:
         with run.precision_mode(precision):
             for case in (
                 *chain.from_iterable(cases(each, scope, precision) for each in scope.problems),
-                *recorded(scope, precision),
+                *(recorded(scope, precision) if scope.recorded else ()),
             ):
                 mine = list(measured(case, scope, precision))
                 rows += mine

@@ -140,7 +140,7 @@ def main() -> None:
         known.clear()
         with run.precision_mode(precision):
             every = chain.from_iterable(cases(each, scope, precision) for each in scope.problems)
-            for case in (*every, *recorded(scope, precision)):
+            for case in (*every, *(recorded(scope, precision) if scope.recorded else ())):
                 for layout in LAYOUTS:
                     problem = case.problem
                     if (problem, layout) not in known:
