@@ -1,4 +1,8 @@
-"""ReLU with its bits, and non-zeros of a tensor and back; each program a block. ``INDEX`` is the type of addresses."""
+"""ReLU with its bits, and non-zeros of a tensor and back; each program a block. ``INDEX`` is the type of addresses.
+
+A block is rows of eight elements, whose bits are a byte: threads have whole rows or halves of them, and only the rows'
+numbers of non-zeros are added up over the block.
+"""
 
 from typing import no_type_check
 
@@ -14,27 +18,63 @@ ELEMENTS = tl.constexpr((1 << 36) - 1)
 
 @triton.jit
 @no_type_check
+def places(BLOCK: tl.constexpr, INDEX: tl.constexpr):
+    """Of this program's rows of eight elements: where their bytes are, and where the elements."""
+    row = tl.cast(tl.program_id(0), INDEX) * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
+    return row, row[:, None] * 8 + tl.arange(0, 8)[None, :]
+
+
+@triton.jit
+@no_type_check
+def byte_of(present):
+    """Eight bits to a byte, the first the lowest."""
+    return tl.sum(present << tl.arange(0, 8)[None, :], axis=1)
+
+
+@triton.jit
+@no_type_check
+def bits_of(byte):
+    """The bits of a byte."""
+    return (byte[:, None] >> tl.arange(0, 8)[None, :]) & 1
+
+
+@triton.jit
+@no_type_check
+def ones(byte):
+    """How many bits of a byte are set."""
+    pairs = byte - ((byte >> 1) & 0x55)
+    quads = (pairs & 0x33) + ((pairs >> 2) & 0x33)
+    return (quads + (quads >> 4)) & 0x0F
+
+
+@triton.jit
+@no_type_check
+def ranks(byte):
+    """How many set bits there are before each bit, byte after byte."""
+    count = ones(byte)
+    return (tl.cumsum(count, axis=0) - count)[:, None] + ones(byte[:, None] & ((1 << tl.arange(0, 8)) - 1)[None, :])
+
+
+@triton.jit
+@no_type_check
 def relu_kernel(x, y, bits, size, BLOCK: tl.constexpr, INDEX: tl.constexpr):
-    """ReLU, and eight elements to a byte of whether it let them through; NaN is, and negative zero becomes zero."""
-    place = tl.cast(tl.program_id(0), INDEX) * BLOCK + tl.arange(0, BLOCK)
+    """ReLU, and bits of what it let through; NaN is let through, and negative zero becomes zero."""
+    row, place = places(BLOCK, INDEX)
     value = tl.load(x + place, place < size, 0)
     number = value
     if value.dtype.primitive_bitwidth < 32:  # the interpreter cannot compare bf16
         number = value.to(tl.float32)
     through = 1 - (number <= 0).to(tl.int32)
     tl.store(y + place, tl.where(through != 0, value, tl.zeros_like(value)), place < size)
-    byte = tl.sum(tl.reshape(through, (BLOCK // 8, 8)) << tl.arange(0, 8)[None, :], axis=1)
-    eighth = tl.cast(tl.program_id(0), INDEX) * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
-    tl.store(bits + eighth, byte.to(tl.uint8), eighth < tl.cdiv(size, 8))
+    tl.store(bits + row, byte_of(through).to(tl.uint8), row * 8 < size)
 
 
 @triton.jit
 @no_type_check
 def masked_kernel(x, bits, y, size, BLOCK: tl.constexpr, INDEX: tl.constexpr):
     """Elements whose bit is set, and zero for the others."""
-    place = tl.cast(tl.program_id(0), INDEX) * BLOCK + tl.arange(0, BLOCK)
-    byte = tl.load(bits + place // 8, place < size, 0).to(tl.int32)
-    through = (byte >> (place % 8).to(tl.int32)) & 1
+    row, place = places(BLOCK, INDEX)
+    through = bits_of(tl.load(bits + row, row * 8 < size, 0).to(tl.int32))
     value = tl.load(x + place, place < size, 0)
     tl.store(y + place, tl.where(through != 0, value, tl.zeros_like(value)), place < size)
 
@@ -49,19 +89,17 @@ def pack_kernel(
 
     ``counter`` is zero before and after; ``told``, memory that the host sees, gets the number of non-zeros.
     """
-    place = tl.cast(tl.program_id(0), INDEX) * BLOCK + tl.arange(0, BLOCK)
+    row, place = places(BLOCK, INDEX)
     value = tl.load(x + place, place < size, 0)
-    present = (value != 0).to(tl.int32)
+    byte = byte_of((value != 0).to(tl.int32))
     if BITS:
-        byte = tl.sum(tl.reshape(present, (BLOCK // 8, 8)) << tl.arange(0, 8)[None, :], axis=1)
-        eighth = tl.cast(tl.program_id(0), INDEX) * (BLOCK // 8) + tl.arange(0, BLOCK // 8)
-        tl.store(bits + eighth, byte.to(tl.uint8), eighth < tl.cdiv(size, 8))
-    count = tl.sum(present, axis=0).to(tl.int64)
+        tl.store(bits + row, byte.to(tl.uint8), row * 8 < size)
+    count = tl.sum(ones(byte), axis=0).to(tl.int64)
     before = tl.atomic_add(counter, count + PROGRAM)
     start = before & ELEMENTS
     tl.store(offsets + tl.program_id(0), start)
-    at = start + (tl.cumsum(present, axis=0) - present)
-    tl.store(values + at, value, (present != 0) & (at < capacity))
+    at = start + ranks(byte)
+    tl.store(values + at, value, (value != 0) & (at < capacity))
     if before // PROGRAM == tl.num_programs(0) - 1:
         tl.store(counter, tl.zeros((), tl.int64))
         tl.store(told, start + count)
@@ -69,14 +107,14 @@ def pack_kernel(
 
 @triton.jit
 @no_type_check
-def unpack_kernel(bits, offsets, values, y, size, BLOCK: tl.constexpr, INDEX: tl.constexpr):
-    """Non-zeros back to their places."""
-    place = tl.cast(tl.program_id(0), INDEX) * BLOCK + tl.arange(0, BLOCK)
-    byte = tl.load(bits + place // 8, place < size, 0).to(tl.int32)
-    present = (byte >> (place % 8).to(tl.int32)) & 1
-    rank = tl.cumsum(present, axis=0) - present
-    value = tl.load(values + (tl.load(offsets + tl.program_id(0)) + rank), present != 0, 0)
-    tl.store(y + place, value, place < size)
+def unpack_kernel(bits, offsets, values, y, size, capacity, BLOCK: tl.constexpr, INDEX: tl.constexpr):
+    """Non-zeros back to their places; NaN for those that there was no room for."""
+    row, place = places(BLOCK, INDEX)
+    byte = tl.load(bits + row, row * 8 < size, 0).to(tl.int32)
+    present = bits_of(byte)
+    at = tl.load(offsets + tl.program_id(0)) + ranks(byte)
+    value = tl.load(values + at, (present != 0) & (at < capacity), -1)  # all bits set, which are no number
+    tl.store(y + place, tl.where(present != 0, value, tl.zeros_like(value)), place < size)
 
 
 def pack_cost(elements: int, nonzeros: int, io_bytes: int) -> Cost:

@@ -146,7 +146,8 @@ def unpack(held: Bitmap) -> Tensor:
     """`bitmap.unpack`."""
     y = held.form.empty()
     elements = bitmap.stored(y)
-    _launch(kernels.unpack_kernel, y.numel(), y, held.bits, held.offsets, held.values, elements, y.numel())
+    room = held.values.numel()
+    _launch(kernels.unpack_kernel, y.numel(), y, held.bits, held.offsets, held.values, elements, y.numel(), room)
     return y
 
 
