@@ -17,7 +17,7 @@ from lamina.accelerate.sparsity.saved import SavedActivations, ops, relu, saved_
 from lamina.accelerate.sparsity.saved import context as module
 from lamina.accelerate.sparsity.saved.bitmap import Bitmap
 from lamina.accelerate.sparsity.saved.forms import Narrow
-from lamina.errors import UsageError
+from lamina.errors import LaminaError, UsageError
 
 
 class Net(nn.Module):
@@ -114,6 +114,34 @@ def test_maps_with_more_non_zeros_than_there_is_room_for_are_packed_again() -> N
         assert saved.held.tensors == {"mask": 1, "bitmap": 1}
         assert saved.held.held_bytes == 4096 // 8 + 8 + 4 * max(nonzeros, room)
         room = nonzeros + nonzeros // module.SPARE
+
+
+@pytest.mark.usefixtures("by_kernels", "where_kernels_run")
+def test_a_pass_in_a_graph_waits_for_nothing_and_lacks_no_room_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, saved = torch.randn(64, 64, requires_grad=True), saved_activations("bitmap")
+
+    def run(share: float, captured: bool) -> tuple[Tensor, Tensor, Tensor]:
+        monkeypatch.setattr(module, "capturing", lambda: captured)
+        x = (torch.rand(64, 64) - 1 + share).requires_grad_()
+        with saved:
+            loss = (F.relu(x) @ w).sum()
+        assert not (captured and saved._waiting)
+        ours, theirs = (torch.autograd.grad(one, [x, w]) for one in (loss, (F.relu(x) @ w).sum()))
+        assert torch.equal(ours[0], theirs[0])
+        return (x > 0).sum(), ours[1], theirs[1]
+
+    with pytest.raises(UsageError, match="run a pass before"):
+        run(0.5, captured=True)
+    nonzeros, *_ = run(0.5, captured=False)
+    assert torch.equal(*run(0.5, captured=True)[1:])
+    room = int(nonzeros) + int(nonzeros) // module.SPARE
+    assert saved.held.held_bytes == 4096 // 8 + 8 + 4 * (room + room // module.GRAPH_SPARE)
+    saved.check()
+    assert run(0.9, captured=True)[1].isnan().any()
+    with pytest.raises(LaminaError, match=r"map 1 has \d+ non-zeros, and room for \d+"):
+        saved.check()
+    run(1.0, captured=False)
+    assert torch.equal(*run(0.9, captured=True)[1:]) and saved.held.tensors == {"mask": 1, "kept": 1}
 
 
 @pytest.mark.usefixtures("by_kernels", "where_kernels_run")

@@ -29,11 +29,12 @@ from torch.overrides import TorchFunctionMode
 
 from lamina.accelerate.choices import check_choice
 from lamina.accelerate.sparsity import functional, reference
+from lamina.accelerate.sparsity.monitor.calculator import capturing
 from lamina.accelerate.sparsity.saved import bitmap, relu
 from lamina.accelerate.sparsity.saved.bitmap import STORED, Bitmap, Form
 from lamina.accelerate.sparsity.saved.forms import Ellpack, Kept, Narrow, Packed, Shape, has_memory, memory
 from lamina.accelerate.sparsity.saved.relu import HAS_TRITON
-from lamina.errors import UsageError
+from lamina.errors import LaminaError, UsageError
 
 if HAS_TRITON:
     from lamina.accelerate.sparsity import ops as sparse_ops
@@ -60,6 +61,8 @@ AHEAD = 4
 
 SPARE = 32
 """There is room for one non-zero more for each so many that a map had in the pass before."""
+GRAPH_SPARE = 4
+"""The same for passes in a CUDA graph, which cannot make more room."""
 
 State = tuple[Any, ...]
 """What tells a tensor from all others: its storage, place in it, sizes, strides, type and version."""
@@ -113,6 +116,9 @@ class SavedActivations:
         # For each map of a pass in turn, how many non-zeros there is room for.
         self._rooms: dict[int, int] = {}
         self._counters = ops.Counters(AHEAD + 1) if HAS_TRITON else None
+        # Of passes in CUDA graphs: counters for the maps in turn, and what they were packed into.
+        self._reserve: dict[int, ops.Counter] = {}
+        self._captured: dict[int, ops.Packing] = {}
         self._held = Held()
         self._forget()
 
@@ -133,6 +139,21 @@ class SavedActivations:
         """What was kept since the context was entered; waits for the device to tell."""
         self._settle_all()
         return self._held
+
+    def check(self) -> None:
+        """Refuse what the last pass of a CUDA graph gave, if a map had more non-zeros than there was room for.
+
+        Only the device knows, so wait for it before. Gradients from such a map are NaN.
+
+        Raises:
+            LaminaError: there was not room enough.
+        """
+        for turn, packing in self._captured.items():
+            if packing.told and packing.nonzeros() > packing.room:
+                raise LaminaError(
+                    f"saved activations: map {turn} has {packing.nonzeros()} non-zeros, and room for {packing.room} in "
+                    "its CUDA graph; run a pass, and capture another"
+                )
 
     def _forget(self) -> None:
         self._pooled: Tensor | None = None
@@ -190,7 +211,7 @@ class SavedActivations:
         return has_memory(x) and x.untyped_storage()._cdata in self._sparse
 
     def _pack(self, x: Tensor) -> Packed | Later:
-        if not has_memory(x) or x.numel() < self.least:
+        if x.numel() < self.least or not has_memory(x):
             return Kept.of(x)
         if self._pooled is not None and x.dtype == torch.int64 and self._places:
             return self._noted(x, Narrow.of(x, self._places))
@@ -213,15 +234,27 @@ class SavedActivations:
             if isinstance(packed, Bitmap) and bits is not None and torch.equal(packed.bits, bits):
                 packed = replace(packed, bits=bits, shares_bits=True)
             return self._noted(x, packed if packed.nbytes < x.numel() * x.itemsize else Kept.of(x))
+        self._turn += 1
+        if capturing():
+            return self._in_graph(x, bits)
         self._settle_told()
         while len(self._waiting) >= AHEAD:
             self._settle()
-        self._turn += 1
         packing = ops.Packing(self._counters.take(x.device), self._rooms.get(self._turn, 0))
         later = Later(Kept.of(x), packing.begin(x, bits))
         self._waiting.append(Waiting(ref(later), packing, self._turn, x.numel() * x.itemsize))
         self._note_dense(x)
         return later
+
+    def _in_graph(self, x: Tensor, bits: Tensor | None) -> Packed:
+        """A map without its zeros in a pass that is captured."""
+        if self._turn not in self._rooms:
+            raise UsageError("saved activations: run a pass before capturing one, which tells how much room maps need")
+        if not (room := self._rooms[self._turn]):
+            return self._noted(x, Kept.of(x))
+        packing = ops.Packing(self._reserve[self._turn], min(room + room // GRAPH_SPARE, x.numel()))
+        self._captured[self._turn] = packing
+        return self._noted(x, packing.begin(x, bits))
 
     def _settle_all(self) -> None:
         while self._waiting:
@@ -239,6 +272,8 @@ class SavedActivations:
         # Bytes before memory: a map that its form would not make smaller is not packed.
         smaller = nbytes < waiting.dense
         self._rooms[waiting.turn] = nonzeros + nonzeros // SPARE if smaller else 0
+        if waiting.turn not in self._reserve:
+            self._reserve[waiting.turn] = waiting.packing.counter.another()
         if later is not None:
             kept, begun, later.begun = later.packed, later.begun, None
             assert isinstance(kept, Kept) and begun is not None
@@ -313,8 +348,9 @@ def saved_activations(kind: Kind = "bitmap", *, least: int = 4096) -> SavedActiv
 
     A tensor that its form would not make smaller is kept as it is. Only the forward pass belongs inside. On a GPU the
     last maps stay as they are until the backward pass begins, or ``held`` is asked for. A context that is used again
-    knows how much room maps took. A backward pass complains of tensors that were kept as they are and have been changed
-    in place, as it does without this context.
+    knows how much room maps took: after a pass as it is, passes may be captured in a CUDA graph, and
+    `SavedActivations.check` tells afterwards whether there was room for all. A backward pass complains of tensors that
+    were kept as they are and have been changed in place, as it does without this context.
 
     Raises:
         UsageError: an unknown kind, or no number of elements.

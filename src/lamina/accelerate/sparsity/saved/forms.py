@@ -61,7 +61,7 @@ class Narrow:
         return self.form.empty().copy_(self.numbers)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Kept:
     """A tensor as it is; autograd itself does not see that it was changed in place once hooks have it."""
 

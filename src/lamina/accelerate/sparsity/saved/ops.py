@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from lamina.accelerate.sparsity.launches import launch
-from lamina.accelerate.sparsity.saved import bitmap, kernels
-from lamina.accelerate.sparsity.saved.bitmap import BLOCK, Bitmap, Form
+from lamina.accelerate.sparsity.saved import kernels
+from lamina.accelerate.sparsity.saved.bitmap import BLOCK, STORED, Bitmap, Form, gapless
 from lamina.errors import LaminaError
 
 PENDING = -1
@@ -23,14 +23,14 @@ PENDING = -1
 def relu(x: Tensor, y: Tensor) -> Tensor:
     """Write ReLU of a tensor without gaps to one of its strides, or to itself; answer its bits."""
     bits = torch.empty(-(-x.numel() // 8), dtype=torch.uint8, device=x.device)
-    _launch(kernels.relu_kernel, x.numel(), x, bitmap.flat(x), bitmap.flat(y), bits, x.numel())
+    _launch(kernels.relu_kernel, x, x, y, bits, x.numel())
     return bits
 
 
 def masked(x: Tensor, bits: Tensor) -> Tensor:
     """Elements of a tensor without gaps whose bit is set, in the order of memory, and zero for the others."""
     y = torch.empty_like(x)
-    _launch(kernels.masked_kernel, x.numel(), x, bitmap.flat(x), bits, bitmap.flat(y), x.numel())
+    _launch(kernels.masked_kernel, x, x, bits, y, x.numel())
     return y
 
 
@@ -47,6 +47,10 @@ class Counter:
         """What the device told; None before."""
         number = int(self._word[0])
         return None if number == PENDING else number
+
+    def another(self) -> Counter:
+        """A new one on the same device."""
+        return Counter(self.count.device)
 
     def clear(self) -> None:
         """Make ready for another tensor."""
@@ -79,7 +83,7 @@ class Packing:
     """
 
     def __init__(self, counter: Counter, room: int = 0) -> None:
-        self._counter, self._room = counter, room
+        self.counter, self.room = counter, room
         self._stream: torch.cuda.Stream | None = None
 
     def begin(self, x: Tensor, bits: Tensor | None = None) -> Bitmap:
@@ -93,20 +97,20 @@ class Packing:
         return self._packed(x, empty)
 
     def _packed(self, x: Tensor, held: Bitmap) -> Bitmap:
-        elements = bitmap.stored(x)
-        values = torch.empty(self._room, dtype=elements.dtype, device=x.device)
+        elements = _integers(x)
+        values = torch.empty(self.room, dtype=elements.dtype, device=x.device)
         _launch(
-            kernels.pack_kernel, x.numel(), x, elements, held.bits, held.offsets, values, self._counter.count,
-            self._counter.told, x.numel(), self._room, BITS=not held.shares_bits,
+            kernels.pack_kernel, x, elements, held.bits, held.offsets, values, self.counter.count, self.counter.told,
+            x.numel(), self.room, BITS=not held.shares_bits,
         )  # fmt: skip
         if not x.numel():
-            self._counter.told.zero_()
+            self.counter.told.zero_()
         return replace(held, values=values)
 
     @property
     def told(self) -> bool:
         """Whether the device has told how many non-zeros there are."""
-        return self._counter.nonzeros is not None
+        return self.counter.nonzeros is not None
 
     def nonzeros(self) -> int:
         """How many non-zeros there are; waits.
@@ -114,7 +118,7 @@ class Packing:
         Raises:
             LaminaError: the device finished without telling.
         """
-        while (found := self._counter.nonzeros) is None:
+        while (found := self.counter.nonzeros) is None:
             # A query tells of errors of the device, which would otherwise be waited for in vain.
             if self._stream is not None and self._stream.query() and not self.told:
                 raise LaminaError(
@@ -125,14 +129,14 @@ class Packing:
     @property
     def nbytes(self) -> int:
         """Bytes that the whole bitmap takes; waits."""
-        return self._fixed + max(self.nonzeros(), self._room) * self._itemsize
+        return self._fixed + max(self.nonzeros(), self.room) * self._itemsize
 
     def complete(self, x: Tensor, begun: Bitmap) -> Bitmap:
         """The whole bitmap of the same tensor; waits."""
-        if (nonzeros := self.nonzeros()) <= self._room:
+        if (nonzeros := self.nonzeros()) <= self.room:
             return begun
-        self._room = nonzeros
-        self._counter.clear()  # is not another's until the device has told once more
+        self.room = nonzeros
+        self.counter.clear()  # is not another's until the device has told once more
         return self._packed(x, begun)
 
 
@@ -143,14 +147,20 @@ def pack(x: Tensor) -> Bitmap:
 
 
 def unpack(held: Bitmap) -> Tensor:
-    """`bitmap.unpack`."""
+    """`bitmap.unpack`; NaN where there was no room for a non-zero."""
     y = held.form.empty()
-    elements = bitmap.stored(y)
-    room = held.values.numel()
-    _launch(kernels.unpack_kernel, y.numel(), y, held.bits, held.offsets, held.values, elements, y.numel(), room)
+    elements = _integers(y)
+    _launch(
+        kernels.unpack_kernel, y, held.bits, held.offsets, held.values, elements, y.numel(), held.values.numel()
+    )  # fmt: skip
     return y
 
 
-def _launch(kernel: Any, size: int, tensor: Tensor, *args: Any, **switches: Any) -> None:
-    index = tl.int64 if size >= 2**31 else tl.int32
-    launch(kernel, triton.cdiv(size, BLOCK), tensor, *args, BLOCK=BLOCK, INDEX=index, num_warps=8, **switches)
+def _integers(x: Tensor) -> Tensor:
+    """The elements as integers, in any order of axes but without gaps: kernels go by memory alone."""
+    return (x if gapless(x) else x.contiguous()).view(STORED[x.itemsize])
+
+
+def _launch(kernel: Any, x: Tensor, *args: Any, **switches: Any) -> None:
+    index = tl.int64 if x.numel() >= 2**31 else tl.int32
+    launch(kernel, triton.cdiv(x.numel(), BLOCK), x, *args, **switches, BLOCK=BLOCK, INDEX=index, num_warps=8)
