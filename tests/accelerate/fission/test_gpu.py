@@ -63,9 +63,12 @@ def by_library(x: Tensor, packed: Packed, b: Tensor | None) -> Tensor:
 def hold(x: Tensor, packed: Packed, b: Tensor | None, factor: float, precision: str = "") -> None:
     """To plain torch's accuracy; in TF32, which the library leaves for odd sizes, to that of cut operands."""
     ours = functional.linear(x, packed, b, impl="kernel")
-    operands = unpack(packed).double(), None if b is None else b.double()
-    exact = F.linear(x.double(), *operands)
-    theirs = F.linear(cut(x).double(), *operands).float() if precision == "tf32" else by_library(x, packed, b)
+    weight, offset = unpack(packed), None if b is None else b.double()
+    exact = F.linear(x.double(), weight.double(), offset)
+    if precision == "tf32":
+        theirs = F.linear(cut(x).double(), cut(weight).double(), offset).float()
+    else:
+        theirs = by_library(x, packed, b)
     assert_as_accurate(ours, theirs, exact, worst=factor, mean=factor)
 
 
