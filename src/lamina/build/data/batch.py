@@ -37,6 +37,7 @@ def samples(dataset: Dataset, places: Tensor, shape: Sequence[int] | None = None
     aspect and resized, float32 ``(N, C, H, W)``.
     Frames: normalised by feature, cut at the end or filled there with the mean, float32 ``(N, T, F)``.
     Tokens: cut at the end with their labels, int64 ``(N, T)``.
+    All of it is done where the data set is, on whichever device.
 
     Raises:
         UsageError: the samples cannot take that shape.
@@ -50,7 +51,7 @@ def samples(dataset: Dataset, places: Tensor, shape: Sequence[int] | None = None
     x, y = dataset.x[places], dataset.y[places]
     if dataset.kind == "tokens":
         return _cut_tokens(dataset, x, y, shape[0])
-    mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
+    mean, std = (torch.tensor(one, device=x.device) for one in (dataset.mean, dataset.std))
     if dataset.kind == "frames":
         return _fit_frames(dataset, (to_float(x) - mean) / std, shape), y
     x = (to_float(x) - mean[:, None, None]) / std[:, None, None]
@@ -77,7 +78,7 @@ def _recolour(dataset: Dataset, x: Tensor, channels: int) -> Tensor:
     if own == 1:
         return x.expand(-1, channels, -1, -1)
     if own == 3 and channels == 1:
-        return (x * torch.tensor(_LUMA)[:, None, None]).sum(1, keepdim=True)
+        return (x * torch.tensor(_LUMA, device=x.device)[:, None, None]).sum(1, keepdim=True)
     raise UsageError(f"{dataset.name}: cannot make {channels} channels of {own}; expected {own} or 1")
 
 

@@ -16,6 +16,9 @@ from lamina.errors import UsageError
 ELEMENTS = 1 << 22
 """Of the inputs of one batch, whose activations are some hundred times as many."""
 
+RESIDENT = 1 << 32
+"""Bytes of samples, as they are stored, that the device holds; more stay in the host's memory."""
+
 LARGEST_SHARE = 0.2
 """Of the training samples that calibration may take."""
 
@@ -50,13 +53,15 @@ class Material:
 Pair = tuple[Tensor, Tensor]
 
 
-def material(data: str, shape: tuple[int, ...], calibration: int, seed: int) -> Material:
-    """Set some training samples, drawn by ``seed``, apart from what is learned from.
+def material(
+    data: str, shape: tuple[int, ...], calibration: int, seed: int, device: torch.device | None = None
+) -> Material:
+    """Set some training samples, drawn by ``seed``, apart from what is learned from; all of them on ``device``.
 
     Raises:
         UsageError: as `train_test`, or there are too few samples to set any apart.
     """
-    train, test = train_test(data)
+    train, test = (_placed(part, device) for part in train_test(data))
     number = min(calibration, int(LARGEST_SHARE * len(train)))
     if number < 1:
         raise UsageError(
@@ -64,6 +69,12 @@ def material(data: str, shape: tuple[int, ...], calibration: int, seed: int) -> 
         )
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
     return Material(_part(train, order[number:]), _part(train, order[:number]), test, shape)
+
+
+def _placed(dataset: Dataset, device: torch.device | None) -> Dataset:
+    if device is None or dataset.x.nbytes > RESIDENT:
+        return dataset
+    return replace(dataset, x=dataset.x.to(device), y=dataset.y.to(device))
 
 
 def _part(dataset: Dataset, places: Tensor) -> Dataset:

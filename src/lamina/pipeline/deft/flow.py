@@ -76,12 +76,9 @@ def deft(
     if onnx:
         onnx_file.require()
     pruning.require(asked.compare)
-    place = Place(
-        measure.resolve(device),
-        asked.precision,
-        asked.batch,
-        material(data, target.inputs[0].shape, asked.calibration, settings.seed),
-    )
+    at = measure.resolve(device)
+    parts = material(data, target.inputs[0].shape, asked.calibration, settings.seed, at)
+    place = Place(at, asked.precision, asked.batch, parts)
     environment = measure.environment(place.device)
     more = {"data": data, "weights": str(weights or ""), "deft": asdict(asked)}
     this, _ = begin("deft", target, settings, environment, store, command, resume, more)
