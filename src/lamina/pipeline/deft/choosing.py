@@ -97,20 +97,19 @@ class Chooser:
         return point, self.compose(point.choice)
 
     def _tuned(self, searched: Search, learner: Learner) -> tuple[Point, Composed]:
-        """As `choose`, of all points that were searched: tuning gives accuracy back.
+        """As `choose`, but of the whole front, however much it loses: tuning gives accuracy back.
 
         What a point has after tuning is known when it is tuned, so the fastest that loses no more than allowed is
-        sought by halving: as if what is slower were the more accurate. With a target the one is tuned that is the most
-        accurate before.
+        sought by halving: as if what is slower were the more accurate, as it is before. With a target the one is tuned
+        that is the most accurate before.
         """
         asked, target = self.asked, self.asked.target_speedup
-        points = sorted(
-            (p for p in searched.points if p.choice != searched.dense.choice
-             and p.latency * (target or 1) <= searched.dense.latency),
-            key=lambda p: p.latency,
-        )  # fmt: skip
+        points = [
+            p for p in searched.front
+            if p.choice != searched.dense.choice and p.latency * (target or 1) <= searched.dense.latency
+        ]  # fmt: skip
         if target:
-            points = points and [max(points, key=lambda p: (p.accuracy, p.latency))]
+            points = points[-1:]
         best: tuple[Point, Composed] | None = None
         low, high = 0, len(points)
         while low < high:
