@@ -12,7 +12,7 @@ from lamina.accelerate import convert
 from lamina.accelerate.fission import Fission
 from lamina.build.data import synthetic
 from lamina.errors import UsageError
-from lamina.pipeline.deft import deployed
+from lamina.pipeline.deft import calibration, deployed
 from lamina.pipeline.deft.calibration import Material, accuracy, material
 from lamina.pipeline.deft.deployed import Place, parameters
 
@@ -91,3 +91,24 @@ def test_samples_are_set_apart_by_the_seed() -> None:
     assert torch.equal(rows.sum(1).sort().values, rest.sum(1).sort().values)  # every sample, once
     assert len(material("fashion-mnist", (1, 28, 28), 10**9, 0).calibration) == len(rows) // 5
     assert whole.classes == 10 and whole.room() == 256 and replace(whole, shape=(3, 2048, 2048)).room() == 1
+
+
+def test_samples_stay_where_there_is_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def devices() -> set[str]:
+        parts = material("fashion-mnist", (1, 28, 28), 100, 0, torch.device("meta"))
+        return {one.device.type for part in (parts.learn, parts.calibration, parts.test) for one in (part.x, part.y)}
+
+    assert devices() == {"meta"}
+    monkeypatch.setattr(calibration, "RESIDENT", 1 << 10)
+    assert devices() == {"cpu"}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(3, 40, 33), (1, 28, 28)], ids=str)
+def test_samples_on_a_gpu_are_prepared_there(shape: tuple[int, int, int]) -> None:
+    host, device = (material("fashion-mnist", shape, 100, 0, torch.device(name)) for name in ("cpu", "cuda"))
+    for augment in (False, True):
+        pairs = zip(*(parts.batches(512, 0, 1, 90, augment) for parts in (host, device)), strict=True)
+        for (x, y), (there, labels) in pairs:
+            assert there.is_cuda and torch.equal(labels.cpu(), y)
+            torch.testing.assert_close(there.cpu(), x, rtol=1e-4, atol=1e-4)
