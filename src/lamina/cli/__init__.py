@@ -31,27 +31,31 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="A layer-by-layer performance laboratory for deep neural networks on GPUs.",
+    epilog="Begin with: lamina bench lenet5 --data fashion-mnist --report lenet5.html",
 )
-app.command()(bench)
-app.command()(profile)
-app.command()(explain)
-app.command()(compare)
-app.command("what-if")(what_if)
-app.command()(train)
-app.command()(deft)
-app.command()(sparsity)
-app.command()(sweep)
-app.command()(report)
-app.add_typer(runs.app, name="runs")
-app.add_typer(catalogue.recipes_app, name="recipes")
-app.add_typer(reproduce.app, name="reproduce")
 simulate.app.command("compaction-engine")(compaction_engine)
 simulate.app.command("training")(training)
-app.add_typer(simulate.app, name="simulate")
-app.command()(catalogue.models)
-app.command()(catalogue.counters)
-app.command("convert-config")(catalogue.convert_config)
-app.command()(catalogue.env)
+
+MEASURE, UNDERSTAND, CHANGE = "Measure", "Look and understand", "Change and train"
+SIMULATE, KNOW = "Simulate and reproduce", "What there is"
+app.command(rich_help_panel=MEASURE)(bench)
+app.command(rich_help_panel=MEASURE)(profile)
+app.add_typer(runs.app, name="runs", rich_help_panel=UNDERSTAND)
+app.command(rich_help_panel=UNDERSTAND)(report)
+app.command(rich_help_panel=UNDERSTAND)(explain)
+app.command(rich_help_panel=UNDERSTAND)(compare)
+app.command("what-if", rich_help_panel=CHANGE)(what_if)
+app.command(rich_help_panel=CHANGE)(train)
+app.command(rich_help_panel=CHANGE)(sparsity)
+app.command(rich_help_panel=CHANGE)(deft)
+app.add_typer(simulate.app, name="simulate", rich_help_panel=SIMULATE)
+app.command(rich_help_panel=SIMULATE)(sweep)
+app.add_typer(reproduce.app, name="reproduce", rich_help_panel=SIMULATE)
+app.command(rich_help_panel=KNOW)(catalogue.models)
+app.add_typer(catalogue.recipes_app, name="recipes", rich_help_panel=KNOW)
+app.command(rich_help_panel=KNOW)(catalogue.counters)
+app.command("convert-config", rich_help_panel=KNOW)(catalogue.convert_config)
+app.command(rich_help_panel=KNOW)(catalogue.env)
 
 
 def _version(wanted: bool) -> None:

@@ -14,6 +14,10 @@ from lamina.errors import UsageError
 
 recipes_app = typer.Typer(no_args_is_help=True, help="Shipped workload files: list them, read them, copy them out.")
 
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="A name of 'lamina recipes ls'; its folder may be left out.")
+]
+
 
 @recipes_app.command("ls")
 @handled
@@ -32,7 +36,7 @@ def list_recipes() -> None:
 
 @recipes_app.command("show")
 @handled
-def show_recipe(name: str) -> None:
+def show_recipe(name: RecipeArgument) -> None:
     """Print a recipe."""
     from lamina import recipes
 
@@ -42,8 +46,8 @@ def show_recipe(name: str) -> None:
 @recipes_app.command("cp")
 @handled
 def copy_recipe(
-    name: str,
-    folder: Annotated[Path, typer.Argument()] = Path(),
+    name: RecipeArgument,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
 ) -> None:
     """Copy a recipe, to make it yours."""
@@ -95,7 +99,7 @@ def counters(
 
 @handled
 def convert_config(
-    file: Annotated[Path, typer.Argument(help="A .dnnmark or .dnntemplate file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .dnnmark or .dnntemplate file.")],
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File; default stdout.")] = None,
 ) -> None:

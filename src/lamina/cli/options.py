@@ -43,6 +43,10 @@ SpecArgument = Annotated[
         "timm:NAME, torchvision:NAME or package.module:function.",
     ),
 ]
+OneSpecArgument = Annotated[
+    str,
+    typer.Argument(metavar="SPEC", help="A network of the zoo, a workload file, a recipe, or package.module:function."),
+]
 PrecisionOption = Annotated[
     str, typer.Option("--precision", "--dtype", help="fp32 (no tensor cores), tf32, bf16, fp16, fp64.")
 ]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
 from lamina import explain
-from lamina.pipeline import Reproduced
 from lamina.record import Run
 from lamina.report import table
 from lamina.spec import ResolvedLayer
 from lamina.store import Store, flatten, to_csv, to_json
+
+if TYPE_CHECKING:
+    from lamina.pipeline import Reproduced
 
 WIDE = 240
 """Columns of a table that goes to a file or a pipe."""

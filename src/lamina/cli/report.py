@@ -41,6 +41,8 @@ def report(
 ) -> None:
     """Write a run's report: figures, findings, tables, provenance. Opens without a network.
 
+    With --figure only that figure, as a picture; --list-figures names them.
+
     Examples:
 
         lamina report latest -o alexnet.html

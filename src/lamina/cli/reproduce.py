@@ -38,13 +38,13 @@ def list_entries() -> None:
 @app.command("run")
 @handled
 def run(
-    name: Annotated[str, typer.Argument(help="A name of 'lamina reproduce ls'.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name of 'lamina reproduce ls'.")],
     device: options.DeviceOption = "auto",
     batch_size: Annotated[
         str, typer.Option("--batch-size", "-b", help="Another batch than the paper's, for smaller machines.")
     ] = "",
-    precision: Annotated[str, typer.Option("--precision")] = "",
-    repeat: Annotated[int | None, typer.Option("--repeat", min=1)] = None,
+    precision: Annotated[str, typer.Option("--precision", help="Another than the paper's.")] = "",
+    repeat: Annotated[int | None, typer.Option("--repeat", min=1, help="Samples of each timing.")] = None,
     stored: Annotated[
         str,
         typer.Option(

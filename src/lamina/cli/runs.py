@@ -84,7 +84,7 @@ def print_kernels(launches: Iterable[KernelRun]) -> None:
 @handled
 def diff(
     first: RunArgument,
-    second: Annotated[str, typer.Argument(metavar="OTHER")],
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="The run that is spoken of: faster or slower.")],
     store: options.StoreOption = "",
 ) -> None:
     """Compare two runs layer by layer; a difference inside the spread is none. 'lamina compare' can do more."""
@@ -137,8 +137,9 @@ def import_run(
     file: Annotated[
         Path,
         typer.Argument(
+            metavar="FILE",
             help="What 'runs export --format trace' wrote on any machine, a .db file of lamina's, "
-            "a torch.profiler trace, the CSV of ncu --page raw, or the name of a recording that comes with lamina."
+            "a torch.profiler trace, the CSV of ncu --page raw, or the name of a recording that comes with lamina.",
         ),
     ],
     store: options.StoreOption = "",
@@ -146,7 +147,7 @@ def import_run(
     """Bring in runs that were measured elsewhere, all or nothing.
 
     Recordings that come with lamina need no GPU to be explained, compared and reported: 'lamina runs recordings'
-    lists them.
+    lists them. The run's id goes to stdout.
 
     Examples:
 
@@ -164,6 +165,8 @@ def import_run(
         runs = database.import_database(file) if file.suffix == ".db" else (import_file(file, database),)
         for run_id in runs:
             typer.echo(run_id)
+            this = database.run(run_id)
+            typer.echo(f"{this.verb} of {this.target} on {this.environment.get('device')}", err=True)
 
 
 @app.command("recordings")
@@ -180,7 +183,10 @@ def list_recordings() -> None:
 @handled
 def sql(
     query: Annotated[
-        str, typer.Argument(help="A SELECT; layer_table, kernel_table and counter_table are good places to begin.")
+        str,
+        typer.Argument(
+            metavar="QUERY", help="A SELECT; layer_table, kernel_table and counter_table are good places to begin."
+        ),
     ],
     store: options.StoreOption = "",
 ) -> None:

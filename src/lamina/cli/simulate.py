@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Simulate a GPU's memory hierarchy; validate it against measured runs.")
 
-NetworkArgument = Annotated[str, typer.Argument(help="A network of the zoo, a file or a recipe.")]
+NetworkArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A network of the zoo, a file or a recipe.")]
 LayersOption = Annotated[
     list[str] | None,
     typer.Option("--layer", help="A convolution, or a pattern such as 'features.*'. Repeatable; default all."),
@@ -122,16 +122,12 @@ def simulate_layers(
 @contextmanager
 def simulating(workers: int | None) -> Iterator[tuple[Engine, Watch]]:
     """An engine for so many jobs at a time, by default as many as there are processors, and a bar that watches it."""
-    from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
-
-    from lamina.cli.watching import Watcher
+    from lamina.cli.watching import Bar
     from lamina.pipeline.simulate import Finished
     from lamina.simulate.engines import Here, Processes
 
     count = workers or os.cpu_count() or 1
-    console = Watcher().console
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Bar() as bar:
         task = bar.add_task("simulating", total=None)
         before = 0
 
@@ -140,7 +136,7 @@ def simulating(workers: int | None) -> Iterator[tuple[Engine, Watch]]:
             before = event.done
             bar.update(task, completed=event.done, total=event.total)
             if event.result is not None and event.result.run is None:
-                console.print(f"no result: {event.result.reason}", markup=False, highlight=False)
+                bar.say(f"no result: {event.result.reason}")
 
         def inside(share: float) -> None:
             bar.update(task, completed=before + share)
@@ -190,27 +186,27 @@ def _layers_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
 @app.command("validate")
 @handled
 def validate(
-    file: Annotated[Path, typer.Argument(help="CSV of MGPUSim runs of the dense kernel, with its counters.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="CSV of MGPUSim runs of the dense kernel, with its counters.")
+    ],
     format_: Annotated[str, typer.Option("--format", help="table or json, on stdout.")] = "table",
 ) -> None:
     """Simulate every run of a file and compare times and counts with what was measured.
 
     Exit code 1 if a count that must agree does not.
     """
-    from rich.progress import Progress
-
     from lamina.cli import printing
-    from lamina.cli.watching import Watcher
+    from lamina.cli.watching import Bar
     from lamina.report.table import validation_table
 
     simulator = hierarchy()
     (form,) = options.choices("--format", format_, ("table", "json"))
     rows = simulator.read_reference(file)
-    with Progress(console=Watcher().console, transient=True) as bar:
-        task = bar.add_task("simulating", total=1.0)
+    with Bar() as bar:
+        task = bar.add_task("simulating", total=len(rows))
 
         def show(share: float) -> None:
-            bar.update(task, completed=share)
+            bar.update(task, completed=share * len(rows))
 
         done = simulator.validate(rows, progress=show)
     document = done.to_dict()
@@ -225,7 +221,9 @@ def validate(
 @app.command("devices")
 @handled
 def devices(
-    name: Annotated[str, typer.Argument(help="Show this device's settings; without a name, list them.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Show this device's settings; without a name, list them.")
+    ] = "",
 ) -> None:
     """List the described devices, or show one."""
     simulator = hierarchy()

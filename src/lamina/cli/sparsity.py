@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 @handled
 def sparsity(
-    spec: Annotated[
-        str,
-        typer.Argument(help="A network of the zoo, a workload file, a recipe, or package.module:function."),
-    ],
+    spec: options.OneSpecArgument,
     data: options.DataOption,
     iterations: Annotated[int, typer.Option("--iterations", "-n", min=1, help="Training iterations.")] = 1000,
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1)] = 64,

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
     from lamina.simulate.design_space import Design
 
+GRID = r"A TOML file with \[base], \[axes] and, if wanted, \[baseline]."
+
 
 @handled
 def sweep(
-    grid: Annotated[Path, typer.Argument(help="A TOML file with [base], [axes] and, if wanted, [baseline].")],
+    grid: Annotated[Path, typer.Argument(metavar="GRID", help=GRID)],
     workers: WorkersOption = None,
     store: options.StoreOption = "",
     resume: options.ResumeOption = False,

@@ -15,11 +15,8 @@ from lamina.errors import UsageError
 
 @handled
 def train(
-    spec: Annotated[
-        str,
-        typer.Argument(help="A network of the zoo, a workload file, a recipe, or package.module:function."),
-    ],
-    data: Annotated[str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")],
+    spec: options.OneSpecArgument,
+    data: options.DataOption,
     epochs: Annotated[int, typer.Option("--epochs", min=1)] = 15,
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Of all processes together.")] = 64,
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, adam, adamw.")] = "sgd",

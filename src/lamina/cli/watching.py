@@ -11,6 +11,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -19,22 +20,54 @@ from lamina.pipeline.watch import Planned
 from lamina.record import Epoch, LayerRun
 from lamina.run import Progress as Training
 
+PACE = 30.0
+"""Seconds between two lines of progress where no terminal shows a bar."""
 
-class Watcher:
-    """Shows events as they come: a bar while measuring or training, remarks and failures above it."""
+
+class Bar(Progress):
+    """A bar on stderr that leaves nothing behind; where that is no terminal, now and then a line."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True)
-        self._bar = Progress(
+        console = Console(stderr=True)
+        super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            console=self.console,
+            console=console,
             transient=True,
+            disable=not console.is_terminal,
         )
-        self._task: Any = None
+        self._told: dict[TaskID, float] = {}
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._tell(task_id)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        super().update(task_id, **changes)
+        self._tell(task_id)
+
+    def _tell(self, task_id: TaskID) -> None:
+        task = self._tasks[task_id]
+        elapsed = task.elapsed or 0.0
+        if self.disable and elapsed >= self._told.get(task_id, 0.0) + PACE:
+            self._told[task_id] = elapsed
+            of = "" if task.total is None else f" of {task.total:g}"
+            self.say(f"{task.description}: {int(task.completed)}{of} after {elapsed:.0f} s")
+
+    def say(self, text: str) -> None:
+        """Write a line above the bar."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class Watcher:
+    """Shows events as they come: a bar while measuring or training, remarks and failures above it."""
+
+    def __init__(self) -> None:
+        self._bar = Bar()
+        self._task: TaskID | None = None
         self._said: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -54,10 +87,9 @@ class Watcher:
                 if event.outcome == "failed":
                     self.say(f"failed: {event.layer} {event.phase}: {event.reason}")
             case Training():
-                if self._task is None:
-                    self._begin("training", event.steps)
+                task = self._begin("training", event.steps) if self._task is None else self._task
                 words = f"epoch {event.epoch + 1}  loss {event.train_loss:.4f}  accuracy {event.train_accuracy:.1%}"
-                self._bar.update(self._task, completed=event.step, description=words)
+                self._bar.update(task, completed=event.step, description=words)
             case Epoch():
                 self.say(
                     f"epoch {event.epoch + 1}: train loss {event.train_loss:.4f}, accuracy {event.train_accuracy:.2%}; "
@@ -70,9 +102,10 @@ class Watcher:
         """Write a line above the bar, once."""
         if text not in self._said:
             self._said.add(text)
-            self.console.print(text, markup=False, highlight=False)
+            self._bar.say(text)
 
-    def _begin(self, words: str, total: int) -> None:
+    def _begin(self, words: str, total: int) -> TaskID:
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._task = self._bar.add_task(words, total=total)
+        return self._task

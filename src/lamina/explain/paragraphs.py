@@ -99,7 +99,9 @@ def _of_setting(view: View, limit: int, only: str | None) -> list[Paragraph]:
     rest = [layer for layer in parts if layer not in longest]
     if rest and longest:
         left = sum(parts[layer] for layer in rest)
-        text = f"The other {len(rest)} layers ({listed(rest)}) take {percent(left)} of the step together."
+        several = len(rest) > 1
+        who = f"The other {len(rest)} layers ({listed(rest)}) take" if several else f"The other layer ({rest[0]}) takes"
+        text = f"{who} {percent(left)} of the step{' together' if several else ''}."
         made.append(Paragraph(setting, None, text, left))
     if traps := [finding.claim for finding in found if finding.rule.startswith("trap")]:
         prefix = f"{setting}: " if setting else ""

@@ -84,12 +84,13 @@ def _measure(
         network = prepare(target, workload, point, data, device, watch)
         trace, inputs, backward = network.trace, network.inputs, network.backward
         plan = run.memory_plan(trace, backward)
+        here = replace(point, batch=batch)
         watch(
-            f"{point}: {len(plan.chunks)} chunks of memory hold {len(plan.buffers)} tensors, "
+            f"{here}: {len(plan.chunks)} chunks of memory hold {len(plan.buffers)} tensors, "
             f"{plan.planned_bytes / 2**20:.1f} MiB for {plan.separate_bytes / 2**20:.1f} MiB"
         )
         planned = sum(phase in workload.phases for call in trace.calls for phase in call.resolved.phases)
-        watch(Planned(target.name, point, planned * len(clocks)))
+        watch(Planned(target.name, here, planned * len(clocks)))
         visits = run.walk(
             trace,
             inputs,
@@ -102,7 +103,7 @@ def _measure(
             plan=plan,
         )
         for visit in visits:
-            calls = []
+            calls, untimed = [], []
             for step in visit:
                 row = layer_row(
                     step.resolved,
@@ -119,8 +120,9 @@ def _measure(
                 if step.call is not None:
                     calls.append((row, step.call))
                 elif (*row.key, "", "") not in done:
-                    yield row
+                    untimed.append(row)
             yield from _timed(calls, clocks, done, repeat, device)
+            yield from untimed
         if len(trace.calls) > 1 and not target.standalone and point.method == Method():
             layers = [call.resolved for call in trace.calls]
             row = network_row(target, layers, workload.phases, point, batch, device_name)

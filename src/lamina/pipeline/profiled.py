@@ -66,7 +66,7 @@ def profile_point(
         network = prepare(target, workload, point, data, device, watch, options.training)
         layers = [call.resolved for call in network.trace.calls]
         whole = network_row(target, layers, workload.phases, point, network.batch, device_name)
-        watch(Planned(target.name, point, sum(len(layer.phases) for layer in layers) + 1))
+        watch(Planned(target.name, replace(point, batch=network.batch), sum(len(layer.phases) for layer in layers) + 1))
         try:
             errors = _errors(target, workload, point, network)
             iteration = iteration_of(target, point, network)

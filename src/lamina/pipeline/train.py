@@ -98,4 +98,5 @@ def train(
             )
             store.add_epoch(this.id, epoch)
             watch(epoch)
+    watch(f"run {this.id} is in {store.place}" + (f", the state in {checkpoint}" if checkpoint else ""))
     return network

@@ -1,0 +1,54 @@
+"""What is said while a command works, and how it ends when it is stopped."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from lamina.cli.handled import INTERRUPTED, handled
+from lamina.cli.watching import PACE, Bar, Watcher
+
+
+def test_without_a_terminal_a_line_now_and_then_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    with Bar() as bar:
+        bar.get_time = lambda: now
+        task = bar.add_task("lenet5", total=9)
+        for second in range(1, 10):
+            now = second * PACE / 4
+            bar.advance(task)
+    assert capsys.readouterr().err.splitlines() == ["lenet5: 4 of 9 after 30 s", "lenet5: 8 of 9 after 60 s"]
+
+
+def test_a_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Watcher():
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def work(resume: bool = False, checkpoint: Path | None = None) -> None:
+    raise KeyboardInterrupt
+
+
+def plain() -> None:
+    raise KeyboardInterrupt
+
+
+def resumable(resume: bool = False) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "goes_on"),
+    [(plain, [], False), (resumable, [], True), (work, [], False), (work, ["--checkpoint", "x"], True)],
+)
+def test_an_interrupted_command_offers_resume_only_where_it_helps(
+    command: Callable[..., None], words: list[str], goes_on: bool
+) -> None:
+    app = typer.Typer()
+    app.command()(handled(command))
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == INTERRUPTED and done.stderr.startswith("lamina: interrupted")
+    assert ("--resume" in done.stderr) == goes_on

@@ -1,0 +1,59 @@
+"""Every command line in the documentation is one that lamina understands."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from lamina.cli import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "evidence" not in path.parts)]
+COMMAND: Any = typer.main.get_command(app)
+
+
+def commands(text: str) -> list[str]:
+    """The command lines of a page: lines of its blocks, and spans of its sentences, that begin with lamina."""
+    blocks = "\n".join(re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)).replace("\\\n", " ")
+    spans = re.findall(r"`(lamina [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    lines = [part.strip() for line in blocks.splitlines() for part in re.split(r"&&|;|\||>", line.partition(" #")[0])]
+    found = [line for line in lines if line.startswith("lamina ")] + [" ".join(span.split()) for span in spans]
+    return [line for line in found if not line.endswith("--help")]
+
+
+def parse(line: str) -> None:
+    """Read a command line as the shell and lamina would, and do nothing.
+
+    Raises:
+        typer's usage errors, for a command or an option that there is not.
+    """
+    command = COMMAND
+    words = shlex.split(line)[1:]
+    context = None
+    while words and hasattr(command, "resolve_command"):
+        context = command.make_context("lamina", words, parent=context)
+        _, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
+    if words:  # else it was only named
+        command.make_context("lamina", words, parent=context)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_of_the_documentation_exist(page: Path) -> None:
+    faults = {}
+    for line in commands(page.read_text(encoding="utf-8")):
+        try:
+            parse(line)
+        except Exception as error:
+            faults[line] = f"{type(error).__name__}: {error}"
+    assert faults == {}
+
+
+@pytest.mark.parametrize("line", ["lamina bnech lenet5", "lamina bench lenet5 --bacth-size 4", "lamina runs diff a"])
+def test_a_command_that_is_none_is_found(line: str) -> None:
+    (found,) = commands(f"```\n{line}  # so\n```")
+    assert found == line
+    with pytest.raises(Exception, match=r"No such (command|option)|Missing parameter"):
+        parse(line)
