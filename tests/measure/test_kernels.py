@@ -128,7 +128,7 @@ class Profiler:
 def session(monkeypatch: pytest.MonkeyPatch, events: list[Event], keys: Sequence[str]) -> KernelSession[str]:
     """A closed session with these ranges, for which the profiler saw these events."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
-    monkeypatch.setattr(room, "profile", Profiler(events))
+    monkeypatch.setattr(room, "torch_profiler", Profiler(events))
     with record_kernels(torch.device("cpu")) as opened:
         for key in keys:
             with opened.range(key):

@@ -1,5 +1,8 @@
 """Peak memory, against allocations whose size is known."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -52,3 +55,12 @@ def test_the_peak_on_a_gpu() -> None:
         second = held(20, "cuda")
     assert peak.bytes == 40 * MIB
     assert kept.nbytes + second.nbytes == 84 * MIB
+
+
+def test_a_session_of_the_profiler_leaves_nothing_on_stderr() -> None:
+    code = (
+        "import torch\nfrom lamina.measure.memory import peak_memory\n"
+        "with peak_memory('cpu') as peak: torch.ones(1000)\nprint(peak.bytes)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("4000\n", "")

@@ -80,7 +80,5 @@ def _common(
 
 def main() -> None:
     """Entry point of the ``lamina`` command."""
-    # Each session of torch's profiler says so on stderr; set before torch is imported.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     sys.path.insert(0, os.getcwd())  # so that mynet:build finds the mynet.py beside the user
     app()

@@ -14,11 +14,12 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch._C._autograd import DeviceType
 from torch._C._profiler import _ExperimentalConfig
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import ProfilerActivity, record_function
 
 from lamina.errors import LaminaError, MissingError
 from lamina.measure.attribution import Activity, Attribution, Launch, Range, attribute
 from lamina.measure.repeat import summarize
+from lamina.measure.torch_profiler import torch_profiler
 from lamina.record.timing import Timing
 
 _log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ def record_kernels(device: torch.device) -> Iterator[KernelSession[Any]]:
     session: KernelSession[Any] = KernelSession()
     token = torch.ones(1, device=device)
     torch.cuda.synchronize(device)
-    with profile(
+    with torch_profiler(
         activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
         experimental_config=_ExperimentalConfig(expose_kineto_event_metadata=True),
         acc_events=True,  # there is one cycle only; without this torch warns that it forgets earlier ones

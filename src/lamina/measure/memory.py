@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity
 
 from lamina.measure.device import resolve
+from lamina.measure.torch_profiler import torch_profiler
 
 
 @dataclass
@@ -38,7 +39,7 @@ def peak_memory(device: torch.device | str) -> Iterator[Peak]:
         torch.cuda.synchronize(device)
         peak.bytes = torch.cuda.max_memory_allocated(device) - before
         return
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
+    with torch_profiler(activities=[ProfilerActivity.CPU], profile_memory=True) as session:
         yield peak
     results = getattr(session.profiler, "kineto_results")  # noqa: B009  (absent from torch's stubs)
     changes = sorted(
