@@ -74,14 +74,17 @@ def groups(nested: Mapping[str, Any], above: str = "") -> list[tuple[str, dict[s
             tables += groups(value, spaced(name))
         elif isinstance(value, dict) and (row := cells(value)):
             title, _, label = name.rpartition(": ") if ": " in name else (above, "", name)
-            last_title, last = tables[-1] if tables else ("", {})
-            known = {column for other in last.values() for column in other}
-            alike = 2 * len(known & row.keys()) >= len(row) or (title and len(row) == 1)
-            if last and title == last_title and alike:
-                last[label] = row
+            of_its_kind = [rows for other, rows in tables if other == title and alike(row, rows)]
+            if of_its_kind and (title or tables[-1][1] is of_its_kind[-1]):
+                of_its_kind[-1][label] = row
             else:
                 tables.append((title, {label: row}))
     return [alone(*table) for table in tables]
+
+
+def alike(row: Mapping[str, str], rows: Mapping[str, Mapping[str, str]]) -> bool:
+    """Whether half of a row's columns, or its only one, belong in this table."""
+    return len(row) == 1 or 2 * len(row.keys() & {column for other in rows.values() for column in other}) >= len(row)
 
 
 def alone(title: str, rows: dict[str, dict[str, str]]) -> tuple[str, dict[str, dict[str, str]]]:
