@@ -1,6 +1,7 @@
 """The context that keeps what a ReLU gave, and what a pooling or dropout made of it, compressed until backward.
 
-A ReLU's own backward pass needs one bit of each element: in its place one is called that saves no more. What other
+A ReLU's own backward pass needs one bit of each element, a max pooling's the place of the greatest within each window:
+in their place such are called that save no more, a pooling where its kernel can read the map. What other
 layers save of its result, such as a convolution's input, is kept without its zeros: exactly (``bitmap``), or as float16
 (``ellpack``). Pooling asks for the sizes of its input alone, and what it saves of places fits into fewer bytes.
 Everything else stays as it is.
@@ -30,7 +31,7 @@ from torch.overrides import TorchFunctionMode
 from lamina.accelerate.choices import check_choice
 from lamina.accelerate.sparsity import functional, reference
 from lamina.accelerate.sparsity.monitor.calculator import capturing
-from lamina.accelerate.sparsity.saved import bitmap, relu
+from lamina.accelerate.sparsity.saved import bitmap, pool, relu
 from lamina.accelerate.sparsity.saved.bitmap import STORED, Bitmap, Form
 from lamina.accelerate.sparsity.saved.forms import Ellpack, Kept, Narrow, Packed, Shape, has_memory, memory
 from lamina.accelerate.sparsity.saved.relu import HAS_TRITON
@@ -172,6 +173,10 @@ class SavedActivations:
             result = self._relu(name, function, args, kwargs)
             self._remember(result)
             return result
+        if name == "max_pool2d" and (pooled := self._max_pool(args, kwargs)) is not None:
+            if self._knows(args[0]):
+                self._remember(pooled)
+            return pooled
         if name in POOLINGS and args and has_memory(args[0]) and args[0].device.type in ("cpu", "cuda"):
             self._pooled = args[0]
             self._places = args[0].shape[-axes:].numel() if (axes := MAX_POOLINGS.get(name)) else 0
@@ -185,7 +190,7 @@ class SavedActivations:
 
     def _relu(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         x = args[0] if args else kwargs.get("input")
-        if not (has_memory(x) and x.requires_grad and x.numel() >= self.least and _packs(x) and self._is_asked()):
+        if not self._replaces(x):
             return function(*args, **kwargs)
         inplace = name == "relu_" or (args[1] if len(args) > 1 else kwargs.get("inplace", False))
         found: list[Tensor] = []
@@ -196,8 +201,20 @@ class SavedActivations:
         self._note_dense(y)
         return y
 
-    def _is_asked(self) -> bool:
-        """Whether it is this context that autograd asks how to save a tensor, and not one within."""
+    def _max_pool(self, args: Any, kwargs: Any) -> Tensor | None:
+        """A max pooling that saves less; None if the library does it."""
+        if not args or not self._replaces(args[0]) or (windows := pool.windows(*args, **kwargs)) is None:
+            return None
+        y = pool.max_pool(args[0], windows)
+        self._note("narrow", y.numel())
+        self._note_dense(args[0])
+        self._held.dense_bytes += 8 * y.numel()
+        return y
+
+    def _replaces(self, x: Any) -> bool:
+        """Whether a function of a tensor may be another's: autograd asks this context, and none within, how to save."""
+        if not (has_memory(x) and x.requires_grad and x.numel() >= self.least and _packs(x)):
+            return False
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
         ours = hooks is not None and hooks[0] is self._pack_hook and torch.is_grad_enabled()
         return ours and not torch._C._are_functorch_transforms_active()

@@ -117,6 +117,69 @@ def unpack_kernel(bits, offsets, values, y, size, capacity, BLOCK: tl.constexpr,
     tl.store(y + place, tl.where(present != 0, value, tl.zeros_like(value)), place < size)
 
 
+@triton.jit
+@no_type_check
+def max_pool_kernel(
+    x, y, chosen, rows, height, width, out_height, out_width,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """The greatest of each window, and which of the window it is; NaN is the greatest, of equal ones the first."""
+    row = tl.cast(tl.program_id(0), INDEX) * ROWS + tl.arange(0, ROWS)
+    image = row // out_height
+    top = (row - image * out_height).to(tl.int32) * SH - PH
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    left = column * SW - PW
+    greatest = tl.full((ROWS, WIDTH), float("-inf"), tl.float32).to(x.dtype.element_ty)
+    if x.dtype.element_ty.primitive_bitwidth < 32:  # the interpreter cannot compare bf16
+        greatest = greatest.to(tl.float32)
+    which = tl.full((ROWS, WIDTH), -1, tl.int32)
+    for i in tl.static_range(KH):
+        h = top + i
+        line = x + (image * height + h) * width
+        for j in tl.static_range(KW):
+            w = left + j
+            known = ((row < rows) & (h >= 0) & (h < height))[:, None] & ((w >= 0) & (w < width))[None, :]
+            value = tl.load(line[:, None] + w[None, :], known, 0).to(greatest.dtype)
+            better = known & ((value > greatest) | (value != value) | (which < 0))
+            greatest = tl.where(better, value, greatest)
+            which = tl.where(better, i * KW + j, which)
+    place = row[:, None] * out_width + column[None, :]
+    within = (row < rows)[:, None] & (column < out_width)[None, :]
+    tl.store(y + place, greatest.to(y.dtype.element_ty), within)
+    tl.store(chosen + place, which.to(tl.uint8), within)
+
+
+@triton.jit
+@no_type_check
+def max_unpool_kernel(
+    gradient, chosen, y, rows, height, width, out_height, out_width,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """To each element the gradients of the windows whose greatest it is, added up window after window."""
+    row = tl.cast(tl.program_id(0), INDEX) * ROWS + tl.arange(0, ROWS)
+    image = row // height
+    bottom = (row - image * height).to(tl.int32) + PH
+    column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
+    right = column + PW
+    kind = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
+    total = tl.zeros((ROWS, WIDTH), kind)
+    for back_h in tl.static_range((KH - 1) // SH, -1, -1):
+        h = bottom // SH - back_h
+        line = (image * out_height + h) * out_width
+        for back_w in tl.static_range((KW - 1) // SW, -1, -1):
+            w = right // SW - back_w
+            known = ((row < rows) & (h >= 0) & (h < out_height))[:, None] & ((w >= 0) & (w < out_width))[None, :]
+            mine = (bottom - h * SH)[:, None] * KW + (right - w * SW)[None, :]
+            known = known & ((bottom - h * SH) < KH)[:, None] & ((right - w * SW) < KW)[None, :]
+            place = line[:, None] + w[None, :]
+            known = known & (tl.load(chosen + place, known, 0).to(tl.int32) == mine)
+            total += tl.load(gradient + place, known, 0).to(kind)
+    place = row[:, None] * width + column[None, :]
+    tl.store(y + place, total.to(y.dtype.element_ty), (row < rows)[:, None] & (column < width)[None, :])
+
+
 def pack_cost(elements: int, nonzeros: int, io_bytes: int) -> Cost:
     """A read of the tensor; bits and values written. The ReLU's own bits are written where it is computed."""
     return Cost(0, elements * io_bytes, -(-elements // 8) + nonzeros * io_bytes)
