@@ -4,17 +4,19 @@ Networks are trained for a while first, so that they have the zeros that trainin
 allocator still holds after a forward pass, and the most that it held within a step, the gradients of parameters and the
 library's workspaces among it; beside it stands what autograd saves, each storage once and no parameter, as hooks of
 their own count it. Maps of fewer than ``least`` elements stay as they are. Gradients in ``bitmap`` mode must be those
-of plain autograd bit by bit, where the library is told to be deterministic; the time is that of a step as one trains.
-Kinds take turns. ``cpu`` and ``smoke``, which is short, need no GPU.
+of plain autograd bit by bit, where the library is told to be deterministic. The time is that of a step as one trains,
+and beside it that of one in a CUDA graph, where the work of the host does not count. Kinds take turns. ``cpu`` and
+``smoke``, which is short, need no GPU.
 
 Run: python -m benchmarks.saved_activations full
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count
 from statistics import median, quantiles
 from typing import Any
@@ -34,6 +36,9 @@ from lamina.build.data import loader, train_test
 from lamina.build.models import create
 
 KINDS: tuple[Kind, ...] = ("bitmap", "ellpack")
+GRAPHS: tuple[Kind | None, ...] = (None, "bitmap")
+"""What can be captured in a CUDA graph: ELLPACK-DIB waits for the device."""
+IN_GRAPH = measure.Repeat(min_samples=5, min_time_s=0.1, max_time_s=0.5, warmup=2)
 
 
 @dataclass(frozen=True)
@@ -137,9 +142,10 @@ class Case:
     labels: Tensor
     context: Any
 
-    def forward(self) -> Tensor:
+    def forward(self, seeded: bool = True) -> Tensor:
         """The loss."""
-        torch.manual_seed(1)
+        if seeded:  # which a graph cannot be
+            torch.manual_seed(1)
         with self.context:
             return F.cross_entropy(self.model(self.x).float(), self.labels)
 
@@ -150,9 +156,9 @@ class Case:
             self.context.held  # noqa: B018  (waits)
         return loss
 
-    def step(self) -> list[Tensor]:
+    def step(self, seeded: bool = True) -> list[Tensor]:
         """The gradients."""
-        return list(torch.autograd.grad(self.forward(), list(self.model.parameters())))
+        return list(torch.autograd.grad(self.forward(seeded), list(self.model.parameters())))
 
 
 def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: str) -> Iterator[dict[str, Any]]:
@@ -201,17 +207,27 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
                 model.zero_grad()
     exact.clear()
     times: dict[str | None, list[float]] = {kind: [] for kind in cases}
+    graphs: dict[str | None, list[float]] = {kind: [] for kind in GRAPHS if scope.device == "cuda"}
     with run.precision_mode(precision):
         for _ in range(scope.rounds):
             for kind, case in cases.items():
                 times[kind].append(clock.time(case.step, repeat=scope.repeat).median_us)
+        for kind in GRAPHS if graphs else ():
+            graph, step = measure.clock("graph", scope.device), partial(cases[kind].step, seeded=False)
+            graphs[kind].append(graph.time(step, repeat=IN_GRAPH).median_us)
+            if kind:
+                cases[kind].context.check()
     for what, row in rows.items():
         q1, _, q3 = quantiles(times[what], n=4, method="inclusive")
-        over = median(mine / plain for mine, plain in zip(times[what], times[None], strict=True))
         yield row | {
             "timing": clock.name, "median_us": median(times[what]), "q1_us": q1, "q3_us": q3, "n": len(times[what]),
-            "over_dense": over,
+            "over_dense": over(times, what), "graph_over_dense": over(graphs, what) if what in graphs else None,
         }  # fmt: skip
+
+
+def over(times: Mapping[str | None, list[float]], what: str | None) -> float:
+    """How long a kind takes over plain autograd, of turns beside each other."""
+    return median(mine / plain for mine, plain in zip(times[what], times[None], strict=True))
 
 
 @contextmanager
@@ -237,6 +253,7 @@ def shares(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
                     "most held within a step:": row["peak_bytes"] and round(row["peak_bytes"] / plain["peak_bytes"], 3),
                     "maps with zeros alone:": round(maps, 3),
                     "time of a step:": round(row["over_dense"], 3),
+                    "in a CUDA graph:": row["graph_over_dense"] and round(row["graph_over_dense"], 3),
                     "gradients off by:": row["rel_error"],
                 }
     return found
