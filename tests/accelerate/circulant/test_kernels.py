@@ -18,7 +18,8 @@ window = dict(P=8, Q=4, TAPS=9, KW=3, SH=2, SW=1, PH=1, PW=1, DH=1, DW=2, POINTW
 tile = dict(BM=64, BN=16, BK=32)
 mix = dict(**tile, STEP=8)
 common = dict(ACC=tl.float32, PRECISION="tf32x3", W_PRECISION="ieee", UPCAST=False, INDEX=tl.int64, EARLY=True)
-sides = dict(X_ROWS=4, X_BLOCKS=16, W_ROWS=16, W_BLOCKS=4, BK=32, BN=64, K=64, PAIR=True)
+sides = dict(X_ROWS=4, X_AT_ONCE=16, W_ROWS=16, W_AT_ONCE=4, BK=32, BN=64, K=64, PAIR=True)
+sides |= dict(X_BLOCKS=16, X_GROUPS=1, W_BLOCKS=6, W_GROUPS=1)
 grads = dict(W_BM=16, W_BN=32, W_BK=32, W_STEP=4)
 flat = dict(STEP=0, W_BM=8, W_BN=32, W_BK=32, W_STEP=4)
 launches = [
@@ -35,7 +36,7 @@ pointers = {"x", "w", "a", "dy", "dx", "dw", "out", "y", "dense", "x_out", "w_ou
 for kernel, constants, kind in launches:
     constants = constants | {name: value for name, value in common.items() if name in kernel.arg_names}
     types = {"x_basis": "*fp32", "w_basis": "*fp32", **dict.fromkeys(pointers, f"*{kind}")}
-    types |= {name: "i64" for name in kernel.arg_names if name.startswith("per_")}
+    types |= {name: "i64" for name in kernel.arg_names if "per_" in name}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     built = triton.compile(ASTSource(kernel, signature, constexprs), target=GPUTarget("cuda", 90, 32))

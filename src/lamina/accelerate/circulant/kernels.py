@@ -41,138 +41,6 @@ def wait(EARLY: tl.constexpr):
         gdc_launch_dependents()
 
 
-@triton.jit
-@no_type_check
-def dft_tile(
-    tile, x, basis, out, rows, length, width, blocks, groups, stride_n, stride_c, stride_l,
-    K: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
-):  # fmt: skip
-    """Spectra of ``ROWS`` rows and ``BLOCKS`` blocks: ``x (N, C, L)`` of any strides to ``out [F, rows, 2, G*q]``."""
-    F: tl.constexpr = (K + 1) // 2
-    across = groups * blocks
-    tiles_f: tl.constexpr = (2 * F + BN - 1) // BN
-    tiles_j = tl.cdiv(across, BLOCKS)
-    m = tl.arange(0, ROWS * BLOCKS)
-    row = tile // (tiles_f * tiles_j) * ROWS + m // BLOCKS
-    block = tile // tiles_f % tiles_j * BLOCKS + m % BLOCKS
-    f = tile % tiles_f * BN + tl.arange(0, BN)
-    start = block % blocks * K  # first channel of the block, in its group
-    inside = (row < rows) & (block < across)
-    pixel = x + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
-    channel = pixel + (block // blocks * width + start).to(INDEX) * stride_c
-    sums = tl.zeros((ROWS * BLOCKS, BN), ACC)
-    for t0 in range(0, K, BK):
-        t = t0 + tl.arange(0, BK)
-        known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
-        values = tl.load(channel[:, None] + t[None, :].to(INDEX) * stride_c, known, 0.0).to(ACC)
-        waves = tl.load(basis + f[None, :] * K + t[:, None], (f < 2 * F)[None, :] & (t < K)[:, None], 0.0)
-        sums = tl.dot(values, waves, sums, input_precision=PRECISION, out_dtype=ACC)
-    place = (f % F).to(INDEX)[None, :] * rows * 2 * across + (f // F)[None, :] * across
-    place += row.to(INDEX)[:, None] * 2 * across + block[:, None]
-    stored = narrow(sums, out.dtype.element_ty, TF32, UPCAST)
-    tl.store(out + place, stored, inside[:, None] & (f < 2 * F)[None, :])
-
-
-@triton.jit
-@no_type_check
-def idft_tile(
-    tile, spectrum, basis, bias, y, rows, length, width, blocks, groups, stride_n, stride_c, stride_l,
-    K: tl.constexpr, ROWS: tl.constexpr, BLOCKS: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
-):  # fmt: skip
-    """The transpose of `dft_tile`, with ``bias (C)`` added: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``."""
-    F: tl.constexpr = (K + 1) // 2
-    across = groups * blocks
-    tiles_t: tl.constexpr = (K + BN - 1) // BN
-    tiles_j = tl.cdiv(across, BLOCKS)
-    m = tl.arange(0, ROWS * BLOCKS)
-    row = tile // (tiles_t * tiles_j) * ROWS + m // BLOCKS
-    block = tile // tiles_t % tiles_j * BLOCKS + m % BLOCKS
-    t = tile % tiles_t * BN + tl.arange(0, BN)
-    start = block % blocks * K
-    inside = (row < rows) & (block < across)
-    source = spectrum + row.to(INDEX)[:, None] * 2 * across + block[:, None]
-    sums = tl.zeros((ROWS * BLOCKS, BN), ACC)
-    for f0 in range(0, 2 * F, BK):
-        f = f0 + tl.arange(0, BK)
-        place = (f % F).to(INDEX)[None, :] * rows * 2 * across + (f // F)[None, :] * across
-        values = tl.load(source + place, inside[:, None] & (f < 2 * F)[None, :], 0.0).to(ACC)
-        waves = tl.load(basis + f[:, None] * K + t[None, :], (f < 2 * F)[:, None] & (t < K)[None, :], 0.0)
-        sums = tl.dot(values, waves, sums, input_precision=PRECISION, out_dtype=ACC)
-    channel = (block // blocks * width + start)[:, None] + t[None, :]
-    known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
-    if BIAS:
-        sums += tl.load(bias + channel, known, 0.0).to(ACC)
-    pixel = y + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
-    stored = rounded(sums, y.dtype.element_ty, UPCAST)
-    tl.store(pixel[:, None] + channel.to(INDEX) * stride_c, stored, known)
-
-
-@triton.jit
-@no_type_check
-def dft_kernel(
-    x, x_basis, x_out, x_rows, x_length, x_width, x_blocks, x_groups, x_stride_n, x_stride_c, x_stride_l, x_tiles,
-    w, w_basis, w_out, w_rows, w_length, w_width, w_blocks, w_groups, w_stride_n, w_stride_c, w_stride_l,
-    K: tl.constexpr, X_ROWS: tl.constexpr, X_BLOCKS: tl.constexpr, W_ROWS: tl.constexpr, W_BLOCKS: tl.constexpr,
-    BK: tl.constexpr, BN: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """The spectra of rows and, where ``PAIR``, of weights in the same launch."""
-    wait(EARLY)
-    tile = tl.program_id(0)
-    if PAIR and tile >= x_tiles:
-        dft_tile(
-            tile - x_tiles, w, w_basis, w_out, w_rows, w_length, w_width, w_blocks, w_groups,
-            w_stride_n, w_stride_c, w_stride_l,
-            K, W_ROWS, W_BLOCKS, BK, BN, ACC, PRECISION, TF32, UPCAST, INDEX,
-        )  # fmt: skip
-    else:
-        dft_tile(
-            tile, x, x_basis, x_out, x_rows, x_length, x_width, x_blocks, x_groups,
-            x_stride_n, x_stride_c, x_stride_l,
-            K, X_ROWS, X_BLOCKS, BK, BN, ACC, PRECISION, TF32, UPCAST, INDEX,
-        )  # fmt: skip
-
-
-@triton.jit
-@no_type_check
-def idft_kernel(
-    x_spectrum, x_basis, bias, x, x_rows, x_length, x_width, x_blocks, x_groups,
-    x_stride_n, x_stride_c, x_stride_l, x_tiles,
-    w_spectrum, w_basis, w, w_rows, w_length, w_width, w_blocks, w_groups, w_stride_n, w_stride_c, w_stride_l,
-    K: tl.constexpr, X_ROWS: tl.constexpr, X_BLOCKS: tl.constexpr, W_ROWS: tl.constexpr, W_BLOCKS: tl.constexpr,
-    BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
-    """The transpose of `dft_kernel`: rows from their spectra and, where ``PAIR``, weights from theirs."""
-    wait(EARLY)
-    tile = tl.program_id(0)
-    if PAIR and tile >= x_tiles:
-        idft_tile(
-            tile - x_tiles, w_spectrum, w_basis, bias, w, w_rows, w_length, w_width, w_blocks, w_groups,
-            w_stride_n, w_stride_c, w_stride_l,
-            K, W_ROWS, W_BLOCKS, BK, BN, False, ACC, PRECISION, UPCAST, INDEX,
-        )  # fmt: skip
-    else:
-        idft_tile(
-            tile, x_spectrum, x_basis, bias, x, x_rows, x_length, x_width, x_blocks, x_groups,
-            x_stride_n, x_stride_c, x_stride_l,
-            K, X_ROWS, X_BLOCKS, BK, BN, BIAS, ACC, PRECISION, UPCAST, INDEX,
-        )  # fmt: skip
-
-
-def dft_cost(rows: int, blocks: int, block_size: int, io_bytes: int, spectral_bytes: int) -> Cost:
-    """Either transform of ``rows`` rows of ``blocks`` blocks, as the matrix product that computes it."""
-    packed = 2 * ((block_size + 1) // 2)
-    elements = rows * blocks
-    return Cost(
-        2 * elements * packed * block_size,
-        elements * block_size * io_bytes,
-        elements * packed * spectral_bytes,
-    )
-
-
 def reciprocal(divisor: int) -> int:
     """What `quotient` divides by: a factor of 32 bits, and above it a shift and one (Granlund, Montgomery 1994)."""
     shift = (divisor - 1).bit_length()
@@ -185,6 +53,143 @@ def quotient(number, by):
     """``number // divisor`` of numbers from 0 to below 2**31, where ``by`` is the divisor's `reciprocal`."""
     product = tl.umulhi(number.to(tl.uint32) * 2, (by & 0xFFFFFFFF).to(tl.uint32))
     return (product >> ((by >> 32) - 1).to(tl.uint32)).to(tl.int32)
+
+
+@triton.jit
+@no_type_check
+def dft_tile(
+    tile, x, basis, out, rows, length, per_length, width, stride_n, stride_c, stride_l,
+    BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """Spectra of ``ROWS`` rows and ``AT_ONCE`` blocks: ``x (N, C, L)`` of any strides to ``out [F, rows, 2, G*q]``."""
+    F: tl.constexpr = (K + 1) // 2
+    ACROSS: tl.constexpr = GROUPS * BLOCKS
+    tiles_f: tl.constexpr = (2 * F + BN - 1) // BN
+    tiles_j: tl.constexpr = (ACROSS + AT_ONCE - 1) // AT_ONCE
+    m = tl.arange(0, ROWS * AT_ONCE)
+    row = tile // (tiles_f * tiles_j) * ROWS + m // AT_ONCE
+    block = tile // tiles_f % tiles_j * AT_ONCE + m % AT_ONCE
+    f = tile % tiles_f * BN + tl.arange(0, BN)
+    start = block % BLOCKS * K  # first channel of the block, in its group
+    inside = (row < rows) & (block < ACROSS)
+    image = quotient(row, per_length)
+    pixel = x + image.to(INDEX) * stride_n + (row - image * length).to(INDEX) * stride_l
+    channel = pixel + (block // BLOCKS * width + start).to(INDEX) * stride_c
+    sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
+    for t0 in range(0, K, BK):
+        t = t0 + tl.arange(0, BK)
+        known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
+        values = tl.load(channel[:, None] + t[None, :].to(INDEX) * stride_c, known, 0.0).to(ACC)
+        waves = tl.load(basis + f[None, :] * K + t[:, None], (f < 2 * F)[None, :] & (t < K)[:, None], 0.0)
+        sums = tl.dot(values, waves, sums, input_precision=PRECISION, out_dtype=ACC)
+    place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
+    place += row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
+    stored = narrow(sums, out.dtype.element_ty, TF32, UPCAST)
+    tl.store(out + place, stored, inside[:, None] & (f < 2 * F)[None, :])
+
+
+@triton.jit
+@no_type_check
+def idft_tile(
+    tile, spectrum, basis, bias, y, rows, length, per_length, width, stride_n, stride_c, stride_l,
+    BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
+    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """The transpose of `dft_tile`, with ``bias (C)`` added: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``."""
+    F: tl.constexpr = (K + 1) // 2
+    ACROSS: tl.constexpr = GROUPS * BLOCKS
+    tiles_t: tl.constexpr = (K + BN - 1) // BN
+    tiles_j: tl.constexpr = (ACROSS + AT_ONCE - 1) // AT_ONCE
+    m = tl.arange(0, ROWS * AT_ONCE)
+    row = tile // (tiles_t * tiles_j) * ROWS + m // AT_ONCE
+    block = tile // tiles_t % tiles_j * AT_ONCE + m % AT_ONCE
+    t = tile % tiles_t * BN + tl.arange(0, BN)
+    start = block % BLOCKS * K
+    inside = (row < rows) & (block < ACROSS)
+    source = spectrum + row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
+    sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
+    for f0 in range(0, 2 * F, BK):
+        f = f0 + tl.arange(0, BK)
+        place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
+        values = tl.load(source + place, inside[:, None] & (f < 2 * F)[None, :], 0.0).to(ACC)
+        waves = tl.load(basis + f[:, None] * K + t[None, :], (f < 2 * F)[:, None] & (t < K)[None, :], 0.0)
+        sums = tl.dot(values, waves, sums, input_precision=PRECISION, out_dtype=ACC)
+    channel = (block // BLOCKS * width + start)[:, None] + t[None, :]
+    known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
+    if BIAS:
+        sums += tl.load(bias + channel, known, 0.0).to(ACC)
+    image = quotient(row, per_length)
+    pixel = y + image.to(INDEX) * stride_n + (row - image * length).to(INDEX) * stride_l
+    stored = rounded(sums, y.dtype.element_ty, UPCAST)
+    tl.store(pixel[:, None] + channel.to(INDEX) * stride_c, stored, known)
+
+
+@triton.jit(do_not_specialize=("x_per_length", "w_per_length"))
+@no_type_check
+def dft_kernel(
+    x, x_basis, x_out, x_rows, x_length, x_per_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
+    w, w_basis, w_out, w_rows, w_length, w_per_length, w_width, w_stride_n, w_stride_c, w_stride_l,
+    X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
+    X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The spectra of rows and, where ``PAIR``, of weights in the same launch."""
+    wait(EARLY)
+    tile = tl.program_id(0)
+    if PAIR and tile >= x_tiles:
+        dft_tile(
+            tile - x_tiles, w, w_basis, w_out, w_rows, w_length, w_per_length, w_width,
+            w_stride_n, w_stride_c, w_stride_l,
+            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, ACC, PRECISION, TF32, UPCAST, INDEX,
+        )  # fmt: skip
+    else:
+        dft_tile(
+            tile, x, x_basis, x_out, x_rows, x_length, x_per_length, x_width,
+            x_stride_n, x_stride_c, x_stride_l,
+            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, ACC, PRECISION, TF32, UPCAST, INDEX,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=("x_per_length", "w_per_length"))
+@no_type_check
+def idft_kernel(
+    x_spectrum, x_basis, bias, x, x_rows, x_length, x_per_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
+    w_spectrum, w_basis, w, w_rows, w_length, w_per_length, w_width, w_stride_n, w_stride_c, w_stride_l,
+    X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
+    X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The transpose of `dft_kernel`: rows from their spectra and, where ``PAIR``, weights from theirs."""
+    wait(EARLY)
+    tile = tl.program_id(0)
+    if PAIR and tile >= x_tiles:
+        idft_tile(
+            tile - x_tiles, w_spectrum, w_basis, bias, w, w_rows, w_length, w_per_length, w_width,
+            w_stride_n, w_stride_c, w_stride_l,
+            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, ACC, PRECISION, UPCAST, INDEX,
+        )  # fmt: skip
+    else:
+        idft_tile(
+            tile, x_spectrum, x_basis, bias, x, x_rows, x_length, x_per_length, x_width,
+            x_stride_n, x_stride_c, x_stride_l,
+            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, BIAS, ACC, PRECISION, UPCAST, INDEX,
+        )  # fmt: skip
+
+
+def dft_cost(rows: int, blocks: int, block_size: int, io_bytes: int, spectral_bytes: int) -> Cost:
+    """Either transform of ``rows`` rows of ``blocks`` blocks, as the matrix product that computes it."""
+    packed = 2 * ((block_size + 1) // 2)
+    elements = rows * blocks
+    return Cost(
+        2 * elements * packed * block_size,
+        elements * block_size * io_bytes,
+        elements * packed * spectral_bytes,
+    )
 
 
 @triton.jit
