@@ -1,10 +1,11 @@
 """Claim: what block-circulant layers cost a network in accuracy, and what they save a training step.
 
 Networks train with `lamina train`'s loop, dense and with blocks of 16, 32 and 64, from three seeds each, by the same
-settings. The first convolution and the classifier stay dense, as in CirCNN. Every run is a process, and processes share
-the devices: what counts is what they learn, and epochs are timed for the record alone. Every epoch is kept as it ends,
-so that a benchmark that is cut short still has it. Before that, alone on the GPU, whole steps with Adam are timed, and
-their memory is measured: dense in the better layout against circulant layers, each calibrated.
+settings. The first convolution and the classifier stay dense, as in CirCNN, and dropout shrinks with the weights. Every
+run is a process, and processes share the devices: what counts is what they learn, and epochs are timed for the record
+alone. Every epoch is kept as it ends, so that a benchmark that is cut short still has it. Before that, alone on a GPU,
+whole steps with Adam are timed, and their memory is measured: dense in the better layout against circulant layers, each
+calibrated.
 
 Run: python -m benchmarks.circulant_training full --data DIR
 """
@@ -94,11 +95,15 @@ STEPS = (("alexnet", 128), ("vgg16", 64))
 def built(network: str, classes: int, block_size: int, impl: Impl) -> tuple[nn.Module, Conversion | None]:
     """The network with fresh weights, dense or with blocks of a size wherever they fit between its two ends.
 
-    Blocks take their scale from the network's own first weights, of which they are the nearest.
+    Blocks take their scale from the network's own first weights, of which they are the nearest. Dropout is for a layer
+    of many weights: with ``k`` times fewer, its rate is divided by the root of ``k`` (Han et al., NIPS 2015, 3.2).
     """
     dense = create(network, classes)
     if block_size == 1:
         return dense, None
+    for layer in dense.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.p /= block_size**0.5
     layers = [name for name, layer in dense.named_modules() if isinstance(layer, (*CONVOLUTIONS, nn.Linear))]
     kept = {layers[-1]} | {name for name in layers[:1] if isinstance(dense.get_submodule(name), CONVOLUTIONS)}
     return convert(dense, Circulant(block_size, rescale=True, impl=impl), where=lambda name, _: name not in kept)

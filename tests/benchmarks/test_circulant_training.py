@@ -84,6 +84,14 @@ def test_a_run_prints_a_row_for_each_epoch(tmp_path: Path, capsys: pytest.Captur
     assert rows[1]["converted"] == ["classifier.0", "classifier.2"]
 
 
+def test_dropout_shrinks_with_the_weights() -> None:
+    rates = [
+        [layer.p for layer in training.built("conv4fc3", 10, k, "reference")[0].modules() if hasattr(layer, "p")]
+        for k in (1, 16)
+    ]
+    assert rates == [[0.5, 0.5], [0.125, 0.125]]
+
+
 def test_the_first_convolution_and_the_classifier_stay_dense() -> None:
     record = training.built("tdnn", 64, 16, "reference")[1]
     assert record is not None
