@@ -239,14 +239,6 @@ def source_row(
 
 @triton.jit
 @no_type_check
-def parts(sums, SHAPE: tl.constexpr, ORDER: tl.constexpr, KEPT: tl.constexpr):
-    """Real and imaginary parts of ``sums``, which as ``SHAPE`` has them in the axis that ``ORDER`` puts last."""
-    real, imaginary = tl.split(tl.permute(tl.reshape(sums, SHAPE), ORDER))
-    return tl.reshape(real, KEPT), tl.reshape(imaginary, KEPT)
-
-
-@triton.jit
-@no_type_check
 def mix_tile(
     tile, slot, group, a, w, out, rows_a, rows, height, width, out_height, out_width, per_height, per_width,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
@@ -349,8 +341,8 @@ def mix_weight_tile(
 ):  # fmt: skip
     """One frequency of the weight gradient, output gradients times conjugate inputs, SUMMED over a share of the rows.
 
-    A real product: its columns are taps, then inputs' real and imaginary parts, then ``STEP`` blocks, which lie side
-    by side in memory as well; gradients' parts are its rows, both in one tile where that needs to be high enough.
+    A real product: its columns are taps, ``2 * STEP`` to each, then inputs' real and imaginary parts, then blocks, side
+    by side as in memory; gradients' parts are its rows, both in one tile where that needs to be high enough.
     ``out [splits, F, G*P*taps, 2, Q]``: shares are added afterwards, in a fixed order.
     """
     STACKED: tl.constexpr = BM < 16
@@ -370,11 +362,15 @@ def mix_weight_tile(
     gradients += (m if BM == P and GROUPS == 1 else m // BM * GROUPS * P + i)[:, None]
     n = tl.arange(0, 2 * BN)
     tap = first + n // (2 * STEP)
-    block = piece + n % STEP
-    # Written so that the compiler sees which numbers are adjacent, and reads them together.
-    place = n % (2 * STEP) if STEP == Q and GROUPS == 1 else n // STEP % 2 * GROUPS * Q + block
+    inner = n % (2 * STEP)
+    if PIECES == 1:
+        wanted = (tap < TAPS) & (inner < 2 * Q)
+        # One group's parts are adjacent: said so, the compiler reads them together.
+        place = inner if GROUPS == 1 else inner // Q * GROUPS * Q + inner % Q
+    else:
+        wanted = (tap < TAPS) & (piece + inner % STEP < Q)
+        place = inner // STEP * GROUPS * Q + piece + inner % STEP
     inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q + place[None, :]
-    wanted = tap < TAPS if STEP == Q else (tap < TAPS) & (block < Q)
     sums = tl.zeros((2 * BM if STACKED else BM, 2 * BN), ACC)
     more = tl.zeros((BM, 2 * BN), ACC)
     for r0 in range(split * share, last, BK):
@@ -402,12 +398,14 @@ def mix_weight_tile(
                 imaginary_values = imaginary_values.to(ACC)
             more = tl.dot(imaginary_values, factor, more, input_precision=PRECISION, out_dtype=ACC)
     if STACKED:
-        sums, more = parts(sums, (2, BM, 2 * BN), (1, 2, 0), (BM, 2 * BN))
-    rr, ri = parts(sums, (BM, AT_ONCE, 2, STEP), (0, 1, 3, 2), (BM, BN))
-    ir, ii = parts(more, (BM, AT_ONCE, 2, STEP), (0, 1, 3, 2), (BM, BN))
+        sums, more = tl.split(tl.permute(tl.reshape(sums, (2, BM, 2 * BN)), (1, 2, 0)))
+    n = tl.arange(0, BN)
+    at = tl.broadcast_to((n // STEP * 2 * STEP + n % STEP)[None, :], (BM, BN))  # of the real part; the other is beyond
+    beyond = tl.minimum(at + (Q if PIECES == 1 else STEP), 2 * BN - 1)
+    rr, ri = tl.gather(sums, at, 1), tl.gather(sums, beyond, 1)
+    ir, ii = tl.gather(more, at, 1), tl.gather(more, beyond, 1)
     real, imaginary = tl.where(slot == 0, rr, rr + ii), tl.where(slot == 0, ii, ir - ri)  # slot 0: two real products
     i = start + tl.arange(0, BM)
-    n = tl.arange(0, BN)
     tap = first + n // STEP
     block = piece + n % STEP
     place = ((split.to(INDEX) * slots + slot) * GROUPS + group) * P * TAPS * 2 * Q

@@ -93,16 +93,16 @@ def steps_of(side: int, numbers: int, taps: int) -> int:
     return -(-taps // (side // step)) * -(-numbers // step) if step else -(-taps * numbers // side)
 
 
-def expand_tile(rows: int, columns: int, summed: int) -> ProductTile:
+def expand_tile(rows: int, summed: int) -> ProductTile:
     """For a product with circulant tiles made on the fly: few rows, so narrow tiles to have enough of them."""
-    return ProductTile(between(16, power(rows), 64), between(16, power(columns), 32), between(16, power(summed), 64))
+    return ProductTile(between(16, power(rows), 64), 16, between(16, power(summed), 64))
 
 
 def row_splits(programs: int, rows: int, depth: int) -> int:
     """Shares of the summed rows of a weight gradient, given the ``programs`` of one share.
 
-    A program that sums all rows of a convolution would be the last to end by far, so none takes more than 8 steps,
+    A program that sums all rows of a convolution would be the last to end by far, so none takes more than 16 steps,
     as long as there are no more than 8192 of them in all.
     """
     steps = -(-rows // depth)
-    return max(1, min(-(-steps // 8), 8192 // programs))
+    return max(1, min(-(-steps // 16), 8192 // programs))

@@ -24,7 +24,7 @@ def _run_expand(a: Tensor, w: Tensor, features: int, back: bool) -> Tensor:
     w, (_, q, k) = w.contiguous(), w.shape
     rows, summed = a.shape
     out = a.new_empty(rows, features)
-    tile = expand_tile(rows, features, summed)
+    tile = expand_tile(rows, summed)
     out_features, in_features = (summed, features) if back else (features, summed)
     launch(
         kernels.expand_kernel, -(-rows // tile.rows) * -(-features // tile.columns), a,
@@ -50,7 +50,7 @@ def expand_data(dy: Tensor, w: Tensor, in_features: int) -> Tensor:
 def _run_grads(dy: Tensor, x: Tensor, w: Tensor | None, dx: Tensor | None, dw: Tensor) -> None:
     """The weight gradient into ``dw``, and with ``w`` the input gradient into ``dx``."""
     (rows, out_features), (p, q, k) = dy.shape, dw.shape
-    tile = expand_tile(rows, x.shape[1], out_features)
+    tile = expand_tile(rows, out_features)
     data_tiles = 0 if dx is None else -(-rows // tile.rows) * -(-x.shape[1] // tile.columns)
     side = max(16, power(k))
     launch(
