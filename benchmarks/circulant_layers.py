@@ -3,7 +3,8 @@
 A step is the three phases, weight transforms included. Dense is the better of both layouts with the library's
 autotuning, in the same precision, in the same run; both sides are timed as CUDA graphs, with events beside them. The
 frequency kernels are timed by themselves, and the implementation that calibration chose, which may be the dense matrix
-written out. Each circulant result is held to the dense matrix that its blocks make, in float64.
+written out. Each circulant result, its gradients too, is held to the dense matrix that its blocks make, in float64.
+Layers are spread over the GPUs there are; each is timed alone on its own.
 
 Run: python -m benchmarks.circulant_layers
 """
@@ -11,11 +12,13 @@ Run: python -m benchmarks.circulant_layers
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from math import prod
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +27,11 @@ from benchmarks import results
 from lamina import measure, run
 from lamina.accelerate.circulant.dispatch import Dispatcher, calibrate
 from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
+from lamina.accelerate.circulant.reference import dense_matrix
 from lamina.build import DTYPES
 
+Piece = TypeVar("Piece")
+Rows = list[dict[str, Any]]
 PRECISIONS = ("fp32", "tf32", "bf16")
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
 BLOCK_SIZE = 64
@@ -114,16 +120,39 @@ def timed(step: Callable[[], object], graph: measure.GraphClock, events: measure
     return times
 
 
-def error_of(layer: Layer, module: Any, x: Tensor, gy: Tensor) -> float:
+def error_of(module: Any, x: Tensor, gy: Tensor) -> float:
     """The largest relative error of output and gradients, against the dense matrix of the blocks in float64."""
     y = module(x)
-    ours = [y, *torch.autograd.grad(y, [x, *module.parameters()], gy)]
-    exact: nn.Module = module.double().to_dense() if hasattr(module, "to_dense") else module.double()
+    ours = [y, *torch.autograd.grad(y, [x, module.weight], gy)]
+    circulant = hasattr(module, "to_dense")
+    exact = module.double().to_dense() if circulant else module.double()
     wide = x.detach().double().requires_grad_()
     reference = exact(wide)
-    gradients = torch.autograd.grad(reference, [wide], gy.double())
-    pairs = zip(ours, [reference, *gradients], strict=False)
+    dx, dw = torch.autograd.grad(reference, [wide, exact.weight], gy.double())
+    if circulant:
+        matrix = dense_matrix(module.weight, gy.shape[1], x.shape[1])
+        (dw,) = torch.autograd.grad(matrix, module.weight, dw)
+    pairs = zip(ours, [reference, dx, dw], strict=True)
     return max(run.relative_error([mine], [theirs]) for mine, theirs in pairs)
+
+
+def on_every_gpu(work: Callable[[Piece], Rows], pieces: Sequence[Piece]) -> Iterator[Rows]:
+    """The rows of each piece, in their order, from one process on each GPU; each takes the next piece when it is free.
+
+    ``work`` finds its GPU as the current one.
+    """
+    context = get_context("spawn")
+    devices = context.SimpleQueue()
+    count = max(1, torch.cuda.device_count())
+    for index in range(count):
+        devices.put(index)
+    with ProcessPoolExecutor(count, context, _take, (devices,)) as pool:
+        yield from pool.map(work, pieces)
+
+
+def _take(devices: Any) -> None:
+    if torch.cuda.is_available():
+        torch.cuda.set_device(devices.get())
 
 
 def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
@@ -153,7 +182,7 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
                         times, error = by_kernel[layout]
                     else:
                         times = timed(step_of(module, x, gy), graph, events)
-                        error = error_of(layer, module, x, gy)
+                        error = error_of(module, x, gy)
                     if impl == KERNEL:
                         by_kernel[layout] = times, error
                     for clock, quartiles in times.items():
@@ -175,7 +204,7 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
                         }
 
 
-def speedups(rows: list[dict[str, Any]], impl: str) -> dict[str, Any]:
+def speedups(rows: Rows, impl: str) -> dict[str, Any]:
     """Geometric means by group and precision, an implementation over dense, by graph time, each in its best layout."""
     best: dict[tuple[str, str, str], dict[str, float]] = {}
     times = {row["layer"]: row["times"] for row in rows}
@@ -192,27 +221,27 @@ def speedups(rows: list[dict[str, Any]], impl: str) -> dict[str, Any]:
 
 def main() -> None:
     asked = results.arguments("circulant_layers")
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for layer in LAYERS:
-            rows += shown_while_measured(layer, Path(folder))
-            summary = {
-                "speedup_over_best_dense": speedups(rows, CHOSEN),
-                "speedup_of_frequency_kernels_over_best_dense": speedups(rows, KERNEL),
-            }
-            path = results.write("circulant_layers", "cuda", rows, summary, asked)
+    rows: Rows = []
+    for mine in on_every_gpu(shown_while_measured, LAYERS):
+        rows += mine
+        summary = {
+            "speedup_over_best_dense": speedups(rows, CHOSEN),
+            "speedup_of_frequency_kernels_over_best_dense": speedups(rows, KERNEL),
+        }
+        path = results.write("circulant_layers", "cuda", rows, summary, asked)
     print(path)
     print(summary)
 
 
-def shown_while_measured(layer: Layer, folder: Path) -> list[dict[str, Any]]:
+def shown_while_measured(layer: Layer) -> Rows:
     """The rows of a layer, printed in short."""
     rows = []
-    for row in measured(layer, folder):
-        rows.append(row)
-        if row["timing"] == "graph":
-            told = [row[key] for key in ("layer", "precision", "layout", "impl")]
-            print(*told, round(row["median_us"], 1), f"{row['rel_error']:.1e}", row["reason"] or "", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for row in measured(layer, Path(folder)):
+            rows.append(row)
+            if row["timing"] == "graph":
+                told = [row[key] for key in ("layer", "precision", "layout", "impl")]
+                print(*told, round(row["median_us"], 1), f"{row['rel_error']:.1e}", row["reason"] or "", flush=True)
     torch.cuda.empty_cache()
     return rows
 

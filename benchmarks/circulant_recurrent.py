@@ -2,7 +2,8 @@
 
 Training steps of an LSTM, a layer of a TDNN and a linear layer of 256 to 2048, with blocks of 64. Dense is the
 library's layer in the same precision. Each implementation is timed by itself; the row without one is what calibration
-chose, timed again. A layer that is slower than dense is told as such in the summary.
+chose, timed again. A layer that is slower than dense is told as such in the summary. Layers are spread over the GPUs
+there are; each is timed alone on its own.
 
 Run: python -m benchmarks.circulant_recurrent
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import results
-from benchmarks.circulant_layers import BLOCK_SIZE, PRECISIONS, REPEAT, timed
+from benchmarks.circulant_layers import BLOCK_SIZE, PRECISIONS, REPEAT, Rows, on_every_gpu, timed
 from lamina import measure, run
 from lamina.accelerate.circulant.dispatch import CANDIDATES, Dispatcher, calibrate
 from lamina.accelerate.circulant.nn import BlockCirculantConv1d, BlockCirculantLinear, BlockCirculantLSTM
@@ -115,23 +117,26 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
+def shown_while_measured(layer: tuple[int, str]) -> Rows:
+    """The rows of a layer of a size and kind, printed in short."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = list(measured(layer[1], layer[0], torch.device("cuda"), Path(folder)))
+    for row in rows:
+        if row["timing"] in ("graph", None):
+            told = row.get("refused") or f"{row['median_us']:.1f} {row['rel_error']} {row['reason'] or ''}"
+            print(row["layer"], row["precision"], row["impl"], told, flush=True)
+    return [row for row in rows if row["timing"]]
+
+
 def main() -> None:
     asked = results.arguments("circulant_recurrent")
-    rows: list[dict[str, Any]] = []
-    found: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for size in SIZES:
-            for kind in KINDS:
-                mine = list(measured(kind, size, torch.device("cuda"), Path(folder)))
-                rows += [row for row in mine if row["timing"]]
-                for row in mine:
-                    if row["timing"] in ("graph", None):
-                        told = row.get("refused") or f"{row['median_us']:.1f} {row['rel_error']} {row['reason'] or ''}"
-                        print(row["layer"], row["precision"], row["impl"], told, flush=True)
-                found = speeds(rows)
-                slower = [f"{name}: {ratio}" for name, ratio in found.items() if ratio < LEAST]
-                summary = {"dense over circulant": found, f"below {LEAST}": "; ".join(slower) or "none"}
-                path = results.write("circulant_recurrent", "cuda", rows, summary, asked)
+    rows: Rows = []
+    for mine in on_every_gpu(shown_while_measured, list(product(SIZES, KINDS))):
+        rows += mine
+        found = speeds(rows)
+        slower = [f"{name}: {ratio}" for name, ratio in found.items() if ratio < LEAST]
+        summary = {"dense over circulant": found, f"below {LEAST}": "; ".join(slower) or "none"}
+        path = results.write("circulant_recurrent", "cuda", rows, summary, asked)
     print(path)
     print(summary)
 

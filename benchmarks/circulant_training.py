@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import results
+from benchmarks.circulant_layers import Rows, on_every_gpu
 from lamina import measure, run
 from lamina.accelerate import convert
 from lamina.accelerate.circulant import Circulant
@@ -262,45 +263,53 @@ def adam_step(network: nn.Module, x: Tensor, y: Tensor, precision: str) -> Calla
     return step
 
 
-def stepped(network: str, batch: int, device: torch.device, folder: Path) -> Iterator[dict[str, Any]]:
-    """Rows of a network's training step, dense in both layouts and circulant."""
+def stepped(asked: tuple[tuple[str, int], str]) -> Rows:
+    """Rows of a network's training step in a precision, dense in both layouts and circulant."""
+    (network, batch), precision = asked
+    device = torch.device("cuda")
     graph, events = measure.GraphClock(device), measure.EventsClock(device)
     known = measure.environment(device)
     birth = {"device": known.device, "torch": known.torch, "driver": str(known.driver)}
-    dispatcher = Dispatcher(folder, lambda call: graph.time(call, repeat=REPEAT).median_us, birth)
-    for precision in PRECISIONS:
-        for block_size, layout in ((1, "nchw"), (1, "nhwc"), (TIMED_BLOCK, "nhwc")):
-            torch.manual_seed(0)
-            form = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-            module: Any = built(network, 1000, block_size, "auto")[0]
-            module = module.to(device, memory_format=form)
-            x = torch.randn(batch, 3, 224, 224, device=device).to(memory_format=form)
-            y = torch.randint(1000, (batch,), device=device)
-            chosen: dict[str, str] = {}
-            with run.precision_mode(precision), torch.cuda.stream(graph.stream):
-                if block_size > 1:
-                    wanted = {"bf16": torch.bfloat16}.get(precision)
-                    with torch.autocast("cuda", wanted, enabled=wanted is not None, cache_enabled=False):
-                        chosen = {name: one.impl for name, one in calibrate_model(module, x, dispatcher).items()}
-                step = adam_step(module, x, y, precision)
-                step()  # makes the optimizer's state, and lets the library choose its algorithms
-                held = torch.cuda.memory_allocated(device)
-                with measure.peak_memory(device) as peak:
-                    step()
-                parameters = sum(p.numel() * p.itemsize for p in module.parameters())
-                for clock in (graph, events):
-                    timing = clock.time(step, repeat=REPEAT)
-                    yield {
-                        "workload": network, "layer": network, "phase": "step", "precision": precision,
-                        "layout": layout, "impl": "dense" if block_size == 1 else f"circulant[block_size={block_size}]",
-                        "batch": batch, "timing": clock.name, "l2": "warm", "median_us": timing.median_us,
-                        "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n, "optimizer": "adam",
-                        "peak_bytes": held + (peak.bytes or 0), "parameter_bytes": parameters,
-                        "chosen": chosen, "by": "lamina",
-                        "rel_error": None, "unchecked": "each layer is held to float64 by circulant_layers",
-                    }  # fmt: skip
-            del module, x, y, step
-            torch.cuda.empty_cache()
+    rows: Rows = []
+    for block_size, layout in ((1, "nchw"), (1, "nhwc"), (TIMED_BLOCK, "nhwc")):
+        torch.manual_seed(0)
+        form = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+        module: Any = built(network, 1000, block_size, "auto")[0]
+        module = module.to(device, memory_format=form)
+        x = torch.randn(batch, 3, 224, 224, device=device).to(memory_format=form)
+        y = torch.randint(1000, (batch,), device=device)
+        chosen: dict[str, str] = {}
+        with run.precision_mode(precision), torch.cuda.stream(graph.stream):
+            if block_size > 1:
+                wanted = {"bf16": torch.bfloat16}.get(precision)
+                with (
+                    tempfile.TemporaryDirectory() as folder,
+                    torch.autocast("cuda", wanted, enabled=wanted is not None, cache_enabled=False),
+                ):
+                    dispatcher = Dispatcher(Path(folder), lambda call: graph.time(call, repeat=REPEAT).median_us, birth)
+                    chosen = {name: one.impl for name, one in calibrate_model(module, x, dispatcher).items()}
+            step = adam_step(module, x, y, precision)
+            step()  # makes the optimizer's state, and lets the library choose its algorithms
+            held = torch.cuda.memory_allocated(device)
+            with measure.peak_memory(device) as peak:
+                step()
+            parameters = sum(p.numel() * p.itemsize for p in module.parameters())
+            for clock in (graph, events):
+                timing = clock.time(step, repeat=REPEAT)
+                rows.append({
+                    "workload": network, "layer": network, "phase": "step", "precision": precision,
+                    "layout": layout, "impl": "dense" if block_size == 1 else f"circulant[block_size={block_size}]",
+                    "batch": batch, "timing": clock.name, "l2": "warm", "median_us": timing.median_us,
+                    "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n, "optimizer": "adam",
+                    "peak_bytes": held + (peak.bytes or 0), "parameter_bytes": parameters,
+                    "chosen": chosen, "by": "lamina",
+                    "rel_error": None, "unchecked": "each layer is held to float64 by circulant_layers",
+                })  # fmt: skip
+                told = (rows[-1][key] for key in ("layer", "precision", "layout", "impl", "timing"))
+                print(*told, round(timing.median_us, 1), rows[-1]["peak_bytes"], chosen, flush=True)
+        del module, x, y, step
+        torch.cuda.empty_cache()
+    return rows
 
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -341,15 +350,12 @@ def main(words: Sequence[str] | None = None) -> None:
         return
     written = partial(results.write, device=asked.device, asked=asked, command=f"circulant_training {asked.scope}")
     if asked.scope in ("full", "timing"):
-        timed: list[dict[str, Any]] = []
-        with tempfile.TemporaryDirectory() as folder:
-            for network, batch in STEPS:
-                for row in stepped(network, batch, device, Path(folder)):
-                    timed.append(row)
-                    print(*(row[key] for key in ("layer", "precision", "layout", "impl", "timing")),
-                          round(row["median_us"], 1), row["peak_bytes"], row["chosen"], flush=True)  # fmt: skip
-        summary: dict[str, Any] = {"step with Adam, dense over circulant": gains(timed)}
-        print(written("circulant_training", rows=timed, summary=summary), *gains(timed).items(), sep="\n")
+        timed: Rows = []
+        for mine in on_every_gpu(stepped, list(product(STEPS, PRECISIONS))):
+            timed += mine
+            summary: dict[str, Any] = {"step with Adam, dense over circulant": gains(timed)}
+            path = written("circulant_training", rows=timed, summary=summary)
+        print(path, *gains(timed).items(), sep="\n")
     if asked.scope != "timing":
         epochs, failed = all_learnt(experiments, Path(asked.data), asked.device, asked.seconds, asked.workers)
         found = accuracies(epochs)

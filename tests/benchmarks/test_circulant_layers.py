@@ -3,8 +3,11 @@
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from benchmarks import circulant_layers as layers
+from lamina.accelerate.circulant.nn import BlockCirculantConv2d
 
 
 def row(
@@ -33,3 +36,22 @@ def test_dense_and_circulant_layers_have_the_same_sizes(layer: layers.Layer) -> 
     assert layers.BLOCK_SIZE * sum(p.numel() for p in circulant.parameters()) >= sum(
         p.numel() for p in dense.parameters()
     )
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_errors_of_weight_gradients_are_told_too(wrong: bool) -> None:
+    layer = BlockCirculantConv2d(8, 6, 3, padding=1, bias=False, block_size=4, impl="reference")
+    if wrong:
+        layer.weight.register_hook(lambda g: 2 * g if g.dtype == torch.float32 else g)
+    x = torch.randn(2, 8, 5, 4, requires_grad=True)
+    gy = torch.randn(2, 6, 5, 4)
+    assert (layers.error_of(layer, x, gy) < 1e-5) == (not wrong)
+    assert layers.error_of(nn.Conv2d(8, 6, 3, padding=1, bias=False), x, gy) < 1e-5
+
+
+def test_pieces_come_back_in_their_order() -> None:
+    assert list(layers.on_every_gpu(told, [3, 1, 2])) == [[{"piece": 3}], [{"piece": 1}], [{"piece": 2}]]
+
+
+def told(piece: int) -> layers.Rows:
+    return [{"piece": piece}]
