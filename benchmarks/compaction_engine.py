@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks import results
 from lamina import measure
-from lamina.pipeline.compaction import Gains, LayerGain, gains, plan
 from lamina.pipeline.simulate import Planner, Simulated, simulate
+from lamina.pipeline.simulate.compaction import Gains, LayerGain, gains, plan
 from lamina.simulate.compaction_engine.attribution import NEEDED
 from lamina.simulate.compaction_engine.unit import Control
 from lamina.simulate.engines import Processes

@@ -22,11 +22,11 @@ from typing import Any
 
 from benchmarks import results
 from lamina.errors import LaminaError
-from lamina.pipeline import sweep as designs
-from lamina.pipeline.reproduce_simulated import Planned, Simulating, plan, reproduce_simulated
+from lamina.pipeline.reproduce.points import HIT_RATE, LATENCY, SPEEDUP, TRANSACTIONS, Pair, quantity
+from lamina.pipeline.reproduce.simulated import Planned, Simulating, plan, reproduce_simulated
+from lamina.pipeline.reproduce.statements import STATEMENT
 from lamina.pipeline.simulate import Finished, Planner, simulate
-from lamina.pipeline.simulated_points import HIT_RATE, LATENCY, SPEEDUP, TRANSACTIONS, Pair, quantity
-from lamina.pipeline.statements import STATEMENT
+from lamina.pipeline.simulate import sweep as designs
 from lamina.record.beside import Beside
 from lamina.simulate.engines import Processes, Results
 from lamina.simulate.grid import read_grid

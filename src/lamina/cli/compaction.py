@@ -24,7 +24,7 @@ from lamina.cli.simulate import (
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lamina.pipeline.compaction import Gains
+    from lamina.pipeline.simulate.compaction import Gains
 
 
 @handled
@@ -73,8 +73,8 @@ def compaction_engine(
     """
     hierarchy()
     from lamina.cli import printing
-    from lamina.pipeline.compaction import gains, plan
     from lamina.pipeline.simulate import simulate
+    from lamina.pipeline.simulate.compaction import gains, plan
     from lamina.simulate.compaction_engine.attribution import NEEDED
     from lamina.simulate.compaction_engine.unit import CONTROLS, Control
     from lamina.simulate.grid import value_of

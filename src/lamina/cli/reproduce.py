@@ -131,7 +131,7 @@ def _simulate(
     hierarchy()
     from lamina import pipeline
     from lamina.cli import printing
-    from lamina.pipeline.reproduce_simulated import Simulating
+    from lamina.pipeline.reproduce.simulated import Simulating
     from lamina.simulate.grid import value_of
     from lamina.store import open_store
 

@@ -47,8 +47,8 @@ def sweep(
         lamina sweep sweep.toml --workers 2 --figure pareto.svg
     """
     from lamina.cli import printing
-    from lamina.pipeline.sweep import plan
-    from lamina.pipeline.sweep import sweep as run
+    from lamina.pipeline.simulate.sweep import plan
+    from lamina.pipeline.simulate.sweep import sweep as run
     from lamina.report.figures.pareto import pareto_figure
     from lamina.report.still import ENDINGS, save
     from lamina.simulate.grid import read_grid

@@ -23,7 +23,7 @@ from lamina.errors import UsageError, nearest
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lamina.pipeline.training_gain import TrainingGain
+    from lamina.pipeline.simulate.training_gain import TrainingGain
 
 
 @handled
@@ -66,7 +66,7 @@ def training(
     hierarchy()
     from lamina.cli import printing
     from lamina.pipeline.simulate import simulate
-    from lamina.pipeline.training_gain import PHASES, POINT, training_gain
+    from lamina.pipeline.simulate.training_gain import PHASES, POINT, training_gain
     from lamina.simulate.grid import value_of
     from lamina.store import open_store
 

@@ -11,10 +11,10 @@ reproduce  spec.published -> any of these          a paper's numbers beside ours
 """
 
 from lamina.pipeline.bench import bench
-from lamina.pipeline.counted import metrics, passes
 from lamina.pipeline.memory import Memory, memory
 from lamina.pipeline.profile import iterate, profile
-from lamina.pipeline.profiled import Options
+from lamina.pipeline.profile.counted import metrics, passes
+from lamina.pipeline.profile.point import Options
 from lamina.pipeline.reports import write as report
 from lamina.pipeline.reproduce import Reproduced, reproduce
 from lamina.pipeline.targets import find

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lamina.pipeline.reproduce_simulated import plan
+from lamina.pipeline.reproduce.simulated import plan
 from lamina.simulate.fission_unit import HARDWARE, FissionUnit
 from lamina.spec.published import entry
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from statistics import mean
 
 from lamina.errors import UsageError
-from lamina.pipeline.printed_settings import configured
+from lamina.pipeline.reproduce.points import HIT_RATE, SPEEDUP, Pair, quantity, said
+from lamina.pipeline.reproduce.settings import configured
+from lamina.pipeline.reproduce.simulated_statements import check
+from lamina.pipeline.reproduce.statements import STATEMENT
+from lamina.pipeline.reproduce.training import SHARE, TRAINING, training
 from lamina.pipeline.simulate import Planner, Watch, simulate
-from lamina.pipeline.simulated_points import HIT_RATE, SPEEDUP, Pair, quantity, said
-from lamina.pipeline.simulated_statements import check
-from lamina.pipeline.simulated_training import SHARE, TRAINING, training
-from lamina.pipeline.statements import STATEMENT
 from lamina.record import Run
 from lamina.record.beside import Beside
 from lamina.simulate.engines import Engine, Here

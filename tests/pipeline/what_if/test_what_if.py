@@ -13,9 +13,9 @@ from lamina import measure, pipeline
 from lamina.build import Target
 from lamina.cli.again import Again
 from lamina.errors import CheckError, LaminaError, UsageError
-from lamina.pipeline import Options, fusions, swaps
-from lamina.pipeline import changes as moves
-from lamina.pipeline.what_if import CHANGES, said, what_if
+from lamina.pipeline import Options
+from lamina.pipeline.what_if import CHANGES, fusions, said, swaps, what_if
+from lamina.pipeline.what_if import changes as moves
 from lamina.record import Roofs, Run, WhatIf
 from lamina.spec import Input, Method, Workload
 from lamina.store import Store

@@ -11,7 +11,7 @@ import torch
 from lamina import measure, pipeline
 from lamina.build import Target, from_network
 from lamina.measure.attribution import Activity, Attribution
-from lamina.pipeline import profiled
+from lamina.pipeline.profile import point as profiled
 from lamina.record import Key, Roofs
 from lamina.spec import Input, Network, Phase, Workload
 from lamina.spec import layers as spec

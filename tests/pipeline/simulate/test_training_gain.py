@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lamina.errors import UsageError
-from lamina.pipeline.compaction import gains, plan
 from lamina.pipeline.simulate import Simulated, simulate
-from lamina.pipeline.training_gain import TrainingGain, training_gain
+from lamina.pipeline.simulate.compaction import gains, plan
+from lamina.pipeline.simulate.training_gain import TrainingGain, training_gain
 from lamina.record import LayerRun, Sparsity, Timing
 from lamina.simulate.engines import Here
 from lamina.simulate.jobs import Job

@@ -16,8 +16,8 @@ from lamina.errors import UnsupportedError
 from lamina.explain import predictions
 from lamina.explain.predictions import Prediction
 from lamina.pipeline.rows import WHOLE_STEP
-from lamina.pipeline.stage import Stage
-from lamina.pipeline.swaps import Part, parts_of
+from lamina.pipeline.what_if.stage import Stage
+from lamina.pipeline.what_if.swaps import Part, parts_of
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
 
 WAYS: Mapping[str, Fusion] = {

@@ -13,7 +13,7 @@ from lamina.build.models import ZOO
 from lamina.errors import LaminaError, MissingError, UsageError
 from lamina.measure import counters
 from lamina.measure.counters import Profiled, Session
-from lamina.pipeline.counted import count, range_name
+from lamina.pipeline.profile.counted import count, range_name
 from lamina.record import KernelRun, LayerRun, Run, Timing
 from lamina.spec import Phase, Point, Workload
 from lamina.store import Store, open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lamina.errors import UsageError
-from lamina.pipeline.simulated_points import Pair
+from lamina.pipeline.reproduce.points import Pair
 from lamina.simulate.training import training_speedup
 from lamina.spec.published import Published, PublishedValue
 

@@ -6,8 +6,8 @@ from math import prod
 import pytest
 
 from lamina.errors import SpecError
-from lamina.pipeline.compaction import Gains, gains, plan
 from lamina.pipeline.simulate import Simulated, simulate
+from lamina.pipeline.simulate.compaction import Gains, gains, plan
 from lamina.simulate.compaction_engine.attribution import NEEDED
 from lamina.simulate.compaction_engine.unit import Control
 from lamina.simulate.engines import Here

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from lamina.errors import UsageError
 from lamina.pipeline.bench import bench
-from lamina.pipeline.counted import Replay, metrics
 from lamina.pipeline.explain import look_up
 from lamina.pipeline.profile import profile
-from lamina.pipeline.reproduce_simulated import Simulating, reproduce_simulated
+from lamina.pipeline.profile.counted import Replay, metrics
+from lamina.pipeline.reproduce.simulated import Simulating, reproduce_simulated
+from lamina.pipeline.reproduce.statements import STATEMENT, Sample, check
 from lamina.pipeline.rows import WHOLE_STEP
-from lamina.pipeline.statements import STATEMENT, Sample, check
 from lamina.pipeline.targets import find
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.pipeline.what_if import what_if

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from lamina.errors import UsageError, nearest
-from lamina.pipeline.simulated_points import HIT_RATE, LATENCY, SPEEDUP, TRANSACTIONS, Pair, quantity
-from lamina.pipeline.statements import Held
+from lamina.pipeline.reproduce.points import HIT_RATE, LATENCY, SPEEDUP, TRANSACTIONS, Pair, quantity
+from lamina.pipeline.reproduce.statements import Held
 
 BATCH, PATTERN, RANDOM = "batch", "pattern", "iid"
 Pairs = Sequence[Pair]

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.pipeline.test_simulate import Counting
+from tests.pipeline.simulate.test_simulate import Counting
 
 from lamina.errors import SpecError
-from lamina.pipeline.sweep import plan, sweep
+from lamina.pipeline.simulate.sweep import plan, sweep
 from lamina.record import SimRun
 from lamina.simulate.engines import Here, Results
 from lamina.simulate.grid import Grid, parse_grid, read_grid
@@ -86,12 +86,12 @@ def test_grids_share_what_they_have_in_common(store: Store) -> None:
 
 
 def test_the_example_is_a_grid() -> None:
-    planned = plan(read_grid(Path(__file__).parents[2] / "examples" / "sweep.toml"))
+    planned = plan(read_grid(Path(__file__).parents[3] / "examples" / "sweep.toml"))
     assert len(planned.jobs) == 8 and len(planned.all) == 8 * 12
 
 
 def test_the_engine_that_is_shipped_as_an_example_has_one_baseline() -> None:
-    planned = plan(read_grid(Path(__file__).parents[2] / "examples" / "engine.toml"))
+    planned = plan(read_grid(Path(__file__).parents[3] / "examples" / "engine.toml"))
     assert len(planned.jobs) == 64 and len(planned.all) == 65
 
 

@@ -14,10 +14,10 @@ from lamina.build.data import Dataset
 from lamina.errors import LaminaError, UnsupportedError
 from lamina.explain.predictions import Prediction
 from lamina.pipeline.prepared import Prepared
-from lamina.pipeline.profiled import Options, profile_point
+from lamina.pipeline.profile.point import Options, profile_point
 from lamina.pipeline.rows import WHOLE_STEP
-from lamina.pipeline.swaps import CLOCKS, Part, Swapped, swap_part, whole, whole_error
 from lamina.pipeline.watch import unwatched
+from lamina.pipeline.what_if.swaps import CLOCKS, Part, Swapped, swap_part, whole, whole_error
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Point, Workload
 

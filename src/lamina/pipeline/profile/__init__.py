@@ -11,9 +11,9 @@ from pathlib import Path
 from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import load as load_data
-from lamina.pipeline.counted import Replay, count, range_name
 from lamina.pipeline.prepared import prepare
-from lamina.pipeline.profiled import DEFAULT, Options, iteration_of, profile_point, warm_up
+from lamina.pipeline.profile.counted import Replay, count, range_name
+from lamina.pipeline.profile.point import DEFAULT, Options, iteration_of, profile_point, warm_up
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.targets import require_known
 from lamina.pipeline.watch import Watch, unwatched

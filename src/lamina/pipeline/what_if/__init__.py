@@ -10,14 +10,14 @@ from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import load as load_data
 from lamina.errors import LaminaError, UsageError, nearest
-from lamina.pipeline import changes as moves
-from lamina.pipeline import fusions
 from lamina.pipeline.prepared import prepare
-from lamina.pipeline.profiled import Options, profile_point
+from lamina.pipeline.profile.point import Options, profile_point
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.runs import begin, closing
-from lamina.pipeline.stage import Baseline, Elsewhere, Stage, mark
 from lamina.pipeline.watch import Watch, unwatched
+from lamina.pipeline.what_if import changes as moves
+from lamina.pipeline.what_if import fusions
+from lamina.pipeline.what_if.stage import Baseline, Elsewhere, Stage, mark
 from lamina.record import Run, WhatIf
 from lamina.spec import Method, Point, Workload
 from lamina.store import Store

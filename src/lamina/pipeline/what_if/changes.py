@@ -13,10 +13,10 @@ from lamina import build, measure, run
 from lamina.errors import LaminaError
 from lamina.explain import predictions
 from lamina.explain.predictions import Prediction
-from lamina.pipeline.profiled import Options
+from lamina.pipeline.profile.point import Options
 from lamina.pipeline.rows import WHOLE_STEP
-from lamina.pipeline.stage import Baseline, Elsewhere, Stage
-from lamina.pipeline.swaps import Part, Swapped, parts_of, whole
+from lamina.pipeline.what_if.stage import Baseline, Elsewhere, Stage
+from lamina.pipeline.what_if.swaps import Part, Swapped, parts_of, whole
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Method
 from lamina.store import open_store

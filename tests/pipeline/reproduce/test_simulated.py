@@ -7,15 +7,15 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from tests.pipeline.test_simulate import Counting
+from tests.pipeline.simulate.test_simulate import Counting
 
 from lamina.errors import UsageError
 from lamina.pipeline import reproduce
 from lamina.pipeline.reproduce import Reproduced
-from lamina.pipeline.reproduce_simulated import DRAWN, Simulating, plan
-from lamina.pipeline.simulated_points import HIT_RATE, LATENCY, QUANTITIES, SPEEDUP, TRANSACTIONS, Pair, quantity
-from lamina.pipeline.simulated_statements import CHECKS, check
-from lamina.pipeline.simulated_training import SHARE, TRAINING
+from lamina.pipeline.reproduce.points import HIT_RATE, LATENCY, QUANTITIES, SPEEDUP, TRANSACTIONS, Pair, quantity
+from lamina.pipeline.reproduce.simulated import DRAWN, Simulating, plan
+from lamina.pipeline.reproduce.simulated_statements import CHECKS, check
+from lamina.pipeline.reproduce.training import SHARE, TRAINING
 from lamina.record import SimRun
 from lamina.simulate.jobs import Result
 from lamina.spec import Workload

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lamina.errors import UsageError
-from lamina.pipeline.compaction import LayerGain, Simulate, gains, plan
 from lamina.pipeline.simulate import Planner
+from lamina.pipeline.simulate.compaction import LayerGain, Simulate, gains, plan
 from lamina.pipeline.targets import find
 from lamina.record import LayerRun, Run, Sparsity
 from lamina.simulate.jobs import Settings
