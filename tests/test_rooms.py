@@ -31,7 +31,7 @@ LIBRARIES = {  # what may be imported only there
         *("accelerate/*/kernels.py", "accelerate/*/ops.py"),
     ),
     ("cuda.core",): ("accelerate/cuda.py",),
-    ("numba",): ("simulate/*/core.py",),
+    ("numba",): ("simulate/compiled.py", "simulate/*/core.py"),
     ("sqlalchemy", "alembic", "sqlite3", "psycopg"): ("store/*",),
     ("jinja2", "plotly", "matplotlib"): ("report/*",),
     ("typer",): ("cli/*",),
@@ -53,7 +53,7 @@ CELL = {
     "simulate": ("config", "reference", "core", "unit"),
 }
 SHARED = ("simulate/hierarchy", "simulate/workloads")  # folders, but no cells: what the simulated units share
-JITS = {"triton.jit", "numba.njit", "numba.jit"}
+JITS = {"triton.jit", "numba.njit", "numba.jit", "lamina.simulate.compiled.compiled"}
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
@@ -235,7 +235,7 @@ PLANTED = {
     "record imports numpy": ("record/a.py", "from numpy import array", "belongs in a verb"),
     "triton in functional": ("accelerate/m/functional.py", "import triton.language as tl", "kernels.py or"),
     "run-time CUDA in a cell": ("accelerate/m/ops.py", "from cuda.core import Program", "accelerate/cuda.py"),
-    "numba in explain": ("explain/a.py", "from numba import njit", "simulate/*/core.py"),
+    "numba in explain": ("explain/a.py", "from numba import njit", "or simulate/*/core.py"),
     "SQL in explain": ("explain/a.py", "import sqlite3", "store/*"),
     "drawing in explain": ("explain/a.py", "import matplotlib.pyplot as plt", "report/*"),
     "typer in pipeline": ("pipeline.py", "import typer", "cli/*"),

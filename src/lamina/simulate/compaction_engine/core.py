@@ -2,8 +2,6 @@
 
 from typing import no_type_check
 
-import numba
-
 from lamina.simulate.compaction_engine.config import LANES, MOST_NEEDED
 from lamina.simulate.compaction_engine.counters import (
     ACCURATE,
@@ -81,18 +79,19 @@ from lamina.simulate.compaction_engine.state import (
     S_LANE,
     S_LINES,
 )
+from lamina.simulate.compiled import compiled
 from lamina.simulate.hierarchy.config import LINE, LINE_SHIFT
 from lamina.simulate.hierarchy.core import BELOW, DRAM_FIELDS, dram
 from lamina.simulate.hierarchy.state import M_TABLE, NEVER
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _count(m, e, counter, by):
     m[m[e + O_COUNTERS] + counter] += by
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _drop(m, e, lane):
     left = m[lane + L_TAIL] - m[lane + L_HEAD]
@@ -101,7 +100,7 @@ def _drop(m, e, lane):
     m[lane + L_HEAD] = m[lane + L_TAIL]
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _entry(m, e, column):
     size = m[e + S_LANE]
@@ -131,14 +130,14 @@ def _entry(m, e, column):
     return oldest
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _mapped(m, lane, delivered, line):
     behind = m[lane + L_END] - 1 - line
     return (behind + delivered if behind < 0 else behind) < m[lane + L_COUNT]
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _reach(m, e, lane, delivered, start, line):
     if m[e + P_DIRECT] or (m[e + P_SEARCH] == BEST and _mapped(m, lane, delivered, line)):
@@ -146,7 +145,7 @@ def _reach(m, e, lane, delivered, start, line):
     return m[m[e + O_SCAN] + start + line]
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _first(m, e, below, start, line):
     if line == 0:
@@ -155,7 +154,7 @@ def _first(m, e, below, start, line):
     return before if m[below + before + 1] > line * m[e + P_PER_LINE] else before + 1
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _ahead(m, e, lane, delivered, start, line):
     last = _reach(m, e, lane, delivered, start, line)
@@ -167,7 +166,7 @@ def _ahead(m, e, lane, delivered, start, line):
     return last
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _wanted(m, e, lane, target, last, bounded):
     following = m[lane + L_NEXT]
@@ -181,7 +180,7 @@ def _wanted(m, e, lane, target, last, bounded):
     return m[lane + L_TAIL] - m[lane + L_HEAD] + m[e + P_SPARE] <= m[e + P_DEPTH]
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _fetch(m, e, column, below, memory_line, now):
     address = m[e + R_BASE] + column * m[e + R_SOURCE] + memory_line * LINE
@@ -197,7 +196,7 @@ def _fetch(m, e, column, below, memory_line, now):
     return done
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _record(m, e, lane, delivered, below, start, line):
     mapping = m[e + P_MAPPING]
@@ -215,7 +214,7 @@ def _record(m, e, lane, delivered, below, start, line):
     m[lane + L_COUNT] = min(m[lane + L_COUNT] + 1, mapping) if needed <= MOST_NEEDED else 0
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _complete(m, e, lane, delivered, below, start, line, ready):
     tail = m[lane + L_TAIL]
@@ -233,7 +232,7 @@ def _complete(m, e, lane, delivered, below, start, line, ready):
     return ready
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _search(m, e, lane, pattern, line, now, found):
     start, delivered = m[m[e + O_STARTS] + pattern], m[m[e + O_DELIVERED] + pattern]
@@ -289,7 +288,7 @@ def _search(m, e, lane, pattern, line, now, found):
         _count(m, e, ROUNDS, 1)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _serve(m, e, now, column, line):
     pattern, per_line = column % m[e + S_COLUMNS], m[e + P_PER_LINE]
@@ -319,7 +318,7 @@ def _serve(m, e, now, column, line):
     return ready + m[e + P_BUFFER]
 
 
-@numba.njit(BELOW, cache=True, error_model="numpy")
+@compiled(BELOW)
 @no_type_check
 def read(m, now, address, mark):
     """When the engine or memory has a line; ``CompactionEngine`` of the reference."""

@@ -4,8 +4,10 @@ from typing import no_type_check
 
 import numba
 
+from lamina.simulate.compiled import compiled
 
-@numba.njit(cache=True)
+
+@compiled()
 @no_type_check
 def dfu_cvt_16(words, values):
     """Bits of ``values`` [words, 2] from ``words``."""
@@ -14,7 +16,7 @@ def dfu_cvt_16(words, values):
         values[i, 1] = words[i]
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def fuse_16(values, words):
     """The words of bits [words, 2]."""
@@ -22,7 +24,7 @@ def fuse_16(values, words):
         words[i] = values[i, 1] & 0xFFFF0000 | values[i, 0] >> 16
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def dfu_cvt_8(words, exponent, values):
     """Bits of ``values`` [words, 4] from ``words``: exponent and mantissa move together, then the bias is added."""
@@ -35,7 +37,7 @@ def dfu_cvt_8(words, exponent, values):
             values[i, j] = top & 0x80000000 | magnitude + bias
 
 
-@numba.njit(cache=True)
+@compiled()
 @no_type_check
 def fuse_8(values, exponent, words):
     """The words of bits [words, 4]."""

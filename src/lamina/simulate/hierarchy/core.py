@@ -2,11 +2,11 @@
 
 from typing import no_type_check
 
-import numba
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
+from lamina.simulate.compiled import compiled
 from lamina.simulate.hierarchy.config import LINE, LINE_SHIFT
 from lamina.simulate.hierarchy.counters import (
     EVENTS,
@@ -207,7 +207,7 @@ def fixed(context, table, place):
     return types.int64(table, types.int32), code
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _split(value, count, shift):
     """Quotient and remainder, by shifting where ``count`` is a power of two."""
@@ -217,7 +217,7 @@ def _split(value, count, shift):
     return quotient, value - quotient * count
 
 
-@numba.njit(BELOW, cache=True, error_model="numpy")
+@compiled(BELOW)
 @no_type_check
 def dram(m, now, address, mark):
     """When memory has a line; ``Dram`` of the reference."""
@@ -252,7 +252,7 @@ def dram(m, now, address, mark):
     return data + interval + m[p + 13]
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _unschedule(x, event):
     e = fixed(x, O_EVENTS) + EVENT * event
@@ -273,7 +273,7 @@ def _unschedule(x, event):
     x[S_PENDING] -= 1
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _schedule(x, event, when):
     """Put an event that is in no list behind the others of its cycle."""
@@ -291,13 +291,13 @@ def _schedule(x, event, when):
     x[S_PENDING] += 1
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _wrapped(place, size):
     return place - size if place >= size else place
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _match(x, first, count, mask, value):
     """The last word whose masked bits are ``value``, counted from 1; 0 is none."""
@@ -307,14 +307,14 @@ def _match(x, first, count, mask, value):
     return found
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _find(x, ways, line):
     """The place of a line among the ways of a set of L2, or -1."""
     return ways + _match(x, ways, fixed(x, P_L2_WAYS), fixed(x, S_LINE_MASK), line << 1) - 1
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _least(x, first, count):
     least = x[first]
@@ -323,7 +323,7 @@ def _least(x, first, count):
     return least
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _oldest(x, ways):
     """The least recently used way of a set of L2: the times of use are the highest bits."""
@@ -331,7 +331,7 @@ def _oldest(x, ways):
     return ways + _match(x, ways, count, -1, _least(x, ways, count)) - 1
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _to_front(x, first, way):
     value = x[way]
@@ -341,7 +341,7 @@ def _to_front(x, first, way):
     x[first] = value
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _start(x, wave, when):
     w = fixed(x, O_WAVES) + wave * WAVE
@@ -355,7 +355,7 @@ def _start(x, wave, when):
     _schedule(x, wave, when)
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _bank(x, now, address):
     """The L2 bank of an address, its set's ways, and when the bank takes the request."""
@@ -368,7 +368,7 @@ def _bank(x, now, address):
     return bank, ways, start
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _touch_l2(x, bank, way, content):
     clock = fixed(x, O_BANKS) + 3 * bank + 2
@@ -376,7 +376,7 @@ def _touch_l2(x, bank, way, content):
     x[way] = x[clock] << fixed(x, S_LINE_BITS) | content
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _make_room(x, below, m, way, now):
     if x[way] & 1:
@@ -384,7 +384,7 @@ def _make_room(x, below, m, way, now):
         below(m, now, (x[way] & fixed(x, S_LINE_MASK)) // 2 * LINE, WRITE)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _free_first(x, first, head):
     """Let the MSHR that was free first come next; of several, the first in their order."""
@@ -396,7 +396,7 @@ def _free_first(x, first, head):
     x[head], x[least] = x[least], x[head]
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _read_l2(x, below, m, now, address, mark):
     bank, ways, start = _bank(x, now, address)
@@ -436,7 +436,7 @@ def _read_l2(x, below, m, now, address, mark):
     return ready
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _write_l2(x, below, m, now, address):
     bank, ways, start = _bank(x, now, address)
@@ -452,7 +452,7 @@ def _write_l2(x, below, m, now, address):
     return start + fixed(x, P_L2_WRITE)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _walk_if_new(x, page, now):
     pages = fixed(x, O_PAGES)
@@ -479,7 +479,7 @@ def _walk_if_new(x, page, now):
     x[p + 1] = x[S_TLB_CLOCK]
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _translate(x, c, cu, q, bit, page, now):
     ready = x[fixed(x, O_PAGES) + 2 * page]
@@ -508,7 +508,7 @@ def _translate(x, c, cu, q, bit, page, now):
     return -ready
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _access_l1(x, below, m, c, cu, q, address, now, delay):
     if x[q + Q_STORE]:
@@ -557,7 +557,7 @@ def _access_l1(x, below, m, c, cu, q, address, now, delay):
     return done, 0
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _release(x, wave, when, now):
     w = fixed(x, O_WAVES) + wave * WAVE
@@ -568,7 +568,7 @@ def _release(x, wave, when, now):
         _schedule(x, wave, max(now, x[w + W_RELEASE]))
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _complete(x, cu, request, now):
     q = fixed(x, O_REQUESTS) + request * REQUEST
@@ -590,13 +590,13 @@ def _complete(x, cu, request, now):
         _release(x, x[q + Q_WAVE], x[c + C_RETURNED], now)
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _index(x, place):
     return x[fixed(x, O_INDICES) + (place >> 2)] >> ((place & 3) << 4) & NOWHERE
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _gather(x, q, phase):
     """Leave out the runs that lie nowhere; how many lines are left."""
@@ -609,7 +609,7 @@ def _gather(x, q, phase):
     return lines
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _serve(x, below, m, cu, request, now):
     c = fixed(x, O_CUS) + cu * CU
@@ -661,7 +661,7 @@ def _serve(x, below, m, cu, request, now):
     return 0
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _serve_queue(x, below, m, cu, now):
     c = fixed(x, O_CUS) + cu * CU
@@ -676,7 +676,7 @@ def _serve_queue(x, below, m, cu, now):
         x[c + C_COUNT] -= 1
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _arrive(x, below, m, cu, request, now):
     c = fixed(x, O_CUS) + cu * CU
@@ -687,7 +687,7 @@ def _arrive(x, below, m, cu, request, now):
         _serve_queue(x, below, m, cu, now)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _request(x, below, m, wave, phase, now):
     w = fixed(x, O_WAVES) + wave * WAVE
@@ -723,7 +723,7 @@ def _request(x, below, m, wave, phase, now):
     _arrive(x, below, m, cu, request, now)
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _share(x, cu, simd, now):
     """Let the oldest waves of a SIMD run, as many as keep it busy; ``_share`` of the reference."""
@@ -770,7 +770,7 @@ def _share(x, cu, simd, now):
             _schedule(x, first + i, updated + left)
 
 
-@numba.njit(cache=True, error_model="numpy", forceinline=True)
+@compiled(forceinline=True)
 @no_type_check
 def _leave(x, wave, phase, after):
     w = fixed(x, O_WAVES) + wave * WAVE
@@ -782,7 +782,7 @@ def _leave(x, wave, phase, after):
     _schedule(x, wave, after + x[phase + SCALAR] * fixed(x, P_SCALAR))
 
 
-@numba.njit(cache=True, error_model="numpy")
+@compiled()
 @no_type_check
 def _step(x, below, m, wave, now):
     w = fixed(x, O_WAVES) + wave * WAVE
@@ -827,8 +827,7 @@ def _step(x, below, m, wave, now):
     _leave(x, wave, phase, after)
 
 
-@numba.njit(types.boolean(POINTER, types.FunctionType(BELOW), POINTER, POINTER, types.int64, types.int64),
-            cache=True, error_model="numpy", nogil=True)  # fmt: skip
+@compiled(types.boolean(POINTER, types.FunctionType(BELOW), POINTER, POINTER, types.int64, types.int64), nogil=True)
 @no_type_check
 def _advance(x, below, m, image, images, until):
     waves, cus = fixed(x, S_WAVES), fixed(x, P_CUS)
@@ -865,8 +864,10 @@ def _advance(x, below, m, image, images, until):
     return x[S_PENDING] > 0
 
 
-@numba.njit(types.boolean(types.int64[::1], types.FunctionType(BELOW), types.int64[::1], types.int64[::1],
-                          types.int64), cache=True, nogil=True)  # fmt: skip
+@compiled(
+    types.boolean(types.int64[::1], types.FunctionType(BELOW), types.int64[::1], types.int64[::1], types.int64),
+    nogil=True,
+)
 @no_type_check
 def advance(state, below, memory, image, until):
     """Run until so many workgroups have finished; whether events are left. Can be called again to go on.
