@@ -84,7 +84,7 @@ def test_linear_layers(precision: str, format: Format, shape: tuple[int, int, in
 @pytest.mark.parametrize("format", EIGHT)
 @pytest.mark.parametrize("rows", [1, 7, 8, 9, 16])
 def test_few_rows(format: Format, rows: int, poisoned_empty: None) -> None:
-    for outputs, inputs in ((4096, 4096), (1000, 4096), (33, 16), (1, 80), (2049, 1040)):
+    for outputs, inputs in ((4096, 4096), (4096, 9216), (1000, 4096), (33, 16), (1, 80), (2049, 1040), (2065, 8208)):
         packed = weights(outputs, inputs, format)
         x, b = numbers(rows, inputs).bfloat16(), numbers(outputs).bfloat16()
         assert stream.takes(x, packed.codes, format)

@@ -61,10 +61,13 @@ ON_CHIP: tuple[tuple[simt.OnChip, simt.Tile, bool], ...] = (
     ("e7m0", 8, False),
 )
 FEW_ROWS: tuple[tuple[Format, stream.Shape, bool], ...] = (
-    ("e4m3", stream.Shape(2, 16, 8), True),
-    ("e1m6", stream.Shape(2, 16, 16), False),
-    ("e7m0", stream.Shape(1, 32, 8), True),
+    ("e4m3", stream.shape_of(4096, 4096, 8), True),
+    ("e5m2", stream.shape_of(4096, 25088, 1), False),
+    ("e1m6", stream.shape_of(4096, 4096, 16), False),
+    ("e7m0", stream.shape_of(1000, 4096, 16), True),
 )
+MOST_SHARED = 227 << 10
+"""Bytes of shared memory that a block can have on a Hopper GPU."""
 
 
 def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,6 +84,7 @@ def test_cuda_sources_compile_for_a_hopper_gpu() -> None:
         pytest.skip("NVRTC is not installed")
     kernels = [simt.kernel("linear", format, tile, quads, "cuda") for format, tile, quads in ON_CHIP]
     kernels += [stream.kernel(format, shape, biased) for format, shape, biased in FEW_ROWS]
+    assert len({shape for _, shape, _ in FEW_ROWS}) == 4 and all(s.shared <= MOST_SHARED for _, s, _ in FEW_ROWS)
     for each in kernels:
         assert isinstance(each, cuda.Kernel)
         assert cuda.compiled(each.source, "sm_90", each.options)

@@ -36,7 +36,7 @@ class Rates:
     widening: float = 2.3
     streaming: float = 0.9
     general: float = 0.65
-    cached: float = 1.5
+    cached: float = 3.0
     dense_start_us: float = 0.0
     start_us: float = 0.0
     general_start_us: float = 0.0
