@@ -197,6 +197,8 @@ def conv2d(
         raise UsageError(f"weight: expected (out, {', '.join(map(str, expected))}), got {sizes(weight)}")
     if x.dim() != 4 or x.shape[1] != channels:
         raise UsageError(f"x: expected (N, {channels}, H, W), got {sizes(x)}")
+    if at.columns.numel() != weight[0].numel():
+        raise UsageError(f"at: expected a lookup of {taps} taps, got one of {at.columns.numel() // len(at.places)}")
     check_operands(x, weight, bias)
     name = chosen(impl, x, at, taps)
     if name in ("pack", "kernel"):
