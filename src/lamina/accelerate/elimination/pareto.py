@@ -189,7 +189,7 @@ def search(
     points = [dense, *(point for row in alone.values() for point in row[1:])]
     at = dict.fromkeys(steps, 0)
     while moves := [name for name, shares in steps.items() if at[name] < len(shares)]:
-        name = min(moves, key=lambda one: (_price(alone[one][at[one]], alone[one][at[one] + 1]), moves.index(one)))
+        name = min(moves, key=lambda one: _price(alone[one][at[one]], alone[one][at[one] + 1]))
         at[name] += 1
         choice = {one: ([1.0, *steps[one]])[place] for one, place in at.items()}
         points.append(book.ask(choice, accuracy, latency))
@@ -205,9 +205,10 @@ def _shares(name: str, shares: Sequence[float]) -> list[float]:
     return sorted(set(shares), reverse=True)
 
 
-def _price(before: Point, after: Point) -> float:
-    """Accuracy lost for each unit of time gained; steps that gain no time come last, dearest of all."""
+def _price(before: Point, after: Point) -> tuple[float, float]:
+    """Accuracy lost for each unit of time gained; what loses none is free, and the most gained comes first.
+
+    Steps that gain no time come last, dearest of all.
+    """
     lost, gained = before.accuracy - after.accuracy, before.latency - after.latency
-    if gained <= 0:
-        return math.inf
-    return lost / gained
+    return (max(lost, 0.0) / gained if gained > 0 else math.inf), -gained
