@@ -63,7 +63,7 @@ def deft(
     ] = "",
     onnx: Annotated[Path | None, typer.Option("--onnx", help="Also export the result to this file.")] = None,
     learning_rate: Annotated[
-        float, typer.Option("--learning-rate", "--lr", min=0, help="Of SGD; tuning takes a tenth of it.")
+        float, typer.Option("--learning-rate", "--lr", min=0, help="Of SGD; tuning takes a third of it.")
     ] = 0.05,
     train_batch: Annotated[int, typer.Option("--train-batch", min=1, help="Samples of a training step.")] = 64,
     seed: options.SeedOption = 0,

@@ -213,7 +213,7 @@ def test_a_named_format_and_another_precision(weights: Path, data: str, store: S
 
 def test_tuning_gives_accuracy_back(weights: Path, data: str, store: Store, tmp_path: Path) -> None:
     asked = replace(HALVES, recovery="none", shares=(0.1,), max_accuracy_drop=0)
-    fast = SETTINGS.model_copy(update={"learning_rate": 0.5})  # of which tuning takes a tenth
+    fast = SETTINGS.model_copy(update={"learning_rate": 0.15})  # of which tuning takes a third
     plain = run(tmp_path / "plain", data, store, asked, weights=weights)
     tuned = run(tmp_path / "tuned", data, store, replace(asked, tuning=5), weights=weights, settings=fast)
     assert tuned.result.calibration_accuracy >= tuned.dense.calibration_accuracy

@@ -16,7 +16,7 @@ from lamina.record import Epoch
 from lamina.spec.training import Training
 from lamina.store import Store
 
-SLOWER = 10
+SLOWER = 3
 """By how much a tuning's learning rate is below that of the training before it."""
 
 
