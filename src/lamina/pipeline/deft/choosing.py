@@ -99,9 +99,9 @@ class Chooser:
     def _tuned(self, searched: Search, learner: Learner) -> tuple[Point, Composed]:
         """As `choose`, but of the whole front, however much it loses: tuning gives accuracy back.
 
-        What a point has after tuning is known when it is tuned, so the fastest that loses no more than allowed is
-        sought by halving: as if what is slower were the more accurate, as it is before. With a target the one is tuned
-        that is the most accurate before.
+        What a point has after tuning is known when it is tuned: the fastest first, and if that loses more than allowed,
+        the fastest that does not is sought by halving, as if what is slower were the more accurate, as it is before.
+        With a target the one is tuned that is the most accurate before.
         """
         asked, target = self.asked, self.asked.target_speedup
         points = [
@@ -111,16 +111,19 @@ class Chooser:
         if target:
             points = points[-1:]
         best: tuple[Point, Composed] | None = None
-        low, high = 0, len(points)
+        low, tried, high = 0, 0, len(points)
         while low < high:
-            middle = (low + high) // 2
-            composed = self.compose(points[middle].choice)
-            self.watch(f"tuning {said(points[middle].choice)}")
+            point = points[tried]
+            composed = self.compose(point.choice)
+            self.watch(f"tuning {said(point.choice)}")
             learner.tune(composed[0], asked.tuning)
-            if self.place.calibrated(self.place.deploy(composed[0])) >= self.least(searched):
-                best, high = (points[middle], composed), middle
+            found = self.place.calibrated(self.place.deploy(composed[0]))
+            self.watch(f"accuracy {found:.2f} %, of which {self.least(searched):.2f} % must remain")
+            if found >= self.least(searched):
+                best, high = (point, composed), tried
             else:
-                low = middle + 1
+                low = tried + 1
+            tried = (low + high) // 2
         if best is None and target:
             raise UsageError(
                 f"expected a drop of at most {asked.max_accuracy_drop:g} points at a speed-up of at least "
