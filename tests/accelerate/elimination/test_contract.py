@@ -326,6 +326,13 @@ def test_nothing_comes_of_nothing() -> None:
     assert functional.linear(torch.zeros(0, 4), torch.zeros(5, 2), torch.ones(5), at, impl="kernel").shape == (0, 5)
 
 
+def test_a_lookup_of_another_window_is_refused() -> None:
+    x, weight = torch.zeros(1, 8, 5, 5), torch.zeros(3, 4, 3, 3)
+    for taps in (1, 4):
+        with pytest.raises(LaminaError, match=f"^at: expected a lookup of 9 taps, got one of {taps}"):
+            functional.conv2d(x, weight, None, lookup(torch.arange(4), 8, taps), kernel=(3, 3))
+
+
 def test_a_state_of_another_choice_is_loaded_and_a_wrong_one_refused() -> None:
     first, second = (EliminatedLinear.from_dense(nn.Linear(8, 5), index) for index in ([1, 2, 5], [0, 1, 2]))
     assert set(first.state_dict()) == {"weight", "bias", "index"}

@@ -37,6 +37,17 @@ def test_a_front_is_what_none_beats(given_points: list[Point]) -> None:
     assert front(reversed(given_points)) == found
 
 
+def test_of_steps_that_lose_nothing_the_one_that_gains_the_most_comes_first() -> None:
+    gains, better = {"a": 1.0, "b": 4.0, "c": 3.0}, {"a": 1.0, "b": 0.0, "c": 0.0}  # the accuracy that leaving out adds
+    result = search(
+        {name: [0.5] for name in gains},
+        lambda choice: 90 + sum(better[name] for name, keep in choice.items() if keep < 1),
+        lambda choice: 10 - sum(gains[name] for name, keep in choice.items() if keep < 1),
+    )
+    pairs = [p.choice for p in result.points if list(p.choice.values()).count(0.5) == 2]
+    assert pairs == [{"a": 1, "b": 0.5, "c": 0.5}]
+
+
 def test_costs_that_add_up_give_the_true_front() -> None:
     result = search(LAYERS, accuracy, latency)
     every = [
