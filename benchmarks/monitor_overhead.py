@@ -69,8 +69,8 @@ SCOPES = {
     "full": Scope(
         "cuda",
         (
-            Network("alexnet", (3, 224, 224), 64, 50, 3), Network("vgg11_cifar", (3, 32, 32), 128, 50, 3),
-            Network("resnet10_cifar", (3, 32, 32), 128, 50, 3), Network("resnet18", (3, 224, 224), 64, 20, 3),
+            Network("alexnet", (3, 224, 224), 64, 50, 3), Network("vgg11_cifar", (3, 32, 32), 128, 50, 9),
+            Network("resnet10_cifar", (3, 32, 32), 128, 50, 5), Network("resnet18", (3, 224, 224), 64, 20, 3),
             Network("vgg16", (3, 224, 224), 64, 10, 2),
         ),
     ),

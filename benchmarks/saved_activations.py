@@ -34,6 +34,7 @@ from lamina.accelerate.sparsity.saved.context import Kind
 from lamina.build import DTYPES
 from lamina.build.data import loader, train_test
 from lamina.build.models import create
+from lamina.errors import UnsupportedError
 
 KINDS: tuple[Kind, ...] = ("bitmap", "ellpack")
 GRAPHS: tuple[Kind | None, ...] = (None, "bitmap")
@@ -214,14 +215,19 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
                 times[kind].append(clock.time(case.step, repeat=scope.repeat).median_us)
         for kind in GRAPHS if graphs else ():
             graph, step = measure.clock("graph", scope.device), partial(cases[kind].step, seeded=False)
-            graphs[kind].append(graph.time(step, repeat=IN_GRAPH).median_us)
+            try:
+                graphs[kind].append(graph.time(step, repeat=IN_GRAPH).median_us)
+            except UnsupportedError as error:
+                rows[kind]["graph"] = str(error)
+                continue
             if kind:
                 cases[kind].context.check()
     for what, row in rows.items():
         q1, _, q3 = quantiles(times[what], n=4, method="inclusive")
         yield row | {
             "timing": clock.name, "median_us": median(times[what]), "q1_us": q1, "q3_us": q3, "n": len(times[what]),
-            "over_dense": over(times, what), "graph_over_dense": over(graphs, what) if what in graphs else None,
+            "over_dense": over(times, what),
+            "graph_over_dense": over(graphs, what) if all(graphs.get(one) for one in (None, what)) else None,
         }  # fmt: skip
 
 

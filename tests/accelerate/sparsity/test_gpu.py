@@ -15,7 +15,7 @@ from lamina.accelerate.sparsity import Sparse, functional, ops, reference
 from lamina.accelerate.sparsity.dispatch import Calibration, Plan
 from lamina.accelerate.sparsity.format import EllpackDib
 from lamina.accelerate.sparsity.nn import SparseAdaptiveConv2d
-from lamina.accelerate.sparsity.saved import bitmap, pool, saved_activations
+from lamina.accelerate.sparsity.saved import bitmap, saved_activations
 from lamina.accelerate.sparsity.saved import ops as saved_ops
 from lamina.accelerate.sparsity.window import Window
 from lamina.build.models import create
@@ -218,24 +218,6 @@ def test_relu_with_bits(dtype: torch.dtype, poisoned_empty: None) -> None:
     assert torch.equal(bits, bitmap.mask(x.relu())) and torch.equal(saved_ops.relu(x, x), bits)
     expected = torch.ops.aten.threshold_backward(gradient, y, 0)
     assert torch.equal(saved_ops.masked(gradient, bits), expected)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("arguments", [(2,), (3, 2), (3, 2, 1, 1, True), ((5, 3), (1, 4), (2, 0))], ids=str)
-def test_max_pooling_with_places(dtype: torch.dtype, arguments: tuple[Any, ...], poisoned_empty: None) -> None:
-    x = torch.randint(-9, 9, (8, 32, 57, 225), device="cuda").to(dtype)
-    x[0, 0, :2, :3] = torch.tensor([[torch.nan, 2.0, torch.nan], [-torch.inf] * 3])
-    results = []
-    for function in (
-        lambda x: pool.max_pool(x, pool.windows(x, *arguments)),
-        lambda x: F.max_pool2d(x, *arguments),
-    ):
-        leaf = x.clone().requires_grad_()
-        y = function(leaf)
-        torch.manual_seed(0)
-        results.append((y.detach(), *torch.autograd.grad(y, leaf, torch.randn_like(y))))
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
 
 
 def test_passes_of_a_graph_give_the_same_gradients() -> None:

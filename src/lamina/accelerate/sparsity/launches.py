@@ -16,14 +16,13 @@ from lamina.accelerate import ops
 _compiled: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
 
 
-def launch(kernel: Any, programs: int | tuple[int, int], tensor: Tensor, *args: Any, **switches: Any) -> None:
+def launch(kernel: Any, programs: int, tensor: Tensor, *args: Any, **switches: Any) -> None:
     """Run a kernel on the tensor's device; ``args`` come before ``switches``, which are constants or options.
 
     Raises:
         UnsupportedError: the device has not the memory that a tile takes.
     """
-    grid = (programs, 1, 1) if isinstance(programs, int) else (*programs, 1)
-    if ops.INTERPRETED or not all(grid) or not _is_current(tensor.device):
+    if ops.INTERPRETED or not programs or not _is_current(tensor.device):
         ops.launch(kernel, programs, tensor, *args, **switches)
         return
     key = (id(kernel), tensor.device.index, *switches.values(), *map(_kind, args))
@@ -31,10 +30,10 @@ def launch(kernel: Any, programs: int | tuple[int, int], tensor: Tensor, *args: 
     if found is None:
         ops.launch(kernel, programs, tensor, *args, **switches)  # tells of what goes wrong
         constants = [switches[name] for name in kernel.arg_names[len(args) :]]
-        _compiled[key] = kernel.warmup(*args, grid=grid, **switches), constants
+        _compiled[key] = kernel.warmup(*args, grid=(programs,), **switches), constants
     else:
         compiled, constants = found
-        compiled[grid](*args, *constants)
+        compiled[programs, 1, 1](*args, *constants)
 
 
 def _kind(argument: Any) -> Any:

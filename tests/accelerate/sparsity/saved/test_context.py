@@ -102,6 +102,36 @@ def test_maps_that_wait_for_their_count_give_the_same_gradients(monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("by_kernels", "where_kernels_run", "poisoned_empty")
+@pytest.mark.parametrize("inplace", [False, True])
+def test_maps_with_gaps_and_negative_zeros_give_the_same_gradients(inplace: bool) -> None:
+    wide, w = torch.randn(3, 16, 20, 4), torch.randn(16, 16, 3, 3, requires_grad=True)
+    wide[:, :, ::3] = -0.0
+    wide.requires_grad_()
+
+    def loss() -> Tensor:
+        gaps = (wide * 1)[..., :3]
+        return F.conv2d(F.relu(gaps, inplace), w).square().sum()
+
+    with saved_activations(least=64) as saved:
+        ours = loss()
+    assert saved.held.tensors == {"mask": 1, "bitmap": 1}
+    for one, other in zip(*(torch.autograd.grad(each, [wide, w]) for each in (ours, loss())), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.usefixtures("by_kernels", "where_kernels_run")
+def test_room_is_for_the_share_of_non_zeros() -> None:
+    saved, w = saved_activations(), torch.randn(64, 64, requires_grad=True)
+    for rows in (256, 64):
+        x = torch.full((rows, 64), -1.0)
+        x[::4] = 1
+        with saved:
+            loss = (F.relu(x.requires_grad_()) @ w).sum()
+        loss.backward()
+    assert saved.held.held_bytes == 4096 // 8 + 8 + 4 * (1024 + 1024 // module.SPARE)
+
+
+@pytest.mark.usefixtures("by_kernels", "where_kernels_run", "poisoned_empty")
 def test_maps_with_more_non_zeros_than_there_is_room_for_are_packed_again() -> None:
     w, saved, room = torch.randn(64, 64, requires_grad=True), saved_activations("bitmap"), 0
     for share in (0.2, 0.8, 0.1, 0.1, 0.4):

@@ -20,13 +20,9 @@ launches += [(kernels.masked_kernel, {}, {"x": kind, "y": kind}) for kind in flo
 launches += [(kernels.pack_kernel, {"BITS": bits}, {"x": kind, "values": kind})
              for kind in integers for bits in (False, True)]
 launches += [(kernels.unpack_kernel, {}, {"y": kind, "values": kind}) for kind in integers]
-windows = dict(KH=3, KW=3, SH=2, SW=2, PH=1, PW=1, ROWS=16, WIDTH=64)
-launches += [(kernels.max_pool_kernel, windows, {"x": kind, "y": kind, "chosen": "u8"}) for kind in floats]
-launches += [(kernels.max_unpool_kernel, windows, {"gradient": kind, "y": kind, "chosen": "u8"}) for kind in floats]
 for index, some in ((tl.int32, launches), (tl.int64, launches[::4])):
     for kernel, constants, types in some:
         constants = {**constants, "BLOCK": BLOCK, "INDEX": index}
-        constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
         types = {"bits": "u8", "offsets": "i64", "counter": "i64", "told": "i64", **types}
         signature = {name: "constexpr" if name in constants else f"*{types[name]}" if name in types else "i32"
                      for name in kernel.arg_names}
@@ -39,7 +35,7 @@ for index, some in ((tl.int32, launches), (tl.int64, launches[::4])):
         assert ptx.count("atom.") == (kernel is kernels.pack_kernel), kernel.__name__
         if types.get("x") == "fp64" and kernel is kernels.relu_kernel:
             assert ".f64" in ptx, "a double is compared as one"
-        if types.get("x") == "fp32" and "WIDTH" not in constants:
+        if types.get("x") == "fp32":
             assert "v4" in ptx, "16 bytes of a thread at a time"
 """
 

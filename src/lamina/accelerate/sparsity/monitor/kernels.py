@@ -15,9 +15,10 @@ import triton.language as tl
 
 from lamina.spec import Cost
 
-FIELDS = tl.constexpr(17)
+FIELDS = tl.constexpr(18)
 """x, y, words, alive; rows, columns, pixels; strides of x by image, row and pixel; those of y; chunks of rows, where
-their column counts are, and the first program of the map in `count_kernel` and in `finish_kernel`."""
+their column counts are, the first program of the map in `count_kernel` and in `finish_kernel`, and one to keep rows at
+multiples of 16 bytes."""
 
 CHUNK = tl.constexpr(128)
 """Rows that one program counts."""

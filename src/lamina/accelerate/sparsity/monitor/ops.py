@@ -88,73 +88,68 @@ class Plan:
     def __init__(self, maps: Sequence[Counted], pinned: Tensor | None = None):
         for each in maps:
             each.check()
+        self._order = sorted(range(len(maps)), key=lambda index: _kind(maps[index]))
         self._places = [_addresses(each) for each in maps]
-        self._parts: list[_Part] = []
+        self._device = maps[0].matrices.device
+        rows: list[list[int]] = []
+        # Of the maps of each type: the first of them, how many they are, the programs that count them, and how.
+        self._groups: list[tuple[int, int, int, dict[str, Any]]] = []
+        self._blocks = self._handed_on = 0
+        for _, alike in groupby((maps[index] for index in self._order), _kind):
+            some = [*alike]
+            first, tiles = len(rows), 0
+            for each in some:
+                rows.append(self._row(each, tiles))
+                tiles += each.chunks * triton.cdiv(each.columns, COLUMNS)
+            self._groups.append((first, len(some), tiles, _switches(some)))
+        self._rows = torch.tensor(rows, dtype=torch.int64, device="cpu")
+        self._pinned = self._rows if pinned is None else pinned[: len(rows)].copy_(self._rows)
+        self._send()
 
-        def kind(index: int) -> tuple[Any, ...]:
-            return _kind(maps[index])
-
-        for _, alike in groupby(sorted(range(len(maps)), key=kind), kind):
-            indices = [*alike]
-            mine, pinned = (None, None) if pinned is None else (pinned[: len(indices)], pinned[len(indices) :])
-            self._parts.append(_Part(indices, [maps[index] for index in indices], mine))
+    def _row(self, each: Counted, tiles: int) -> list[int]:
+        """A map's row of the table."""
+        x, y = _operands(each)[0], _operands(each)[-1]
+        shape = [each.rows, each.columns, x.shape[2]]
+        addresses = [*_addresses(each), each.words.data_ptr(), each.alive.data_ptr()]
+        row = [*addresses, *shape, *x.stride(), *y.stride(), each.chunks, self._handed_on, tiles, self._blocks, 0]
+        if each.chunks > 1:
+            self._blocks += triton.cdiv(each.columns, SPAN)
+            self._handed_on += each.chunks * each.columns
+        else:
+            self._blocks += 1
+        return row
 
     def move(self, places: list[list[int]]) -> None:
         """Count maps of the same sizes, strides and types at other addresses: of each, and of what is written."""
         if places != self._places:
             self._places = places
-            for part in self._parts:
-                part.move(places)
-
-    def launch(self) -> None:
-        """Count, behind all that the stream has to do."""
-        for part in self._parts:
-            part.launch()
-
-
-class _Part:
-    """The maps of one type, and which they are of all."""
-
-    def __init__(self, indices: list[int], maps: Sequence[Counted], pinned: Tensor | None):
-        rows, tiles, blocks, handed_on = [], 0, 0, 0
-        for each in maps:
-            x, y = _operands(each)[0], _operands(each)[-1]
-            addresses = [*_addresses(each), each.words.data_ptr(), each.alive.data_ptr()]
-            shape = [each.rows, each.columns, x.shape[2]]
-            strides = [*x.stride(), *y.stride()]
-            rows.append([*addresses, *shape, *strides, each.chunks, handed_on, tiles, blocks])
-            tiles += each.chunks * triton.cdiv(each.columns, COLUMNS)
-            blocks += triton.cdiv(each.columns, SPAN) if each.chunks > 1 else 1
-            handed_on += each.chunks * each.columns if each.chunks > 1 else 0
-        self._indices, self._device = indices, maps[0].matrices.device
-        self._rows = torch.tensor(rows, dtype=torch.int64, device="cpu")
-        self._pinned = self._rows if pinned is None else pinned.copy_(self._rows)
-        self._send()
-        self._maps, self._tiles, self._blocks, self._handed_on = len(maps), tiles, blocks, max(handed_on, 1)
-        reach = max(max(_span(x), each.columns + COLUMNS) for each in maps for x in _operands(each))
-        self._switches = {
-            "DTYPE": DTYPES[maps[0].matrices.dtype],
-            "RELU": maps[0].relu_to is not None,
-            "LAST": maps[0].last,
-            "INDEX": tl.int64 if reach >= 2**31 else tl.int32,
-        }
-
-    def move(self, places: list[list[int]]) -> None:
-        """Read the maps elsewhere."""
-        self._rows.numpy()[:, :2] = [places[index] for index in self._indices]
-        self._send()
+            self._rows.numpy()[:, :2] = [places[index] for index in self._order]
+            self._send()
 
     def _send(self) -> None:
         # A copy from memory that is not pinned has read it when the call returns, and waits for nothing else.
         self._table = self._pinned.to(self._device, non_blocking=True, copy=True)
 
     def launch(self) -> None:
-        at, n, many = self._table, self._maps, power(self._maps)
+        """Count, behind all that the stream has to do."""
+        at, n = self._table, len(self._order)
         # Stream-ordered, so it may be another's as soon as these launches are queued.
-        scratch = torch.empty(self._handed_on, dtype=torch.int16, device=at.device)
+        scratch = torch.empty(max(self._handed_on, 1), dtype=torch.int16, device=at.device)
         launch(kernels.clear_kernel, n, at, at, ROWS=LIVING)
-        launch(kernels.count_kernel, self._tiles, at, at, scratch, n, MAPS=many, **self._switches)
-        launch(kernels.finish_kernel, self._blocks, at, at, scratch, n, MAPS=many, ROWS=LIVING)
+        for first, some, tiles, switches in self._groups:
+            launch(kernels.count_kernel, tiles, at, at[first:], scratch, some, MAPS=power(some), **switches)
+        launch(kernels.finish_kernel, self._blocks, at, at, scratch, n, MAPS=power(n), ROWS=LIVING)
+
+
+def _switches(maps: Sequence[Counted]) -> dict[str, Any]:
+    """What the kernel is compiled for, to count maps of one type."""
+    reach = max(max(_span(x), each.columns + COLUMNS) for each in maps for x in _operands(each))
+    return {
+        "DTYPE": DTYPES[maps[0].matrices.dtype],
+        "RELU": maps[0].relu_to is not None,
+        "LAST": maps[0].last,
+        "INDEX": tl.int64 if reach >= 2**31 else tl.int32,
+    }
 
 
 def table(maps: int, device: torch.device) -> Tensor:

@@ -1,7 +1,6 @@
 """The context that keeps what a ReLU gave, and what a pooling or dropout made of it, compressed until backward.
 
-A ReLU's own backward pass needs one bit of each element, a max pooling's the place of the greatest within each window:
-in their place such are called that save no more, a pooling where its kernel can read the map. What other
+A ReLU's own backward pass needs one bit of each element: in its place one is called that saves no more. What other
 layers save of its result, such as a convolution's input, is kept without its zeros: exactly (``bitmap``), or as float16
 (``ellpack``). Pooling asks for the sizes of its input alone, and what it saves of places fits into fewer bytes.
 Everything else stays as it is.
@@ -31,7 +30,7 @@ from torch.overrides import TorchFunctionMode
 from lamina.accelerate.choices import check_choice
 from lamina.accelerate.sparsity import functional, reference
 from lamina.accelerate.sparsity.monitor.calculator import capturing
-from lamina.accelerate.sparsity.saved import bitmap, pool, relu
+from lamina.accelerate.sparsity.saved import bitmap, relu
 from lamina.accelerate.sparsity.saved.bitmap import STORED, Bitmap, Form
 from lamina.accelerate.sparsity.saved.forms import Ellpack, Kept, Narrow, Packed, Shape, has_memory, memory
 from lamina.accelerate.sparsity.saved.relu import HAS_TRITON
@@ -56,6 +55,7 @@ MAX_POOLINGS = {"max_pool1d": 1, "max_pool2d": 2}
 """Functions that save where the greatest elements are, by name: how many axes they look along."""
 POOLINGS = frozenset({*MAX_POOLINGS, "avg_pool2d", "adaptive_avg_pool2d"})
 """Functions that save their input, and whose derivatives ask for its sizes alone."""
+WATCHED = RELUS | CARRIERS
 
 AHEAD = 4
 """Maps that may wait for their number of non-zeros at a time: layers enough for the device to have work meanwhile."""
@@ -114,8 +114,8 @@ class SavedActivations:
         self._hooks = saved_tensors_hooks(self._pack_hook, self._unpack)
         self._watch = _Watch(self)
         self._waiting: deque[Waiting] = deque()
-        # For each map of a pass in turn, how many non-zeros there is room for.
-        self._rooms: dict[int, int] = {}
+        # For each map of a pass in turn: how many non-zeros there is room for, in a map of how many bytes.
+        self._rooms: dict[int, tuple[int, int]] = {}
         self._counters = ops.Counters(AHEAD + 1) if HAS_TRITON else None
         # Of passes in CUDA graphs: counters for the maps in turn, and what they were packed into.
         self._reserve: dict[int, ops.Counter] = {}
@@ -167,16 +167,13 @@ class SavedActivations:
 
     def run(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a function, or what saves less in its place, and remember whether the result has a ReLU's zeros."""
-        if torch.compiler.is_compiling():  # a graph is being made, of tensors without memory
+        # While a graph is being made tensors have no memory.
+        if name not in WATCHED or torch.compiler.is_compiling():
             return function(*args, **kwargs)
         if name in RELUS:
             result = self._relu(name, function, args, kwargs)
             self._remember(result)
             return result
-        if name == "max_pool2d" and (pooled := self._max_pool(args, kwargs)) is not None:
-            if self._knows(args[0]):
-                self._remember(pooled)
-            return pooled
         if name in POOLINGS and args and has_memory(args[0]) and args[0].device.type in ("cpu", "cuda"):
             self._pooled = args[0]
             self._places = args[0].shape[-axes:].numel() if (axes := MAX_POOLINGS.get(name)) else 0
@@ -184,7 +181,7 @@ class SavedActivations:
             result = function(*args, **kwargs)
         finally:
             self._pooled = None
-        if name in CARRIERS and args and self._knows(args[0]):
+        if args and self._knows(args[0]):
             self._remember(result)
         return result
 
@@ -201,16 +198,6 @@ class SavedActivations:
         self._note_dense(y)
         return y
 
-    def _max_pool(self, args: Any, kwargs: Any) -> Tensor | None:
-        """A max pooling that saves less; None if the library does it."""
-        if not args or not self._replaces(args[0]) or (windows := pool.windows(*args, **kwargs)) is None:
-            return None
-        y = pool.max_pool(args[0], windows)
-        self._note("narrow", y.numel())
-        self._note_dense(args[0])
-        self._held.dense_bytes += 8 * y.numel()
-        return y
-
     def _replaces(self, x: Any) -> bool:
         """Whether a function of a tensor may be another's: autograd asks this context, and none within, how to save."""
         if not (has_memory(x) and x.requires_grad and x.numel() >= self.least and _packs(x)):
@@ -220,15 +207,15 @@ class SavedActivations:
         return ours and not torch._C._are_functorch_transforms_active()
 
     def _remember(self, x: Any) -> None:
-        if has_memory(x) and not self._knows(x):
-            storage = x.untyped_storage()
+        if has_memory(x) and (storage := x.untyped_storage())._cdata not in self._sparse:
             self._sparse[storage._cdata] = StorageWeakRef(storage)
 
     def _knows(self, x: Any) -> bool:
         return has_memory(x) and x.untyped_storage()._cdata in self._sparse
 
     def _pack(self, x: Tensor) -> Packed | Later:
-        if x.numel() < self.least or not has_memory(x):
+        # What needs a gradient and was not computed is a parameter.
+        if x.numel() < self.least or (x.requires_grad and x.grad_fn is None) or not has_memory(x):
             return Kept.of(x)
         if self._pooled is not None and x.dtype == torch.int64 and self._places:
             return self._noted(x, Narrow.of(x, self._places))
@@ -236,7 +223,7 @@ class SavedActivations:
             return Kept.of(x)
         if self._pooled is not None and x.untyped_storage()._cdata == self._pooled.untyped_storage()._cdata:
             return self._noted(x, Shape(Form.of(x)))
-        if not self._knows(x):
+        if x.untyped_storage()._cdata not in self._sparse:
             return Kept.of(x)
         state = _state(x)
         packed = self._packed.get(state)
@@ -257,17 +244,22 @@ class SavedActivations:
         self._settle_told()
         while len(self._waiting) >= AHEAD:
             self._settle()
-        packing = ops.Packing(self._counters.take(x.device), self._rooms.get(self._turn, 0))
+        packing = ops.Packing(self._counters.take(x.device), self._room(x))
         later = Later(Kept.of(x), packing.begin(x, bits))
         self._waiting.append(Waiting(ref(later), packing, self._turn, x.numel() * x.itemsize))
         self._note_dense(x)
         return later
 
+    def _room(self, x: Tensor) -> int:
+        """For how many non-zeros of this turn's map there is room."""
+        room, nbytes = self._rooms.get(self._turn, (0, 1))
+        return room * x.numel() * x.itemsize // nbytes
+
     def _in_graph(self, x: Tensor, bits: Tensor | None) -> Packed:
         """A map without its zeros in a pass that is captured."""
         if self._turn not in self._rooms:
             raise UsageError("saved activations: run a pass before capturing one, which tells how much room maps need")
-        if not (room := self._rooms[self._turn]):
+        if not (room := self._room(x)):
             return self._noted(x, Kept.of(x))
         packing = ops.Packing(self._reserve[self._turn], min(room + room // GRAPH_SPARE, x.numel()))
         self._captured[self._turn] = packing
@@ -288,7 +280,7 @@ class SavedActivations:
         later, nonzeros, nbytes = waiting.later(), waiting.packing.nonzeros(), waiting.packing.nbytes
         # Bytes before memory: a map that its form would not make smaller is not packed.
         smaller = nbytes < waiting.dense
-        self._rooms[waiting.turn] = nonzeros + nonzeros // SPARE if smaller else 0
+        self._rooms[waiting.turn] = nonzeros + nonzeros // SPARE if smaller else 0, waiting.dense
         if waiting.turn not in self._reserve:
             self._reserve[waiting.turn] = waiting.packing.counter.another()
         if later is not None:
@@ -322,7 +314,8 @@ class SavedActivations:
         return Ellpack(Form.of(x), functional.compress(_as_map(x), capacity="measure", impl=impl))
 
     def _unpack(self, held: Packed | Later) -> Tensor:
-        self._settle_told()
+        if self._waiting:
+            self._settle_told()
         packed = held.packed if isinstance(held, Later) else held
         match packed:
             case Kept() | Narrow():

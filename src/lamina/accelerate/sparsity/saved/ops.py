@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.saved import kernels
 from lamina.accelerate.sparsity.saved.bitmap import BLOCK, STORED, Bitmap, Form, gapless
-from lamina.accelerate.tiling import power
 from lamina.errors import LaminaError
-
-POOLED = 1024
-"""Elements that one program pools."""
 
 PENDING = -1
 """What stands in the host's memory until the device has written a number there."""
@@ -35,52 +30,6 @@ def masked(x: Tensor, bits: Tensor) -> Tensor:
     """Elements of a tensor without gaps whose bit is set, in the order of memory, and zero for the others."""
     y = torch.empty_like(x)
     _launch(kernels.masked_kernel, x, x, bits, y, x.numel())
-    return y
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Windows of a max pooling, each at most 256 elements: sizes, strides and margins, down and across."""
-
-    size: tuple[int, int]
-    step: tuple[int, int]
-    margin: tuple[int, int]
-    ceil: bool
-
-    def counts(self, x: Tensor) -> tuple[int, int]:
-        """How many windows there are down and across; with ``ceil`` also such as begin inside and end outside."""
-        return (self._count(x.shape[2], 0), self._count(x.shape[3], 1))
-
-    def _count(self, length: int, axis: int) -> int:
-        size, step, margin = self.size[axis], self.step[axis], self.margin[axis]
-        count = (length + 2 * margin - size + (step - 1 if self.ceil else 0)) // step + 1
-        return count - 1 if self.ceil and (count - 1) * step >= length + margin else count
-
-    def launch(self, kernel: Any, over: Tensor, sizes: tuple[int, int, int, int], *args: Tensor) -> None:
-        """Run a kernel over a tensor without gaps."""
-        rows, width = over.shape[0] * over.shape[1] * over.shape[2], over.shape[3]
-        wide = min(power(width), 256)
-        high = max(1, POOLED // wide)
-        launch(
-            kernel, (triton.cdiv(rows, high), triton.cdiv(width, wide)), over, *args, rows, *sizes,
-            KH=self.size[0], KW=self.size[1], SH=self.step[0], SW=self.step[1], PH=self.margin[0], PW=self.margin[1],
-            ROWS=high, WIDTH=wide, INDEX=tl.int64 if max(arg.numel() for arg in args) >= 2**31 else tl.int32,
-        )  # fmt: skip
-
-
-def max_pool(x: Tensor, windows: Windows) -> tuple[Tensor, Tensor]:
-    """The greatest of each window of ``(N, C, H, W)`` without gaps, and which of it, as bytes."""
-    counts = windows.counts(x)
-    y = x.new_empty((*x.shape[:2], *counts))
-    chosen = torch.empty(y.shape, dtype=torch.uint8, device=x.device)
-    windows.launch(kernels.max_pool_kernel, y, (*x.shape[2:], *counts), x, y, chosen)
-    return y, chosen
-
-
-def max_unpool(gradient: Tensor, chosen: Tensor, shape: torch.Size, windows: Windows) -> Tensor:
-    """The gradient of what was pooled, from that of `max_pool`'s result, without gaps."""
-    y = gradient.new_empty(shape)
-    windows.launch(kernels.max_unpool_kernel, y, (*shape[2:], *gradient.shape[2:]), gradient, chosen, y)
     return y
 
 
@@ -141,7 +90,7 @@ class Packing:
         if x.is_cuda:
             self._stream = torch.cuda.current_stream(x.device)
         mine = torch.empty(-(-x.numel() // 8), dtype=torch.uint8, device=x.device) if bits is None else bits
-        offsets = torch.empty(triton.cdiv(x.numel(), BLOCK), dtype=torch.int64, device=x.device)
+        offsets = torch.empty(-(-x.numel() // BLOCK), dtype=torch.int64, device=x.device)
         empty = Bitmap(Form.of(x), mine, offsets, torch.empty(0, device=x.device), bits is not None)
         self._itemsize, self._fixed = x.itemsize, empty.nbytes
         return self._packed(x, empty)
@@ -213,4 +162,4 @@ def _integers(x: Tensor) -> Tensor:
 
 def _launch(kernel: Any, x: Tensor, *args: Any, **switches: Any) -> None:
     index = tl.int64 if x.numel() >= 2**31 else tl.int32
-    launch(kernel, triton.cdiv(x.numel(), BLOCK), x, *args, **switches, BLOCK=BLOCK, INDEX=index, num_warps=8)
+    launch(kernel, -(-x.numel() // BLOCK), x, *args, **switches, BLOCK=BLOCK, INDEX=index, num_warps=8)

@@ -33,9 +33,13 @@ class _ReLU(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, inplace: bool, keep: Callable[[Tensor], None]) -> Tensor:
         if inplace:
             ctx.mark_dirty(x)
-        if by_kernel(x) and gapless(x):
-            y = x if inplace else torch.empty_like(x)
-            bits = ops.relu(x, y)
+        if by_kernel(x):
+            # The same elements without gaps, in the order in which they will be packed.
+            source = x if gapless(x) else x.contiguous() if inplace else torch.empty_like(x).copy_(x)
+            y = source if inplace or source is not x else torch.empty_like(x)
+            bits = ops.relu(source, y)
+            if inplace and source is not x:
+                y = x.copy_(y)
         else:
             y = x.relu_() if inplace else x.relu()
             bits = bitmap.mask(y)
