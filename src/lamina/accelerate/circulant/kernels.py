@@ -41,24 +41,10 @@ def wait(EARLY: tl.constexpr):
         gdc_launch_dependents()
 
 
-def reciprocal(divisor: int) -> int:
-    """What `quotient` divides by: a factor of 32 bits, and above it a shift and one (Granlund, Montgomery 1994)."""
-    shift = (divisor - 1).bit_length()
-    return -(-(1 << 31 + shift) // divisor) | shift + 1 << 32
-
-
-@triton.jit
-@no_type_check
-def quotient(number, by):
-    """``number // divisor`` of numbers from 0 to below 2**31, where ``by`` is the divisor's `reciprocal`."""
-    product = tl.umulhi(number.to(tl.uint32) * 2, (by & 0xFFFFFFFF).to(tl.uint32))
-    return (product >> ((by >> 32) - 1).to(tl.uint32)).to(tl.int32)
-
-
 @triton.jit
 @no_type_check
 def dft_tile(
-    tile, x, basis, out, rows, length, per_length, width, stride_n, stride_c, stride_l,
+    tile, x, basis, out, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
     ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
@@ -74,8 +60,7 @@ def dft_tile(
     f = tile % tiles_f * BN + tl.arange(0, BN)
     start = block % BLOCKS * K  # first channel of the block, in its group
     inside = (row < rows) & (block < ACROSS)
-    image = quotient(row, per_length)
-    pixel = x + image.to(INDEX) * stride_n + (row - image * length).to(INDEX) * stride_l
+    pixel = x + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
     channel = pixel + (block // BLOCKS * width + start).to(INDEX) * stride_c
     sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
     for t0 in range(0, K, BK):
@@ -93,7 +78,7 @@ def dft_tile(
 @triton.jit
 @no_type_check
 def idft_tile(
-    tile, spectrum, basis, bias, y, rows, length, per_length, width, stride_n, stride_c, stride_l,
+    tile, spectrum, basis, bias, y, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
     ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
@@ -121,17 +106,16 @@ def idft_tile(
     known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
     if BIAS:
         sums += tl.load(bias + channel, known, 0.0).to(ACC)
-    image = quotient(row, per_length)
-    pixel = y + image.to(INDEX) * stride_n + (row - image * length).to(INDEX) * stride_l
+    pixel = y + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
     stored = rounded(sums, y.dtype.element_ty, UPCAST)
     tl.store(pixel[:, None] + channel.to(INDEX) * stride_c, stored, known)
 
 
-@triton.jit(do_not_specialize=("x_per_length", "w_per_length"))
+@triton.jit
 @no_type_check
 def dft_kernel(
-    x, x_basis, x_out, x_rows, x_length, x_per_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
-    w, w_basis, w_out, w_rows, w_length, w_per_length, w_width, w_stride_n, w_stride_c, w_stride_l,
+    x, x_basis, x_out, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
+    w, w_basis, w_out, w_rows, w_length, w_width, w_stride_n, w_stride_c, w_stride_l,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
     X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
@@ -142,23 +126,23 @@ def dft_kernel(
     tile = tl.program_id(0)
     if PAIR and tile >= x_tiles:
         dft_tile(
-            tile - x_tiles, w, w_basis, w_out, w_rows, w_length, w_per_length, w_width,
+            tile - x_tiles, w, w_basis, w_out, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
             W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, ACC, PRECISION, TF32, UPCAST, INDEX,
         )  # fmt: skip
     else:
         dft_tile(
-            tile, x, x_basis, x_out, x_rows, x_length, x_per_length, x_width,
+            tile, x, x_basis, x_out, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
             X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, ACC, PRECISION, TF32, UPCAST, INDEX,
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=("x_per_length", "w_per_length"))
+@triton.jit
 @no_type_check
 def idft_kernel(
-    x_spectrum, x_basis, bias, x, x_rows, x_length, x_per_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
-    w_spectrum, w_basis, w, w_rows, w_length, w_per_length, w_width, w_stride_n, w_stride_c, w_stride_l,
+    x_spectrum, x_basis, bias, x, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
+    w_spectrum, w_basis, w, w_rows, w_length, w_width, w_stride_n, w_stride_c, w_stride_l,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
     X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr,
@@ -169,13 +153,13 @@ def idft_kernel(
     tile = tl.program_id(0)
     if PAIR and tile >= x_tiles:
         idft_tile(
-            tile - x_tiles, w_spectrum, w_basis, bias, w, w_rows, w_length, w_per_length, w_width,
+            tile - x_tiles, w_spectrum, w_basis, bias, w, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
             W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
     else:
         idft_tile(
-            tile, x_spectrum, x_basis, bias, x, x_rows, x_length, x_per_length, x_width,
+            tile, x_spectrum, x_basis, bias, x, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
             X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, BIAS, ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
@@ -190,6 +174,20 @@ def dft_cost(rows: int, blocks: int, block_size: int, io_bytes: int, spectral_by
         elements * block_size * io_bytes,
         elements * packed * spectral_bytes,
     )
+
+
+def reciprocal(divisor: int) -> int:
+    """What `quotient` divides by: a factor of 32 bits, and above it a shift and one (Granlund, Montgomery 1994)."""
+    shift = (divisor - 1).bit_length()
+    return -(-(1 << 31 + shift) // divisor) | shift + 1 << 32
+
+
+@triton.jit
+@no_type_check
+def quotient(number, by):
+    """``number // divisor`` of numbers from 0 to below 2**31, where ``by`` is the divisor's `reciprocal`."""
+    product = tl.umulhi(number.to(tl.uint32) * 2, (by & 0xFFFFFFFF).to(tl.uint32))
+    return (product >> ((by >> 32) - 1).to(tl.uint32)).to(tl.int32)
 
 
 @triton.jit
@@ -235,6 +233,18 @@ def source_row(
     y = y + down
     x = x + right
     return (image * height + y) * width + x, (y >= 0) & (y < height) & (x >= 0) & (x < width)
+
+
+@triton.jit
+@no_type_check
+def parts(sums, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, APART: tl.constexpr):
+    """Real and imaginary parts of ``sums``, ``2 * STEP`` columns a tap: the latter ``APART`` from the former."""
+    if APART == STEP:
+        real, imaginary = tl.split(tl.permute(tl.reshape(sums, (BM, BN // STEP, 2, STEP)), (0, 1, 3, 2)))
+        return tl.reshape(real, (BM, BN)), tl.reshape(imaginary, (BM, BN))
+    n = tl.arange(0, BN)
+    at = tl.broadcast_to((n // STEP * 2 * STEP + n % STEP)[None, :], (BM, BN))
+    return tl.gather(sums, at, 1), tl.gather(sums, at + APART, 1)
 
 
 @triton.jit
@@ -399,13 +409,11 @@ def mix_weight_tile(
             more = tl.dot(imaginary_values, factor, more, input_precision=PRECISION, out_dtype=ACC)
     if STACKED:
         sums, more = tl.split(tl.permute(tl.reshape(sums, (2, BM, 2 * BN)), (1, 2, 0)))
-    n = tl.arange(0, BN)
-    at = tl.broadcast_to((n // STEP * 2 * STEP + n % STEP)[None, :], (BM, BN))  # of the real part; the other is beyond
-    beyond = tl.minimum(at + (Q if PIECES == 1 else STEP), 2 * BN - 1)
-    rr, ri = tl.gather(sums, at, 1), tl.gather(sums, beyond, 1)
-    ir, ii = tl.gather(more, at, 1), tl.gather(more, beyond, 1)
+    rr, ri = parts(sums, BM, BN, STEP, Q if PIECES == 1 else STEP)
+    ir, ii = parts(more, BM, BN, STEP, Q if PIECES == 1 else STEP)
     real, imaginary = tl.where(slot == 0, rr, rr + ii), tl.where(slot == 0, ii, ir - ri)  # slot 0: two real products
     i = start + tl.arange(0, BM)
+    n = tl.arange(0, BN)
     tap = first + n // STEP
     block = piece + n % STEP
     place = ((split.to(INDEX) * slots + slot) * GROUPS + group) * P * TAPS * 2 * Q

@@ -122,7 +122,7 @@ def _side(
     rounded = spectrum.dtype not in (torch.float64, torch.float32)
     waves = _waves(block_size, eigenvalues, wide, x.device, rounded)
     tile = transform_tile(block_size, rows, across, length == 1 or x.stride(1) == 1, back)
-    sizes = (rows, length, kernels.reciprocal(max(length, 1)), channels // groups, *x.stride())
+    sizes = (rows, length, channels // groups, *x.stride())
     programs = -(-rows // tile.rows) * -(-across // tile.blocks) * -(-_widest(block_size) // tile.columns)
     meta = {f"{name}_BLOCKS": across // groups, f"{name}_GROUPS": groups}
     meta |= {f"{name}_ROWS": tile.rows, f"{name}_AT_ONCE": tile.blocks, "BK": tile.depth, "BN": tile.columns}
