@@ -82,9 +82,9 @@ class Experiment:
 EXPERIMENTS = {
     "alexnet caltech101": Experiment("alexnet", "caltech101_96.npz", (3, 128, 128), 5784, 15, 64, 3e-4),
     "lstm digits": Experiment("lstm", "fsdd_8k.npz", (50, 40), 2700, 40, 64, 2e-3),
-    "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 30, 128, 2e-3),
-    "vgg11 cifar10": Experiment("vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 25, 128, 5e-4),
-    "tdnn digits": Experiment("tdnn", "fsdd_8k.npz", (100, 40), 2700, 40, 64),
+    "conv4fc3 cifar10": Experiment("conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 25, 128, 2e-3),
+    "vgg11 cifar10": Experiment("vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 15, 128, 5e-4),
+    "tdnn digits": Experiment("tdnn", "fsdd_8k.npz", (100, 40), 2700, 30, 64),
     "lenet5 mnist": Experiment("lenet5", "mnist.npz", (1, 28, 28), 60000, 12, 128, 4e-3, "auto"),
     "lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 6500, 40, 128, 4e-3, "auto"),
 }
