@@ -99,7 +99,7 @@ def test_a_failed_layer_makes_the_exit_code_one(lamina: Lamina) -> None:
 
 
 BAD = [
-    (("bench",), 2, "expected at least one SPEC"),
+    (("bench",), 2, "expected a SPEC"),
     (("bench", "lenet"), 2, "did you mean 'lenet5'"),
     (("bench", "lenet5", "--precision", "fp31"), 2, "did you mean 'fp32'"),
     (("bench", "lenet5", "--phase", "backwards"), 2, "did you mean 'backward_data'"),

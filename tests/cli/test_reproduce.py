@@ -40,7 +40,7 @@ def test_settings_and_what_is_not_measured_need_no_store(lamina: Lamina, tmp_pat
     [
         (("spartan-figure-6.22", "--run", "latest"), "is simulated: expected only --set"),
         (("spartan-figure-6.22", "--precision", "fp16"), "is simulated: expected only --set"),
-        (("dnnmark-table-5.1", "--set", "batch=1"), "--set is for what is simulated"),
+        (("dnnmark-table-5.1", "--set", "batch=1"), "are for what is simulated"),
         (("spartan-figure-6.22", "--set", "batch"), "expected KEY=VALUE"),
         (("spartan-figure-6.22", "--set", "bach=4"), "'bach' is unknown: did you mean 'batch'"),
     ],

@@ -57,7 +57,7 @@ def test_masks_of_the_last_iteration(place: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--format", "xml"), "expected table, json, csv"),
+        (("--format", "xml"), "expected one of: csv, json, table"),
         (("--duration", "600"), "duration <= period"),
         (("--period", "20000"), "hibernation period"),
         (("--module", "nothing"), "no module of the model"),

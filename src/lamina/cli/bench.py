@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.errors import SpecError, UsageError
+from lamina.cli.networks import grid, networks, overridden, tell
+from lamina.errors import SpecError
 
 if TYPE_CHECKING:
     from lamina.build import Target
@@ -77,22 +78,14 @@ def bench(
 
         lamina bench my.dnntemplate --set N=64 --dry-run
     """
-    from lamina import pipeline
-    from lamina.spec import Method, Workload
+    from lamina.spec import Method
 
     options.choices("--format", format_, options.FORMATS)
-    words = [*(spec or []), *(model or [])]
-    if not words:
-        raise UsageError("expected at least one SPEC: a network such as lenet5, a file, or a recipe (see --help)")
-    size = options.shape("--input-size", input_size) if input_size else None
-    variables = options.pairs(set_)
-    found = [pipeline.find(word, variables, size) for word in words]
+    found = networks([*(spec or []), *(model or [])], set_, input_size)
     asked = {
         "impl": [Method.parse(text) for text in options.split(impl)],
         "phases": options.allowed("--phase", phase, "phases"),
-        "precision": options.allowed("--precision", precision, "precision"),
-        "batch": options.counts("--batch-size", batch_size) if batch_size else [],
-        "layout": options.allowed("--layout", layout, "layout"),
+        **grid(precision, batch_size, layout),
         "data": data,
         "clocks": options.split(clock),
         "l2": options.allowed("--l2", l2, "l2"),
@@ -101,7 +94,7 @@ def bench(
         "seed": seed,
         "check": check,
     }
-    workloads = [overridden(own or Workload(), asked) for _, own in found]
+    workloads = [overridden(own, asked) for _, own in found]
     targets = [target for target, _ in found]
     if dry_run:
         _print_layers(targets, workloads, format_)
@@ -130,7 +123,6 @@ def _measure(
 ) -> bool:
     """Measure and print; whether anything failed."""
     from lamina import pipeline
-    from lamina.cli import printing
     from lamina.cli.watching import Watcher
 
     runs = []
@@ -149,21 +141,7 @@ def _measure(
                     watch=watch,
                 )
             )
-    printing.print_runs(database, runs, format_)
-    for this in runs:
-        if report is not None:
-            path = report if len(runs) == 1 else report.with_stem(f"{report.stem}-{this.target}")
-            typer.echo(f"report: {pipeline.report(database, this.id, path)}", err=True)
-        typer.echo(f"run {this.id} is in {database.place}", err=True)
-    return any(row.outcome == "failed" for this in runs for row in database.layers(this.id))
-
-
-def overridden(own: Workload, asked: Mapping[str, Any]) -> Workload:
-    """A workload with those settings replaced that the command line gave."""
-    from lamina.spec import Workload
-
-    given = {key: value for key, value in asked.items() if value not in ([], "", None)}
-    return Workload.model_validate(own.model_dump() | given)
+    return tell(runs, database, report, format_)
 
 
 def _print_layers(targets: Sequence[Target], workloads: Sequence[Workload], format_: str) -> None:

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from lamina.cli import options
-from lamina.cli.bench import overridden
 from lamina.cli.handled import handled
-from lamina.errors import UsageError
+from lamina.cli.networks import grid, networks, overridden, tell
 
 
 @handled
@@ -62,34 +61,27 @@ def profile(
         lamina profile gpt-block --inference --counters full --report gpt.html
     """
     from lamina import pipeline
-    from lamina.spec import Phase, Workload
+    from lamina.spec import Phase
 
     options.choices("--format", format_, options.FORMATS)
-    if not spec:
-        raise UsageError("expected a SPEC: a network such as alexnet, a file, or a recipe (see --help)")
+    words = spec or []
     metrics = pipeline.metrics(options.split(counters))
-    size = options.shape("--input-size", input_size) if input_size else None
-    found = [pipeline.find(word, options.pairs(set_), size) for word in spec]
+    found = networks(words, set_, input_size)
     asked = {
         "phases": [Phase.FORWARD] if inference else [],
-        "precision": options.allowed("--precision", precision, "precision"),
-        "batch": options.counts("--batch-size", batch_size) if batch_size else [],
-        "layout": options.allowed("--layout", layout, "layout"),
+        **grid(precision, batch_size, layout),
         "data": data,
         "repeat": repeat,
         "seed": seed,
         "check": check,
     }
     how = pipeline.Options(training=not inference, autotune=autotune)
-    works = [
-        overridden(own or Workload(), asked).model_copy(update={"device": options.device_name(device)})
-        for _, own in found
-    ]
+    place = options.device_name(device)
+    works = [overridden(own, asked).model_copy(update={"device": place}) for _, own in found]
     if iterate:
         pipeline.iterate(found[0][0], works[0], how, lambda event: typer.echo(event))
         return
 
-    from lamina.cli import printing
     from lamina.cli.again import Again
     from lamina.cli.watching import Watcher
     from lamina.store import open_store
@@ -99,7 +91,7 @@ def profile(
         with Watcher() as watch:
             if cost := pipeline.passes(options.split(counters)):
                 watch.say(f"counters: {len(metrics)} metrics, about {cost} replays of every kernel on this kind of GPU")
-            for word, (target, _), workload in zip(spec, found, works, strict=True):
+            for word, (target, _), workload in zip(words, found, works, strict=True):
                 for remark in target.remarks:
                     watch.say(f"{target.name}: {remark}")
                 runs.append(
@@ -116,12 +108,6 @@ def profile(
                         watch=watch,
                     )
                 )
-        printing.print_runs(database, runs, format_)
-        for this in runs:
-            if report is not None:
-                path = report if len(runs) == 1 else report.with_stem(f"{report.stem}-{this.target}")
-                typer.echo(f"report: {pipeline.report(database, this.id, path)}", err=True)
-            typer.echo(f"run {this.id} is in {database.place}", err=True)
-        failed = any(row.outcome == "failed" for this in runs for row in database.layers(this.id))
+        failed = tell(runs, database, report, format_)
     if failed:
         raise typer.Exit(1)

@@ -79,7 +79,7 @@ def run(
     from lamina import pipeline
     from lamina.cli import printing
     from lamina.cli.again import Again
-    from lamina.cli.bench import overridden
+    from lamina.cli.networks import overridden
     from lamina.cli.watching import Watcher
     from lamina.spec.published import entry
     from lamina.store import open_store
@@ -90,8 +90,8 @@ def run(
             raise UsageError(f"{name} is simulated: expected only --set, --workers, --resume, --fresh, --store")
         _simulate(published, store, set_, workers, resume, fresh)
         return
-    if set_:
-        raise UsageError(f"--set is for what is simulated: {name} is {published.how}")
+    if set_ or workers or fresh:
+        raise UsageError(f"--set, --workers and --fresh are for what is simulated: {name} is {published.how}")
     asked = {
         "batch": options.counts("--batch-size", batch_size) if batch_size else [],
         "precision": options.allowed("--precision", precision, "precision"),
@@ -113,6 +113,7 @@ def run(
                 against=against,
                 replay=Again(published.recipe, workload, pipeline.Options(), (), "").iterate,
                 command=options.command_line(),
+                resume=resume,
                 watch=watch,
             )
         printing.print_reproduced(done)

@@ -12,7 +12,7 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.errors import UsageError
+from lamina.cli.networks import networks, training
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,32 +68,15 @@ def sparsity(
 
         lamina sparsity alexnet --data DIR --iterations 2000 --masks alexnet.npz
     """
-    from pydantic import ValidationError
-
-    from lamina import pipeline
     from lamina.accelerate.sparsity.monitor import Parameters
     from lamina.cli.watching import Watcher
     from lamina.pipeline.sparsity import Masks, sparsity
-    from lamina.spec.training import Training
     from lamina.store import open_store
 
-    if format_ not in options.FORMATS:
-        raise UsageError(f"--format: expected {', '.join(options.FORMATS)}, got {format_!r}")
-    asked: dict[str, Any] = {
-        "batch": batch_size,
-        "optimizer": optimizer,
-        "learning_rate": learning_rate or (0.05 if optimizer == "sgd" else 0.001),
-        "precision": precision,
-        "seed": seed,
-    }
-    try:
-        settings = Training.model_validate(asked)
-    except ValidationError as error:
-        faults = (f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}, got {e['input']!r}" for e in error.errors())
-        raise UsageError("\n".join(faults)) from error
+    options.choices("--format", format_, options.FORMATS)
+    settings = training(optimizer, learning_rate, batch=batch_size, precision=precision, seed=seed)
     parameters = Parameters(history, sparse_enough, stability, period, duration, hibernation)
-    size = options.shape("--input-size", input_size) if input_size else None
-    target, _ = pipeline.find(spec, options.pairs(set_), size)
+    ((target, _),) = networks([spec], set_, input_size)
     with Watcher() as watch, open_store(options.store_place(store)) as database:
         profile = sparsity(
             target,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
+from lamina.cli.networks import networks, training
 from lamina.errors import UsageError
 
 
@@ -56,36 +57,27 @@ def train(
 
         lamina train lenet5 --data fashion-mnist --epochs 5 --checkpoint lenet5.safetensors
     """
-    from pydantic import ValidationError
-
     from lamina import pipeline, run
     from lamina.cli.watching import Watcher
-    from lamina.spec.training import Training
     from lamina.store import open_store
 
     if resume and checkpoint is None:
         raise UsageError("--resume needs --checkpoint: the file to continue from")
-    asked: dict[str, Any] = {
-        "epochs": epochs,
-        "batch": batch_size,
-        "optimizer": optimizer,
-        "learning_rate": learning_rate or (0.05 if optimizer == "sgd" else 0.001),
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-        "schedule": schedule,
-        "warmup_steps": warmup_steps,
-        "label_smoothing": label_smoothing,
-        "precision": precision,
-        "augment": augment,
-        "seed": seed,
-    }
-    try:
-        settings = Training.model_validate(asked)
-    except ValidationError as error:
-        faults = (f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}, got {e['input']!r}" for e in error.errors())
-        raise UsageError("\n".join(faults)) from error
-    size = options.shape("--input-size", input_size) if input_size else None
-    target, _ = pipeline.find(spec, options.pairs(set_), size)
+    settings = training(
+        optimizer,
+        learning_rate,
+        epochs=epochs,
+        batch=batch_size,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        schedule=schedule,
+        warmup_steps=warmup_steps,
+        label_smoothing=label_smoothing,
+        precision=precision,
+        augment=augment,
+        seed=seed,
+    )
+    ((target, _),) = networks([spec], set_, input_size)
     place = options.device_name(device)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         import torch

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lamina.cli import options
-from lamina.cli.bench import overridden
 from lamina.cli.handled import handled
-from lamina.errors import UsageError
+from lamina.cli.networks import grid, networks, overridden
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -79,33 +78,29 @@ def what_if(
     from lamina.cli.watching import Watcher
     from lamina.pipeline.what_if import CHANGES
     from lamina.pipeline.what_if import what_if as execute
-    from lamina.spec import Phase, Workload
+    from lamina.spec import Phase
     from lamina.store import open_store
 
     options.choices("--format", format_, options.FORMATS)
-    if not spec:
-        raise UsageError("expected a SPEC: a network such as alexnet, a file, or a recipe (see --help)")
+    words = spec or []
     known = [name.replace("_", "-") for name in CHANGES]
     wanted = options.choices("--change", change.replace("_", "-"), known) if change else known
-    size = options.shape("--input-size", input_size) if input_size else None
-    found = [pipeline.find(word, options.pairs(set_), size) for word in spec]
+    found = networks(words, set_, input_size)
     asked = {
         "phases": [Phase.FORWARD] if inference else [],
-        "precision": options.allowed("--precision", precision, "precision"),
-        "batch": options.counts("--batch-size", batch_size) if batch_size else [],
-        "layout": options.allowed("--layout", layout, "layout"),
+        **grid(precision, batch_size, layout),
         "data": data,
         "repeat": repeat,
         "seed": seed,
         "check": check,
     }
     how = pipeline.Options(training=not inference, autotune=autotune)
+    place = options.device_name(device)
     with open_store(options.store_place(store)) as database:
         runs = []
         with Watcher() as watch:
-            for word, (target, own) in zip(spec, found, strict=True):
-                workload = overridden(own or Workload(), asked)
-                workload = workload.model_copy(update={"device": options.device_name(device)})
+            for word, (target, own) in zip(words, found, strict=True):
+                workload = overridden(own, asked).model_copy(update={"device": place})
                 runs.append(
                     execute(
                         target,

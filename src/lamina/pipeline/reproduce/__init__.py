@@ -47,6 +47,7 @@ def reproduce(
     replay: Replay | None = None,
     simulating: Simulating | None = None,
     command: str = "",
+    resume: bool = False,
     watch: Watch = unwatched,
 ) -> Reproduced:
     """Count or measure what an entry's table shows.
@@ -65,6 +66,7 @@ def reproduce(
         replay: for counters, as `profile` takes it.
         simulating: where and how points are simulated, by default in this process.
         command: the command line, for provenance.
+        resume: complete the last unfinished run of the same measurements instead of starting anew.
         watch: is told what is measured.
 
     Raises:
@@ -87,20 +89,22 @@ def reproduce(
         raise UsageError(f"{entry.id} has to be measured: expected a store, got none")
     if entry.changes:
         run = store.run(run_id) if run_id else what_if(
-            target, workload, store, cache=cache, changes=entry.changes, command=command, watch=watch
+            target, workload, store, cache=cache, changes=entry.changes,
+            command=command, resume=resume, watch=watch,
         )  # fmt: skip
         found = store.what_ifs(run.id)
         return Reproduced(entry, tuple(_gained(value, found) for value in entry.values), run)
     if entry.figures:
         run = store.run(run_id) if run_id else profile(
             target, workload, store, cache=cache, counters=metrics(entry.counters or ("none",)), replay=replay,
-            command=command, watch=watch,
+            command=command, resume=resume, watch=watch,
         )  # fmt: skip
         sample = Sample(look_up(store, run.id), look_up(store, against) if against else None)
         return Reproduced(entry, (*rows, *(_looked_for(it, sample) for it in entry.statements)), run)
     if run_id:
         raise UsageError(f"{entry.id} is a table to be measured: --run is for figures")
-    return Reproduced(entry, rows, bench(target, workload, store, cache=cache, command=command, watch=watch))
+    run = bench(target, workload, store, cache=cache, command=command, resume=resume, watch=watch)
+    return Reproduced(entry, rows, run)
 
 
 def _looked_for(it: PublishedStatement, sample: Sample) -> Beside:

@@ -8,12 +8,8 @@ from typing import Any
 
 from lamina.record import Epoch
 from lamina.report.figures import FIGURES, STEP, Figure, Material
-from lamina.report.figures.plot import Plot
 from lamina.report.figures.training import training_figure
 from lamina.report.palette import PHASES
-
-Drawn = Plot | str
-"""A plot, or why there is none."""
 
 
 @dataclass(frozen=True)

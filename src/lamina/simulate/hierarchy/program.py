@@ -155,8 +155,3 @@ def occupancy(program: Program, device: Device) -> int:
 def aligned(size: int, unit: int) -> int:
     """``size`` rounded up to whole units."""
     return -(-size // unit) * unit
-
-
-def lines_of(size: int) -> int:
-    """Cache lines that ``size`` bytes take."""
-    return aligned(size, LINE) // LINE
