@@ -31,7 +31,7 @@ LIBRARIES = {  # what may be imported only there
         *("accelerate/*/kernels.py", "accelerate/*/ops.py"),
     ),
     ("cuda.core",): ("accelerate/cuda.py",),
-    ("numba",): ("simulate/compiled.py", "simulate/*/core.py"),
+    ("numba",): ("simulate/compiled.py", "simulate/*/core.py", "simulate/*/core/*.py"),
     ("sqlalchemy", "alembic", "sqlite3", "psycopg"): ("store/*",),
     ("jinja2", "plotly", "matplotlib"): ("report/*",),
     ("typer",): ("cli/*",),
