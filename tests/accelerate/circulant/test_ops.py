@@ -154,6 +154,16 @@ def test_weight_gradient_over_shared_rows(poisoned_empty: None) -> None:
     torch.testing.assert_close(shared.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("blocks", [1, 3, 20])
+def test_any_number_of_blocks_has_the_weight_gradient_of_the_reference(blocks: int, poisoned_empty: None) -> None:
+    x, w = leaf(1, 2 * blocks, 2, 3), leaf(2, 2, 2, blocks, 2)
+    ours, theirs = (
+        torch.autograd.grad(functional.conv(x, w, out_channels=3, padding=1, impl=impl).square().sum(), w)[0]
+        for impl in ("kernel", "reference")
+    )
+    torch.testing.assert_close(ours, theirs)
+
+
 @triton.jit
 @no_type_check
 def divide(numbers, by, out, COUNT: tl.constexpr):
