@@ -320,8 +320,9 @@ def labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = []
     for row in rows:
         layer = row["layer"].removesuffix(f" {row.get('what')}")
-        told = [mark(row, axis) for axis in SPLITS if len(values[row["layer"], axis]) > 1]
-        names.append(", ".join(filter(None, [f"{layer} {row['phase']}" if phased else layer, *told])))
+        whose, *told = [mark(row, axis) if len(values[row["layer"], axis]) > 1 else "" for axis in SPLITS]
+        name = ": ".join(filter(None, [whose, f"{layer} {row['phase']}" if phased else layer]))
+        names.append(", ".join(filter(None, [name, *told])))
     return names
 
 
