@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from lamina.recipes import recordings
-from lamina.record import KernelRun, LayerRun, Run, Timing
+from lamina.record import KernelRun, LayerRun, Run, SimRun, Sparsity, Timing, WhatIf
 from lamina.store import open_store
 
 Lamina = Callable[..., Result]
@@ -98,3 +98,27 @@ def test_a_recording_is_imported_by_name(lamina: Lamina) -> None:
     assert document["target"] == "gpt2_block" and document["paragraphs"]
     again = lamina("runs", "import", "gpt2_block_nvidia-h200")
     assert again.exit_code == 2 and "already" in again.stderr
+
+
+def test_a_run_shows_what_it_holds_whatever_its_verb(lamina: Lamina, tmp_path: Path) -> None:
+    with open_store(tmp_path / "lamina.db") as store:
+        for verb in ("sweep", "sparsity", "what-if", "train"):
+            store.begin(Run(verb, verb, "net", f"lamina {verb} net", "2026-01-02", "f", {}, {"device": "x"}))
+        for size, cycles in ((1024, 2000), (2048, 1000)):
+            config = {"gemm": "1x[8,8,8]", "kernel": "shipped", "layer": "conv1", "l2.bytes": size, "unit": "dense"}
+            store.add_simulation("sweep", SimRun("conv1", "gemm[8,8,8]", "tiny", config, cycles, {"l2_hits": 7}))
+        store.add_sparsity(
+            "sparsity", [Sparsity("relu1", "output", at, density) for at, density in ((0, 0.5), (9, 0.25))]
+        )
+        change = ("fusion", "bias + relu", "fc1", "forward", "fp32", 2)
+        store.add_what_if("what-if", WhatIf(*change, TIMING, 8.0, "bytes saved", TIMING))
+    sweep = lamina("runs", "show", "sweep").stdout
+    assert "l2.bytes" in sweep and "2,000" in sweep and "unit" not in sweep  # what differs is shown
+    (first, _) = table(lamina("runs", "show", "sweep", "--format", "csv"))
+    assert (first["kernel"], first["cycles"], first["l2_hits"], first["unit"]) == ("gemm[8,8,8]", "2000", "7", "dense")
+    zeros = lamina("runs", "show", "sparsity").stdout
+    assert "relu1" in zeros and "0.250" in zeros and "0.500" in zeros
+    assert [row["density"] for row in table(lamina("runs", "show", "sparsity", "--format", "csv"))] == ["0.5", "0.25"]
+    assert "bias + relu" in lamina("runs", "show", "what-if").stdout
+    nothing = lamina("runs", "show", "train")
+    assert nothing.exit_code == 0 and nothing.stdout == "" and "holds nothing" in nothing.stderr

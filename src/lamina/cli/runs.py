@@ -47,9 +47,8 @@ def show_run(
     format_: options.FormatOption = "table",
     store: options.StoreOption = "",
 ) -> None:
-    """Show one run: its layers, its epochs, or its kernels."""
-    from lamina.cli import printing
-    from lamina.report.table import epochs_table
+    """Show what a run holds: layers, epochs, what-ifs, simulated kernels, observed zeros; or its kernels."""
+    from lamina.cli.shown import show_all
     from lamina.store import open_store
 
     options.choices("--format", format_, options.FORMATS)
@@ -63,11 +62,7 @@ def show_run(
                 raise UsageError(f"--layer: run {this.id} has no layer {layer!r}: {nearest(layer, known)}")
             print_kernels(database.kernels(this.id, layer or None))
             return
-        epochs = database.epochs(this.id)
-        if epochs and format_ == "table":
-            printing.show(epochs_table(epochs, f"{this.target}: training (run {this.id})"))
-        if not epochs or database.layers(this.id):
-            printing.print_runs(database, [this], format_)
+        show_all(database, this, format_)
 
 
 def print_kernels(launches: Iterable[KernelRun]) -> None:

@@ -117,11 +117,12 @@ def what_if(
                     )
                 )
         for this in runs:
-            _print(this, database.what_ifs(this.id), format_)
+            print_what_ifs(this, database.what_ifs(this.id), format_)
             typer.echo(f"run {this.id} is in {database.place}", err=True)
 
 
-def _print(this: Run, found: Sequence[WhatIf], format_: str) -> None:
+def print_what_ifs(this: Run, found: Sequence[WhatIf], format_: str) -> None:
+    """Print what-ifs of a run."""
     from lamina.cli import printing
 
     if format_ == "table":

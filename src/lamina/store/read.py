@@ -49,7 +49,7 @@ def select_run(connection: Connection, name: str) -> Run:
         raise UsageError(f"run {name!r} is ambiguous; expected one of: {', '.join(found)}")
     if not exact and not found:
         known = connection.scalars(latest.limit(_NEAR)).all()
-        hint = nearest(name, known) if known else "there are no runs yet"
+        hint = nearest(name, known) if known else "there are no runs yet; 'lamina bench lenet5' makes one"
         raise UsageError(f"run {name!r} is not in this database; {hint}")
     query = _RUNS.where(run.c.id == (name if exact else found[0]))
     return rows.run_of(connection.execute(query).mappings().one())
