@@ -122,6 +122,13 @@ def test_what_ifs_and_coverage_are_tables(store: Store, tmp_path: Path) -> None:
     assert "99.00%" in page and "stray&lt;1&gt;" in page
 
 
+def test_a_run_with_nothing_to_report_is_refused(store: Store, tmp_path: Path) -> None:
+    store.begin(replace(run(), id="swept", verb="sweep"))
+    with pytest.raises(UsageError, match="swept.*no layers, epochs or what-ifs.*lamina runs show swept"):
+        write(store, "swept", tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
 def test_collection_goes_on_afterwards(store: Store, tmp_path: Path) -> None:
     assert gc.isenabled()
     with pytest.raises(UsageError):

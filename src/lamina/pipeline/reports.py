@@ -56,9 +56,16 @@ def write(
         run_id: a run's id, its unique beginning, or ``latest``.
         assets: ``inline`` for one self-contained file, ``dir`` to keep the plotting library beside it.
         against: another run, for speed-ups.
+
+    Raises:
+        UsageError: there is no such run, or the run has nothing that a report shows.
     """
     with uncollected():
         it = read(store, run_id)
+        epochs, what_ifs = store.epochs(it.run.id), store.what_ifs(it.run.id)
+        if not (it.rows or epochs or what_ifs):
+            about = f"run {it.run.id} ({it.run.verb}, {it.run.status})"
+            raise UsageError(f"{about} has no layers, epochs or what-ifs to report: see 'lamina runs show {it.run.id}'")
         made = material(it, against)
         return write_report(
             path,
@@ -68,13 +75,13 @@ def write(
             explain.findings(it.rows, it.roofs, it.kernels, it.counters),
             made.rooflines,
             made.shares,
-            store.epochs(it.run.id),
+            epochs,
             assets,
             material=made,
             passages=explain.paragraphs(it.rows, it.roofs, it.kernels, it.counters),
             places=[place(setting) for setting in made.settings],
             coverages=store.coverages(it.run.id),
-            what_ifs=store.what_ifs(it.run.id),
+            what_ifs=what_ifs,
         )
 
 
