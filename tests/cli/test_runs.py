@@ -122,3 +122,7 @@ def test_a_run_shows_what_it_holds_whatever_its_verb(lamina: Lamina, tmp_path: P
     assert "bias + relu" in lamina("runs", "show", "what-if").stdout
     nothing = lamina("runs", "show", "train")
     assert nothing.exit_code == 0 and nothing.stdout == "" and "holds nothing" in nothing.stderr
+
+
+def test_the_title_says_what_all_rows_have_in_common(profiled: Lamina) -> None:
+    assert "mlp, dense tf32 nchw batch 2, on x (run 20260102-abc)" in profiled("runs", "show").stdout

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lamina import explain
-from lamina.record import Run
+from lamina.record import LayerRun, Run
 from lamina.report import table
 from lamina.spec import ResolvedLayer
 from lamina.store import Store, flatten, to_csv, to_json
@@ -40,11 +40,19 @@ def print_runs(store: Store, runs: Sequence[Run], form: str) -> None:
         for this in runs:
             rows = store.layers(this.id)
             roofs = next(iter(store.roofs(this.id)), None)
-            title = f"{this.target} on {this.environment.get('device')} (run {this.id})"
+            title = f"{this.target}{_fixed(rows)} on {this.environment.get('device')} (run {this.id})"
             show(table.layer_table(rows, explain.rooflines(rows, roofs), explain.shares(rows), title, width()))
         return
     flat = [row for this in runs for row in flatten(this, store.layers(this.id))]
     (to_json if form == "json" else to_csv)(flat, sys.stdout)
+
+
+def _fixed(rows: Sequence[LayerRun]) -> str:
+    """What all rows have in common of the grid's axes, which are no columns then."""
+    axes = {"impl": "", "precision": "", "layout": "", "batch": "batch "}
+    values = [{f"{word}{getattr(row, axis)}" for row in rows} for axis, word in axes.items()]
+    told = [value for found in values if len(found) == 1 for value in found]
+    return f", {' '.join(told)}," if told else ""
 
 
 def print_reproduced(done: Reproduced) -> None:
