@@ -66,6 +66,12 @@ def test_many_implementations_are_rows_in_a_table_for_each_precision() -> None:
     assert lines.count("Everywhere keep=0.5.") == 2
 
 
+def test_a_setting_that_tells_names_apart_stays() -> None:
+    names = ["deft, batch 1", "deft[ways=fastest], batch 1", "deft[ways=fastest], batch 16"]
+    assert TOOL["shared"](names) == set()
+    assert TOOL["shared"](names[1:]) == {"ways=fastest"}
+
+
 @given(
     st.lists(
         st.tuples(

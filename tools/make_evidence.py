@@ -151,9 +151,10 @@ def settings(name: str) -> list[str]:
 
 
 def shared(names: Sequence[str]) -> set[str]:
-    """The settings that all those of these implementations have that have any."""
+    """The settings that all those of these implementations have that have any, if names differ without them too."""
     found = [set(settings(name)) for name in names if "[" in name]
-    return set.intersection(*found) if len(found) > 1 else set()
+    same = set.intersection(*found) if len(found) > 1 else set()
+    return same if len({brief(name, same) for name in names}) == len({*names}) else set()
 
 
 def brief(name: str, left_out: Collection[str]) -> str:
