@@ -12,26 +12,23 @@ Run: python -m benchmarks.circulant_layers
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from benchmarks import results
+from benchmarks.gpus import Rows, on_every_gpu
 from lamina import measure, run
 from lamina.accelerate.circulant.dispatch import Dispatcher, calibrate
 from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
 from lamina.accelerate.circulant.reference import dense_matrix
 from lamina.build import DTYPES
 
-Piece = TypeVar("Piece")
-Rows = list[dict[str, Any]]
 PRECISIONS = ("fp32", "tf32", "bf16")
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
 BLOCK_SIZE = 64
@@ -136,25 +133,6 @@ def error_of(module: Any, x: Tensor, gy: Tensor) -> float:
     return max(run.relative_error([mine], [theirs]) for mine, theirs in pairs)
 
 
-def on_every_gpu(work: Callable[[Piece], Rows], pieces: Sequence[Piece]) -> Iterator[Rows]:
-    """The rows of each piece, in their order, from one process on each GPU; each takes the next piece when it is free.
-
-    ``work`` finds its GPU as the current one.
-    """
-    context = get_context("spawn")
-    devices = context.SimpleQueue()
-    count = max(1, torch.cuda.device_count())
-    for index in range(count):
-        devices.put(index)
-    with ProcessPoolExecutor(count, context, _take, (devices,)) as pool:
-        yield from pool.map(work, pieces)
-
-
-def _take(devices: Any) -> None:
-    if torch.cuda.is_available():
-        torch.cuda.set_device(devices.get())
-
-
 def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
     """Rows of one layer: dense, the frequency kernels and the calibrated choice, each precision, layout and clock."""
     device = torch.device("cuda")
@@ -221,9 +199,7 @@ def speedups(rows: Rows, impl: str) -> dict[str, Any]:
 
 def main() -> None:
     asked = results.arguments("circulant_layers")
-    rows: Rows = []
-    for mine in on_every_gpu(shown_while_measured, LAYERS):
-        rows += mine
+    for rows in on_every_gpu(shown_while_measured, LAYERS):
         summary = {
             "speedup_over_best_dense": speedups(rows, CHOSEN),
             "speedup_of_frequency_kernels_over_best_dense": speedups(rows, KERNEL),

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import results
-from benchmarks.circulant_layers import BLOCK_SIZE, PRECISIONS, REPEAT, Rows, on_every_gpu, timed
+from benchmarks.circulant_layers import BLOCK_SIZE, PRECISIONS, REPEAT, timed
+from benchmarks.gpus import Rows, on_every_gpu
 from lamina import measure, run
 from lamina.accelerate.circulant.dispatch import CANDIDATES, Dispatcher, calibrate
 from lamina.accelerate.circulant.nn import BlockCirculantConv1d, BlockCirculantLinear, BlockCirculantLSTM
@@ -132,9 +133,7 @@ def shown_while_measured(layer: tuple[int, str]) -> Rows:
 
 def main() -> None:
     asked = results.arguments("circulant_recurrent")
-    rows: Rows = []
-    for mine in on_every_gpu(shown_while_measured, list(product(SIZES, KINDS))):
-        rows += mine
+    for rows in on_every_gpu(shown_while_measured, list(product(SIZES, KINDS))):
         found = speeds(rows)
         slower = [f"{name}: {ratio}" for name, ratio in found.items() if ratio < LEAST]
         summary = {"dense over circulant": found, f"below {LEAST}": "; ".join(slower) or "none"}

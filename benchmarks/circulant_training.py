@@ -34,7 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import results
-from benchmarks.circulant_layers import Rows, on_every_gpu
+from benchmarks.gpus import Rows, on_every_gpu
 from lamina import measure, run
 from lamina.accelerate import convert
 from lamina.accelerate.circulant import Circulant
@@ -350,9 +350,7 @@ def main(words: Sequence[str] | None = None) -> None:
         return
     written = partial(results.write, device=asked.device, asked=asked, command=f"circulant_training {asked.scope}")
     if asked.scope in ("full", "timing"):
-        timed: Rows = []
-        for mine in on_every_gpu(stepped, list(product(STEPS, PRECISIONS))):
-            timed += mine
+        for timed in on_every_gpu(stepped, list(product(STEPS, PRECISIONS))):
             summary: dict[str, Any] = {"step with Adam, dense over circulant": gains(timed)}
             path = written("circulant_training", rows=timed, summary=summary)
         print(path, *gains(timed).items(), sep="\n")

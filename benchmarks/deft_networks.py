@@ -41,6 +41,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import results
+from benchmarks.gpus import Rows, on_every_gpu
 from lamina import build, load, measure, pipeline, run
 from lamina.accelerate.elimination.tuning import tune_network
 from lamina.build.data import load as read
@@ -253,12 +254,7 @@ def networks(task: Task, dense: nn.Module, ours: nn.Module) -> Iterator[tuple[st
         print(task.name, "channels:", error, flush=True)
 
 
-def take_one(free: Any) -> None:
-    """Take one of the GPUs that are free, for good."""
-    torch.cuda.set_device(free.get())
-
-
-def measured(task: Task, folder: Path) -> list[dict[str, Any]]:
+def measured(task: Task, folder: Path) -> Rows:
     """Rows of one network, in a process that has a GPU for itself."""
     watch = measure.Stopwatch()
     rows = []
@@ -363,12 +359,11 @@ def main() -> None:
     tasks = GROUPS[asked.networks]
     command = f"deft_networks {asked.networks} {asked.length} --data FOLDER"
     claim = "deft_networks" if asked.networks == "all" else f"deft_networks_{asked.networks}"
-    rows: list[dict[str, Any]] = []
-    processes = multiprocessing.get_context("spawn")
+    rows: Rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         watch = measure.Stopwatch()
-        with processes.Pool(SEVERAL, maxtasksperchild=1) as pool:
+        with multiprocessing.get_context("spawn").Pool(SEVERAL, maxtasksperchild=1) as pool:
             jobs = [(task, place, mine.data, folder, asked.length) for place, task in enumerate(tasks)]
             flows = dict(zip(tasks, pool.starmap(made, jobs, chunksize=1), strict=True))
         print("made in", round(watch.seconds, 1), "s", flush=True)
@@ -379,17 +374,13 @@ def main() -> None:
         summary["points of accuracy lost on test samples"] = {
             name: round(one["dense"] - one["deft"], 2) for name, one in accuracies.items()
         }
-        path = results.write(claim, "cuda", rows, summary, asked, command)
-        gpus = torch.cuda.device_count()
-        free = processes.Queue()
-        for gpu in range(gpus):
-            free.put(gpu)
         whole = [task for task, facts in flows.items() if "failed" not in facts]
-        with processes.Pool(gpus, take_one, (free,)) as pool:
-            for some in pool.imap(partial(measured, folder=folder), whole):
-                rows += [row for row in some if "median_us" in row]
-                summary |= {f"failed: {_named(row)}": row["reason"] for row in some if "median_us" not in row}
-                path = results.write(claim, "cuda", rows, speedups(rows) | summary, asked, command)
+        for found in on_every_gpu(partial(measured, folder=folder), whole):
+            rows = [row for row in found if "median_us" in row]
+            failed = {f"failed: {_named(row)}": row["reason"] for row in found if "median_us" not in row}
+            path = results.write(claim, "cuda", rows, speedups(rows) | summary | failed, asked, command)
+    if not rows:
+        raise SystemExit("no network came through the flow: nothing is written")
     print(path)
     for key, each in speedups(rows).items():
         print(key, each)

@@ -47,11 +47,3 @@ def test_errors_of_weight_gradients_are_told_too(wrong: bool) -> None:
     gy = torch.randn(2, 6, 5, 4)
     assert (layers.error_of(layer, x, gy) < 1e-5) == (not wrong)
     assert layers.error_of(nn.Conv2d(8, 6, 3, padding=1, bias=False), x, gy) < 1e-5
-
-
-def test_pieces_come_back_in_their_order() -> None:
-    assert list(layers.on_every_gpu(told, [3, 1, 2])) == [[{"piece": 3}], [{"piece": 1}], [{"piece": 2}]]
-
-
-def told(piece: int) -> layers.Rows:
-    return [{"piece": piece}]

@@ -1,0 +1,37 @@
+"""Work that is spread over all GPUs, each piece alone on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+import torch
+
+Piece = TypeVar("Piece")
+Rows = list[dict[str, Any]]
+
+
+def on_every_gpu(work: Callable[[Piece], Rows], pieces: Sequence[Piece]) -> Iterator[Rows]:
+    """Whenever a piece is done, the rows of all that are, in the order of the pieces.
+
+    There is one process on each GPU, or a single one, which takes the next piece when it is free; ``work`` finds its
+    GPU as the current one.
+    """
+    context = get_context("spawn")
+    devices = context.SimpleQueue()
+    count = max(1, torch.cuda.device_count())
+    for index in range(count):
+        devices.put(index)
+    done: dict[int, Rows] = {}
+    with ProcessPoolExecutor(count, context, _take, (devices,)) as pool:
+        places = {pool.submit(work, piece): place for place, piece in enumerate(pieces)}
+        for future in as_completed(places):
+            done[places[future]] = future.result()
+            yield [row for place in sorted(done) for row in done[place]]
+
+
+def _take(devices: Any) -> None:
+    if torch.cuda.is_available():
+        torch.cuda.set_device(devices.get())
