@@ -204,24 +204,31 @@ def all_learnt(
 
 
 def _said(name: str, seed: int, block_size: int) -> str:
-    return f"{name} {'dense' if block_size == 1 else f'k={block_size}'} seed {seed}"
+    return f"{name} {_form(block_size)} seed {seed}"
 
 
-def accuracies(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The last epoch's test accuracy by network and block size: mean and deviation over the seeds that got there."""
-    ends: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["epoch"] == row["epochs"]:
-            ends.setdefault((row["workload"], row["block_size"]), []).append(row)
+def _form(block_size: int) -> str:
+    return "dense" if block_size == 1 else f"k={block_size}"
+
+
+def accuracies(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What each network learnt in each form: means over the seeds whose runs came to their last epoch."""
+    forms: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for one in runs:
+        if len(one["test_accuracy"]) == one["epochs"]:
+            forms.setdefault((one["workload"], one["block_size"]), []).append(one)
     found = {}
-    for (name, block_size), mine in ends.items():
-        scores = [100 * row["test_accuracy"] for row in mine]
-        dense = [100 * row["test_accuracy"] for row in ends.get((name, 1), [])]
-        text = f"{fmean(scores):.2f} % ± {pstdev(scores):.2f} ({len(scores)} seeds)"
-        if block_size > 1 and dense:
-            fewer = ends[name, 1][0]["parameters"] / mine[0]["parameters"]
-            text += f", {fmean(scores) - fmean(dense):+.2f} points of dense, {fewer:.1f}x fewer parameters"
-        found[f"{name} {'dense' if block_size == 1 else f'k={block_size}'}:"] = text
+    for (name, block_size), mine in sorted(forms.items()):
+        dense = forms.get((name, 1), [])
+        ours, theirs = ([100 * one["test_accuracy"][-1] for one in some] for some in (mine, dense))
+        found[f"{name}, {_form(block_size)}"] = {
+            "test accuracy, %": round(fmean(ours), 2), "deviation": round(pstdev(ours), 2),
+            "points of dense": round(fmean(ours) - fmean(theirs), 2) if dense else None,
+            "parameters": mine[0]["parameters"],
+            "times fewer": round(dense[0]["parameters"] / mine[0]["parameters"], 1) if dense else None,
+            "seeds": len(mine), "epochs": mine[0]["epochs"],
+            "s of an epoch, GPU shared": round(fmean(one["median_us"] for one in mine) / 1e6, 2),
+        }  # fmt: skip
     return found
 
 
@@ -356,9 +363,9 @@ def main(words: Sequence[str] | None = None) -> None:
         print(path, *gains(timed).items(), sep="\n")
     if asked.scope != "timing":
         epochs, failed = all_learnt(experiments, Path(asked.data), asked.device, asked.seconds, asked.workers)
-        found = accuracies(epochs)
+        found = accuracies(rows := runs(epochs))
         summary = {"test accuracy after the last epoch": found, "cut or failed": "; ".join(failed) or "none"}
-        print(written("circulant_accuracy", rows=runs(epochs), summary=summary), *found.items(), *failed, sep="\n")
+        print(written("circulant_accuracy", rows=rows, summary=summary), *found.items(), *failed, sep="\n")
 
 
 if __name__ == "__main__":

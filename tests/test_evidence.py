@@ -117,13 +117,7 @@ def test_a_page_of_changes_pairs_what_was_with_what_is() -> None:
     assert list(TOOL["changes"]([alone, *both]))[4:] == [line]
 
 
-def test_a_page_of_accuracies_tells_of_the_runs_that_ended() -> None:
-    common = {"workload": "net", "epochs": 2, "median_us": 1.5e6}
-    dense = common | {"impl": "dense", "block_size": 1, "parameters": 4000}
-    ours = common | {"impl": "circulant[block_size=16]", "block_size": 16, "parameters": 1000}
-    rows = [dense | {"test_accuracy": [0.1, last]} for last in (0.8, 0.9)]
-    rows += [ours | {"test_accuracy": course} for course in ([0.1, 0.84], [0.1])]
-    assert list(TOOL["learnt"](rows))[4:] == [
-        "| net | dense | 2 | 2 | 85.00 % ± 5.00 | - | 4,000 | 1.0x | 1.50 |",
-        "| net | circulant[block_size=16] | 1 | 2 | 84.00 % ± 0.00 | -1.00 | 1,000 | 4.0x | 1.50 |",
-    ]
+def test_times_of_runs_that_shared_the_device_are_not_shown() -> None:
+    row = ROW | {"median_us": 1.0}
+    assert list(TOOL["table"]([row | {"test_accuracy": [0.1]}])) == []
+    assert list(TOOL["table"]([row])) != []

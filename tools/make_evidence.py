@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, pstdev
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -175,7 +174,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     if any("sram_bytes" in row for row in rows):
         return ["## Designs", "", *designs(rows), ""]
     if any("test_accuracy" in row for row in rows):
-        return ["## Accuracy", "", *learnt(rows), ""]
+        return []  # what counts is in the summary: runs shared the device, so their times are no claim
     if any("roofline_bound" in row for row in rows):
         return ["## Layers", "", *gains(rows), ""]
     return ["## Layers", "", *layers(rows)]
@@ -227,26 +226,6 @@ def points(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             cells = [row["workload"], row["layer"], str(row["batch"]), f"{row['density']:.0%}", row["pattern"]]
             lines.append("| " + " | ".join([*cells, *values]) + " |")
     yield from dict.fromkeys(lines)
-
-
-def learnt(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Test accuracies after the last epoch, over the seeds that got there; a line for each network and its form."""
-    yield "Means and deviations over seeds. Epochs were timed while runs shared the device: they are no claim of speed."
-    yield ""
-    yield "| network | weights | seeds | epochs | test accuracy | points of dense | parameters | fewer | epoch, s |"
-    yield "|---|---|--:|--:|--:|--:|--:|--:|--:|"
-    ended = [row for row in rows if len(row["test_accuracy"]) == row["epochs"]]
-    forms: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in sorted(ended, key=lambda row: (row["workload"], row["block_size"])):
-        forms.setdefault((row["workload"], row["impl"]), []).append(row)
-    for (name, form), mine in forms.items():
-        dense = forms.get((name, "dense"), mine)
-        ours, theirs = ([100 * row["test_accuracy"][-1] for row in some] for some in (mine, dense))
-        points = "-" if form == "dense" else f"{fmean(ours) - fmean(theirs):+.2f}"
-        cells = [name, form, len(mine), mine[0]["epochs"], f"{fmean(ours):.2f} % ± {pstdev(ours):.2f}", points]
-        cells += [f"{mine[0]['parameters']:,}", f"{dense[0]['parameters'] / mine[0]['parameters']:.1f}x"]
-        cells.append(f"{fmean(row['median_us'] for row in mine) / 1e6:.2f}")
-        yield f"| {' | '.join(map(str, cells))} |"
 
 
 def designs(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:

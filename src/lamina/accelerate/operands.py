@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 from torch import Tensor
 
 from lamina.errors import UsageError
+
+HAS_TRITON = find_spec("triton") is not None
+"""Whether there can be kernels to give operands to."""
 
 
 def autocasting(x: Tensor) -> bool:

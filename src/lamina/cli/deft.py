@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
+from lamina.cli.networks import networks, training
 from lamina.errors import LaminaError, UsageError
 
 if TYPE_CHECKING:
@@ -22,11 +23,8 @@ FORMATS = ("table", "json")
 
 @handled
 def deft(
-    spec: Annotated[
-        str,
-        typer.Argument(help="A network of the zoo, a workload file, a recipe, or package.module:function."),
-    ],
-    data: Annotated[str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")],
+    spec: options.OneSpecArgument,
+    data: options.DataOption,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Folder of the result.", show_default="<network>-deft")
     ] = None,
@@ -88,24 +86,13 @@ def deft(
 
         lamina deft vgg11_cifar --data DIR --weights vgg.safetensors --target-speedup 1.5 --epochs 2 --onnx vgg.onnx
     """
-    from pydantic import ValidationError
-
-    from lamina import pipeline
     from lamina.cli.watching import Watcher
     from lamina.pipeline.deft.flow import deft as make_deft
     from lamina.pipeline.deft.records import Asked
-    from lamina.spec.training import Training
     from lamina.store import open_store
 
     options.choices("--format", format_, FORMATS)
-    given: dict[str, Any] = {
-        "epochs": train_epochs, "batch": train_batch, "learning_rate": learning_rate, "seed": seed
-    }  # fmt: skip
-    try:
-        settings = Training.model_validate(given)
-    except ValidationError as error:
-        faults = (f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}, got {e['input']!r}" for e in error.errors())
-        raise UsageError("\n".join(faults)) from error
+    settings = training("sgd", learning_rate, epochs=train_epochs, batch=train_batch, seed=seed)
     options.choices("--precision", precision, ("fp32", "tf32", "bf16", "fp16"))
     asked = Asked(
         shares=_shares(shares),
@@ -120,8 +107,7 @@ def deft(
         precision=precision,  # type: ignore[arg-type]
         compare=tuple(options.split(compare)),
     )
-    size = options.shape("--input-size", input_size) if input_size else None
-    target, _ = pipeline.find(spec, options.pairs(set_), size)
+    ((target, _),) = networks([spec], set_, input_size)
     folder = output or Path(f"{target.name.replace(':', '-').replace('/', '-')}-deft")
     with Watcher() as watch, open_store(options.store_place(store)) as database:
         outcome = make_deft(

@@ -111,6 +111,9 @@ def test_numbers_at_the_ends_of_the_range() -> None:
         for size in (1e-20, 1.0, 1e18):
             x = torch.full((3, 32), size, device="cuda").bfloat16()
             assert torch.equal(functional.linear(x, packed, impl="kernel"), x)
+        tiny = torch.full((3, 32), 1e-30, device="cuda").bfloat16()  # below the range: lost, but nothing else
+        y = functional.linear(tiny, packed, impl="kernel")
+        assert ((y >= 0) & (y <= 2 * tiny)).all()
         x[1, 5], x[2, 7] = float("nan"), float("inf")
         y = functional.linear(x, packed, impl="kernel")
         assert y[0].isfinite().all() and y[1].isnan().all() and not y[2].isfinite().any()

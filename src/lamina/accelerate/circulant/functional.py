@@ -8,7 +8,6 @@ plain PyTorch on any device. `chosen` tells what ``auto`` means for given tensor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +16,9 @@ from torch import Tensor
 from lamina.accelerate.circulant import reference
 from lamina.accelerate.circulant.config import Impl, check_block_size, check_impl
 from lamina.accelerate.circulant.window import Window
-from lamina.accelerate.operands import cast, check_operands, compute_dtype, sizes
+from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, sizes
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
-HAS_TRITON = find_spec("triton") is not None
 if HAS_TRITON:
     from lamina.accelerate.circulant import ops
     from lamina.accelerate.circulant.expanded import ops as expanded_ops

@@ -9,7 +9,6 @@ tells what ``auto`` means for given tensors; nothing falls back on anything else
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -20,10 +19,9 @@ from lamina.accelerate.choices import check_choice
 from lamina.accelerate.elimination import reference
 from lamina.accelerate.elimination.config import IMPLS, By, Impl
 from lamina.accelerate.elimination.table import columns_of, longest_run
-from lamina.accelerate.operands import cast, check_operands, compute_dtype, sizes
+from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, sizes
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
-HAS_TRITON = find_spec("triton") is not None
 if HAS_TRITON:
     from lamina.accelerate.elimination import ops
     from lamina.accelerate.elimination.launches import INSTEAD, check_taps

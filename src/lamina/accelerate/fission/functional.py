@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from torch import Tensor
 
 from lamina.accelerate.choices import check_choice
 from lamina.accelerate.fission import reference
 from lamina.accelerate.fission.config import IMPLS, Impl
 from lamina.accelerate.fission.formats import Packed
-from lamina.accelerate.operands import cast, check_operands, compute_dtype, sizes
+from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, sizes
 from lamina.errors import MissingError, UsageError
 
-HAS_TRITON = find_spec("triton") is not None
 if HAS_TRITON:
     from lamina.accelerate.fission import ops
 

@@ -7,7 +7,6 @@ bias), ``reference`` by plain PyTorch on any device. `chosen` tells what ``auto`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -17,10 +16,9 @@ from lamina.accelerate.choices import check_choice
 from lamina.accelerate.fusion import reference
 from lamina.accelerate.fusion.config import ACTIVATIONS, IMPLS, Activation, Impl
 from lamina.accelerate.fusion.window import PoolWindow
-from lamina.accelerate.operands import cast, check_operands, compute_dtype, sizes
+from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, sizes
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
-HAS_TRITON = find_spec("triton") is not None
 if HAS_TRITON:
     from lamina.accelerate.fusion import ops
     from lamina.accelerate.ops import check_device

@@ -7,7 +7,6 @@ else: what an implementation cannot do is an error.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -15,7 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lamina.accelerate.choices import check_choice
-from lamina.accelerate.operands import cast, check_alike, check_floating, check_operands, compute_dtype, sizes
+from lamina.accelerate.operands import (
+    HAS_TRITON,
+    cast,
+    check_alike,
+    check_floating,
+    check_operands,
+    compute_dtype,
+    sizes,
+)
 from lamina.accelerate.sparsity import reference
 from lamina.accelerate.sparsity.config import IMPLS, WEIGHTS, Impl, Weights
 from lamina.accelerate.sparsity.dispatch import Plan
@@ -23,7 +30,6 @@ from lamina.accelerate.sparsity.format import PANEL, EllpackDib, check_capacity,
 from lamina.accelerate.sparsity.window import Window
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
-HAS_TRITON = find_spec("triton") is not None
 if HAS_TRITON:
     from lamina.accelerate.sparsity import ops
 

@@ -28,12 +28,12 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from lamina.accelerate.choices import check_choice
+from lamina.accelerate.operands import HAS_TRITON
 from lamina.accelerate.sparsity import functional, reference
 from lamina.accelerate.sparsity.monitor.calculator import capturing
 from lamina.accelerate.sparsity.saved import bitmap, relu
 from lamina.accelerate.sparsity.saved.bitmap import STORED, Bitmap, Form
 from lamina.accelerate.sparsity.saved.forms import Ellpack, Kept, Narrow, Packed, Shape, has_memory, memory
-from lamina.accelerate.sparsity.saved.relu import HAS_TRITON
 from lamina.errors import LaminaError, UsageError
 
 if HAS_TRITON:
@@ -49,7 +49,6 @@ CARRIERS = frozenset(
     | {"dropout", "dropout_", "dropout2d", "flatten", "reshape", "contiguous"}
 )
 """Functions whose results have zeros because their first argument has, by name."""
-
 
 MAX_POOLINGS = {"max_pool1d": 1, "max_pool2d": 2}
 """Functions that save where the greatest elements are, by name: how many axes they look along."""

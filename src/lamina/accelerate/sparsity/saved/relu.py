@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lamina.accelerate.operands import HAS_TRITON
 from lamina.accelerate.sparsity.saved import bitmap
 from lamina.accelerate.sparsity.saved.bitmap import Form, gapless
 
-HAS_TRITON = find_spec("triton") is not None
 if HAS_TRITON:
     from lamina.accelerate.sparsity.saved import ops
 
