@@ -52,7 +52,7 @@ CELL = {
     "accelerate": ("config", "reference", "kernels", "ops", "functional", "nn", "convert"),
     "simulate": ("config", "reference", "core", "unit"),
 }
-SHARED = ("simulate/hierarchy", "simulate/workloads")  # folders, but no cells: what the simulated units share
+SHARED = ("accelerate/halves", "simulate/hierarchy", "simulate/workloads")  # no cells: what the cells share
 JITS = {"triton.jit", "numba.njit", "numba.jit", "lamina.simulate.compiled.compiled"}
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
 

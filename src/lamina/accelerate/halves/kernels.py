@@ -1,0 +1,42 @@
+"""The power of two that brings a tensor's largest number to where float16 is finest.
+
+Without a second launch, a wait or an order of additions: each program writes the largest number of its share, and who
+needs the whole reads all of these, which are few.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+SHARES = 512
+"""Shares of a tensor, at most; a power of two."""
+
+TOP = 12
+"""The largest number comes to lie in ``[2**TOP, 2**(TOP + 1))``: float16 ends before 2**16, so that sums of eight
+still fit, and is at full precision from 2**-14 up."""
+
+
+@triton.jit
+@no_type_check
+def peaks_kernel(x, out, numel, BLOCK: tl.constexpr, INDEX: tl.constexpr):
+    """The largest magnitude of each share of ``x [numel]`` to ``out [programs]``; NaN is passed over."""
+    start = tl.program_id(0).to(INDEX) * BLOCK
+    most = tl.zeros((BLOCK,), tl.float32)
+    for first in range(start, numel, tl.num_programs(0).to(INDEX) * BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        most = tl.maximum(most, tl.abs(tl.load(x + at, at < numel, 0.0).to(tl.float32)))
+    tl.store(out + tl.program_id(0), tl.max(most, 0))
+
+
+@triton.jit
+@no_type_check
+def scale(peaks, SHARES: tl.constexpr, TOP: tl.constexpr):
+    """The power of two, and what undoes it, from ``peaks [SHARES]``; one where all is zero or something is infinite."""
+    peak = tl.max(tl.load(peaks + tl.arange(0, SHARES)), 0)
+    exponent = (peak.to(tl.int32, bitcast=True) >> 23) - 127
+    exponent = tl.where((peak > 0) & (exponent < 128), exponent, TOP)
+    shift = tl.minimum(tl.maximum(TOP - exponent, -126), 126)
+    up = ((127 + shift) << 23).to(tl.float32, bitcast=True)
+    down = ((127 - shift) << 23).to(tl.float32, bitcast=True)
+    return up, down

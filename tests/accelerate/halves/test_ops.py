@@ -1,0 +1,57 @@
+import math
+from typing import no_type_check
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from lamina.accelerate.halves import kernels, ops
+from lamina.accelerate.ops import launch
+
+pytestmark = pytest.mark.usefixtures("where_kernels_run")
+
+
+@triton.jit
+@no_type_check
+def scale_kernel(peaks, out, SHARES: tl.constexpr, TOP: tl.constexpr):
+    up, down = kernels.scale(peaks, SHARES, TOP)
+    tl.store(out, up)
+    tl.store(out + 1, down)
+
+
+def scales(x: torch.Tensor) -> tuple[float, float]:
+    peaks, out = ops.peaks(x), x.new_full((2,), math.nan, dtype=torch.float32)
+    launch(scale_kernel, 1, x, peaks, out, SHARES=peaks.numel(), TOP=kernels.TOP)
+    up, down = out.tolist()
+    return up, down
+
+
+@pytest.mark.parametrize("numel", [0, 1, 4095, 4097, 20000])
+def test_every_number_is_seen(numel: int) -> None:
+    x = torch.zeros(numel)
+    assert ops.peaks(x).max() == 0
+    for place in {0, numel // 2, numel - 1} if numel else ():
+        y = x.clone()
+        y[place] = -3.5
+        assert ops.peaks(y).max() == 3.5
+
+
+@pytest.mark.parametrize("peak", [1.0, 1.99, 2.0, 6e4, 1e-7, 1e30, 3e38, 1e-30])
+def test_the_largest_number_comes_to_the_top(peak: float) -> None:
+    up, down = scales(torch.tensor([peak, -peak / 3, 0.0]))
+    assert up * down == 1
+    assert 2**kernels.TOP <= peak * up < 2 ** (kernels.TOP + 1)
+
+
+@pytest.mark.parametrize("peak", [0.0, math.inf, math.nan])
+def test_what_has_no_largest_number_is_left_as_it_is(peak: float) -> None:
+    assert scales(torch.tensor([peak])) == (1, 1)
+
+
+def test_subnormal_numbers_come_as_high_as_a_power_of_two_brings_them() -> None:
+    assert scales(torch.tensor([1e-42]))[0] == 2**126
+
+
+def test_the_operator_is_registered_well() -> None:
+    torch.library.opcheck(ops.peaks, (torch.randn(3, 5),))
