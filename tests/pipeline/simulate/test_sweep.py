@@ -106,10 +106,11 @@ batch = [1, 2, 512, 513, 514, 515]
 """
 """Two quick layers, then some that the readable simulator takes longer for than any test."""
 COMMAND = """
-import sys
+import signal
 from lamina.cli import app
 from lamina.cli.sweep import sweep
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs in the background ignore it
     app.command()(sweep)
     app()
 """
