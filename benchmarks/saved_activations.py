@@ -1,12 +1,13 @@
 """Claim: activations kept without their zeros between the passes take less memory, and give the same gradients.
 
 Networks are trained for a while first, so that they have the zeros that training gives them. Memory is what the
-allocator still holds after a forward pass, and the most that it held within a step, the gradients of parameters and the
-library's workspaces among it; beside it stands what autograd saves, each storage once and no parameter, as hooks of
-their own count it. Maps of fewer than ``least`` elements stay as they are. Gradients in ``bitmap`` mode must be those
-of plain autograd bit by bit, where the library is told to be deterministic. The time is that of a step as one trains,
-and beside it that of one in a CUDA graph, where the work of the host does not count. Kinds take turns. ``cpu`` and
-``smoke``, which is short, need no GPU.
+allocator still holds after a forward pass; the most that it held within a step, to which parameters' gradients are
+added where they are; and the least that a step gets by with, found by allowing it less and less: short of memory, the
+library takes algorithms with smaller workspaces. Beside it stands what autograd saves, each storage once and no
+parameter, as hooks of their own count it. Maps of fewer than ``least`` elements stay as they are. Gradients in
+``bitmap`` mode must be those of plain autograd bit by bit, where the library is told to be deterministic. The time is
+that of a step as one trains, and beside it that of one in a CUDA graph, where the work of the host does not count.
+Kinds take turns. ``cpu`` and ``smoke``, which is short, need no GPU.
 
 Run: python -m benchmarks.saved_activations full
 """
@@ -134,6 +135,24 @@ def peak_of(step: Callable[[], object], device: str) -> int | None:
     return torch.cuda.max_memory_allocated() - before
 
 
+def least_of(step: Callable[[], object], most: int, device: str, within: int = 16 << 20) -> int:
+    """Bytes, beside what was there before, that a step gets by with, where it holds ``most`` if it may."""
+    before, whole = torch.cuda.memory_allocated(), torch.cuda.get_device_properties(device).total_memory
+    low, high = 0, 2 * most  # memory may be in pieces
+    while high - low > within:
+        middle = (low + high) // 2
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction((before + middle) / whole)
+        try:
+            step()
+            torch.cuda.synchronize()
+            high = middle
+        except torch.OutOfMemoryError:
+            low = middle
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return high
+
+
 @dataclass(frozen=True)
 class Case:
     """A trained network and a batch; its forward pass in one of the kinds."""
@@ -160,6 +179,10 @@ class Case:
     def step(self, seeded: bool = True) -> list[Tensor]:
         """The gradients."""
         return list(torch.autograd.grad(self.forward(seeded), list(self.model.parameters())))
+
+    def added(self) -> None:
+        """A step that adds its gradients to those that are there."""
+        self.forward().backward()
 
 
 def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: str) -> Iterator[dict[str, Any]]:
@@ -195,10 +218,15 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
             case.step()
             row["held_bytes"] = held_after(case.settled, scope.device)
             model.zero_grad()
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         # Not with the algorithms that are fastest, whose workspaces may be larger than all activations.
         with run.precision_mode(precision, autotune=False):
-            case.step()
-            row["peak_bytes"] = peak_of(case.step, scope.device)
+            case.added()
+            most = peak_of(case.added, scope.device)
+            least = None if most is None else least_of(case.added, most, scope.device)
+            row |= {"peak_bytes": most, "least_bytes": least}
+        model.zero_grad()
         with run.precision_mode(precision):
             if kind:
                 held = case.context.held
@@ -246,6 +274,12 @@ def deterministic() -> Iterator[None]:
         torch.backends.cudnn.deterministic = before
 
 
+def share(row: Mapping[str, Any], plain: Mapping[str, Any], what: str) -> float | None:
+    """A row's bytes over plain autograd's; None where unknown."""
+    bytes_ = row[f"{what}_bytes"]
+    return None if bytes_ is None else round(bytes_ / plain[f"{what}_bytes"], 3)
+
+
 def shares(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
     """Held after the forward pass and time of a step, over plain autograd's; and of the sparse maps alone."""
     found = {}
@@ -254,9 +288,11 @@ def shares(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
             same = (row["workload"], row["precision"]) == (plain["workload"], plain["precision"])
             if same and row is not plain:
                 maps = row["maps_held_bytes"] / row["maps_dense_bytes"] if row["maps_dense_bytes"] else 1.0
+                part = partial(share, row, plain)
                 found[f"over dense: {row['workload']}, {row['precision']}, {row['impl']}"] = {
-                    "held after the forward pass:": round(row["held_bytes"] / plain["held_bytes"], 3),
-                    "most held within a step:": row["peak_bytes"] and round(row["peak_bytes"] / plain["peak_bytes"], 3),
+                    "held after the forward pass:": part("held"),
+                    "most held within a step:": part("peak"),
+                    "least that a step gets by with:": part("least"),
                     "maps with zeros alone:": round(maps, 3),
                     "time of a step:": round(row["over_dense"], 3),
                     "in a CUDA graph:": row["graph_over_dense"] and round(row["graph_over_dense"], 3),
