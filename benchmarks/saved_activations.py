@@ -2,12 +2,12 @@
 
 Networks are trained for a while first, so that they have the zeros that training gives them. Memory is what the
 allocator still holds after a forward pass; the most that it held within a step, to which parameters' gradients are
-added where they are; and the least that a step gets by with, found by allowing it less and less: short of memory, the
-library takes algorithms with smaller workspaces. Beside it stands what autograd saves, each storage once and no
-parameter, as hooks of their own count it. Maps of fewer than ``least`` elements stay as they are. Gradients in
-``bitmap`` mode must be those of plain autograd bit by bit, where the library is told to be deterministic. The time is
-that of a step as one trains, and beside it that of one in a CUDA graph, where the work of the host does not count.
-Kinds take turns. ``cpu`` and ``smoke``, which is short, need no GPU.
+added where they are; and the least that a step gets by with, found by allowing it less and less. Short of memory, the
+library takes algorithms with smaller workspaces, and keeps to them: what a step then holds at most is told too. Beside
+it stands what autograd saves, each storage once and no parameter, as hooks of their own count it. Maps of fewer than
+``least`` elements stay as they are. Gradients in ``bitmap`` mode must be those of plain autograd bit by bit, where the
+library is told to be deterministic. The time is that of a step as one trains, and beside it that of one in a CUDA
+graph, where the work of the host does not count. Kinds take turns. ``cpu`` and ``smoke``, which is short, need no GPU.
 
 Run: python -m benchmarks.saved_activations full
 """
@@ -124,35 +124,6 @@ def saved_bytes(model: nn.Module, forward: Callable[[], Tensor], inputs: Tensor)
     return sum(nbytes for place, nbytes in storages.items() if place not in known)
 
 
-def peak_of(step: Callable[[], object], device: str) -> int | None:
-    """Most bytes that a step held beside what was there before, its own results among them; None where unknown."""
-    if device != "cuda":
-        return None
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    step()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
-
-
-def least_of(step: Callable[[], object], most: int, device: str, within: int = 16 << 20) -> int:
-    """Bytes, beside what was there before, that a step gets by with, where it holds ``most`` if it may."""
-    before, whole = torch.cuda.memory_allocated(), torch.cuda.get_device_properties(device).total_memory
-    low, high = 0, 2 * most  # memory may be in pieces
-    while high - low > within:
-        middle = (low + high) // 2
-        torch.cuda.empty_cache()
-        torch.cuda.set_per_process_memory_fraction((before + middle) / whole)
-        try:
-            step()
-            torch.cuda.synchronize()
-            high = middle
-        except torch.OutOfMemoryError:
-            low = middle
-    torch.cuda.set_per_process_memory_fraction(1.0)
-    return high
-
-
 @dataclass(frozen=True)
 class Case:
     """A trained network and a batch; its forward pass in one of the kinds."""
@@ -185,6 +156,48 @@ class Case:
         self.forward().backward()
 
 
+def peak_of(step: Callable[[], object]) -> int:
+    """Most bytes that a step held beside what was there before, its own results among them."""
+    step()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def least_of(step: Callable[[], object], most: int, within: int = 16 << 20) -> int:
+    """Bytes, beside what was there before, that a step gets by with, where it holds ``most`` if it may."""
+    before, whole = torch.cuda.memory_allocated(), torch.cuda.get_device_properties("cuda").total_memory
+    low, high = 0, 2 * most  # memory may be in pieces
+    while high - low > within:
+        middle = (low + high) // 2
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction((before + middle) / whole)
+        try:
+            step()
+            torch.cuda.synchronize()
+            high = middle
+        except torch.OutOfMemoryError:
+            low = middle
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    return high
+
+
+def memory_of(cases: Mapping[Kind | None, Case]) -> dict[Kind | None, dict[str, int]]:
+    """What a step of each kind holds at most, what it gets by with, and what it holds after that."""
+    for parameter in cases[None].model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    steps = {kind: case.added for kind, case in cases.items()}
+    peaks = {kind: peak_of(step) for kind, step in steps.items()}
+    least = {kind: least_of(step, peaks[kind]) for kind, step in steps.items()}
+    return {
+        kind: {"peak_bytes": peaks[kind], "least_bytes": least[kind], "lean_peak_bytes": peak_of(step)}
+        for kind, step in steps.items()
+    }
+
+
 def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: str) -> Iterator[dict[str, Any]]:
     """Plain autograd and both kinds: memory, gradients and the time of a forward and backward pass."""
     with run.precision_mode(precision):
@@ -193,11 +206,11 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
     state = {key: value.clone() for key, value in model.state_dict().items()}
     clock = measure.clock("wall" if scope.device == "cuda" else "cpu", scope.device)  # packing waits for the device
     exact: list[Tensor] = []
-    cases = {
+    cases: dict[Kind | None, Case] = {
         kind: Case(model, x, labels, saved_activations(kind, least=scope.least) if kind else nullcontext())
         for kind in (None, *KINDS)
     }
-    rows: dict[str | None, dict[str, Any]] = {}
+    rows: dict[Kind | None, dict[str, Any]] = {}
     for kind, case in cases.items():
         model.load_state_dict(state)
         with run.precision_mode(precision, autotune=False), deterministic():
@@ -218,16 +231,6 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
             case.step()
             row["held_bytes"] = held_after(case.settled, scope.device)
             model.zero_grad()
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        # Not with the algorithms that are fastest, whose workspaces may be larger than all activations.
-        with run.precision_mode(precision, autotune=False):
-            case.added()
-            most = peak_of(case.added, scope.device)
-            least = None if most is None else least_of(case.added, most, scope.device)
-            row |= {"peak_bytes": most, "least_bytes": least}
-        model.zero_grad()
-        with run.precision_mode(precision):
             if kind:
                 held = case.context.held
                 row |= {"maps": held.tensors, "maps_dense_bytes": held.dense_bytes, "maps_held_bytes": held.held_bytes}
@@ -235,8 +238,8 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
                 row["saved_bytes"] = saved_bytes(model, case.forward, x)
                 model.zero_grad()
     exact.clear()
-    times: dict[str | None, list[float]] = {kind: [] for kind in cases}
-    graphs: dict[str | None, list[float]] = {kind: [] for kind in GRAPHS if scope.device == "cuda"}
+    times: dict[Kind | None, list[float]] = {kind: [] for kind in cases}
+    graphs: dict[Kind | None, list[float]] = {kind: [] for kind in GRAPHS if scope.device == "cuda"}
     with run.precision_mode(precision):
         for _ in range(scope.rounds):
             for kind, case in cases.items():
@@ -250,16 +253,19 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
                 continue
             if kind:
                 cases[kind].context.check()
+    # Last, because the library keeps to what it then chooses.
+    with run.precision_mode(precision, autotune=False):
+        memory = memory_of(cases) if scope.device == "cuda" else {}
     for what, row in rows.items():
         q1, _, q3 = quantiles(times[what], n=4, method="inclusive")
-        yield row | {
+        yield row | dict.fromkeys(("peak_bytes", "least_bytes", "lean_peak_bytes")) | memory.get(what, {}) | {
             "timing": clock.name, "median_us": median(times[what]), "q1_us": q1, "q3_us": q3, "n": len(times[what]),
             "over_dense": over(times, what),
             "graph_over_dense": over(graphs, what) if all(graphs.get(one) for one in (None, what)) else None,
         }  # fmt: skip
 
 
-def over(times: Mapping[str | None, list[float]], what: str | None) -> float:
+def over(times: Mapping[Kind | None, list[float]], what: Kind | None) -> float:
     """How long a kind takes over plain autograd, of turns beside each other."""
     return median(mine / plain for mine, plain in zip(times[what], times[None], strict=True))
 
@@ -292,6 +298,7 @@ def shares(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
                 found[f"over dense: {row['workload']}, {row['precision']}, {row['impl']}"] = {
                     "held after the forward pass:": part("held"),
                     "most held within a step:": part("peak"),
+                    "the same with small workspaces:": part("lean_peak"),
                     "least that a step gets by with:": part("least"),
                     "maps with zeros alone:": round(maps, 3),
                     "time of a step:": round(row["over_dense"], 3),
