@@ -6,7 +6,7 @@ checkpoint needs no random state, and a run that was killed and resumed ends wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
@@ -56,6 +56,7 @@ def train(
     report_every: int = 10,
     resume: bool = False,
     facts: dict[str, Any] | None = None,
+    groups: Sequence[dict[str, Any]] | None = None,
 ) -> Iterator[Progress]:
     """Train a classifier, answering every ``report_every`` steps and at the end of each epoch.
 
@@ -68,13 +69,16 @@ def train(
         checkpoint: file to keep the state in; written every ``save_every`` steps and after each epoch.
         resume: continue from ``checkpoint`` where it exists.
         facts: kept in the checkpoint beside the state.
+        groups: the optimizer's parameter groups, where not all parameters are to be treated alike. The schedule scales
+            the ``lr`` of each.
 
     Raises:
         UsageError: the checkpoint is of other settings or another network.
         LaminaError: the loss is not finite.
     """
     network.to(device)
-    optimizer = _optimizer(network, settings)
+    optimizer = _optimizer(network, settings, groups)
+    shares = [group["lr"] / settings.learning_rate for group in optimizer.param_groups]
     scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
     # Loss, hits and samples of the epoch so far stay on the device: reading them would stall it.
     first, sums = 0, torch.zeros(3, dtype=torch.float64, device=device)
@@ -96,8 +100,8 @@ def train(
             for step, (x, y) in enumerate(train_batches(epoch, begun), epoch * steps_per_epoch + begun):
                 torch.manual_seed(hash((settings.seed, step, rank)) % 2**63)
                 rate = settings.rate(step, steps)
-                for group in optimizer.param_groups:
-                    group["lr"] = rate
+                for group, share in zip(optimizer.param_groups, shares, strict=True):
+                    group["lr"] = rate * share
                 model.train()
                 x, y = x.to(device), y.to(device)
                 with _autocast(settings, device):
@@ -152,8 +156,11 @@ def _autocast(settings: Training, device: torch.device) -> Any:
     return torch.autocast(device.type, dtype) if dtype else nullcontext()
 
 
-def _optimizer(network: nn.Module, settings: Training) -> torch.optim.Optimizer:
-    parameters = [p for p in network.parameters() if p.requires_grad]
+def _optimizer(
+    network: nn.Module, settings: Training, groups: Sequence[dict[str, Any]] | None = None
+) -> torch.optim.Optimizer:
+    trained = [p for p in network.parameters() if p.requires_grad]
+    parameters: Sequence[Any] = trained if groups is None else groups
     if not parameters:
         raise UsageError("expected a network with trained parameters, got one without any")
     common = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}

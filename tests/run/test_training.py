@@ -1,0 +1,42 @@
+"""Parameter groups keep their share of the learning rate through the schedule."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from lamina.run import train
+from lamina.spec.training import Training
+
+SETTINGS = Training(epochs=1, learning_rate=0.5, momentum=0.0, weight_decay=0.0, warmup_steps=0)
+X, Y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
+
+
+def network() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(3, 2)
+
+
+def trained(module: nn.Module, groups: list[dict[str, object]] | None, steps: int = 3) -> nn.Module:
+    batches = [(X, Y)] * steps
+    list(train(module, SETTINGS, lambda *_: batches, lambda: batches[:1], steps, torch.device("cpu"), groups=groups))
+    return module
+
+
+def test_each_group_learns_at_its_share_of_the_scheduled_rate() -> None:
+    module, expected = network(), network()
+    trained(module, [{"params": [module.weight], "lr": 2.0}, {"params": [module.bias], "lr": 0.0}])
+    for step in range(3):
+        F.cross_entropy(expected(X), Y).backward()
+        with torch.no_grad():
+            assert expected.weight.grad is not None
+            expected.weight -= 4 * SETTINGS.rate(step, 3) * expected.weight.grad
+        expected.zero_grad()
+    torch.testing.assert_close(module.weight, expected.weight)
+    assert torch.equal(module.bias, expected.bias)
+
+
+def test_one_group_of_all_is_no_group() -> None:
+    module = network()
+    grouped = trained(module, [{"params": list(module.parameters()), "lr": SETTINGS.learning_rate}])
+    for ours, theirs in zip(grouped.parameters(), trained(network(), None).parameters(), strict=True):
+        assert torch.equal(ours, theirs)
