@@ -54,6 +54,9 @@ def test_configuration_reaches_the_layer() -> None:
     assert isinstance(layer, BlockCirculantConv2d)
     assert (layer.block_size, layer.impl, layer.stride, layer.dilation) == (4, "dense", (2, 2), (2, 2))
     assert layer.bias is None
+    assert layer.signs is None
+    assert replace(dense, Circulant(block_size=4, signs=True)).signs is not None
+    assert not [name for name, _ in replace(nn.LSTM(8, 8), Circulant(block_size=4, signs=True)).named_buffers()]
     norm = float(layer.to_dense().weight.detach().norm())
     assert norm == pytest.approx(float(dense.weight.detach().norm()), rel=1e-5)
 

@@ -109,6 +109,44 @@ def test_fresh_and_rescaled_initialisation() -> None:
     assert "kept_energy=0.1" in repr(plain) and "kept_energy" not in repr(fresh)
 
 
+SIGNED: list[tuple[Any, tuple[int, ...]]] = [
+    (nn.Linear(6, 8), (3, 6)),
+    (nn.Conv1d(4, 6, 3), (2, 4, 7)),
+    (nn.Conv2d(8, 4, 3, padding=1, groups=2), (2, 8, 5, 4)),
+]
+"""Dense layers and inputs for them."""
+
+
+@pytest.mark.parametrize(("dense", "shape"), SIGNED)
+@pytest.mark.parametrize("init", ["project", "fresh"])
+def test_signs_belong_to_the_inputs(dense: Any, shape: tuple[int, ...], init: Any) -> None:
+    kind = {nn.Linear: BlockCirculantLinear, nn.Conv1d: BlockCirculantConv1d, nn.Conv2d: BlockCirculantConv2d}
+    layer: Any = kind[type(dense)].from_dense(dense, 2, init=init, signs=True)
+    assert layer.signs.shape == (shape[min(len(shape) - 1, 1)],) and "signs=True" in repr(layer)
+    assert set(layer.signs.tolist()) == {-1, 1}
+    x = torch.randn(shape)
+    torch.testing.assert_close(layer(x), layer.to_dense()(x))
+    plain: Any = kind[type(dense)].from_dense(dense, 2)
+    plain.load_state_dict({name: value for name, value in layer.state_dict().items() if name != "signs"})
+    torch.testing.assert_close(layer(x), plain(x * layer.signs.view(-1, *(1,) * (len(shape) - 2))))
+
+
+def test_a_circulant_matrix_is_found_behind_its_signs() -> None:
+    layer = BlockCirculantLinear(8, 8, 4, signs=True)
+    dense = layer.to_dense()
+    assert layer.signs is not None
+    dense.weight.data *= layer.signs
+    assert BlockCirculantLinear.from_dense(dense, 4).kept_energy == pytest.approx(1)
+
+
+def test_signs_give_each_output_of_a_block_a_mean_of_its_own() -> None:
+    torch.manual_seed(0)
+    layers = [BlockCirculantLinear(64, 64, 64, bias=False, signs=signs) for signs in (False, True)]
+    without, with_signs = (layer(torch.ones(1, 64)).detach() for layer in layers)
+    torch.testing.assert_close(without, without.mean().expand_as(without))
+    assert float(with_signs.std()) > 0.3
+
+
 def test_export_holds_standard_operators_only() -> None:
     layer = nn.Sequential(BlockCirculantConv2d(4, 4, 3, block_size=2, impl="reference"), nn.Flatten(),
                           BlockCirculantLinear(16, 6, 4, impl="reference"))  # fmt: skip

@@ -25,6 +25,9 @@ class Circulant:
         block_size: ``k``, from 2 to 256: one block of ``k * k`` weights is described by ``k`` of them.
         init: ``project`` takes the nearest block-circulant matrix, ``fresh`` draws new weights.
         rescale: scale a projection to the energy of the dense weights; an unstructured matrix keeps only ``1/k``.
+        signs: change the signs of fixed, randomly drawn inputs of linear layers and convolutions (Cheng et al., "An
+            exploration of parameter redundancy in deep networks with circulant projections", ICCV 2015, section 3.1).
+            Rectified inputs have a mean, which a circulant block gives all of its outputs alike.
         impl: how the new layers compute.
 
     Raises:
@@ -34,14 +37,16 @@ class Circulant:
     block_size: int = 64
     init: Literal["project", "fresh"] = "project"
     rescale: bool = False
+    signs: bool = False
     impl: Impl = "auto"
 
     def __post_init__(self) -> None:
         check_block_size(self.block_size)
         check_impl(self.impl)
         check_choice("init", self.init, ("project", "fresh"))
-        if not isinstance(self.rescale, bool):
-            raise UsageError(f"rescale: expected true or false, got {self.rescale!r}")
+        for name in ("rescale", "signs"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise UsageError(f"{name}: expected true or false, got {value!r}")
 
 
 def check_block_size(block_size: int) -> None:

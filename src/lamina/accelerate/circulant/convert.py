@@ -48,8 +48,9 @@ def replace(module: nn.Module, config: Circulant) -> nn.Module:
     reason = refusal(module) or _too_narrow(module, config.block_size)
     if reason:
         raise UnsupportedError(reason)
+    signs = {} if isinstance(module, nn.LSTM) else {"signs": config.signs}  # an LSTM's states have both signs
     layer: nn.Module = _CIRCULANT[type(module)].from_dense(
-        module, config.block_size, init=config.init, rescale=config.rescale, impl=config.impl
+        module, config.block_size, init=config.init, rescale=config.rescale, impl=config.impl, **signs
     )
     return layer
 

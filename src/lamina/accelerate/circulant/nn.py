@@ -33,11 +33,14 @@ class BlockCirculantLinear(nn.Module):
         out_features: the output's width.
         block_size: ``k``, from 2 to 256.
         bias: whether to add one.
+        signs: whether to change the signs of fixed, randomly drawn inputs; see `Circulant`.
         impl: how to compute it; see `functional`.
 
     Raises:
         UsageError: a size that no layer can have.
     """
+
+    signs: Tensor | None
 
     def __init__(
         self,
@@ -46,6 +49,7 @@ class BlockCirculantLinear(nn.Module):
         block_size: int = 64,
         bias: bool = True,
         *,
+        signs: bool = False,
         impl: Impl = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -60,22 +64,25 @@ class BlockCirculantLinear(nn.Module):
         p, q = -(-out_features // block_size), -(-in_features // block_size)
         self.weight = nn.Parameter(torch.empty(p, q, block_size, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
+        self.register_buffer("signs", torch.empty(in_features, device=device, dtype=dtype) if signs else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw new weights, as uniform as the dense layer draws its own."""
         shape = self.out_features, self.in_features
         draw(self.weight, self.bias, fan_in=self.in_features, dense=self.weight.new_empty(shape, device="meta"))
+        draw_signs(self.signs)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x (..., in_features)`` to ``(..., out_features)``."""
         check_width(self, x, -1, self.in_features)
+        x = x if self.signs is None else x * self.signs.to(x.dtype)
         return functional.linear(x, self.weight, self.bias, out_features=self.out_features, impl=self.impl)
 
     @classmethod
     def from_dense(
         cls, dense: nn.Linear, block_size: int = 64, *,
-        init: Init = "project", rescale: bool = False, impl: Impl = "auto",
+        init: Init = "project", rescale: bool = False, signs: bool = False, impl: Impl = "auto",
     ) -> Self:  # fmt: skip
         """The nearest block-circulant layer, or a fresh one of its sizes; ``kept_energy`` says how near.
 
@@ -83,7 +90,7 @@ class BlockCirculantLinear(nn.Module):
             UsageError: the dense weights are not finite.
         """
         layer: Self = nn.utils.skip_init(
-            cls, dense.in_features, dense.out_features, block_size, dense.bias is not None, impl=impl,
+            cls, dense.in_features, dense.out_features, block_size, dense.bias is not None, signs=signs, impl=impl,
             device=dense.weight.device, dtype=dense.weight.dtype,
         )  # fmt: skip
         adopt(layer, dense, init, rescale)
@@ -96,7 +103,7 @@ class BlockCirculantLinear(nn.Module):
             nn.Linear, self.in_features, self.out_features, self.bias is not None,
             device=self.weight.device, dtype=self.weight.dtype,
         )  # fmt: skip
-        release(self, dense, dense_matrix(self.weight, self.out_features, self.in_features))
+        release(self, dense, signed(dense_matrix(self.weight, self.out_features, self.in_features), self.signs))
         return dense
 
     def extra_repr(self) -> str:
@@ -110,6 +117,7 @@ class _BlockCirculantConv(nn.Module):
 
     axes: ClassVar[int]
     dense: ClassVar[type[nn.Conv1d] | type[nn.Conv2d]]
+    signs: Tensor | None
 
     def __init__(
         self,
@@ -124,6 +132,7 @@ class _BlockCirculantConv(nn.Module):
         padding_mode: str = "zeros",
         *,
         block_size: int = 64,
+        signs: bool = False,
         impl: Impl = "auto",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -150,6 +159,7 @@ class _BlockCirculantConv(nn.Module):
         shape = (p, *self.kernel_size, q, block_size)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
+        self.register_buffer("signs", torch.empty(in_channels, device=device, dtype=dtype) if signs else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -157,12 +167,15 @@ class _BlockCirculantConv(nn.Module):
         shape = self.out_channels, self.in_channels // self.groups, *self.kernel_size
         dense = self.weight.new_empty(shape, device="meta")
         draw(self.weight, self.bias, fan_in=dense[0].numel(), dense=dense, groups=self.groups)
+        draw_signs(self.signs)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x (N, in_channels, *sizes)`` to ``(N, out_channels, *sizes')``; one image may come without ``N``."""
         if x.dim() == self.axes + 1:
             return self.forward(x[None])[0]
         check_width(self, x, 1, self.in_channels)
+        if self.signs is not None:
+            x = x * self.signs.to(x.dtype).view(-1, *(1,) * self.axes)
         padding = tuple(before for before, _ in self.margins)
         if self.padding_mode != "zeros" or any(before != after for before, after in self.margins):
             margins = [side for pair in reversed(self.margins) for side in pair]
@@ -185,7 +198,7 @@ class _BlockCirculantConv(nn.Module):
     @classmethod
     def from_dense(
         cls, dense: nn.Conv1d | nn.Conv2d, block_size: int = 64, *,
-        init: Init = "project", rescale: bool = False, impl: Impl = "auto",
+        init: Init = "project", rescale: bool = False, signs: bool = False, impl: Impl = "auto",
     ) -> Self:  # fmt: skip
         """The nearest block-circulant layer, or a fresh one of its sizes; ``kept_energy`` says how near.
 
@@ -193,7 +206,7 @@ class _BlockCirculantConv(nn.Module):
             UsageError: the dense weights are not finite.
         """
         layer: Self = nn.utils.skip_init(
-            cls, *geometry(dense), block_size=block_size, impl=impl,
+            cls, *geometry(dense), block_size=block_size, signs=signs, impl=impl,
             device=dense.weight.device, dtype=dense.weight.dtype,
         )  # fmt: skip
         adopt(layer, dense, init, rescale, dense.groups)
@@ -205,7 +218,8 @@ class _BlockCirculantConv(nn.Module):
         dense: nn.Conv1d | nn.Conv2d = nn.utils.skip_init(
             self.dense, *geometry(self), device=self.weight.device, dtype=self.weight.dtype
         )
-        release(self, dense, dense_matrix(self.weight, self.out_channels, self.in_channels, self.groups))
+        matrix = dense_matrix(self.weight, self.out_channels, self.in_channels, self.groups)
+        release(self, dense, signed(matrix, self.signs, self.groups))
         return dense
 
     def extra_repr(self) -> str:
@@ -277,12 +291,30 @@ def draw(weight: Tensor, bias: Tensor | None, *, fan_in: int, dense: Tensor, gro
 
 
 @torch.no_grad()
+def draw_signs(signs: Tensor | None) -> None:
+    """Half of the signs are changed, by chance."""
+    if signs is not None:
+        signs.bernoulli_().mul_(2).sub_(1)
+
+
+def signed(matrix: Tensor, signs: Tensor | None, groups: int = 1) -> Tensor:
+    """The dense weight ``(out, in / groups, *kernel)`` for inputs of which some have changed their signs."""
+    if signs is None:
+        return matrix
+    columns = signs.view(groups, 1, -1, *(1,) * (matrix.dim() - 2))
+    changed: Tensor = (torch.unflatten(matrix, 0, (groups, -1)) * columns).flatten(0, 1)
+    return changed
+
+
+@torch.no_grad()
 def adopt(layer: Any, dense: Any, init: Init, rescale: bool, groups: int = 1) -> None:
     """Fill an uninitialised layer from a dense one."""
     if init == "fresh":
         layer.reset_parameters()
     else:
-        projection = project(dense.weight, layer.block_size, groups=groups, rescale=rescale)
+        draw_signs(layer.signs)
+        source = signed(dense.weight, layer.signs, groups)
+        projection = project(source, layer.block_size, groups=groups, rescale=rescale)
         layer.weight.copy_(projection.weight)
         layer.kept_energy = projection.kept_energy
         if dense.bias is not None:
@@ -303,7 +335,8 @@ def release(layer: Any, dense: Any, matrix: Tensor) -> None:
 def manner(layer: Any) -> str:
     """How a layer computes, and what a projection kept of the dense weights."""
     kept = "" if layer.kept_energy is None else f", kept_energy={layer.kept_energy:.3g}"
-    return f", impl={layer.impl}{kept}"
+    signs = "" if layer.signs is None else ", signs=True"
+    return f"{signs}, impl={layer.impl}{kept}"
 
 
 def check_widths(**widths: int) -> None:
