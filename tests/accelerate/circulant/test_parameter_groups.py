@@ -22,7 +22,10 @@ def test_gradient_descent_moves_the_dense_matrix_alike() -> None:
     torch.testing.assert_close(layer.weight, projected.weight)
 
 
-@pytest.mark.parametrize(("optimizer", "lr", "decay"), [("sgd", 0.1 / 4, 0.8), ("adam", 0.1, 0.8), ("adamw", 0.1, 0.2)])
+RULES = [("sgd", 0.1 / 4, 0.8), ("adam", 0.1 * 2**0.5, 0.8), ("adamw", 0.1 * 2**0.5, 0.2 / 2**0.5)]
+
+
+@pytest.mark.parametrize(("optimizer", "lr", "decay"), RULES)
 def test_rules_of_each_optimizer(optimizer: str, lr: float, decay: float) -> None:
     model = nn.Sequential(nn.Linear(3, 8), BlockCirculantLinear(8, 8, 4), BlockCirculantLSTM(8, 8, block_size=2))
     groups = parameter_groups(model, lr=0.1, weight_decay=0.2, optimizer=optimizer)  # type: ignore[arg-type]

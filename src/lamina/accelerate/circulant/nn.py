@@ -71,7 +71,7 @@ class BlockCirculantLinear(nn.Module):
         """Draw new weights, as uniform as the dense layer draws its own."""
         shape = self.out_features, self.in_features
         draw(self.weight, self.bias, fan_in=self.in_features, dense=self.weight.new_empty(shape, device="meta"))
-        draw_signs(self.signs)
+        draw_signs(self.signs, self.block_size)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x (..., in_features)`` to ``(..., out_features)``."""
@@ -167,7 +167,7 @@ class _BlockCirculantConv(nn.Module):
         shape = self.out_channels, self.in_channels // self.groups, *self.kernel_size
         dense = self.weight.new_empty(shape, device="meta")
         draw(self.weight, self.bias, fan_in=dense[0].numel(), dense=dense, groups=self.groups)
-        draw_signs(self.signs)
+        draw_signs(self.signs, self.block_size, self.groups)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x (N, in_channels, *sizes)`` to ``(N, out_channels, *sizes')``; one image may come without ``N``."""
@@ -291,10 +291,12 @@ def draw(weight: Tensor, bias: Tensor | None, *, fan_in: int, dense: Tensor, gro
 
 
 @torch.no_grad()
-def draw_signs(signs: Tensor | None) -> None:
-    """Half of the signs are changed, by chance."""
+def draw_signs(signs: Tensor | None, block_size: int, groups: int = 1) -> None:
+    """Each sign of a block by chance, and all blocks alike: so they could as well belong to the transform."""
     if signs is not None:
-        signs.bernoulli_().mul_(2).sub_(1)
+        block = signs.new_empty(block_size).bernoulli_().mul_(2).sub_(1)
+        rows = signs.view(groups, -1)
+        rows.copy_(block.repeat(-(-rows.shape[1] // block_size))[: rows.shape[1]])
 
 
 def signed(matrix: Tensor, signs: Tensor | None, groups: int = 1) -> Tensor:
@@ -312,7 +314,7 @@ def adopt(layer: Any, dense: Any, init: Init, rescale: bool, groups: int = 1) ->
     if init == "fresh":
         layer.reset_parameters()
     else:
-        draw_signs(layer.signs)
+        draw_signs(layer.signs, layer.block_size, groups)
         source = signed(dense.weight, layer.signs, groups)
         projection = project(source, layer.block_size, groups=groups, rescale=rescale)
         layer.weight.copy_(projection.weight)

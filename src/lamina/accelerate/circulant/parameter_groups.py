@@ -2,8 +2,13 @@
 
 A number ``w`` of a block stands for ``k`` dense weights. Its gradient is the sum of theirs, ``k`` times their mean, and
 ``|W|^2 = k |w|^2``. Plain gradient descent on ``W``, projected back onto circulant blocks, therefore divides the
-learning rate for ``w`` by ``k`` and multiplies an L2 penalty by ``k``. Adam does not see the scale of gradients, so its
-learning rate stays; only a penalty that is added to the gradient grows, and decoupled decay (AdamW) does not change.
+learning rate for ``w`` by ``k`` and multiplies an L2 penalty by ``k``.
+
+Adam does not see the scale of gradients: each number moves by about the learning rate. To first order that lowers the
+loss by the sum of the gradients' sizes, as much as in the dense layer where the ``k`` gradients behind a number agree,
+and ``sqrt(k)`` less where they are unrelated. The rule is the mean of both on a logarithmic scale, ``k**0.25`` times the
+learning rate. A penalty that is added to the gradient grows ``k`` times; decoupled decay (AdamW) is a multiple of the
+learning rate and is divided by as much as that grows, so that weights decay as fast as dense ones.
 """
 
 from __future__ import annotations
@@ -43,8 +48,8 @@ def parameter_groups(
     return [
         {
             "params": parameters,
-            "lr": lr / k if optimizer == "sgd" else lr,
-            "weight_decay": weight_decay if optimizer == "adamw" else weight_decay * k,
+            "lr": lr / k if optimizer == "sgd" else lr * k**0.25,
+            "weight_decay": weight_decay / k**0.25 if optimizer == "adamw" else weight_decay * k,
             "name": "dense" if k == 1 else f"circulant[block_size={k}]",
         }
         for k, parameters in groups.items()
