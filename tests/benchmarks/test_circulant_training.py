@@ -16,7 +16,7 @@ def row(block_size: int, seed: int, epoch: int, accuracy: float) -> dict[str, An
     return {
         "workload": "net", "block_size": block_size, "seed": seed, "epoch": epoch, "epochs": 2,
         "test_accuracy": accuracy, "parameters": 1000 // block_size, "train_loss": 1 - accuracy, "train_accuracy": 0.0,
-        "test_loss": 2 - accuracy, "network": "net", "seconds": float(epoch),
+        "test_loss": 2 - accuracy, "network": "net", "seconds": float(epoch), "precision": "tf32",
     }  # fmt: skip
 
 
@@ -86,6 +86,7 @@ def test_a_run_prints_a_row_for_each_epoch(tmp_path: Path, capsys: pytest.Captur
     assert rows[1]["parameters"] < rows[0]["parameters"]
     assert all(one["seconds"] > 0 for one in rows)
     assert rows[1]["converted"] == ["classifier.0", "classifier.2"]
+    assert [one["block_learning_rate"] / one["learning_rate"] for one in rows] == [1, 2]
 
 
 def test_dropout_shrinks_with_the_weights() -> None:
@@ -103,3 +104,9 @@ def test_the_first_convolution_and_the_classifier_stay_dense() -> None:
     record = training.built("lstm", 64, 16, "reference")[1]
     assert record is not None
     assert [one.layer for one in record.replaced] == ["lstm"]
+
+
+def test_narrow_convolutions_stay_dense() -> None:
+    record = training.built("conv4fc3", 10, 16, "reference", narrow=training.NARROW)[1]
+    assert record is not None
+    assert [one.layer for one in record.replaced] == ["features.7", "classifier.0", "classifier.3"]

@@ -24,7 +24,9 @@ def trained(module: nn.Module, groups: list[dict[str, object]] | None, steps: in
 
 def test_each_group_learns_at_its_share_of_the_scheduled_rate() -> None:
     module, expected = network(), network()
-    trained(module, [{"params": [module.weight], "lr": 2.0}, {"params": [module.bias], "lr": 0.0}])
+    groups: list[dict[str, object]] = [{"params": [module.weight], "lr": 2.0}, {"params": [module.bias], "lr": 0.0}]
+    trained(module, groups)
+    assert [group["lr"] for group in groups] == [2, 0]
     for step in range(3):
         F.cross_entropy(expected(X), Y).backward()
         with torch.no_grad():

@@ -160,7 +160,7 @@ def _optimizer(
     network: nn.Module, settings: Training, groups: Sequence[dict[str, Any]] | None = None
 ) -> torch.optim.Optimizer:
     trained = [p for p in network.parameters() if p.requires_grad]
-    parameters: Sequence[Any] = trained if groups is None else groups
+    parameters: Sequence[Any] = trained if groups is None else [dict(group) for group in groups]  # it writes into them
     if not parameters:
         raise UsageError("expected a network with trained parameters, got one without any")
     common = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
