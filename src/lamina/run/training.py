@@ -125,7 +125,7 @@ def train(
 
 def _count(sums: Tensor, loss: Tensor, scores: Tensor, y: Tensor) -> None:
     hits = (scores.detach().argmax(-1) == y).sum()
-    sums += torch.stack([loss.detach() * y.numel(), hits, torch.as_tensor(y.numel(), device=y.device)]).double()
+    sums += torch.stack([loss.detach() * y.numel(), hits, hits.new_full((), y.numel())]).double()
 
 
 def _means(sums: Tensor, step: int | None = None) -> tuple[float, float]:
