@@ -16,15 +16,19 @@ from lamina.accelerate.circulant.expanded import kernels as expanded
 
 window = dict(P=8, Q=4, TAPS=9, KW=3, SH=2, SW=1, PH=1, PW=1, DH=1, DW=2, POINTWISE=False)
 tile = dict(BM=64, BN=16, BK=32)
-mix = dict(**tile, STEP=8)
+mix = dict(**tile, STEP=8, DOWN=0.5)
 common = dict(ACC=tl.float32, PRECISION="tf32x3", W_PRECISION="ieee", UPCAST=False, INDEX=tl.int64, EARLY=True)
 sides = dict(X_ROWS=4, X_AT_ONCE=16, W_ROWS=16, W_AT_ONCE=4, BK=32, BN=64, K=64, PAIR=True)
 sides |= dict(X_BLOCKS=16, X_GROUPS=1, W_BLOCKS=6, W_GROUPS=1)
+sides |= dict(X_SHARES=0, W_SHARES=0, X_TOP=11, W_TOP=8, SPLIT=False, X_UNDO=0.0, W_UNDO=0.0)
+scaled = sides | dict(X_SHARES=512, W_SHARES=8, X_UNDO=8.0, W_UNDO=1.0, SPLIT=True)
 grads = dict(W_BM=16, W_BN=32, W_BK=32, W_STEP=4)
-flat = dict(STEP=0, W_BM=8, W_BN=32, W_BK=32, W_STEP=4)
+flat = dict(STEP=0, DOWN=1.0, W_BM=8, W_BN=32, W_BK=32, W_STEP=4)
 launches = [
     (kernels.dft_kernel, dict(**sides, TF32=True), "fp32"),
+    (kernels.dft_kernel, dict(**scaled, TF32=False), "fp16"),
     (kernels.idft_kernel, dict(**sides, BIAS=True), "bf16"),
+    (kernels.idft_kernel, dict(**scaled, BIAS=False), "fp16"),
     (kernels.mix_kernel, dict(**window, **mix, BACK=False), "fp16"),
     (kernels.mix_grads_kernel, dict(**window, **mix, **grads), "bf16"),
     (kernels.mix_grads_kernel, dict(**window, **tile, **flat), "fp32"),
@@ -34,8 +38,12 @@ launches = [
 ]
 pointers = {"x", "w", "a", "dy", "dx", "dw", "out", "y", "dense", "x_out", "w_out", "x_spectrum", "w_spectrum", "bias"}
 for kernel, constants, kind in launches:
-    constants = constants | {name: value for name, value in common.items() if name in kernel.arg_names}
-    types = {"x_basis": "*fp32", "w_basis": "*fp32", **dict.fromkeys(pointers, f"*{kind}")}
+    constants = {name: value for name, value in (common | constants).items() if name in kernel.arg_names}
+    types = dict.fromkeys(("peaks", "down", "x_down", "w_down", "x_other", "w_other"), "*fp32")
+    types |= dict.fromkeys(("x_basis", "w_basis"), f"*{'fp16' if constants.get('X_SHARES') else 'fp32'}")
+    types |= dict.fromkeys(pointers, f"*{kind}")
+    if constants.get("X_UNDO"):  # weight gradients are wide
+        types |= {"w_basis": "*fp32", "w_spectrum": "*fp32"}
     types |= {name: "i64" for name in kernel.arg_names if "per_" in name}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}

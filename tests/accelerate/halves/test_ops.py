@@ -55,3 +55,23 @@ def test_subnormal_numbers_come_as_high_as_a_power_of_two_brings_them() -> None:
 
 def test_the_operator_is_registered_well() -> None:
     torch.library.opcheck(ops.peaks, (torch.randn(3, 5),))
+
+
+def of_pair(*tensors: torch.Tensor) -> tuple[float, ...]:
+    """The largest of each tensor's shares."""
+    found, *counts = ops.pair_peaks(*tensors)
+    return tuple(share.max().item() for share in found.split(counts) if share.numel())
+
+
+def test_the_largest_finite_numbers_of_two_tensors() -> None:
+    x, y = torch.randn(3, 4099), torch.randn(5)
+    x[1, 7], x[0, 0], y[2] = math.nan, -math.inf, math.inf
+    finite = [t[t.isfinite()].abs().max().item() for t in (x, y)]
+    assert of_pair(x, y) == tuple(finite)
+    assert of_pair(x.T) == (finite[0],)
+
+
+def test_only_elements_count() -> None:
+    x = torch.tensor([[1.0, 9.0], [-2.0, 9.0]])
+    assert of_pair(x[:, 0]) == (2,)  # what lies between them does not
+    assert of_pair(x[0, 0].expand(5000), x[:, :1]) == (1, 2)  # one that is in memory once

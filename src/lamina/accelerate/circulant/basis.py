@@ -18,6 +18,12 @@ def slot_count(block_size: int) -> int:
     return (block_size + 1) // 2
 
 
+def growth(block_size: int, eigenvalues: bool) -> int:
+    """Binary digits that a spectrum's largest number can be longer by than the largest of what was transformed."""
+    digits = (block_size - 1).bit_length()
+    return digits if eigenvalues else (digits + 1) // 2
+
+
 def basis(
     block_size: int, *, eigenvalues: bool = False, dtype: torch.dtype, device: torch.device | str = "cpu"
 ) -> Tensor:

@@ -204,11 +204,15 @@ def _spectral(
     k, steps = weight.shape[-1], window.pack()
     ops.check_device(rows)
     columns = weight.flatten(2).transpose(1, 2)
+    y: Tensor
+    if ops.halved(dtype, rows, columns, out_channels, window):
+        y, *_ = ops.product(rows, columns, bias, k, out_channels, steps)
+        return y
     channels_last = rows.shape[2] > 1 and rows.stride(1) == 1
     xs, ws = ops.dft_pair(rows, columns, k, window.groups, dtype)
     ys = ops.mix(xs, ws, steps)
     pixels = window.out_height * window.out_width
-    y: Tensor = ops.idft(ys, bias, k, window.groups, False, out_channels, pixels, channels_last, dtype)
+    y = ops.idft(ys, bias, k, window.groups, False, out_channels, pixels, channels_last, dtype)
     return y
 
 

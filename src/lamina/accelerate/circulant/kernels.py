@@ -19,6 +19,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.halves.kernels import scale
 from lamina.accelerate.kernels import rounded
 from lamina.spec import Cost
 
@@ -43,13 +44,38 @@ def wait(EARLY: tl.constexpr):
 
 @triton.jit
 @no_type_check
+def transformed(sums, values, basis, place, known, PIECE: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
+    """``sums`` and ``values`` times waves; a basis of halves has two pieces, ``PIECE`` numbers apart."""
+    waves = tl.load(basis + place, known, 0.0)
+    if basis.dtype.element_ty == tl.float16:
+        rest = tl.load(basis + PIECE + place, known, 0.0)
+        high = values.to(tl.float16)
+        low = (values - high.to(values.dtype)).to(tl.float16)
+        if UPCAST:
+            high, low, waves, rest = high.to(sums.dtype), low.to(sums.dtype), waves.to(sums.dtype), rest.to(sums.dtype)
+        if values.dtype != tl.float16:  # what float16 leaves of them
+            sums = tl.dot(low, waves, sums, out_dtype=sums.dtype)
+        sums = tl.dot(high, rest, sums, out_dtype=sums.dtype)
+        sums = tl.dot(high, waves, sums, out_dtype=sums.dtype)
+    else:
+        sums = tl.dot(values.to(sums.dtype), waves, sums, input_precision=PRECISION, out_dtype=sums.dtype)
+    return sums
+
+
+@triton.jit
+@no_type_check
 def dft_tile(
-    tile, x, basis, out, rows, length, width, stride_n, stride_c, stride_l,
+    tile, x, basis, peaks, down, out, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
+    TOP: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
-    """Spectra of ``ROWS`` rows and ``AT_ONCE`` blocks: ``x (N, C, L)`` of any strides to ``out [F, rows, 2, G*q]``."""
+    """Spectra of ``ROWS`` rows and ``AT_ONCE`` blocks: ``x (N, C, L)`` of any strides to ``out [F, rows, 2, G*q]``.
+
+    With ``SHARES`` of ``peaks``, of ``x`` times the power of two that brings the largest to ``2**TOP``; what undoes it
+    goes to ``down [1]``.
+    """
     F: tl.constexpr = (K + 1) // 2
     ACROSS: tl.constexpr = GROUPS * BLOCKS
     tiles_f: tl.constexpr = (2 * F + BN - 1) // BN
@@ -63,12 +89,17 @@ def dft_tile(
     pixel = x + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
     channel = pixel + (block // BLOCKS * width + start).to(INDEX) * stride_c
     sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
+    if SHARES:
+        up, undo = scale(peaks, SHARES, TOP)
+        tl.store(down, undo, tile == 0)
     for t0 in range(0, K, BK):
         t = t0 + tl.arange(0, BK)
         known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
         values = tl.load(channel[:, None] + t[None, :].to(INDEX) * stride_c, known, 0.0).to(ACC)
-        waves = tl.load(basis + f[None, :] * K + t[:, None], (f < 2 * F)[None, :] & (t < K)[:, None], 0.0)
-        sums = tl.dot(values, waves, sums, input_precision=PRECISION, out_dtype=ACC)
+        if SHARES:
+            values *= up
+        wanted = (f < 2 * F)[None, :] & (t < K)[:, None]
+        sums = transformed(sums, values, basis, f[None, :] * K + t[:, None], wanted, 2 * F * K, PRECISION, UPCAST)
     place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
     place += row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
     stored = narrow(sums, out.dtype.element_ty, TF32, UPCAST)
@@ -78,12 +109,18 @@ def dft_tile(
 @triton.jit
 @no_type_check
 def idft_tile(
-    tile, spectrum, basis, bias, y, rows, length, width, stride_n, stride_c, stride_l,
+    tile, spectrum, splits, basis, bias, down, other, y, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
     ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    SPLIT: tl.constexpr, UNDO: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
-    """The transpose of `dft_tile`, with ``bias (C)`` added: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``."""
+    """The transpose of `dft_tile`, with ``bias (C)`` added: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``.
+
+    With ``SPLIT``, of the sum of ``spectrum [splits, F, rows, 2, G*q]``, in order.
+
+    With ``UNDO``, of a product of spectra under scales: times it, and times ``down [1]`` and ``other [1]`` of both.
+    """
     F: tl.constexpr = (K + 1) // 2
     ACROSS: tl.constexpr = GROUPS * BLOCKS
     tiles_t: tl.constexpr = (K + BN - 1) // BN
@@ -99,9 +136,18 @@ def idft_tile(
     for f0 in range(0, 2 * F, BK):
         f = f0 + tl.arange(0, BK)
         place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
-        values = tl.load(source + place, inside[:, None] & (f < 2 * F)[None, :], 0.0).to(ACC)
-        waves = tl.load(basis + f[:, None] * K + t[None, :], (f < 2 * F)[:, None] & (t < K)[None, :], 0.0)
-        sums = tl.dot(values, waves, sums, input_precision=PRECISION, out_dtype=ACC)
+        known = inside[:, None] & (f < 2 * F)[None, :]
+        values = tl.load(source + place, known, 0.0)
+        if SPLIT:
+            share = source + place
+            for _ in range(1, splits):
+                share += 2 * F * ACROSS * rows
+                values += tl.load(share, known, 0.0)
+        wanted = (f < 2 * F)[:, None] & (t < K)[None, :]
+        sums = transformed(sums, values, basis, f[:, None] * K + t[None, :], wanted, 2 * F * K, PRECISION, UPCAST)
+    if UNDO > 0:
+        first, second = tl.load(down), tl.load(other)  # the smaller first: their product may be within range alone
+        sums *= tl.minimum(first, second) * UNDO * tl.maximum(first, second)
     channel = (block // BLOCKS * width + start)[:, None] + t[None, :]
     known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
     if BIAS:
@@ -116,52 +162,59 @@ def idft_tile(
 def dft_kernel(
     x, x_basis, x_out, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
     w, w_basis, w_out, w_rows, w_length, w_width, w_stride_n, w_stride_c, w_stride_l,
+    peaks, x_down, w_down,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
     X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
-    BK: tl.constexpr, BN: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr, PAIR: tl.constexpr, X_SHARES: tl.constexpr, W_SHARES: tl.constexpr,
+    X_TOP: tl.constexpr, W_TOP: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
     TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The spectra of rows and, where ``PAIR``, of weights in the same launch."""
+    """The spectra of rows and, where ``PAIR``, of weights in the same launch; each under its scale, where it has one.
+
+    ``peaks [X_SHARES + W_SHARES]`` are those of rows, then those of weights.
+    """
     wait(EARLY)
     tile = tl.program_id(0)
     if PAIR and tile >= x_tiles:
         dft_tile(
-            tile - x_tiles, w, w_basis, w_out, w_rows, w_length, w_width,
+            tile - x_tiles, w, w_basis, peaks + X_SHARES, w_down, w_out, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
-            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, ACC, PRECISION, TF32, UPCAST, INDEX,
+            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, W_SHARES, W_TOP, ACC, PRECISION, TF32, UPCAST, INDEX,
         )  # fmt: skip
     else:
         dft_tile(
-            tile, x, x_basis, x_out, x_rows, x_length, x_width,
+            tile, x, x_basis, peaks, x_down, x_out, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, ACC, PRECISION, TF32, UPCAST, INDEX,
+            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_SHARES, X_TOP, ACC, PRECISION, TF32, UPCAST, INDEX,
         )  # fmt: skip
 
 
 @triton.jit
 @no_type_check
 def idft_kernel(
-    x_spectrum, x_basis, bias, x, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
-    w_spectrum, w_basis, w, w_rows, w_length, w_width, w_stride_n, w_stride_c, w_stride_l,
+    x_spectrum, x_basis, bias, x, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l,
+    w_spectrum, w_basis, w, w_rows, w_length, w_width, w_stride_n, w_stride_c, w_stride_l, w_tiles, splits,
+    down, x_other, w_other,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
     X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
-    BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr, ACC: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr, SPLIT: tl.constexpr,
+    X_UNDO: tl.constexpr, W_UNDO: tl.constexpr, ACC: tl.constexpr,
     PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The transpose of `dft_kernel`: rows from their spectra and, where ``PAIR``, weights from theirs."""
+    """The transpose of `dft_kernel`: rows from their spectra; where ``PAIR``, weights from theirs before."""
     wait(EARLY)
     tile = tl.program_id(0)
-    if PAIR and tile >= x_tiles:
+    if PAIR and tile < w_tiles:
         idft_tile(
-            tile - x_tiles, w_spectrum, w_basis, bias, w, w_rows, w_length, w_width,
+            tile, w_spectrum, splits, w_basis, bias, down, w_other, w, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
-            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, ACC, PRECISION, UPCAST, INDEX,
+            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, SPLIT, W_UNDO, ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
     else:
         idft_tile(
-            tile, x_spectrum, x_basis, bias, x, x_rows, x_length, x_width,
+            tile - w_tiles, x_spectrum, 1, x_basis, bias, down, x_other, x, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, BIAS, ACC, PRECISION, UPCAST, INDEX,
+            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, BIAS, False, X_UNDO, ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
 
 
@@ -254,10 +307,10 @@ def mix_tile(
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr, DOWN: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """One frequency of the product: rows times weights, SUMMED over taps and blocks.
+    """One frequency of the product: rows times weights, SUMMED over taps and blocks, times ``DOWN``.
 
     Forward, ``a`` are inputs and the sum is over ``q``; ``BACK``, they are output gradients, conjugate weights are
     used where they lie, and the sum is over ``p``. A complex product is one real product with twice the summed axis:
@@ -335,7 +388,7 @@ def mix_tile(
     target = out + slot.to(INDEX) * rows * 2 * GROUPS * KEPT + group * KEPT
     target += row.to(INDEX)[:, None] * 2 * GROUPS * KEPT + (kept_part * GROUPS * KEPT + column)[None, :]
     known = (row < rows)[:, None] & (column < KEPT)[None, :]
-    tl.store(target, rounded(sums, out.dtype.element_ty, UPCAST), known)
+    tl.store(target, rounded(sums * DOWN, out.dtype.element_ty, UPCAST), known)
 
 
 @triton.jit
@@ -430,7 +483,7 @@ def mix_kernel(
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr,
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr, DOWN: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Every frequency of the product, or with ``BACK`` of the input gradient."""
@@ -440,7 +493,7 @@ def mix_kernel(
         tl.program_id(0) % tiles, matrix // GROUPS, matrix % GROUPS, a, w, out, rows_a, rows,
         height, width, out_height, out_width, per_height, per_width,
         P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, BACK,
-        BM, BN, BK, STEP, ACC, PRECISION, UPCAST, INDEX,
+        BM, BN, BK, STEP, DOWN, ACC, PRECISION, UPCAST, INDEX,
     )  # fmt: skip
 
 
@@ -453,7 +506,7 @@ def mix_grads_kernel(
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr,
-    W_BM: tl.constexpr, W_BN: tl.constexpr, W_BK: tl.constexpr, W_STEP: tl.constexpr,
+    W_BM: tl.constexpr, W_BN: tl.constexpr, W_BK: tl.constexpr, W_STEP: tl.constexpr, DOWN: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, W_PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -467,7 +520,7 @@ def mix_grads_kernel(
             tile, slot, matrix % GROUPS, dy, w, dx, rows_out, rows_in,
             height, width, out_height, out_width, per_height, per_width,
             P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, True,
-            BM, BN, BK, STEP, ACC, PRECISION, UPCAST, INDEX,
+            BM, BN, BK, STEP, DOWN, ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
     else:
         mix_weight_tile(

@@ -106,3 +106,11 @@ def row_splits(programs: int, rows: int, depth: int) -> int:
     """
     steps = -(-rows // depth)
     return max(1, min(-(-steps // 16), 8192 // programs))
+
+
+def scales_pay(x: int, w: int, y: int) -> bool:
+    """Whether finding the scales of so many inputs, weights and outputs costs less than reading half as much saves.
+
+    Two more launches find them, which is what small layers consist of.
+    """
+    return min(x, w, y) > 0

@@ -8,6 +8,7 @@ from typing import no_type_check
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 SHARES = 512
 """Shares of a tensor, at most; a power of two."""
@@ -27,6 +28,35 @@ def peaks_kernel(x, out, numel, BLOCK: tl.constexpr, INDEX: tl.constexpr):
         at = first + tl.arange(0, BLOCK)
         most = tl.maximum(most, tl.abs(tl.load(x + at, at < numel, 0.0).to(tl.float32)))
     tl.store(out + tl.program_id(0), tl.max(most, 0))
+
+
+@triton.jit
+@no_type_check
+def largest(x, numel, share, shares, BLOCK: tl.constexpr, INDEX: tl.constexpr):
+    """The largest finite magnitude of one share of ``x [numel]``."""
+    most = tl.zeros((BLOCK,), tl.float32)
+    for first in range(share.to(INDEX) * BLOCK, numel, shares.to(INDEX) * BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        values = tl.abs(tl.load(x + at, at < numel, 0.0).to(tl.float32))
+        most = tl.maximum(most, tl.where(values < float("inf"), values, 0.0))
+    return tl.max(most, 0)
+
+
+@triton.jit
+@no_type_check
+def pair_peaks_kernel(
+    x, y, out, x_numel, y_numel, x_shares, y_shares, BLOCK: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr
+):
+    """The largest finite magnitude of each share of ``x``, then of each of ``y``; ``EARLY`` as circulant's kernels."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
+    program = tl.program_id(0)
+    if program < x_shares:
+        peak = largest(x, x_numel, program, x_shares, BLOCK, INDEX)
+    else:
+        peak = largest(y, y_numel, program - x_shares, y_shares, BLOCK, INDEX)
+    tl.store(out + program, peak)
 
 
 @triton.jit

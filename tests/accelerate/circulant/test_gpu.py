@@ -1,0 +1,86 @@
+"""Compiled kernels on the shapes they are for, in every precision: accuracy, determinism, graphs, and no waiting."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lamina.accelerate.circulant import functional, reference
+from lamina.testing import assert_as_accurate
+
+from ..precisions import TYPES
+
+pytestmark = pytest.mark.gpu
+
+LAYERS = {  # block size, inputs, outputs, batch, image, kernel
+    "wide": (64, 4096, 1024, 128, 0, 0),
+    "odd": (48, 1000, 300, 33, 0, 0),
+    "images": (64, 256, 512, 16, 14, 3),
+    "small blocks": (16, 96, 160, 8, 27, 5),
+}
+
+
+def parts(
+    name: str, dtype: torch.dtype, channels_last: bool = True
+) -> tuple[Callable[..., Tensor], Callable[..., Tensor], list[Tensor]]:
+    """The layer, the dense one by its matrix, and input, weight and upstream gradient."""
+    k, inputs, outputs, batch, size, kernel = LAYERS[name]
+    p, q = -(-outputs // k), -(-inputs // k)
+    if not kernel:
+        x, w = torch.randn(batch, inputs, device="cuda"), torch.randn(p, q, k, device="cuda") / inputs**0.5
+        g = torch.randn(batch, outputs, device="cuda")
+        linear = partial(functional.linear, out_features=outputs, impl="kernel")
+        return linear, F.linear, [t.to(dtype) for t in (x, w, g)]
+    w = torch.randn(p, kernel, kernel, q, k, device="cuda") / (inputs * kernel**2) ** 0.5
+    form = torch.channels_last if channels_last else torch.contiguous_format
+    x, g = (torch.randn(batch, c, size, size, device="cuda").to(memory_format=form) for c in (inputs, outputs))
+    conv = partial(functional.conv, out_channels=outputs, padding=kernel // 2, impl="kernel")
+    return conv, partial(F.conv2d, padding=kernel // 2), [t.to(dtype) for t in (x, w, g)]
+
+
+def step(function: Callable[..., Tensor], x: Tensor, w: Tensor, g: Tensor) -> list[Tensor]:
+    leaves = [x.detach().requires_grad_(), w.detach().requires_grad_()]
+    y = function(*leaves)
+    return [y.detach(), *torch.autograd.grad(y, leaves, g)]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_step_is_as_accurate_as_the_dense_layer_s(precision: str, name: str, channels_last: bool) -> None:
+    ours, dense, (x, w, g) = parts(name, TYPES[precision], channels_last)
+    _, inputs, outputs, *_ = LAYERS[name]
+    results = {}
+    for dtype in (TYPES[precision], torch.float64):
+        wide = w.to(dtype).requires_grad_()
+        matrix = reference.dense_matrix(wide, outputs, inputs)
+        y, dx, slope = step(dense, x.to(dtype), matrix, g.to(dtype))
+        results[dtype] = y, dx, *torch.autograd.grad(matrix, wide, slope)
+    plain, exact = results.values()
+    for what, a, b, c in zip(("result", "dx", "dw"), step(ours, x, w, g), plain, exact, strict=True):
+        assert_as_accurate(a, b, c, what=f"{name} {what}")
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_steps_wait_for_nothing_and_repeat_exactly_in_a_graph(precision: str, name: str) -> None:
+    ours, _, operands = parts(name, TYPES[precision])
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        first = step(ours, *operands)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            second = step(ours, *operands)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            third = step(ours, *operands)
+        operands[0].mul_(8)  # another scale
+        graph.replay()
+        fourth = step(ours, *operands)
+    torch.cuda.synchronize()
+    for a, b, c, d in zip(first, second, third, fourth, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(c, d)

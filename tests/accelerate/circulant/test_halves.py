@@ -1,0 +1,181 @@
+"""In TF32 mode layers are multiplied as float16 under scales: as accurately, whatever the scale of their numbers."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from lamina.accelerate.circulant import functional, ops, reference
+from lamina.accelerate.circulant.basis import basis, growth
+from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
+from lamina.run import precision_mode
+from lamina.testing import assert_as_accurate
+
+pytestmark = pytest.mark.usefixtures("where_kernels_run")
+
+STEPS: dict[str, Any] = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2), "groups": 2}
+
+
+@pytest.fixture(autouse=True)
+def tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Also where it does not pay."""
+    monkeypatch.setattr(ops, "scales_pay", lambda *_: True)
+    with precision_mode("tf32", autotune=False):
+        yield
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Float32 numbers as TF32 holds them, rounded to nearest, in float64."""
+    return ((x.view(torch.int32) + (1 << 12)) & -(1 << 13)).view(torch.float32).double()
+
+
+def outputs_of(w: Tensor) -> int:
+    """Fewer than the blocks hold."""
+    return w.shape[0] * w.shape[-1] - 2
+
+
+def linear(impl: functional.Impl, x: Tensor, w: Tensor) -> Tensor:
+    return functional.linear(x, w, out_features=outputs_of(w), impl=impl)
+
+
+def conv(impl: functional.Impl, x: Tensor, w: Tensor) -> Tensor:
+    return functional.conv(x, w, out_channels=outputs_of(w), **STEPS, impl=impl)
+
+
+def dense_linear(x: Tensor, matrix: Tensor) -> Tensor:
+    return F.linear(x, matrix)
+
+
+def dense_conv(x: Tensor, matrix: Tensor) -> Tensor:
+    return F.conv2d(x, matrix, None, **STEPS)
+
+
+CASES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], Tensor, Tensor]] = {
+    "linear": (linear, dense_linear, torch.randn(9, 200), torch.randn(2, 4, 64)),
+    "many rows": (linear, dense_linear, torch.randn(1100, 3), torch.randn(2, 1, 3)),
+    "conv": (conv, dense_conv, torch.randn(4, 12, 9, 8), torch.randn(4, 3, 2, 2, 4)),
+    "channels last": (
+        conv, dense_conv, torch.randn(4, 12, 9, 8).to(memory_format=torch.channels_last), torch.randn(4, 3, 2, 2, 4),
+    ),
+}  # fmt: skip
+
+
+def with_gradients(function: Callable[..., Tensor], x: Tensor, w: Tensor, g: Tensor | None) -> tuple[Tensor, ...]:
+    leaves = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+    y = function(*leaves)
+    return y.detach(), *torch.autograd.grad(y, leaves, torch.ones_like(y) if g is None else g.view(y.shape))
+
+
+def dense(w: Tensor, x: Tensor) -> Tensor:
+    return reference.dense_matrix(w, outputs_of(w), x.shape[1], STEPS["groups"] if w.dim() > 3 else 1)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-15, 1e15])
+@pytest.mark.parametrize("name", CASES)
+def test_results_and_gradients_are_as_accurate_as_tf32(name: str, scale: float, poisoned_empty: None) -> None:
+    ours, plain, x, w = (one.to(torch.get_default_device()) if isinstance(one, Tensor) else one for one in CASES[name])
+    x = x * scale
+    g = torch.randn_like(ours("reference", x, w)) / scale
+    mine = with_gradients(lambda x, w: ours("kernel", x, w), x, w, g)
+    exact = with_gradients(lambda x, w: ours("reference", x, w), x.double(), w.double(), g.double())
+    y, dx, matrix_slope = with_gradients(plain, rounded(x), rounded(dense(w, x)), rounded(g))
+    wide = w.double().requires_grad_()
+    (dw,) = torch.autograd.grad(dense(wide, x), wide, matrix_slope)
+    for what, a, b, c in zip(("result", "dx", "dw"), mine, (y, dx, dw), exact, strict=True):
+        # Other products, of spectra, with three roundings in place of two: the worst of few numbers may be further off.
+        assert_as_accurate(a, b.float(), c, worst=3.0, what=what)
+
+
+def test_rows_far_below_the_largest_are_as_accurate() -> None:
+    x, w = torch.randn(12, 256), torch.randn(2, 4, 64)
+    x *= 2.0 ** -torch.arange(0, 24, 2)[:, None]
+    y = functional.linear(x, w, out_features=128, impl="kernel")
+    matrix = reference.dense_matrix(w, 128, 256)
+    exact, plain = x.double() @ matrix.double().T, rounded(x) @ rounded(matrix).T
+    error, allowed = ((one.double() - exact).norm(dim=1) / exact.norm(dim=1) for one in (y, plain))
+    assert (error[:8] <= 2 * allowed[:8]).all()  # down to 2**-14, a ten-thousandth
+    assert (error * exact.norm(dim=1) <= 2.0**-22 * exact.norm() + 2 * allowed * exact.norm(dim=1)).all()
+
+
+@pytest.mark.parametrize("k", [2, 3, 64])
+def test_the_largest_sums_there_can_be_stay_within_range(k: int) -> None:
+    x, w = torch.full((3, 5 * k), 1.99), torch.full((2, 5, k), 1.99)
+    x[1] *= -1
+    y = functional.linear(x, w, out_features=2 * k, impl="kernel")
+    torch.testing.assert_close(y, x @ reference.dense_matrix(w, 2 * k, 5 * k).T, rtol=2e-3, atol=0)
+
+
+@pytest.mark.parametrize("k", [2, 3, 7, 16, 64, 100, 256])
+@pytest.mark.parametrize("eigenvalues", [False, True])
+def test_a_spectrum_grows_by_no_more_than_said(k: int, eigenvalues: bool) -> None:
+    waves = basis(k, eigenvalues=eigenvalues, dtype=torch.float64)
+    assert waves.abs().sum(1).max() <= 2 ** growth(k, eigenvalues) * (1 + 1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of NumPy, which interprets the kernels
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_spoils_its_row_and_no_other(bad: float) -> None:
+    x, w = torch.randn(3, 128) * 1e-9, torch.randn(2, 2, 64)
+    expected = functional.linear(x, w, out_features=128, impl="kernel")
+    x[1, 5] = bad
+    y = functional.linear(x, w, out_features=128, impl="kernel")
+    assert not y[1].isfinite().any()
+    torch.testing.assert_close(y[[0, 2]], expected[[0, 2]], rtol=1e-3, atol=1e-12)
+    w[0, 0, 0] = bad
+    assert not functional.linear(x, w, out_features=128, impl="kernel")[:, :64].isfinite().any()
+
+
+def test_zeros_and_inputs_with_gaps() -> None:
+    w = torch.randn(2, 2, 64)
+    assert not functional.linear(torch.zeros(3, 128), w, out_features=128, impl="kernel").any()
+    x = torch.randn(3, 256)[:, ::2]
+    whole = functional.linear(x.contiguous(), w, out_features=128, impl="kernel")
+    assert torch.equal(functional.linear(x, w, out_features=128, impl="kernel"), whole)
+
+
+@pytest.mark.parametrize("wanted", [(True, True, True), (True, False, False), (False, True, True)])
+def test_second_derivatives_are_the_reference_s(wanted: tuple[bool, ...]) -> None:
+    operands = [torch.randn(2, 12, 4, 3), torch.randn(4, 3, 2, 2, 4), torch.randn(14)]
+    penalties = []
+    for impl in ("kernel", "reference"):
+        leaves = [t.clone().requires_grad_(needed) for t, needed in zip(operands, wanted, strict=True)]
+        y = functional.conv(*leaves, out_channels=14, **STEPS, impl=impl)
+        of = [leaf for leaf in leaves if leaf.requires_grad]
+        slopes = torch.autograd.grad(y.tanh().sum(), of, create_graph=True)
+        penalties.append([*slopes, *torch.autograd.grad(sum(s.square().sum() for s in slopes), of)])
+    for mine, theirs in zip(*penalties, strict=True):
+        assert (mine - theirs).norm() <= 3e-3 * theirs.norm()
+
+
+@pytest.mark.parametrize("wanted", [(True, False), (False, True)])
+def test_a_frozen_operand_costs_no_gradient(wanted: tuple[bool, bool]) -> None:
+    leaves = [t.clone().requires_grad_(needed) for t, needed in zip(CASES["linear"][2:], wanted, strict=True)]
+    with FlopCounterMode(display=False) as counter:
+        y = linear("kernel", *leaves)
+        forward = counter.get_total_flops()
+        y.sum().backward()
+    both = sum(2 * 64 * 64 * n for n in (9 * 4, 2 * 4, 9 * 2))
+    products = 8 * 32 * 9 * 2 * 4
+    spared = 2 * 64 * 64 * (2 * 4 if wanted[0] else 9 * 4)
+    assert forward == both + products
+    assert counter.get_total_flops() == 2 * forward - spared
+
+
+def test_layers_compile_to_one_graph_and_follow_the_mode() -> None:
+    layers = BlockCirculantLinear(10, 7, 4, impl="kernel"), BlockCirculantConv2d(8, 6, 3, block_size=4, impl="kernel")
+    for layer, x in zip(layers, (torch.randn(3, 10), torch.randn(2, 8, 5, 4)), strict=True):
+        torch.compiler.reset()
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        for precision in ("tf32", "fp32"):
+            results = []
+            with precision_mode(precision, autotune=False):
+                for function in (layer, compiled):
+                    leaf = x.clone().requires_grad_()
+                    y = function(leaf)
+                    results.append((y, *torch.autograd.grad(y.square().sum(), [leaf, *layer.parameters()])))
+            for ours, theirs in zip(*results, strict=True):
+                assert torch.equal(ours, theirs), precision
