@@ -7,6 +7,7 @@ from lamina.accelerate.circulant.tiles import (
     expand_tile,
     product_tile,
     row_splits,
+    scales_pay,
     steps_of,
     transform_tile,
     weight_tile,
@@ -62,3 +63,9 @@ def test_tiles_cover_every_number_of_every_tap(side: int, numbers: int, taps: in
     assert steps_of(16, 4, 9) == 3  # too few of a tap to be told apart: 36 in a row
     assert weight_tiles(16, 4, 9) == 3  # four taps in each
     assert weight_tiles(16, 40, 2) == 6
+
+
+def test_scales_are_for_layers_that_are_large_and_not_empty() -> None:
+    assert scales_pay(128 * 1024, 1024 * 16, 128 * 1024)
+    assert not scales_pay(16 * 256, 256 * 4, 16 * 256)
+    assert not scales_pay(0, 2**20, 0)

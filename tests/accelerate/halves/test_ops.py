@@ -71,6 +71,12 @@ def test_the_largest_finite_numbers_of_two_tensors() -> None:
     assert of_pair(x.T) == (finite[0],)
 
 
+def test_the_largest_number_of_very_many() -> None:
+    x = torch.ones(2**21 + 5)
+    x[-1] = -2
+    assert of_pair(x, x[:7]) == (2, 1)
+
+
 def test_only_elements_count() -> None:
     x = torch.tensor([[1.0, 9.0], [-2.0, 9.0]])
     assert of_pair(x[:, 0]) == (2,)  # what lies between them does not

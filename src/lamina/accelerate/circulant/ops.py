@@ -141,7 +141,7 @@ def _side(
     rounded = spectrum.dtype not in (torch.float64, torch.float32)
     wide = spectrum.dtype if scaled or not rounded else torch.float32
     waves = _waves(block_size, eigenvalues, wide, x.device, rounded)
-    tile = transform_tile(block_size, rows, across, length == 1 or x.stride(1) == 1, back)
+    tile = transform_tile(block_size, rows, across, length == 1 or x.stride(1) == 1, back, scaled)
     sizes = (rows, length, channels // groups, *x.stride())
     programs = -(-rows // tile.rows) * -(-across // tile.blocks) * -(-_widest(block_size) // tile.columns)
     meta = {f"{name}_BLOCKS": across // groups, f"{name}_GROUPS": groups}

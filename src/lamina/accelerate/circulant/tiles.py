@@ -13,6 +13,12 @@ from lamina.accelerate.tiling import between, power
 FEWEST = 128
 """Programs of a transform, where there is work for so many: about one for each processor of a large GPU."""
 
+MANY = 2**17
+"""Blocks of all rows that make very many tiles of a transform."""
+
+LARGE = 2**17
+"""Numbers of a layer, in, out and weights, from which two launches are less than half of the reading."""
+
 LEAST_STEP = 8
 """Numbers of a tap that are worth reading by themselves."""
 
@@ -41,12 +47,15 @@ class ProductTile:
     stages: int = 3
 
 
-def transform_tile(block_size: int, rows: int, blocks: int, channels_adjacent: bool, back: bool) -> TransformTile:
+def transform_tile(
+    block_size: int, rows: int, blocks: int, channels_adjacent: bool, back: bool, scaled: bool = False
+) -> TransformTile:
     """As many blocks a row as lie together, and rows to make a tile of them; small tiles where there are few of them.
 
-    Transforming ``back`` reads with strides and writes together, and is best left to fewer, larger tiles.
+    Transforming ``back`` reads with strides and writes together, and is best left to fewer, larger tiles. So is
+    finding a scale in each of very many tiles, where spectra are ``scaled``.
     """
-    size = 128 if back else 64
+    size = 128 if back or (scaled and rows * blocks >= MANY) else 64
     while size > 16 and rows * blocks < size * FEWEST:
         size //= 2
     most = 16 if channels_adjacent else 4 if back else 8
@@ -111,6 +120,6 @@ def row_splits(programs: int, rows: int, depth: int) -> int:
 def scales_pay(x: int, w: int, y: int) -> bool:
     """Whether finding the scales of so many inputs, weights and outputs costs less than reading half as much saves.
 
-    Two more launches find them, which is what small layers consist of.
+    Two more launches find them, which is what small layers consist of. Of no numbers there is no scale.
     """
-    return min(x, w, y) > 0
+    return min(x, y) > 0 and x + w + y >= LARGE

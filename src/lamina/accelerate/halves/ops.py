@@ -27,9 +27,11 @@ def pair_peaks(x: Tensor, y: Tensor | None = None, /, **early: bool) -> tuple[Te
     y, y_numel = (x, 0) if y is None else _adjacent(y)
     x_shares, y_shares = _shares(x_numel), _shares(y_numel) if y_numel else 0
     out = x.new_empty(x_shares + y_shares, dtype=torch.float32)
+    many = max(x_numel, y_numel) > _BLOCK * kernels.SHARES  # read by more threads, not by more programs
     launch(
         kernels.pair_peaks_kernel, out.numel(), x, x, y, out, x_numel, y_numel, x_shares, y_shares,
-        BLOCK=_BLOCK, INDEX=index_type(x, y), **early or {"EARLY": False},
+        BLOCK=2 * _BLOCK if many else _BLOCK, INDEX=index_type(x, y), **early or {"EARLY": False},
+        num_warps=8 if many else 4,
     )  # fmt: skip
     return out, x_shares, y_shares
 
