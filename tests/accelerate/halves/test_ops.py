@@ -81,3 +81,46 @@ def test_only_elements_count() -> None:
     x = torch.tensor([[1.0, 9.0], [-2.0, 9.0]])
     assert of_pair(x[:, 0]) == (2,)  # what lies between them does not
     assert of_pair(x[0, 0].expand(5000), x[:, :1]) == (1, 2)  # one that is in memory once
+
+
+def rows_of(x: torch.Tensor) -> torch.Tensor:
+    return x.movedim(1, 2).flatten(0, 1)
+
+
+LAYOUTS = {
+    "NCL": lambda x: x,
+    "NLC": lambda x: x.mT.contiguous().mT,
+    "strided": lambda x: x.repeat_interleave(2, 0)[::2],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 5), (3, 70, 67), (2, 16, 32), (9, 5, 1)])
+def test_halves_hold_what_tf32_and_what_nearly_float32_hold(shape: tuple[int, ...], layout: str) -> None:
+    x = LAYOUTS[layout](torch.randn(shape) * 1e-6)
+    peaks = ops.peaks(x.contiguous())
+    up, down = scales(x.contiguous())
+    one, two = (ops.split(x, peaks, parts) for parts in (1, 2))
+    exact = rows_of(x).double()
+    assert one.shape == (1, *exact.shape)
+    assert torch.equal(one[0], (rows_of(x) * up).half())
+    assert torch.equal(two[0], one[0])
+    assert ((two.double().sum(0) * down - exact).abs() <= exact.abs() * 2**-22 + down * 2**-25).all()
+
+
+def test_what_is_not_finite_stays_so_and_harms_nothing_else() -> None:
+    x = torch.tensor([math.inf, -math.inf, math.nan, 1.5, 0.0]).view(1, 5, 1)
+    high, low = ops.split(x, ops.peaks(x), 2)
+    assert torch.equal(high.flatten().nan_to_num(7), x.half().flatten().nan_to_num(7))
+    assert (low == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_narrow_type_is_laid_down_as_it_is(dtype: torch.dtype) -> None:
+    x = torch.randn(2, 5, 7, dtype=dtype)
+    assert torch.equal(ops.split(x, None, 1)[0], rows_of(x))
+
+
+def test_the_splitting_operator_is_registered_well() -> None:
+    x = torch.randn(2, 3, 5)
+    torch.library.opcheck(ops.split, (x, ops.peaks(x), 2))

@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from lamina.spec import Cost
+
 SHARES = 512
 """Shares of a tensor, at most; a power of two."""
 
@@ -70,3 +72,34 @@ def scale(peaks, SHARES: tl.constexpr, TOP: tl.constexpr):
     up = ((127 + shift) << 23).to(tl.float32, bitcast=True)
     down = ((127 - shift) << 23).to(tl.float32, bitcast=True)
     return up, down
+
+
+@triton.jit
+@no_type_check
+def split_kernel(
+    x, peaks, out, length, channels, tiles_l, tiles_c, stride_n, stride_c, stride_l, apart,
+    PARTS: tl.constexpr, SHARES: tl.constexpr, TOP: tl.constexpr, BL: tl.constexpr, BC: tl.constexpr,
+    INDEX: tl.constexpr,
+):  # fmt: skip
+    """``x (N, C, L)`` of any strides to ``out [PARTS, N*L, C]``, ``apart`` numbers a part; unscaled without shares."""
+    c = tl.program_id(0) % tiles_c * BC + tl.arange(0, BC)
+    image = tl.program_id(0) // (tiles_c * tiles_l)
+    pixel = tl.program_id(0) // tiles_c % tiles_l * BL + tl.arange(0, BL)
+    known = (pixel < length)[:, None] & (c < channels)[None, :]
+    place = pixel.to(INDEX)[:, None] * stride_l + c.to(INDEX)[None, :] * stride_c
+    values = tl.load(x + image.to(INDEX) * stride_n + place, known, 0.0)
+    if SHARES:
+        values = values.to(tl.float32) * scale(peaks, SHARES, TOP)[0]
+    place = (image.to(INDEX) * length + pixel)[:, None] * channels + c[None, :]
+    high = values.to(out.dtype.element_ty)
+    tl.store(out + place, high, known)
+    if PARTS == 2:
+        kept = high.to(tl.float32)
+        finite = tl.abs(kept) < float("inf")
+        rest = tl.where(finite, values, 0.0) - tl.where(finite, kept, 0.0)
+        tl.store(out + apart + place, rest.to(tl.float16), known)
+
+
+def split_cost(numel: int, parts: int, io_bytes: int) -> Cost:
+    """A read of the tensor, and a write of its halves."""
+    return Cost(0, numel * io_bytes, numel * parts * 2)

@@ -56,3 +56,35 @@ def peaks(x: Tensor) -> Tensor:
 @peaks.register_fake
 def _(x: Tensor) -> Tensor:
     return _peaks_like(x)
+
+
+def _split_like(x: Tensor, parts: int) -> Tensor:
+    dtype = torch.float16 if x.dtype == torch.float32 else x.dtype
+    return x.new_empty(parts, x.shape[0] * x.shape[2], x.shape[1], dtype=dtype)
+
+
+@torch.library.custom_op("lamina::halves_split", mutates_args=())
+def split(x: Tensor, peaks: Tensor | None, parts: int) -> Tensor:
+    """The halves ``[parts, N*L, C]`` of ``x (N, C, L)`` of any strides, each row's channels together.
+
+    float32 comes as float16 under the power of two that ``peaks`` make: the first part is it rounded, the second what
+    that left. Narrower types have one part, themselves, and no ``peaks``. What is not finite is so in the first part.
+    """
+    out = _split_like(x, parts)
+    (n, c, length), (stride_n, stride_c, stride_l) = x.shape, x.stride()
+    if length == 1 or stride_n == length * stride_l:  # one long image
+        n, length, stride_l = 1, n * length, stride_n // length
+    high, wide = between(16, power(length), 64), between(16, power(c), 64)
+    tiles_l, tiles_c = -(-length // high), -(-c // wide)
+    launch(
+        kernels.split_kernel, n * tiles_l * tiles_c, x,
+        x, x if peaks is None else peaks, out, length, c, tiles_l, tiles_c, stride_n, stride_c, stride_l, x.numel(),
+        PARTS=parts, SHARES=0 if peaks is None else peaks.numel(), TOP=kernels.TOP, BL=high, BC=wide,
+        INDEX=index_type(x, out),
+    )  # fmt: skip
+    return out
+
+
+@split.register_fake
+def _(x: Tensor, peaks: Tensor | None, parts: int) -> Tensor:
+    return _split_like(x, parts)
