@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lamina.accelerate.circulant import Circulant, functional, kernels, ops, reference
 from lamina.accelerate.circulant import convert as cell
+from lamina.accelerate.circulant.expanded import convolution
 from lamina.accelerate.circulant.expanded import kernels as expanded_kernels
 from lamina.accelerate.circulant.expanded import ops as expanded
 from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear, BlockCirculantLSTM
@@ -114,10 +115,11 @@ class Circulants:
                 numbers(batch, inputs, *sizes), blocks(k, outputs, inputs, kernel, groups), numbers(outputs),
             )  # fmt: skip
             for layout in (torch.contiguous_format, torch.channels_last):
-                ours = partial(circulant_conv, steps, groups, layout, "kernel")
                 plain = partial(dense_conv, steps, groups)
-                # The bias gradient sums so few numbers that plain torch may happen to round none of them.
-                yield Product(f"conv k={k} {layout}", ours, plain, operands, FP32, worst=3.0)
+                for impl, dtype in (("kernel", FP32), ("expand", FP32), ("expand", BF16), ("expand", FP16)):
+                    ours = partial(circulant_conv, steps, groups, layout, impl)
+                    # The bias gradient sums so few numbers that plain torch may happen to round none of them.
+                    yield Product(f"{impl} conv k={k} {layout}", ours, plain, operands, dtype, worst=3.0)
 
     def operators(self) -> Iterable[tuple[object, tuple[object, ...]]]:
         def leaf(*shape: int) -> Tensor:
@@ -145,6 +147,11 @@ class Circulants:
         yield expanded.expand_grads, (leaf(2, 6), leaf(2, 5), leaf(2, 2, 4))
         yield expanded.materialise, (leaf(4, 2, 2, 3), 10, 5, 2, False)
         yield expanded.materialise, (leaf(4, 2, 2, 3), 10, 5, 2, True)
+        x, w, dy = leaf(1, 6, 6), leaf(4, window.taps, 1, 3), leaf(1, 10, rows_out)
+        for images in (x, x.detach().mT.contiguous().mT.requires_grad_(), x.detach().half().requires_grad_()):
+            yield convolution.conv, (images, w.to(images.dtype), leaf(10).to(images.dtype), 10, steps)
+        for wanted in ((True, True), (True, False), (False, True)):
+            yield convolution.conv_grads, (dy, x, w, *(None,) * 4, steps, *wanted)
         yield expanded.diagonal_sums, (leaf(10, 5, 2), 3, 2)
         yield expanded.diagonal_sums, (leaf(10, 2, 5).mT, 3, 2)
 
@@ -201,9 +208,11 @@ class Circulants:
                 apply(x=x.to(torch.float8_e4m3fn), weight=w.to(torch.float8_e4m3fn), impl="kernel"),
                 ("expected one of float32, bfloat16, float16, float64", "float8"),
             ),
-            "expanded conv": (
-                lambda: functional.conv(torch.zeros(1, 8, 3, 3), image.weight, out_channels=6, impl="expand"),
-                ("linear maps", "kernel"),
+            "expanded conv in float64": (
+                lambda: functional.conv(
+                    torch.zeros(1, 8, 3, 3).double(), image.weight.double(), out_channels=6, impl="expand"
+                ),
+                ("expected one of float32, bfloat16, float16, got torch.float64", "reference"),
             ),
             "not finite": (lambda: cell.replace(broken, Circulant(block_size=4)), ("finite", "got 64")),
             "lstm features": (lambda: BlockCirculantLSTM(8, 8, block_size=4)(torch.zeros(2, 1, 7)), ("8", "(2, 1, 7)")),

@@ -96,9 +96,16 @@ def test_calibration_sets_the_layer(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("where_kernels_run")
 def test_calibration_of_a_frozen_convolution(tmp_path: Path) -> None:
     layer = BlockCirculantConv1d(4, 4, 3, block_size=2).requires_grad_(False)
-    choice = calibrate(layer, torch.randn(1, 4, 5), Dispatcher(tmp_path, Stopwatch([9.0, 3.0]), HERE))
+    choice = calibrate(layer, torch.randn(1, 4, 5), Dispatcher(tmp_path, Stopwatch([9.0, 3.0, 6.0]), HERE))
+    assert layer.impl == choice.impl == "expand"
+
+
+@pytest.mark.usefixtures("where_kernels_run")
+def test_calibration_passes_over_what_does_not_take_the_type(tmp_path: Path) -> None:
+    layer = BlockCirculantConv1d(4, 4, 3, block_size=2).double()
+    choice = calibrate(layer, torch.randn(1, 4, 5).double(), Dispatcher(tmp_path, Stopwatch([9.0, 3.0]), HERE))
     assert layer.impl == "dense"
-    assert "linear maps" in choice.refusals["expand"]
+    assert "float64" in choice.refusals["expand"]
 
 
 def test_questions_differ_where_times_may() -> None:

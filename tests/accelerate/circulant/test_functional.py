@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from lamina.accelerate import ops as shared
 from lamina.accelerate.circulant import functional, reference
 from lamina.accelerate.circulant.config import IMPLS
-from lamina.errors import MissingError, UnsupportedError
+from lamina.errors import MissingError
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
@@ -74,8 +74,3 @@ def test_kernels_refuse_the_cpu_where_they_are_not_interpreted(monkeypatch: pyte
     x, w = torch.zeros(1, 4, device="cpu"), torch.zeros(1, 1, 4, device="cpu")
     with pytest.raises(MissingError, match="expected tensors on a CUDA device, got cpu"):
         functional.linear(x, w, out_features=4, impl="kernel")
-
-
-def test_no_implementation_expands_convolutions() -> None:
-    with pytest.raises(UnsupportedError, match="linear maps"):
-        functional.conv(torch.zeros(1, 4, 3), torch.zeros(1, 1, 1, 4), out_channels=4, impl="expand")

@@ -1,8 +1,9 @@
 """Block-circulant linear maps and convolutions: checked, and computed the way that was asked for.
 
-``impl`` says how: ``kernel`` multiplies in the frequency domain, ``expand`` makes circulant tiles on the fly (linear
-maps with few rows), ``dense`` writes the matrix out and leaves the product to the vendor library, ``reference`` is
-plain PyTorch on any device. `chosen` tells what ``auto`` means for given tensors; nothing falls back on anything else.
+``impl`` says how: ``kernel`` multiplies in the frequency domain, ``expand`` makes circulant tiles on the fly for linear
+maps with few rows, and convolves with the matrix as float16 halves, ``dense`` writes the matrix out and leaves the
+product to the vendor library, ``reference`` is plain PyTorch on any device. `chosen` tells what ``auto`` means for
+given tensors; nothing falls back on anything else.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from lamina.accelerate.circulant import reference
 from lamina.accelerate.circulant.config import Impl, check_block_size, check_impl
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, sizes
-from lamina.errors import MissingError, UnsupportedError, UsageError
+from lamina.errors import MissingError, UsageError
 
 if HAS_TRITON:
     from lamina.accelerate.circulant import ops
+    from lamina.accelerate.circulant.expanded import convolution
     from lamina.accelerate.circulant.expanded import ops as expanded_ops
 
 
@@ -154,11 +156,11 @@ def conv(
         out_channels: channels of the output, a multiple of ``groups``.
         stride, padding, dilation: one number, or one for each spatial axis.
         groups: independent shares of the channels.
-        impl: how to compute it; ``expand`` is for linear maps.
+        impl: how to compute it.
 
     Raises:
         UsageError: sizes, types or devices do not fit.
-        UnsupportedError: the kernels do not take this type, or ``impl`` no convolutions.
+        UnsupportedError: the kernels do not take this type.
         MissingError: the kernels need a GPU, or Triton.
     """
     axes = weight.dim() - 3
@@ -183,8 +185,6 @@ def conv(
     window = _window(x, weight, stride, padding, dilation, groups)
     name = chosen(impl, x)
     dtype = compute_dtype(x)
-    if name == "expand":
-        raise UnsupportedError('impl="expand" is for linear maps with few rows; use "kernel" or "dense" here')
     if name == "reference":
         return reference.conv(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_channels, window)
     if name == "dense":
@@ -193,7 +193,12 @@ def conv(
         matrix = dense_matrix(taps, out_channels, x.shape[1] // groups, groups, dtype, last)
         matrix = torch.unflatten(matrix, -1, weight.shape[1:3])
         return F.conv2d(x.to(dtype), matrix, cast(bias, dtype), stride, padding, dilation, groups)
-    y = _spectral(x.flatten(2), weight.flatten(1, 2), bias, out_channels, window, dtype)
+    y: Tensor
+    if name == "expand":
+        operands = x.flatten(2).to(dtype), weight.flatten(1, 2).to(dtype), cast(bias, dtype)
+        y, *_ = convolution.conv(*operands, out_channels, window.pack())
+    else:
+        y = _spectral(x.flatten(2), weight.flatten(1, 2), bias, out_channels, window, dtype)
     return y.view(*y.shape[:2], window.out_height, window.out_width)
 
 

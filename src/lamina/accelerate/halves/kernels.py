@@ -1,7 +1,15 @@
-"""The power of two that brings a tensor's largest number to where float16 is finest.
+"""Float16 halves of float32 tensors, and convolutions of them on tensor cores.
 
-Without a second launch, a wait or an order of additions: each program writes the largest number of its share, and who
-needs the whole reads all of these, which are few.
+The power of two that brings a tensor's largest number to where float16 is finest is found without a second launch, a
+wait or an order of additions: each program writes the largest number of its share, and who needs the whole reads all of
+these, which are few.
+
+Letters of convolutions: a *row* is one pixel of one example, ``G`` groups; rows are ``[PARTS, rows, G*channels]`` and
+weights ``[PARTS, G*outputs, taps, inputs]``, each part ``apart`` from the one before. Of two parts on either side three
+products are summed; the fourth, of what is left of both, is less than float32 keeps.
+
+Common compile-time switches: ``SHARES`` of peaks, 0 where tensors are not scaled; ``KW`` to ``DW`` the window;
+``UPCAST`` multiplies in float32 (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses.
 """
 
 from typing import no_type_check
@@ -10,6 +18,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from lamina.accelerate.kernels import rounded
 from lamina.spec import Cost
 
 SHARES = 512
@@ -65,13 +74,31 @@ def pair_peaks_kernel(
 @no_type_check
 def scale(peaks, SHARES: tl.constexpr, TOP: tl.constexpr):
     """The power of two, and what undoes it, from ``peaks [SHARES]``; one where all is zero or something is infinite."""
-    peak = tl.max(tl.load(peaks + tl.arange(0, SHARES)), 0)
+    return powers(tl.load(peaks + tl.arange(0, SHARES)), TOP)
+
+
+@triton.jit
+@no_type_check
+def powers(peaks, TOP: tl.constexpr):
+    """`scale` of peaks that have been read, which may be long before they are needed."""
+    peak = tl.max(peaks, 0)
     exponent = (peak.to(tl.int32, bitcast=True) >> 23) - 127
     exponent = tl.where((peak > 0) & (exponent < 128), exponent, TOP)
     shift = tl.minimum(tl.maximum(TOP - exponent, -126), 126)
     up = ((127 + shift) << 23).to(tl.float32, bitcast=True)
     down = ((127 - shift) << 23).to(tl.float32, bitcast=True)
     return up, down
+
+
+@triton.jit
+@no_type_check
+def halves(values):
+    """float32 ``values`` rounded to float16, and what that left of those that are finite."""
+    high = values.to(tl.float16)
+    kept = high.to(tl.float32)
+    finite = tl.abs(kept) < float("inf")
+    rest = tl.where(finite, values, 0.0) - tl.where(finite, kept, 0.0)
+    return high, rest.to(tl.float16)
 
 
 @triton.jit
@@ -88,18 +115,212 @@ def split_kernel(
     known = (pixel < length)[:, None] & (c < channels)[None, :]
     place = pixel.to(INDEX)[:, None] * stride_l + c.to(INDEX)[None, :] * stride_c
     values = tl.load(x + image.to(INDEX) * stride_n + place, known, 0.0)
-    if SHARES:
-        values = values.to(tl.float32) * scale(peaks, SHARES, TOP)[0]
     place = (image.to(INDEX) * length + pixel)[:, None] * channels + c[None, :]
-    high = values.to(out.dtype.element_ty)
-    tl.store(out + place, high, known)
-    if PARTS == 2:
-        kept = high.to(tl.float32)
-        finite = tl.abs(kept) < float("inf")
-        rest = tl.where(finite, values, 0.0) - tl.where(finite, kept, 0.0)
-        tl.store(out + apart + place, rest.to(tl.float16), known)
+    if SHARES:
+        high, rest = halves(values.to(tl.float32) * scale(peaks, SHARES, TOP)[0])
+        tl.store(out + place, high, known)
+        if PARTS == 2:
+            tl.store(out + apart + place, rest, known)
+    else:
+        tl.store(out + place, values, known)
 
 
 def split_cost(numel: int, parts: int, io_bytes: int) -> Cost:
     """A read of the tensor, and a write of its halves."""
     return Cost(0, numel * io_bytes, numel * parts * 2)
+
+
+def reciprocal(divisor: int) -> int:
+    """What `quotient` divides by: a factor of 32 bits, and above it a shift and one (Granlund, Montgomery 1994)."""
+    shift = (divisor - 1).bit_length()
+    return -(-(1 << 31 + shift) // divisor) | shift + 1 << 32
+
+
+@triton.jit
+@no_type_check
+def quotient(number, by):
+    """``number // divisor`` of numbers from 0 to below 2**31, where ``by`` is the divisor's `reciprocal`."""
+    product = tl.umulhi(number.to(tl.uint32) * 2, (by & 0xFFFFFFFF).to(tl.uint32))
+    return (product >> ((by >> 32) - 1).to(tl.uint32)).to(tl.int32)
+
+
+@triton.jit
+@no_type_check
+def pixel_of(row, height, width, per_height, per_width):
+    """The image, line and column of a row, of images of ``height`` by ``width``."""
+    line = quotient(row, per_width)
+    image = quotient(line, per_height)
+    return image, line - image * height, row - line * width
+
+
+@triton.jit
+@no_type_check
+def met(
+    image, y, x, tap, height, width, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
+    """The row of images of ``height`` by ``width`` that an output's pixel reads through a tap, and whether it exists.
+
+    ``BACK``: the row of the output that reads an input's pixel.
+    """
+    down = tap // KW * DH - PH
+    right = tap % KW * DW - PW
+    if BACK:
+        y = y - down
+        x = x - right
+        inside = (y >= 0) & (x >= 0)
+        if SH > 1:
+            inside &= y % SH == 0
+            y = y // SH
+        if SW > 1:
+            inside &= x % SW == 0
+            x = x // SW
+    else:
+        y = y * SH + down
+        x = x * SW + right
+        inside = (y >= 0) & (x >= 0)
+    return (image * height + y) * width + x, inside & (y < height) & (x < width)
+
+
+@triton.jit
+@no_type_check
+def product_kernel(
+    a, w, bias, a_peaks, w_peaks, out, rows, tiles_m, height, width, a_height, a_width, per_height, per_width, a_apart,
+    w_apart, stride_n, stride_c, stride_l,
+    SUMMED: tl.constexpr, KEPT: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    BACK: tl.constexpr, PARTS: tl.constexpr, A_SHARES: tl.constexpr, W_SHARES: tl.constexpr, TOP: tl.constexpr,
+    BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr,
+    INDEX: tl.constexpr,
+):  # fmt: skip
+    """A convolution ``a [PARTS, rows_a, G*SUMMED]`` to ``out (N, G*KEPT, L)`` of any strides; ``BACK``, its transpose.
+
+    Rows of ``out`` are pixels of ``height`` by ``width``.
+    """
+    TILES_N: tl.constexpr = (KEPT + BN - 1) // BN
+    STEPS: tl.constexpr = (SUMMED + BK - 1) // BK
+    EVEN: tl.constexpr = SUMMED % BK == 0 and KEPT % BN == 0
+    group = tl.program_id(0) // (tiles_m * TILES_N)
+    row = tl.program_id(0) // TILES_N % tiles_m * BM + tl.arange(0, BM)
+    n = tl.program_id(0) % TILES_N * BN + tl.arange(0, BN)
+    image, y, x = pixel_of(row, height, width, per_height, per_width)
+    k = tl.arange(0, BK)
+    if BACK:
+        weights = w + (group * SUMMED * TAPS * KEPT + k[:, None] * TAPS * KEPT + n[None, :])
+    else:
+        weights = w + (group * KEPT * TAPS * SUMMED + n[None, :] * TAPS * SUMMED + k[:, None])
+    if A_SHARES:
+        a_most = tl.load(a_peaks + tl.arange(0, A_SHARES))
+        w_most = tl.load(w_peaks + tl.arange(0, W_SHARES))
+    sums = tl.zeros((BM, BN), tl.float32)
+    for step in range(TAPS * STEPS):
+        tap = step // STEPS
+        k0 = step % STEPS * BK
+        source, inside = met(image, y, x, tap, a_height, a_width, KW, SH, SW, PH, PW, DH, DW, BACK)
+        inside &= row < rows
+        place = a + ((source.to(INDEX) * (GROUPS * SUMMED) + group * SUMMED)[:, None] + (k0 + k)[None, :])
+        if BACK:
+            there = weights + (k0 * TAPS + tap) * KEPT
+        else:
+            there = weights + (tap * SUMMED + k0)
+        if EVEN:
+            known = inside[:, None]
+            left = tl.load(place, known, 0.0)
+            right = tl.load(there)
+        else:
+            known = inside[:, None] & (k0 + k < SUMMED)[None, :]
+            wanted = (k0 + k < SUMMED)[:, None] & (n < KEPT)[None, :]
+            left = tl.load(place, known, 0.0)
+            right = tl.load(there, wanted, 0.0)
+        if UPCAST:
+            left, right = left.to(tl.float32), right.to(tl.float32)
+        if PARTS == 2:
+            left_rest = tl.load(place + a_apart, known, 0.0)
+            if EVEN:
+                right_rest = tl.load(there + w_apart)
+            else:
+                right_rest = tl.load(there + w_apart, wanted, 0.0)
+            if UPCAST:
+                left_rest, right_rest = left_rest.to(tl.float32), right_rest.to(tl.float32)
+            sums = tl.dot(left_rest, right, sums)
+            sums = tl.dot(left, right_rest, sums)
+        sums = tl.dot(left, right, sums)
+    if A_SHARES:
+        sums = sums * powers(a_most, TOP)[1] * powers(w_most, TOP)[1]
+    if BIAS:
+        sums += tl.load(bias + group * KEPT + n, n < KEPT, 0.0).to(tl.float32)[None, :]
+    pixel = tl.max_contiguous(y * width + x, 16)  # where a line of 16 is broken, strides forbid to write it at once
+    place = (image.to(INDEX) * stride_n + pixel.to(INDEX) * stride_l)[:, None]
+    place += (group * KEPT + n).to(INDEX)[None, :] * stride_c
+    tl.store(out + place, rounded(sums, out.dtype.element_ty, UPCAST), (row < rows)[:, None] & (n < KEPT)[None, :])
+
+
+@triton.jit
+@no_type_check
+def gradient_kernel(
+    dy, a, dy_peaks, a_peaks, out, rows, per_share, height, width, a_height, a_width, per_height, per_width,
+    dy_apart, a_apart,
+    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    PARTS: tl.constexpr, DY_SHARES: tl.constexpr, A_SHARES: tl.constexpr, TOP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """One share of rows of a weight gradient: to ``out [shares, G*OUTPUTS, TAPS, INPUTS]``.
+
+    ``dy [PARTS, rows, G*OUTPUTS]`` has pixels of ``height`` by ``width``, ``a [PARTS, rows_a, G*INPUTS]`` is the input.
+    """
+    TILES_M: tl.constexpr = (OUTPUTS + BM - 1) // BM
+    TILES_N: tl.constexpr = (TAPS * INPUTS + BN - 1) // BN
+    EVEN: tl.constexpr = INPUTS % BN == 0
+    m = tl.program_id(0) // TILES_N % TILES_M * BM + tl.arange(0, BM)
+    group = tl.program_id(0) // (TILES_N * TILES_M) % GROUPS
+    share = tl.program_id(0) // (TILES_N * TILES_M * GROUPS)
+    n = tl.program_id(0) % TILES_N * BN + tl.arange(0, BN)
+    if EVEN:
+        tap = tl.program_id(0) % TILES_N * BN // INPUTS
+    else:
+        tap = (n // INPUTS)[None, :]
+    first = share * per_share
+    last = tl.minimum(first + per_share, rows)
+    if A_SHARES:
+        dy_most = tl.load(dy_peaks + tl.arange(0, DY_SHARES))
+        a_most = tl.load(a_peaks + tl.arange(0, A_SHARES))
+    sums = tl.zeros((BM, BN), tl.float32)
+    for r0 in range(first, last, BK):
+        row = r0 + tl.arange(0, BK)
+        image, y, x = pixel_of(row, height, width, per_height, per_width)
+        source, inside = met(
+            image[:, None], y[:, None], x[:, None], tap, a_height, a_width, KW, SH, SW, PH, PW, DH, DW, False
+        )
+        inside &= (row < last)[:, None]
+        if not EVEN:
+            inside &= (n < TAPS * INPUTS)[None, :]
+        place = a + (source.to(INDEX) * (GROUPS * INPUTS) + group * INPUTS + (n % INPUTS)[None, :])
+        there = dy + (row.to(INDEX) * (GROUPS * OUTPUTS) + group * OUTPUTS)[:, None] + m[None, :]
+        known = (row < last)[:, None] & (m < OUTPUTS)[None, :]
+        left = tl.load(there, known, 0.0)
+        right = tl.load(place, inside, 0.0)
+        if UPCAST:
+            left, right = left.to(tl.float32), right.to(tl.float32)
+        if PARTS == 2:
+            left_rest = tl.load(there + dy_apart, known, 0.0)
+            right_rest = tl.load(place + a_apart, inside, 0.0)
+            if UPCAST:
+                left_rest, right_rest = left_rest.to(tl.float32), right_rest.to(tl.float32)
+            sums = tl.dot(tl.trans(left_rest), right, sums)
+            sums = tl.dot(tl.trans(left), right_rest, sums)
+        sums = tl.dot(tl.trans(left), right, sums)
+    if A_SHARES:
+        sums = sums * powers(dy_most, TOP)[1] * powers(a_most, TOP)[1]
+    place = ((share * GROUPS + group) * OUTPUTS + m)[:, None].to(INDEX) * (TAPS * INPUTS) + n[None, :]
+    tl.store(out + place, sums, (m < OUTPUTS)[:, None] & (n < TAPS * INPUTS)[None, :])
+
+
+def conv_cost(rows: int, outputs: int, inputs: int, taps: int, parts: int) -> Cost:
+    """Each phase of a convolution of ``rows`` output pixels: what is multiplied, and halves and results once."""
+    products = {1: 1, 2: 3}[parts]
+    return Cost(
+        2 * products * rows * outputs * inputs * taps,
+        2 * parts * (rows * inputs + outputs * inputs * taps),
+        4 * rows * outputs,
+    )

@@ -1,10 +1,17 @@
-"""The kernels of halves as PyTorch operators."""
+"""The kernels of halves as PyTorch operators, and as functions that operators of cells call.
+
+The functions take halves as they are laid down here: of rows ``[parts, rows, channels]``, of weights
+``[parts, outputs, taps, inputs]``, each with the peaks that scale them, or None of a type that is narrow itself.
+"""
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lamina.accelerate.halves import kernels
-from lamina.accelerate.ops import index_type, launch
+from lamina.accelerate.halves.tiles import gradient_tile, product_tile, shares
+from lamina.accelerate.ops import INTERPRETED, index_type, launch
 from lamina.accelerate.tiling import between, power
 
 _BLOCK = 4096
@@ -88,3 +95,94 @@ def split(x: Tensor, peaks: Tensor | None, parts: int) -> Tensor:
 @split.register_fake
 def _(x: Tensor, peaks: Tensor | None, parts: int) -> Tensor:
     return _split_like(x, parts)
+
+
+class Window(Protocol):
+    """What is asked of a convolution's window: the fields of the cells' own."""
+
+    @property
+    def height(self) -> int: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def out_height(self) -> int: ...
+    @property
+    def out_width(self) -> int: ...
+    @property
+    def taps(self) -> int: ...
+    @property
+    def kernel_width(self) -> int: ...
+    @property
+    def stride_height(self) -> int: ...
+    @property
+    def stride_width(self) -> int: ...
+    @property
+    def padding_height(self) -> int: ...
+    @property
+    def padding_width(self) -> int: ...
+    @property
+    def dilation_height(self) -> int: ...
+    @property
+    def dilation_width(self) -> int: ...
+    @property
+    def groups(self) -> int: ...
+
+
+def _steps(window: Window) -> dict[str, int]:
+    return {
+        "GROUPS": window.groups, "TAPS": window.taps, "KW": window.kernel_width,
+        "SH": window.stride_height, "SW": window.stride_width,
+        "PH": window.padding_height, "PW": window.padding_width,
+        "DH": window.dilation_height, "DW": window.dilation_width,
+    }  # fmt: skip
+
+
+def _scaled(peaks: Tensor | None) -> int:
+    return 0 if peaks is None else peaks.numel()
+
+
+def product(
+    a: Tensor, a_peaks: Tensor | None, w: Tensor, w_peaks: Tensor | None, bias: Tensor | None, out: Tensor,
+    window: Window, back: bool,
+) -> None:  # fmt: skip
+    """A convolution of halves into ``out (N, C, L)`` of any strides; ``back``, the gradient of its input."""
+    (parts, rows_a, channels), (_, outputs, taps, inputs) = a.shape, w.shape
+    rows, kept = out.shape[0] * out.shape[2], out.shape[1] // window.groups
+    sizes = (window.out_height, window.out_width), (window.height, window.width)
+    mine, its = sizes[::-1] if back else sizes
+    summed = channels // window.groups
+    tile = product_tile(rows, kept, summed, parts)
+    tiles = -(-rows // tile.rows)
+    launch(
+        kernels.product_kernel, window.groups * tiles * -(-kept // tile.columns), a,
+        a, w, out if bias is None else bias, out if a_peaks is None else a_peaks, out if w_peaks is None else w_peaks,
+        out, rows, tiles, *mine, *its, *map(kernels.reciprocal, mine), rows_a * channels, outputs * taps * inputs,
+        *out.stride(),
+        SUMMED=summed, KEPT=kept, **_steps(window), BACK=back, PARTS=parts,
+        A_SHARES=_scaled(a_peaks), W_SHARES=_scaled(w_peaks), TOP=kernels.TOP, BIAS=bias is not None,
+        BM=tile.rows, BN=tile.columns, BK=tile.depth, UPCAST=INTERPRETED, INDEX=index_type(a, out),
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+
+
+def gradient(dy: Tensor, dy_peaks: Tensor | None, a: Tensor, a_peaks: Tensor | None, window: Window) -> Tensor:
+    """The weight gradient ``(outputs, taps, inputs)``, float32, of a convolution of halves ``a``."""
+    (parts, rows, channels), rows_a, inputs = dy.shape, a.shape[1], a.shape[2] // window.groups
+    outputs, columns = channels // window.groups, window.taps * inputs
+    tile = gradient_tile(rows, outputs, columns, parts)
+    tiles = window.groups * -(-outputs // tile.rows) * -(-columns // tile.columns)
+    steps = -(-rows // tile.depth)
+    per_share = max(1, -(-steps // shares(tiles, steps, channels * columns, parts))) * tile.depth
+    number = max(1, -(-rows // per_share))
+    out = dy.new_empty(number, channels, window.taps, inputs, dtype=torch.float32)
+    mine, its = (window.out_height, window.out_width), (window.height, window.width)
+    launch(
+        kernels.gradient_kernel, tiles * number, dy,
+        dy, a, out if dy_peaks is None else dy_peaks, out if a_peaks is None else a_peaks, out, rows, per_share,
+        *mine, *its, *map(kernels.reciprocal, mine), rows * channels, rows_a * a.shape[2],
+        OUTPUTS=outputs, INPUTS=inputs, **_steps(window), PARTS=parts,
+        DY_SHARES=_scaled(dy_peaks), A_SHARES=_scaled(a_peaks), TOP=kernels.TOP,
+        BM=tile.rows, BN=tile.columns, BK=tile.depth, UPCAST=INTERPRETED, INDEX=index_type(dy, a, out),
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    return out[0] if number == 1 else out.sum(0)

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from lamina.accelerate.circulant.kernels import wait
+from lamina.accelerate.halves.kernels import halves, scale
 from lamina.accelerate.kernels import rounded
 from lamina.spec import Cost
 
@@ -128,6 +129,16 @@ def expand_cost(rows: int, out_features: int, in_features: int, block_size: int,
 
 @triton.jit
 @no_type_check
+def numbers(w, channel, tap, column, known, out_features, p, q, TAPS: tl.constexpr, K: tl.constexpr):
+    """Numbers of the dense matrix of ``w (G*p, TAPS, q, K)``, whose groups have ``out_features`` rows each."""
+    row = channel % out_features
+    offset = row % K - column % K
+    block = ((channel // out_features * p + row // K) * TAPS + tap) * q + column // K
+    return tl.load(w + block * K + tl.where(offset < 0, offset + K, offset), known)
+
+
+@triton.jit
+@no_type_check
 def materialise_kernel(
     w, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
     LAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
@@ -137,13 +148,28 @@ def materialise_kernel(
     place = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
     tap = place // in_features % TAPS if LAST else place % TAPS
     column = place % in_features if LAST else place // TAPS % in_features
-    channel = place // (TAPS * in_features)
-    row = channel % out_features
-    offset = row % K - column % K
-    block = ((channel // out_features * p + row // K) * TAPS + tap) * q + column // K
     known = place < size
-    values = tl.load(w + block * K + tl.where(offset < 0, offset + K, offset), known)
+    values = numbers(w, place // (TAPS * in_features), tap, column, known, out_features, p, q, TAPS, K)
     tl.store(out + place, values, known)
+
+
+@triton.jit
+@no_type_check
+def materialise_halves_kernel(
+    w, peaks, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
+    PARTS: tl.constexpr, SHARES: tl.constexpr, TOP: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """The halves ``[PARTS, G*out_features, TAPS, in_features]`` of the dense matrix of float32 ``w``."""
+    place = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
+    tap = place // in_features % TAPS
+    known = place < size
+    values = numbers(
+        w, place // (TAPS * in_features), tap, place % in_features, known, out_features, p, q, TAPS, K
+    )  # fmt: skip
+    high, rest = halves(values * scale(peaks, SHARES, TOP)[0])
+    tl.store(out + place, high, known)
+    if PARTS == 2:
+        tl.store(out + size + place, rest, known)
 
 
 @triton.jit
@@ -163,16 +189,16 @@ def diagonal_sums_kernel(
     channel = place // (TAPS * K * q)
     sums = tl.zeros((BLOCK,), ACC)
     for t0 in range(0, K, AT_ONCE):
-        t = t0 + tl.arange(0, AT_ONCE)[None, :]
-        row = (channel % p * K)[:, None] + t
-        column = (j * K)[:, None] + (t - offset[:, None] + K) % K
-        known = (place < size)[:, None] & (t < K) & (row < out_features) & (column < in_features)
-        channels = (channel // p * out_features)[:, None] + row
+        t = t0 + tl.arange(0, AT_ONCE)[:, None]
+        row = (channel % p * K)[None, :] + t
+        column = (j * K)[None, :] + (t - offset[None, :] + K) % K
+        known = (place < size)[None, :] & (t < K) & (row < out_features) & (column < in_features)
+        channels = (channel // p * out_features)[None, :] + row
         if LAST:
-            source = (channels * TAPS + tap[:, None]) * in_features + column
+            source = (channels * TAPS + tap[None, :]) * in_features + column
         else:
-            source = (channels * in_features + column) * TAPS + tap[:, None]
-        sums += tl.sum(tl.load(dense + source, known, 0.0).to(ACC), 1)
+            source = (channels * in_features + column) * TAPS + tap[None, :]
+        sums += tl.sum(tl.load(dense + source, known, 0.0).to(ACC), 0)
     target = ((channel * TAPS + tap) * q + j) * K + offset
     tl.store(out + target, rounded(sums, out.dtype.element_ty, UPCAST), place < size)
 

@@ -16,8 +16,8 @@ from lamina.accelerate.circulant.tiles import expand_tile
 from lamina.accelerate.ops import launch
 from lamina.accelerate.tiling import between, power
 
-_GRAIN, _SUMS = 1024, 128
-"""Numbers that a program writes out, and sums that it makes."""
+_GRAIN, _SUMS, _AT_ONCE = 1024, 32, 64
+"""Numbers that a program writes out; sums that it makes, and numbers of each that it reads together."""
 
 
 def _run_expand(a: Tensor, w: Tensor, features: int, back: bool) -> Tensor:
@@ -115,7 +115,7 @@ def diagonal_sums(dense: Tensor, block_size: int, groups: int) -> Tensor:
     launch(
         kernels.diagonal_sums_kernel, -(-out.numel() // _SUMS), dense,
         dense, out, out.numel(), out_features // groups, in_features, p, q,
-        TAPS=taps, K=block_size, BLOCK=_SUMS, AT_ONCE=8, LAST=last, **switches,
+        TAPS=taps, K=block_size, BLOCK=_SUMS, AT_ONCE=min(_AT_ONCE, power(block_size)), LAST=last, **switches,
     )  # fmt: skip
     return out
 
