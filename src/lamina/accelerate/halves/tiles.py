@@ -22,13 +22,27 @@ class Tile:
 
 
 def product_tile(rows: int, kept: int, summed: int, parts: int) -> Tile:
-    """For ``rows`` pixels of ``kept`` channels, over ``summed`` channels of each tap."""
-    return Tile(between(16, power(rows), 128), between(16, power(kept), 128), depth_of(summed))
+    """For ``rows`` pixels of ``kept`` channels, over ``summed`` channels of each tap.
+
+    Of two parts four operands are held, so steps are half as deep: then two programs fit on a multiprocessor, and one
+    multiplies while the other starts or stores.
+    """
+    high, wide, deep = between(16, power(rows), 128), between(16, power(kept), 128), depth_of(summed)
+    if parts == 2:
+        return Tile(high, wide, min(deep, 32), warps=8 if wide == 128 else 4)
+    if kept >= 256 and rows >= 128:
+        return Tile(high, 256, deep, stages=4)
+    return Tile(high, wide, deep, warps=4, stages=3 if deep == 64 else 4)
 
 
 def gradient_tile(rows: int, outputs: int, columns: int, parts: int) -> Tile:
     """For a weight gradient of ``outputs`` by ``columns``, which are taps of inputs, over ``rows`` pixels."""
-    return Tile(between(16, power(outputs), 128), between(16, power(columns), 128), between(16, power(rows), 64))
+    high, wide, deep = between(16, power(outputs), 128), between(16, power(columns), 128), between(16, power(rows), 64)
+    if parts == 1 or max(outputs, columns) < 256:
+        return Tile(high, wide, deep if parts == 1 else min(deep, 32), warps=4)
+    if outputs >= 256:
+        return Tile(256, wide, min(deep, 32), stages=4)
+    return Tile(high, 256, min(deep, 32), stages=4)
 
 
 def depth_of(summed: int) -> int:
