@@ -34,7 +34,8 @@ launches = [
     (kernels.mix_grads_kernel, dict(**window, **tile, **flat), "fp32"),
     (expanded.expand_kernel, dict(**tile, K=64, BACK=True), "fp16"),
     (expanded.expand_grads_kernel, dict(**tile, K=48, SIDE=64, W_BN=64, W_BK=64), "bf16"),
-    (expanded.diagonal_sums_kernel, dict(TAPS=1, K=64, BLOCK=128, AT_ONCE=8, LAST=True), "fp32"),
+    (expanded.diagonal_sums_kernel, dict(TAPS=1, K=64, BLOCK=32, AT_ONCE=64, LAST=True), "fp32"),
+    (expanded.materialise_halves_kernel, dict(TAPS=9, K=64, BLOCK=1024, PARTS=2, SHARES=32, TOP=12), "fp32"),
 ]
 pointers = {"x", "w", "a", "dy", "dx", "dw", "out", "y", "dense", "x_out", "w_out", "x_spectrum", "w_spectrum", "bias"}
 for kernel, constants, kind in launches:
