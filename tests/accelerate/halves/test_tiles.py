@@ -25,7 +25,7 @@ def test_a_step_leaves_as_little_of_a_tap_empty_as_can_be() -> None:
 def test_shares_fill_the_gpu_and_no_share_is_empty(of: tuple[int, int, int]) -> None:
     count, steps, numel = of
     for parts in (1, 2):
-        number = tiles.shares(count, steps, numel, parts)
+        number = tiles.shares(count, steps, numel, tiles.Tile(128, 64, 32), parts)
         assert 1 <= number <= max(1, steps)
     if steps > 10000:
         assert count * number > 0.9 * tiles.PROCESSORS * -(-count * number // tiles.PROCESSORS)

@@ -6,7 +6,8 @@ these, which are few.
 
 Letters of convolutions: a *row* is one pixel of one example, ``G`` groups; rows are ``[PARTS, rows, G*channels]`` and
 weights ``[PARTS, G*outputs, taps, inputs]``, each part ``apart`` from the one before. Of two parts on either side three
-products are summed; the fourth, of what is left of both, is less than float32 keeps.
+products are summed; the fourth, of what is left of both, is less than float32 keeps. Tensor cores cut sums off where
+float32 would round them, and that adds up: only as many products as a step has are left to them.
 
 Common compile-time switches: ``SHARES`` of peaks, 0 where tensors are not scaled; ``KW`` to ``DW`` the window;
 ``UPCAST`` multiplies in float32 (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses.
@@ -242,9 +243,10 @@ def product_kernel(
                 right_rest = tl.load(there + w_apart, wanted, 0.0)
             if UPCAST:
                 left_rest, right_rest = left_rest.to(tl.float32), right_rest.to(tl.float32)
-            sums = tl.dot(left_rest, right, sums)
-            sums = tl.dot(left, right_rest, sums)
-        sums = tl.dot(left, right, sums)
+            few = tl.dot(left, right_rest, tl.dot(left_rest, right))
+            sums += tl.dot(left, right, few)
+        else:
+            sums = tl.dot(left, right, sums)
     if A_SHARES:
         sums = sums * powers(a_most, TOP)[1] * powers(w_most, TOP)[1]
     if BIAS:
@@ -307,9 +309,10 @@ def gradient_kernel(
             right_rest = tl.load(place + a_apart, inside, 0.0)
             if UPCAST:
                 left_rest, right_rest = left_rest.to(tl.float32), right_rest.to(tl.float32)
-            sums = tl.dot(tl.trans(left_rest), right, sums)
-            sums = tl.dot(tl.trans(left), right_rest, sums)
-        sums = tl.dot(tl.trans(left), right, sums)
+            few = tl.dot(tl.trans(left), right_rest, tl.dot(tl.trans(left_rest), right))
+            sums += tl.dot(tl.trans(left), right, few)
+        else:
+            sums = tl.dot(tl.trans(left), right, sums)
     if A_SHARES:
         sums = sums * powers(dy_most, TOP)[1] * powers(a_most, TOP)[1]
     place = ((share * GROUPS + group) * OUTPUTS + m)[:, None].to(INDEX) * (TAPS * INPUTS) + n[None, :]

@@ -172,7 +172,7 @@ def gradient(dy: Tensor, dy_peaks: Tensor | None, a: Tensor, a_peaks: Tensor | N
     tile = gradient_tile(rows, outputs, columns, parts)
     tiles = window.groups * -(-outputs // tile.rows) * -(-columns // tile.columns)
     steps = -(-rows // tile.depth)
-    per_share = max(1, -(-steps // shares(tiles, steps, channels * columns, parts))) * tile.depth
+    per_share = max(1, -(-steps // shares(tiles, steps, channels * columns, tile, parts))) * tile.depth
     number = max(1, -(-rows // per_share))
     out = dy.new_empty(number, channels, window.taps, inputs, dtype=torch.float32)
     mine, its = (window.out_height, window.out_width), (window.height, window.width)
