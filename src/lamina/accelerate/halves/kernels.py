@@ -19,15 +19,16 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from lamina.accelerate.halves import reference
 from lamina.accelerate.kernels import rounded
 from lamina.spec import Cost
 
 SHARES = 512
 """Shares of a tensor, at most; a power of two."""
 
-TOP = 12
-"""The largest number comes to lie in ``[2**TOP, 2**(TOP + 1))``: float16 ends before 2**16, so that sums of eight
-still fit, and is at full precision from 2**-14 up."""
+TOP = reference.TOP
+"""Where the largest number lies: float16 ends before 2**16, so that sums of eight of them still fit, and is at full
+precision from 2**-14 up."""
 
 
 @triton.jit

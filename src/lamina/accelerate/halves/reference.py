@@ -1,0 +1,22 @@
+"""The definition of halves in plain PyTorch: a power of two, what float16 keeps under it, and what that leaves."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+TOP = 12
+"""The largest number comes to lie in ``[2**TOP, 2**(TOP + 1))``."""
+
+
+def scale(x: Tensor) -> Tensor:
+    """The power of two that brings the largest number to the top; one where all is zero or one is not finite."""
+    peak = x.abs().amax().double()
+    return torch.where((peak > 0) & peak.isfinite(), 2.0 ** (TOP - peak.log2().floor()), torch.ones_like(peak))
+
+
+def split(x: Tensor, parts: int) -> Tensor:
+    """The halves ``[parts, N*L, C]`` of float32 ``x (N, C, L)``."""
+    rows = (x.double() * scale(x)).float().mT.reshape(-1, x.shape[1])
+    high = rows.half()
+    return torch.stack([high, (rows - high.float()).half()][:parts])
