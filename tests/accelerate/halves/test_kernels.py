@@ -20,8 +20,8 @@ gradient = dict(**window, OUTPUTS=128, INPUTS=128, PARTS=2, DY_SHARES=512, A_SHA
 launches = [
     (kernels.peaks_kernel, dict(BLOCK=4096), 0, "fp32"),
     (kernels.split_kernel, dict(PARTS=2, SHARES=512, BL=64, BC=64), 0, "fp16"),
-    (kernels.product_kernel, dict(**product, BACK=False), 12, "fp16"),
-    (kernels.product_kernel, dict(**product, BACK=True), 12, "fp16"),
+    (kernels.product_kernel, dict(**product, BACK=False, LAST=True, stride_c=1), 12, "fp16"),
+    (kernels.product_kernel, dict(**product, BACK=True, LAST=False, stride_l=1), 12, "fp16"),
     (kernels.gradient_kernel, gradient, 12, "fp16"),
     (kernels.gradient_kernel, gradient | dict(PARTS=1, DY_SHARES=0, A_SHARES=0), 4, "bf16"),
 ]

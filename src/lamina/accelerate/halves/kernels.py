@@ -186,13 +186,23 @@ def met(
 
 @triton.jit
 @no_type_check
+def put(
+    sums, place, c, inside, channels: tl.constexpr, stride_c, UPCAST: tl.constexpr, INDEX: tl.constexpr
+):  # fmt: skip
+    """Numbers to rows at ``place``, channels ``c`` of them."""
+    stored = rounded(sums, place.dtype.element_ty, UPCAST)
+    tl.store(place[:, None] + (c.to(INDEX) * stride_c)[None, :], stored, inside[:, None] & (c < channels)[None, :])
+
+
+@triton.jit
+@no_type_check
 def product_kernel(
     a, w, bias, a_peaks, w_peaks, out, rows, tiles_m, height, width, a_height, a_width, per_height, per_width, a_apart,
     w_apart, stride_n, stride_c, stride_l,
     SUMMED: tl.constexpr, KEPT: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
     BACK: tl.constexpr, PARTS: tl.constexpr, A_SHARES: tl.constexpr, W_SHARES: tl.constexpr, TOP: tl.constexpr,
-    BIAS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr,
+    BIAS: tl.constexpr, LAST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr,
     INDEX: tl.constexpr,
 ):  # fmt: skip
     """A convolution ``a [PARTS, rows_a, G*SUMMED]`` to ``out (N, G*KEPT, L)`` of any strides; ``BACK``, its transpose.
@@ -253,9 +263,14 @@ def product_kernel(
     if BIAS:
         sums += tl.load(bias + group * KEPT + n, n < KEPT, 0.0).to(tl.float32)[None, :]
     pixel = tl.max_contiguous(y * width + x, 16)  # where a line of 16 is broken, strides forbid to write it at once
-    place = (image.to(INDEX) * stride_n + pixel.to(INDEX) * stride_l)[:, None]
-    place += (group * KEPT + n).to(INDEX)[None, :] * stride_c
-    tl.store(out + place, rounded(sums, out.dtype.element_ty, UPCAST), (row < rows)[:, None] & (n < KEPT)[None, :])
+    place = out + (image.to(INDEX) * stride_n + pixel.to(INDEX) * stride_l + (group * KEPT).to(INDEX) * stride_c)
+    if LAST:
+        put(sums, place, n, row < rows, KEPT, stride_c, UPCAST, INDEX)
+    else:  # by halves, since each number has an address
+        c = tl.program_id(0) % TILES_N * BN + tl.arange(0, BN // 2)
+        some, others = tl.split(tl.permute(tl.reshape(sums, (BM, 2, BN // 2)), (0, 2, 1)))
+        put(some, place, c, row < rows, KEPT, stride_c, UPCAST, INDEX)
+        put(others, place, c + BN // 2, row < rows, KEPT, stride_c, UPCAST, INDEX)
 
 
 @triton.jit

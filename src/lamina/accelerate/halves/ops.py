@@ -160,6 +160,7 @@ def product(
         *out.stride(),
         SUMMED=summed, KEPT=kept, **_steps(window), BACK=back, PARTS=parts,
         A_SHARES=_scaled(a_peaks), W_SHARES=_scaled(w_peaks), TOP=kernels.TOP, BIAS=bias is not None,
+        LAST=out.stride(1) == 1,
         BM=tile.rows, BN=tile.columns, BK=tile.depth, UPCAST=INTERPRETED, INDEX=index_type(a, out),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
