@@ -27,7 +27,9 @@ from lamina import measure, run
 from lamina.accelerate import ops as launching
 from lamina.accelerate.sparsity import functional, ops, reference
 from lamina.accelerate.sparsity.compiled import product_block
-from lamina.accelerate.sparsity.tiles import union_tile
+from lamina.accelerate.sparsity.halves import parts_for
+from lamina.accelerate.sparsity.living import ops as living
+from lamina.accelerate.sparsity.tiles import living_tile, union_tile
 from lamina.accelerate.sparsity.window import Window
 from lamina.build import DTYPES
 from lamina.build.models import create
@@ -195,13 +197,16 @@ def parts(case: Case, kernels: bool) -> Iterator[Part]:
     yield Part("nonzero", "convert by a known scale", lambda: functional.compress(b, panel=panel, scales=scales))
     yield Part("nonzero", "convert the map", lambda: functional.compress(x, panel=panel))
     yield Part("nonzero", "count", lambda: ops.count(matrix))
-    width = union_tile(problem.outputs, b.shape[1], b.itemsize).columns
-    yield Part("union", "convert", lambda: ops.united(matrix, ops.PIXEL, width))
-    for layout, memory in (("nchw", torch.contiguous_format), ("nhwc", torch.channels_last)):
-        one = x.contiguous(memory_format=memory)
-        yield Part(
-            "union", "convolution", partial(ops.product, at, None, one, window, "union"), as_matrix, layout=layout
-        )
+    width, depth = union_tile(problem.outputs, b.shape[1]).columns, living_tile(problem.outputs, b.shape[1]).depth
+    halves = parts_for(x)[0]
+    yield Part("union", "convert", lambda: ops.united(matrix, ops.PIXEL, width, halves))
+    yield Part("union", "convert the map", lambda: living.living(x, depth, halves))
+    for impl in ("union", "rounded")[: 2 if halves == 2 else 1]:
+        yield Part(impl, "product", partial(ops.product, at, None, matrix, ops.PIXEL, impl), lambda y: y[0, :, 0])
+        for layout, memory in (("nchw", torch.contiguous_format), ("nhwc", torch.channels_last)):
+            one = x.contiguous(memory_format=memory)
+            call = partial(ops.product, at, None, one, window, impl)
+            yield Part(impl, "convolution", call, as_matrix, layout=layout)
 
 
 def clocks(scope: Scope) -> tuple[Any, Any]:

@@ -33,16 +33,18 @@ from torch import Tensor, nn
 
 from benchmarks import results
 from benchmarks.saved_activations import deterministic
+from benchmarks.sparse_layers import observed
 from lamina import measure, run
 from lamina.accelerate import convert
-from lamina.accelerate.sparsity import Monitor, Parameters, Sparse
-from lamina.accelerate.sparsity.dispatch import Calibration
+from lamina.accelerate.sparsity import Monitor, Parameters, Sparse, functional
+from lamina.accelerate.sparsity.dispatch import Line, Measured, Plan, union_share
 from lamina.accelerate.sparsity.monitor import Observation
-from lamina.accelerate.sparsity.monitor.reference import as_matrices
-from lamina.accelerate.sparsity.monitor.reference import count as counts_of
 from lamina.accelerate.sparsity.nn import SparseAdaptiveConv2d, choices_of
+from lamina.accelerate.sparsity.tiles import columns_together
+from lamina.accelerate.sparsity.window import Window
 from lamina.build.data import Dataset, loader, train_test
 from lamina.build.models import create
+from lamina.spec import Phase
 
 PACE = Parameters(initial_period=50, duration=5)
 """Of the sampled monitor: often enough for trainings as short as these."""
@@ -88,6 +90,7 @@ SCOPES = {
             Network("resnet10_cifar", CIFAR, 128, 500), Network("resnet18_cifar", CIFAR, 128, 500),
         ),
     ),
+    "few": Scope("cuda", (Network("alexnet", IMAGENET, 64, 5, 3), Network("vgg16", IMAGENET, 64, 1, 3)), ()),
     "smoke": Scope("cpu", (Network("cifarnet64", CIFAR, 4, 1, 2),), (Network("lenet5", (1, 28, 28), 8, 12),)),
 }  # fmt: skip
 
@@ -178,30 +181,39 @@ def inputs(model: nn.Module, names: Sequence[str], x: Tensor) -> dict[str, Tenso
     return seen
 
 
-@torch.no_grad()
-def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> Calibration:
-    """Constants of one layer, from its own times over what it read."""
-    clock = measure.clock("wall" if device == "cuda" else "cpu", device)
-
-    def us(impl: Any) -> float:
-        layer.impl = impl
-        return clock.time(lambda: layer(x), repeat=BRIEF).median_us
-
-    matrices = as_matrices(x)
-    rows, columns = matrices.shape[1], matrices.shape[0] * matrices.shape[2]
-    known = Observation.from_words("x", 0, rows, columns, counts_of(matrices).tolist())
-    outputs = layer(x).numel() // layer.out_channels
-    operations = 2.0 * outputs * layer.weight.numel()
-    dense = operations / us("dense")
-    bandwidth = 2 * x.numel() * x.itemsize / clock.time(x.clone, repeat=BRIEF).median_us
+def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Phase, Measured]:
+    """The layer's own times over what it read, and over as many channels with half of its zeros filled in."""
     if device == "cpu":
-        layer.impl = "auto"
-        return Calibration(dense, dense, dense, bandwidth, 10.0)
-    # What a pass over the map takes is in these times too, so the model rather favours the library.
-    nonzero = max(known.density, 1e-3) * operations / us("nonzero")
-    union = max(known.union_density[128], 1e-3) * operations / us("union")
-    layer.impl = "auto"
-    return Calibration(dense, nonzero, union, bandwidth, 5.0)
+        return {}
+    clock = measure.clock("wall", device)
+    steps = tuple(layer.stride), layer.margins, tuple(layer.dilation)
+    with torch.no_grad():
+        upstream = torch.randn_like(layer(x))
+    fuller = torch.where((x == 0) & (torch.rand_like(x) < 0.5), 1.0, x)
+
+    def forward_us(one: Tensor, impl: Any) -> float:
+        with torch.no_grad():
+            call = partial(functional.conv2d, one, layer.weight, layer.bias, *steps, plan=Plan(impl))
+            return clock.time(call, repeat=BRIEF).median_us
+
+    def data_us(impl: Any) -> float:
+        leaf = x.detach().requires_grad_()
+        y = functional.conv2d(leaf, layer.weight, layer.bias, *steps, plan=Plan("dense", impl))
+        return clock.time(partial(torch.autograd.grad, y, leaf, upstream, retain_graph=True), repeat=BRIEF).median_us
+
+    known = [observed(one) for one in (x, fuller)]
+    window = Window.of(layer.kernel_size, *steps)
+    together = columns_together(x.shape[0], x.shape[2], x.shape[3], window)
+    lines: dict[str, Line] = {}
+    for impl in ("nonzero", "union"):
+        shares = [each.density if impl == "nonzero" else union_share(each.union_density, together) for each in known]
+        times = [forward_us(one, impl) for one in (x, fuller)]
+        low, high = zip([1.0 if share is None else share for share in shares], times, strict=True)
+        # Where all channels live, no zeros shorten the time.
+        lines[impl] = Line.through(low, high) if low[0] != high[0] else Line(max(low[1], high[1]), 0.0)
+    forward = Measured(forward_us(x, "dense"), lines["nonzero"], lines["union"])
+    union = None if window.strided else Line(data_us("union"), 0.0)
+    return {Phase.FORWARD: forward, Phase.BACKWARD_DATA: Measured(data_us("dense"), None, union)}
 
 
 def compared(data: Dataset, of: str, network: Network, scope: Scope) -> Iterator[dict[str, Any]]:

@@ -23,8 +23,9 @@ from benchmarks.sparse_gemm import SCOPES, Case, Scope, cases, clocks, timed
 from lamina import run
 from lamina.accelerate.sparsity import compiled, ops
 from lamina.accelerate.sparsity.compiled import Block
+from lamina.accelerate.sparsity.halves import parts_for
 from lamina.accelerate.sparsity.living import ops as living
-from lamina.accelerate.sparsity.tiles import convert_tile, nonzero_tile, union_tile
+from lamina.accelerate.sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
 
 ZEROS = 90
 PATTERNS = {"convert": "iid", "nonzero": "iid", "union": "channel"}
@@ -78,13 +79,15 @@ def rungs(case: Case, ladder: str, kernels: bool) -> Iterator[Rung]:
             )
             yield Rung(ladder, name, idea, lambda call=call: (call(), y)[1])  # type: ignore[misc]
     if ladder == "union":
-        tile = union_tile(outputs, columns, x.itemsize)
+        tile, narrow, of_weights = union_tile(outputs, columns), Tile(64, 64, 32, 4, 2), parts_for(x)[1]
         yield Rung(ladder, "tiles", "lists of tiles", partial(ops.union_product, at, None, x, y, window, tile))
-        for name, idea, near in (
-            ("images", "lists of images, whose living channels are brought side by side", False),
-            ("weights", "and their weights", True),
-        ):
-            yield Rung(ladder, name, idea, partial(living.product, at, None, x, y, window, None, near))
+        images = "lists of images, whose living channels are brought side by side"
+        yield Rung(ladder, "images", images, partial(living.product, at, None, x, y, window, narrow))
+        wide = "128 outputs of 128 columns, so that tensor cores wait less"
+        yield Rung(ladder, "wide", wide, partial(living.product, at, None, x, y, window))
+        if of_weights == 2:
+            half = "activations as one half"
+            yield Rung(ladder, "rounded", half, partial(living.product, at, None, x, y, window, None, (1, 2)))
 
 
 @torch.no_grad()

@@ -52,7 +52,7 @@ def test_every_way_of_a_product_is_the_product() -> None:
             error = run.relative_error([part.result(result)], [exact])
             assert error < (1e-2 if "weights" in part.impl else 1e-6), (part.impl, part.what)
         seen.append((part.impl, part.what, part.layout))
-    assert len(set(seen)) == len(seen) == 20
+    assert len(set(seen)) == len(seen) == 25
 
 
 def test_every_rung_of_the_ladder_is_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_every_rung_of_the_ladder_is_the_product(monkeypatch: pytest.MonkeyPatch
                 error = run.relative_error([result], [exact])
                 assert error < (1e-2 if rung.name == "halves" else 1e-6), (ladder, rung.name)
             names.append((ladder, rung.name))
-    assert len(set(names)) == len(names) == 14
+    assert len(set(names)) == len(names) == 15
 
 
 def gemm_row(impl: str, what: str, zeros: float, us: float) -> dict[str, Any]:

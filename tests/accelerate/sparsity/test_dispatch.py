@@ -3,7 +3,7 @@
 import copy
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -72,9 +72,13 @@ def test_fewer_zeros_are_never_predicted_faster(one: float, other: float) -> Non
     assert all(fewer[name] <= more[name] for name in more)
 
 
-def test_without_knowledge_all_is_dense_and_says_so() -> None:
+def test_what_is_not_known_is_taken_to_have_no_zeros_and_the_choice_says_so() -> None:
     assert choose(SIZE, Known(0.01), None, 0.1) == Choice("dense", "dense: no calibration")
-    assert choose(SIZE, None, CONSTANTS, 0.1).reason == "dense: the density is not known"
+    for union, impl in ((300e6, "union"), (50e6, "dense")):
+        constants = replace(CONSTANTS, union=union)
+        choice = choose(SIZE, None, constants, 0.1)
+        assert choice.impl == impl and "at a density that is not known" in choice.reason
+        assert choice.times_us == predict(SIZE, Known(1.0, {128: 1.0}), constants)
     near = choose(SIZE, Known(0.22), CONSTANTS, 0.3)
     assert near.impl == "dense" and near.reason.endswith("nonzero saves less than 30%")
 
@@ -136,7 +140,7 @@ def sparse_input(*shape: int) -> Tensor:
 @pytest.mark.usefixtures("on_a_gpu")
 def test_each_phase_is_chosen_by_its_own_size_and_density() -> None:
     layer = SparseAdaptiveLinear(512, 300)
-    layer.calibration, layer.density = CONSTANTS, lambda: Known(0.01)
+    layer.calibration, layer.density, layer.gradient_density = CONSTANTS, lambda: Known(0.01), lambda: Known(1.0)
     assert layer.plan(torch.zeros(4096, 512)) == Plan("nonzero", "dense", "nonzero")
     layer.gradient_density = lambda: Known(0.5, {64: 0.01, 128: 0.01})
     assert layer.plan(torch.zeros(8192, 512)) == Plan("nonzero", "union", "nonzero")
@@ -187,7 +191,7 @@ def test_a_choice_is_made_again_when_something_changed() -> None:
     layer, x = SparseAdaptiveLinear(512, 300), torch.zeros(4096, 512)
     assert layer.plan(x) == Plan()
     layer.calibration = CONSTANTS
-    assert layer.plan(x) == Plan() and "density is not known" in layer.choices[Phase.FORWARD].reason
+    assert layer.plan(x).forward == "union" and "density that is not known" in layer.choices[Phase.FORWARD].reason
     layer.density = lambda: Known(0.01)
     assert layer.plan(x).forward == "nonzero"
     seen = layer.choices
@@ -211,7 +215,7 @@ def test_a_layer_chooses_by_what_the_monitor_saw() -> None:
     with Monitor(model, exhaustive=True) as monitor:
         layer.density = partial(monitor.latest, "1")
         model(torch.randn(4, 8))
-        assert layer.choices[Phase.FORWARD].reason == "dense: the density is not known"
+        assert "at a density that is not known" in layer.choices[Phase.FORWARD].reason
         monitor.finish()
         seen = monitor.latest("1")
         assert seen is not None and seen.density == monitor.observations[-1].density

@@ -11,7 +11,7 @@ from lamina.spec import Cost
 
 # Run without the interpreter, which is fixed when a kernel is decorated.
 COMPILE = """
-import triton, triton.language as tl
+import re, subprocess, triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from lamina.accelerate.sparsity import kernels
@@ -19,43 +19,59 @@ from lamina.accelerate.sparsity.living import kernels as living_kernels
 from lamina.accelerate.sparsity.tiles import convert_tile, living_tile, nonzero_tile, union_tile
 from lamina.accelerate.sparsity.window import Window
 
+
+def spilled(ptx):
+    # Bytes that registers had no room for.
+    line = [triton.knobs.nvidia.ptxas.path, "-v", "-arch=sm_90a", "-", "-o", "/dev/null"]
+    told = subprocess.run(line, input=ptx, capture_output=True, text=True, check=True).stderr
+    return re.findall("([0-9]+) bytes spill stores", told)
+
+
 pixel, window = Window(), Window(3, 3, 1, 1, 1, 1)
 convert, nonzero = convert_tile(256, 12544, 1), nonzero_tile(512, 12544)
 launches = [(kernels.largest_kernel, dict(BLOCK=4096), "fp32", None)]
 launches += [(kernels.scale_kernel, dict(LARGEST=14, BLOCK=512), "fp32", None)]
 launches += [(kernels.list_kernel, dict(BK=1024), "fp32", None)]
-for kind, precision, each in (("fp32", "tf32x3", pixel), ("fp32", "tf32", window), ("bf16", "tf32", window)):
-    steps, size = {**each.switches(), "INSIDE": each == pixel, "SINGLE": each == pixel}, 4 if kind == "fp32" else 2
-    union = union_tile(512, 12544, size)
+for kind, halved, each in (("fp32", (2, 2), pixel), ("fp32", (1, 2), pixel), ("fp32", (1, 1), window),
+                           ("bf16", (0, 0), window)):
+    steps = {**each.switches(), "INSIDE": each == pixel, "SINGLE": each == pixel}
+    numbers, powers = dict(zip("XW", halved)), dict(PARTS=128, SHARES=512)
+    union = union_tile(512, 12544)
     for store in (True, False):
         meta = dict(STORE=store, BK=convert.depth, BN=convert.columns)
         launches.append((kernels.convert_kernel, {**steps, **meta}, kind, convert))
     meta = dict(BIAS=True, BM=nonzero.outputs, BN=nonzero.columns, UNROLL=nonzero.depth)
     launches.append((kernels.nonzero_kernel, {**each.switches(), **meta}, kind, nonzero))
-    launches.append((kernels.flag_kernel, {**steps, "BK": 32, "BN": 128}, kind, None))
-    meta = dict(BIAS=True, BM=union.outputs, BN=union.columns, BK=union.depth, GROUP=8, PRECISION=precision)
-    launches.append((kernels.union_kernel, {**steps, **meta}, kind, union))
-    meta = dict(BM=union.depth, BN=union.columns, BK=union.outputs, PRECISION=precision)
-    launches.append((kernels.masked_kernel, meta, kind, union))
-    living = living_tile(512, 784, size, precision == "tf32x3")
-    launches.append((living_kernels.live_kernel, dict(BC=4, BP=1024), kind, None))
-    launches.append((living_kernels.gather_kernel, dict(ALL=256, BP=32, BK=living.depth), kind, None))
-    launches.append((living_kernels.gather_weights_kernel, dict(BM=64, BK=living.depth), kind, None))
-    meta = dict(BIAS=True, LISTED=each == pixel, BM=living.outputs, BN=living.columns, BK=living.depth)
-    launches.append((living_kernels.living_kernel, {**each.switches(), **meta, "PRECISION": precision}, kind, living))
+    launches.append((kernels.flag_kernel, {**steps, "X": halved[0], "BK": 32, "BN": 128}, kind, None))
+    meta = dict(BIAS=True, BM=union.outputs, BN=union.columns, BK=union.depth, GROUP=8)
+    launches.append((kernels.union_kernel, {**steps, **meta, **numbers, **powers}, kind, union))
+    meta = dict(BM=union.depth, BN=union.columns, BK=union.outputs, **powers)
+    if halved != (1, 2):
+        launches.append((kernels.masked_kernel, {**meta, **numbers}, kind, union))
+    living = living_tile(512, 12544)
+    launches.append((living_kernels.live_kernel, dict(BC=4, BP=1024, X=halved[0]), kind, None))
+    meta = dict(ALL=256, BP=64, BK=living.depth, X=halved[0], PARTS=128)
+    launches.append((living_kernels.gather_kernel, meta, kind, None))
+    meta = dict(BIAS=True, SHARES=512, BM=living.outputs, BN=living.columns, BK=living.depth)
+    launches.append((living_kernels.living_kernel, {**each.switches(), **meta, **numbers}, kind, living))
 
-pointers = ("x", "at", "bias", "y", "dc", "db", "near", "weights")
 for kernel, constants, kind, tile in launches:
     constants = dict(constants)
-    for name, value in (("UPCAST", False), ("INDEX", tl.int32)):
+    for name, value in (("UPCAST", False), ("INDEX", tl.int32), ("x_w", 1), ("dc_n", 1)):
         if name in kernel.arg_names:
             constants[name] = value
-    types = {**dict.fromkeys(pointers, f"*{kind}"), "found": "*fp32", "scales": "*fp32", "flags": "*i8", "live": "*i8"}
-    types |= dict.fromkeys(("words", "counts", "lists", "lengths"), "*i32")
+    narrow = "*fp16" if constants.get("W") or constants.get("X") else f"*{kind}"
+    types = {**dict.fromkeys(("x", "bias", "y", "dc", "db"), f"*{kind}")}
+    types |= dict.fromkeys(("high", "low", "at", "at_low"), narrow)
+    if kernel is kernels.nonzero_kernel:
+        types["at"] = f"*{kind}"
+    types |= dict.fromkeys(("found", "scales", "peaks", "at_peaks", "dc_peaks"), "*fp32")
+    types |= dict.fromkeys(("flags", "live"), "*i8")
+    types |= dict.fromkeys(("words", "counts", "lists", "lengths", "shifts"), "*i32")
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     even = [i for i, name in enumerate(kernel.arg_names) if signature[name].startswith("*")
-            or name in ("rows", "outputs", "columns", "pixels", "room", "x_n", "x_c", "x_h")]
+            or name in ("rows", "outputs", "columns", "pixels", "room", "x_n", "x_c", "x_h", "y_m", "dc_m", "x_k")]
     attributes = {(i,): [["tt.divisibility", 16]] for i in even}
     source = ASTSource(kernel, signature, constexprs, attributes)
     workers = dict(num_warps=tile.warps, num_stages=tile.stages) if tile else {}
@@ -65,6 +81,10 @@ for kernel, constants, kind, tile in launches:
     assert built.metadata.shared <= 227 * 1024, (kernel.__name__, built.metadata.shared)
     on_tensor_cores = kernel in (kernels.union_kernel, kernels.masked_kernel, living_kernels.living_kernel)
     assert (products > 0) == on_tensor_cores, (kernel.__name__, products)
+    if on_tensor_cores and kind == "fp32":  # whole warp groups multiply halves, which lie in shared memory beforehand
+        assert "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16" in ptx and "mma.sync" not in ptx
+        assert "cp.async.cg" in ptx
+        assert spilled(ptx) == ["0"], (kernel.__name__, spilled(ptx))
     if kernel is kernels.nonzero_kernel:  # outputs of one non-zero are wide loads
         assert "ld.global" in ptx and ".v4" in ptx
     if "-v" in __import__("sys").argv:

@@ -154,7 +154,7 @@ def test_united_rows_are_the_references(
 ) -> None:
     x = sparse_map(*image, zeros=0.9)
     expected = reference.union_rows(reference.columns_of(x, window), width)
-    lists, lengths = ops.united(laid(x, layout), window, width)
+    lists, lengths, _ = ops.united(laid(x, layout), window, width)
     assert lengths.tolist() == expected.sum(1).tolist()
     for tile, rows in enumerate(expected):
         assert lists[tile, : lengths[tile]].tolist() == rows.nonzero().flatten().tolist()

@@ -9,10 +9,11 @@ from typing import Any, Literal, get_args
 from lamina.accelerate.choices import check_choice as check_choice  # also read from here
 from lamina.errors import UsageError
 
-Impl = Literal["auto", "dense", "nonzero", "union", "reference"]
+Impl = Literal["auto", "dense", "nonzero", "union", "rounded", "reference"]
 """How a product is computed: ``dense`` by the vendor library, ``nonzero`` one non-zero at a time from ELLPACK-DIB,
-``union`` on tensor cores over the rows that a tile of columns has non-zeros in, ``reference`` from ELLPACK-DIB in plain
-PyTorch; ``auto`` chooses for each phase by a cost model and what is known of the density."""
+``union`` on tensor cores over the rows that a tile of columns has non-zeros in, ``rounded`` likewise from activations
+that are rounded as ELLPACK-DIB rounds them, ``reference`` from ELLPACK-DIB in plain PyTorch; ``auto`` chooses for each
+phase by a cost model and what is known of the density."""
 
 Weights = Literal["same", "bf16", "fp16"]
 """The type in which ``nonzero`` reads weights: their own, or 16 bits, which halves what binds that kernel."""

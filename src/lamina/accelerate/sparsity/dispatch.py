@@ -1,7 +1,8 @@
 """Sparse or dense: a cost model with calibrated constants decides for each phase of a layer, and says why.
 
 The model predicts from sizes and densities alone, so it needs no look at the data and never waits for the device. It
-is as good as its constants, which a calibration measures; without them, and without a density, a layer stays dense.
+is as good as its constants, which a calibration measures; without them a layer stays dense. Where no density is known
+nothing is taken to be zero.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from math import isfinite
 from typing import NamedTuple, Protocol
 
 from lamina.accelerate.sparsity.config import Impl
-from lamina.accelerate.sparsity.tiles import union_tile
+from lamina.accelerate.sparsity.tiles import WIDTHS, union_tile
 from lamina.errors import UsageError
 from lamina.spec import Phase
 
@@ -27,6 +28,14 @@ class Density(Protocol):
     @property
     def union_density(self) -> Mapping[int, float]:
         """For each width, share of rows of so many neighbouring columns that are not all zero."""
+
+
+@dataclass(frozen=True)
+class Full:
+    """A map that has no zeros: what is taken of one of which nothing is known."""
+
+    density: float = 1.0
+    union_density: Mapping[int, float] = field(default_factory=lambda: dict.fromkeys(WIDTHS, 1.0))
 
 
 DensitySource = Callable[[], Density | None]
@@ -141,7 +150,7 @@ def predict(size: Size, density: Density, calibration: Calibration | Measured) -
         UsageError: a density is not within 0..1.
     """
     share = checked(density.density)
-    united = union_share(density.union_density, size.together or union_tile(*size[:2], size.itemsize).columns)
+    united = union_share(density.union_density, size.together or union_tile(*size[:2]).columns)
     if isinstance(calibration, Measured):
         times = {"dense": calibration.dense_us}
         if calibration.nonzero:
@@ -203,7 +212,7 @@ def choose(
 
     Args:
         size: of the product.
-        density: of its right operand.
+        density: of its right operand; without one, nothing is taken to be zero.
         calibration: the model's constants, or the layer's own times.
         margin: share of the dense time that must be saved.
         dense_us: the dense time as it was measured; it takes the place of the predicted one.
@@ -213,19 +222,19 @@ def choose(
     """
     if calibration is None:
         return Choice("dense", "dense: no calibration")
-    if density is None:
-        return Choice("dense", "dense: the density is not known")
-    times = predict(size, density, calibration)
+    known = density or Full()
+    times = predict(size, known, calibration)
     if dense_us is not None:
         if not 0 < dense_us < float("inf"):
             raise UsageError(f"dense_us: expected a positive time, got {dense_us}")
         times["dense"] = dense_us
     best = min(times, key=lambda name: times[name])
+    told = f"density {density.density:.3g}" if density else "a density that is not known"
     said = ", ".join(f"{name} {time:.3g} us" for name, time in times.items())
     if best != "dense" and times[best] > times["dense"] * (1 - margin):
-        return Choice("dense", f"dense: {said}; {best} saves less than {margin:.0%}", times)
+        return Choice("dense", f"dense: {said} at {told}; {best} saves less than {margin:.0%}", times)
     impls: dict[str, Impl] = {"dense": "dense", "nonzero": "nonzero", "union": "union"}
-    return Choice(impls[best], f"{best}: {said} at density {density.density:.3g}", times)
+    return Choice(impls[best], f"{best}: {said} at {told}", times)
 
 
 def report(choices: Mapping[str, Mapping[Phase, Choice]]) -> list[tuple[str, str, str, str]]:

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from lamina.accelerate.kernels import rounded
+from lamina.accelerate.sparsity.halves import added, finite_peak, has_nan, power_of_two, scaled_back, shift_of, split
 from lamina.spec import Cost
 
 
@@ -185,12 +186,15 @@ def nonzero_kernel(
 @triton.jit
 @no_type_check
 def flag_kernel(
-    x, flags, rows, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
+    x, flags, peaks, rows, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, SINGLE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr,
-    INDEX: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, SINGLE: tl.constexpr, X: tl.constexpr, BK: tl.constexpr,
+    BN: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """For each tile of ``BN`` columns, which rows have a non-zero there: int8 ``flags [tiles, rows]``."""
+    """For each tile of ``BN`` columns, which rows have a non-zero there: int8 ``flags [tiles, rows]``.
+
+    For halves also the largest finite magnitude of each block of rows, ``peaks [tiles, blocks]``.
+    """
     blocks = tl.cdiv(rows, BK)
     tile = tl.program_id(0) // blocks
     row = tl.program_id(0) % blocks * BK + tl.arange(0, BK)
@@ -201,6 +205,8 @@ def flag_kernel(
     ).to(tl.float32)  # fmt: skip
     flag = tl.max((value != 0).to(tl.int32), axis=1)
     tl.store(flags + tile.to(INDEX) * rows + row, flag.to(tl.int8), row < rows)
+    if X:
+        tl.store(peaks + tl.program_id(0), finite_peak(value))
 
 
 @triton.jit
@@ -220,18 +226,54 @@ def list_kernel(flags, lists, lengths, rows, BK: tl.constexpr, INDEX: tl.constex
 
 @triton.jit
 @no_type_check
+def union_sums(
+    at, at_low, x, listed, length, up, outputs, columns, rows, channels, pixels, out_width, height, width,
+    x_n, x_c, x_h, x_w, m, column,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, SINGLE: tl.constexpr,
+    X: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr,
+    INDEX: tl.constexpr,
+):  # fmt: skip
+    """A tile ``[BN, BM]`` of the product over listed rows."""
+    sums = tl.zeros((BN, BM), tl.float32)
+    k = tl.arange(0, BK)
+    ahead = tl.load(listed + k, k < length, rows)
+    for _ in range(0, length, BK):
+        row = ahead
+        k += BK
+        ahead = tl.load(listed + k, k < length, rows)
+        known = (row < rows)[:, None] & (m < outputs)[None, :]
+        place = row.to(INDEX)[:, None] * outputs + m[None, :]
+        a = tl.load(at + place, known, 0.0)
+        a_low = a
+        if W == 2:
+            a_low = tl.load(at_low + place, known, 0.0)
+        b = tl.trans(window_tile(
+            x, row, column, rows, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
+            KH, KW, SH, SW, PH, PW, DH, DW, INSIDE, SINGLE, INDEX,
+        ))  # fmt: skip
+        b_low = b
+        if X:
+            b, b_low = split(b, up)
+        sums = added(sums, b, b_low, a, a_low, X, W, UPCAST)
+    return sums
+
+
+@triton.jit
+@no_type_check
 def union_kernel(
-    at, bias, x, lists, lengths, y, outputs, columns, rows, channels, pixels, out_width, height, width,
-    x_n, x_c, x_h, x_w, y_n, y_m, y_p,
+    at, at_low, at_peaks, bias, x, peaks, lists, lengths, y, outputs, columns, rows, channels, parts, pixels,
+    out_width, height, width, x_n, x_c, x_h, x_w, y_n, y_m, y_p,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, SINGLE: tl.constexpr, BIAS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    X: tl.constexpr, W: tl.constexpr, PARTS: tl.constexpr, SHARES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, UPCAST: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     """``y[m, column] = bias[m] + sum of at[row, m] * x[row, column]`` over the rows that the column's tile lists.
 
     Programs go down ``GROUP`` column tiles before they go on to other outputs, so that those that run together share
-    what L2 holds.
+    what L2 holds. What becomes halves does so in registers, each tile of columns under a power of two of its own.
     """
     tiles_m = tl.cdiv(outputs, BM)
     tiles_n = tl.cdiv(columns, BN)
@@ -243,34 +285,61 @@ def union_kernel(
     column = tile * BN + tl.arange(0, BN)
     length = tl.load(lengths + tile)
     listed = lists + tile.to(INDEX) * rows
-    sums = tl.zeros((BM, BN), tl.float32)
-    for k0 in range(0, length, BK):
-        k = k0 + tl.arange(0, BK)
-        row = tl.load(listed + k, k < length, rows)
-        known = (row < rows)[:, None] & (m < outputs)[None, :]
-        a = tl.load(at + (row.to(INDEX)[:, None] * outputs + m[None, :]), known, 0.0)
-        b = window_tile(
-            x, row, column, rows, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
-            KH, KW, SH, SW, PH, PW, DH, DW, INSIDE, SINGLE, INDEX,
-        )  # fmt: skip
-        if UPCAST:
-            a, b = a.to(tl.float32), b.to(tl.float32)
-        sums = tl.dot(tl.trans(a), b, sums, input_precision=PRECISION, out_dtype=tl.float32)
+    shift = shift_of(peaks + tile.to(INDEX) * parts, parts, PARTS) if X else 0
+    up = power_of_two(shift) if X else 1.0
+    sums = union_sums(
+        at, at_low, x, listed, length, up, outputs, columns, rows, channels, pixels, out_width, height, width, x_n, x_c,
+        x_h, x_w, m, column, KH, KW, SH, SW, PH, PW, DH, DW, INSIDE, SINGLE, X, W, BM, BN, BK, UPCAST, INDEX,
+    )  # fmt: skip
+    if W == 2:  # noqa: SIM102
+        if has_nan(sums):
+            plain = union_sums(
+                at, at_low, x, listed, length, up, outputs, columns, rows, channels, pixels, out_width, height, width,
+                x_n, x_c, x_h, x_w, m, column, KH, KW, SH, SW, PH, PW, DH, DW, INSIDE, SINGLE, 1, 1, BM, BN, BK, UPCAST,
+                INDEX,
+            )  # fmt: skip
+            sums = tl.where(sums != sums, plain, sums)
+    if X:
+        sums = scaled_back(sums, shift, at_peaks, SHARES)
     if BIAS:
-        sums += tl.load(bias + m, m < outputs, 0.0).to(tl.float32)[:, None]
-    place = (m.to(INDEX) * y_m)[:, None] + ((column // pixels).to(INDEX) * y_n + (column % pixels).to(INDEX) * y_p)[
-        None, :
-    ]
-    known = (m < outputs)[:, None] & (column < columns)[None, :]
-    tl.store(y + place, rounded(sums, y.dtype.element_ty, UPCAST), known)
+        sums += tl.load(bias + m, m < outputs, 0.0).to(tl.float32)[None, :]
+    place = (column // pixels).to(INDEX) * y_n + (column % pixels).to(INDEX) * y_p
+    known = (column < columns)[:, None] & (m < outputs)[None, :]
+    tl.store(y + (place[:, None] + (m.to(INDEX) * y_m)[None, :]), rounded(sums, y.dtype.element_ty, UPCAST), known)
+
+
+@triton.jit
+@no_type_check
+def masked_sums(
+    at, at_low, dc, up, outputs, columns, rows, dc_m, dc_n, row, column,
+    X: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr,
+    INDEX: tl.constexpr,
+):  # fmt: skip
+    """A tile ``[BN, BK]`` of the product of listed rows."""
+    sums = tl.zeros((BN, BK), tl.float32)
+    for m0 in range(0, outputs, BM):
+        m = m0 + tl.arange(0, BM)
+        place = row.to(INDEX)[:, None] * outputs + m[None, :]
+        known = (row < rows)[:, None] & (m < outputs)[None, :]
+        a = tl.trans(tl.load(at + place, known, 0.0))
+        a_low = a
+        if W == 2:
+            a_low = tl.trans(tl.load(at_low + place, known, 0.0))
+        place = (m.to(INDEX) * dc_m)[:, None] + (column.to(INDEX) * dc_n)[None, :]
+        d = tl.trans(tl.load(dc + place, (m < outputs)[:, None] & (column < columns)[None, :], 0.0))
+        d_low = d
+        if X:
+            d, d_low = split(d, up)
+        sums = added(sums, d, d_low, a, a_low, X, W, UPCAST)
+    return sums
 
 
 @triton.jit
 @no_type_check
 def masked_kernel(
-    at, x, lists, lengths, dc, db, outputs, columns, rows, x_k, x_n, dc_m, dc_n,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    at, at_low, at_peaks, x, lists, lengths, dc, dc_peaks, db, outputs, columns, rows, parts, x_k, x_n, dc_m, dc_n,
+    X: tl.constexpr, W: tl.constexpr, PARTS: tl.constexpr, SHARES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """``db[row, column] = sum over m of at[row, m] * dc[m, column]`` where ``x[row, column]`` is not zero.
 
@@ -283,24 +352,22 @@ def masked_kernel(
     if tl.program_id(0) % blocks * BK < length:
         column = tile * BN + tl.arange(0, BN)
         row = tl.load(lists + tile.to(INDEX) * rows + k, k < length, rows)
-        known = (row < rows)[:, None] & (column < columns)[None, :]
-        sums = tl.zeros((BK, BN), tl.float32)
-        for m0 in range(0, outputs, BM):
-            m = m0 + tl.arange(0, BM)
-            a = tl.load(
-                at + (row.to(INDEX)[:, None] * outputs + m[None, :]),
-                (row < rows)[:, None] & (m < outputs)[None, :],
-                0.0,
-            )
-            d = tl.load(
-                dc + ((m.to(INDEX) * dc_m)[:, None] + (column.to(INDEX) * dc_n)[None, :]),
-                (m < outputs)[:, None] & (column < columns)[None, :], 0.0,
-            )  # fmt: skip
-            if UPCAST:
-                a, d = a.to(tl.float32), d.to(tl.float32)
-            sums = tl.dot(a, d, sums, input_precision=PRECISION, out_dtype=tl.float32)
-        value = tl.load(x + ((row.to(INDEX) * x_k)[:, None] + (column.to(INDEX) * x_n)[None, :]), known, 0.0)
-        place = row.to(INDEX)[:, None] * columns + column[None, :]
+        shift = shift_of(dc_peaks, parts, PARTS) if X else 0
+        up = power_of_two(shift) if X else 1.0
+        sums = masked_sums(
+            at, at_low, dc, up, outputs, columns, rows, dc_m, dc_n, row, column, X, W, BM, BN, BK, UPCAST, INDEX
+        )
+        if W == 2:  # noqa: SIM102
+            if has_nan(sums):
+                plain = masked_sums(
+                    at, at_low, dc, up, outputs, columns, rows, dc_m, dc_n, row, column, 1, 1, BM, BN, BK, UPCAST, INDEX
+                )
+                sums = tl.where(sums != sums, plain, sums)
+        if X:
+            sums = scaled_back(sums, shift, at_peaks, SHARES)
+        known = (column < columns)[:, None] & (row < rows)[None, :]
+        value = tl.load(x + ((column.to(INDEX) * x_n)[:, None] + (row.to(INDEX) * x_k)[None, :]), known, 0.0)
+        place = column[:, None] + row.to(INDEX)[None, :] * columns
         tl.store(db + place, rounded(sums, db.dtype.element_ty, UPCAST), known & (value.to(tl.float32) != 0))
 
 

@@ -6,17 +6,18 @@ tensor cores follow ``torch.backends.cuda.matmul.allow_tf32``, as the library's 
 accuracy.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from lamina.accelerate.ops import INTERPRETED, SHARING, index_type, launch, precision
+from lamina.accelerate.ops import INTERPRETED, SHARING, index_type, launch
 from lamina.accelerate.ops import check_device as check_kernels
 from lamina.accelerate.sparsity import compiled, kernels
 from lamina.accelerate.sparsity.format import LARGEST_EXPONENT, PANEL, EllpackDib, panels_of
+from lamina.accelerate.sparsity.halves import gapless, parts_for, weights
 from lamina.accelerate.sparsity.living import ops as living
 from lamina.accelerate.sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
 from lamina.accelerate.sparsity.window import Window
@@ -45,13 +46,19 @@ def scales_of(x: Tensor, panels: int = 1) -> Tensor:
     check_device(x)
     if x.dtype == torch.float16:
         return x.new_ones(panels, dtype=torch.float32)
-    x = _gapless(x)
-    programs = min(4 * 132, max(1, -(-x.numel() // 4096)))
-    found = x.new_empty(programs, dtype=torch.float32)
+    found = peaks_of(x)
     scales = x.new_empty(panels, dtype=torch.float32)
-    launch(kernels.largest_kernel, programs, x, x, found, x.numel(), BLOCK=4096, INDEX=index_type(x))
-    launch(kernels.scale_kernel, 1, x, found, scales, programs, panels, LARGEST=LARGEST_EXPONENT, BLOCK=power(programs))
+    many = found.numel()
+    launch(kernels.scale_kernel, 1, x, found, scales, many, panels, LARGEST=LARGEST_EXPONENT, BLOCK=power(many))
     return scales
+
+
+def peaks_of(x: Tensor) -> Tensor:
+    """The largest finite magnitudes, float32, of shares of ``x``."""
+    x = gapless(x)
+    found = x.new_empty(min(4 * 132, max(1, -(-x.numel() // 4096))), dtype=torch.float32)
+    launch(kernels.largest_kernel, found.numel(), x, x, found, x.numel(), BLOCK=4096, INDEX=index_type(x))
+    return found
 
 
 def convert(
@@ -145,50 +152,65 @@ def nonzero_product(
     return y
 
 
-def united(x: Tensor, window: Window, width: int) -> tuple[Tensor, Tensor]:
-    """For each tile of ``width`` columns the rows with a non-zero there, in order, and how many they are.
+class United(NamedTuple):
+    """For each tile of columns the rows with a non-zero there, in order: int32 ``lists (tiles, rows)``, of which the
+    first ``lengths (tiles,)`` are written; and for halves the largest magnitudes ``peaks (tiles, parts)``."""
 
-    int32 ``(tiles, rows)``, of which the first ``lengths (tiles,)`` entries are written.
-    """
+    lists: Tensor
+    lengths: Tensor
+    peaks: Tensor
+
+
+def united(x: Tensor, window: Window, width: int, halves: int = 0) -> United:
+    """The rows that tiles of ``width`` columns have, for products in so many halves of ``x``."""
     check_device(x)
     rows, columns, inside = _sizes(x, window)
-    tiles = -(-columns // width)
+    tiles, deep = -(-columns // width), max(1, min(power(rows), 4096 // width))
+    parts = -(-rows // deep)
     flags = x.new_empty((tiles, rows), dtype=torch.int8)
-    lists = x.new_empty((tiles, rows), dtype=torch.int32)
-    lengths = x.new_empty(tiles, dtype=torch.int32)
-    deep = max(1, min(power(rows), 4096 // width))
+    found = United(
+        x.new_empty((tiles, rows), dtype=torch.int32),
+        x.new_empty(tiles, dtype=torch.int32),
+        x.new_empty((tiles, parts), dtype=torch.float32),
+    )
     launch(
-        kernels.flag_kernel, tiles * -(-rows // deep), x, x, flags, rows, columns, *_told(x, window),
-        **window.switches(), INSIDE=inside, SINGLE=_single(x, window), BK=deep, BN=width, INDEX=index_type(x, lists),
+        kernels.flag_kernel, tiles * parts, x, x, flags, found.peaks, rows, columns, *_told(x, window),
+        **window.switches(), INSIDE=inside, SINGLE=_single(x, window), X=halves, BK=deep, BN=width,
+        INDEX=index_type(x, found.lists),
     )  # fmt: skip
     launch(
-        kernels.list_kernel, tiles, x, flags, lists, lengths, rows, BK=min(power(rows), 1024), INDEX=index_type(lists)
-    )
-    return lists, lengths
+        kernels.list_kernel, tiles, x, flags, found.lists, found.lengths, rows, BK=min(power(rows), 1024),
+        INDEX=index_type(found.lists),
+    )  # fmt: skip
+    return found
 
 
 def union_product(
-    at: Tensor, bias: Tensor | None, x: Tensor, y: Tensor, window: Window = PIXEL, tile: Tile | None = None
-) -> Tensor:
+    at: Tensor, bias: Tensor | None, x: Tensor, y: Tensor, window: Window = PIXEL, tile: Tile | None = None,
+    parts: tuple[int, int] | None = None,
+) -> Tensor:  # fmt: skip
     """Fill ``y (N, M, H', W')`` with the convolution of ``x`` over the rows that are not zero.
 
-    Those that each tile of columns has; where images are large enough, the channels that each image has.
+    Those that each tile of columns has; where images are large enough, the channels that each image has. ``parts`` are
+    the halves of float32 activations and of weights.
     """
     check_device(y)
     if tile is None and living.takes(x, window) and y.numel():
-        return living.product(at, bias, x, y, window)
-    at = at.contiguous()
+        return living.product(at, bias, x, y, window, None, parts)
     rows, columns, inside = _sizes(x, window)
     outputs = y.shape[1]
-    tile = tile or union_tile(outputs, columns, x.itemsize)
-    lists, lengths = united(x, window, tile.columns)
+    tile = tile or union_tile(outputs, columns)
+    of_x, of_weights = parts or parts_for(x)
+    (near_at, peaks), found = weights(at, of_weights), united(x, window, tile.columns, of_x)
+    blocks = found.peaks.shape[1]
     launch(
         kernels.union_kernel, -(-columns // tile.columns) * -(-outputs // tile.outputs), y,
-        at, y if bias is None else bias.contiguous(), x, lists, lengths, y, outputs, columns, rows, *_told(x, window),
+        near_at[0], near_at[-1], peaks, y if bias is None else bias.contiguous(), x, found.peaks, found.lists,
+        found.lengths, y, outputs, columns, rows, max(x.shape[1], 1), blocks, *_told(x, window)[1:],
         y.stride(0), y.stride(1), y.stride(3),
-        **window.switches(), INSIDE=inside, SINGLE=_single(x, window), BIAS=bias is not None,
-        BM=tile.outputs, BN=tile.columns, BK=tile.depth,
-        GROUP=SHARING, PRECISION=precision(), UPCAST=INTERPRETED, INDEX=index_type(at, x, lists, y),
+        **window.switches(), INSIDE=inside, SINGLE=_single(x, window), BIAS=bias is not None, X=of_x, W=of_weights,
+        PARTS=power(blocks), SHARES=peaks.numel(), BM=tile.outputs, BN=tile.columns, BK=tile.depth,
+        GROUP=SHARING, UPCAST=INTERPRETED, INDEX=index_type(near_at[0], x, found.lists, y),
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return y
@@ -200,28 +222,32 @@ def masked_product(at: Tensor, x: Tensor, dc: Tensor, tile: Tile | None = None) 
     ``at`` is ``(rows, M)``, ``dc (M, columns)`` of any strides.
     """
     check_device(x)
-    at = at.contiguous()
     (rows, columns), outputs = x.shape, at.shape[1]
-    tile = tile or union_tile(rows, columns, x.itemsize)
-    lists, lengths = united(matrix_map(x), PIXEL, tile.columns)
+    tile = tile or union_tile(rows, columns)
+    of_dc, of_weights = parts_for(dc)
+    (near_at, peaks), found = weights(at, of_weights), united(matrix_map(x), PIXEL, tile.columns)
+    dc_peaks = peaks_of(dc) if of_dc else dc
     db = torch.zeros((rows, columns), dtype=dc.dtype, device=x.device)
+    blocks = dc_peaks.numel()
     launch(
         kernels.masked_kernel, -(-columns // tile.columns) * -(-rows // tile.outputs), x,
-        at, x, lists, lengths, dc, db, outputs, columns, rows, *x.stride(), *dc.stride(),
-        BM=tile.depth, BN=tile.columns, BK=tile.outputs, PRECISION=precision(), UPCAST=INTERPRETED,
-        INDEX=index_type(at, x, lists, dc), num_warps=tile.warps, num_stages=tile.stages,
+        near_at[0], near_at[-1], peaks, x, found.lists, found.lengths, dc, dc_peaks, db, outputs, columns, rows, blocks,
+        *x.stride(), *dc.stride(),
+        X=of_dc, W=of_weights, PARTS=power(blocks), SHARES=peaks.numel(),
+        BM=tile.depth, BN=tile.columns, BK=tile.outputs, UPCAST=INTERPRETED,
+        INDEX=index_type(near_at[0], x, found.lists, dc), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return db
 
 
 def product(at: Tensor, bias: Tensor | None, x: Tensor, window: Window, impl: str, stored: str = "same") -> Tensor:
-    """The convolution of ``x`` by one of the two kernels, in the layout of ``x``.
+    """The convolution of ``x`` by one of the kernels, in the layout of ``x``; ``union`` also takes ``at (taps, C, M)``.
 
     ``stored`` is the type in which ``nonzero`` reads weights.
     """
-    y = _output(x, at.shape[1], window)
-    if impl == "union":
-        return union_product(at, bias, x, y, window)
+    y = _output(x, at.shape[-1], window)
+    if impl != "nonzero":
+        return union_product(at, bias, x, y, window, parts=parts_for(x, impl == "rounded"))
     at = compiled.weights(at, STORED.get(stored, at.dtype))[:, : at.shape[1]]
     panel = compiled.product_block(y.shape[1], y.numel() // max(y.shape[1], 1), at.itemsize).panel
     return nonzero_product(at, bias, convert(x, panel=panel), y, (x.shape[2], x.shape[3]), window)
@@ -234,9 +260,9 @@ def turned(weight: Tensor, stored: str = "same") -> Tensor:
     return at.copy_(by_tap).flatten(0, 2)
 
 
-def turned_back(weight: Tensor, stored: str = "same") -> Tensor:
-    """The weight of the convolution that gives the input's gradient, as ``(taps * M, C)``."""
-    return turned(weight.flip(2, 3).transpose(0, 1), stored)
+def by_rows(weight: Tensor, impl: str, stored: str) -> Tensor:
+    """A convolution's weight as an implementation reads it: ``(taps * C, M)``, or a view ``(taps, C, M)``."""
+    return turned(weight, stored) if impl == "nonzero" else weight.flatten(2).permute(2, 1, 0)
 
 
 @torch.library.custom_op("lamina::sparse_conv", mutates_args=())
@@ -251,7 +277,7 @@ def conv(
     steps = Window(*window)
     if forward == "dense":
         return torch.convolution(x, weight, bias, *_dense_steps(steps))
-    return product(turned(weight, stored if forward == "nonzero" else "same"), bias, x, steps, forward, stored)
+    return product(by_rows(weight, forward, stored), bias, x, steps, forward, stored)
 
 
 @torch.library.custom_op("lamina::sparse_linear", mutates_args=())
@@ -343,7 +369,7 @@ def _conv_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 @torch.library.custom_op("lamina::sparse_conv_data", mutates_args=())
 def conv_data(dy: Tensor, weight: Tensor, shape: list[int], window: list[int], impl: str, stored: str) -> Tensor:
     """The gradient of a convolution's input of ``shape``, its stride 1, without the zeros of ``dy``."""
-    at = turned_back(weight, stored if impl == "nonzero" else "same")
+    at = by_rows(weight.flip(2, 3).transpose(0, 1), impl, stored)
     return product(at, None, dy, Window(*window).transposed(), impl, stored)
 
 
@@ -467,9 +493,3 @@ def _output(x: Tensor, outputs: int, window: Window) -> Tensor:
 def _dense_steps(window: Window) -> tuple[Any, ...]:
     _, _, sh, sw, ph, pw, dh, dw = window.pack()
     return [sh, sw], [ph, pw], [dh, dw], False, [0, 0], 1
-
-
-def _gapless(x: Tensor) -> Tensor:
-    """The same numbers in one piece of memory, in any order."""
-    order = sorted(range(x.dim()), key=lambda axis: -x.stride()[axis])
-    return x.permute(order).contiguous()

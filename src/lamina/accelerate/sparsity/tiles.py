@@ -65,21 +65,19 @@ def nonzero_tile(outputs: int, columns: int) -> Tile:
     return Tile(high, wide, 4)
 
 
-def union_tile(outputs: int, columns: int, itemsize: int) -> Tile:
+def union_tile(outputs: int, columns: int) -> Tile:
     """For products over united rows: the width that unions are known for, so that predictions hold."""
     high = between(16, power(outputs), 128)
     wide = 128 if -(-columns // 128) * -(-outputs // high) >= 2 * PROGRAMS else 64
-    return Tile(high, between(16, power(columns), wide), 64 if itemsize == 2 else 32, 8 if high * wide > 8192 else 4, 3)
+    return Tile(high, between(16, power(columns), wide), 32, 8 if high * wide > 8192 else 4, 3)
 
 
-def living_tile(outputs: int, pixels: int, itemsize: int, thrice: bool = False) -> Tile:
-    """For products over an image's living channels, which are few: narrow depth, so that little of it is empty.
-
-    ``thrice``: float32 numbers take three products each, and more registers.
-    """
-    most_high, most_wide = (128, 64) if itemsize == 2 else (64, 64) if thrice else (128, 128)
-    high, wide = between(16, power(outputs), most_high), between(16, power(pixels), most_wide)
-    return Tile(high, wide, 32, 4, 4 if itemsize == 2 else 3)
+def living_tile(outputs: int, columns: int) -> Tile:
+    """For products over images' living channels: wide, so that tensor cores wait less for what they read."""
+    high = between(16, power(outputs), 128)
+    if high == 128 and -(-columns // 128) * -(-outputs // 128) >= PROGRAMS:
+        return Tile(high, 128, 64, 8, 3)
+    return Tile(high, 64, 32, 4, 3)
 
 
 def columns_together(images: int, height: int, width: int, window: Window) -> int:

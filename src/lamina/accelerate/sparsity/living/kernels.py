@@ -1,9 +1,10 @@
 """Kernels of convolutions over the channels that live in each image: those with a non-zero somewhere in it.
 
 An image's living channels are brought side by side, pixel after pixel, so that tensor cores read whole rows of them;
-what is multiplied by them is found through the image's list, or brought side by side too, which TF32 asks for.
+what is multiplied by them is found through the image's list. Tensor cores read 16 bits: float32 numbers become halves.
 
-Common compile-time switches are those of `kernels`. ``x_p`` is from a pixel to the next, which are evenly apart.
+Common compile-time switches are those of `kernels`. ``x_p`` is from a pixel to the next, which are evenly apart; ``X``
+and ``W`` are how many halves maps and weights have, 0 where they are of 16 bits themselves.
 """
 
 from typing import no_type_check
@@ -12,128 +13,157 @@ import triton
 import triton.language as tl
 
 from lamina.accelerate.kernels import rounded
+from lamina.accelerate.sparsity.halves import added, has_nan, power_of_two, scaled_back, shift_of, split
 
 
 @triton.jit
 @no_type_check
 def live_kernel(
-    x, live, channels, pixels, x_n, x_c, x_p, BC: tl.constexpr, BP: tl.constexpr, INDEX: tl.constexpr,
+    x, live, peaks, channels, pixels, x_n, x_c, x_p, BC: tl.constexpr, BP: tl.constexpr, X: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
-    """Which channels of each image have a non-zero: int8 ``live [images, channels]``."""
+    """Which channels of each image have a non-zero: int8 ``live [images, channels]``.
+
+    For halves also the largest finite magnitude of each block of channels, ``peaks [images, blocks]``.
+    """
     blocks = tl.cdiv(channels, BC)
     image = (tl.program_id(0) // blocks).to(INDEX)
     channel = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
     found = tl.zeros((BC,), tl.int32)
+    peak = tl.zeros((BC,), tl.float32)
     for p0 in range(0, pixels, BP):
         pixel = p0 + tl.arange(0, BP)
         place = (channel.to(INDEX) * x_c)[:, None] + (pixel.to(INDEX) * x_p)[None, :]
         known = (channel < channels)[:, None] & (pixel < pixels)[None, :]
         value = tl.load(x + image * x_n + place, known, 0.0).to(tl.float32)
         found |= tl.max((value != 0).to(tl.int32), axis=1)
+        if X:
+            value = tl.abs(value)
+            peak = tl.maximum(peak, tl.max(tl.where(value < float("inf"), value, 0.0), axis=1))
     tl.store(live + image * channels + channel, found.to(tl.int8), channel < channels)
+    if X:
+        tl.store(peaks + tl.program_id(0), tl.max(peak, axis=0))
 
 
 @triton.jit
 @no_type_check
 def gather_kernel(
-    x, live, lists, lengths, near, channels, pixels, room, x_n, x_c, x_p,
-    ALL: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, INDEX: tl.constexpr,
+    x, live, peaks, lists, lengths, shifts, high, low, channels, pixels, room, parts, x_n, x_c, x_p,
+    ALL: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, X: tl.constexpr, PARTS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """Living channels side by side, ``near [images, pixels, room]``, in their order, then zeros to whole ``BK``.
+    """Living channels side by side, ``high`` and ``low [images, pixels, room]``, in their order.
 
-    Each block of pixels has a list of its own to read, ``lists [images, blocks, room]``; an image's first is complete,
-    and names some channel where there is none.
+    Then zeros to whole ``BK``. ``lists [images, room]`` has their numbers, and some channel's where there is none.
     """
+    deep = room // BK
     blocks = tl.cdiv(pixels, BP)
-    image = (tl.program_id(0) // blocks).to(INDEX)
-    block = tl.program_id(0) % blocks
-    listed = lists + (image * blocks + block) * room
+    k = tl.program_id(0) % deep * BK + tl.arange(0, BK)
+    block = tl.program_id(0) // deep % blocks
+    image = (tl.program_id(0) // deep // blocks).to(INDEX)
     length = 0
+    number = tl.zeros((BK,), tl.int32)
     for c0 in range(0, channels, ALL):
         channel = c0 + tl.arange(0, ALL)
         lives = tl.load(live + image * channels + channel, channel < channels, 0).to(tl.int32)
-        tl.store(listed + (length + tl.cumsum(lives, axis=0) - lives), channel, lives != 0)
+        place = tl.where(lives != 0, length + tl.cumsum(lives, axis=0), 0) - 1
+        number += tl.sum(tl.where(place[None, :] == k[:, None], channel[None, :], 0), axis=1)
         length += tl.sum(lives, axis=0)
-    tl.debug_barrier()
-    pixel = block * BP + tl.arange(0, BP)
-    to = (image * pixels + pixel).to(INDEX) * room
-    for k0 in range(0, length, BK):
-        k = k0 + tl.arange(0, BK)
-        channel = tl.load(listed + k, k < length, 0)
-        known = (pixel < pixels)[:, None] & (k < length)[None, :]
-        place = (pixel.to(INDEX) * x_p)[:, None] + (channel.to(INDEX) * x_c)[None, :]
-        value = tl.load(x + image * x_n + place, known, 0.0)
-        tl.store(near + (to[:, None] + k[None, :]), value, (pixel < pixels)[:, None])
-        if block == 0:
-            tl.store(listed + k, channel)
+    if X:
+        shift = shift_of(peaks + image * parts, parts, PARTS)
     if block == 0:
-        tl.store(lengths + image, length)
+        tl.store(lists + image * room + k, number)
+        if tl.program_id(0) % deep == 0:
+            tl.store(lengths + image, length)
+            if X:
+                tl.store(shifts + image, shift)
+    if tl.program_id(0) % deep * BK < length:
+        pixel = block * BP + tl.arange(0, BP)
+        known = (pixel < pixels)[:, None] & (k < length)[None, :]
+        place = (pixel.to(INDEX) * x_p)[:, None] + (number.to(INDEX) * x_c)[None, :]
+        value = tl.load(x + image * x_n + place, known, 0.0)
+        place = ((image * pixels + pixel).to(INDEX) * room)[:, None] + k[None, :]
+        if X:
+            value, rest = split(value, power_of_two(shift))
+            if X == 2:
+                tl.store(low + place, rest, (pixel < pixels)[:, None])
+        tl.store(high + place, value, (pixel < pixels)[:, None])
 
 
 @triton.jit
 @no_type_check
-def gather_weights_kernel(
-    at, lists, lengths, weights, outputs, channels, room, blocks, taps,
-    BM: tl.constexpr, BK: tl.constexpr, INDEX: tl.constexpr,
+def living_sums(
+    at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width, m, start,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, X: tl.constexpr, W: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """Weights of each image's living channels side by side: ``weights [images, taps, outputs, room]``."""
-    tiles = tl.cdiv(outputs, BM)
-    m = tl.program_id(0) % tiles * BM + tl.arange(0, BM)
-    tap = tl.program_id(0) // tiles % taps
-    image = (tl.program_id(0) // tiles // taps).to(INDEX)
-    length = tl.load(lengths + image)
-    for k0 in range(0, length, BK):
-        k = k0 + tl.arange(0, BK)
-        channel = tl.load(lists + image * blocks * room + k)
-        place = ((tap * channels + channel).to(INDEX) * outputs)[:, None] + m[None, :]
-        a = tl.load(at + place, (m < outputs)[None, :], 0.0)
-        to = (((image * taps + tap) * outputs + m).to(INDEX) * room)[:, None] + k[None, :]
-        tl.store(weights + to, tl.trans(a), (m < outputs)[:, None])
+    """A tile ``[BN, BM]`` of the product; columns of several images together where all of their channels live."""
+    column = start + tl.arange(0, BN)
+    image = column // pixels
+    top = column % pixels // out_width * SH - PH
+    left = column % pixels % out_width * SW - PW
+    alike = tl.min(tl.load(lengths + image, column < columns, channels), axis=0) == channels
+    last = tl.where(alike, start, tl.minimum(start + BN, columns) - 1) // pixels
+    sums = tl.zeros((BN, BM), tl.float32)
+    for one in range(start // pixels, last + 1):
+        mine = (column < columns) & (alike | (image == one))
+        listed = lists + tl.cast(one, INDEX) * room
+        deep = tl.cdiv(tl.load(lengths + one), BK)
+        ahead = tl.load(listed + tl.arange(0, BK))
+        for step in range(deep * KH * KW):
+            tap = step // deep
+            k = step % deep * BK + tl.arange(0, BK)
+            place = ((tap * channels + ahead).to(INDEX) * outputs)[:, None] + m[None, :]
+            ahead = tl.load(listed + ((step + 1) % deep * BK + tl.arange(0, BK)))
+            h = top + tap // KW * DH
+            v = left + tap % KW * DW
+            inside = (mine & (h >= 0) & (h < height) & (v >= 0) & (v < width))[:, None]
+            source = (image.to(INDEX) * height + h) * width + v
+            from_pixel = (source * room)[:, None] + k[None, :]
+            a = tl.load(at + place, (m < outputs)[None, :], 0.0)
+            b = tl.load(high + from_pixel, inside, 0.0)
+            a_low = a
+            if W == 2:
+                a_low = tl.load(at_low + place, (m < outputs)[None, :], 0.0)
+            b_low = b
+            if X == 2:
+                b_low = tl.load(low + from_pixel, inside, 0.0)
+            sums = added(sums, b, b_low, a, a_low, X, W, UPCAST)
+    return sums
 
 
 @triton.jit
 @no_type_check
 def living_kernel(
-    at, bias, near, lists, lengths, y, outputs, channels, room, blocks, pixels, out_width, height, width,
-    y_n, y_m, y_p,
+    at, at_low, at_peaks, bias, high, low, lists, lengths, shifts, y, outputs, columns, channels, room,
+    pixels, out_width, height, width, y_n, y_m, y_p,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, BIAS: tl.constexpr, LISTED: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, BIAS: tl.constexpr, X: tl.constexpr, W: tl.constexpr, SHARES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """``y[m, pixel] = bias[m] + sum over taps and living channels of a[tap, channel, m] * x[channel, pixel + tap]``.
 
-    ``at [taps * channels, outputs]`` is read through the image's list (``LISTED``), or is what `gather_weights_kernel`
-    wrote.
+    ``at [taps * channels, outputs]`` is read through the image's list.
     """
     tiles_m = tl.cdiv(outputs, BM)
-    tiles_n = tl.cdiv(pixels, BN)
     m = tl.program_id(0) % tiles_m * BM + tl.arange(0, BM)
-    image = (tl.program_id(0) // tiles_m // tiles_n).to(INDEX)
-    pixel = tl.program_id(0) // tiles_m % tiles_n * BN + tl.arange(0, BN)
-    top = pixel // out_width * SH - PH
-    left = pixel % out_width * SW - PW
-    deep = tl.cdiv(tl.load(lengths + image), BK)
-    from_x = near + image * (height * width) * room
-    sums = tl.zeros((BM, BN), tl.float32)
-    for step in range(deep * KH * KW):
-        tap = step // deep
-        k = step % deep * BK + tl.arange(0, BK)
-        if LISTED:
-            channel = tl.load(lists + image * blocks * room + k)
-            place = ((tap * channels + channel).to(INDEX) * outputs)[:, None] + m[None, :]
-            a = tl.trans(tl.load(at + place, (m < outputs)[None, :], 0.0))
-        else:
-            place = (((image * KH * KW + tap) * outputs + m).to(INDEX) * room)[:, None] + k[None, :]
-            a = tl.load(at + place, (m < outputs)[:, None], 0.0)
-        h = top + tap // KW * DH
-        v = left + tap % KW * DW
-        inside = (pixel < pixels) & (h >= 0) & (h < height) & (v >= 0) & (v < width)
-        b = tl.load(from_x + (((h * width + v).to(INDEX) * room)[:, None] + k[None, :]), inside[:, None], 0.0)
-        if UPCAST:
-            a, b = a.to(tl.float32), b.to(tl.float32)
-        sums = tl.dot(a, tl.trans(b), sums, input_precision=PRECISION, out_dtype=tl.float32)
+    start = tl.program_id(0) // tiles_m * BN
+    sums = living_sums(
+        at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width, m,
+        start, KH, KW, SH, SW, PH, PW, DH, DW, X, W, BM, BN, BK, UPCAST, INDEX,
+    )  # fmt: skip
+    if W == 2:  # noqa: SIM102
+        if has_nan(sums):
+            plain = living_sums(
+                at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height,
+                width, m, start, KH, KW, SH, SW, PH, PW, DH, DW, 1, 1, BM, BN, BK, UPCAST, INDEX,
+            )  # fmt: skip
+            sums = tl.where(sums != sums, plain, sums)
+    column = start + tl.arange(0, BN)
+    image = column // pixels
+    if X:
+        sums = scaled_back(sums, tl.load(shifts + image, column < columns, 0)[:, None], at_peaks, SHARES)
     if BIAS:
-        sums += tl.load(bias + m, m < outputs, 0.0).to(tl.float32)[:, None]
-    place = (m.to(INDEX) * y_m)[:, None] + (image * y_n + pixel.to(INDEX) * y_p)[None, :]
-    tl.store(y + place, rounded(sums, y.dtype.element_ty, UPCAST), (m < outputs)[:, None] & (pixel < pixels)[None, :])
+        sums += tl.load(bias + m, m < outputs, 0.0).to(tl.float32)[None, :]
+    place = (image.to(INDEX) * y_n + (column % pixels).to(INDEX) * y_p)[:, None] + (m.to(INDEX) * y_m)[None, :]
+    tl.store(y + place, rounded(sums, y.dtype.element_ty, UPCAST), (column < columns)[:, None] & (m < outputs)[None, :])
