@@ -114,7 +114,7 @@ def dense_conv(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -
     return F.conv2d(x.double(), weight.double(), None if bias is None else bias.double(), (sh, sw), (ph, pw), (dh, dw))
 
 
-@pytest.mark.parametrize("impl", ["nonzero", "union"])
+@pytest.mark.parametrize("impl", ["nonzero", "union", "rounded"])
 @CASES
 def test_convolutions(
     image: tuple[int, ...], outputs: int, window: Window, dtype: torch.dtype, layout: str, impl: str
@@ -196,12 +196,43 @@ def test_all_zero_and_all_dense(fill: float, impl: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-@pytest.mark.parametrize("impl", ["nonzero", "union"])
+@pytest.mark.parametrize("impl", ["nonzero", "union", "rounded"])
 def test_nan_and_infinity_reach_the_result(impl: str) -> None:
     x, weight = torch.zeros(1, 2, 1, 4), torch.ones(3, 2, 1, 1)
     x[0, 0, 0, 1], x[0, 1, 0, 3] = math.nan, math.inf
     y = ops.product(ops.turned(weight), None, x, Window(), impl)
     torch.testing.assert_close(y, F.conv2d(x, weight), equal_nan=True)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+@pytest.mark.parametrize("images", [1, 2])  # lists of tiles, and of images
+def test_infinities_meet_low_halves_of_any_sign(images: int) -> None:
+    x = torch.where(torch.rand(images, 3, 6, 7) < 0.8, 0.0, torch.randn(images, 3, 6, 7))
+    weight = torch.randn(8, 3, 1, 1)
+    x[0, 0, 0, 1], x[-1, 1, 5, 3], x[-1, 2, 4, 4] = math.inf, -math.inf, math.nan
+    weight[3, 2], weight[4, 0] = math.inf, -math.inf
+    y = ops.product(ops.by_rows(weight, "union", "same"), None, x, Window(), "union")
+    assert (x != 0).flatten(2).any(2).all(), "nothing is left out"
+    torch.testing.assert_close(y, F.conv2d(x, weight), equal_nan=True, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-42, 1e-30, 1e30, 3e37])
+@pytest.mark.parametrize("images", [1, 2])
+def test_numbers_of_any_size(images: int, scale: float) -> None:
+    x, weight = sparse_map(images, 4, 6, 6).clamp(-4, 4), torch.randn(5, 4, 1, 1)
+    for one, other in ((x * scale, weight / 64), (x, weight * (scale / 64))):
+        y = ops.product(ops.by_rows(other, "union", "same"), None, one, Window(), "union")
+        exact = F.conv2d(one.double(), other.double())
+        torch.testing.assert_close(y.double(), exact, rtol=1e-5, atol=max(1e-6 * exact.abs().max().item(), 1e-44))
+
+
+def test_weights_with_gaps_are_read_where_they_are() -> None:
+    b, a = sparse_map(6, 9), torch.randn(12, 12)
+    large, sliced = a.clone(), a[::2, ::2]
+    large[1::2] = 1e30
+    for one in (sliced, large[::2, ::2], torch.randn(1, 1).expand(6, 6)):
+        torch.testing.assert_close(ops.matmul(one, b, "union", "same", False), one @ b, rtol=1e-5, atol=1e-5)
 
 
 def gradients(function: Any, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from lamina.accelerate.halves import kernels, ops
+from lamina.accelerate.kernels import rounded
 from lamina.accelerate.ops import precision
 
 TOP = tl.constexpr(14)
@@ -88,21 +89,35 @@ def scaled_back(sums, shift, peaks, SHARES: tl.constexpr):
     return sums * power_of_two(half) * power_of_two(exponent - half)
 
 
-def parts_for(x: Tensor, rounded: bool = False) -> tuple[int, int]:
-    """Halves of activations, which may be ``rounded``, and of weights: none of numbers of 16 bits, two where float32
-    keeps its accuracy."""
+@triton.jit
+@no_type_check
+def stored(y, sums, column, m, mask_column, mask_m, TURNED: tl.constexpr, UPCAST: tl.constexpr):
+    """Write a tile ``[columns, outputs]`` to places ``column + m``; ``TURNED``, columns lie together, not outputs."""
+    if TURNED:
+        sums = tl.trans(sums)
+        place, known = m[:, None] + column[None, :], mask_m[:, None] & mask_column[None, :]
+    else:
+        place, known = column[:, None] + m[None, :], mask_column[:, None] & mask_m[None, :]
+    tl.store(y + place, rounded(sums, y.dtype.element_ty, UPCAST), known)
+
+
+def parts_for(x: Tensor, one: bool = False) -> tuple[int, int]:
+    """Halves of activations, ``one`` at most if so wanted, and of weights: none of 16 bits, two where float32 keeps
+    its accuracy."""
     if x.dtype != torch.float32:
         return 0, 0
-    return (1, 1) if precision() == "tf32" else (1 if rounded else 2, 2)
+    return (1, 1) if precision() == "tf32" else (1 if one else 2, 2)
 
 
 def weights(at: Tensor, parts: int) -> tuple[Tensor, Tensor]:
     """``at (rows, M)``, or ``(taps, C, M)``, of any strides side by side as ``(halves, rows, M)``, and its peaks."""
     x = (at if at.dim() == 3 else at[None]).transpose(1, 2)
-    if not x.numel():
+    if not at.numel():
         return x.new_empty((2, 0), dtype=torch.float16 if parts else x.dtype), x.new_zeros(1, dtype=torch.float32)
-    peaks = ops.peaks(gapless(x)) if parts else None
-    return ops.split(x, peaks, max(parts, 1)), x if peaks is None else peaks
+    if not parts:
+        return at.flatten(0, -2)[None] if at.is_contiguous() else ops.split(x, None, 1), x.new_empty(1)
+    peaks = ops.peaks(gapless(x))
+    return ops.split(x, peaks, parts), peaks
 
 
 def gapless(x: Tensor) -> Tensor:

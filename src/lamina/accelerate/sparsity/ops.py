@@ -208,10 +208,10 @@ def union_product(
         near_at[0], near_at[-1], peaks, y if bias is None else bias.contiguous(), x, found.peaks, found.lists,
         found.lengths, y, outputs, columns, rows, max(x.shape[1], 1), blocks, *_told(x, window)[1:],
         y.stride(0), y.stride(1), y.stride(3),
-        **window.switches(), INSIDE=inside, SINGLE=_single(x, window), BIAS=bias is not None, X=of_x, W=of_weights,
-        PARTS=power(blocks), SHARES=peaks.numel(), BM=tile.outputs, BN=tile.columns, BK=tile.depth,
-        GROUP=SHARING, UPCAST=INTERPRETED, INDEX=index_type(near_at[0], x, found.lists, y),
-        num_warps=tile.warps, num_stages=tile.stages,
+        **window.switches(), INSIDE=inside, SINGLE=_single(x, window), BIAS=bias is not None, TURNED=y.stride(1) != 1,
+        X=of_x, W=of_weights, PARTS=power(blocks), SHARES=peaks.numel(),
+        BM=tile.outputs, BN=tile.columns, BK=tile.depth, GROUP=SHARING, UPCAST=INTERPRETED,
+        INDEX=index_type(near_at[0], x, found.lists, y), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return y
 

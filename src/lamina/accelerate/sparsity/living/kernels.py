@@ -12,8 +12,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.kernels import rounded
-from lamina.accelerate.sparsity.halves import added, has_nan, power_of_two, scaled_back, shift_of, split
+from lamina.accelerate.sparsity.halves import added, has_nan, power_of_two, scaled_back, shift_of, split, stored
 
 
 @triton.jit
@@ -138,7 +137,8 @@ def living_kernel(
     at, at_low, at_peaks, bias, high, low, lists, lengths, shifts, y, outputs, columns, channels, room,
     pixels, out_width, height, width, y_n, y_m, y_p,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, BIAS: tl.constexpr, X: tl.constexpr, W: tl.constexpr, SHARES: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, BIAS: tl.constexpr, TURNED: tl.constexpr, X: tl.constexpr,
+    W: tl.constexpr, SHARES: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """``y[m, pixel] = bias[m] + sum over taps and living channels of a[tap, channel, m] * x[channel, pixel + tap]``.
@@ -165,5 +165,5 @@ def living_kernel(
         sums = scaled_back(sums, tl.load(shifts + image, column < columns, 0)[:, None], at_peaks, SHARES)
     if BIAS:
         sums += tl.load(bias + m, m < outputs, 0.0).to(tl.float32)[None, :]
-    place = (image.to(INDEX) * y_n + (column % pixels).to(INDEX) * y_p)[:, None] + (m.to(INDEX) * y_m)[None, :]
-    tl.store(y + place, rounded(sums, y.dtype.element_ty, UPCAST), (column < columns)[:, None] & (m < outputs)[None, :])
+    place = image.to(INDEX) * y_n + (column % pixels).to(INDEX) * y_p
+    stored(y, sums, place, m.to(INDEX) * y_m, column < columns, m < outputs, TURNED, UPCAST)

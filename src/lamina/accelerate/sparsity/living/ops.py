@@ -82,7 +82,7 @@ def product(
         near_at[0], near_at[-1], peaks, y if bias is None else bias.contiguous(), found.near[0],
         found.near[-1], *found[:3], y, outputs, columns, channels, room, pixels, y.shape[3], height, width,
         y.stride(0), y.stride(1), y.stride(3),
-        **window.switches(), BIAS=bias is not None, X=of_x, W=of_weights, SHARES=peaks.numel(),
+        **window.switches(), BIAS=bias is not None, TURNED=y.stride(1) != 1, X=of_x, W=of_weights, SHARES=peaks.numel(),
         BM=tile.outputs, BN=tile.columns, BK=tile.depth, UPCAST=INTERPRETED,
         INDEX=index_type(near_at[0], found.near[0], y), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
