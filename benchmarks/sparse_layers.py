@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -60,9 +61,19 @@ def layers(case: Case, layout: str) -> tuple[Any, Any, Tensor]:
     return dense, SparseAdaptiveConv2d.from_dense(dense), case.x.contiguous(memory_format=memory)
 
 
+def data_us(clock: measure.GraphClock, repeat: measure.Repeat, x: Tensor, layer: Callable[[Tensor], Tensor]) -> float:
+    """What the input's gradient takes."""
+    leaf = x.detach().requires_grad_()
+    clock.stream.wait_stream(torch.cuda.current_stream())
+    with torch.enable_grad(), torch.cuda.stream(clock.stream):
+        y = layer(leaf)
+        upstream = torch.randn_like(y)
+    return clock.time(partial(torch.autograd.grad, y, leaf, upstream, retain_graph=True), repeat=repeat).median_us
+
+
 @torch.no_grad()
-def calibrated(problem: Problem, scope: Scope, precision: str, layout: str) -> Measured:
-    """The layer's own times: dense, over independent zeros, and over living channels."""
+def calibrated(problem: Problem, scope: Scope, precision: str, layout: str) -> dict[Phase, Measured]:
+    """The layer's own times: dense, over independent zeros, and over living channels; of gradients without zeros."""
     clock, _ = clocks(scope)
 
     def forward(impl: str, pattern: str, zeros: int) -> tuple[float, Observation]:
@@ -74,21 +85,30 @@ def calibrated(problem: Problem, scope: Scope, precision: str, layout: str) -> M
 
     dense_us, _ = forward("dense", "iid", 90)
     if scope.device == "cpu":
-        return Measured(dense_us)
+        return {Phase.FORWARD: Measured(dense_us)}
     points = [forward("nonzero", "iid", zeros) for zeros in (70, 95)]
     nonzero = Line.through(*((seen.density, us) for us, seen in points))
     points = [forward("union", "channel", zeros) for zeros in (50, 90)]
     wide = problem.size**2 if columns_together(problem.images, problem.size, problem.size, problem.window) else 128
     shares = [(union_share(seen.union_density, wide) or 1.0, us) for us, seen in points]
-    return Measured(dense_us, nonzero, Line.through(*shares) if shares[0][0] != shares[1][0] else None)
+    union = Line.through(*shares) if shares[0][0] != shares[1][0] else None
+    dense, adaptive, x = layers(next(cases(problem, replace(scope, zeros=(0,)), precision, ("iid",))), layout)
+    adaptive.impl = "union"
+    gradient = [data_us(clock, scope.repeat, x, layer) for layer in (dense, adaptive)]
+    return {
+        Phase.FORWARD: Measured(dense_us, nonzero, union),
+        Phase.BACKWARD_DATA: Measured(gradient[0], None, Line(gradient[1], 0.0)),
+    }
 
 
-def measured(case: Case, scope: Scope, calibration: Measured, precision: str, layout: str) -> Iterator[dict[str, Any]]:
+def measured(
+    case: Case, scope: Scope, calibration: dict[Phase, Measured], precision: str, layout: str
+) -> Iterator[dict[str, Any]]:
     """Dense and adaptive, inference and step."""
     clock, _ = clocks(scope)
     dense, adaptive, x = layers(case, layout)
     known = observed(case.x)
-    adaptive.calibration, adaptive.density = {Phase.FORWARD: calibration}, lambda: known
+    adaptive.calibration, adaptive.density = calibration, lambda: known
     leaf = x.clone().requires_grad_()
     upstream = dense(x).detach()
 
@@ -111,11 +131,12 @@ def measured(case: Case, scope: Scope, calibration: Measured, precision: str, la
             }  # fmt: skip
 
 
-def told(calibration: Measured) -> dict[str, Any]:
-    """A calibration for the summary, in microseconds."""
-    lines = {name: getattr(calibration, name) for name in ("nonzero", "union")}
+def told(calibration: dict[Phase, Measured]) -> dict[str, Any]:
+    """The forward pass's calibration for the summary, in microseconds."""
+    forward = calibration[Phase.FORWARD]
+    lines = {name: getattr(forward, name) for name in ("nonzero", "union")}
     found = {name: [round(number, 1) for number in line] for name, line in lines.items() if line}
-    return {"dense": round(calibration.dense_us, 1), **found}
+    return {"dense": round(forward.dense_us, 1), **found}
 
 
 def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -135,7 +156,7 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     asked = results.arguments("sparse_layers", scope=tuple(GRIDS))
     scope, rows, summary = GRIDS[asked.scope], [], {}
-    known: dict[tuple[Problem, str], Measured] = {}
+    known: dict[tuple[Problem, str], dict[Phase, Measured]] = {}
     for precision in scope.precisions:
         known.clear()
         with run.precision_mode(precision):

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from benchmarks import results
 from benchmarks.saved_activations import deterministic
-from benchmarks.sparse_layers import observed
+from benchmarks.sparse_layers import data_us, observed
 from lamina import measure, run
 from lamina.accelerate import convert
 from lamina.accelerate.sparsity import Monitor, Parameters, Sparse, functional
@@ -187,8 +187,6 @@ def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Pha
         return {}
     clock = measure.GraphClock(device)  # a training queues its launches ahead
     steps = tuple(layer.stride), layer.margins, tuple(layer.dilation)
-    with torch.no_grad():
-        upstream = torch.randn_like(layer(x))
     fuller = torch.where((x == 0) & (torch.rand_like(x) < 0.5), 1.0, x)
 
     def forward_us(one: Tensor, impl: Any) -> float:
@@ -196,11 +194,9 @@ def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Pha
             call = partial(functional.conv2d, one, layer.weight, layer.bias, *steps, plan=Plan(impl))
             return clock.time(call, repeat=BRIEF).median_us
 
-    def data_us(impl: Any) -> float:
-        leaf = x.detach().requires_grad_()
-        with torch.cuda.stream(clock.stream):
-            y = functional.conv2d(leaf, layer.weight, layer.bias, *steps, plan=Plan("dense", impl))
-        return clock.time(partial(torch.autograd.grad, y, leaf, upstream, retain_graph=True), repeat=BRIEF).median_us
+    def gradient_us(impl: Any) -> float:
+        call = partial(functional.conv2d, plan=Plan("dense", impl))
+        return data_us(clock, BRIEF, x, lambda leaf: call(leaf, layer.weight, layer.bias, *steps))
 
     known = [observed(one) for one in (x, fuller)]
     window = Window.of(layer.kernel_size, *steps)
@@ -213,8 +209,8 @@ def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Pha
         # Where all channels live, no zeros shorten the time.
         lines[impl] = Line.through(low, high) if low[0] != high[0] else Line(max(low[1], high[1]), 0.0)
     forward = Measured(forward_us(x, "dense"), lines["nonzero"], lines["union"])
-    union = None if window.strided else Line(data_us("union"), 0.0)
-    return {Phase.FORWARD: forward, Phase.BACKWARD_DATA: Measured(data_us("dense"), None, union)}
+    union = None if window.strided else Line(gradient_us("union"), 0.0)
+    return {Phase.FORWARD: forward, Phase.BACKWARD_DATA: Measured(gradient_us("dense"), None, union)}
 
 
 def compared(data: Dataset, of: str, network: Network, scope: Scope) -> Iterator[dict[str, Any]]:

@@ -31,7 +31,7 @@ PRODUCTS = [(512, 2304, 12544), (64, 27, 4097), (33, 4100, 130), (1000, 77, 1), 
 IMAGES = [  # batch, channels, outputs, size, kernel, stride, padding, dilation
     (8, 256, 512, 28, 3, 1, 1, 1), (16, 96, 256, 27, 5, 1, 2, 1), (3, 7, 33, 17, 3, 2, 0, 1), (2, 5, 9, 11, 2, 1, 1, 2),
 ]  # fmt: skip
-KERNELS = ("nonzero", "union")
+KERNELS = ("nonzero", "union", "rounded")
 
 
 @contextmanager

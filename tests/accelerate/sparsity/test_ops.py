@@ -210,10 +210,10 @@ def test_nan_and_infinity_reach_the_result(impl: str) -> None:
 def test_infinities_meet_low_halves_of_any_sign(images: int) -> None:
     x = torch.where(torch.rand(images, 3, 6, 7) < 0.8, 0.0, torch.randn(images, 3, 6, 7))
     weight = torch.randn(8, 3, 1, 1)
+    x[:, :, 2, 2] = 1.0  # so that nothing is left out
     x[0, 0, 0, 1], x[-1, 1, 5, 3], x[-1, 2, 4, 4] = math.inf, -math.inf, math.nan
     weight[3, 2], weight[4, 0] = math.inf, -math.inf
     y = ops.product(ops.by_rows(weight, "union", "same"), None, x, Window(), "union")
-    assert (x != 0).flatten(2).any(2).all(), "nothing is left out"
     torch.testing.assert_close(y, F.conv2d(x, weight), equal_nan=True, rtol=1e-3, atol=1e-3)
 
 
