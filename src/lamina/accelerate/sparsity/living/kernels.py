@@ -52,7 +52,7 @@ def gather_kernel(
 ):  # fmt: skip
     """Living channels side by side, ``high`` and ``low [images, pixels, room]``, in their order.
 
-    Then zeros to whole ``BK``. ``lists [images, room]`` has their numbers, and some channel's where there is none.
+    Then zeros to whole ``BK``. ``lists [images, room]`` has their numbers, and ``channels`` where there is none.
     """
     deep = room // BK
     blocks = tl.cdiv(pixels, BP)
@@ -70,7 +70,7 @@ def gather_kernel(
     if X:
         shift = shift_of(peaks + image * parts, parts, PARTS)
     if block == 0:
-        tl.store(lists + image * room + k, number)
+        tl.store(lists + image * room + k, tl.where(k < length, number, channels))
         if tl.program_id(0) % deep == 0:
             tl.store(lengths + image, length)
             if X:
@@ -113,17 +113,18 @@ def living_sums(
             tap = step // deep
             k = step % deep * BK + tl.arange(0, BK)
             place = ((tap * channels + ahead).to(INDEX) * outputs)[:, None] + m[None, :]
+            known = (ahead < channels)[:, None] & (m < outputs)[None, :]
             ahead = tl.load(listed + ((step + 1) % deep * BK + tl.arange(0, BK)))
             h = top + tap // KW * DH
             v = left + tap % KW * DW
             inside = (mine & (h >= 0) & (h < height) & (v >= 0) & (v < width))[:, None]
             source = (image.to(INDEX) * height + h) * width + v
             from_pixel = (source * room)[:, None] + k[None, :]
-            a = tl.load(at + place, (m < outputs)[None, :], 0.0)
+            a = tl.load(at + place, known, 0.0)
             b = tl.load(high + from_pixel, inside, 0.0)
             a_low = a
             if W == 2:
-                a_low = tl.load(at_low + place, (m < outputs)[None, :], 0.0)
+                a_low = tl.load(at_low + place, known, 0.0)
             b_low = b
             if X == 2:
                 b_low = tl.load(low + from_pixel, inside, 0.0)
