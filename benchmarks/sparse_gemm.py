@@ -27,7 +27,7 @@ from lamina import measure, run
 from lamina.accelerate import ops as launching
 from lamina.accelerate.sparsity import functional, ops, reference
 from lamina.accelerate.sparsity.compiled import product_block
-from lamina.accelerate.sparsity.halves import parts_for
+from lamina.accelerate.sparsity.halves.ops import parts_for
 from lamina.accelerate.sparsity.living import ops as living
 from lamina.accelerate.sparsity.tiles import living_tile, union_tile
 from lamina.accelerate.sparsity.window import Window
@@ -197,8 +197,9 @@ def parts(case: Case, kernels: bool) -> Iterator[Part]:
     yield Part("nonzero", "convert by a known scale", lambda: functional.compress(b, panel=panel, scales=scales))
     yield Part("nonzero", "convert the map", lambda: functional.compress(x, panel=panel))
     yield Part("nonzero", "count", lambda: ops.count(matrix))
-    width, depth = union_tile(problem.outputs, b.shape[1]).columns, living_tile(problem.outputs, b.shape[1]).depth
-    halves = parts_for(x)[0]
+    halves, of_weights = parts_for(x)
+    width = union_tile(problem.outputs, b.shape[1]).columns
+    depth = living_tile(problem.outputs, b.shape[1], of_weights).depth
     yield Part("union", "convert", lambda: ops.united(matrix, ops.PIXEL, width, halves))
     yield Part("union", "convert the map", lambda: living.living(x, depth, halves))
     for impl in ("union", "rounded")[: 2 if halves == 2 else 1]:

@@ -23,7 +23,7 @@ from benchmarks.sparse_gemm import SCOPES, Case, Scope, cases, clocks, timed
 from lamina import run
 from lamina.accelerate.sparsity import compiled, ops
 from lamina.accelerate.sparsity.compiled import Block
-from lamina.accelerate.sparsity.halves import parts_for
+from lamina.accelerate.sparsity.halves.ops import parts_for
 from lamina.accelerate.sparsity.living import ops as living
 from lamina.accelerate.sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
 

@@ -43,16 +43,16 @@ for kind, halved, each in (("fp32", (2, 2), pixel), ("fp32", (1, 2), pixel), ("f
     meta = dict(BIAS=True, BM=nonzero.outputs, BN=nonzero.columns, UNROLL=nonzero.depth)
     launches.append((kernels.nonzero_kernel, {**each.switches(), **meta}, kind, nonzero))
     launches.append((kernels.flag_kernel, {**steps, "X": halved[0], "BK": 32, "BN": 128}, kind, None))
-    meta = dict(BIAS=True, TURNED=True, BM=union.outputs, BN=union.columns, BK=union.depth, GROUP=8)
+    meta = dict(BIAS=True, BM=union.outputs, BN=union.columns, BK=union.depth, GROUP=8)
     launches.append((kernels.union_kernel, {**steps, **meta, **numbers, **powers}, kind, union))
     meta = dict(BM=union.depth, BN=union.columns, BK=union.outputs, **powers)
     if halved != (1, 2):
         launches.append((kernels.masked_kernel, {**meta, **numbers}, kind, union))
-    living = living_tile(512, 12544)
+    living = living_tile(512, 12544, halved[1])
     launches.append((living_kernels.live_kernel, dict(BC=4, BP=1024, X=halved[0]), kind, None))
     meta = dict(ALL=256, BP=64, BK=living.depth, X=halved[0], PARTS=128)
     launches.append((living_kernels.gather_kernel, meta, kind, None))
-    meta = dict(BIAS=True, TURNED=each == window, SHARES=512, BM=living.outputs, BN=living.columns, BK=living.depth)
+    meta = dict(BIAS=True, SHARES=512, BM=living.outputs, BN=living.columns, BK=living.depth, NARROW=32)
     launches.append((living_kernels.living_kernel, {**each.switches(), **meta, **numbers}, kind, living))
 
 for kernel, constants, kind, tile in launches:

@@ -75,4 +75,4 @@ def test_uneven_pixels_are_multiplied_all_the_same() -> None:
 def test_tiles_are_within_their_sizes() -> None:
     for outputs, pixels in ((1, 1), (64, 49), (512, 784)):
         tile = living_tile(outputs, pixels)
-        assert tile.outputs <= max(16, 2 * outputs) and tile.columns <= max(64, 2 * pixels)
+        assert tile.outputs <= max(16, 2 * outputs) and tile.columns <= max(128, 2 * pixels)

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from lamina.accelerate.kernels import rounded
-from lamina.accelerate.sparsity.halves import (
+from lamina.accelerate.sparsity.halves.kernels import (
     added,
     finite_peak,
     has_nan,
@@ -23,7 +23,6 @@ from lamina.accelerate.sparsity.halves import (
     scaled_back,
     shift_of,
     split,
-    stored,
 )
 from lamina.spec import Cost
 
@@ -275,7 +274,7 @@ def union_kernel(
     out_width, height, width, x_n, x_c, x_h, x_w, y_n, y_m, y_p,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, INSIDE: tl.constexpr, SINGLE: tl.constexpr, BIAS: tl.constexpr,
-    TURNED: tl.constexpr, X: tl.constexpr, W: tl.constexpr, PARTS: tl.constexpr, SHARES: tl.constexpr,
+    X: tl.constexpr, W: tl.constexpr, PARTS: tl.constexpr, SHARES: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, UPCAST: tl.constexpr,
     INDEX: tl.constexpr,
 ):  # fmt: skip
@@ -313,7 +312,8 @@ def union_kernel(
     if BIAS:
         sums += tl.load(bias + m, m < outputs, 0.0).to(tl.float32)[None, :]
     place = (column // pixels).to(INDEX) * y_n + (column % pixels).to(INDEX) * y_p
-    stored(y, sums, place, m.to(INDEX) * y_m, column < columns, m < outputs, TURNED, UPCAST)
+    known = (column < columns)[:, None] & (m < outputs)[None, :]
+    tl.store(y + (place[:, None] + (m.to(INDEX) * y_m)[None, :]), rounded(sums, y.dtype.element_ty, UPCAST), known)
 
 
 @triton.jit
@@ -373,10 +373,9 @@ def masked_kernel(
                 sums = tl.where(sums != sums, plain, sums)
         if X:
             sums = scaled_back(sums, shift, at_peaks, SHARES)
-        sums = tl.trans(sums)
-        known = (row < rows)[:, None] & (column < columns)[None, :]
-        value = tl.load(x + ((row.to(INDEX) * x_k)[:, None] + (column.to(INDEX) * x_n)[None, :]), known, 0.0)
-        place = row.to(INDEX)[:, None] * columns + column[None, :]
+        known = (column < columns)[:, None] & (row < rows)[None, :]
+        value = tl.load(x + ((column.to(INDEX) * x_n)[:, None] + (row.to(INDEX) * x_k)[None, :]), known, 0.0)
+        place = column[:, None] + row.to(INDEX)[None, :] * columns
         tl.store(db + place, rounded(sums, db.dtype.element_ty, UPCAST), known & (value.to(tl.float32) != 0))
 
 

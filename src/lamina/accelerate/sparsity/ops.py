@@ -17,7 +17,7 @@ from lamina.accelerate.ops import INTERPRETED, SHARING, index_type, launch
 from lamina.accelerate.ops import check_device as check_kernels
 from lamina.accelerate.sparsity import compiled, kernels
 from lamina.accelerate.sparsity.format import LARGEST_EXPONENT, PANEL, EllpackDib, panels_of
-from lamina.accelerate.sparsity.halves import gapless, parts_for, weights
+from lamina.accelerate.sparsity.halves.ops import gapless, parts_for, weights
 from lamina.accelerate.sparsity.living import ops as living
 from lamina.accelerate.sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
 from lamina.accelerate.sparsity.window import Window
@@ -208,8 +208,8 @@ def union_product(
         near_at[0], near_at[-1], peaks, y if bias is None else bias.contiguous(), x, found.peaks, found.lists,
         found.lengths, y, outputs, columns, rows, max(x.shape[1], 1), blocks, *_told(x, window)[1:],
         y.stride(0), y.stride(1), y.stride(3),
-        **window.switches(), INSIDE=inside, SINGLE=_single(x, window), BIAS=bias is not None, TURNED=y.stride(1) != 1,
-        X=of_x, W=of_weights, PARTS=power(blocks), SHARES=peaks.numel(),
+        **window.switches(), INSIDE=inside, SINGLE=_single(x, window), BIAS=bias is not None, X=of_x,
+        W=of_weights, PARTS=power(blocks), SHARES=peaks.numel(),
         BM=tile.outputs, BN=tile.columns, BK=tile.depth, GROUP=SHARING, UPCAST=INTERPRETED,
         INDEX=index_type(near_at[0], x, found.lists, y), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip

@@ -66,18 +66,19 @@ def nonzero_tile(outputs: int, columns: int) -> Tile:
 
 
 def union_tile(outputs: int, columns: int) -> Tile:
-    """For products over united rows: the width that unions are known for, so that predictions hold."""
-    high = between(16, power(outputs), 128)
-    wide = 128 if -(-columns // 128) * -(-outputs // high) >= 2 * PROGRAMS else 64
-    return Tile(high, between(16, power(columns), wide), 32, 8 if high * wide > 8192 else 4, 3)
+    """For products over united rows, of a width that unions are known for, so that predictions hold."""
+    return Tile(between(16, power(outputs), 128), between(16, power(columns), 64), 32, 4, 3)
 
 
-def living_tile(outputs: int, columns: int) -> Tile:
-    """For products over images' living channels: wide, so that tensor cores wait less for what they read."""
+def living_tile(outputs: int, columns: int, parts: int = 2) -> Tile:
+    """For products over images' living channels: wide, so that tensor cores wait less for what they read.
+
+    ``parts`` of weights: without halves little is read, and narrow tiles fill a GPU more evenly.
+    """
     high = between(16, power(outputs), 128)
-    if high == 128 and -(-columns // 128) * -(-outputs // 128) >= PROGRAMS:
+    if parts and high == 128 and -(-columns // 128) * -(-outputs // 128) >= PROGRAMS:
         return Tile(high, 128, 64, 8, 3)
-    return Tile(high, 64, 32, 4, 3)
+    return Tile(high, 128 if high < 128 else 64, 32, 4, 4 if not parts else 3)
 
 
 def columns_together(images: int, height: int, width: int, window: Window) -> int:

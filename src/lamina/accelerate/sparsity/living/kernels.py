@@ -12,7 +12,8 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.sparsity.halves import added, has_nan, power_of_two, scaled_back, shift_of, split, stored
+from lamina.accelerate.kernels import rounded
+from lamina.accelerate.sparsity.halves.kernels import added, has_nan, power_of_two, scaled_back, shift_of, split
 
 
 @triton.jit
@@ -92,16 +93,16 @@ def gather_kernel(
 @no_type_check
 def living_sums(
     at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width, m, start,
+    alike,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, X: tl.constexpr, W: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, X: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    BK: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """A tile ``[BN, BM]`` of the product; columns of several images together where all of their channels live."""
+    """A tile ``[BN, BM]`` of the product: of several images together where they are ``alike``, else one by one."""
     column = start + tl.arange(0, BN)
     image = column // pixels
     top = column % pixels // out_width * SH - PH
     left = column % pixels % out_width * SW - PW
-    alike = tl.min(tl.load(lengths + image, column < columns, channels), axis=0) == channels
     last = tl.where(alike, start, tl.minimum(start + BN, columns) - 1) // pixels
     sums = tl.zeros((BN, BM), tl.float32)
     for one in range(start // pixels, last + 1):
@@ -138,33 +139,41 @@ def living_kernel(
     at, at_low, at_peaks, bias, high, low, lists, lengths, shifts, y, outputs, columns, channels, room,
     pixels, out_width, height, width, y_n, y_m, y_p,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, BIAS: tl.constexpr, TURNED: tl.constexpr, X: tl.constexpr,
-    W: tl.constexpr, SHARES: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, BIAS: tl.constexpr, X: tl.constexpr, W: tl.constexpr, SHARES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NARROW: tl.constexpr, UPCAST: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     """``y[m, pixel] = bias[m] + sum over taps and living channels of a[tap, channel, m] * x[channel, pixel + tap]``.
 
-    ``at [taps * channels, outputs]`` is read through the image's list.
+    ``at [taps * channels, outputs]`` is read through the image's list, ``BK`` channels at a time where all live, and
+    ``NARROW`` ones, so that fewer are empty, where not.
     """
     tiles_m = tl.cdiv(outputs, BM)
     m = tl.program_id(0) % tiles_m * BM + tl.arange(0, BM)
     start = tl.program_id(0) // tiles_m * BN
-    sums = living_sums(
-        at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width, m,
-        start, KH, KW, SH, SW, PH, PW, DH, DW, X, W, BM, BN, BK, UPCAST, INDEX,
-    )  # fmt: skip
+    column = start + tl.arange(0, BN)
+    image = column // pixels
+    alike = tl.min(tl.load(lengths + image, column < columns, channels), axis=0) == channels
+    if alike:
+        sums = living_sums(
+            at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width,
+            m, start, True, KH, KW, SH, SW, PH, PW, DH, DW, X, W, BM, BN, BK, UPCAST, INDEX,
+        )  # fmt: skip
+    else:
+        sums = living_sums(
+            at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width,
+            m, start, False, KH, KW, SH, SW, PH, PW, DH, DW, X, W, BM, BN, NARROW, UPCAST, INDEX,
+        )  # fmt: skip
     if W == 2:  # noqa: SIM102
         if has_nan(sums):
             plain = living_sums(
                 at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height,
-                width, m, start, KH, KW, SH, SW, PH, PW, DH, DW, 1, 1, BM, BN, BK, UPCAST, INDEX,
+                width, m, start, alike, KH, KW, SH, SW, PH, PW, DH, DW, 1, 1, BM, BN, NARROW, UPCAST, INDEX,
             )  # fmt: skip
             sums = tl.where(sums != sums, plain, sums)
-    column = start + tl.arange(0, BN)
-    image = column // pixels
     if X:
         sums = scaled_back(sums, tl.load(shifts + image, column < columns, 0)[:, None], at_peaks, SHARES)
     if BIAS:
         sums += tl.load(bias + m, m < outputs, 0.0).to(tl.float32)[None, :]
-    place = image.to(INDEX) * y_n + (column % pixels).to(INDEX) * y_p
-    stored(y, sums, place, m.to(INDEX) * y_m, column < columns, m < outputs, TURNED, UPCAST)
+    place = (image.to(INDEX) * y_n + (column % pixels).to(INDEX) * y_p)[:, None] + (m.to(INDEX) * y_m)[None, :]
+    tl.store(y + place, rounded(sums, y.dtype.element_ty, UPCAST), (column < columns)[:, None] & (m < outputs)[None, :])

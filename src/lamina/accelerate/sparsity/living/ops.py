@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.ops import INTERPRETED, index_type
-from lamina.accelerate.sparsity.halves import parts_for, weights
+from lamina.accelerate.sparsity.halves.ops import parts_for, weights
 from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.living import kernels
 from lamina.accelerate.sparsity.tiles import Tile, columns_together, living_tile
@@ -72,8 +72,8 @@ def product(
     ``parts`` are the halves of float32 activations and of weights.
     """
     (images, channels, height, width), outputs, pixels = x.shape, y.shape[1], y.shape[2] * y.shape[3]
-    tile = tile or living_tile(outputs, images * pixels)
     of_x, of_weights = parts or parts_for(x)
+    tile = tile or living_tile(outputs, images * pixels, of_weights)
     near_at, peaks = weights(at, of_weights)
     found = living(x, tile.depth, of_x)
     columns, room = images * pixels, found.near.shape[3]
@@ -82,8 +82,8 @@ def product(
         near_at[0], near_at[-1], peaks, y if bias is None else bias.contiguous(), found.near[0],
         found.near[-1], *found[:3], y, outputs, columns, channels, room, pixels, y.shape[3], height, width,
         y.stride(0), y.stride(1), y.stride(3),
-        **window.switches(), BIAS=bias is not None, TURNED=y.stride(1) != 1, X=of_x, W=of_weights, SHARES=peaks.numel(),
-        BM=tile.outputs, BN=tile.columns, BK=tile.depth, UPCAST=INTERPRETED,
+        **window.switches(), BIAS=bias is not None, X=of_x, W=of_weights, SHARES=peaks.numel(),
+        BM=tile.outputs, BN=tile.columns, BK=tile.depth, NARROW=min(tile.depth, 32), UPCAST=INTERPRETED,
         INDEX=index_type(near_at[0], found.near[0], y), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return y
