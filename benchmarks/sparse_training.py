@@ -201,7 +201,7 @@ def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Pha
     together = columns_together(x.shape[0], x.shape[2], x.shape[3], window)
     share, united_us = union_share(known.union_density, together), forward_us(x, "union")
     union = Line(united_us, 0.0)
-    if share is not None and share < 1:
+    if share is not None and share < 0.9:  # nearer points would tell of noise
         union = Line.through((share, united_us), (1.0, forward_us(torch.where(x == 0, 1.0, x), "union")))
     nonzero = Line(0.0, forward_us(x, "nonzero") / max(known.density, 1e-3))
     forward = Measured(forward_us(x, "dense"), nonzero, union)

@@ -34,8 +34,9 @@ def weights(at: Tensor, parts: int) -> tuple[Tensor, Tensor]:
     tall, wide = between(16, power(rows), 64), between(16, power(outputs), 64)
     tiles = -(-rows // tall), -(-outputs // wide)
     steps = at.stride(0) if taps > 1 else 0, at.stride(-1), at.stride(-2)
+    programs = taps * tiles[0] * tiles[1]
     launch(
-        kernels.split_kernel, taps * tiles[0] * tiles[1], at, at, peaks, near, rows, outputs, *tiles, *steps, at.numel(),
+        kernels.split_kernel, programs, at, at, peaks, near, rows, outputs, *tiles, *steps, at.numel(),
         PARTS=max(parts, 1), SHARES=peaks.numel() if parts else 0, TOP=kernels.TOP, BL=tall, BC=wide,
         INDEX=index_type(at, near),
     )  # fmt: skip
