@@ -52,7 +52,7 @@ def test_predictions_are_as_computed_by_hand() -> None:
     assert times["dense"] == pytest.approx(operations / 50e6 + 1)
     assert times["nonzero"] == pytest.approx(2 * scan + 0.1 * scan + 0.1 * operations / 12e6 + 4)
     assert times["union"] == pytest.approx(scan + 0.5 * operations / 300e6 + 3)
-    assert "union" not in predict(SIZE, Known(0.1, {64: 0.5}), CONSTANTS)
+    assert "union" not in predict(SIZE, Known(0.1, {32: 0.5}), CONSTANTS)
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.9))
