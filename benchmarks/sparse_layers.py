@@ -94,7 +94,7 @@ def calibrated(problem: Problem, scope: Scope, precision: str, layout: str) -> d
     union = Line.through(*shares) if shares[0][0] != shares[1][0] else None
     dense, adaptive, x = layers(next(cases(problem, replace(scope, zeros=(0,)), precision, ("iid",))), layout)
     adaptive.impl = "union"
-    gradient = [data_us(clock, scope.repeat, x, layer) for layer in (dense, adaptive)]
+    gradient = [data_us(clock, scope.repeat, x, layer.requires_grad_(False)) for layer in (dense, adaptive)]
     return {
         Phase.FORWARD: Measured(dense_us, nonzero, union),
         Phase.BACKWARD_DATA: Measured(gradient[0], None, Line(gradient[1], 0.0)),

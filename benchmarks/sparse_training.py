@@ -195,7 +195,7 @@ def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Pha
 
     def gradient_us(impl: Any) -> float:
         call = partial(functional.conv2d, plan=Plan("dense", impl))
-        return data_us(clock, BRIEF, x, lambda leaf: call(leaf, layer.weight, layer.bias, *steps))
+        return data_us(clock, BRIEF, x, lambda leaf: call(leaf, layer.weight.detach(), None, *steps))
 
     window, known = Window.of(layer.kernel_size, *steps), observed(x)
     together = columns_together(x.shape[0], x.shape[2], x.shape[3], window)

@@ -75,7 +75,7 @@ def living_tile(outputs: int, columns: int, parts: int = 2) -> Tile:
 
     ``parts`` of weights: without halves little is read, and narrow tiles fill a GPU more evenly.
     """
-    high = between(16, power(outputs), 128)
+    high = 64 if 0 < outputs % 128 <= 64 < outputs else between(16, power(outputs), 128)
     if parts and high == 128 and -(-columns // 128) * -(-outputs // 128) >= PROGRAMS:
         return Tile(high, 128, 64, 8, 3)
     return Tile(high, 128 if high < 128 else 64, 32, 4, 4 if not parts else 3)

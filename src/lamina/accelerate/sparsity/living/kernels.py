@@ -53,7 +53,8 @@ def gather_kernel(
 ):  # fmt: skip
     """Living channels side by side, ``high`` and ``low [images, pixels, room]``, in their order.
 
-    Then zeros to whole ``BK``. ``lists [images, room]`` has their numbers, and ``channels`` where there is none.
+    Then zeros to whole ``BK``. ``lists [images, room]`` has their numbers, and ``channels`` where there is none. All
+    channels are taken to live where more than three quarters do: images of which all do are multiplied together.
     """
     deep = room // BK
     blocks = tl.cdiv(pixels, BP)
@@ -61,22 +62,30 @@ def gather_kernel(
     block = tl.program_id(0) // deep % blocks
     image = (tl.program_id(0) // deep // blocks).to(INDEX)
     length = 0
-    number = tl.zeros((BK,), tl.int32)
     for c0 in range(0, channels, ALL):
         channel = c0 + tl.arange(0, ALL)
-        lives = tl.load(live + image * channels + channel, channel < channels, 0).to(tl.int32)
-        place = tl.where(lives != 0, length + tl.cumsum(lives, axis=0), 0) - 1
-        number += tl.sum(tl.where(place[None, :] == k[:, None], channel[None, :], 0), axis=1)
-        length += tl.sum(lives, axis=0)
+        length += tl.sum(tl.load(live + image * channels + channel, channel < channels, 0).to(tl.int32), axis=0)
+    whole = length * 4 > channels * 3
+    length = tl.where(whole, channels, length)
     if X:
         shift = shift_of(peaks + image * parts, parts, PARTS)
-    if block == 0:
-        tl.store(lists + image * room + k, tl.where(k < length, number, channels))
-        if tl.program_id(0) % deep == 0:
-            tl.store(lengths + image, length)
-            if X:
-                tl.store(shifts + image, shift)
+    if tl.program_id(0) % (deep * blocks) == 0:
+        tl.store(lengths + image, length)
+        if X:
+            tl.store(shifts + image, shift)
     if tl.program_id(0) % deep * BK < length:
+        number = k
+        if not whole:
+            number = tl.zeros((BK,), tl.int32)
+            taken = 0
+            for c0 in range(0, channels, ALL):
+                channel = c0 + tl.arange(0, ALL)
+                lives = tl.load(live + image * channels + channel, channel < channels, 0).to(tl.int32)
+                place = tl.where(lives != 0, taken + tl.cumsum(lives, axis=0), 0) - 1
+                number += tl.sum(tl.where(place[None, :] == k[:, None], channel[None, :], 0), axis=1)
+                taken += tl.sum(lives, axis=0)
+        if block == 0:
+            tl.store(lists + image * room + k, tl.where(k < length, number, channels))
         pixel = block * BP + tl.arange(0, BP)
         known = (pixel < pixels)[:, None] & (k < length)[None, :]
         place = (pixel.to(INDEX) * x_p)[:, None] + (number.to(INDEX) * x_c)[None, :]
@@ -93,7 +102,7 @@ def gather_kernel(
 @no_type_check
 def living_sums(
     at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width, m, start,
-    alike,
+    alike, LISTED: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, X: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
     BK: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
@@ -109,13 +118,17 @@ def living_sums(
         mine = (column < columns) & (alike | (image == one))
         listed = lists + tl.cast(one, INDEX) * room
         deep = tl.cdiv(tl.load(lengths + one), BK)
-        ahead = tl.load(listed + tl.arange(0, BK))
+        if LISTED:
+            ahead = tl.load(listed + tl.arange(0, BK))
         for step in range(deep * KH * KW):
             tap = step // deep
             k = step % deep * BK + tl.arange(0, BK)
-            place = ((tap * channels + ahead).to(INDEX) * outputs)[:, None] + m[None, :]
-            known = (ahead < channels)[:, None] & (m < outputs)[None, :]
-            ahead = tl.load(listed + ((step + 1) % deep * BK + tl.arange(0, BK)))
+            number = k
+            if LISTED:
+                number = ahead
+                ahead = tl.load(listed + ((step + 1) % deep * BK + tl.arange(0, BK)))
+            place = ((tap * channels + number).to(INDEX) * outputs)[:, None] + m[None, :]
+            known = (number < channels)[:, None] & (m < outputs)[None, :]
             h = top + tap // KW * DH
             v = left + tap % KW * DW
             inside = (mine & (h >= 0) & (h < height) & (v >= 0) & (v < width))[:, None]
@@ -157,18 +170,18 @@ def living_kernel(
     if alike:
         sums = living_sums(
             at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width,
-            m, start, True, KH, KW, SH, SW, PH, PW, DH, DW, X, W, BM, BN, BK, UPCAST, INDEX,
+            m, start, True, False, KH, KW, SH, SW, PH, PW, DH, DW, X, W, BM, BN, BK, UPCAST, INDEX,
         )  # fmt: skip
     else:
         sums = living_sums(
             at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width,
-            m, start, False, KH, KW, SH, SW, PH, PW, DH, DW, X, W, BM, BN, NARROW, UPCAST, INDEX,
+            m, start, False, True, KH, KW, SH, SW, PH, PW, DH, DW, X, W, BM, BN, NARROW, UPCAST, INDEX,
         )  # fmt: skip
     if W == 2:  # noqa: SIM102
         if has_nan(sums):
             plain = living_sums(
                 at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height,
-                width, m, start, alike, KH, KW, SH, SW, PH, PW, DH, DW, 1, 1, BM, BN, NARROW, UPCAST, INDEX,
+                width, m, start, alike, True, KH, KW, SH, SW, PH, PW, DH, DW, 1, 1, BM, BN, NARROW, UPCAST, INDEX,
             )  # fmt: skip
             sums = tl.where(sums != sums, plain, sums)
     if X:
