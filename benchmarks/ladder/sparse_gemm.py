@@ -19,10 +19,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks import results
+from benchmarks.ladder import single as earlier
+from benchmarks.ladder.single import Block as Single
 from benchmarks.sparse_gemm import SCOPES, Case, Scope, cases, clocks, timed
 from lamina import run
 from lamina.accelerate.sparsity import compiled, ops
-from lamina.accelerate.sparsity.compiled import Block
+from lamina.accelerate.sparsity.compiled import Scan
 from lamina.accelerate.sparsity.halves.ops import parts_for
 from lamina.accelerate.sparsity.living import ops as living
 from lamina.accelerate.sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
@@ -59,7 +61,10 @@ def rungs(case: Case, ladder: str, kernels: bool) -> Iterator[Rung]:
         tile, block = convert_tile(rows, columns, 1), compiled.product_block(outputs, columns, x.itemsize)
         scales = ops.scales_of(x, -(-rows // block.panel))
         yield Rung(ladder, "tiles", "tile after tile down the columns", lambda: ops.convert(x, tile=tile), False)
-        yield Rung(ladder, "threads", "a thread for 16 rows, all read at once", lambda: ops.convert(x), False)
+        words = x.new_empty((1, rows, columns), dtype=torch.int32)
+        image, counts, scale = x.flatten(2)[:, :, None], words[:, 0].clone(), scales[:1].clone()
+        threads = partial(compiled.fit, image, words, counts, scale, rows, Scan())
+        yield Rung(ladder, "threads", "a thread for 16 rows, all read at once", threads, False)
         staged = partial(ops.convert, x, panel=block.panel)
         yield Rung(ladder, "staged", "panels that are put in order before they are written", staged, False)
         yield Rung(ladder, "scaled", "by a scale that is known", partial(staged, scales), False)
@@ -67,16 +72,22 @@ def rungs(case: Case, ladder: str, kernels: bool) -> Iterator[Rung]:
         whole, tile = ops.convert(x), nonzero_tile(outputs, columns)
         cached = partial(ops.nonzero_product, at, None, whole, y, size, window, tile)
         yield Rung(ladder, "cached", "weights through the cache", cached)
-        for name, idea, weights, block in (
-            ("shared", "weights in shared memory, 128 outputs of 48 columns", at, Block(wide=4, each=4, panel=64)),
-            ("outputs", "256 outputs, so that a non-zero is read for twice as many", at, Block(wide=4)),
-            ("columns", "192 columns, so that weights are fetched a quarter as often", at, Block()),
-            ("halves", "weights of 16 bits, twice as many a read", at.half(), Block(panel=128)),
+        for name, idea, weights, single in (
+            ("shared", "weights in shared memory, 128 outputs of 48 columns", at, Single(wide=4, each=4)),
+            ("outputs", "256 outputs, so that a non-zero is read for twice as many", at, Single(wide=4)),
+            ("columns", "192 columns, so that weights are fetched a quarter as often", at, Single()),
+            ("halves", "weights of 16 bits, twice as many a read", at.half(), Single(panel=128)),
         ):
-            held = ops.convert(x, panel=block.panel)
-            call = partial(
-                compiled.product, compiled.weights(weights, weights.dtype), None, held, y, size, window, block
-            )
+            stored, held = compiled.weights(weights, weights.dtype), ops.convert(x, panel=single.panel)
+            call = partial(earlier.product, stored, held, y, size, window, single)
+            yield Rung(ladder, name, idea, lambda call=call: (call(), y)[1])  # type: ignore[misc]
+        for name, idea, weights in (
+            ("four", "four columns of a warp at a time, each turned to banks of its own", at),
+            ("tensor", "and weights of 16 bits, unpacked and multiplied by tensor cores", at.half()),
+        ):
+            block = compiled.product_block(outputs, columns, weights.itemsize)
+            stored, held = compiled.weights(weights, weights.dtype), ops.convert(x, panel=block.panel)
+            call = partial(compiled.product, stored, None, held, y, size, window, block)
             yield Rung(ladder, name, idea, lambda call=call: (call(), y)[1])  # type: ignore[misc]
     if ladder == "union":
         tile, narrow, of_weights = union_tile(outputs, columns), Tile(64, 64, 32, 4, 2), parts_for(x)[1]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -56,6 +57,16 @@ def test_a_map_is_converted_word_for_word(dtype: torch.dtype, channels: int, lay
         assert torch.equal(ops.count(x, panel=panel), ours.counts)
 
 
+@pytest.mark.parametrize("outlier", [1.0, 3e4, math.inf])
+def test_a_guessed_scale_is_put_right(outlier: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "CACHED", 0)
+    x = sparse_map(2, 21, 5, 7)
+    x[1, 20, 4, 5] = outlier
+    ours, dense = ops.convert(x, panel=8), reference.columns_of(x, Window())
+    same(ours, dense)
+    assert torch.equal(ours.scales, reference.fitted_scales(dense).expand_as(ours.scales))
+
+
 def test_matrices_scales_that_are_given_and_columns_that_do_not_fit() -> None:
     dense = sparse_map(19, 11)
     dense[3, 2], dense[4, 2], dense[5, 2], dense[6, 3] = math.nan, math.inf, -0.0, 3e38
@@ -95,6 +106,29 @@ def test_matrices_with_few_and_many_slots_and_weights_of_16_bits(columns: int) -
     for stored in ("same", "fp16"):
         c = functional.matmul(a, b, weights=stored)  # type: ignore[arg-type]
         torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("block", [Block(1, 8, 8, 2, 8, warp=8), Block(1, 16, 16, 4, 16, warp=16)], ids=str)
+@pytest.mark.parametrize("stored", ["same", "fp16", "bf16"])
+def test_columns_side_by_side(stored: Any, block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "product_block", lambda outputs, columns, itemsize: block)
+    a, b = torch.randn(45, 20).bfloat16().float(), sparse_map(20, 36)
+    b[:, 3], b[:, 30] = 0.0, 1.0
+    c = functional.matmul(a, b, weights=stored)
+    exact = a.to(ops.STORED.get(stored, a.dtype)).double() @ b.double()
+    torch.testing.assert_close(c.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_what_is_not_finite_stays_where_it_is_and_panels_have_scales(dtype: torch.dtype) -> None:
+    a, b = torch.randn(20, 33).to(dtype), sparse_map(20, 18)
+    a[2, 3], a[5, 30], a[7, 7], b[9, 4], b[10, 5] = math.inf, math.nan, -math.inf, math.inf, math.nan
+    y = torch.empty(1, 33, 1, 18)
+    scales = torch.tensor([1.0, 4.0, 2.0])
+    ops.nonzero_product(a, None, ops.convert(ops.matrix_map(b), scales, panel=8), y, (1, 18))
+    exact = torch.where(b[:, None] != 0, a.double()[:, :, None] * b.double()[:, None], 0.0).sum(0)
+    torch.testing.assert_close(y[0, :, 0].double(), exact, rtol=1e-5, atol=1e-5, equal_nan=True)
+    assert y.isfinite().any() and not y.isfinite().all()
 
 
 def test_a_full_column_makes_its_product_nan() -> None:

@@ -3,10 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from lamina.accelerate.sparsity import kernels
+from lamina.accelerate.sparsity import functional, kernels, ops
 from lamina.spec import Cost
 
 # Run without the interpreter, which is fixed when a kernel is decorated.
@@ -97,6 +99,19 @@ def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weights", ["same", "fp16", "bf16"])
+def test_weights_that_are_not_finite_spoil_their_own_outputs_alone(weights: Any) -> None:
+    """A tensor core multiplies them by zeros of other columns."""
+    a, b = torch.randn(150, 400, device="cuda"), torch.randn(400, 500, device="cuda").half().float()
+    b[torch.rand(b.shape, device="cuda") < 0.8] = 0.0
+    a[7, 5], a[100, 300], a[149, 399] = torch.inf, torch.nan, -torch.inf
+    c, spoilt = functional.matmul(a, b, weights=weights), (~a.isfinite()).float() @ (b != 0).float() > 0
+    assert torch.equal(~c.isfinite(), spoilt)
+    stored = a.to(ops.STORED.get(weights, a.dtype)).double().nan_to_num(0.0, 0.0, 0.0)
+    torch.testing.assert_close(c[~spoilt].double(), (stored @ b.double())[~spoilt], rtol=1e-4, atol=1e-4)
 
 
 def test_costs_are_as_counted_by_hand() -> None:

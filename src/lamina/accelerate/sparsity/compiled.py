@@ -24,6 +24,10 @@ PROGRAMS = 132
 """Multiprocessors of the GPU the sizes are made for."""
 SHARED = 227 * 1024
 """Bytes of shared memory that a block may have."""
+CACHED = 48 * 1024 * 1024
+"""Bytes of a map that the cache holds from one pass to the next."""
+SAMPLED = 16
+"""Of so many pieces of a larger map one is looked at for its scale."""
 REACH = 2**31
 """Elements that a kernel's whole numbers reach."""
 
@@ -44,32 +48,31 @@ class Scan:
 class Block:
     """What a block of the product takes.
 
-    ``warps`` of ``wide`` columns each; ``each`` outputs of a thread; ``slots`` of a column unpacked at a time; panels
-    of at most ``panel`` rows.
+    ``warps`` of ``wide`` columns each; ``each`` outputs of a thread, of a quarter of the columns; ``slots`` of a column
+    fetched at a time; panels of at most ``panel`` rows.
     """
 
     warps: int = 12
-    wide: int = 16
-    each: int = 8
-    slots: int = 16
-    panel: int = 64
+    wide: int = 32
+    each: int = 16
+    slots: int = 32
+    panel: int = 256
     warp: int = WARP
-    ahead: int = 2
 
     @property
     def outputs(self) -> int:
-        return self.warp * self.each
+        return self.warp // 4 * self.each
 
     @property
     def columns(self) -> int:
         return self.warps * self.wide
 
     def shared(self, panel: int, itemsize: int) -> int:
-        """Bytes of shared memory: two panels of weights; of each column twice its words and place, and entries once.
-
-        Each warp has room for a pair of entries that it reads ahead.
-        """
-        return 2 * panel * self.outputs * itemsize + self.columns * (16 * self.slots + 16) + 16 * self.warps
+        """Bytes of shared memory: twice a panel of weights, and of each warp its columns' words, lengths and places."""
+        span = min(self.wide, 16)
+        room = 8 * span * (self.slots + 2) + self.wide * (24 + 16 + 2) + 8 * (self.wide // span)
+        room += -room % 16
+        return 2 * panel * self.outputs * itemsize + self.warps * room
 
 
 @cache
@@ -91,44 +94,59 @@ def takes_product(sparse: EllpackDib, y: Tensor, block: Block, itemsize: int) ->
     return takes(y) and sparse.rows > 0 and block.shared(min(sparse.panel, sparse.rows), itemsize) <= SHARED
 
 
-def largest(x: Tensor, threads: int = 256, blocks: int = 4 * PROGRAMS) -> Tensor:
-    """The largest finite magnitudes of the shares of a map without gaps."""
+def largest(x: Tensor, threads: int = 256, blocks: int = 8 * PROGRAMS, every: int = 1) -> Tensor:
+    """The largest finite magnitudes of shares of a map without gaps, or of one of ``every`` pieces of it; and a 0."""
     quads, rest = divmod(x.numel(), 16 // x.itemsize)
-    blocks = max(1, min(blocks, -(-quads // (4 * threads))))
-    found = x.new_empty(blocks, dtype=torch.float32)
-    kernel(kind, "largest", _scan(x, Scan(), threads, False)).launch(
-        (blocks,), (threads,), [_laid(x), found, quads, rest]
+    blocks = max(1, min(blocks, -(-quads // (4 * threads * every))))
+    found = x.new_empty(blocks + 1, dtype=torch.float32)
+    kernel(kind, "largest", _scan(x, Scan(), threads)).launch(
+        (blocks,), (threads,), [_laid(x), found, quads, rest, every]
     )
     return found
 
 
+def fit(x: Tensor, words: Tensor, counts: Tensor, scales: Tensor, panel: int, scan: Scan | None = None) -> None:
+    """`convert` by the scale that fits, which is written, too.
+
+    A map that the cache holds is read twice. Of another one some is looked at to guess the scale, and should the
+    largest magnitude of all tell otherwise, it is converted again.
+    """
+    if x.numel() * x.itemsize <= CACHED:
+        convert(x, words, counts, scales, panel, largest(x), scan=scan)
+        return
+    found = largest(x, blocks=PROGRAMS, every=SAMPLED)
+    for guessed in (1, 2):
+        convert(x, words, counts, scales, panel, found, guessed, scan)
+
+
 def convert(
-    x: Tensor, words: Tensor | None, counts: Tensor, scales: Tensor, found: Tensor | None, panel: int,
-    scan: Scan | None = None,
+    x: Tensor, words: Tensor | None, counts: Tensor, scales: Tensor, panel: int, found: Tensor | None = None,
+    guessed: int = 0, scan: Scan | None = None,
 ) -> None:  # fmt: skip
     """Fill a format from a map ``(N, C, 1, W)``; without ``words``, its counts alone.
 
-    ``found`` are largest magnitudes, of which ``scales`` are made; they are given, if it is left out.
+    ``found`` are what `largest` gives, of which ``scales`` are made; they are given, if it is left out. ``guessed``: 1
+    where that was a part of the map, and 2 to convert again should that have misled.
     """
     images, rows, _, pixels = x.shape
     x_n, x_c, _, x_p = (step if size > 1 else 0 for step, size in zip(x.stride(), x.shape, strict=True))
     scan = scan or convert_scan(min(rows, panel))
-    capacity = 0 if words is None else words.shape[1]
+    capacity, panels = 0 if words is None else words.shape[1], counts.shape[0]
     piece = 16 // x.itemsize
     last = x_c == 1 and not any(size % piece for size in (rows, min(rows, panel), x_n, x_p, scan.deep))
-    grid = (-(-images * pixels // scan.columns), counts.shape[0])
+    tiles = -(-images * pixels // scan.columns) * panels
     staged = min(rows, panel) <= scan.groups * scan.deep
-    kernel(kind, "convert", _scan(x, scan, WARP, last, staged)).launch(
-        grid, (scan.columns * scan.groups,),
+    kernel(kind, "convert", _scan(x, scan, WARP, last, staged, guessed)).launch(
+        (min(tiles, 2 * PROGRAMS) if guessed == 2 else tiles,), (scan.columns * scan.groups,),
         [_laid(x), counts if words is None else words, counts, scales, scales if found is None else found,
-         0 if found is None else found.numel(), rows, images * pixels, panel, capacity, pixels, x_n, x_c, x_p,
-         int(words is not None)],
+         0 if found is None else found.numel() - 1, rows, images * pixels, panel, panels, capacity, pixels, x_n, x_c,
+         x_p, int(words is not None)],
     )  # fmt: skip
 
 
 def convert_scan(rows: int) -> Scan:
     """Groups enough for the rows of a panel, and not more."""
-    return Scan(groups=4) if rows <= 64 else Scan()
+    return Scan(groups=4 if rows <= 64 else 8, deep=16 if rows <= 128 else 32)
 
 
 def weights(at: Tensor, dtype: torch.dtype) -> Tensor:
@@ -136,17 +154,17 @@ def weights(at: Tensor, dtype: torch.dtype) -> Tensor:
     piece = 16 // dtype.itemsize
     if at.dtype == dtype and at.is_contiguous() and at.shape[1] % piece == 0 and at.data_ptr() % 16 == 0:
         return at
-    padded = at.new_empty((at.shape[0], -(-at.shape[1] // piece) * piece), dtype=dtype)
+    padded = at.new_zeros((at.shape[0], -(-at.shape[1] // piece) * piece), dtype=dtype)
     padded[:, : at.shape[1]].copy_(at)
     return padded
 
 
 def product_block(outputs: int, columns: int, itemsize: int) -> Block:
     """Columns of a warp so that the blocks fill the multiprocessors evenly; panels so that two of them fit."""
-    each = 8 if outputs > 128 else 4
-    panel = 256 // (each // 4) // itemsize * 2
-    rounds = {w: -(-(-(-columns // (12 * w)) * -(-outputs // (WARP * each))) // PROGRAMS) * w for w in (16, 8, 4)}
-    return Block(wide=min(rounds, key=rounds.__getitem__), each=each, panel=panel)
+    each = 16 if outputs > 64 else 8
+    high = WARP // 4 * each
+    rounds = {w: -(-(-(-columns // (12 * w)) * -(-outputs // high)) // PROGRAMS) * w for w in (32, 16, 8)}
+    return Block(wide=min(rounds, key=rounds.__getitem__), each=each, panel=(1 << 16) // (high * itemsize))
 
 
 def product(
@@ -156,7 +174,7 @@ def product(
     """Fill ``y (N, M, H', W')`` from `weights` of ``(taps * rows, M)`` and a map of ``sizes`` pixels."""
     macros = dict(
         WEIGHT=KINDS[a.dtype], OUT=KINDS[y.dtype], WARPS=block.warps, WIDE=block.wide, EACH=block.each,
-        SLOTS=block.slots, AHEAD=block.ahead, WARP=block.warp, **window.switches(),
+        SLOTS=block.slots, WARP=block.warp, **window.switches(),
     )  # fmt: skip
     outputs, pixels = y.shape[1], y.shape[2] * y.shape[3]
     columns = y.shape[0] * pixels
@@ -175,9 +193,11 @@ def _laid(x: Tensor) -> Tensor:
     return x.permute(sorted(range(x.dim()), key=lambda axis: (-x.stride()[axis], -x.shape[axis])))
 
 
-def _scan(x: Tensor, scan: Scan, threads: int, last: bool = False, staged: bool = False) -> tuple[tuple[str, int], ...]:
+def _scan(
+    x: Tensor, scan: Scan, threads: int, last: bool = False, staged: bool = False, guessed: int = 0
+) -> tuple[tuple[str, int], ...]:
     return (
         ("MAP", KINDS[x.dtype]), ("THREADS", threads), ("COLUMNS", scan.columns), ("GROUPS", scan.groups),
         ("DEEP", scan.deep), ("LARGEST", LARGEST_EXPONENT), ("LAST", int(last)), ("STAGED", int(staged)),
-        ("WARP", WARP),
+        ("GUESSED", guessed), ("WARP", WARP),
     )  # fmt: skip

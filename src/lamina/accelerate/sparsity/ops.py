@@ -88,10 +88,10 @@ def convert(
         _convert(x, words, counts, scales, window, panel, tile)
     elif scales is None and x.dtype != torch.float16:
         scales = x.new_empty(panels, dtype=torch.float32)
-        compiled.convert(image, words, counts, scales, compiled.largest(image), panel)
+        compiled.fit(image, words, counts, scales, panel)
     else:
         scales = x.new_ones(panels, dtype=torch.float32) if scales is None else scales
-        compiled.convert(image, words, counts, scales.contiguous(), None, panel)
+        compiled.convert(image, words, counts, scales.contiguous(), panel)
     return EllpackDib(words, counts, scales, rows, panel)
 
 
@@ -104,7 +104,7 @@ def count(x: Tensor, window: Window = PIXEL, *, panel: int = PANEL, tile: Tile |
     if image is None:
         _convert(x, None, counts, None, window, panel, tile)
     else:
-        compiled.convert(image, None, counts, counts.view(torch.float32), None, panel)
+        compiled.convert(image, None, counts, counts.view(torch.float32), panel)
     return counts
 
 

@@ -1,0 +1,270 @@
+// The product of single non-zeros before the present one: one non-zero of a warp at a time, and outputs of it side by side.
+//
+// WARP threads run in step: on a GPU a warp, on the CPU, which has none, a whole block.
+
+#ifdef __CUDACC__
+using half_bits = unsigned short;
+__device__ __forceinline__ float from_half(half_bits bits) {
+  float number;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
+  return number;
+}
+__device__ __forceinline__ half_bits to_half(float number) {
+  half_bits bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(number));
+  return bits;
+}
+__device__ __forceinline__ void copy16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from));
+}
+__device__ __forceinline__ void copy4(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from));
+}
+__device__ __forceinline__ void copies_asked() { asm volatile("cp.async.commit_group;"); }
+template <int LEFT>
+__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT)); }
+#else
+using half_bits = unsigned short;
+inline float from_half(half_bits bits) { return float(__builtin_bit_cast(_Float16, bits)); }
+inline half_bits to_half(float number) { return __builtin_bit_cast(half_bits, _Float16(number)); }
+inline void copy16(void* to, const void* from) { *static_cast<float4*>(to) = *static_cast<const float4*>(from); }
+inline void copy4(void* to, const void* from) { *static_cast<int*>(to) = *static_cast<const int*>(from); }
+inline void copies_asked() {}
+template <int LEFT>
+inline void copies_done() {}
+inline void __syncwarp() { __syncthreads(); }
+#endif
+
+// Numbers are float (0), bfloat16 (1) or float16 (2).
+template <int KIND>
+struct Number {
+  using type = unsigned short;
+};
+template <>
+struct Number<0> {
+  using type = float;
+};
+
+template <int KIND>
+__device__ __forceinline__ float widened(typename Number<KIND>::type bits) {
+  if constexpr (KIND == 0) return bits;
+  if constexpr (KIND == 1) return __int_as_float(int(bits) << 16);
+  if constexpr (KIND == 2) return from_half(bits);
+}
+
+template <int KIND>
+__device__ __forceinline__ typename Number<KIND>::type narrowed(float number) {
+  if constexpr (KIND == 0) return number;
+  if constexpr (KIND == 2) return to_half(number);
+  if constexpr (KIND == 1) {
+    const unsigned bits = __float_as_int(number);
+    return number == number ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : 0x7fc0;
+  }
+}
+
+// y[m, column] = bias[m] + sum over taps and non-zeros of a[tap * rows + row, m] * value.
+//
+// A block takes BM = WARP * EACH outputs of WARPS * WIDE neighbouring columns, a warp WIDE columns, a thread EACH outputs
+// of each. Panel after panel of each tap, the weights come to shared memory while those before them are used; a warp
+// unpacks its columns' words there too, SLOTS of each column at a time, with the places of their weights, so that every
+// non-zero is one broadcast and a contiguous read.
+using weight_t = Number<WEIGHT>::type;
+using out_t = Number<OUT>::type;
+
+constexpr int BM = WARP * EACH;
+constexpr int VEC = 16 / sizeof(weight_t) < EACH ? 16 / sizeof(weight_t) : EACH;  // weights of one read
+constexpr int READS = EACH / VEC;
+
+struct alignas(sizeof(weight_t) * VEC) Weights {  // words of one or two numbers, which registers hold as they are
+  unsigned at[sizeof(weight_t) * VEC / 4];
+};
+__device__ __forceinline__ float weight_of(const Weights& w, int v) {
+  if constexpr (WEIGHT == 0) return __int_as_float(w.at[v]);
+  const unsigned word = w.at[v / 2];
+  if constexpr (WEIGHT == 1) return __int_as_float(v % 2 ? word & 0xffff0000 : word << 16);
+  return from_half(half_bits(v % 2 ? word >> 16 : word));
+}
+struct alignas(8) Entry {
+  float value;
+  int place;
+};
+struct alignas(16) Pair {
+  Entry one, two;
+};
+
+extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
+    product(const weight_t* __restrict__ a, const float* __restrict__ bias, const int* __restrict__ words,
+            const int* __restrict__ counts, const float* __restrict__ scales, out_t* __restrict__ y, int biased,
+            int outputs, int stride, int columns, int rows, int panel, int panels, int capacity, int sources, int pixels,
+            int out_width, int height, int width, int y_n, int y_m, int y_p) {
+  extern __shared__ float4 shared[];
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const int m0 = blockIdx.y * BM, column0 = (blockIdx.x * WARPS + warp) * WIDE;
+  const int chunk = panel * BM;  // weights of a panel
+  weight_t* held = reinterpret_cast<weight_t*>(shared);
+  // Behind a warp's last list a pair is read ahead though there is none.
+  constexpr int ENTRIES = WIDE * SLOTS + 2;
+  Entry* list = reinterpret_cast<Entry*>(held + 2 * chunk) + warp * ENTRIES;
+  int2* tolds = reinterpret_cast<int2*>(list + (WARPS - warp) * ENTRIES);
+  int* raws = reinterpret_cast<int*>(tolds + 2 * WARPS * WIDE);
+
+  // Thread i of a warp knows where column i looks.
+  const int mine = column0 + lane;
+  const bool looks = lane < WIDE && mine < columns;
+  const int image = looks ? mine / pixels : 0, pixel = looks ? mine % pixels : 0;
+  const int top = pixel / out_width * SH - PH, left = pixel % out_width * SW - PW;
+  auto source_of = [&](int step) {
+    const int tap = step / panels, h = top + tap / KW * DH, v = left + tap % KW * DW;
+    return looks && h >= 0 && h < height && v >= 0 && v < width ? (image * height + h) * width + v : -1;
+  };
+  auto count_of = [&](int step, int source) {
+    return source < 0 ? 0 : counts[(long long)(step % panels) * sources + source];
+  };
+  auto fetch = [&](int step) {
+    const int row0 = step % panels * panel, deep = min(panel, rows - row0);
+    const weight_t* from = a + (long long)(step / panels * rows + row0) * stride + m0;
+    weight_t* to = held + step % 2 * chunk;
+    constexpr int PIECE = 16 / sizeof(weight_t), PIECES = BM / PIECE;
+    for (int i = threadIdx.x; i < deep * PIECES; i += WARPS * WARP) {
+      const int row = i / PIECES, piece = i % PIECES * PIECE;
+      if (m0 + piece < stride) copy16(to + row * BM + piece, from + (long long)row * stride + piece);
+    }
+  };
+  auto told_of = [&](int step) { return tolds + (step % 2 * WARPS + warp) * WIDE; };
+  auto most_of = [&](const int2* told) {
+    int most = 0;
+#pragma unroll
+    for (int c = 0; c < WIDE; ++c) most = max(most, told[c].y);
+    return most;
+  };
+  auto raw_of = [&](int step) { return raws + (step % 2 * WARPS + warp) * WIDE * SLOTS; };
+  // A warp's words of a step, from slot `first` on, as they are: slot after slot.
+  auto ask = [&](int step, int first) {
+    const int2* told = told_of(step);
+    const long long panel_words = (long long)(step % panels) * capacity;
+    int* raw = raw_of(step);
+    const int here = min(most_of(told) - first, SLOTS);
+    for (int i = lane; i < here * WIDE; i += WARP) {
+      const int2 where = told[i % WIDE];
+      const int slot = first + i / WIDE;
+      if (slot < where.y) copy4(raw + i, words + (panel_words + slot) * sources + where.x);
+    }
+  };
+
+  float sums[WIDE][EACH];
+#pragma unroll
+  for (int c = 0; c < WIDE; ++c)
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) sums[c][e] = 0;
+  bool unfit = false;
+
+  const int steps = panels * KH * KW;
+  int source = source_of(0), count = count_of(0, source);
+  auto tell = [&](int step) {
+    unfit |= count > capacity;
+    if (lane < WIDE) told_of(step)[lane] = make_int2(source, min(count, capacity));
+    __syncwarp();
+  };
+  auto look = [&](int step) {
+    source = step < steps ? source_of(step) : -1;
+    count = step < steps ? count_of(step, source) : 0;
+  };
+  fetch(0);
+  tell(0);
+  ask(0, 0);
+  copies_asked();
+  look(1);
+  for (int step = 0; step < steps; ++step) {
+    copies_done<0>();
+    __syncthreads();
+    if (step + 1 < steps) {
+      fetch(step + 1);
+      tell(step + 1);
+      ask(step + 1, 0);
+      copies_asked();
+      look(step + 2);
+    }
+    const int2* told = told_of(step);
+    const int* raw = raw_of(step);
+    const float scale = scales[step % panels];
+    const char* weights = reinterpret_cast<const char*>(held + step % 2 * chunk + lane * VEC);
+    auto add = [&](float (&sum)[EACH], const Weights (&w)[READS], float value) {
+#pragma unroll
+      for (int r = 0; r < READS; ++r)
+#pragma unroll
+        for (int v = 0; v < VEC; ++v)
+          sum[r * VEC + v] = __fmaf_rn(weight_of(w[r], v), value, sum[r * VEC + v]);
+    };
+    auto read = [&](Weights (&w)[READS], int place) {
+#pragma unroll
+      for (int r = 0; r < READS; ++r) w[r] = *reinterpret_cast<const Weights*>(weights + place + r * WARP * int(sizeof(Weights)));
+    };
+    const int most = most_of(told);
+    for (int first = 0; first < most; first += SLOTS) {
+      if (first > 0) {
+        ask(step, first);
+        copies_asked();
+        copies_done<0>();
+        __syncwarp();
+      }
+      const int here = min(most - first, SLOTS);
+      for (int i = lane; i < here * WIDE; i += WARP) {
+        const unsigned word = raw[i];
+        list[i % WIDE * SLOTS + i / WIDE] = {from_half(word & 0xffff) * scale,
+                                             int(word >> 16) * BM * int(sizeof(weight_t))};
+      }
+      __syncwarp();
+      // What begins a column's list is read while the one before it is used, and so is every next pair.
+      Pair ahead = *reinterpret_cast<const Pair*>(list);
+      int n = min(told[0].y - first, SLOTS);
+#pragma unroll
+      for (int c = 0; c < WIDE; ++c) {
+        const Pair* pairs = reinterpret_cast<const Pair*>(list + c * SLOTS);
+        Pair head = ahead;
+        const int mine_here = n;
+        if (c + 1 < WIDE) {
+          ahead = *reinterpret_cast<const Pair*>(list + (c + 1) * SLOTS);
+          n = min(told[c + 1].y - first, SLOTS);
+        }
+#pragma unroll AHEAD
+        for (int left_over = mine_here; left_over > 0; left_over -= 2) {
+          const Pair pair = head;
+          Weights one[READS], two[READS];
+          read(one, pair.one.place);
+          if (left_over > 1) read(two, pair.two.place);
+          head = *++pairs;
+          add(sums[c], one, pair.one.value);
+          if (left_over > 1) add(sums[c], two, pair.two.value);
+        }
+      }
+      __syncwarp();
+    }
+  }
+
+  __syncwarp();  // all have read what stood there
+  int2* told = told_of(0);
+  if (lane < WIDE) told[lane] = make_int2(unfit, image * y_n + pixel * y_p);
+  __syncwarp();
+  const bool even = y_p == 1 && pixels % 4 == 0 && y_n % 4 == 0 && y_m % 4 == 0 && WIDE % 4 == 0;
+#pragma unroll
+  for (int e = 0; e < EACH; ++e) {
+    const int m = m0 + (e / VEC * WARP + lane) * VEC + e % VEC;
+    if (m >= outputs) continue;
+    const float start = biased ? bias[m] : 0.0f;
+    out_t* row = y + m * y_m;
+#pragma unroll
+    for (int c0 = 0; c0 < WIDE; c0 += 4) {
+      struct alignas(4 * sizeof(out_t)) Four { out_t at[4]; } four;
+#pragma unroll
+      for (int c = c0; c < c0 + 4 && c < WIDE; ++c)
+        four.at[c - c0] = narrowed<OUT>(told[c].x ? __int_as_float(0x7fc00000) : sums[c][e] + start);
+      if (even) {  // so is the number of columns
+        if (column0 + c0 < columns) *reinterpret_cast<Four*>(row + told[c0].y) = four;
+      } else {
+#pragma unroll
+        for (int c = c0; c < c0 + 4 && c < WIDE; ++c)
+          if (column0 + c < columns) row[told[c].y] = four.at[c - c0];
+      }
+    }
+  }
+}
