@@ -13,7 +13,10 @@ from lamina.testing import assert_as_accurate
 
 from ..precisions import TYPES
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS", "ignore:Synchronization debug mode"),
+]
 
 LAYERS = {  # block size, inputs, outputs, batch, image, kernel
     "wide": (64, 4096, 1024, 128, 0, 0),
@@ -67,6 +70,7 @@ def test_a_step_is_as_accurate_as_the_dense_layer_s(precision: str, name: str, c
 def test_steps_wait_for_nothing_and_repeat_exactly_in_a_graph(precision: str, name: str) -> None:
     ours, _, operands = parts(name, TYPES[precision])
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         first = step(ours, *operands)
         torch.cuda.set_sync_debug_mode("error")

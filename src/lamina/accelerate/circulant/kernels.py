@@ -342,14 +342,31 @@ def mix_tile(
             s += turn * BK
             tap = s * 0 if POINTWISE else s // (2 * SUMMED)
             inner = s if POINTWISE else s % (2 * SUMMED)
+        else:
+            tap = turn // PIECES * AT_ONCE + s // STEP
+            inner = turn % PIECES * STEP + s % STEP
+        part = inner // SUMMED
+        block = inner % SUMMED
+        met = part[:, None] == kept_part[None, :]
+        factor_part = tl.where(slot == 0, kept_part[None, :], tl.where(met, 0, 1))
+        if BACK:
+            there = (block * TAPS + tap)[:, None] * 2 * Q + factor_part * Q + column[None, :]
+            negative = (part[:, None] == 0) & (kept_part[None, :] == 1)
+        else:
+            there = column[None, :] * TAPS * 2 * Q + factor_part * Q + (tap * 2 * Q + block)[:, None]
+            negative = (part[:, None] == 1) & (kept_part[None, :] == 0)
+        used = (tap < TAPS) & (inner < 2 * SUMMED)
+        wanted = used[:, None] & (column < KEPT)[None, :] & (met | (slot > 0))
+        factor = tl.load(weights + there, wanted, 0.0)  # first, not to be waited for after the rows
+        if FLAT:
             source = row[:, None]
             inside = (row < rows)[:, None] & (s < TAPS * 2 * SUMMED)[None, :]
             if not POINTWISE:
-                source, there = source_row(
+                source, met = source_row(
                     image[:, None], top[:, None], left[:, None], tap[None, :], height, width, out_height, out_width,
                     KW, SH, SW, DH, DW, BACK,
                 )  # fmt: skip
-                inside &= there
+                inside &= met
             # One group's parts are adjacent: said so, the compiler reads them together.
             place = inner if GROUPS == 1 else inner // SUMMED * GROUPS * SUMMED + inner % SUMMED
             values = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * SUMMED + place[None, :], inside, 0.0)
@@ -366,21 +383,6 @@ def mix_tile(
             here = (inputs + source.to(INDEX) * 2 * GROUPS * SUMMED)[:, :, None] + place[None, None, :]
             values = tl.load(here, inside[:, :, None] & (inner < 2 * SUMMED)[None, None, :], 0.0)
             values = tl.reshape(values, (BM, BK))
-            tap = turn // PIECES * AT_ONCE + s // STEP
-            inner = turn % PIECES * STEP + s % STEP
-        part = inner // SUMMED
-        block = inner % SUMMED
-        met = part[:, None] == kept_part[None, :]
-        factor_part = tl.where(slot == 0, kept_part[None, :], tl.where(met, 0, 1))
-        if BACK:
-            there = (block * TAPS + tap)[:, None] * 2 * Q + factor_part * Q + column[None, :]
-            negative = (part[:, None] == 0) & (kept_part[None, :] == 1)
-        else:
-            there = column[None, :] * TAPS * 2 * Q + factor_part * Q + (tap * 2 * Q + block)[:, None]
-            negative = (part[:, None] == 1) & (kept_part[None, :] == 0)
-        used = (tap < TAPS) & (inner < 2 * SUMMED)
-        wanted = used[:, None] & (column < KEPT)[None, :] & (met | (slot > 0))
-        factor = tl.load(weights + there, wanted, 0.0)
         if UPCAST:
             values, factor = values.to(ACC), factor.to(ACC)
         factor = tl.where(negative, -factor, factor)

@@ -69,8 +69,10 @@ def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: 
     deep = min((64, 32, 16), key=lambda depth: steps_of(depth, summed, taps) * depth)
     wide = between(8, power(columns), 32)
     step = step_of(deep, summed, taps)
-    high = 64 if wide == 32 else 256 if step and itemsize == 2 and wide == 8 else 128
-    return ProductTile(between(16, power(rows), high), wide, deep, step)
+    high = 64 if wide == 32 else 128
+    # Copies in flight pass by the cache, in which neighbouring windows find each other's narrow rows.
+    stages = 1 if step and itemsize == 2 and wide == 8 else 3
+    return ProductTile(between(16, power(rows), high), wide, deep, step, stages=stages)
 
 
 def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int) -> ProductTile:

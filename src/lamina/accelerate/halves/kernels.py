@@ -55,7 +55,7 @@ def largest(x, numel, share, shares, BLOCK: tl.constexpr, INDEX: tl.constexpr):
     return tl.max(most, 0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("x_shares", "y_shares"))
 @no_type_check
 def pair_peaks_kernel(
     x, y, out, x_numel, y_numel, x_shares, y_shares, BLOCK: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr
