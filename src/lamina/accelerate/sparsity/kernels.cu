@@ -159,7 +159,8 @@ __device__ __forceinline__ float scale_of(float most) {
   return most > 0 ? __int_as_float((power + 127) << 23) : 1.0f;
 }
 
-constexpr int BLOCKS = STAGED ? 24576 / (COLUMNS * GROUPS * DEEP) : 1;  // of a multiprocessor, so that each reads enough
+// Blocks of a multiprocessor, so that each reads enough.
+constexpr int BLOCKS = STAGED ? 24576 / (COLUMNS * GROUPS * DEEP) : 1;
 
 // COLUMNS neighbouring columns of one panel, DEEP rows of each by every thread, in turn; STAGED, the panel is a single
 // turn, and words are put in order before they are written, many side by side. Threads that share a column hold
@@ -180,8 +181,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS, BLOCKS)
   alignas(16) map_t ahead[DEEP];
   float inverse = 1, most = 0;
   bool fitted = known == 0;
-  int tile = blockIdx.x;
-  do {
+  for (int tile = blockIdx.x; tile < across * panels; tile += gridDim.x) {
     // From the end, which a pass over the map before this one has left in the cache.
     const int p = panels - 1 - tile / across, first = p * panel, last = min(first + panel, rows);
     const int column = tile % across * COLUMNS + lane;
@@ -265,8 +265,8 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS, BLOCKS)
           to[(long long)slot * columns] = slot < before ? rows_of[slot][lane] : 0;
     }
     if (inside && group == 0) counts[(long long)p * columns + column] = before;
-    if (GUESSED == 2) __syncthreads();
-  } while (GUESSED == 2 && (tile += gridDim.x) < across * panels);
+    __syncthreads();
+  }
   if (GUESSED == 1) {
     raise(&seen, __float_as_int(most));
     __syncthreads();
