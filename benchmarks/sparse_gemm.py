@@ -284,7 +284,8 @@ def breakdown(time: Mapping[tuple[Any, ...], float]) -> dict[str, dict[str, floa
 
 def main() -> None:
     asked = results.arguments("sparse_gemm", scope=tuple(SCOPES))
-    scope, rows = SCOPES[asked.scope], []
+    scope, rows, summary = SCOPES[asked.scope], list[dict[str, Any]](), dict[str, Any]()
+    claim = "sparse_gemm" if asked.scope == "full" else f"sparse_gemm_{asked.scope}"
     for precision in scope.precisions:
         with run.precision_mode(precision):
             for case in (
@@ -302,10 +303,10 @@ def main() -> None:
                         each["rel_error"],
                         flush=True,
                     )
-    time = best(rows)
-    summary = {**break_even(time), **breakdown(time)}
-    claim = "sparse_gemm" if asked.scope == "full" else f"sparse_gemm_{asked.scope}"
-    print(results.write(claim, scope.device, rows, summary, asked, f"sparse_gemm {asked.scope}"))
+        # After each precision, so that an end before the last one leaves what there is.
+        time = best(rows)
+        summary = {**break_even(time), **breakdown(time)}
+        print(results.write(claim, scope.device, rows, summary, asked, f"sparse_gemm {asked.scope}"), flush=True)
     for key, value in summary.items():
         print(key, value)
 
