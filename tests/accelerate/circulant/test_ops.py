@@ -2,18 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import no_type_check
 
 import pytest
 import torch
 import torch.nn.functional as F
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
-from lamina.accelerate.circulant import functional, kernels, ops, reference
+from lamina.accelerate.circulant import functional, ops, reference
 from lamina.accelerate.circulant.expanded import ops as expanded
 from lamina.accelerate.circulant.tiles import row_splits
 from lamina.accelerate.circulant.window import Window
@@ -162,22 +159,6 @@ def test_any_number_of_blocks_has_the_weight_gradient_of_the_reference(blocks: i
         for impl in ("kernel", "reference")
     )
     torch.testing.assert_close(ours, theirs)
-
-
-@triton.jit
-@no_type_check
-def divide(numbers, by, out, COUNT: tl.constexpr):
-    place = tl.arange(0, COUNT)
-    tl.store(out + place, kernels.quotient(tl.load(numbers + place), by))
-
-
-@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 56, 113, 12_544, 2**30 + 1, 2**31 - 1])
-def test_quotients_are_exact_up_to_the_largest_row(divisor: int) -> None:
-    numbers = [0, 1, divisor - 1, divisor, min(2 * divisor, 2**31) - 1, 12_345_678, 2**31 - 2, 2**31 - 1]
-    given = torch.tensor(numbers, dtype=torch.int32)
-    found = torch.empty_like(given)
-    divide[1,](given, kernels.reciprocal(divisor), found, COUNT=8)
-    assert found.tolist() == [number // divisor for number in numbers]
 
 
 def test_a_row_of_no_examples() -> None:

@@ -32,6 +32,7 @@ from lamina.accelerate.circulant.tiles import (
 )
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.halves.ops import pair_peaks
+from lamina.accelerate.kernels import reciprocal
 from lamina.accelerate.ops import INTERPRETED, index_type, launch, precision
 
 DTYPES = (*shared.DTYPES, torch.float64)
@@ -276,7 +277,7 @@ def _run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, dow
     sizes = _sizes(window)
     launch(
         kernels.mix_kernel, slots * window.groups * tiles, a,
-        a, ws, out, a.shape[1], out.shape[1], tiles, *sizes, *map(kernels.reciprocal, sizes[:2] if back else sizes[2:]),
+        a, ws, out, a.shape[1], out.shape[1], tiles, *sizes, *map(reciprocal, sizes[:2] if back else sizes[2:]),
         P=p, Q=q, GROUPS=window.groups, **_steps(window), BACK=back,
         BM=tile.rows, BN=tile.columns, BK=tile.depth, STEP=tile.step, DOWN=down,
         **common(a.dtype, depth, a, ws, out), **workers(tile),
@@ -307,7 +308,7 @@ def _run_grads(
     launch(
         kernels.mix_grads_kernel, slots * window.groups * tiles, dys,
         dys, xs, xs if ws is None else ws.contiguous(), xs if dxs is None else dxs, shares,
-        xs.shape[1], rows_out, data_tiles, tiles, slots, *sizes, *map(kernels.reciprocal, sizes), splits,
+        xs.shape[1], rows_out, data_tiles, tiles, slots, *sizes, *map(reciprocal, sizes), splits,
         P=p, Q=q, GROUPS=window.groups, **_steps(window),
         BM=data.rows, BN=data.columns, BK=data.depth, STEP=data.step, DOWN=down or 1.0,
         W_BM=tile.rows, W_BN=tile.columns, W_BK=tile.depth, W_STEP=tile.step,

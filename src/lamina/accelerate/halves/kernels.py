@@ -20,7 +20,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from lamina.accelerate.halves import reference
-from lamina.accelerate.kernels import rounded
+from lamina.accelerate.kernels import quotient, rounded
 from lamina.spec import Cost
 
 SHARES = 512
@@ -130,20 +130,6 @@ def split_kernel(
 def split_cost(numel: int, parts: int, io_bytes: int) -> Cost:
     """A read of the tensor, and a write of its halves."""
     return Cost(0, numel * io_bytes, numel * parts * 2)
-
-
-def reciprocal(divisor: int) -> int:
-    """What `quotient` divides by: a factor of 32 bits, and above it a shift and one (Granlund, Montgomery 1994)."""
-    shift = (divisor - 1).bit_length()
-    return -(-(1 << 31 + shift) // divisor) | shift + 1 << 32
-
-
-@triton.jit
-@no_type_check
-def quotient(number, by):
-    """``number // divisor`` of numbers from 0 to below 2**31, where ``by`` is the divisor's `reciprocal`."""
-    product = tl.umulhi(number.to(tl.uint32) * 2, (by & 0xFFFFFFFF).to(tl.uint32))
-    return (product >> ((by >> 32) - 1).to(tl.uint32)).to(tl.int32)
 
 
 @triton.jit

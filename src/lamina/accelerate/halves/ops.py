@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lamina.accelerate.halves import kernels
 from lamina.accelerate.halves.tiles import gradient_tile, product_tile, shares
+from lamina.accelerate.kernels import reciprocal
 from lamina.accelerate.ops import INTERPRETED, index_type, launch
 from lamina.accelerate.tiling import between, power
 
@@ -156,7 +157,7 @@ def product(
     launch(
         kernels.product_kernel, window.groups * tiles * -(-kept // tile.columns), a,
         a, w, out if bias is None else bias, out if a_peaks is None else a_peaks, out if w_peaks is None else w_peaks,
-        out, rows, tiles, *mine, *its, *map(kernels.reciprocal, mine), rows_a * channels, outputs * taps * inputs,
+        out, rows, tiles, *mine, *its, *map(reciprocal, mine), rows_a * channels, outputs * taps * inputs,
         *out.stride(),
         SUMMED=summed, KEPT=kept, **_steps(window), BACK=back, PARTS=parts,
         A_SHARES=_scaled(a_peaks), W_SHARES=_scaled(w_peaks), TOP=kernels.TOP, BIAS=bias is not None,
@@ -180,7 +181,7 @@ def gradient(dy: Tensor, dy_peaks: Tensor | None, a: Tensor, a_peaks: Tensor | N
     launch(
         kernels.gradient_kernel, tiles * number, dy,
         dy, a, out if dy_peaks is None else dy_peaks, out if a_peaks is None else a_peaks, out, rows, per_share,
-        *mine, *its, *map(kernels.reciprocal, mine), rows * channels, rows_a * a.shape[2],
+        *mine, *its, *map(reciprocal, mine), rows * channels, rows_a * a.shape[2],
         OUTPUTS=outputs, INPUTS=inputs, **_steps(window), PARTS=parts,
         DY_SHARES=_scaled(dy_peaks), A_SHARES=_scaled(a_peaks), TOP=kernels.TOP,
         BM=tile.rows, BN=tile.columns, BK=tile.depth, UPCAST=INTERPRETED, INDEX=index_type(dy, a, out),

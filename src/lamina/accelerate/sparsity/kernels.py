@@ -14,6 +14,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from lamina.accelerate.halves.kernels import halves
 from lamina.accelerate.kernels import rounded
 from lamina.accelerate.sparsity.halves.kernels import (
     added,
@@ -22,7 +23,6 @@ from lamina.accelerate.sparsity.halves.kernels import (
     power_of_two,
     scaled_back,
     shift_of,
-    split,
 )
 from lamina.spec import Cost
 
@@ -262,7 +262,7 @@ def union_sums(
         ))  # fmt: skip
         b_low = b
         if X:
-            b, b_low = split(b, up)
+            b, b_low = halves(b.to(tl.float32) * up)
         sums = added(sums, b, b_low, a, a_low, X, W, UPCAST)
     return sums
 
@@ -337,7 +337,7 @@ def masked_sums(
         d = tl.trans(tl.load(dc + place, (m < outputs)[:, None] & (column < columns)[None, :], 0.0))
         d_low = d
         if X:
-            d, d_low = split(d, up)
+            d, d_low = halves(d.to(tl.float32) * up)
         sums = added(sums, d, d_low, a, a_low, X, W, UPCAST)
     return sums
 

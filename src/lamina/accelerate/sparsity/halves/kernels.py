@@ -37,16 +37,6 @@ def finite_peak(value):
 
 @triton.jit
 @no_type_check
-def split(value, up):
-    """High and low halves of ``value * up``."""
-    value = value.to(tl.float32) * up
-    high = value.to(tl.float16)
-    low = tl.where(tl.abs(value) < float("inf"), value - high.to(tl.float32), 0.0)
-    return high, low.to(tl.float16)
-
-
-@triton.jit
-@no_type_check
 def added(sums, x, x_low, a, a_low, X: tl.constexpr, W: tl.constexpr, UPCAST: tl.constexpr):
     """``sums + x @ a`` from halves.
 

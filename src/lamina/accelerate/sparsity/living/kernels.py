@@ -12,8 +12,9 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from lamina.accelerate.halves.kernels import halves
 from lamina.accelerate.kernels import rounded
-from lamina.accelerate.sparsity.halves.kernels import added, has_nan, power_of_two, scaled_back, shift_of, split
+from lamina.accelerate.sparsity.halves.kernels import added, has_nan, power_of_two, scaled_back, shift_of
 
 
 @triton.jit
@@ -92,7 +93,7 @@ def gather_kernel(
         value = tl.load(x + image * x_n + place, known, 0.0)
         place = ((image * pixels + pixel).to(INDEX) * room)[:, None] + k[None, :]
         if X:
-            value, rest = split(value, power_of_two(shift))
+            value, rest = halves(value.to(tl.float32) * power_of_two(shift))
             if X == 2:
                 tl.store(low + place, rest, (pixel < pixels)[:, None])
         tl.store(high + place, value, (pixel < pixels)[:, None])
