@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lamina.accelerate.circulant import Circulant, functional, kernels, ops, reference
+from lamina.accelerate.circulant import Circulant, functional, kernels, ops, reference, scaled
 from lamina.accelerate.circulant import convert as cell
 from lamina.accelerate.circulant.expanded import convolution
 from lamina.accelerate.circulant.expanded import kernels as expanded_kernels
@@ -137,10 +137,10 @@ class Circulants:
         yield ops.mix_weight, (ys, xs, steps)
         yield ops.mix_grads, (ys, xs, ws, steps)
         for bias in (None, leaf(8)):
-            yield ops.product, (leaf(1, 4, rows_in), leaf(4, 2, window.taps), bias, 2, 8, steps)
+            yield scaled.product, (leaf(1, 4, rows_in), leaf(4, 2, window.taps), bias, 2, 8, steps)
         kept = torch.randn_like(xs).half(), torch.randn_like(ws).half(), torch.ones(1), torch.ones(1)
         for wanted in ((True, True), (True, False), (False, True)):
-            yield ops.gradients, (torch.randn(1, 8, rows_out), *kept, 2, steps, 4, False, *wanted)
+            yield scaled.gradients, (torch.randn(1, 8, rows_out), *kept, 2, steps, 4, False, *wanted)
         yield expanded.expand, (leaf(2, 5), leaf(2, 2, 4), 6)
         yield expanded.expand_data, (leaf(2, 6), leaf(2, 2, 4), 5)
         yield expanded.expand_weight, (leaf(2, 6), leaf(2, 5), 4, FP32)

@@ -21,7 +21,7 @@ from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute
 from lamina.errors import MissingError, UsageError
 
 if HAS_TRITON:
-    from lamina.accelerate.circulant import ops
+    from lamina.accelerate.circulant import ops, scaled
     from lamina.accelerate.circulant.expanded import convolution
     from lamina.accelerate.circulant.expanded import ops as expanded_ops
 
@@ -210,8 +210,8 @@ def _spectral(
     ops.check_device(rows)
     columns = weight.flatten(2).transpose(1, 2)
     y: Tensor
-    if ops.halved(dtype, rows, columns, out_channels, window):
-        y, *_ = ops.product(rows, columns, bias, k, out_channels, steps)
+    if scaled.halved(dtype, rows, columns, out_channels, window):
+        y, *_ = scaled.product(rows, columns, bias, k, out_channels, steps)
         return y
     channels_last = rows.shape[2] > 1 and rows.stride(1) == 1
     xs, ws = ops.dft_pair(rows, columns, k, window.groups, dtype)

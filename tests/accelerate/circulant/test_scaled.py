@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lamina.accelerate.circulant import functional, ops, reference
+from lamina.accelerate.circulant import functional, reference, scaled
 from lamina.accelerate.circulant.basis import basis, growth
 from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
 from lamina.run import precision_mode
@@ -23,7 +23,7 @@ STEPS: dict[str, Any] = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)
 @pytest.fixture(autouse=True)
 def tf32(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Also where it does not pay."""
-    monkeypatch.setattr(ops, "scales_pay", lambda *_: True)
+    monkeypatch.setattr(scaled, "scales_pay", lambda *_: True)
     with precision_mode("tf32", autotune=False):
         yield
 
