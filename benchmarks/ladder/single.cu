@@ -2,66 +2,6 @@
 //
 // WARP threads run in step: on a GPU a warp, on the CPU, which has none, a whole block.
 
-#ifdef __CUDACC__
-using half_bits = unsigned short;
-__device__ __forceinline__ float from_half(half_bits bits) {
-  float number;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
-  return number;
-}
-__device__ __forceinline__ half_bits to_half(float number) {
-  half_bits bits;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(number));
-  return bits;
-}
-__device__ __forceinline__ void copy16(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from));
-}
-__device__ __forceinline__ void copy4(void* to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(from));
-}
-__device__ __forceinline__ void copies_asked() { asm volatile("cp.async.commit_group;"); }
-template <int LEFT>
-__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT)); }
-#else
-using half_bits = unsigned short;
-inline float from_half(half_bits bits) { return float(__builtin_bit_cast(_Float16, bits)); }
-inline half_bits to_half(float number) { return __builtin_bit_cast(half_bits, _Float16(number)); }
-inline void copy16(void* to, const void* from) { *static_cast<float4*>(to) = *static_cast<const float4*>(from); }
-inline void copy4(void* to, const void* from) { *static_cast<int*>(to) = *static_cast<const int*>(from); }
-inline void copies_asked() {}
-template <int LEFT>
-inline void copies_done() {}
-inline void __syncwarp() { __syncthreads(); }
-#endif
-
-// Numbers are float (0), bfloat16 (1) or float16 (2).
-template <int KIND>
-struct Number {
-  using type = unsigned short;
-};
-template <>
-struct Number<0> {
-  using type = float;
-};
-
-template <int KIND>
-__device__ __forceinline__ float widened(typename Number<KIND>::type bits) {
-  if constexpr (KIND == 0) return bits;
-  if constexpr (KIND == 1) return __int_as_float(int(bits) << 16);
-  if constexpr (KIND == 2) return from_half(bits);
-}
-
-template <int KIND>
-__device__ __forceinline__ typename Number<KIND>::type narrowed(float number) {
-  if constexpr (KIND == 0) return number;
-  if constexpr (KIND == 2) return to_half(number);
-  if constexpr (KIND == 1) {
-    const unsigned bits = __float_as_int(number);
-    return number == number ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : 0x7fc0;
-  }
-}
-
 // y[m, column] = bias[m] + sum over taps and non-zeros of a[tap * rows + row, m] * value.
 //
 // A block takes BM = WARP * EACH outputs of WARPS * WIDE neighbouring columns, a warp WIDE columns, a thread EACH outputs
@@ -127,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     constexpr int PIECE = 16 / sizeof(weight_t), PIECES = BM / PIECE;
     for (int i = threadIdx.x; i < deep * PIECES; i += WARPS * WARP) {
       const int row = i / PIECES, piece = i % PIECES * PIECE;
-      if (m0 + piece < stride) copy16(to + row * BM + piece, from + (long long)row * stride + piece);
+      if (m0 + piece < stride) copy16(to + row * BM + piece, from + (long long)row * stride + piece, true);
     }
   };
   auto told_of = [&](int step) { return tolds + (step % 2 * WARPS + warp) * WIDE; };
@@ -147,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     for (int i = lane; i < here * WIDE; i += WARP) {
       const int2 where = told[i % WIDE];
       const int slot = first + i / WIDE;
-      if (slot < where.y) copy4(raw + i, words + (panel_words + slot) * sources + where.x);
+      if (slot < where.y) copy4(raw + i, words + (panel_words + slot) * sources + where.x, true);
     }
   };
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
-from lamina.accelerate.cuda import Launchable
 from lamina.accelerate.sparsity import compiled
 from lamina.accelerate.sparsity.compiled import KINDS, WARP
 from lamina.accelerate.sparsity.format import EllpackDib
@@ -35,13 +32,6 @@ class Block:
         return 2 * self.panel * self.warp * self.each * itemsize + columns * (16 * self.slots + 16) + 16 * self.warps
 
 
-@cache
-def kernel(make: Any, macros: tuple[tuple[str, int], ...]) -> Launchable:
-    """The kernel, specialised."""
-    made: Launchable = make(SOURCE.read_text(encoding="utf-8"), "product", macros=dict(macros))
-    return made
-
-
 def product(a: Tensor, sparse: EllpackDib, y: Tensor, sizes: tuple[int, int], window: Window, block: Block) -> None:
     """Fill ``y (N, M, H', W')`` from weights of ``(taps * rows, M)`` and a map of ``sizes`` pixels."""
     macros = dict(
@@ -51,7 +41,7 @@ def product(a: Tensor, sparse: EllpackDib, y: Tensor, sizes: tuple[int, int], wi
     outputs, pixels = y.shape[1], y.shape[2] * y.shape[3]
     columns = y.shape[0] * pixels
     grid = -(-columns // (block.warps * block.wide)), -(-outputs // (block.warp * block.each))
-    kernel(compiled.kind, tuple(macros.items())).launch(
+    compiled.kernel(compiled.kind, "product", tuple(macros.items()), SOURCE).launch(
         grid, (block.warps * block.warp,),
         [a, sparse.scales, sparse.words, sparse.counts, sparse.scales, y, 0, outputs, a.shape[1], columns, sparse.rows,
          sparse.panel, sparse.words.shape[0], sparse.capacity, sparse.columns, pixels, y.shape[3], *sizes, y.stride(0),

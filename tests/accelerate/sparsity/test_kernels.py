@@ -31,8 +31,7 @@ def spilled(ptx):
 
 pixel, window = Window(), Window(3, 3, 1, 1, 1, 1)
 convert, nonzero = convert_tile(256, 12544, 1), nonzero_tile(512, 12544)
-launches = [(kernels.largest_kernel, dict(BLOCK=4096), "fp32", None)]
-launches += [(kernels.scale_kernel, dict(LARGEST=14, BLOCK=512), "fp32", None)]
+launches = [(kernels.scale_kernel, dict(LARGEST=14, BLOCK=512), "fp32", None)]
 launches += [(kernels.list_kernel, dict(BK=1024), "fp32", None)]
 for kind, halved, each in (("fp32", (2, 2), pixel), ("fp32", (1, 2), pixel), ("fp32", (1, 1), window),
                            ("bf16", (0, 0), window)):

@@ -20,7 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.halves.kernels import scale
-from lamina.accelerate.kernels import quotient, rounded
+from lamina.accelerate.kernels import origin, rounded, source_row
 from lamina.spec import Cost
 
 
@@ -231,51 +231,6 @@ def dft_cost(rows: int, blocks: int, block_size: int, io_bytes: int, spectral_by
 
 @triton.jit
 @no_type_check
-def origin(
-    row, height, width, per_height, per_width, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    BACK: tl.constexpr,
-):  # fmt: skip
-    """The image of an output row and where its window begins; ``BACK``, of an input row and where the last one ends.
-
-    ``height`` and ``width`` are those of the row's own image, of which `reciprocal` gives what they divide by:
-    divisions are dear, and made here once a row, which meets many taps.
-    """
-    line = quotient(row, per_width)
-    image = quotient(line, per_height)
-    y = line - image * height
-    x = row - line * width
-    if BACK:
-        return image, y + PH, x + PW
-    return image, y * SH - PH, x * SW - PW
-
-
-@triton.jit
-@no_type_check
-def source_row(
-    image, y, x, tap, height, width, out_height, out_width, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, BACK: tl.constexpr,
-):  # fmt: skip
-    """The row that an origin meets through a tap, and whether there is one; ``BACK`` the other way round."""
-    down = tap // KW * DH
-    right = tap % KW * DW
-    if BACK:
-        y = y - down
-        x = x - right
-        inside = (y >= 0) & (x >= 0)
-        if SH > 1:
-            inside &= y % SH == 0
-            y = y // SH
-        if SW > 1:
-            inside &= x % SW == 0
-            x = x // SW
-        return (image * out_height + y) * out_width + x, inside & (y < out_height) & (x < out_width)
-    y = y + down
-    x = x + right
-    return (image * height + y) * width + x, (y >= 0) & (y < height) & (x >= 0) & (x < width)
-
-
-@triton.jit
-@no_type_check
 def parts(sums, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, APART: tl.constexpr):
     """Real and imaginary parts of ``sums``, ``2 * STEP`` columns a tap: the latter ``APART`` from the former."""
     if APART == STEP:
@@ -320,8 +275,10 @@ def mix_tile(
     if not POINTWISE:
         if BACK:
             image, top, left = origin(row, height, width, per_height, per_width, SH, SW, PH, PW, True)
+            met_height, met_width = out_height, out_width
         else:
             image, top, left = origin(row, out_height, out_width, per_height, per_width, SH, SW, PH, PW, False)
+            met_height, met_width = height, width
     for turn in range(TURNS):
         s = tl.arange(0, BK)
         if FLAT:
@@ -349,7 +306,7 @@ def mix_tile(
             inside = (row < rows)[:, None] & (s < TAPS * 2 * SUMMED)[None, :]
             if not POINTWISE:
                 source, met = source_row(
-                    image[:, None], top[:, None], left[:, None], tap[None, :], height, width, out_height, out_width,
+                    image[:, None], top[:, None], left[:, None], tap[None, :], met_height, met_width,
                     KW, SH, SW, DH, DW, BACK,
                 )  # fmt: skip
                 inside &= met
@@ -360,7 +317,7 @@ def mix_tile(
             # Which row a tap meets is worked out for each row and tap, not for each number of theirs.
             taps = turn // PIECES * AT_ONCE + tl.arange(0, AT_ONCE)
             source, inside = source_row(
-                image[:, None], top[:, None], left[:, None], taps[None, :], height, width, out_height, out_width,
+                image[:, None], top[:, None], left[:, None], taps[None, :], met_height, met_width,
                 KW, SH, SW, DH, DW, BACK,
             )  # fmt: skip
             inside &= (row < rows)[:, None] & (taps < TAPS)[None, :]
@@ -436,7 +393,7 @@ def mix_weight_tile(
         if not POINTWISE:
             image, top, left = origin(row, out_height, out_width, per_height, per_width, SH, SW, PH, PW, False)
             source, there = source_row(
-                image[:, None], top[:, None], left[:, None], tap[None, :], height, width, out_height, out_width,
+                image[:, None], top[:, None], left[:, None], tap[None, :], height, width,
                 KW, SH, SW, DH, DW, False,
             )  # fmt: skip
             inside &= there

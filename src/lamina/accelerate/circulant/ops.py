@@ -30,6 +30,7 @@ from lamina.accelerate.circulant.tiles import (
     weight_tiles,
 )
 from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.halves.ops import steps
 from lamina.accelerate.kernels import reciprocal
 from lamina.accelerate.ops import INTERPRETED, index_type, launch, precision
 
@@ -246,15 +247,6 @@ def idft_pair(
     return x, w
 
 
-def _steps(window: Window) -> dict[str, Any]:
-    return {
-        "TAPS": window.taps, "KW": window.kernel_width,
-        "SH": window.stride_height, "SW": window.stride_width,
-        "PH": window.padding_height, "PW": window.padding_width,
-        "DH": window.dilation_height, "DW": window.dilation_width, "POINTWISE": window.pointwise,
-    }  # fmt: skip
-
-
 def _sizes(window: Window) -> tuple[int, ...]:
     return window.height, window.width, window.out_height, window.out_width
 
@@ -272,7 +264,7 @@ def run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down
     launch(
         kernels.mix_kernel, slots * window.groups * tiles, a,
         a, ws, out, a.shape[1], out.shape[1], tiles, *sizes, *map(reciprocal, sizes[:2] if back else sizes[2:]),
-        P=p, Q=q, GROUPS=window.groups, **_steps(window), BACK=back,
+        P=p, Q=q, **steps(window), POINTWISE=window.pointwise, BACK=back,
         BM=tile.rows, BN=tile.columns, BK=tile.depth, STEP=tile.step, DOWN=down,
         **common(a.dtype, depth, a, ws, out), **workers(tile),
     )  # fmt: skip
@@ -303,7 +295,7 @@ def run_grads(
         kernels.mix_grads_kernel, slots * window.groups * tiles, dys,
         dys, xs, xs if ws is None else ws.contiguous(), xs if dxs is None else dxs, shares,
         xs.shape[1], rows_out, data_tiles, tiles, slots, *sizes, *map(reciprocal, sizes), splits,
-        P=p, Q=q, GROUPS=window.groups, **_steps(window),
+        P=p, Q=q, **steps(window), POINTWISE=window.pointwise,
         BM=data.rows, BN=data.columns, BK=data.depth, STEP=data.step, DOWN=down or 1.0,
         W_BM=tile.rows, W_BN=tile.columns, W_BK=tile.depth, W_STEP=tile.step,
         **switches, **workers(tile if dxs is None else data),

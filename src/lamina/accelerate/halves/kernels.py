@@ -20,7 +20,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from lamina.accelerate.halves import reference
-from lamina.accelerate.kernels import quotient, rounded
+from lamina.accelerate.kernels import origin, rounded, source_row
 from lamina.spec import Cost
 
 SHARES = 512
@@ -33,18 +33,6 @@ precision from 2**-14 up."""
 
 @triton.jit
 @no_type_check
-def peaks_kernel(x, out, numel, BLOCK: tl.constexpr, INDEX: tl.constexpr):
-    """The largest magnitude of each share of ``x [numel]`` to ``out [programs]``; NaN is passed over."""
-    start = tl.program_id(0).to(INDEX) * BLOCK
-    most = tl.zeros((BLOCK,), tl.float32)
-    for first in range(start, numel, tl.num_programs(0).to(INDEX) * BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        most = tl.maximum(most, tl.abs(tl.load(x + at, at < numel, 0.0).to(tl.float32)))
-    tl.store(out + tl.program_id(0), tl.max(most, 0))
-
-
-@triton.jit
-@no_type_check
 def largest(x, numel, share, shares, BLOCK: tl.constexpr, INDEX: tl.constexpr):
     """The largest finite magnitude of one share of ``x [numel]``."""
     most = tl.zeros((BLOCK,), tl.float32)
@@ -53,6 +41,13 @@ def largest(x, numel, share, shares, BLOCK: tl.constexpr, INDEX: tl.constexpr):
         values = tl.abs(tl.load(x + at, at < numel, 0.0).to(tl.float32))
         most = tl.maximum(most, tl.where(values < float("inf"), values, 0.0))
     return tl.max(most, 0)
+
+
+@triton.jit
+@no_type_check
+def peaks_kernel(x, out, numel, BLOCK: tl.constexpr, INDEX: tl.constexpr):
+    """The largest finite magnitude of each share of ``x [numel]`` to ``out [programs]``."""
+    tl.store(out + tl.program_id(0), largest(x, numel, tl.program_id(0), tl.num_programs(0), BLOCK, INDEX))
 
 
 @triton.jit(do_not_specialize=("x_shares", "y_shares"))
@@ -75,7 +70,7 @@ def pair_peaks_kernel(
 @triton.jit
 @no_type_check
 def scale(peaks, SHARES: tl.constexpr, TOP: tl.constexpr):
-    """The power of two, and what undoes it, from ``peaks [SHARES]``; one where all is zero or something is infinite."""
+    """The power of two, and what undoes it, from ``peaks [SHARES]``; one where no finite number is but zero."""
     return powers(tl.load(peaks + tl.arange(0, SHARES)), TOP)
 
 
@@ -134,44 +129,6 @@ def split_cost(numel: int, parts: int, io_bytes: int) -> Cost:
 
 @triton.jit
 @no_type_check
-def pixel_of(row, height, width, per_height, per_width):
-    """The image, line and column of a row, of images of ``height`` by ``width``."""
-    line = quotient(row, per_width)
-    image = quotient(line, per_height)
-    return image, line - image * height, row - line * width
-
-
-@triton.jit
-@no_type_check
-def met(
-    image, y, x, tap, height, width, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr, BACK: tl.constexpr,
-):  # fmt: skip
-    """The row of images of ``height`` by ``width`` that an output's pixel reads through a tap, and whether it exists.
-
-    ``BACK``: the row of the output that reads an input's pixel.
-    """
-    down = tap // KW * DH - PH
-    right = tap % KW * DW - PW
-    if BACK:
-        y = y - down
-        x = x - right
-        inside = (y >= 0) & (x >= 0)
-        if SH > 1:
-            inside &= y % SH == 0
-            y = y // SH
-        if SW > 1:
-            inside &= x % SW == 0
-            x = x // SW
-    else:
-        y = y * SH + down
-        x = x * SW + right
-        inside = (y >= 0) & (x >= 0)
-    return (image * height + y) * width + x, inside & (y < height) & (x < width)
-
-
-@triton.jit
-@no_type_check
 def put(
     sums, place, c, inside, channels: tl.constexpr, stride_c, UPCAST: tl.constexpr, INDEX: tl.constexpr
 ):  # fmt: skip
@@ -201,7 +158,7 @@ def product_kernel(
     group = tl.program_id(0) // (tiles_m * TILES_N)
     row = tl.program_id(0) // TILES_N % tiles_m * BM + tl.arange(0, BM)
     n = tl.program_id(0) % TILES_N * BN + tl.arange(0, BN)
-    image, y, x = pixel_of(row, height, width, per_height, per_width)
+    image, top, start = origin(row, height, width, per_height, per_width, SH, SW, PH, PW, BACK)
     k = tl.arange(0, BK)
     if BACK:
         weights = w + (group * SUMMED * TAPS * KEPT + k[:, None] * TAPS * KEPT + n[None, :])
@@ -214,7 +171,7 @@ def product_kernel(
     for step in range(TAPS * STEPS):
         tap = step // STEPS
         k0 = step % STEPS * BK
-        source, inside = met(image, y, x, tap, a_height, a_width, KW, SH, SW, PH, PW, DH, DW, BACK)
+        source, inside = source_row(image, top, start, tap, a_height, a_width, KW, SH, SW, DH, DW, BACK)
         inside &= row < rows
         place = a + ((source.to(INDEX) * (GROUPS * SUMMED) + group * SUMMED)[:, None] + (k0 + k)[None, :])
         if BACK:
@@ -248,7 +205,8 @@ def product_kernel(
         sums = sums * powers(a_most, TOP)[1] * powers(w_most, TOP)[1]
     if BIAS:
         sums += tl.load(bias + group * KEPT + n, n < KEPT, 0.0).to(tl.float32)[None, :]
-    pixel = tl.max_contiguous(y * width + x, 16)  # where a line of 16 is broken, strides forbid to write it at once
+    # Where a line of 16 is broken, strides forbid to write it at once.
+    pixel = tl.max_contiguous(row - image * (height * width), 16)
     place = out + (image.to(INDEX) * stride_n + pixel.to(INDEX) * stride_l + (group * KEPT).to(INDEX) * stride_c)
     if LAST:
         put(sums, place, n, row < rows, KEPT, stride_c, UPCAST, INDEX)
@@ -292,9 +250,9 @@ def gradient_kernel(
     sums = tl.zeros((BM, BN), tl.float32)
     for r0 in range(first, last, BK):
         row = r0 + tl.arange(0, BK)
-        image, y, x = pixel_of(row, height, width, per_height, per_width)
-        source, inside = met(
-            image[:, None], y[:, None], x[:, None], tap, a_height, a_width, KW, SH, SW, PH, PW, DH, DW, False
+        image, y, x = origin(row, height, width, per_height, per_width, SH, SW, PH, PW, False)
+        source, inside = source_row(
+            image[:, None], y[:, None], x[:, None], tap, a_height, a_width, KW, SH, SW, DH, DW, False
         )
         inside &= (row < last)[:, None]
         if not EVEN:

@@ -27,7 +27,7 @@ def _shares(numel: int) -> int:
 
 
 def pair_peaks(x: Tensor, y: Tensor | None = None, /, **early: bool) -> tuple[Tensor, int, int]:
-    """`peaks` of finite numbers, of one tensor or two in one launch: those of both, and how many are of each.
+    """`peaks` of one tensor or two in one launch: those of both, and how many are of each.
 
     Tensors with gaps are copied. ``early`` says whether to launch before the kernel in front has ended.
     """
@@ -52,9 +52,9 @@ def _adjacent(x: Tensor) -> tuple[Tensor, int]:
 
 @torch.library.custom_op("lamina::halves_peaks", mutates_args=())
 def peaks(x: Tensor) -> Tensor:
-    """The largest magnitudes, float32 of a power of two, of shares of ``x``, whose elements lie together in any order.
+    """The largest finite magnitudes, float32, of shares of ``x``, a power of two of them.
 
-    Kernels make the power of two of them: see `kernels.scale`.
+    Elements lie together, in any order. Kernels make the power of two of them: see `kernels.scale`.
     """
     out = _peaks_like(x)
     launch(kernels.peaks_kernel, out.numel(), x, x, out, x.numel(), BLOCK=_BLOCK, INDEX=index_type(x))
@@ -129,7 +129,8 @@ class Window(Protocol):
     def groups(self) -> int: ...
 
 
-def _steps(window: Window) -> dict[str, int]:
+def steps(window: Window) -> dict[str, int]:
+    """A window as kernels are told of it."""
     return {
         "GROUPS": window.groups, "TAPS": window.taps, "KW": window.kernel_width,
         "SH": window.stride_height, "SW": window.stride_width,
@@ -159,7 +160,7 @@ def product(
         a, w, out if bias is None else bias, out if a_peaks is None else a_peaks, out if w_peaks is None else w_peaks,
         out, rows, tiles, *mine, *its, *map(reciprocal, mine), rows_a * channels, outputs * taps * inputs,
         *out.stride(),
-        SUMMED=summed, KEPT=kept, **_steps(window), BACK=back, PARTS=parts,
+        SUMMED=summed, KEPT=kept, **steps(window), BACK=back, PARTS=parts,
         A_SHARES=_scaled(a_peaks), W_SHARES=_scaled(w_peaks), TOP=kernels.TOP, BIAS=bias is not None,
         LAST=out.stride(1) == 1,
         BM=tile.rows, BN=tile.columns, BK=tile.depth, UPCAST=INTERPRETED, INDEX=index_type(a, out),
@@ -173,8 +174,8 @@ def gradient(dy: Tensor, dy_peaks: Tensor | None, a: Tensor, a_peaks: Tensor | N
     outputs, columns = channels // window.groups, window.taps * inputs
     tile = gradient_tile(rows, outputs, columns, parts)
     tiles = window.groups * -(-outputs // tile.rows) * -(-columns // tile.columns)
-    steps = -(-rows // tile.depth)
-    per_share = max(1, -(-steps // shares(tiles, steps, channels * columns, tile, parts))) * tile.depth
+    deep = -(-rows // tile.depth)
+    per_share = max(1, -(-deep // shares(tiles, deep, channels * columns, tile, parts))) * tile.depth
     number = max(1, -(-rows // per_share))
     out = dy.new_empty(number, channels, window.taps, inputs, dtype=torch.float32)
     mine, its = (window.out_height, window.out_width), (window.height, window.width)
@@ -182,7 +183,7 @@ def gradient(dy: Tensor, dy_peaks: Tensor | None, a: Tensor, a_peaks: Tensor | N
         kernels.gradient_kernel, tiles * number, dy,
         dy, a, out if dy_peaks is None else dy_peaks, out if a_peaks is None else a_peaks, out, rows, per_share,
         *mine, *its, *map(reciprocal, mine), rows * channels, rows_a * a.shape[2],
-        OUTPUTS=outputs, INPUTS=inputs, **_steps(window), PARTS=parts,
+        OUTPUTS=outputs, INPUTS=inputs, **steps(window), PARTS=parts,
         DY_SHARES=_scaled(dy_peaks), A_SHARES=_scaled(a_peaks), TOP=kernels.TOP,
         BM=tile.rows, BN=tile.columns, BK=tile.depth, UPCAST=INTERPRETED, INDEX=index_type(dy, a, out),
         num_warps=tile.warps, num_stages=tile.stages,

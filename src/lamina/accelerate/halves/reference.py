@@ -10,9 +10,9 @@ TOP = 12
 
 
 def scale(x: Tensor) -> Tensor:
-    """The power of two that brings the largest number to the top; one where all is zero or one is not finite."""
-    peak = x.abs().amax().double()
-    return torch.where((peak > 0) & peak.isfinite(), 2.0 ** (TOP - peak.log2().floor()), torch.ones_like(peak))
+    """The power of two that brings the largest finite number to the top; one where there is none but zero."""
+    peak = torch.where(x.isfinite(), x.abs(), 0).amax().double()
+    return torch.where(peak > 0, 2.0 ** (TOP - peak.log2().floor()), torch.ones_like(peak))
 
 
 def split(x: Tensor, parts: int) -> Tensor:

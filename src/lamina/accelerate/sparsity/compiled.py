@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import torch
@@ -30,6 +31,9 @@ SAMPLED = 16
 """Of so many pieces of a larger map one is looked at for its scale."""
 REACH = 2**31
 """Elements that a kernel's whole numbers reach."""
+
+FOLDER = files(__package__)
+SOURCE = FOLDER / "kernels.cu"
 
 kind: Any = Kernel
 """What compiles; tests put in its place what runs the same source on the CPU."""
@@ -76,10 +80,10 @@ class Block:
 
 
 @cache
-def kernel(make: Any, name: str, macros: tuple[tuple[str, int], ...]) -> Launchable:
-    """One kernel of the source, specialised."""
-    source = (files(__package__) / "kernels.cu").read_text(encoding="utf-8")
-    made: Launchable = make(source, name, macros=dict(macros))
+def kernel(make: Any, name: str, macros: tuple[tuple[str, int], ...], source: Traversable = SOURCE) -> Launchable:
+    """One kernel of a source that goes on from the numbers and copies of ``numbers.cu``, specialised."""
+    parts = (part.read_text(encoding="utf-8") for part in (FOLDER / "numbers.cu", source))
+    made: Launchable = make("\n".join(parts), name, macros=dict(macros))
     return made
 
 

@@ -56,18 +56,6 @@ def window_tile(
 
 @triton.jit
 @no_type_check
-def largest_kernel(x, found, size, BLOCK: tl.constexpr, INDEX: tl.constexpr):
-    """The largest finite magnitude of this program's share of ``x``, which lies in memory without gaps."""
-    largest = tl.zeros((BLOCK,), tl.float32)
-    for block in range(tl.program_id(0), tl.cdiv(size, BLOCK), tl.num_programs(0)):
-        place = tl.cast(block, INDEX) * BLOCK + tl.arange(0, BLOCK)
-        value = tl.abs(tl.load(x + place, place < size, 0.0).to(tl.float32))
-        largest = tl.maximum(largest, tl.where(value < float("inf"), value, 0.0))
-    tl.store(found + tl.program_id(0), tl.max(largest, axis=0))
-
-
-@triton.jit
-@no_type_check
 def scale_kernel(found, scales, programs, panels, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
     """The power of two that brings the largest of ``found`` to ``2 ** LARGEST``, for every panel."""
     program = tl.arange(0, BLOCK)

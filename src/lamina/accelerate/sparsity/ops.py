@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.halves import ops as halves_ops
 from lamina.accelerate.ops import INTERPRETED, SHARING, index_type, launch
 from lamina.accelerate.ops import check_device as check_kernels
 from lamina.accelerate.sparsity import compiled, kernels
@@ -46,19 +47,11 @@ def scales_of(x: Tensor, panels: int = 1) -> Tensor:
     check_device(x)
     if x.dtype == torch.float16:
         return x.new_ones(panels, dtype=torch.float32)
-    found = peaks_of(x)
+    found = halves_ops.peaks(gapless(x))
     scales = x.new_empty(panels, dtype=torch.float32)
     many = found.numel()
     launch(kernels.scale_kernel, 1, x, found, scales, many, panels, LARGEST=LARGEST_EXPONENT, BLOCK=power(many))
     return scales
-
-
-def peaks_of(x: Tensor) -> Tensor:
-    """The largest finite magnitudes, float32, of shares of ``x``."""
-    x = gapless(x)
-    found = x.new_empty(min(4 * 132, max(1, -(-x.numel() // 4096))), dtype=torch.float32)
-    launch(kernels.largest_kernel, found.numel(), x, x, found, x.numel(), BLOCK=4096, INDEX=index_type(x))
-    return found
 
 
 def convert(
@@ -226,7 +219,7 @@ def masked_product(at: Tensor, x: Tensor, dc: Tensor, tile: Tile | None = None) 
     tile = tile or union_tile(rows, columns)
     of_dc, of_weights = parts_for(dc)
     (near_at, peaks), found = weights(at, of_weights), united(matrix_map(x), PIXEL, tile.columns)
-    dc_peaks = peaks_of(dc) if of_dc else dc
+    dc_peaks = halves_ops.peaks(gapless(dc)) if of_dc else dc
     db = torch.zeros((rows, columns), dtype=dc.dtype, device=x.device)
     blocks = dc_peaks.numel()
     launch(

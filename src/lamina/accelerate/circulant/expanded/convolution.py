@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.circulant.expanded import kernels
-from lamina.accelerate.circulant.expanded.ops import diagonal_sums, materialise
+from lamina.accelerate.circulant.expanded.ops import diagonal_sums, is_last, materialise
+from lamina.accelerate.circulant.ops import empty_rows, is_channels_last
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.halves.kernels import TOP, conv_cost
 from lamina.accelerate.halves.ops import gradient, peaks, product, split
@@ -32,13 +33,9 @@ def parts() -> int:
     return 1 if precision() == "tf32" else 2
 
 
-def _adjacent(x: Tensor) -> bool:
-    return x.mT.is_contiguous()
-
-
 def _view(x: Tensor) -> bool:
     """Whether rows are their own halves."""
-    return x.dtype != torch.float32 and _adjacent(x)
+    return x.dtype != torch.float32 and is_last(x)
 
 
 def _rows(x: Tensor) -> Halves:
@@ -46,7 +43,7 @@ def _rows(x: Tensor) -> Halves:
         return x.mT.reshape(1, -1, x.shape[1]), None
     if x.dtype != torch.float32:
         return split(x, None, 1), None
-    x = x if _adjacent(x) else x.contiguous()
+    x = x if is_last(x) else x.contiguous()
     largest = peaks(x)
     return split(x, largest, parts()), largest
 
@@ -65,15 +62,8 @@ def _weights(w: Tensor, window: Window, channels: int, outputs: int) -> Halves:
     return out, largest
 
 
-def _like(x: Tensor, channels: int, length: int, channels_last: bool) -> Tensor:
-    shape = x.shape[0], channels, length
-    strides = (channels * length, 1, channels) if channels_last else (channels * length, length, 1)
-    return x.new_empty_strided(shape, strides)
-
-
 def _output_like(x: Tensor, outputs: int, window: Window) -> Tensor:
-    last = x.shape[2] > 1 and x.stride(1) == 1
-    return _like(x, outputs, window.out_height * window.out_width, last)
+    return empty_rows(x, (x.shape[0], outputs, window.out_height * window.out_width), is_channels_last(x), x.dtype)
 
 
 def _nothing(x: Tensor) -> Tensor:
@@ -134,11 +124,9 @@ def conv_grads(
 
 
 def _gradients_like(x: Tensor, w: Tensor, data: bool, weight: bool) -> tuple[Tensor, Tensor]:
-    last = x.shape[2] > 1 and x.stride(1) == 1
-    return (
-        _like(x, x.shape[1], x.shape[2], last) if data else _nothing(x),
-        w.new_empty(w.shape) if weight else _nothing(w),
-    )
+    batch, channels, length = x.shape
+    dx = empty_rows(x, (batch, channels, length), is_channels_last(x), x.dtype) if data else _nothing(x)
+    return dx, w.new_empty(w.shape) if weight else _nothing(w)
 
 
 @conv_grads.register_fake

@@ -106,7 +106,7 @@ def _dense_like(w: Tensor, rows: int, columns: int, channels_last: bool) -> Tens
 def diagonal_sums(dense: Tensor, block_size: int, groups: int) -> Tensor:
     """The transpose of `materialise`: wrapped diagonals of each block, summed, ``(P, taps, q, k)``."""
     out_features, in_features, taps = dense.shape
-    last = _is_last(dense)
+    last = is_last(dense)
     dense = dense if last else dense.contiguous()
     p, q = -(-(out_features // groups) // block_size), -(-in_features // block_size)
     out = dense.new_empty(groups * p, taps, q, block_size)
@@ -120,7 +120,8 @@ def diagonal_sums(dense: Tensor, block_size: int, groups: int) -> Tensor:
     return out
 
 
-def _is_last(dense: Tensor) -> bool:
+def is_last(dense: Tensor) -> bool:
+    """Whether numbers of the second axis lie together, and nothing between."""
     return dense.mT.is_contiguous()
 
 
@@ -211,7 +212,7 @@ def _materialise_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 
 def _keep_diagonal_sums(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     dense, _, groups = inputs
-    ctx.sizes = dense.shape[0], dense.shape[1], groups, _is_last(dense)
+    ctx.sizes = dense.shape[0], dense.shape[1], groups, is_last(dense)
 
 
 def _diagonal_sums_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:

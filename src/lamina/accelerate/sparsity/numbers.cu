@@ -1,0 +1,68 @@
+// What kernels on ELLPACK-DIB are made of: numbers of 16 and 32 bits, and copies to shared memory that are waited for.
+
+#ifdef __CUDACC__
+using half_bits = unsigned short;
+__device__ __forceinline__ float from_half(half_bits bits) {
+  float number;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(number) : "h"(bits));
+  return number;
+}
+__device__ __forceinline__ half_bits to_half(float number) {
+  half_bits bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(number));
+  return bits;
+}
+// Where there is nothing to copy, zeros come.
+__device__ __forceinline__ void copy16(void* to, const void* from, bool there) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
+               "l"(from), "r"(there ? 16 : 0));
+}
+__device__ __forceinline__ void copy4(void* to, const void* from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
+               "l"(from), "r"(there ? 4 : 0));
+}
+__device__ __forceinline__ void copies_asked() { asm volatile("cp.async.commit_group;"); }
+template <int LEFT>
+__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT)); }
+#else
+using half_bits = unsigned short;
+inline float from_half(half_bits bits) { return float(__builtin_bit_cast(_Float16, bits)); }
+inline half_bits to_half(float number) { return __builtin_bit_cast(half_bits, _Float16(number)); }
+inline void copy16(void* to, const void* from, bool there) {
+  *static_cast<float4*>(to) = there ? *static_cast<const float4*>(from) : make_float4(0, 0, 0, 0);
+}
+inline void copy4(void* to, const void* from, bool there) {
+  *static_cast<int*>(to) = there ? *static_cast<const int*>(from) : 0;
+}
+inline void copies_asked() {}
+template <int LEFT>
+inline void copies_done() {}
+inline void __syncwarp() { __syncthreads(); }
+#endif
+
+// Numbers are float (0), bfloat16 (1) or float16 (2).
+template <int KIND>
+struct Number {
+  using type = unsigned short;
+};
+template <>
+struct Number<0> {
+  using type = float;
+};
+
+template <int KIND>
+__device__ __forceinline__ float widened(typename Number<KIND>::type bits) {
+  if constexpr (KIND == 0) return bits;
+  if constexpr (KIND == 1) return __int_as_float(int(bits) << 16);
+  if constexpr (KIND == 2) return from_half(bits);
+}
+
+template <int KIND>
+__device__ __forceinline__ typename Number<KIND>::type narrowed(float number) {
+  if constexpr (KIND == 0) return number;
+  if constexpr (KIND == 2) return to_half(number);
+  if constexpr (KIND == 1) {
+    const unsigned bits = __float_as_int(number);
+    return number == number ? (bits + 0x7fff + ((bits >> 16) & 1)) >> 16 : 0x7fc0;
+  }
+}
