@@ -128,32 +128,33 @@ class Circulants:
         window = Window(1, 3, 2, 2, 1, 1, 1, 1, 0, 1, 1, 2)
         steps, slots, rows_in, rows_out = window.pack(), 1, window.rows_in, window.rows_out
         xs, ws, ys = leaf(slots, rows_in, 2, 2), leaf(slots, 4 * window.taps, 2, 1), leaf(slots, rows_out, 2, 4)
-        yield ops.dft, (leaf(2, 3, 5).mT.detach().requires_grad_(), 4, 1, False, FP32)
-        yield ops.idft, (leaf(2, 6, 2, 1), leaf(3), 4, 1, False, 3, 2, True, FP32)
-        yield ops.dft_pair, (leaf(2, 6, 2), leaf(2, 4, 3), 4, 2, FP32)
-        yield ops.idft_pair, (leaf(2, 4, 2, 2), leaf(2, 6, 2, 1), 4, 2, 6, 2, False, FP32, 3, FP32)
+        signs = torch.tensor([1.0, -1.0, -1.0, 1.0])
+        yield ops.dft, (leaf(2, 3, 5).mT.detach().requires_grad_(), signs, 4, 1, False, FP32)
+        yield ops.idft, (leaf(2, 6, 2, 1), None, leaf(3), 4, 1, False, 3, 2, True, FP32)
+        yield ops.dft_pair, (leaf(2, 6, 2), leaf(2, 4, 3), signs, 4, 2, FP32)
+        yield ops.idft_pair, (leaf(2, 4, 2, 2), leaf(2, 6, 2, 1), signs, 4, 2, 6, 2, False, FP32, 3, FP32)
         yield ops.mix, (xs, ws, steps)
         yield ops.mix_data, (ys, ws, steps)
         yield ops.mix_weight, (ys, xs, steps)
         yield ops.mix_grads, (ys, xs, ws, steps)
-        for bias in (None, leaf(8)):
-            yield scaled.product, (leaf(1, 4, rows_in), leaf(4, 2, window.taps), bias, 2, 8, steps)
-        kept = torch.randn_like(xs).half(), torch.randn_like(ws).half(), torch.ones(1), torch.ones(1)
+        for bias, s in ((None, signs[:2]), (leaf(8), None)):
+            yield scaled.product, (leaf(1, 4, rows_in), leaf(4, 2, window.taps), s, bias, 2, 8, steps)
+        kept = torch.randn(2, *xs.shape).half(), torch.randn(2, *ws.shape).half(), torch.ones(1), torch.ones(1)
         for wanted in ((True, True), (True, False), (False, True)):
-            yield scaled.gradients, (torch.randn(1, 8, rows_out), *kept, 2, steps, 4, False, *wanted)
+            yield scaled.gradients, (torch.randn(1, 8, rows_out), *kept, signs[:2], 2, steps, 4, False, *wanted)
         yield expanded.expand, (leaf(2, 5), leaf(2, 2, 4), 6)
         yield expanded.expand_data, (leaf(2, 6), leaf(2, 2, 4), 5)
         yield expanded.expand_weight, (leaf(2, 6), leaf(2, 5), 4, FP32)
         yield expanded.expand_grads, (leaf(2, 6), leaf(2, 5), leaf(2, 2, 4))
-        yield expanded.materialise, (leaf(4, 2, 2, 3), 10, 5, 2, False)
-        yield expanded.materialise, (leaf(4, 2, 2, 3), 10, 5, 2, True)
+        yield expanded.materialise, (leaf(4, 2, 2, 3), signs[:3], 10, 5, 2, False)
+        yield expanded.materialise, (leaf(4, 2, 2, 3), None, 10, 5, 2, True)
         x, w, dy = leaf(1, 6, 6), leaf(4, window.taps, 1, 3), leaf(1, 10, rows_out)
         for images in (x, x.detach().mT.contiguous().mT.requires_grad_(), x.detach().half().requires_grad_()):
-            yield convolution.conv, (images, w.to(images.dtype), leaf(10).to(images.dtype), 10, steps)
+            yield convolution.conv, (images, w.to(images.dtype), signs[:3], leaf(10).to(images.dtype), 10, steps)
         for wanted in ((True, True), (True, False), (False, True)):
-            yield convolution.conv_grads, (dy, x, w, *(None,) * 4, steps, *wanted)
-        yield expanded.diagonal_sums, (leaf(10, 5, 2), 3, 2)
-        yield expanded.diagonal_sums, (leaf(10, 2, 5).mT, 3, 2)
+            yield convolution.conv_grads, (dy, x, w, signs[:3], *(None,) * 4, steps, *wanted)
+        yield expanded.diagonal_sums, (leaf(10, 5, 2), signs[:3], 3, 2)
+        yield expanded.diagonal_sums, (leaf(10, 2, 5).mT, None, 3, 2)
 
     def costs(self) -> Iterable[tuple[Cost, Cost]]:
         # Two rows of three blocks of 4: each a 4 by 4 matrix times 4 numbers; bf16 in, fp32 out.
@@ -196,6 +197,7 @@ class Circulants:
             "small image": (lambda: image(torch.zeros(1, 8, 2, 2)), ("3x3 kernel", "got 2x2")),
             "wrong blocks": (apply(weight=torch.zeros(3, 2, 4)), ("2 by 2 blocks", "got 3 by 2")),
             "weight axes": (apply(weight=torch.zeros(2, 8)), ("(p, q, k)", "(2, 8)")),
+            "signs": (apply(signs=torch.ones(8)), ("expected (4,)", "got (8,)")),
             "bias size": (apply(bias=torch.zeros(5)), ("expected (6,)", "got (5,)")),
             "integers": (apply(x=torch.zeros(2, 8, dtype=torch.int64)), ("floating point", "torch.int64")),
             "mixed types": (apply(x=x.double()), ("torch.float64", "torch.float32", "autocast")),

@@ -1,5 +1,7 @@
 """Every implementation computes the dense product, and says which one it is."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -28,6 +30,24 @@ def test_every_implementation_convolves(impl: functional.Impl, poisoned_empty: N
     expected = F.conv1d(x, reference.dense_matrix(w, 6, 3 * 2, 2), b, **steps, groups=2)
     y = functional.conv(x, w, b, out_channels=6, **steps, groups=2, impl=impl)
     torch.testing.assert_close(y, expected)
+
+
+@pytest.mark.parametrize("impl", ["reference", "kernel", "expand", "dense"])
+def test_every_implementation_changes_the_signs_of_its_inputs(impl: functional.Impl) -> None:
+    signs = torch.tensor([1.0, -1.0, -1.0, 1.0])
+    for function, x, w in (
+        (partial(functional.linear, out_features=7), torch.randn(3, 9), torch.randn(2, 3, 4)),
+        (partial(functional.conv, out_channels=6, groups=2, padding=1), torch.randn(2, 6, 9), torch.randn(2, 3, 1, 4)),
+    ):
+        repeats = signs.repeat(3)[:9] if x.dim() == 2 else signs[:3].repeat(2)[:, None]
+        results = []
+        for images, s, name in ((x, signs, impl), (x * repeats, None, "reference")):
+            leaves = [images.requires_grad_(), w.clone().requires_grad_()]
+            y = function(*leaves, signs=s, impl=name)
+            results.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
+        results[1][1] *= repeats
+        for ours, theirs in zip(*results, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_layout_of_the_output_follows_the_input_s() -> None:

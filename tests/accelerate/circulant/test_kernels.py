@@ -18,6 +18,7 @@ window = dict(P=8, Q=4, TAPS=9, KW=3, SH=2, SW=1, PH=1, PW=1, DH=1, DW=2, POINTW
 tile = dict(BM=64, BN=16, BK=32)
 mix = dict(**tile, STEP=8, DOWN=0.5)
 common = dict(ACC=tl.float32, PRECISION="tf32x3", W_PRECISION="ieee", UPCAST=False, INDEX=tl.int64, EARLY=True)
+common |= dict(SIGNED=True, PARTS=1)
 sides = dict(X_ROWS=4, X_AT_ONCE=16, W_ROWS=16, W_AT_ONCE=4, BK=32, BN=64, K=64, PAIR=True)
 sides |= dict(X_BLOCKS=16, X_GROUPS=1, W_BLOCKS=6, W_GROUPS=1)
 sides |= dict(X_SHARES=0, W_SHARES=0, X_TOP=11, W_TOP=8, SPLIT=False, X_UNDO=0.0, W_UNDO=0.0)
@@ -26,18 +27,20 @@ grads = dict(W_BM=16, W_BN=32, W_BK=32, W_STEP=4)
 flat = dict(STEP=0, DOWN=1.0, W_BM=8, W_BN=32, W_BK=32, W_STEP=4)
 launches = [
     (kernels.dft_kernel, dict(**sides, TF32=True), "fp32"),
-    (kernels.dft_kernel, dict(**scaled, TF32=False), "fp16"),
+    (kernels.dft_kernel, dict(**scaled, PARTS=2, TF32=False), "fp16"),
     (kernels.idft_kernel, dict(**sides, BIAS=True), "bf16"),
-    (kernels.idft_kernel, dict(**scaled, BIAS=False), "fp16"),
+    (kernels.idft_kernel, dict(**scaled, PARTS=2, BIAS=False), "fp16"),
     (kernels.mix_kernel, dict(**window, **mix, BACK=False), "fp16"),
     (kernels.mix_grads_kernel, dict(**window, **mix, **grads), "bf16"),
+    (kernels.mix_grads_kernel, dict(**window, **mix, **grads, PARTS=2), "fp16"),
     (kernels.mix_grads_kernel, dict(**window, **tile, **flat), "fp32"),
     (expanded.expand_kernel, dict(**tile, K=64, BACK=True), "fp16"),
     (expanded.expand_grads_kernel, dict(**tile, K=48, SIDE=64, W_BN=64, W_BK=64), "bf16"),
     (expanded.diagonal_sums_kernel, dict(TAPS=1, K=64, BLOCK=32, AT_ONCE=64, LAST=True), "fp32"),
     (expanded.materialise_halves_kernel, dict(TAPS=9, K=64, BLOCK=1024, PARTS=2, SHARES=32, TOP=12), "fp32"),
 ]
-pointers = {"x", "w", "a", "dy", "dx", "dw", "out", "y", "dense", "x_out", "w_out", "x_spectrum", "w_spectrum", "bias"}
+pointers = {"x", "w", "a", "dy", "dx", "dw", "out", "y", "dense", "x_out", "w_out", "x_spectrum", "w_spectrum"}
+pointers |= {"bias", "signs"}
 for kernel, constants, kind in launches:
     constants = {name: value for name, value in (common | constants).items() if name in kernel.arg_names}
     types = dict.fromkeys(("peaks", "down", "x_down", "w_down", "x_other", "w_other"), "*fp32")

@@ -83,19 +83,20 @@ def test_products_and_their_derivatives_equal_a_real_convolution_s(name: str, po
 
 
 def derivable() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
+    s = torch.tensor([1.0, -1.0, -1.0])
     return {
-        "transforms": (lambda x, b: ops.idft(ops.dft(x, 3, 1, False, FP64), b, 3, 1, False, 4, 2, False, FP64),
+        "transforms": (lambda x, b: ops.idft(ops.dft(x, s, 3, 1, False, FP64), s, b, 3, 1, False, 4, 2, False, FP64),
                        (leaf(1, 4, 2), leaf(4))),
-        "pair": (lambda x, w: ops.dft_pair(x, w, 3, 2, FP64), (leaf(1, 4, 2), leaf(2, 3, 1))),
-        "inverse pair": (lambda a, b: ops.idft_pair(a, b, 3, 2, 4, 1, False, FP64, 1, FP64),
+        "pair": (lambda x, w: ops.dft_pair(x, w, s, 3, 2, FP64), (leaf(1, 4, 2), leaf(2, 3, 1))),
+        "inverse pair": (lambda a, b: ops.idft_pair(a, b, s, 3, 2, 4, 1, False, FP64, 1, FP64),
                          (leaf(2, 1, 2, 2), leaf(2, 2, 2, 1))),
         "expand": (lambda x, w: expanded.expand(x, w, 4), (leaf(1, 3), leaf(2, 1, 3))),
         "expand data": (lambda y, w: expanded.expand_data(y, w, 3), (leaf(1, 4), leaf(2, 1, 3))),
         "expand weight": (lambda y, x: expanded.expand_weight(y, x, 3, FP64), (leaf(1, 4), leaf(1, 3))),
         "expand gradients": (expanded.expand_grads, (leaf(1, 4), leaf(1, 3), leaf(2, 1, 3))),
-        "materialise": (lambda w: expanded.materialise(w, 4, 3, 2, False), (leaf(2, 1, 2, 2),)),
-        "materialise channels last": (lambda w: expanded.materialise(w, 4, 3, 2, True), (leaf(2, 2, 2, 2),)),
-        "diagonal sums": (lambda m: expanded.diagonal_sums(m, 2, 2), (leaf(4, 3, 1),)),
+        "materialise": (lambda w: expanded.materialise(w, None, 4, 3, 2, False), (leaf(2, 1, 2, 2),)),
+        "materialise channels last": (lambda w: expanded.materialise(w, s[:2], 4, 3, 2, True), (leaf(2, 2, 2, 2),)),
+        "diagonal sums": (lambda m: expanded.diagonal_sums(m, s[:2], 2, 2), (leaf(4, 3, 1),)),
     }  # fmt: skip
 
 
@@ -132,9 +133,12 @@ def test_only_what_needs_a_gradient_gets_one(frozen: str) -> None:
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_a_matrix_written_out_is_the_reference_s_in_either_order(last: bool, poisoned_empty: None) -> None:
-    w = leaf(4, 2, 2, 3)
-    matrix, expected = expanded.materialise(w, 10, 5, 2, last), reference.dense_matrix(w, 10, 10, 2)
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_matrix_written_out_is_the_reference_s_in_either_order(
+    last: bool, signed: bool, poisoned_empty: None
+) -> None:
+    w, signs = leaf(4, 2, 2, 3), torch.tensor([-1.0, 1.0, -1.0]) if signed else None
+    matrix, expected = expanded.materialise(w, signs, 10, 5, 2, last), reference.dense_matrix(w, 10, 10, 2, signs)
     assert (matrix.mT if last else matrix).is_contiguous()
     assert torch.equal(matrix, expected)
     g = torch.randn_like(matrix)  # keeps the order
@@ -207,9 +211,9 @@ def test_operations_are_counted() -> None:
 def test_fakes_have_the_strides_of_results(pair: bool) -> None:
     spectrum, weight = torch.randn(2, 6, 2, 2), torch.randn(2, 4, 2, 1)
     call = (
-        partial(ops.idft_pair, spectrum, weight, 4, 1, 7, 3, True, torch.float32, 2, torch.float32)
+        partial(ops.idft_pair, spectrum, weight, None, 4, 1, 7, 3, True, torch.float32, 2, torch.float32)
         if pair
-        else partial(ops.idft, spectrum, None, 4, 1, False, 7, 3, True, torch.float32)
+        else partial(ops.idft, spectrum, None, None, 4, 1, False, 7, 3, True, torch.float32)
     )
     real = call() if pair else (call(),)
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):

@@ -48,7 +48,15 @@ def chosen(impl: Impl, x: Tensor) -> Impl:
     return impl
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_features: int, impl: Impl = "auto") -> Tensor:
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    out_features: int,
+    signs: Tensor | None = None,
+    impl: Impl = "auto",
+) -> Tensor:
     """``y = x W^T + b`` with a block-circulant ``W``.
 
     Args:
@@ -57,6 +65,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_feature
             ``ceil(in_features / k)``.
         bias: ``(out_features,)``.
         out_features: the output's width; rows of the last blocks beyond it are not used.
+        signs: ``(k,)``, what the numbers of each block of the input are multiplied by first.
         impl: how to compute it.
 
     Returns:
@@ -72,12 +81,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_feature
     if not x.dim():
         raise UsageError("x: expected (..., in_features), got a scalar")
     _check_blocks(weight, out_features, x.shape[-1], 1)
+    _check_signs(signs, weight)
     name = chosen(impl, x)
     dtype = compute_dtype(x)
+    if signs is not None and name in ("reference", "expand"):
+        x = x * reference.repeated(signs, x.shape[-1]).to(x.dtype)
     if name == "reference":
         return reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
     if name == "dense":
-        matrix = dense_matrix(weight[:, None], out_features, x.shape[-1], 1, dtype)
+        matrix = dense_matrix(weight[:, None], signs, out_features, x.shape[-1], 1, dtype)
         dense: Tensor = F.linear(x.to(dtype), matrix.squeeze(-1), cast(bias, dtype))
         return dense
     rows = x.shape[:-1].numel()  # here, since an exporter would take a number for all batches from it
@@ -88,7 +100,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, out_feature
         y = y if bias is None else y + bias.to(dtype)
     else:
         # Squeezed, not indexed: the gradient of an index is written into zeros, that of a squeeze is a view.
-        y = _spectral(flat[..., None], weight[:, None], bias, out_features, Window(rows), dtype).squeeze(-1)
+        y = _spectral(flat[..., None], weight[:, None], signs, bias, out_features, Window(rows), dtype).squeeze(-1)
     return y.reshape(*x.shape[:-1], out_features)
 
 
@@ -118,16 +130,16 @@ def prepared(
     k, rows, dtype = weight.shape[-1], like.shape[0], compute_dtype(like)
     name = chosen(impl, like)
     if name == "dense":
-        matrix = dense_matrix(weight[:, None], out_features, in_features, 1, dtype).squeeze(-1)
+        matrix = dense_matrix(weight[:, None], None, out_features, in_features, 1, dtype).squeeze(-1)
         return lambda x: F.linear(x.to(dtype), matrix)
     if name == "kernel":
         ops.check_device(like)
         steps = Window(rows).pack()
-        ws = ops.dft(weight.flatten(1)[..., None], k, 1, True, dtype)
+        ws = ops.dft(weight.flatten(1)[..., None], None, k, 1, True, dtype)
 
         def multiply(x: Tensor) -> Tensor:
-            ys = ops.mix(ops.dft(x[..., None], k, 1, False, dtype), ws, steps)
-            y: Tensor = ops.idft(ys, None, k, 1, False, out_features, 1, False, dtype)
+            ys = ops.mix(ops.dft(x[..., None], None, k, 1, False, dtype), ws, steps)
+            y: Tensor = ops.idft(ys, None, None, k, 1, False, out_features, 1, False, dtype)
             return y.squeeze(-1)
 
         return multiply
@@ -144,6 +156,7 @@ def conv(
     padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
+    signs: Tensor | None = None,
     impl: Impl = "auto",
 ) -> Tensor:
     """A 1-d or 2-d convolution whose channels are mixed by block-circulant matrices, one for each tap.
@@ -156,6 +169,7 @@ def conv(
         out_channels: channels of the output, a multiple of ``groups``.
         stride, padding, dilation: one number, or one for each spatial axis.
         groups: independent shares of the channels.
+        signs: ``(k,)``, what the channels of each block of the input are multiplied by first.
         impl: how to compute it.
 
     Raises:
@@ -175,60 +189,65 @@ def conv(
             f"groups: expected a divisor of {x.shape[1]} input and {out_channels} output channels, got {groups}"
         )
     _check_blocks(weight, out_channels, x.shape[1], groups)
+    _check_signs(signs, weight)
     stride, padding, dilation = (_axes(size, axes) for size in (stride, padding, dilation))
     if axes == 1:
         flat = conv(
             x[:, :, None], weight[:, None], bias, out_channels=out_channels, stride=(1, *stride),
-            padding=(0, *padding), dilation=(1, *dilation), groups=groups, impl=impl,
+            padding=(0, *padding), dilation=(1, *dilation), groups=groups, signs=signs, impl=impl,
         )  # fmt: skip
         return flat.squeeze(2)
     window = _window(x, weight, stride, padding, dilation, groups)
     name = chosen(impl, x)
     dtype = compute_dtype(x)
     if name == "reference":
+        if signs is not None:
+            x = x * reference.repeated(signs, x.shape[1], groups).to(x.dtype)[:, None, None]
         return reference.conv(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_channels, window)
     if name == "dense":
         taps = weight.flatten(1, 2)
         last = x.stride(1) == 1  # as the library wants the weights of such images
-        matrix = dense_matrix(taps, out_channels, x.shape[1] // groups, groups, dtype, last)
+        matrix = dense_matrix(taps, signs, out_channels, x.shape[1] // groups, groups, dtype, last)
         matrix = torch.unflatten(matrix, -1, weight.shape[1:3])
         return F.conv2d(x.to(dtype), matrix, cast(bias, dtype), stride, padding, dilation, groups)
     y: Tensor
     if name == "expand":
-        operands = x.flatten(2).to(dtype), weight.flatten(1, 2).to(dtype), cast(bias, dtype)
+        operands = x.flatten(2).to(dtype), weight.flatten(1, 2).to(dtype), signs, cast(bias, dtype)
         y, *_ = convolution.conv(*operands, out_channels, window.pack())
     else:
-        y = _spectral(x.flatten(2), weight.flatten(1, 2), bias, out_channels, window, dtype)
+        y = _spectral(x.flatten(2), weight.flatten(1, 2), signs, bias, out_channels, window, dtype)
     return y.view(*y.shape[:2], window.out_height, window.out_width)
 
 
 def _spectral(
-    rows: Tensor, weight: Tensor, bias: Tensor | None, out_channels: int, window: Window, dtype: torch.dtype
-) -> Tensor:
+    rows: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, out_channels: int, window: Window,
+    dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
     """The three launches: ``rows (N, C, L)`` and ``weight (P, taps, q, k)`` to ``(N, out_channels, L')``."""
     k, steps = weight.shape[-1], window.pack()
     ops.check_device(rows)
     columns = weight.flatten(2).transpose(1, 2)
     y: Tensor
-    if scaled.halved(dtype, rows, columns, out_channels, window):
-        y, *_ = scaled.product(rows, columns, bias, k, out_channels, steps)
+    if scaled.halved(dtype, rows, columns, k, out_channels, window):
+        y, *_ = scaled.product(rows, columns, signs, bias, k, out_channels, steps)
         return y
     channels_last = rows.shape[2] > 1 and rows.stride(1) == 1
-    xs, ws = ops.dft_pair(rows, columns, k, window.groups, dtype)
+    xs, ws = ops.dft_pair(rows, columns, signs, k, window.groups, dtype)
     ys = ops.mix(xs, ws, steps)
     pixels = window.out_height * window.out_width
-    y = ops.idft(ys, bias, k, window.groups, False, out_channels, pixels, channels_last, dtype)
+    y = ops.idft(ys, None, bias, k, window.groups, False, out_channels, pixels, channels_last, dtype)
     return y
 
 
 def dense_matrix(
-    weight: Tensor, rows: int, columns: int, groups: int, dtype: torch.dtype, channels_last: bool = False
-) -> Tensor:
+    weight: Tensor, signs: Tensor | None, rows: int, columns: int, groups: int, dtype: torch.dtype,
+    channels_last: bool = False,
+) -> Tensor:  # fmt: skip
     """``(rows, columns, taps)`` in ``dtype`` of ``weight (P, taps, q, k)``, by the kernel where it can run."""
     if weight.is_cuda and HAS_TRITON:
-        matrix: Tensor = expanded_ops.materialise(weight.to(dtype), rows, columns, groups, channels_last)
+        matrix: Tensor = expanded_ops.materialise(weight.to(dtype), signs, rows, columns, groups, channels_last)
         return matrix
-    return reference.dense_matrix(weight.to(dtype), rows, columns * groups, groups)
+    return reference.dense_matrix(weight.to(dtype), rows, columns * groups, groups, signs)
 
 
 def _axes(size: int | Sequence[int], axes: int) -> tuple[int, ...]:
@@ -256,6 +275,11 @@ def _check_weight(weight: Tensor, axes: int, form: str) -> None:
     if weight.dim() != axes:
         raise UsageError(f"weight: expected {form}, got {sizes(weight)}")
     check_block_size(int(weight.shape[-1]))
+
+
+def _check_signs(signs: Tensor | None, weight: Tensor) -> None:
+    if signs is not None and signs.shape != weight.shape[-1:]:
+        raise UsageError(f"signs: expected ({weight.shape[-1]},), one for each number of a block, got {sizes(signs)}")
 
 
 def _check_blocks(weight: Tensor, out_width: int, in_width: int, groups: int) -> None:

@@ -3,7 +3,8 @@
 Letters: a *row* is one pixel of one example, ``F`` slots of frequencies, ``K`` the block size, ``G`` groups, ``p`` and
 ``q`` blocks of one group's outputs and inputs. A spectrum of rows is ``[F, rows, 2, G*q]`` and a weight's is
 ``[F, G*p*taps, 2, q]``: real parts, then imaginary parts, the blocks of a row side by side, so that a warp reads them
-together and every product below finds its summed axis contiguous.
+together and every product below finds its summed axis contiguous. Factors of float32 numbers may be float16 halves
+under a scale: in two ``PARTS``, one behind the other, they keep float32's accuracy, in one TF32's.
 
 Common compile-time switches: ``ACC`` the type sums are kept in; ``PRECISION`` of fp32 products; ``TF32`` rounds what
 is stored to the 19 bits that tensor cores read, since they would truncate it; ``UPCAST`` computes narrow types in
@@ -19,9 +20,12 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from lamina.accelerate.circulant.window import Window
-from lamina.accelerate.halves.kernels import scale
+from lamina.accelerate.halves.kernels import halves, power, scale
 from lamina.accelerate.kernels import origin, rounded, source_row
 from lamina.spec import Cost
+
+WAVES = tl.constexpr(256)
+"""What a basis of halves is multiplied by, so that what float16 leaves of it is not too small for float16."""
 
 
 @triton.jit
@@ -44,37 +48,62 @@ def wait(EARLY: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def transformed(sums, values, basis, place, known, PIECE: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr):
-    """``sums`` and ``values`` times waves; a basis of halves has two pieces, ``PIECE`` numbers apart."""
+def product(
+    sums, a, a_rest, b, b_rest, PARTS: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """``sums`` and ``a`` times ``b``; of two ``PARTS`` each, without the product of what is left of both."""
+    if UPCAST:
+        a, a_rest, b, b_rest = a.to(sums.dtype), a_rest.to(sums.dtype), b.to(sums.dtype), b_rest.to(sums.dtype)
+    if PARTS == 2:  # added up outside the tensor cores, which cut sums off where float32 would round them
+        step = tl.dot(a_rest, b, out_dtype=sums.dtype)
+        step = tl.dot(a, b_rest, step, out_dtype=sums.dtype)
+        return sums + tl.dot(a, b, step, out_dtype=sums.dtype)
+    return tl.dot(a, b, sums, input_precision=PRECISION, out_dtype=sums.dtype)
+
+
+@triton.jit
+@no_type_check
+def transformed(
+    values, basis, place, known, PIECE: tl.constexpr, SCALED: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """``values`` times waves. A basis of halves has two pieces, ``PIECE`` numbers apart, `WAVES` times as large.
+
+    Unless they are ``SCALED``, each row of wide values is for halves, and back again.
+    """
     waves = tl.load(basis + place, known, 0.0)
     if basis.dtype.element_ty == tl.float16:
         rest = tl.load(basis + PIECE + place, known, 0.0)
+        if not SCALED:
+            up, down = power(tl.max(tl.abs(values), 1), 14)
+            values *= up[:, None]
         high = values.to(tl.float16)
         low = (values - high.to(values.dtype)).to(tl.float16)
         if UPCAST:
-            high, low, waves, rest = high.to(sums.dtype), low.to(sums.dtype), waves.to(sums.dtype), rest.to(sums.dtype)
+            high, low, waves, rest = high.to(ACC), low.to(ACC), waves.to(ACC), rest.to(ACC)
+        sums = tl.dot(high, rest, out_dtype=ACC)
         if values.dtype != tl.float16:  # what float16 leaves of them
-            sums = tl.dot(low, waves, sums, out_dtype=sums.dtype)
-        sums = tl.dot(high, rest, sums, out_dtype=sums.dtype)
-        sums = tl.dot(high, waves, sums, out_dtype=sums.dtype)
+            sums = tl.dot(low, waves, sums, out_dtype=ACC)
+        sums = tl.dot(high, waves, sums, out_dtype=ACC)
+        sums *= 1 / WAVES if SCALED else (down * (1 / WAVES))[:, None]
     else:
-        sums = tl.dot(values.to(sums.dtype), waves, sums, input_precision=PRECISION, out_dtype=sums.dtype)
+        sums = tl.dot(values.to(ACC), waves, input_precision=PRECISION, out_dtype=ACC)
     return sums
 
 
 @triton.jit
 @no_type_check
 def dft_tile(
-    tile, x, basis, peaks, down, out, rows, length, width, stride_n, stride_c, stride_l,
+    tile, x, signs, basis, peaks, down, out, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SHARES: tl.constexpr,
-    TOP: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr,
-    INDEX: tl.constexpr,
+    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr,
+    SHARES: tl.constexpr, TOP: tl.constexpr, PARTS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Spectra of ``ROWS`` rows and ``AT_ONCE`` blocks: ``x (N, C, L)`` of any strides to ``out [F, rows, 2, G*q]``.
 
     With ``SHARES`` of ``peaks``, of ``x`` times the power of two that brings the largest to ``2**TOP``; what undoes it
-    goes to ``down [1]``.
+    goes to ``down [1]``. Where ``SIGNED``, each block's numbers are multiplied by ``signs [K]`` first.
     """
     F: tl.constexpr = (K + 1) // 2
     ACROSS: tl.constexpr = GROUPS * BLOCKS
@@ -98,22 +127,30 @@ def dft_tile(
         values = tl.load(channel[:, None] + t[None, :].to(INDEX) * stride_c, known, 0.0).to(ACC)
         if SHARES:
             values *= up
+        if SIGNED:
+            values *= tl.load(signs + t, t < K, 0.0).to(ACC)[None, :]
         wanted = (f < 2 * F)[None, :] & (t < K)[:, None]
-        sums = transformed(sums, values, basis, f[None, :] * K + t[:, None], wanted, 2 * F * K, PRECISION, UPCAST)
+        place = f[None, :] * K + t[:, None]
+        sums += transformed(values, basis, place, wanted, 2 * F * K, SHARES > 0, ACC, PRECISION, UPCAST)
     place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
     place += row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
-    stored = narrow(sums, out.dtype.element_ty, TF32, UPCAST)
-    tl.store(out + place, stored, inside[:, None] & (f < 2 * F)[None, :])
+    known = inside[:, None] & (f < 2 * F)[None, :]
+    if PARTS == 2:
+        high, rest = halves(sums)
+        tl.store(out + place, high, known)
+        tl.store(out + rows.to(INDEX) * 2 * F * ACROSS + place, rest, known)
+    else:
+        tl.store(out + place, narrow(sums, out.dtype.element_ty, TF32, UPCAST), known)
 
 
 @triton.jit
 @no_type_check
 def idft_tile(
-    tile, spectrum, splits, basis, bias, down, other, y, rows, length, width, stride_n, stride_c, stride_l,
+    tile, spectrum, splits, signs, basis, bias, down, other, y, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr,
-    SPLIT: tl.constexpr, UNDO: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    INDEX: tl.constexpr,
+    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr,
+    BIAS: tl.constexpr, SPLIT: tl.constexpr, UNDO: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `dft_tile`, with ``bias (C)`` added: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``.
 
@@ -144,10 +181,14 @@ def idft_tile(
                 share += 2 * F * ACROSS * rows
                 values += tl.load(share, known, 0.0)
         wanted = (f < 2 * F)[:, None] & (t < K)[None, :]
-        sums = transformed(sums, values, basis, f[:, None] * K + t[None, :], wanted, 2 * F * K, PRECISION, UPCAST)
+        place = f[:, None] * K + t[None, :]
+        scaled: tl.constexpr = values.dtype == tl.float16
+        sums += transformed(values, basis, place, wanted, 2 * F * K, scaled, ACC, PRECISION, UPCAST)
     if UNDO > 0:
         first, second = tl.load(down), tl.load(other)  # the smaller first: their product may be within range alone
         sums *= tl.minimum(first, second) * UNDO * tl.maximum(first, second)
+    if SIGNED:
+        sums *= tl.load(signs + t, t < K, 0.0).to(ACC)[None, :]
     channel = (block // BLOCKS * width + start)[:, None] + t[None, :]
     known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
     if BIAS:
@@ -160,14 +201,15 @@ def idft_tile(
 @triton.jit
 @no_type_check
 def dft_kernel(
-    x, x_basis, x_out, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
+    x, signs, x_basis, x_out, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
     w, w_basis, w_out, w_rows, w_length, w_width, w_stride_n, w_stride_c, w_stride_l,
     peaks, x_down, w_down,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
     X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
-    BK: tl.constexpr, BN: tl.constexpr, PAIR: tl.constexpr, X_SHARES: tl.constexpr, W_SHARES: tl.constexpr,
-    X_TOP: tl.constexpr, W_TOP: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr, PAIR: tl.constexpr,
+    X_SHARES: tl.constexpr, W_SHARES: tl.constexpr, X_TOP: tl.constexpr, W_TOP: tl.constexpr, PARTS: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """The spectra of rows and, where ``PAIR``, of weights in the same launch; each under its scale, where it has one.
 
@@ -177,44 +219,48 @@ def dft_kernel(
     tile = tl.program_id(0)
     if PAIR and tile >= x_tiles:
         dft_tile(
-            tile - x_tiles, w, w_basis, peaks + X_SHARES, w_down, w_out, w_rows, w_length, w_width,
+            tile - x_tiles, w, signs, w_basis, peaks + X_SHARES, w_down, w_out, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
-            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, W_SHARES, W_TOP, ACC, PRECISION, TF32, UPCAST, INDEX,
+            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, W_SHARES, W_TOP, PARTS,
+            ACC, PRECISION, TF32, UPCAST, INDEX,
         )  # fmt: skip
     else:
         dft_tile(
-            tile, x, x_basis, peaks, x_down, x_out, x_rows, x_length, x_width,
+            tile, x, signs, x_basis, peaks, x_down, x_out, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_SHARES, X_TOP, ACC, PRECISION, TF32, UPCAST, INDEX,
+            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, SIGNED, X_SHARES, X_TOP, PARTS,
+            ACC, PRECISION, TF32, UPCAST, INDEX,
         )  # fmt: skip
 
 
 @triton.jit
 @no_type_check
 def idft_kernel(
-    x_spectrum, x_basis, bias, x, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l,
+    x_spectrum, signs, x_basis, bias, x, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l,
     w_spectrum, w_basis, w, w_rows, w_length, w_width, w_stride_n, w_stride_c, w_stride_l, w_tiles, splits,
     down, x_other, w_other,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
     X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
-    BK: tl.constexpr, BN: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr, SPLIT: tl.constexpr,
-    X_UNDO: tl.constexpr, W_UNDO: tl.constexpr, ACC: tl.constexpr,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr,
+    SPLIT: tl.constexpr, X_UNDO: tl.constexpr, W_UNDO: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `dft_kernel`: rows from their spectra; where ``PAIR``, weights from theirs before."""
     wait(EARLY)
     tile = tl.program_id(0)
     if PAIR and tile < w_tiles:
         idft_tile(
-            tile, w_spectrum, splits, w_basis, bias, down, w_other, w, w_rows, w_length, w_width,
+            tile, w_spectrum, splits, signs, w_basis, bias, down, w_other, w, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
-            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, SPLIT, W_UNDO, ACC, PRECISION, UPCAST, INDEX,
+            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, False, SPLIT, W_UNDO,
+            ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
     else:
         idft_tile(
-            tile - w_tiles, x_spectrum, 1, x_basis, bias, down, x_other, x, x_rows, x_length, x_width,
+            tile - w_tiles, x_spectrum, 1, signs, x_basis, bias, down, x_other, x, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, BIAS, False, X_UNDO, ACC, PRECISION, UPCAST, INDEX,
+            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, SIGNED, BIAS, False, X_UNDO,
+            ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
 
 
@@ -244,12 +290,12 @@ def parts(sums, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, APART: t
 @triton.jit
 @no_type_check
 def mix_tile(
-    tile, slot, group, a, w, out, rows_a, rows, height, width, out_height, out_width, per_height, per_width,
+    tile, slot, group, a, w, out, rows_a, rows, slots, height, width, out_height, out_width, per_height, per_width,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr, DOWN: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    PARTS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """One frequency of the product: rows times weights, SUMMED over taps and blocks, times ``DOWN``.
 
@@ -271,6 +317,8 @@ def mix_tile(
     kept_part = n // BN
     weights = w + (slot.to(INDEX) * GROUPS + group) * P * TAPS * 2 * Q
     inputs = a + slot.to(INDEX) * rows_a * 2 * GROUPS * SUMMED + group * SUMMED
+    a_apart = slots.to(INDEX) * rows_a * 2 * GROUPS * SUMMED
+    w_apart = slots.to(INDEX) * GROUPS * P * TAPS * 2 * Q
     sums = tl.zeros((BM, 2 * BN), ACC)
     if not POINTWISE:
         if BACK:
@@ -301,6 +349,7 @@ def mix_tile(
         used = (tap < TAPS) & (inner < 2 * SUMMED)
         wanted = used[:, None] & (column < KEPT)[None, :] & (met | (slot > 0))
         factor = tl.load(weights + there, wanted, 0.0)  # first, not to be waited for after the rows
+        factor_rest = tl.load(weights + w_apart + there, wanted, 0.0) if PARTS == 2 else factor
         if FLAT:
             source = row[:, None]
             inside = (row < rows)[:, None] & (s < TAPS * 2 * SUMMED)[None, :]
@@ -312,7 +361,9 @@ def mix_tile(
                 inside &= met
             # One group's parts are adjacent: said so, the compiler reads them together.
             place = inner if GROUPS == 1 else inner // SUMMED * GROUPS * SUMMED + inner % SUMMED
-            values = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * SUMMED + place[None, :], inside, 0.0)
+            here = inputs + source.to(INDEX) * 2 * GROUPS * SUMMED + place[None, :]
+            values = tl.load(here, inside, 0.0)
+            rest = tl.load(here + a_apart, inside, 0.0) if PARTS == 2 else values
         else:
             # Which row a tap meets is worked out for each row and tap, not for each number of theirs.
             taps = turn // PIECES * AT_ONCE + tl.arange(0, AT_ONCE)
@@ -324,12 +375,13 @@ def mix_tile(
             inner = turn % PIECES * STEP + tl.arange(0, STEP)
             place = inner if GROUPS == 1 else inner // SUMMED * GROUPS * SUMMED + inner % SUMMED
             here = (inputs + source.to(INDEX) * 2 * GROUPS * SUMMED)[:, :, None] + place[None, None, :]
-            values = tl.load(here, inside[:, :, None] & (inner < 2 * SUMMED)[None, None, :], 0.0)
-            values = tl.reshape(values, (BM, BK))
+            known = inside[:, :, None] & (inner < 2 * SUMMED)[None, None, :]
+            values = tl.reshape(tl.load(here, known, 0.0), (BM, BK))
+            rest = tl.reshape(tl.load(here + a_apart, known, 0.0), (BM, BK)) if PARTS == 2 else values
         if UPCAST:
-            values, factor = values.to(ACC), factor.to(ACC)
-        factor = tl.where(negative, -factor, factor)
-        sums = tl.dot(values, factor, sums, input_precision=PRECISION, out_dtype=ACC)
+            factor, factor_rest = factor.to(ACC), factor_rest.to(ACC)
+        factor, factor_rest = tl.where(negative, -factor, factor), tl.where(negative, -factor_rest, factor_rest)
+        sums = product(sums, values, rest, factor, factor_rest, PARTS, PRECISION, UPCAST)
     target = out + slot.to(INDEX) * rows * 2 * GROUPS * KEPT + group * KEPT
     target += row.to(INDEX)[:, None] * 2 * GROUPS * KEPT + (kept_part * GROUPS * KEPT + column)[None, :]
     known = (row < rows)[:, None] & (column < KEPT)[None, :]
@@ -344,7 +396,7 @@ def mix_weight_tile(
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr, PARTS: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """One frequency of the weight gradient, output gradients times conjugate inputs, SUMMED over a share of the rows.
@@ -379,6 +431,8 @@ def mix_weight_tile(
         wanted = (tap < TAPS) & (piece + inner % STEP < Q)
         place = inner // STEP * GROUPS * Q + piece + inner % STEP
     inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q + place[None, :]
+    dy_apart = slots.to(INDEX) * rows_out * 2 * GROUPS * P
+    x_apart = slots.to(INDEX) * rows_in * 2 * GROUPS * Q
     sums = tl.zeros((2 * BM if STACKED else BM, 2 * BN), ACC)
     more = tl.zeros((BM, 2 * BN), ACC)
     for r0 in range(split * share, last, BK):
@@ -386,8 +440,10 @@ def mix_weight_tile(
         known = (i < P)[:, None] & (row < last)[None, :]
         here = gradients + row.to(INDEX)[None, :] * 2 * GROUPS * P
         values = tl.load(here, known, 0.0)
+        rest = tl.load(here + dy_apart, known, 0.0) if PARTS == 2 else values
         if not STACKED:
             imaginary_values = tl.load(here + GROUPS * P, known, 0.0)
+            imaginary_rest = tl.load(here + dy_apart + GROUPS * P, known, 0.0) if PARTS == 2 else imaginary_values
         source = row[:, None]
         inside = (row < last)[:, None] & wanted[None, :]
         if not POINTWISE:
@@ -397,14 +453,12 @@ def mix_weight_tile(
                 KW, SH, SW, DH, DW, False,
             )  # fmt: skip
             inside &= there
-        factor = tl.load(inputs + source.to(INDEX) * 2 * GROUPS * Q, inside, 0.0)
-        if UPCAST:
-            values, factor = values.to(ACC), factor.to(ACC)
-        sums = tl.dot(values, factor, sums, input_precision=PRECISION, out_dtype=ACC)
+        here = inputs + source.to(INDEX) * 2 * GROUPS * Q
+        factor = tl.load(here, inside, 0.0)
+        factor_rest = tl.load(here + x_apart, inside, 0.0) if PARTS == 2 else factor
+        sums = product(sums, values, rest, factor, factor_rest, PARTS, PRECISION, UPCAST)
         if not STACKED:
-            if UPCAST:
-                imaginary_values = imaginary_values.to(ACC)
-            more = tl.dot(imaginary_values, factor, more, input_precision=PRECISION, out_dtype=ACC)
+            more = product(more, imaginary_values, imaginary_rest, factor, factor_rest, PARTS, PRECISION, UPCAST)
     if STACKED:
         sums, more = tl.split(tl.permute(tl.reshape(sums, (2, BM, 2 * BN)), (1, 2, 0)))
     rr, ri = parts(sums, BM, BN, STEP, Q if PIECES == 1 else STEP)
@@ -424,21 +478,22 @@ def mix_weight_tile(
 @triton.jit(do_not_specialize=("per_height", "per_width"))
 @no_type_check
 def mix_kernel(
-    a, w, out, rows_a, rows, tiles, height, width, out_height, out_width, per_height, per_width,
+    a, w, out, rows_a, rows, tiles, slots, height, width, out_height, out_width, per_height, per_width,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr,
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr, DOWN: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+    PARTS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Every frequency of the product, or with ``BACK`` of the input gradient."""
     wait(EARLY)
     matrix = tl.program_id(0) // tiles
     mix_tile(
-        tl.program_id(0) % tiles, matrix // GROUPS, matrix % GROUPS, a, w, out, rows_a, rows,
+        tl.program_id(0) % tiles, matrix // GROUPS, matrix % GROUPS, a, w, out, rows_a, rows, slots,
         height, width, out_height, out_width, per_height, per_width,
         P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, BACK,
-        BM, BN, BK, STEP, DOWN, ACC, PRECISION, UPCAST, INDEX,
+        BM, BN, BK, STEP, DOWN, PARTS, ACC, PRECISION, UPCAST, INDEX,
     )  # fmt: skip
 
 
@@ -452,7 +507,7 @@ def mix_grads_kernel(
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr,
     W_BM: tl.constexpr, W_BN: tl.constexpr, W_BK: tl.constexpr, W_STEP: tl.constexpr, DOWN: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, W_PRECISION: tl.constexpr, UPCAST: tl.constexpr,
+    PARTS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, W_PRECISION: tl.constexpr, UPCAST: tl.constexpr,
     INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Every frequency of both gradients in one launch; without data tiles, of the weight gradient alone."""
@@ -462,17 +517,17 @@ def mix_grads_kernel(
     tile = tl.program_id(0) % tiles
     if tile < data_tiles:
         mix_tile(
-            tile, slot, matrix % GROUPS, dy, w, dx, rows_out, rows_in,
+            tile, slot, matrix % GROUPS, dy, w, dx, rows_out, rows_in, slots,
             height, width, out_height, out_width, per_height, per_width,
             P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, True,
-            BM, BN, BK, STEP, DOWN, ACC, PRECISION, UPCAST, INDEX,
+            BM, BN, BK, STEP, DOWN, PARTS, ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
     else:
         mix_weight_tile(
             tile - data_tiles, slot, matrix % GROUPS, dy, x, dw, rows_out, rows_in, slots,
             height, width, out_height, out_width, per_out_height, per_out_width, splits,
             P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE,
-            W_BM, W_BN, W_BK, W_STEP, ACC, W_PRECISION, UPCAST, INDEX,
+            W_BM, W_BN, W_BK, W_STEP, PARTS, ACC, W_PRECISION, UPCAST, INDEX,
         )  # fmt: skip
 
 

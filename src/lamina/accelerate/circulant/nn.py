@@ -14,7 +14,7 @@ from lamina.accelerate.circulant import functional
 from lamina.accelerate.circulant.config import Impl, check_block_size, check_impl
 from lamina.accelerate.circulant.lstm import BlockCirculantLSTM
 from lamina.accelerate.circulant.projection import coverage, project
-from lamina.accelerate.circulant.reference import dense_matrix
+from lamina.accelerate.circulant.reference import dense_matrix, repeated
 from lamina.errors import UsageError
 
 __all__ = ["LAYERS", "BlockCirculantConv1d", "BlockCirculantConv2d", "BlockCirculantLSTM", "BlockCirculantLinear"]
@@ -64,20 +64,21 @@ class BlockCirculantLinear(nn.Module):
         p, q = -(-out_features // block_size), -(-in_features // block_size)
         self.weight = nn.Parameter(torch.empty(p, q, block_size, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_features, device=device, dtype=dtype)) if bias else None
-        self.register_buffer("signs", torch.empty(in_features, device=device, dtype=dtype) if signs else None)
+        self.register_buffer("signs", torch.empty(block_size, device=device, dtype=dtype) if signs else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw new weights, as uniform as the dense layer draws its own."""
         shape = self.out_features, self.in_features
         draw(self.weight, self.bias, fan_in=self.in_features, dense=self.weight.new_empty(shape, device="meta"))
-        draw_signs(self.signs, self.block_size)
+        draw_signs(self.signs)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x (..., in_features)`` to ``(..., out_features)``."""
         check_width(self, x, -1, self.in_features)
-        x = x if self.signs is None else x * self.signs.to(x.dtype)
-        return functional.linear(x, self.weight, self.bias, out_features=self.out_features, impl=self.impl)
+        return functional.linear(
+            x, self.weight, self.bias, out_features=self.out_features, signs=self.signs, impl=self.impl
+        )
 
     @classmethod
     def from_dense(
@@ -103,7 +104,7 @@ class BlockCirculantLinear(nn.Module):
             nn.Linear, self.in_features, self.out_features, self.bias is not None,
             device=self.weight.device, dtype=self.weight.dtype,
         )  # fmt: skip
-        release(self, dense, signed(dense_matrix(self.weight, self.out_features, self.in_features), self.signs))
+        release(self, dense, dense_matrix(self.weight, self.out_features, self.in_features, signs=self.signs))
         return dense
 
     def extra_repr(self) -> str:
@@ -159,7 +160,7 @@ class _BlockCirculantConv(nn.Module):
         shape = (p, *self.kernel_size, q, block_size)
         self.weight = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.bias = nn.Parameter(torch.empty(out_channels, device=device, dtype=dtype)) if bias else None
-        self.register_buffer("signs", torch.empty(in_channels, device=device, dtype=dtype) if signs else None)
+        self.register_buffer("signs", torch.empty(block_size, device=device, dtype=dtype) if signs else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -167,15 +168,13 @@ class _BlockCirculantConv(nn.Module):
         shape = self.out_channels, self.in_channels // self.groups, *self.kernel_size
         dense = self.weight.new_empty(shape, device="meta")
         draw(self.weight, self.bias, fan_in=dense[0].numel(), dense=dense, groups=self.groups)
-        draw_signs(self.signs, self.block_size, self.groups)
+        draw_signs(self.signs)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x (N, in_channels, *sizes)`` to ``(N, out_channels, *sizes')``; one image may come without ``N``."""
         if x.dim() == self.axes + 1:
             return self.forward(x[None])[0]
         check_width(self, x, 1, self.in_channels)
-        if self.signs is not None:
-            x = x * self.signs.to(x.dtype).view(-1, *(1,) * self.axes)
         padding = tuple(before for before, _ in self.margins)
         if self.padding_mode != "zeros" or any(before != after for before, after in self.margins):
             margins = [side for pair in reversed(self.margins) for side in pair]
@@ -183,7 +182,7 @@ class _BlockCirculantConv(nn.Module):
             padding = (0,) * self.axes
         return functional.conv(
             x, self.weight, self.bias, out_channels=self.out_channels, stride=self.stride, padding=padding,
-            dilation=self.dilation, groups=self.groups, impl=self.impl,
+            dilation=self.dilation, groups=self.groups, signs=self.signs, impl=self.impl,
         )  # fmt: skip
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -218,8 +217,7 @@ class _BlockCirculantConv(nn.Module):
         dense: nn.Conv1d | nn.Conv2d = nn.utils.skip_init(
             self.dense, *geometry(self), device=self.weight.device, dtype=self.weight.dtype
         )
-        matrix = dense_matrix(self.weight, self.out_channels, self.in_channels, self.groups)
-        release(self, dense, signed(matrix, self.signs, self.groups))
+        release(self, dense, dense_matrix(self.weight, self.out_channels, self.in_channels, self.groups, self.signs))
         return dense
 
     def extra_repr(self) -> str:
@@ -291,21 +289,10 @@ def draw(weight: Tensor, bias: Tensor | None, *, fan_in: int, dense: Tensor, gro
 
 
 @torch.no_grad()
-def draw_signs(signs: Tensor | None, block_size: int, groups: int = 1) -> None:
-    """Each sign of a block by chance, and all blocks alike: so they could as well belong to the transform."""
+def draw_signs(signs: Tensor | None) -> None:
+    """Each sign of a block by chance; all blocks have the same, so that they belong to the transform."""
     if signs is not None:
-        block = signs.new_empty(block_size).bernoulli_().mul_(2).sub_(1)
-        rows = signs.view(groups, -1)
-        rows.copy_(block.repeat(-(-rows.shape[1] // block_size))[: rows.shape[1]])
-
-
-def signed(matrix: Tensor, signs: Tensor | None, groups: int = 1) -> Tensor:
-    """The dense weight ``(out, in / groups, *kernel)`` for inputs of which some have changed their signs."""
-    if signs is None:
-        return matrix
-    columns = signs.view(groups, 1, -1, *(1,) * (matrix.dim() - 2))
-    changed: Tensor = (torch.unflatten(matrix, 0, (groups, -1)) * columns).flatten(0, 1)
-    return changed
+        signs.bernoulli_().mul_(2).sub_(1)
 
 
 @torch.no_grad()
@@ -314,8 +301,11 @@ def adopt(layer: Any, dense: Any, init: Init, rescale: bool, groups: int = 1) ->
     if init == "fresh":
         layer.reset_parameters()
     else:
-        draw_signs(layer.signs, layer.block_size, groups)
-        source = signed(dense.weight, layer.signs, groups)
+        draw_signs(layer.signs)
+        source = dense.weight
+        if layer.signs is not None:
+            columns = repeated(layer.signs, source.shape[1])
+            source = source * columns.view(-1, *(1,) * (source.dim() - 2))
         projection = project(source, layer.block_size, groups=groups, rescale=rescale)
         layer.weight.copy_(projection.weight)
         layer.kept_energy = projection.kept_energy

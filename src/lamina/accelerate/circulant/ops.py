@@ -5,7 +5,8 @@ weight gradient are the three slices of one trilinear form. So the set is closed
 order are again these operators, and nothing is hidden in a context.
 
 Spectra have the layouts that kernels.py gives. Rows come as ``x (N, C, L)`` of any strides, weights as the view
-``(P, q*k, taps)`` of a parameter ``(P, *kernel, q, k)``. float32 products follow
+``(P, q*k, taps)`` of a parameter ``(P, *kernel, q, k)``. ``signs (k)``, if any, multiply the numbers of each block of
+rows, within their transform. float32 products follow
 ``torch.backends.cuda.matmul.allow_tf32``, as the vendor library's do: three TF32 products keep float32 accuracy.
 """
 
@@ -45,10 +46,6 @@ SMALL = 2**17
 TOP = 14
 """Spectra in float16 stay below ``2**(TOP + 1)`` by their scales, and sums of their products likewise."""
 
-WIDE = "tf32x3" if INTERPRETED else "bf16x6"
-"""How fp32 is transformed: six products of bf16, which keep all its digits at the cost of three of TF32."""
-
-
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled graphs are made again on a change
 def tf32() -> bool:
     """Whether float32 is multiplied as TF32."""
@@ -68,7 +65,7 @@ def check_device(tensor: Tensor) -> None:
 @lru_cache(maxsize=64)
 def _waves(block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch.device, rounded: bool) -> Tensor:
     if dtype == torch.float16:  # and what float16 leaves of it
-        wide = basis(block_size, eigenvalues=eigenvalues, dtype=torch.float64, device=device)
+        wide = basis(block_size, eigenvalues=eigenvalues, dtype=torch.float64, device=device) * kernels.WAVES.value
         return torch.stack([wide.half(), (wide - wide.half()).half()])
     matrix = basis(block_size, eigenvalues=eigenvalues, dtype=dtype, device=device)
     if rounded:  # to what tensor cores read, which would truncate it
@@ -110,10 +107,8 @@ def _waits(device: torch.device) -> bool:
 
 def _transform_switches(spectral: torch.dtype, block_size: int, *tensors: Tensor) -> dict[str, Any]:
     """Narrow spectra hold no more than TF32 does; wide ones are transformed at full accuracy, also in TF32 mode."""
-    exact = "tf32x3" if tf32() else WIDE
-    wide = "ieee" if spectral == torch.float64 or block_size <= SHORT else exact
     narrow = spectral not in (torch.float32, torch.float64)
-    return common(spectral, block_size, *tensors) | {"PRECISION": "tf32" if narrow else wide}
+    return common(spectral, block_size, *tensors) | {"PRECISION": "tf32" if narrow else "ieee"}
 
 
 def workers(tile: TransformTile | ProductTile) -> dict[str, int]:
@@ -128,9 +123,10 @@ def _side(
     """What a transform kernel is told of one side: basis, sizes, strides; programs; tile."""
     batch, channels, length = x.shape
     rows, across = batch * length, spectrum.shape[-1]
-    rounded = spectrum.dtype not in (torch.float64, torch.float32)
-    wide = spectrum.dtype if scaled or not rounded else torch.float32
-    waves = _waves(block_size, eigenvalues, wide, x.device, rounded)
+    narrow = spectrum.dtype not in (torch.float64, torch.float32)
+    halves = scaled or (spectrum.dtype == torch.float32 and block_size > SHORT)
+    kind = torch.float16 if halves else torch.float32 if narrow else spectrum.dtype
+    waves = _waves(block_size, eigenvalues, kind, x.device, narrow)
     tile = transform_tile(block_size, rows, across, length == 1 or x.stride(1) == 1, back, scaled)
     sizes = (rows, length, channels // groups, *x.stride())
     programs = -(-rows // tile.rows) * -(-across // tile.blocks) * -(-_widest(block_size) // tile.columns)
@@ -143,9 +139,14 @@ def _widest(block_size: int) -> int:
     return 2 * slot_count(block_size)
 
 
+def parts(spectrum: Tensor) -> int:
+    """Halves that each number of a spectrum is kept as: ``[parts, F, ...]``, or only ``[F, ...]`` of one."""
+    return spectrum.shape[0] if spectrum.dim() == 5 else 1
+
+
 def run_dft(
-    x: Tensor, w: Tensor, xs: Tensor, ws: Tensor, block_size: int, groups: int, eigenvalues: bool, pair: bool,
-    scales: tuple[Tensor, int, int, Tensor, Tensor] | None = None,
+    x: Tensor, w: Tensor, signs: Tensor | None, xs: Tensor, ws: Tensor, block_size: int, groups: int,
+    eigenvalues: bool, pair: bool, scales: tuple[Tensor, int, int, Tensor, Tensor] | None = None,
 ) -> None:  # fmt: skip
     """Spectra of rows, with ``pair`` weights too, under ``scales``: peaks, how many are whose, and what undoes them."""
     peaks, x_shares, w_shares, *downs = scales or (x, 0, 0, x, x)
@@ -155,15 +156,15 @@ def run_dft(
     switches = _transform_switches(xs.dtype, block_size, x, w, xs, ws)
     launch(
         kernels.dft_kernel, x_programs + pair * w_programs, x,
-        x, x_waves, xs, *x_sizes, x_programs, w, w_waves, ws, *w_sizes, peaks, *downs,
-        K=block_size, **(w_meta | x_meta), PAIR=pair, X_SHARES=x_shares, W_SHARES=w_shares,
+        x, x if signs is None else signs, x_waves, xs, *x_sizes, x_programs, w, w_waves, ws, *w_sizes, peaks, *downs,
+        K=block_size, **(w_meta | x_meta), SIGNED=signs is not None, PAIR=pair, X_SHARES=x_shares, W_SHARES=w_shares,
         X_TOP=TOP - growth(block_size, eigenvalues), W_TOP=TOP - growth(block_size, True),
-        TF32=xs.dtype == torch.float32 and tf32(), **switches,
+        PARTS=parts(xs), TF32=xs.dtype == torch.float32 and tf32(), **switches,
     )  # fmt: skip
 
 
 def run_idft(
-    xs: Tensor, ws: Tensor, bias: Tensor | None, x: Tensor, w: Tensor,
+    xs: Tensor, ws: Tensor, signs: Tensor | None, bias: Tensor | None, x: Tensor, w: Tensor,
     block_size: int, groups: int, eigenvalues: bool, pair: bool,
     downs: tuple[Tensor, Tensor, Tensor] | None = None, x_undo: float = 0.0, w_undo: float = 0.0,
 ) -> None:  # fmt: skip
@@ -173,23 +174,24 @@ def run_idft(
     w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W", back=True)
     switches = _transform_switches(ws.dtype if pair else xs.dtype, block_size, x, w, xs, ws)
     w_programs *= pair
-    splits = ws.shape[0] if ws.dim() > 4 else 1
+    splits = ws.shape[0] if pair and ws.dim() > 4 else 1
     launch(
         kernels.idft_kernel, x_programs + w_programs, x,
-        xs, x_waves, x if bias is None else bias, x, *x_sizes, ws, w_waves, w, *w_sizes, w_programs, splits,
-        *(downs or (x, x, x)), K=block_size, **(w_meta | x_meta), BIAS=bias is not None, PAIR=pair, SPLIT=splits > 1,
-        X_UNDO=x_undo, W_UNDO=w_undo, **switches,
+        xs, x if signs is None else signs, x_waves, x if bias is None else bias, x, *x_sizes,
+        ws, w_waves, w, *w_sizes, w_programs, splits,
+        *(downs or (x, x, x)), K=block_size, **(w_meta | x_meta), SIGNED=signs is not None, BIAS=bias is not None,
+        PAIR=pair, SPLIT=splits > 1, X_UNDO=x_undo, W_UNDO=w_undo, **switches,
     )  # fmt: skip
 
 
-def spectrum_like(x: Tensor, block_size: int, groups: int, dtype: torch.dtype) -> Tensor:
-    """Memory for the spectrum of rows."""
+def spectrum_like(x: Tensor, block_size: int, groups: int, dtype: torch.dtype, *parts: int) -> Tensor:
+    """Memory for the spectrum of rows, in so many ``parts`` if that is said."""
     blocks = groups * -(-(x.shape[1] // groups) // block_size)
-    return x.new_empty(slot_count(block_size), x.shape[0] * x.shape[2], 2, blocks, dtype=dtype)
+    return x.new_empty(*parts, slot_count(block_size), x.shape[0] * x.shape[2], 2, blocks, dtype=dtype)
 
 
 def _rows_like(spectrum: Tensor, channels: int, length: int, channels_last: bool, dtype: torch.dtype) -> Tensor:
-    return empty_rows(spectrum, (spectrum.shape[1] // length, channels, length), channels_last, dtype)
+    return empty_rows(spectrum, (spectrum.shape[-3] // length, channels, length), channels_last, dtype)
 
 
 def empty_rows(
@@ -208,42 +210,46 @@ def is_channels_last(x: Tensor) -> bool:
 
 
 @torch.library.custom_op("lamina::circulant_dft", mutates_args=())
-def dft(x: Tensor, block_size: int, groups: int, eigenvalues: bool, dtype: torch.dtype) -> Tensor:
+def dft(
+    x: Tensor, signs: Tensor | None, block_size: int, groups: int, eigenvalues: bool, dtype: torch.dtype
+) -> Tensor:
     """``x (N, C, L)`` to its spectrum ``[F, N*L, 2, blocks]`` in ``dtype``; blocks do not cross groups."""
     spectrum = spectrum_like(x, block_size, groups, dtype)
-    run_dft(x, x, spectrum, spectrum, block_size, groups, eigenvalues, pair=False)
+    run_dft(x, x, signs, spectrum, spectrum, block_size, groups, eigenvalues, pair=False)
     return spectrum
 
 
 @torch.library.custom_op("lamina::circulant_idft", mutates_args=())
 def idft(
-    spectrum: Tensor, bias: Tensor | None, block_size: int, groups: int, eigenvalues: bool,
+    spectrum: Tensor, signs: Tensor | None, bias: Tensor | None, block_size: int, groups: int, eigenvalues: bool,
     channels: int, length: int, channels_last: bool, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
     """The transpose of `dft`, with ``bias (C)`` added: ``(N, C, L)`` in ``dtype``."""
     x, spectrum = _rows_like(spectrum, channels, length, channels_last, dtype), spectrum.contiguous()
     bias = None if bias is None else bias.contiguous()
-    run_idft(spectrum, spectrum, bias, x, x, block_size, groups, eigenvalues, pair=False)
+    run_idft(spectrum, spectrum, signs, bias, x, x, block_size, groups, eigenvalues, pair=False)
     return x
 
 
 @torch.library.custom_op("lamina::circulant_dft_pair", mutates_args=())
-def dft_pair(x: Tensor, w: Tensor, block_size: int, groups: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def dft_pair(
+    x: Tensor, w: Tensor, signs: Tensor | None, block_size: int, groups: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """Spectra of rows and of weights ``(P, q*k, taps)``, in one launch."""
     xs, ws = spectrum_like(x, block_size, groups, dtype), spectrum_like(w, block_size, 1, dtype)
-    run_dft(x, w, xs, ws, block_size, groups, False, pair=True)
+    run_dft(x, w, signs, xs, ws, block_size, groups, False, pair=True)
     return xs, ws
 
 
 @torch.library.custom_op("lamina::circulant_idft_pair", mutates_args=())
 def idft_pair(
-    xs: Tensor, ws: Tensor, block_size: int, groups: int, channels: int, length: int, channels_last: bool,
-    x_dtype: torch.dtype, taps: int, w_dtype: torch.dtype,
+    xs: Tensor, ws: Tensor, signs: Tensor | None, block_size: int, groups: int, channels: int, length: int,
+    channels_last: bool, x_dtype: torch.dtype, taps: int, w_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The transpose of `dft_pair`, in one launch."""
     x = _rows_like(xs, channels, length, channels_last, x_dtype)
     w = _rows_like(ws, ws.shape[-1] * block_size, taps, True, w_dtype)
-    run_idft(xs.contiguous(), ws.contiguous(), None, x, w, block_size, groups, False, pair=True)
+    run_idft(xs.contiguous(), ws.contiguous(), signs, None, x, w, block_size, groups, False, pair=True)
     return x, w
 
 
@@ -254,18 +260,19 @@ def _sizes(window: Window) -> tuple[int, ...]:
 def run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down: float = 1.0) -> Tensor:
     """Fill ``out`` with the product of spectra times ``down``, or ``back`` with the input gradient's."""
     a, ws = a.contiguous(), ws.contiguous()
-    slots, weight_rows, _, q = ws.shape
+    slots, weight_rows, _, q = ws.shape[-4:]
     p = weight_rows // (window.taps * window.groups)
     kept, summed = (q, p) if back else (p, q)
     depth = 2 * window.taps * summed
-    tile = product_tile(out.shape[1], kept, 2 * summed, window.taps, a.itemsize)
-    tiles = -(-out.shape[1] // tile.rows) * -(-kept // tile.columns)
+    rows = out.shape[-3]
+    tile = product_tile(rows, kept, 2 * summed, window.taps, a.itemsize)
+    tiles = -(-rows // tile.rows) * -(-kept // tile.columns)
     sizes = _sizes(window)
     launch(
         kernels.mix_kernel, slots * window.groups * tiles, a,
-        a, ws, out, a.shape[1], out.shape[1], tiles, *sizes, *map(reciprocal, sizes[:2] if back else sizes[2:]),
+        a, ws, out, a.shape[-3], rows, tiles, slots, *sizes, *map(reciprocal, sizes[:2] if back else sizes[2:]),
         P=p, Q=q, **steps(window), POINTWISE=window.pointwise, BACK=back,
-        BM=tile.rows, BN=tile.columns, BK=tile.depth, STEP=tile.step, DOWN=down,
+        BM=tile.rows, BN=tile.columns, BK=tile.depth, STEP=tile.step, DOWN=down, PARTS=parts(a),
         **common(a.dtype, depth, a, ws, out), **workers(tile),
     )  # fmt: skip
     return out
@@ -280,12 +287,13 @@ def run_grads(
     With what products are to be multiplied by, ``down``, shares are float32.
     """
     dys, xs = dys.contiguous(), xs.contiguous()
-    slots, rows_out, _, outputs = dys.shape
+    slots, rows_out, _, outputs = dys.shape[-4:]
+    rows_in = xs.shape[-3]
     p, q = outputs // window.groups, xs.shape[-1] // window.groups
     tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize)
     share_tiles = -(-p // tile.rows) * weight_tiles(tile.columns, q, window.taps)
-    data = product_tile(xs.shape[1], q, 2 * p, window.taps, dys.itemsize)
-    data_tiles = 0 if dxs is None else -(-xs.shape[1] // data.rows) * -(-q // data.columns)
+    data = product_tile(rows_in, q, 2 * p, window.taps, dys.itemsize)
+    data_tiles = 0 if dxs is None else -(-rows_in // data.rows) * -(-q // data.columns)
     splits = row_splits(slots * window.groups * share_tiles, rows_out, tile.depth)
     switches = common(dys.dtype, 2 * window.taps * p, dys, xs) | {"W_PRECISION": exactness(dys.dtype, rows_out)}
     wide = torch.float64 if dys.dtype == torch.float64 else torch.float32
@@ -294,9 +302,9 @@ def run_grads(
     launch(
         kernels.mix_grads_kernel, slots * window.groups * tiles, dys,
         dys, xs, xs if ws is None else ws.contiguous(), xs if dxs is None else dxs, shares,
-        xs.shape[1], rows_out, data_tiles, tiles, slots, *sizes, *map(reciprocal, sizes), splits,
+        rows_in, rows_out, data_tiles, tiles, slots, *sizes, *map(reciprocal, sizes), splits,
         P=p, Q=q, **steps(window), POINTWISE=window.pointwise,
-        BM=data.rows, BN=data.columns, BK=data.depth, STEP=data.step, DOWN=down or 1.0,
+        BM=data.rows, BN=data.columns, BK=data.depth, STEP=data.step, DOWN=down or 1.0, PARTS=parts(dys),
         W_BM=tile.rows, W_BN=tile.columns, W_BK=tile.depth, W_STEP=tile.step,
         **switches, **workers(tile if dxs is None else data),
     )  # fmt: skip
@@ -310,12 +318,18 @@ def added(shares: Tensor, dtype: torch.dtype) -> Tensor:
 
 def output_like(xs: Tensor, ws: Tensor, window: Window) -> Tensor:
     """Memory for the output's spectrum."""
-    return xs.new_empty(xs.shape[0], window.rows_out, 2, ws.shape[1] // window.taps)
+    shape = xs.shape[-4], window.rows_out, 2, ws.shape[-3] // window.taps
+    return xs.new_empty(shape, dtype=_summed_type(xs))
 
 
 def input_like(dys: Tensor, ws: Tensor, window: Window) -> Tensor:
     """Memory for the input gradient's spectrum."""
-    return dys.new_empty(dys.shape[0], window.rows_in, 2, ws.shape[-1] * window.groups)
+    shape = dys.shape[-4], window.rows_in, 2, ws.shape[-1] * window.groups
+    return dys.new_empty(shape, dtype=_summed_type(dys))
+
+
+def _summed_type(spectrum: Tensor) -> torch.dtype:
+    return torch.float32 if parts(spectrum) == 2 else spectrum.dtype
 
 
 def _weight_like(dys: Tensor, xs: Tensor, window: Window) -> Tensor:
@@ -351,27 +365,29 @@ def mix_grads(dys: Tensor, xs: Tensor, ws: Tensor, window: list[int]) -> tuple[T
 
 
 @dft.register_fake
-def _(x: Tensor, block_size: int, groups: int, eigenvalues: bool, dtype: torch.dtype) -> Tensor:
+def _(x: Tensor, signs: Tensor | None, block_size: int, groups: int, eigenvalues: bool, dtype: torch.dtype) -> Tensor:
     return spectrum_like(x, block_size, groups, dtype)
 
 
 @idft.register_fake
 def _(
-    spectrum: Tensor, bias: Tensor | None, block_size: int, groups: int, eigenvalues: bool,
+    spectrum: Tensor, signs: Tensor | None, bias: Tensor | None, block_size: int, groups: int, eigenvalues: bool,
     channels: int, length: int, channels_last: bool, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
     return _rows_like(spectrum, channels, length, channels_last, dtype)
 
 
 @dft_pair.register_fake
-def _(x: Tensor, w: Tensor, block_size: int, groups: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def _(
+    x: Tensor, w: Tensor, signs: Tensor | None, block_size: int, groups: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     return spectrum_like(x, block_size, groups, dtype), spectrum_like(w, block_size, 1, dtype)
 
 
 @idft_pair.register_fake
 def _(
-    xs: Tensor, ws: Tensor, block_size: int, groups: int, channels: int, length: int, channels_last: bool,
-    x_dtype: torch.dtype, taps: int, w_dtype: torch.dtype,
+    xs: Tensor, ws: Tensor, signs: Tensor | None, block_size: int, groups: int, channels: int, length: int,
+    channels_last: bool, x_dtype: torch.dtype, taps: int, w_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     x = _rows_like(xs, channels, length, channels_last, x_dtype)
     return x, _rows_like(ws, ws.shape[-1] * block_size, taps, True, w_dtype)
@@ -399,55 +415,63 @@ def _(dys: Tensor, xs: Tensor, ws: Tensor, window: list[int]) -> tuple[Tensor, T
 
 
 def _keep_dft(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, ctx.block_size, ctx.groups, ctx.eigenvalues, _ = inputs
+    x, signs, ctx.block_size, ctx.groups, ctx.eigenvalues, _ = inputs
+    ctx.save_for_backward(signs)
     ctx.rows = x.shape[1], x.shape[2], is_channels_last(x), x.dtype
 
 
 def _dft_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    return idft(g, None, ctx.block_size, ctx.groups, ctx.eigenvalues, *ctx.rows), None, None, None, None
+    (signs,) = ctx.saved_tensors
+    return idft(g, signs, None, ctx.block_size, ctx.groups, ctx.eigenvalues, *ctx.rows), *(None,) * 5
 
 
 def _keep_idft(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    spectrum, bias, ctx.block_size, ctx.groups, ctx.eigenvalues, *_ = inputs
+    spectrum, signs, bias, ctx.block_size, ctx.groups, ctx.eigenvalues, *_ = inputs
+    ctx.save_for_backward(signs)
     ctx.dtype, ctx.bias_dtype = spectrum.dtype, None if bias is None else bias.dtype
 
 
 def _idft_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    (signs,) = ctx.saved_tensors
     spectrum = bias = None
     if ctx.needs_input_grad[0]:
-        spectrum = dft(g, ctx.block_size, ctx.groups, ctx.eigenvalues, ctx.dtype)
-    if ctx.needs_input_grad[1]:
+        spectrum = dft(g, signs, ctx.block_size, ctx.groups, ctx.eigenvalues, ctx.dtype)
+    if ctx.needs_input_grad[2]:
         bias = g.sum((0, 2), dtype=ctx.bias_dtype)
-    return spectrum, bias, *(None,) * 7
+    return spectrum, None, bias, *(None,) * 7
 
 
 def _keep_dft_pair(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, w, ctx.block_size, ctx.groups, _ = inputs
+    x, w, signs, ctx.block_size, ctx.groups, _ = inputs
+    ctx.save_for_backward(signs)
     ctx.rows = x.shape[1], x.shape[2], is_channels_last(x), x.dtype
     ctx.weights = w.shape[2], w.dtype
     ctx.weight_channels = w.shape[1]
 
 
 def _dft_pair_gradient(ctx: Any, gx: Tensor, gw: Tensor) -> tuple[Any, ...]:
+    (signs,) = ctx.saved_tensors
     x = w = None
     match ctx.needs_input_grad[:2]:
         case [True, True]:
-            x, w = idft_pair(gx, gw, ctx.block_size, ctx.groups, *ctx.rows, *ctx.weights)
+            x, w = idft_pair(gx, gw, signs, ctx.block_size, ctx.groups, *ctx.rows, *ctx.weights)
         case [True, False]:
-            x = idft(gx, None, ctx.block_size, ctx.groups, False, *ctx.rows)
+            x = idft(gx, signs, None, ctx.block_size, ctx.groups, False, *ctx.rows)
         case [False, True]:
             taps, dtype = ctx.weights
-            w = idft(gw, None, ctx.block_size, 1, True, ctx.weight_channels, taps, True, dtype)
-    return x, w, None, None, None
+            w = idft(gw, None, None, ctx.block_size, 1, True, ctx.weight_channels, taps, True, dtype)
+    return x, w, *(None,) * 4
 
 
 def _keep_idft_pair(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    xs, _, ctx.block_size, ctx.groups, *_ = inputs
+    xs, _, signs, ctx.block_size, ctx.groups, *_ = inputs
+    ctx.save_for_backward(signs)
     ctx.dtype = xs.dtype
 
 
 def _idft_pair_gradient(ctx: Any, gx: Tensor, gw: Tensor) -> tuple[Any, ...]:
-    return *dft_pair(gx, gw, ctx.block_size, ctx.groups, ctx.dtype), *(None,) * 8
+    (signs,) = ctx.saved_tensors
+    return *dft_pair(gx, gw, signs, ctx.block_size, ctx.groups, ctx.dtype), *(None,) * 9
 
 
 def _keep_mix(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -518,22 +542,22 @@ def mix_flops(window: list[int], p: int, q: int, slots: int) -> int:
 
 
 @register_flop_formula(torch.ops.lamina.circulant_dft)
-def _(x: Any, block_size: int, *_: Any, out_shape: Any, **__: Any) -> int:
+def _(x: Any, signs: Any, block_size: int, *_: Any, out_shape: Any, **__: Any) -> int:
     return transform_flops(x[0], x[2], out_shape[-1], block_size)
 
 
 @register_flop_formula(torch.ops.lamina.circulant_idft)
-def _(spectrum: Any, bias: Any, block_size: int, *_: Any, **__: Any) -> int:
+def _(spectrum: Any, signs: Any, bias: Any, block_size: int, *_: Any, **__: Any) -> int:
     return transform_flops(1, spectrum[1], spectrum[-1], block_size)
 
 
 @register_flop_formula(torch.ops.lamina.circulant_dft_pair)
-def _(x: Any, w: Any, block_size: int, *_: Any, out_shape: Any, **__: Any) -> int:
+def _(x: Any, w: Any, signs: Any, block_size: int, *_: Any, out_shape: Any, **__: Any) -> int:
     return sum(transform_flops(1, spectrum[1], spectrum[-1], block_size) for spectrum in out_shape)
 
 
 @register_flop_formula(torch.ops.lamina.circulant_idft_pair)
-def _(xs: Any, ws: Any, block_size: int, *_: Any, **__: Any) -> int:
+def _(xs: Any, ws: Any, signs: Any, block_size: int, *_: Any, **__: Any) -> int:
     return sum(transform_flops(1, spectrum[1], spectrum[-1], block_size) for spectrum in (xs, ws))
 
 

@@ -19,15 +19,27 @@ from lamina.accelerate.circulant.basis import basis, slot_count
 from lamina.accelerate.circulant.window import Window
 
 
-def dense_matrix(weight: Tensor, out_features: int, in_features: int, groups: int = 1) -> Tensor:
-    """The weight of the dense layer that computes the same: ``(out_features, in_features / groups, *kernel)``."""
+def dense_matrix(
+    weight: Tensor, out_features: int, in_features: int, groups: int = 1, signs: Tensor | None = None
+) -> Tensor:
+    """The weight of the dense layer that computes the same: ``(out_features, in_features / groups, *kernel)``.
+
+    ``signs (k)`` multiply the numbers of each block of the input.
+    """
     k = weight.shape[-1]
     time = torch.arange(k, device=weight.device)
     blocks = weight[..., (time[:, None] - time) % k]  # (p, *kernel, q, k, k)
+    blocks = blocks if signs is None else blocks * signs.to(blocks.dtype)
     blocks = blocks.movedim(-2, 1).flatten(0, 1).flatten(-2)  # (p k, *kernel, q k)
     per_group = out_features // groups
     rows: Tensor = torch.unflatten(blocks, 0, (groups, -1))[:, :per_group].flatten(0, 1)
     return rows[..., : in_features // groups].movedim(-1, 1)
+
+
+def repeated(signs: Tensor, width: int, groups: int = 1) -> Tensor:
+    """What each of ``width`` inputs is multiplied by: ``signs (k)``, over and over in each group."""
+    each = width // groups
+    return signs.repeat(-(-each // len(signs)))[:each].repeat(groups)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) -> Tensor:

@@ -78,7 +78,13 @@ def scale(peaks, SHARES: tl.constexpr, TOP: tl.constexpr):
 @no_type_check
 def powers(peaks, TOP: tl.constexpr):
     """`scale` of peaks that have been read, which may be long before they are needed."""
-    peak = tl.max(peaks, 0)
+    return power(tl.max(peaks, 0), TOP)
+
+
+@triton.jit
+@no_type_check
+def power(peak, TOP: tl.constexpr):
+    """Powers of two, and what undoes them, that bring each ``peak`` to ``2**TOP``; one for zero and infinity."""
     exponent = (peak.to(tl.int32, bitcast=True) >> 23) - 127
     exponent = tl.where((peak > 0) & (exponent < 128), exponent, TOP)
     shift = tl.minimum(tl.maximum(TOP - exponent, -126), 126)

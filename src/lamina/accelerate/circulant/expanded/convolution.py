@@ -1,7 +1,8 @@
 """Convolutions with circulant blocks written out as float16 halves, as PyTorch operators.
 
 The convolution and its two gradients are the slices of one trilinear form, so gradients of any order are again these
-operators. Rows come as ``x (N, C, L)`` of any strides, weights as ``w (P, taps, q, k)``, in one type. Halves that the
+operators. Rows come as ``x (N, C, L)`` of any strides, weights as ``w (P, taps, q, k)``, in one type; ``signs (k)``, if
+any, multiply the columns of each block. Halves that the
 forward pass has laid down are handed to the backward pass beside the tensors they were made from.
 """
 
@@ -48,16 +49,18 @@ def _rows(x: Tensor) -> Halves:
     return split(x, largest, parts()), largest
 
 
-def _weights(w: Tensor, window: Window, channels: int, outputs: int) -> Halves:
+def _weights(w: Tensor, signs: Tensor | None, window: Window, channels: int, outputs: int) -> Halves:
     inputs, w = channels // window.groups, w.contiguous()
     if w.dtype != torch.float32:
-        return materialise(w, outputs, inputs, window.groups, True).mT[None], None
+        return materialise(w, signs, outputs, inputs, window.groups, True).mT[None], None
     (rows, taps, q, k), largest = w.shape, peaks(w)
     out = w.new_empty(parts(), outputs, taps, inputs, dtype=torch.float16)
     launch(
         kernels.materialise_halves_kernel, -(-out[0].numel() // _GRAIN), w,
-        w, largest, out, out[0].numel(), outputs // window.groups, inputs, rows // window.groups, q,
-        TAPS=taps, K=k, BLOCK=_GRAIN, PARTS=parts(), SHARES=largest.numel(), TOP=TOP, INDEX=index_type(w, out),
+        w, w if signs is None else signs, largest, out, out[0].numel(),
+        outputs // window.groups, inputs, rows // window.groups, q,
+        TAPS=taps, K=k, BLOCK=_GRAIN, SIGNED=signs is not None, PARTS=parts(), SHARES=largest.numel(), TOP=TOP,
+        INDEX=index_type(w, out),
     )  # fmt: skip
     return out, largest
 
@@ -76,13 +79,13 @@ def _given(made: Tensor | None) -> bool:
 
 @torch.library.custom_op("lamina::circulant_conv", mutates_args=())
 def conv(
-    x: Tensor, w: Tensor, bias: Tensor | None, outputs: int, window: list[int]
+    x: Tensor, w: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """``(N, outputs, L')`` in the layout of ``x``; and halves and peaks of rows and of weights, where there are any."""
     check_device(x, "circulant", 'use impl="reference"')
     sizes = Window.unpack(window)
     y = _output_like(x, outputs, sizes)
-    (xh, x_peaks), (wh, w_peaks) = _rows(x), _weights(w, sizes, x.shape[1], outputs)
+    (xh, x_peaks), (wh, w_peaks) = _rows(x), _weights(w, signs, sizes, x.shape[1], outputs)
     product(xh, x_peaks, wh, w_peaks, None if bias is None else bias.contiguous(), y, sizes, back=False)
     if x_peaks is None or w_peaks is None:
         return y, _nothing(x) if _view(x) else xh, _nothing(x), wh, _nothing(x)
@@ -91,7 +94,7 @@ def conv(
 
 @conv.register_fake
 def _(
-    x: Tensor, w: Tensor, bias: Tensor | None, outputs: int, window: list[int]
+    x: Tensor, w: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     sizes = Window.unpack(window)
     y = _output_like(x, outputs, sizes)
@@ -105,7 +108,7 @@ def _(
 
 @torch.library.custom_op("lamina::circulant_conv_grads", mutates_args=())
 def conv_grads(
-    dy: Tensor, x: Tensor, w: Tensor,
+    dy: Tensor, x: Tensor, w: Tensor, signs: Tensor | None,
     xh: Tensor | None, x_peaks: Tensor | None, wh: Tensor | None, w_peaks: Tensor | None,
     window: list[int], data: bool, weight: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -114,12 +117,13 @@ def conv_grads(
     dyh, dy_peaks = _rows(dy)
     dx, dw = _gradients_like(x, w, data, weight)
     if data:
-        made = (wh, w_peaks if _given(w_peaks) else None) if _given(wh) else _weights(w, sizes, x.shape[1], dy.shape[1])
+        made = (wh, w_peaks if _given(w_peaks) else None)
+        made = made if _given(wh) else _weights(w, signs, sizes, x.shape[1], dy.shape[1])
         product(dyh, dy_peaks, *made, None, dx, sizes, back=True)  # type: ignore[arg-type]
     if weight:
         given = (xh, x_peaks if _given(x_peaks) else None) if _given(xh) else _rows(x)
         dense = gradient(dyh, dy_peaks, *given, sizes)  # type: ignore[arg-type]
-        dw = diagonal_sums(dense.mT, k, sizes.groups).to(w.dtype)
+        dw = diagonal_sums(dense.mT, signs, k, sizes.groups).to(w.dtype)
     return dx, dw
 
 
@@ -131,7 +135,7 @@ def _gradients_like(x: Tensor, w: Tensor, data: bool, weight: bool) -> tuple[Ten
 
 @conv_grads.register_fake
 def _(
-    dy: Tensor, x: Tensor, w: Tensor,
+    dy: Tensor, x: Tensor, w: Tensor, signs: Tensor | None,
     xh: Tensor | None, x_peaks: Tensor | None, wh: Tensor | None, w_peaks: Tensor | None,
     window: list[int], data: bool, weight: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -139,39 +143,39 @@ def _(
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, w, _, _, ctx.window = inputs
-    ctx.save_for_backward(x, w, *output[1:])
+    x, w, signs, _, _, ctx.window = inputs
+    ctx.save_for_backward(x, w, signs, *output[1:])
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
 def _gradient(ctx: Any, g: Tensor | None, *_: Any) -> tuple[Any, ...]:
     if g is None:
-        return (None,) * 5
-    (x, w, *made), (data, weight, bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
-    dx, dw = conv_grads(g, x, w, *made, ctx.window, data, weight) if data or weight else (None, None)
-    return dx if data else None, dw if weight else None, g.sum((0, 2)) if bias else None, None, None
+        return (None,) * 6
+    (x, w, signs, *made), (data, weight, _, bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
+    dx, dw = conv_grads(g, x, w, signs, *made, ctx.window, data, weight) if data or weight else (None, None)
+    return dx if data else None, dw if weight else None, None, g.sum((0, 2)) if bias else None, None, None
 
 
 def _keep_grads(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     *tensors, ctx.window, ctx.data, ctx.weight = inputs
-    ctx.save_for_backward(*tensors[:3])
+    ctx.save_for_backward(*tensors[:4])
     ctx.set_materialize_grads(False)
 
 
 def _grads_gradient(ctx: Any, hx: Tensor | None, hw: Tensor | None) -> tuple[Any, ...]:
-    (dy, x, w), (for_dy, for_x, for_w, *_) = ctx.saved_tensors, ctx.needs_input_grad
+    (dy, x, w, signs), (for_dy, for_x, for_w, *_) = ctx.saved_tensors, ctx.needs_input_grad
     hx, hw = (hx if ctx.data else None), (hw if ctx.weight else None)
     for_x, for_w = for_x and hw is not None, for_w and hx is not None
     ddy = dx = dw = None
     if for_dy:
         pairs = [(hx, w)] * (hx is not None) + [(x, hw)] * (hw is not None)
-        ddy = sum(conv(a, b, None, dy.shape[1], ctx.window)[0] for a, b in pairs) if pairs else None
+        ddy = sum(conv(a, b, signs, None, dy.shape[1], ctx.window)[0] for a, b in pairs) if pairs else None
     if for_x or for_w:
         dx, dw = conv_grads(
-            dy, x if hx is None else hx, w if hw is None else hw, *(None,) * 4, ctx.window, for_x, for_w
+            dy, x if hx is None else hx, w if hw is None else hw, signs, *(None,) * 4, ctx.window, for_x, for_w
         )
-    return ddy, dx if for_x else None, dw if for_w else None, *(None,) * 7
+    return ddy, dx if for_x else None, dw if for_w else None, *(None,) * 8
 
 
 conv.register_autograd(_gradient, setup_context=_keep)
@@ -185,7 +189,7 @@ def _flops(outputs: int, inputs: int, window: list[int]) -> int:
 
 
 @register_flop_formula(torch.ops.lamina.circulant_conv)
-def _(x: Any, w: Any, bias: Any, outputs: int, window: list[int], *_: Any, **__: Any) -> int:
+def _(x: Any, w: Any, signs: Any, bias: Any, outputs: int, window: list[int], *_: Any, **__: Any) -> int:
     return _flops(outputs, x[1], window)
 
 

@@ -1,6 +1,7 @@
 """Products with circulant blocks written out: in registers where a tile needs them, or once in memory.
 
-``w (p, q, K)`` holds the first columns of ``p`` by ``q`` blocks of size ``K``. Compile-time switches are those of the
+``w (p, q, K)`` holds the first columns of ``p`` by ``q`` blocks of size ``K``; where ``SIGNED``, ``signs (K)`` multiply
+the columns of each block that is written out. Compile-time switches are those of the
 frequency kernels.
 """
 
@@ -129,19 +130,25 @@ def expand_cost(rows: int, out_features: int, in_features: int, block_size: int,
 
 @triton.jit
 @no_type_check
-def numbers(w, channel, tap, column, known, out_features, p, q, TAPS: tl.constexpr, K: tl.constexpr):
+def numbers(
+    w, signs, channel, tap, column, known, out_features, p, q, TAPS: tl.constexpr, K: tl.constexpr,
+    SIGNED: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
     """Numbers of the dense matrix of ``w (G*p, TAPS, q, K)``, whose groups have ``out_features`` rows each."""
     row = channel % out_features
     offset = row % K - column % K
     block = ((channel // out_features * p + row // K) * TAPS + tap) * q + column // K
-    return tl.load(w + block * K + tl.where(offset < 0, offset + K, offset), known)
+    values = tl.load(w + block * K + tl.where(offset < 0, offset + K, offset), known)
+    if SIGNED:
+        values = (values.to(ACC) * tl.load(signs + column % K, known).to(ACC)).to(values.dtype)
+    return values
 
 
 @triton.jit
 @no_type_check
 def materialise_kernel(
-    w, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
-    LAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+    w, signs, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
+    LAST: tl.constexpr, SIGNED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The dense matrix ``(G*out_features, in_features, taps)`` of ``w (G*p, taps, q, K)``, or inputs ``LAST``."""
     wait(EARLY)
@@ -149,23 +156,24 @@ def materialise_kernel(
     tap = place // in_features % TAPS if LAST else place % TAPS
     column = place % in_features if LAST else place // TAPS % in_features
     known = place < size
-    values = numbers(w, place // (TAPS * in_features), tap, column, known, out_features, p, q, TAPS, K)
+    channel = place // (TAPS * in_features)
+    values = numbers(w, signs, channel, tap, column, known, out_features, p, q, TAPS, K, SIGNED, ACC)
     tl.store(out + place, values, known)
 
 
 @triton.jit
 @no_type_check
 def materialise_halves_kernel(
-    w, peaks, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
-    PARTS: tl.constexpr, SHARES: tl.constexpr, TOP: tl.constexpr, INDEX: tl.constexpr,
+    w, signs, peaks, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr,
+    BLOCK: tl.constexpr, SIGNED: tl.constexpr, PARTS: tl.constexpr, SHARES: tl.constexpr, TOP: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     """The halves ``[PARTS, G*out_features, TAPS, in_features]`` of the dense matrix of float32 ``w``."""
     place = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)
     tap = place // in_features % TAPS
     known = place < size
-    values = numbers(
-        w, place // (TAPS * in_features), tap, place % in_features, known, out_features, p, q, TAPS, K
-    )  # fmt: skip
+    channel, column = place // (TAPS * in_features), place % in_features
+    values = numbers(w, signs, channel, tap, column, known, out_features, p, q, TAPS, K, SIGNED, tl.float32)
     high, rest = halves(values * scale(peaks, SHARES, TOP)[0])
     tl.store(out + place, high, known)
     if PARTS == 2:
@@ -175,9 +183,9 @@ def materialise_halves_kernel(
 @triton.jit
 @no_type_check
 def diagonal_sums_kernel(
-    dense, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr, BLOCK: tl.constexpr,
-    AT_ONCE: tl.constexpr, LAST: tl.constexpr, ACC: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
-    EARLY: tl.constexpr,
+    dense, signs, out, size, out_features, in_features, p, q, TAPS: tl.constexpr, K: tl.constexpr,
+    BLOCK: tl.constexpr, AT_ONCE: tl.constexpr, LAST: tl.constexpr, SIGNED: tl.constexpr, ACC: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `materialise_kernel`: each wrapped diagonal of each block, summed."""
     wait(EARLY)
@@ -191,14 +199,18 @@ def diagonal_sums_kernel(
     for t0 in range(0, K, AT_ONCE):
         t = t0 + tl.arange(0, AT_ONCE)[:, None]
         row = (channel % p * K)[None, :] + t
-        column = (j * K)[None, :] + (t - offset[None, :] + K) % K
+        inner = (t - offset[None, :] + K) % K
+        column = (j * K)[None, :] + inner
         known = (place < size)[None, :] & (t < K) & (row < out_features) & (column < in_features)
         channels = (channel // p * out_features)[None, :] + row
         if LAST:
             source = (channels * TAPS + tap[None, :]) * in_features + column
         else:
             source = (channels * in_features + column) * TAPS + tap[None, :]
-        sums += tl.sum(tl.load(dense + source, known, 0.0).to(ACC), 0)
+        values = tl.load(dense + source, known, 0.0).to(ACC)
+        if SIGNED:
+            values *= tl.load(signs + inner, known, 0.0).to(ACC)
+        sums += tl.sum(values, 0)
     target = ((channel * TAPS + tap) * q + j) * K + offset
     tl.store(out + target, rounded(sums, out.dtype.element_ty, UPCAST), place < size)
 

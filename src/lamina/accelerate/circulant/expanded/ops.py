@@ -84,14 +84,21 @@ def _weight_like(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) -> 
 
 
 @torch.library.custom_op("lamina::circulant_materialise", mutates_args=())
-def materialise(w: Tensor, out_features: int, in_features: int, groups: int, channels_last: bool) -> Tensor:
-    """The dense matrix ``(out_features, in_features, taps)`` of ``w (P, taps, q, k)``, of ``groups`` stacked ones."""
+def materialise(
+    w: Tensor, signs: Tensor | None, out_features: int, in_features: int, groups: int, channels_last: bool
+) -> Tensor:
+    """The dense matrix ``(out_features, in_features, taps)`` of ``w (P, taps, q, k)``, of ``groups`` stacked ones.
+
+    ``signs (k)`` multiply the columns of each block.
+    """
     w, (rows, taps, q, k) = w.contiguous(), w.shape
     out = _dense_like(w, out_features, in_features, channels_last)
+    switches = common(w.dtype, 1, w, out)
     launch(
         kernels.materialise_kernel, -(-out.numel() // _GRAIN), w,
-        w, out, out.numel(), out_features // groups, in_features, rows // groups, q,
-        TAPS=taps, K=k, BLOCK=_GRAIN, LAST=channels_last, INDEX=common(w.dtype, 1, w, out)["INDEX"], **early(w, out),
+        w, w if signs is None else signs, out, out.numel(), out_features // groups, in_features, rows // groups, q,
+        TAPS=taps, K=k, BLOCK=_GRAIN, LAST=channels_last, SIGNED=signs is not None,
+        **{name: switches[name] for name in ("ACC", "INDEX")}, **early(w, out),
     )  # fmt: skip
     return out
 
@@ -103,7 +110,7 @@ def _dense_like(w: Tensor, rows: int, columns: int, channels_last: bool) -> Tens
 
 
 @torch.library.custom_op("lamina::circulant_diagonal_sums", mutates_args=())
-def diagonal_sums(dense: Tensor, block_size: int, groups: int) -> Tensor:
+def diagonal_sums(dense: Tensor, signs: Tensor | None, block_size: int, groups: int) -> Tensor:
     """The transpose of `materialise`: wrapped diagonals of each block, summed, ``(P, taps, q, k)``."""
     out_features, in_features, taps = dense.shape
     last = is_last(dense)
@@ -114,8 +121,9 @@ def diagonal_sums(dense: Tensor, block_size: int, groups: int) -> Tensor:
     del switches["PRECISION"]
     launch(
         kernels.diagonal_sums_kernel, -(-out.numel() // _SUMS), dense,
-        dense, out, out.numel(), out_features // groups, in_features, p, q,
-        TAPS=taps, K=block_size, BLOCK=_SUMS, AT_ONCE=min(_AT_ONCE, power(block_size)), LAST=last, **switches,
+        dense, dense if signs is None else signs, out, out.numel(), out_features // groups, in_features, p, q,
+        TAPS=taps, K=block_size, BLOCK=_SUMS, AT_ONCE=min(_AT_ONCE, power(block_size)), LAST=last,
+        SIGNED=signs is not None, **switches,
     )  # fmt: skip
     return out
 
@@ -146,12 +154,14 @@ def _(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @materialise.register_fake
-def _(w: Tensor, out_features: int, in_features: int, groups: int, channels_last: bool) -> Tensor:
+def _(
+    w: Tensor, signs: Tensor | None, out_features: int, in_features: int, groups: int, channels_last: bool
+) -> Tensor:
     return _dense_like(w, out_features, in_features, channels_last)
 
 
 @diagonal_sums.register_fake
-def _(dense: Tensor, block_size: int, groups: int) -> Tensor:
+def _(dense: Tensor, signs: Tensor | None, block_size: int, groups: int) -> Tensor:
     p, q = -(-(dense.shape[0] // groups) // block_size), -(-dense.shape[1] // block_size)
     return dense.new_empty(groups * p, dense.shape[2], q, block_size)
 
@@ -202,21 +212,23 @@ def _expand_grads_gradient(ctx: Any, hx: Tensor, hw: Tensor) -> tuple[Any, ...]:
 
 
 def _keep_materialise(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    w, _, _, groups, _ = inputs
+    w, signs, _, _, groups, _ = inputs
+    ctx.save_for_backward(signs)
     ctx.blocks = w.shape[-1], groups
 
 
 def _materialise_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    return diagonal_sums(g, *ctx.blocks), *(None,) * 4
+    return diagonal_sums(g, *ctx.saved_tensors, *ctx.blocks), *(None,) * 5
 
 
 def _keep_diagonal_sums(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    dense, _, groups = inputs
+    dense, signs, _, groups = inputs
+    ctx.save_for_backward(signs)
     ctx.sizes = dense.shape[0], dense.shape[1], groups, is_last(dense)
 
 
 def _diagonal_sums_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
-    return materialise(h, *ctx.sizes), None, None
+    return materialise(h, *ctx.saved_tensors, *ctx.sizes), None, None, None
 
 
 expand.register_autograd(_expand_gradient, setup_context=_keep)
