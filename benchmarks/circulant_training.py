@@ -44,7 +44,7 @@ from lamina.accelerate.circulant import Circulant
 from lamina.accelerate.circulant.config import Impl
 from lamina.accelerate.circulant.dispatch import Dispatcher, calibrate_model
 from lamina.accelerate.circulant.parameter_groups import parameter_groups
-from lamina.build.data import jpeg_scan, load, loader, steps, train_test
+from lamina.build.data import Dataset, jpeg_scan, load, loader, steps, train_test
 from lamina.build.models import create
 from lamina.record import Conversion
 from lamina.run.training import train
@@ -83,12 +83,13 @@ class Experiment:
     warmup_steps: int = 50
     precision: Precision = "tf32"
     augment: bool = False
+    clip_norm: float | None = None
 
     def settings(self, seed: int) -> Training:
         return Training(
             epochs=self.epochs, batch=self.batch, optimizer="adamw", learning_rate=self.learning_rate,
             weight_decay=self.weight_decay, warmup_steps=self.warmup_steps, precision=self.precision,
-            augment=self.augment, seed=seed,
+            augment=self.augment, clip_norm=self.clip_norm, seed=seed,
         )  # fmt: skip
 
 
@@ -135,10 +136,12 @@ def built(
 
 
 def learnt(
-    name: str, experiment: Experiment, block_size: int, seed: int, source: str, device: torch.device
-) -> Iterator[dict[str, Any]]:
+    name: str, experiment: Experiment, block_size: int, seed: int, source: str, device: torch.device,
+    held_out: bool = False,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
     """A row for each epoch of one run; its ``seconds`` are the epoch's and its test's, of a device that is shared."""
-    train_set, test_set = (replace(each, x=each.x.to(device), y=each.y.to(device)) for each in train_test(source))
+    sets = held(train_test(source)[0]) if held_out else train_test(source)
+    train_set, test_set = (replace(each, x=each.x.to(device), y=each.y.to(device)) for each in sets)
     torch.manual_seed(seed)
     classes = len(train_set.classes)
     network: Any
@@ -169,6 +172,14 @@ def learnt(
         }  # fmt: skip
 
 
+def held(data: Dataset) -> tuple[Dataset, Dataset]:
+    """Training samples and a sixth of them, always the same, on which choices are made; normalised alike."""
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(data)))
+    parts = order[len(data) // 6 :], order[: len(data) // 6]
+    train_set, test_set = (replace(data, x=data.x[places], y=data.y[places]) for places in parts)
+    return train_set, test_set
+
+
 def _batches(data: Any, experiment: Experiment, seed: int, epoch: int, _: int) -> Iterator[tuple[Tensor, Tensor]]:
     """The loader's batches, made sixteen at a time: on a shared device, each time a process waits is a turn lost."""
     shape, batch, augment = experiment.input, experiment.batch, experiment.augment
@@ -195,8 +206,9 @@ def prepared(experiment: Experiment, folder: Path, into: Path) -> str:
 
 
 def all_learnt(
-    experiments: Mapping[str, Experiment], folder: Path, device: str, seconds: float, workers: int
-) -> tuple[list[dict[str, Any]], list[str]]:
+    experiments: Mapping[str, Experiment], folder: Path, device: str, seconds: float, workers: int,
+    held_out: bool = False,
+) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
     """Every run's rows, as far as they came before time was up, and what was cut."""
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
@@ -216,6 +228,7 @@ def all_learnt(
                 source = sources[experiments[name].data, experiments[name].samples]
                 command = [sys.executable, "-m", "benchmarks.circulant_training", "run", "--data", source]
                 command += ["--one", name, str(seed), str(block_size), "--device", places[len(waiting) % len(places)]]
+                command += ["--held-out"] * held_out
                 with log.open("wb") as stream:
                     child = subprocess.Popen(command, stdout=stream, env=results.environment_with(OMP_NUM_THREADS="1"))
                 running[key] = child, log
@@ -375,6 +388,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--networks", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--claim", default="circulant_accuracy", help="name of the results of what networks learn")
+    parser.add_argument("--held-out", action="store_true", help="test on a sixth of the training samples")
     parser.add_argument("--one", nargs=3, metavar=("NAME", "SEED", "BLOCK_SIZE"), help="of a run")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
@@ -388,7 +402,7 @@ def main(words: Sequence[str] | None = None) -> None:
     device = measure.resolve(asked.device)
     if asked.scope == "run":
         name, seed, block_size = asked.one[0], int(asked.one[1]), int(asked.one[2])
-        for row in learnt(name, experiments[name], block_size, seed, asked.data, device):
+        for row in learnt(name, experiments[name], block_size, seed, asked.data, device, asked.held_out):
             print(json.dumps(row), flush=True)
         return
     written = partial(results.write, device=asked.device, asked=asked, command=f"circulant_training {asked.scope}")
@@ -398,7 +412,9 @@ def main(words: Sequence[str] | None = None) -> None:
             path = written("circulant_training", rows=timed, summary=summary)
         print(path, *gains(timed).items(), sep="\n")
     if asked.scope != "timing":
-        epochs, failed = all_learnt(experiments, Path(asked.data), asked.device, asked.seconds, asked.workers)
+        epochs, failed = all_learnt(
+            experiments, Path(asked.data), asked.device, asked.seconds, asked.workers, asked.held_out
+        )
         found = accuracies(rows := runs(epochs))
         summary = {"test accuracy after the last epoch": found, "cut or failed": "; ".join(failed) or "none"}
         print(written(asked.claim, rows=rows, summary=summary), *found.items(), *failed, sep="\n")

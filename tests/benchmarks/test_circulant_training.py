@@ -10,6 +10,7 @@ import torch
 
 from benchmarks import circulant_training as training
 from benchmarks.results import Row
+from lamina.build.data import synthetic
 
 
 def row(block_size: int, seed: int, epoch: int, accuracy: float) -> dict[str, Any]:
@@ -87,6 +88,15 @@ def test_a_run_prints_a_row_for_each_epoch(tmp_path: Path, capsys: pytest.Captur
     assert all(one["seconds"] > 0 for one in rows)
     assert rows[1]["converted"] == ["classifier.0", "classifier.2"]
     assert [one["block_learning_rate"] / one["learning_rate"] for one in rows] == [1, 2]
+
+
+def test_a_sixth_of_the_training_samples_is_held_out() -> None:
+    data = synthetic((1, 4, 4), 3, 60)
+    train_set, test_set = training.held(data)
+    parts = [[tuple(one.flatten().tolist()) for one in part.x] for part in (train_set, test_set)]
+    assert (len(train_set), len(test_set)) == (50, 10) and not {*parts[0]} & {*parts[1]}
+    assert {*parts[0], *parts[1]} == {tuple(one.flatten().tolist()) for one in data.x}
+    assert train_set.mean == test_set.mean == data.mean
 
 
 def test_dropout_shrinks_with_the_weights() -> None:

@@ -128,6 +128,7 @@ BAD = [
     (("convert-config", "/nowhere.dnnmark"), 2, "no such file"),
     (("train", "lenet5", "--data", "fashion-mnist", "--resume"), 2, "--checkpoint"),
     (("train", "lenet5", "--data", "fashion-mnist", "--optimizer", "sdg"), 2, "sdg"),
+    (("train", "lenet5", "--data", "fashion-mnist", "--clip-norm", "0"), 2, "--clip-norm"),
     (("train", "lenet5", "--data", "/nowhere"), 2, "/nowhere"),
     (("--log", "loud", "env"), 2, "loud"),
 ]

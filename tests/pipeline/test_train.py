@@ -9,6 +9,7 @@ from lamina import pipeline
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline import find
 from lamina.run import Progress
+from lamina.run.checkpoint import load, save
 from lamina.spec.training import Training
 from lamina.store import Store
 
@@ -90,6 +91,19 @@ def test_a_checkpoint_of_other_settings_is_refused(store: Store, data: str, tmp_
         pipeline.train(find("lenet5")[0], data, SETTINGS, store, checkpoint=checkpoint, resume=True)
     with pytest.raises(UsageError, match="another network"):
         pipeline.train(find("cifarnet")[0], data, settings, store, checkpoint=checkpoint, resume=True)
+
+
+def test_a_checkpoint_from_before_a_setting_was_there_had_its_default(store: Store, data: str, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "state.safetensors"
+    settings = SETTINGS.model_copy(update={"epochs": 1})
+    pipeline.train(find("lenet5")[0], data, settings, store, checkpoint=checkpoint)
+    tensors, facts = load(checkpoint)
+    del facts["settings"]["clip_norm"]
+    save(checkpoint, tensors, facts)
+    pipeline.train(find("lenet5")[0], data, settings, store, checkpoint=checkpoint, resume=True)
+    clipped = settings.model_copy(update={"clip_norm": 1.0})
+    with pytest.raises(UsageError, match="trained with clip_norm=None"):
+        pipeline.train(find("lenet5")[0], data, clipped, store, checkpoint=checkpoint, resume=True)
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"{}" * 1000])

@@ -1,5 +1,6 @@
-"""Parameter groups keep their share of the learning rate through the schedule."""
+"""Parameter groups keep their share of the learning rate, and gradients stay within their bound."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -42,3 +43,21 @@ def test_one_group_of_all_is_no_group() -> None:
     grouped = trained(module, [{"params": list(module.parameters()), "lr": SETTINGS.learning_rate}])
     for ours, theirs in zip(grouped.parameters(), trained(network(), None).parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def stepped(precision: str, clip_norm: float | None) -> list[torch.Tensor]:
+    """How far each parameter goes in one step of plain gradient descent at a learning rate of 1."""
+    settings = SETTINGS.model_copy(update={"learning_rate": 1.0, "precision": precision, "clip_norm": clip_norm})
+    module = network()
+    list(train(module, settings, lambda *_: [(X, Y)], lambda: [(X, Y)], 1, torch.device("cpu")))
+    moved = zip(module.parameters(), network().parameters(), strict=True)
+    return [(after - before).detach() for after, before in moved]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])  # fp16 scales its loss, and so the gradients
+def test_gradients_are_clipped_by_the_norm_of_all_of_them(precision: str) -> None:
+    free = stepped(precision, None)
+    norm = torch.cat([way.flatten() for way in free]).norm().item()
+    for bound in (norm / 7, 2 * norm):
+        for way, whole in zip(stepped(precision, bound), free, strict=True):
+            torch.testing.assert_close(way, whole * min(1, bound / norm), rtol=1e-5, atol=1e-7)

@@ -32,6 +32,10 @@ def train(
         int, typer.Option("--warmup-steps", min=0, help="Steps of a linear rise of the learning rate.")
     ] = 100,
     label_smoothing: Annotated[float, typer.Option("--label-smoothing")] = 0.0,
+    clip_norm: Annotated[
+        float | None,
+        typer.Option("--clip-norm", help="Largest norm of all gradients together; recurrent networks need one."),
+    ] = None,
     precision: Annotated[str, typer.Option("--precision", help="fp32, tf32; bf16 and fp16 by autocast.")] = "fp32",
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and mirror images.")] = False,
     seed: options.SeedOption = 0,
@@ -73,6 +77,7 @@ def train(
         schedule=schedule,
         warmup_steps=warmup_steps,
         label_smoothing=label_smoothing,
+        clip_norm=clip_norm,
         precision=precision,
         augment=augment,
         seed=seed,

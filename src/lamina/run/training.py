@@ -109,6 +109,9 @@ def train(
                     loss = F.cross_entropy(scores, y, label_smoothing=settings.label_smoothing)
                 optimizer.zero_grad(set_to_none=True)
                 scaler.scale(loss).backward()
+                if settings.clip_norm is not None:
+                    scaler.unscale_(optimizer)
+                    nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm)
                 scaler.step(optimizer)
                 scaler.update()
                 _count(sums, loss, scores, y)
@@ -201,7 +204,8 @@ def _restore(
     device: torch.device,
 ) -> tuple[int, Tensor]:
     tensors, state = load(path)
-    other = {k: v for k, v in state["settings"].items() if settings.model_dump()[k] != v}
+    own = Training.model_validate(state["settings"]).model_dump()  # with the defaults of what it did not know yet
+    other = {k: v for k, v in own.items() if settings.model_dump()[k] != v}
     if other:
         wanted = ", ".join(f"{key}={value}" for key, value in other.items())
         raise UsageError(

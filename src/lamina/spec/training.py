@@ -17,6 +17,7 @@ class Training(BaseModel):
     """Everything that decides the weights a training run ends with, besides the network and the data.
 
     ``batch`` is that of all processes together. ``precision`` below fp32 is autocast: weights stay in float32.
+    ``clip_norm`` bounds the norm of all gradients together (Pascanu, Mikolov, Bengio, ICML 2013, algorithm 1).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,6 +31,7 @@ class Training(BaseModel):
     schedule: Literal["cosine", "constant"] = "cosine"
     warmup_steps: NonNegative = 100
     label_smoothing: Fraction = 0.0
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
     precision: Precision = "fp32"
     augment: bool = False
     seed: NonNegative = 0
