@@ -8,6 +8,8 @@ from pathlib import Path
 
 # Read once by OpenBLAS when NumPy is imported: its threads and torch's fight over the same cores.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a core; what tests start inherits this
+    os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import pytest
@@ -18,8 +20,6 @@ from torch.utils._device import _device_constructors
 CUDA = torch.cuda.is_available()
 if not CUDA:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so before lamina is imported
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)
 
 _device_constructors()  # kept from its first use, which must not see what tests replace
 

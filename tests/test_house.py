@@ -1,6 +1,7 @@
 """The house in order: the lock, the documentation, the published results, and what no file may say."""
 
 import json
+import os
 import re
 import runpy
 import tomllib
@@ -30,11 +31,9 @@ UNSAID = {  # written so that no pattern finds itself
 def files(*suffixes: str) -> Iterator[Path]:
     """The project's own text files, as a fresh checkout has them."""
     made = {"demo", "dist", "_build", "generated", "__pycache__"}
-    for path in sorted(ROOT.rglob("*")):
-        folders = path.relative_to(ROOT).parts[:-1]
-        hidden = any(part.startswith(".") and part != ".ci" for part in folders)
-        if path.is_file() and not hidden and not made & set(folders) and path.suffix in suffixes:
-            yield path
+    for folder, folders, names in os.walk(ROOT):  # which does not go into what is left out, such as .venv
+        folders[:] = [each for each in sorted(folders) if each == ".ci" or not (each.startswith(".") or each in made)]
+        yield from (path for name in sorted(names) if (path := Path(folder, name)).suffix in suffixes)
 
 
 def text_of(path: Path) -> str:

@@ -169,11 +169,11 @@ def test_a_folder_as_store_exits_two(lamina: Lamina, tmp_path: Path) -> None:
     assert lamina("runs", "ls", "--store", str(tmp_path)).exit_code == 2
 
 
-def test_killed_at_any_moment_no_committed_row_is_lost(tmp_path: Path) -> None:
+def test_killed_at_any_moment_no_committed_row_is_lost(tmp_path: Path, lamina: Lamina) -> None:
     store = tmp_path / "lamina.db"
-    command = [sys.executable, "-m", "lamina", "bench", "lenet5", *QUICK, "--store", str(store)]
-    environment = os.environ | {"LAMINA_CACHE_DIR": str(tmp_path)}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    words = ["bench", "lenet5", *QUICK, "--store", str(store)]
+    command = [sys.executable, "-m", "lamina", *words]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def rows() -> int:
         if not store.exists():
@@ -193,7 +193,7 @@ def test_killed_at_any_moment_no_committed_row_is_lost(tmp_path: Path) -> None:
         process.wait()
     kept = rows()
     assert kept >= 5
-    subprocess.run([*command, "--resume"], env=environment, check=True, capture_output=True)
+    assert lamina(*words, "--resume").exit_code == 0
     with sqlite3.connect(store) as database:
         assert database.execute("pragma integrity_check").fetchone() == ("ok",)
         assert database.execute("select count(*), min(status) from run").fetchone() == (1, "done")

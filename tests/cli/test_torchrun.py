@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.torch import load_file
+from tests.cli.conftest import Lamina
 
 from lamina.store import open_store
 
@@ -21,19 +22,17 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_two_processes_train_as_one(tmp_path: Path, data: Path) -> None:
-    def train(processes: int, checkpoint: str) -> Path:
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        words = ["train", "lenet5", "--data", str(data), "--epochs", "2", "-b", "16", "--device", "cpu"]
-        path = tmp_path / checkpoint
-        command = [*launch, "-m", "lamina", *words, "--checkpoint", str(path), "--store", str(tmp_path / "lamina.db")]
-        done = subprocess.run(
-            command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return path
+def test_two_processes_train_as_one(tmp_path: Path, data: Path, lamina: Lamina) -> None:
+    words = ["train", "lenet5", "--data", str(data), "--epochs", "2", "-b", "16", "--device", "cpu"]
+    one, two = ([*words, "--checkpoint", str(tmp_path / f"{count}.safetensors")] for count in (1, 2))
+    result = lamina(*one)
+    assert result.exit_code == 0, result.output
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "lamina"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*launch, *two], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
-    alone, together = (load_file(train(n, f"{n}.safetensors")) for n in (1, 2))
+    alone, together = (load_file(tmp_path / f"{count}.safetensors") for count in (1, 2))
     assert alone.keys() == together.keys()
     for name, weight in alone.items():
         # Each step sees the same samples, its gradient summed in another order.
