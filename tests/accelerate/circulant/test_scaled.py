@@ -122,7 +122,8 @@ def test_a_spectrum_grows_by_no_more_than_said(k: int, eigenvalues: bool) -> Non
     assert waves.abs().sum(1).max() <= 2 ** growth(k, eigenvalues) * (1 + 1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")  # of NumPy, which interprets the kernels
+# Of NumPy, which interprets the kernels.
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_spoils_its_row_and_no_other(bad: float) -> None:
     x, w = torch.randn(3, 128) * 1e-9, torch.randn(2, 2, 64)
