@@ -1,9 +1,19 @@
-"""How kernels narrow what they store, how they divide, and which rows a window meets."""
+"""How kernels wait, narrow what they store and divide, and which rows a window meets."""
 
 from typing import no_type_check
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+@no_type_check
+def wait(EARLY: tl.constexpr):
+    """Of a kernel that is launched early: until those in front have ended; the next one may begin to be launched."""
+    if EARLY:
+        gdc_wait()
+        gdc_launch_dependents()
 
 
 @triton.jit

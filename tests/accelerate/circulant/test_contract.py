@@ -15,6 +15,8 @@ from lamina.accelerate.circulant.expanded import convolution
 from lamina.accelerate.circulant.expanded import kernels as expanded_kernels
 from lamina.accelerate.circulant.expanded import ops as expanded
 from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear, BlockCirculantLSTM
+from lamina.accelerate.circulant.transform import kernels as transform_kernels
+from lamina.accelerate.circulant.transform import ops as transform
 from lamina.accelerate.circulant.window import Window
 from lamina.spec import Cost
 from lamina.testing.method_contract import Layer, MethodContract, Product
@@ -129,10 +131,10 @@ class Circulants:
         steps, slots, rows_in, rows_out = window.pack(), 1, window.rows_in, window.rows_out
         xs, ws, ys = leaf(slots, rows_in, 2, 2), leaf(slots, 4 * window.taps, 2, 1), leaf(slots, rows_out, 2, 4)
         signs = torch.tensor([1.0, -1.0, -1.0, 1.0])
-        yield ops.dft, (leaf(2, 3, 5).mT.detach().requires_grad_(), signs, 4, 1, False, FP32)
-        yield ops.idft, (leaf(2, 6, 2, 1), None, leaf(3), 4, 1, False, 3, 2, True, FP32)
-        yield ops.dft_pair, (leaf(2, 6, 2), leaf(2, 4, 3), signs, 4, 2, FP32)
-        yield ops.idft_pair, (leaf(2, 4, 2, 2), leaf(2, 6, 2, 1), signs, 4, 2, 6, 2, False, FP32, 3, FP32)
+        yield transform.dft, (leaf(2, 3, 5).mT.detach().requires_grad_(), signs, 4, 1, False, FP32)
+        yield transform.idft, (leaf(2, 6, 2, 1), None, leaf(3), 4, 1, False, 3, 2, True, FP32)
+        yield transform.dft_pair, (leaf(2, 6, 2), leaf(2, 4, 3), signs, 4, 2, FP32)
+        yield transform.idft_pair, (leaf(2, 4, 2, 2), leaf(2, 6, 2, 1), signs, 4, 2, 6, 2, False, FP32, 3, FP32)
         yield ops.mix, (xs, ws, steps)
         yield ops.mix_data, (ys, ws, steps)
         yield ops.mix_weight, (ys, xs, steps)
@@ -158,9 +160,9 @@ class Circulants:
 
     def costs(self) -> Iterable[tuple[Cost, Cost]]:
         # Two rows of three blocks of 4: each a 4 by 4 matrix times 4 numbers; bf16 in, fp32 out.
-        yield kernels.dft_cost(2, 3, 4, 2, 4), Cost(6 * 32, 6 * 4 * 2, 6 * 4 * 4)
+        yield transform_kernels.dft_cost(2, 3, 4, 2, 4), Cost(6 * 32, 6 * 4 * 2, 6 * 4 * 4)
         # A block of 3 fills 2 slots, one of whose 4 numbers is always zero but computed and stored.
-        yield kernels.dft_cost(1, 1, 3, 4, 4), Cost(24, 12, 16)
+        yield transform_kernels.dft_cost(1, 1, 3, 4, 4), Cost(24, 12, 16)
         # 5 rows, 2 by 3 blocks, 2 slots: 60 complex products of 8 operations.
         yield kernels.mix_cost(Window(5), 2, 3, 2, 4), Cost(480, 2 * 2 * (15 + 6) * 4, 2 * 2 * 10 * 4)
         # A 2x2 kernel on a 3x3 image leaves 2x2 pixels, each of 4 taps.

@@ -13,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from lamina.accelerate.circulant import kernels
 from lamina.accelerate.circulant.expanded import kernels as expanded
+from lamina.accelerate.circulant.transform import kernels as transforms
 
 window = dict(P=8, Q=4, TAPS=9, KW=3, SH=2, SW=1, PH=1, PW=1, DH=1, DW=2, POINTWISE=False)
 tile = dict(BM=64, BN=16, BK=32)
@@ -26,10 +27,10 @@ scaled = sides | dict(X_SHARES=512, W_SHARES=8, X_UNDO=8.0, W_UNDO=1.0, SPLIT=Tr
 grads = dict(W_BM=16, W_BN=32, W_BK=32, W_STEP=4)
 flat = dict(STEP=0, DOWN=1.0, W_BM=8, W_BN=32, W_BK=32, W_STEP=4)
 launches = [
-    (kernels.dft_kernel, dict(**sides, TF32=True), "fp32"),
-    (kernels.dft_kernel, dict(**scaled, PARTS=2, TF32=False), "fp16"),
-    (kernels.idft_kernel, dict(**sides, BIAS=True), "bf16"),
-    (kernels.idft_kernel, dict(**scaled, PARTS=2, BIAS=False), "fp16"),
+    (transforms.dft_kernel, dict(**sides, TF32=True), "fp32"),
+    (transforms.dft_kernel, dict(**scaled, PARTS=2, TF32=False), "fp16"),
+    (transforms.idft_kernel, dict(**sides, BIAS=True), "bf16"),
+    (transforms.idft_kernel, dict(**scaled, PARTS=2, BIAS=False), "fp16"),
     (kernels.mix_kernel, dict(**window, **mix, BACK=False), "fp16"),
     (kernels.mix_grads_kernel, dict(**window, **mix, **grads), "bf16"),
     (kernels.mix_grads_kernel, dict(**window, **mix, **grads, PARTS=2), "fp16"),

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lamina.accelerate.circulant import functional, ops, reference
 from lamina.accelerate.circulant.expanded import ops as expanded
 from lamina.accelerate.circulant.tiles import row_splits
+from lamina.accelerate.circulant.transform import ops as transform
 from lamina.accelerate.circulant.window import Window
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
@@ -85,10 +86,12 @@ def test_products_and_their_derivatives_equal_a_real_convolution_s(name: str, po
 def derivable() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
     s = torch.tensor([1.0, -1.0, -1.0])
     return {
-        "transforms": (lambda x, b: ops.idft(ops.dft(x, s, 3, 1, False, FP64), s, b, 3, 1, False, 4, 2, False, FP64),
-                       (leaf(1, 4, 2), leaf(4))),
-        "pair": (lambda x, w: ops.dft_pair(x, w, s, 3, 2, FP64), (leaf(1, 4, 2), leaf(2, 3, 1))),
-        "inverse pair": (lambda a, b: ops.idft_pair(a, b, s, 3, 2, 4, 1, False, FP64, 1, FP64),
+        "transforms": (
+            lambda x, b: transform.idft(transform.dft(x, s, 3, 1, False, FP64), s, b, 3, 1, False, 4, 2, False, FP64),
+            (leaf(1, 4, 2), leaf(4)),
+        ),
+        "pair": (lambda x, w: transform.dft_pair(x, w, s, 3, 2, FP64), (leaf(1, 4, 2), leaf(2, 3, 1))),
+        "inverse pair": (lambda a, b: transform.idft_pair(a, b, s, 3, 2, 4, 1, False, FP64, 1, FP64),
                          (leaf(2, 1, 2, 2), leaf(2, 2, 2, 1))),
         "expand": (lambda x, w: expanded.expand(x, w, 4), (leaf(1, 3), leaf(2, 1, 3))),
         "expand data": (lambda y, w: expanded.expand_data(y, w, 3), (leaf(1, 4), leaf(2, 1, 3))),
@@ -211,9 +214,9 @@ def test_operations_are_counted() -> None:
 def test_fakes_have_the_strides_of_results(pair: bool) -> None:
     spectrum, weight = torch.randn(2, 6, 2, 2), torch.randn(2, 4, 2, 1)
     call = (
-        partial(ops.idft_pair, spectrum, weight, None, 4, 1, 7, 3, True, torch.float32, 2, torch.float32)
+        partial(transform.idft_pair, spectrum, weight, None, 4, 1, 7, 3, True, torch.float32, 2, torch.float32)
         if pair
-        else partial(ops.idft, spectrum, None, None, 4, 1, False, 7, 3, True, torch.float32)
+        else partial(transform.idft, spectrum, None, None, 4, 1, False, 7, 3, True, torch.float32)
     )
     real = call() if pair else (call(),)
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):

@@ -21,9 +21,11 @@ from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute
 from lamina.errors import MissingError, UsageError
 
 if HAS_TRITON:
-    from lamina.accelerate.circulant import ops, scaled
+    from lamina.accelerate.circulant import scaled
     from lamina.accelerate.circulant.expanded import convolution
     from lamina.accelerate.circulant.expanded import ops as expanded_ops
+    from lamina.accelerate.circulant.ops import check_device, mix
+    from lamina.accelerate.circulant.transform.ops import dft, dft_pair, idft
 
 
 def chosen(impl: Impl, x: Tensor) -> Impl:
@@ -133,13 +135,13 @@ def prepared(
         matrix = dense_matrix(weight[:, None], None, out_features, in_features, 1, dtype).squeeze(-1)
         return lambda x: F.linear(x.to(dtype), matrix)
     if name == "kernel":
-        ops.check_device(like)
+        check_device(like)
         steps = Window(rows).pack()
-        ws = ops.dft(weight.flatten(1)[..., None], None, k, 1, True, dtype)
+        ws = dft(weight.flatten(1)[..., None], None, k, 1, True, dtype)
 
         def multiply(x: Tensor) -> Tensor:
-            ys = ops.mix(ops.dft(x[..., None], None, k, 1, False, dtype), ws, steps)
-            y: Tensor = ops.idft(ys, None, None, k, 1, False, out_features, 1, False, dtype)
+            ys = mix(dft(x[..., None], None, k, 1, False, dtype), ws, steps)
+            y: Tensor = idft(ys, None, None, k, 1, False, out_features, 1, False, dtype)
             return y.squeeze(-1)
 
         return multiply
@@ -225,17 +227,17 @@ def _spectral(
 ) -> Tensor:  # fmt: skip
     """The three launches: ``rows (N, C, L)`` and ``weight (P, taps, q, k)`` to ``(N, out_channels, L')``."""
     k, steps = weight.shape[-1], window.pack()
-    ops.check_device(rows)
+    check_device(rows)
     columns = weight.flatten(2).transpose(1, 2)
     y: Tensor
     if scaled.halved(dtype, rows, columns, k, out_channels, window):
         y, *_ = scaled.product(rows, columns, signs, bias, k, out_channels, steps)
         return y
     channels_last = rows.shape[2] > 1 and rows.stride(1) == 1
-    xs, ws = ops.dft_pair(rows, columns, signs, k, window.groups, dtype)
-    ys = ops.mix(xs, ws, steps)
+    xs, ws = dft_pair(rows, columns, signs, k, window.groups, dtype)
+    ys = mix(xs, ws, steps)
     pixels = window.out_height * window.out_width
-    y = ops.idft(ys, None, bias, k, window.groups, False, out_channels, pixels, channels_last, dtype)
+    y = idft(ys, None, bias, k, window.groups, False, out_channels, pixels, channels_last, dtype)
     return y
 
 

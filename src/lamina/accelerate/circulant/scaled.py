@@ -2,7 +2,7 @@
 
 One half has the digits of TF32 at twice its rate; two have those of float32, and three products of them cost half of
 what three of TF32 do. Scales come from the largest numbers of what is transformed, found on the device. A gradient of a
-gradient is made by the operators of `ops`, from what came in.
+gradient is made by the operators of `ops` and `transform`, from what came in.
 """
 
 from typing import Any
@@ -13,28 +13,30 @@ from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.circulant.ops import (
     SHORT,
-    TOP,
     added,
-    dft,
-    dft_pair,
     early,
     empty_rows,
-    idft_pair,
     input_like,
     is_channels_last,
     mix_flops,
     mix_grads,
     output_like,
     parts,
-    run_dft,
     run_grads,
-    run_idft,
     run_mix,
-    spectrum_like,
     tf32,
-    transform_flops,
 )
 from lamina.accelerate.circulant.tiles import scales_pay
+from lamina.accelerate.circulant.transform.ops import (
+    TOP,
+    dft,
+    dft_pair,
+    idft_pair,
+    run_dft,
+    run_idft,
+    spectrum_like,
+    transform_flops,
+)
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.halves.ops import pair_peaks
 

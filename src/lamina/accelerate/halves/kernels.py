@@ -17,10 +17,9 @@ from typing import no_type_check
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from lamina.accelerate.halves import reference
-from lamina.accelerate.kernels import origin, rounded, source_row
+from lamina.accelerate.kernels import origin, rounded, source_row, wait
 from lamina.spec import Cost
 
 SHARES = 512
@@ -56,9 +55,7 @@ def pair_peaks_kernel(
     x, y, out, x_numel, y_numel, x_shares, y_shares, BLOCK: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr
 ):
     """The largest finite magnitude of each share of ``x``, then of each of ``y``; ``EARLY`` as circulant's kernels."""
-    if EARLY:
-        gdc_wait()
-        gdc_launch_dependents()
+    wait(EARLY)
     program = tl.program_id(0)
     if program < x_shares:
         peak = largest(x, x_numel, program, x_shares, BLOCK, INDEX)

@@ -10,9 +10,8 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.circulant.kernels import wait
 from lamina.accelerate.halves.kernels import halves, scale
-from lamina.accelerate.kernels import rounded
+from lamina.accelerate.kernels import rounded, wait
 from lamina.spec import Cost
 
 

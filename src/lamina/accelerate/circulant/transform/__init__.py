@@ -1,0 +1,1 @@
+"""Block-wise Fourier transforms of rows and of weights, and back."""
