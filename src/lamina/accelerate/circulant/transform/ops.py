@@ -1,8 +1,8 @@
 """Transforms as PyTorch operators: each is the other's transpose, so gradients of any order are again these operators.
 
 Rows come as ``x (N, C, L)`` of any strides, weights as the view ``(P, q*k, taps)`` of a parameter ``(P, *kernel, q,
-k)``. ``signs (k)``, if any, multiply the numbers of each block of rows, within their transform. Spectra have the layouts
-that the kernels give.
+k)``. ``signs (k)``, if any, multiply the numbers of each block of rows, within their transform. Spectra have the
+layouts that the kernels give.
 """
 
 from functools import lru_cache
