@@ -7,8 +7,8 @@ the learning rate is the best of three for the dense one on a sixth of the train
 were judged, too; LeNet's alone was looked for anew because of a test result. Every run is a process, and processes
 share the devices: what counts is what they learn, and epochs are timed for the record alone. Every epoch is kept as it
 ends, so that a benchmark that is cut short still has it. Before that, alone on a GPU, whole steps with Adam are timed,
-and their memory is measured: dense in the better layout against circulant layers, all but the network's two ends and
-without signs, each calibrated.
+and their memory is measured: dense in the better layout against circulant layers, all but the network's two ends,
+with signs, each calibrated.
 
 Run: python -m benchmarks.circulant_training full --data DIR
 """
@@ -329,7 +329,7 @@ def stepped(asked: tuple[tuple[str, int], str]) -> Rows:
     for block_size, layout in ((1, "nchw"), (1, "nhwc"), (TIMED_BLOCK, "nhwc")):
         torch.manual_seed(0)
         form = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-        module: Any = built(network, 1000, block_size, "auto")[0]
+        module: Any = built(network, 1000, block_size, "auto", signs=True)[0]
         module = module.to(device, memory_format=form)
         x = torch.randn(batch, 3, 224, 224, device=device).to(memory_format=form)
         y = torch.randint(1000, (batch,), device=device)

@@ -66,6 +66,6 @@ def test_tiles_cover_every_number_of_every_tap(side: int, numbers: int, taps: in
 
 
 def test_scales_are_for_layers_that_are_large_and_not_empty() -> None:
-    assert scales_pay(128 * 1024, 1024 * 16, 128 * 1024)
-    assert not scales_pay(16 * 256, 256 * 4, 16 * 256)
+    assert scales_pay(64 * 4096, 4096 * 64, 64 * 4096)
+    assert not scales_pay(128 * 1024, 1024 * 16, 128 * 1024)
     assert not scales_pay(0, 2**20, 0)

@@ -6,6 +6,7 @@ First comes what every kernel of these layers is told: float32 products follow
 ``torch.backends.cuda.matmul.allow_tf32``, as the vendor library's do.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.utils.flop_counter import register_flop_formula
 from lamina.accelerate import ops as shared
 from lamina.accelerate.circulant import kernels
 from lamina.accelerate.circulant.tiles import (
+    AT_ONCE,
     ProductTile,
     TransformTile,
     product_tile,
@@ -157,14 +159,17 @@ def run_grads(
     wide = torch.float64 if dys.dtype == torch.float64 else torch.float32
     shares = xs.new_empty(splits, slots, outputs * window.taps, 2, q, dtype=wide if splits > 1 or down else dys.dtype)
     tiles, sizes = data_tiles + splits * share_tiles, _sizes(window)
+    programs, worker = slots * window.groups * tiles, tile if dxs is None else data
+    if parts(dys) == 2 and programs > AT_ONCE:  # more of them fit
+        worker = replace(worker, stages=min(worker.stages, 2))
     launch(
-        kernels.mix_grads_kernel, slots * window.groups * tiles, dys,
+        kernels.mix_grads_kernel, programs, dys,
         dys, xs, xs if ws is None else ws.contiguous(), xs if dxs is None else dxs, shares,
         rows_in, rows_out, data_tiles, tiles, slots, *sizes, *map(reciprocal, sizes), splits,
         P=p, Q=q, **steps(window), POINTWISE=window.pointwise,
         BM=data.rows, BN=data.columns, BK=data.depth, STEP=data.step, DOWN=down or 1.0, PARTS=parts(dys),
         W_BM=tile.rows, W_BN=tile.columns, W_BK=tile.depth, W_STEP=tile.step,
-        **switches, **workers(tile if dxs is None else data),
+        **switches, **workers(worker),
     )  # fmt: skip
     return shares
 

@@ -16,8 +16,11 @@ FEWEST = 128
 MANY = 2**17
 """Blocks of all rows that make very many tiles of a transform."""
 
-LARGE = 2**17
-"""Numbers of a layer, in, out and weights, from which two launches are less than half of the reading."""
+LARGE = 3 * 2**18
+"""Numbers of a layer, in, out and weights, from which halves save more than the two launches that find scales cost."""
+
+AT_ONCE = 256
+"""Programs of a gradient in two parts that a large GPU runs at once with three loads in flight."""
 
 LEAST_STEP = 8
 """Numbers of a tap that are worth reading by themselves."""
@@ -120,7 +123,7 @@ def row_splits(programs: int, rows: int, depth: int) -> int:
 
 
 def scales_pay(x: int, w: int, y: int) -> bool:
-    """Whether finding the scales of so many inputs, weights and outputs costs less than reading half as much saves.
+    """Whether finding the scales of so many inputs, weights and outputs costs less than multiplying halves saves.
 
     Two more launches find them, which is what small layers consist of. Of no numbers there is no scale.
     """
