@@ -4,12 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from lamina import pipeline
+from lamina.build import Target
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline import find
 from lamina.run import Progress
 from lamina.run.checkpoint import load, save
+from lamina.spec import Input
 from lamina.spec.training import Training
 from lamina.store import Store
 
@@ -64,7 +67,10 @@ def test_a_killed_run_resumes_to_the_same_weights(
 
 
 def test_dropout_resumes_to_the_same_weights(store: Store, data: str, tmp_path: Path) -> None:
-    target = find("conv4fc3")[0]
+    target = Target(
+        "dropping", (Input(shape=(1, 28, 28)),),
+        lambda classes: nn.Sequential(nn.Flatten(), nn.Linear(784, 16), nn.Dropout(), nn.Linear(16, classes or 2)),
+    )  # fmt: skip
     settings = SETTINGS.model_copy(update={"epochs": 2, "batch": 50})
     whole = pipeline.train(target, data, settings, store)
     checkpoint = tmp_path / "state.safetensors"

@@ -125,36 +125,34 @@ def change(document: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return changed
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "told"),
-    [
-        ("format", 3, "format: Input should be 1 or 2"),
-        ("format", ..., "format: "),
-        ("run", ..., "run: "),
-        ("run.id", 7, "run.id: Input should be a valid string"),
-        ("run.status", "gone", "run.status: Input should be 'running'"),
-        ("layers.0.median", 1.0, "layers.0.median: Unexpected keyword"),
-        ("future", [], "future: Unexpected keyword"),
-        ("layers.0.kind", ..., "layers.0.kind: "),
-        ("layers.0.timing.n", "many", "layers.0.timing.n: Input should be a valid integer"),
-        ("layers.0.inputs", [["wide"]], "layers.0.inputs.0.0: "),
-        ("layers.0.created", ..., "layers.0.created: "),
-        ("kernels.0.layer_id", 77, "no layer has layer_id 77 and key conv1 forward dense fp32 nchw 32"),
-        ("kernels.0.key.0", "fc", "no layer has layer_id 1 and key fc forward dense fp32 nchw 32"),
-        ("kernels.0.key.3", "bf16", "no layer has layer_id 1 and key conv1 forward dense bf16 nchw 32"),
-        ("kernels.0.key", ["conv1"], "kernels.0.key.1: "),
-        ("kernels.0.launches.0.grid", [1, 2], "kernels.0.launches.0.grid.2: "),
-        ("kernels.0.launches.1.counters.0", ["a", 1.0], "kernels.0.launches.1.counters.0.2: "),
-        ("layers", {"a": 1}, "layers: "),
-    ],
-)
-def test_what_is_no_exported_run_is_refused_whole(
-    other: Store, document: dict[str, Any], path: str, value: Any, told: str
-) -> None:
-    with pytest.raises(UsageError, match=r"expected a run as lamina exports it \(format 2\), got: ") as caught:
-        other.import_run(change(document, path, value))
-    assert told in str(caught.value)
-    assert other.runs() == ()
+FAULTY: list[tuple[str, Any, str]] = [
+    ("format", 3, "format: Input should be 1 or 2"),
+    ("format", ..., "format: "),
+    ("run", ..., "run: "),
+    ("run.id", 7, "run.id: Input should be a valid string"),
+    ("run.status", "gone", "run.status: Input should be 'running'"),
+    ("layers.0.median", 1.0, "layers.0.median: Unexpected keyword"),
+    ("future", [], "future: Unexpected keyword"),
+    ("layers.0.kind", ..., "layers.0.kind: "),
+    ("layers.0.timing.n", "many", "layers.0.timing.n: Input should be a valid integer"),
+    ("layers.0.inputs", [["wide"]], "layers.0.inputs.0.0: "),
+    ("layers.0.created", ..., "layers.0.created: "),
+    ("kernels.0.layer_id", 77, "no layer has layer_id 77 and key conv1 forward dense fp32 nchw 32"),
+    ("kernels.0.key.0", "fc", "no layer has layer_id 1 and key fc forward dense fp32 nchw 32"),
+    ("kernels.0.key.3", "bf16", "no layer has layer_id 1 and key conv1 forward dense bf16 nchw 32"),
+    ("kernels.0.key", ["conv1"], "kernels.0.key.1: "),
+    ("kernels.0.launches.0.grid", [1, 2], "kernels.0.launches.0.grid.2: "),
+    ("kernels.0.launches.1.counters.0", ["a", 1.0], "kernels.0.launches.1.counters.0.2: "),
+    ("layers", {"a": 1}, "layers: "),
+]
+
+
+def test_what_is_no_exported_run_is_refused_whole(other: Store, document: dict[str, Any]) -> None:
+    for path, value, told in FAULTY:
+        with pytest.raises(UsageError, match=r"expected a run as lamina exports it \(format 2\), got: ") as caught:
+            other.import_run(change(document, path, value))
+        assert told in str(caught.value)
+        assert other.runs() == (), path
 
 
 @pytest.mark.parametrize("document", [{}, {"runs": []}, [], "run", None, 7])

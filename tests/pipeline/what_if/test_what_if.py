@@ -1,6 +1,7 @@
 """what-if: changes executed beside their predictions, checked, stored, and taken up again."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,9 +110,7 @@ def test_a_second_process_measures_the_same_rows_in_another_way(tmp_path: Path) 
     found = moves._profiled_elsewhere(stage, again.profile, Options(autotune=True))
     assert {(row.layer, row.phase) for row in found.rows} >= {("lenet5", "step")} and len(found.rows) > 20
     with pytest.raises(LaminaError, match="a second process failed with code 2"):
-        moves._profiled_elsewhere(
-            stage, lambda *_: [*again.profile(point, Options(), "x.db"), "--batch-size", "-1"], Options()
-        )
+        moves._profiled_elsewhere(stage, lambda *_: [sys.executable, "-m", "lamina", "profile", "--nothing"], Options())
 
 
 def test_a_wrong_result_is_not_timed(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +195,9 @@ def test_accuracy_grants_what_plain_torch_needs_and_no_more() -> None:
 
 def test_a_what_if_is_told_in_words(store: Store, tmp_path: Path) -> None:
     _, (one,) = execute(store, tmp_path, changes=["without_activations"])
-    assert said(one).startswith("without_activations: small step, activations removed: ") and "predicted +" in said(one)
+    told = said(replace(one, predicted_us=one.before.median_us / 2))
+    assert told.startswith("without_activations: small step, activations removed: ") and "predicted +100.0%" in told
+    assert "predicted" not in said(replace(one, predicted_us=None))
 
 
 @pytest.mark.gpu
