@@ -4,6 +4,7 @@ import os
 import random
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 # Read once by OpenBLAS when NumPy is imported: its threads and torch's fight over the same cores.
@@ -49,6 +50,15 @@ def seeded() -> None:
 def store_path(tmp_path: Path) -> Path:
     """Where a test's own trace database goes; nothing is there yet."""
     return tmp_path / "lamina.db"
+
+
+@pytest.fixture
+def few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two calls are timed where nobody says how many: on a busy machine, times would be waited for to settle."""
+    from lamina import measure
+
+    few = measure.Repeat(2, 2, min_time_s=0, warmup=1)
+    monkeypatch.setattr(measure, "time_each", partial(measure.time_each, repeat=few))
 
 
 @pytest.fixture

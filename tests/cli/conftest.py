@@ -12,7 +12,7 @@ Lamina = Callable[..., Result]
 
 
 @pytest.fixture
-def lamina(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lamina:
+def lamina(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_repetitions: None) -> Lamina:
     """``lamina("bench", "lenet5")`` runs the command and answers what it printed and its exit code."""
     from lamina import measure
     from lamina.record import Roofs

@@ -11,6 +11,11 @@ import pytest
 from lamina.store import Store, open_store
 
 
+@pytest.fixture(autouse=True)
+def always(few_repetitions: None) -> None:
+    """No test is about how often a whole step is timed."""
+
+
 @pytest.fixture
 def store(store_path: Path) -> Iterator[Store]:
     with open_store(store_path) as database:
