@@ -3,8 +3,8 @@
 A step is the three phases, weight transforms included. Dense is the better of both layouts with the library's
 autotuning, in the same precision, in the same run; both sides are timed as CUDA graphs, with events beside them. The
 frequency kernels are timed by themselves, and the implementation that calibration chose, which may be the dense matrix
-written out. Each circulant result, its gradients too, is held to the dense matrix that its blocks make, in float64.
-Layers are spread over the GPUs there are; each is timed alone on its own.
+written out; all change their inputs' signs. Each circulant result, its gradients too, is held to the dense matrix that
+its blocks make, in float64. Layers are spread over the GPUs there are; each is timed alone on its own.
 
 Run: python -m benchmarks.circulant_layers
 """
@@ -33,7 +33,8 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
 ROUNDS = 3
 BLOCK_SIZE = 64
-KERNEL, CHOSEN = f"circulant[block_size={BLOCK_SIZE},impl=kernel]", f"circulant[block_size={BLOCK_SIZE}]"
+CHOSEN = f"circulant[block_size={BLOCK_SIZE},signs=true]"
+KERNEL = f"circulant[block_size={BLOCK_SIZE},signs=true,impl=kernel]"
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Layer:
 
     def circulant(self) -> nn.Module:
         if not self.kernel:
-            return BlockCirculantLinear(self.inputs, self.outputs, BLOCK_SIZE, bias=False, impl="kernel")
+            return BlockCirculantLinear(self.inputs, self.outputs, BLOCK_SIZE, bias=False, signs=True, impl="kernel")
         return BlockCirculantConv2d(
             self.inputs,
             self.outputs,
@@ -67,6 +68,7 @@ class Layer:
             self.kernel // 2,
             bias=False,
             block_size=BLOCK_SIZE,
+            signs=True,
             impl="kernel",
         )
 
@@ -142,7 +144,7 @@ def error_of(module: Any, x: Tensor, gy: Tensor) -> float:
     reference = exact(wide)
     dx, dw = torch.autograd.grad(reference, [wide, exact.weight], gy.double())
     if circulant:
-        matrix = dense_matrix(module.weight, gy.shape[1], x.shape[1])
+        matrix = dense_matrix(module.weight, gy.shape[1], x.shape[1], signs=module.signs)
         (dw,) = torch.autograd.grad(matrix, module.weight, dw)
     pairs = zip(ours, [reference, dx, dw], strict=True)
     return max(run.relative_error([mine], [theirs]) for mine, theirs in pairs)

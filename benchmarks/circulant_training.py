@@ -294,7 +294,7 @@ def runs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         q1, median, q3 = quantiles(times, n=4, method="inclusive") if len(times) > 1 else times * 3
         run |= {
             "layer": run["network"], "phase": "end_to_end", "layout": "nhwc",
-            "impl": "dense" if run["block_size"] == 1 else f"circulant[block_size={run['block_size']}]",
+            "impl": "dense" if run["block_size"] == 1 else f"circulant[block_size={run['block_size']},signs=true]",
             "timing": "wall", "l2": "warm", "shared_device": True,
             "median_us": median, "q1_us": q1, "q3_us": q3, "n": len(times), "by": "lamina",
             "rel_error": None, "unchecked": "what it learnt stands beside the dense network's",
@@ -353,7 +353,8 @@ def stepped(asked: tuple[tuple[str, int], str]) -> Rows:
                 timing = clock.time(step, repeat=REPEAT)
                 rows.append({
                     "workload": network, "layer": network, "phase": "step", "precision": precision,
-                    "layout": layout, "impl": "dense" if block_size == 1 else f"circulant[block_size={block_size}]",
+                    "layout": layout,
+                    "impl": "dense" if block_size == 1 else f"circulant[block_size={block_size},signs=true]",
                     "batch": batch, "timing": clock.name, "l2": "warm", "median_us": timing.median_us,
                     "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n, "optimizer": "adam",
                     "peak_bytes": held + (peak.bytes or 0), "parameter_bytes": parameters,
