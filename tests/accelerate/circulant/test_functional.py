@@ -32,6 +32,19 @@ def test_every_implementation_convolves(impl: functional.Impl, poisoned_empty: N
     torch.testing.assert_close(y, expected)
 
 
+@pytest.mark.parametrize("impl", ["kernel", "expand"])
+def test_a_result_may_be_changed_in_place_without_copies(impl: functional.Impl) -> None:
+    for function, x, w in (
+        (partial(functional.linear, out_features=7), torch.randn(3, 9), torch.randn(2, 3, 4)),
+        (partial(functional.conv, out_channels=6), torch.randn(2, 6, 5), torch.randn(2, 3, 2, 4)),
+        (partial(functional.conv, out_channels=6), torch.randn(2, 6, 3, 3), torch.randn(2, 1, 1, 2, 4)),
+    ):
+        y = function(x, w.requires_grad_(), impl=impl).relu_()
+        assert "ReluBackward" in y.grad_fn.name()  # of a view it would be CopySlices
+        plain = torch.autograd.grad(function(x, w, impl="reference").relu().square().sum(), w)
+        torch.testing.assert_close(torch.autograd.grad(y.square().sum(), w), plain)
+
+
 @pytest.mark.parametrize("impl", ["reference", "kernel", "expand", "dense"])
 def test_every_implementation_changes_the_signs_of_its_inputs(impl: functional.Impl) -> None:
     signs = torch.tensor([1.0, -1.0, -1.0, 1.0])

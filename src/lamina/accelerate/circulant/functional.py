@@ -101,9 +101,8 @@ def linear(
         y = expanded_ops.expand(flat.to(dtype), weight, out_features)
         y = y if bias is None else y + bias.to(dtype)
     else:
-        # Squeezed, not indexed: the gradient of an index is written into zeros, that of a squeeze is a view.
-        y = _spectral(flat[..., None], weight[:, None], signs, bias, out_features, Window(rows), dtype).squeeze(-1)
-    return y.reshape(*x.shape[:-1], out_features)
+        y = _spectral(flat[..., None], weight[:, None], signs, bias, out_features, Window(rows), dtype)
+    return _owned(y, (*x.shape[:-1], out_features))
 
 
 def prepared(
@@ -198,7 +197,7 @@ def conv(
             x[:, :, None], weight[:, None], bias, out_channels=out_channels, stride=(1, *stride),
             padding=(0, *padding), dilation=(1, *dilation), groups=groups, signs=signs, impl=impl,
         )  # fmt: skip
-        return flat.squeeze(2)
+        return _owned(flat, (*flat.shape[:2], flat.shape[3]))
     window = _window(x, weight, stride, padding, dilation, groups)
     name = chosen(impl, x)
     dtype = compute_dtype(x)
@@ -218,7 +217,7 @@ def conv(
         y, *_ = convolution.conv(*operands, out_channels, window.pack())
     else:
         y = _spectral(x.flatten(2), weight.flatten(1, 2), signs, bias, out_channels, window, dtype)
-    return y.view(*y.shape[:2], window.out_height, window.out_width)
+    return _owned(y, (*y.shape[:2], window.out_height, window.out_width))
 
 
 def _spectral(
@@ -239,6 +238,12 @@ def _spectral(
     pixels = window.out_height * window.out_width
     y = idft(ys, None, bias, k, window.groups, False, out_channels, pixels, channels_last, dtype)
     return y
+
+
+def _owned(y: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A new tensor in another shape that is no view to autograd: to change one in place copies its gradient, twice."""
+    whole: Tensor = torch.ops.aten._unsafe_view(y, shape)
+    return whole
 
 
 def dense_matrix(
