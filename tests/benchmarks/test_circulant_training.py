@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,20 +77,33 @@ def test_each_network_takes_the_blocks_and_gives_scores() -> None:
             assert network.eval()(torch.zeros(1, *shape)).shape == (1, 10), name
 
 
-def test_a_run_prints_a_row_for_each_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
     rng = np.random.default_rng(0)
     arrays = {f"x_{split}": rng.integers(0, 256, (32, 28, 28), dtype=np.uint8) for split in ("train", "test")}
     arrays |= {f"y_{split}": np.arange(32) % 10 for split in ("train", "test")}
     np.savez(tmp_path / "tiny.npz", **arrays)
+    return str(tmp_path / "tiny.npz")
+
+
+def test_a_run_prints_a_row_for_each_epoch(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = next(iter(training.SMOKE))
     for block_size in ("1", "16"):
-        training.main(["run", "--device", "cpu", "--data", str(tmp_path / "tiny.npz"), "--one", name, "3", block_size])
+        training.main(["run", "--device", "cpu", "--data", tiny, "--one", name, "3", block_size])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["block_size"], one["seed"], one["epoch"]) for one in rows] == [(1, 3, 1), (16, 3, 1)]
     assert rows[1]["parameters"] < rows[0]["parameters"]
     assert all(one["seconds"] > 0 for one in rows)
     assert rows[1]["converted"] == ["classifier.0", "classifier.2"]
     assert [one["block_learning_rate"] / one["learning_rate"] for one in rows] == [1, 2]
+
+
+@pytest.mark.parametrize(("held_out", "samples"), [(False, 32), (True, 27)])
+def test_blocks_learn_by_the_exponent_and_a_part_may_be_held_out(tiny: str, held_out: bool, samples: int) -> None:
+    (experiment,) = training.SMOKE.values()
+    experiment = replace(experiment, exponent=0.5)
+    (row,) = training.learnt("net", experiment, 16, 0, tiny, torch.device("cpu"), held_out)
+    assert (row["block_learning_rate"] / row["learning_rate"], row["samples"]) == (pytest.approx(4), samples)
 
 
 def test_a_sixth_of_the_training_samples_is_held_out() -> None:
@@ -116,6 +130,14 @@ def test_the_first_convolution_and_the_classifier_stay_dense() -> None:
     record = training.built("lstm", 64, 16, "reference")[1]
     assert record is not None
     assert [one.layer for one in record.replaced] == ["lstm"]
+
+
+def test_batch_normalisation_follows_each_convolution() -> None:
+    for block_size in (1, 16):
+        network: Any = training.built("conv4fc3", 10, block_size, "reference", normed=True)[0]
+        kinds = [type(each).__name__.replace("BlockCirculant", "") for each in network.features]
+        assert kinds == ["Conv2d", "BatchNorm2d", "ReLU", "Conv2d", "BatchNorm2d", "ReLU", "MaxPool2d"] * 2
+        assert [each.num_features for each in network.features if hasattr(each, "num_features")] == [64, 64, 128, 128]
 
 
 def test_narrow_convolutions_stay_dense() -> None:
