@@ -20,10 +20,14 @@ launches += [(kernels.masked_kernel, {}, {"x": kind, "y": kind}) for kind in flo
 launches += [(kernels.pack_kernel, {"BITS": bits}, {"x": kind, "values": kind})
              for kind in integers for bits in (False, True)]
 launches += [(kernels.unpack_kernel, {}, {"y": kind, "values": kind}) for kind in integers]
+window = {"KH": 3, "KW": 3, "SH": 2, "SW": 2, "PH": 1, "PW": 1}
+launches += [(kernels.max_pool_kernel, window, {"x": kind, "y": kind}) for kind in floats]
+launches += [(kernels.max_pool_backward_kernel, {**window, "UPCAST": False}, {"gradient": kind, "y": kind})
+             for kind in floats]
 for index, some in ((tl.int32, launches), (tl.int64, launches[::4])):
     for kernel, constants, types in some:
         constants = {**constants, "BLOCK": BLOCK, "INDEX": index}
-        types = {"bits": "u8", "offsets": "i64", "counter": "i64", "told": "i64", **types}
+        types = {"bits": "u8", "places": "u8", "offsets": "i64", "counter": "i64", "told": "i64", **types}
         signature = {name: "constexpr" if name in constants else f"*{types[name]}" if name in types else "i32"
                      for name in kernel.arg_names}
         constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
@@ -35,7 +39,7 @@ for index, some in ((tl.int32, launches), (tl.int64, launches[::4])):
         assert ptx.count("atom.") == (kernel is kernels.pack_kernel), kernel.__name__
         if types.get("x") == "fp64" and kernel is kernels.relu_kernel:
             assert ".f64" in ptx, "a double is compared as one"
-        if types.get("x") == "fp32":
+        if types.get("x") == "fp32" and kernel is not kernels.max_pool_kernel:
             assert "v4" in ptx, "16 bytes of a thread at a time"
 """
 

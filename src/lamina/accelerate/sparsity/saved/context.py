@@ -31,9 +31,10 @@ from lamina.accelerate.choices import check_choice
 from lamina.accelerate.operands import HAS_TRITON
 from lamina.accelerate.sparsity import functional, reference
 from lamina.accelerate.sparsity.monitor.calculator import capturing
-from lamina.accelerate.sparsity.saved import bitmap, relu
+from lamina.accelerate.sparsity.saved import bitmap, convolution, pooling, relu
 from lamina.accelerate.sparsity.saved.bitmap import STORED, Bitmap, Form
 from lamina.accelerate.sparsity.saved.forms import Ellpack, Kept, Narrow, Packed, Shape, has_memory, memory
+from lamina.accelerate.sparsity.saved.window import window_of
 from lamina.errors import LaminaError, UsageError
 
 if HAS_TRITON:
@@ -54,7 +55,9 @@ MAX_POOLINGS = {"max_pool1d": 1, "max_pool2d": 2}
 """Functions that save where the greatest elements are, by name: how many axes they look along."""
 POOLINGS = frozenset({*MAX_POOLINGS, "avg_pool2d", "adaptive_avg_pool2d"})
 """Functions that save their input, and whose derivatives ask for its sizes alone."""
-WATCHED = RELUS | CARRIERS
+REPLACED = frozenset({"conv2d", "max_pool2d"})
+"""Functions of maps that others take the place of, by name, where the kernels compute."""
+WATCHED = RELUS | CARRIERS | REPLACED
 
 AHEAD = 4
 """Maps that may wait for their number of non-zeros at a time: layers enough for the device to have work meanwhile."""
@@ -85,10 +88,14 @@ class Held:
 
 @dataclass(eq=False)
 class Later:
-    """A map that stays as it is until the device has told how many non-zeros it has, and what is packed of it."""
+    """A map that stays as it is until the device has told how many non-zeros it has, and what is packed of it.
 
-    packed: Packed
-    begun: Bitmap | None
+    ``uses`` are the nodes that have yet to ask for it; after the last one, which knows that it is, nothing is left.
+    """
+
+    packed: Packed | None
+    begun: Bitmap | None = None
+    uses: int = 0
 
 
 @dataclass(frozen=True)
@@ -161,7 +168,7 @@ class SavedActivations:
         self._sparse: dict[int, StorageWeakRef] = {}
         self._noted_places: set[int] = set()
         # By state; the graph alone keeps them alive.
-        self._packed: WeakValueDictionary[State, Packed | Later] = WeakValueDictionary()
+        self._packed: WeakValueDictionary[State, Later] = WeakValueDictionary()
         self._bits: WeakValueDictionary[State, Tensor] = WeakValueDictionary()
 
     def run(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -173,6 +180,10 @@ class SavedActivations:
             result = self._relu(name, function, args, kwargs)
             self._remember(result)
             return result
+        if name in REPLACED and args and self._replaces(args[0]) and relu.by_kernel(args[0]):
+            result = self._convolved(*args, **kwargs) if name == "conv2d" else self._max_pooled(*args, **kwargs)
+            if result is not None:
+                return result
         if name in POOLINGS and args and has_memory(args[0]) and args[0].device.type in ("cpu", "cuda"):
             self._pooled = args[0]
             self._places = args[0].shape[-axes:].numel() if (axes := MAX_POOLINGS.get(name)) else 0
@@ -180,9 +191,27 @@ class SavedActivations:
             result = function(*args, **kwargs)
         finally:
             self._pooled = None
-        if args and self._knows(args[0]):
+        if name in CARRIERS and args and self._knows(args[0]):
             self._remember(result)
         return result
+
+    def _convolved(self, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+        """A convolution of a map; None if the library's own does."""
+        if self._knows(x) and convolution.splits(x, weight, *args, **kwargs):
+            return convolution.conv2d(x, weight, *args, **kwargs)
+        return None
+
+    def _max_pooled(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
+        """A max-pooling of a map; None if the library's own does."""
+        if (window := window_of(x, *args, **kwargs)) is None:
+            return None
+        y = pooling.max_pool2d(x, window)
+        self._note("narrow", y.numel())
+        self._held.dense_bytes += 8 * y.numel()
+        self._note_dense(x)
+        if self._knows(x):
+            self._remember(y)
+        return y
 
     def _relu(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         x = args[0] if args else kwargs.get("input")
@@ -228,18 +257,19 @@ class SavedActivations:
         packed = self._packed.get(state)
         if packed is None:
             packed = self._packed[state] = self._begun(x.detach(), self._bits.get(state))
+        packed.uses += 1
         return packed
 
-    def _begun(self, x: Tensor, bits: Tensor | None) -> Packed | Later:
+    def _begun(self, x: Tensor, bits: Tensor | None) -> Later:
         """A map without its zeros, as soon as may be; ``bits`` are those of the ReLU that gave it."""
         if self._counters is None or self.kind != "bitmap" or not relu.by_kernel(x):
             packed = self._compressed(x)
             if isinstance(packed, Bitmap) and bits is not None and torch.equal(packed.bits, bits):
                 packed = replace(packed, bits=bits, shares_bits=True)
-            return self._noted(x, packed if packed.nbytes < x.numel() * x.itemsize else Kept.of(x))
+            return Later(self._noted(x, packed if packed.nbytes < x.numel() * x.itemsize else Kept.of(x)))
         self._turn += 1
         if capturing():
-            return self._in_graph(x, bits)
+            return Later(self._in_graph(x, bits))
         self._settle_told()
         while len(self._waiting) >= AHEAD:
             self._settle()
@@ -282,9 +312,9 @@ class SavedActivations:
         self._rooms[waiting.turn] = nonzeros + nonzeros // SPARE if smaller else 0, waiting.dense
         if waiting.turn not in self._reserve:
             self._reserve[waiting.turn] = waiting.packing.counter.another()
-        if later is not None:
-            kept, begun, later.begun = later.packed, later.begun, None
-            assert isinstance(kept, Kept) and begun is not None
+        if later is not None and (begun := later.begun) is not None:
+            kept, later.begun = later.packed, None
+            assert isinstance(kept, Kept)
             smaller = smaller and kept.is_as_it_was  # of what was changed the backward pass complains
             if smaller:
                 later.packed = waiting.packing.complete(kept.tensor, begun)
@@ -312,10 +342,18 @@ class SavedActivations:
         impl: Literal["kernel", "reference"] = "kernel" if by_kernel and x.dtype != torch.float64 else "reference"
         return Ellpack(Form.of(x), functional.compress(_as_map(x), capacity="measure", impl=impl))
 
+    def _taken(self, later: Later) -> Packed:
+        packed = later.packed
+        assert packed is not None  # or autograd would have complained
+        later.uses -= convolution.is_last_use(torch._C._current_autograd_node())
+        if not later.uses:
+            later.packed = later.begun = None
+        return packed
+
     def _unpack(self, held: Packed | Later) -> Tensor:
         if self._waiting:
             self._settle_told()
-        packed = held.packed if isinstance(held, Later) else held
+        packed = self._taken(held) if isinstance(held, Later) else held
         match packed:
             case Kept() | Narrow():
                 return packed.get()

@@ -1,10 +1,14 @@
-"""ReLU with its bits, and non-zeros of a tensor and back; each program a block. ``INDEX`` is the type of addresses."""
+"""ReLU with its bits, non-zeros of a tensor and back, and max-pooling; each program a block.
+
+``INDEX`` is the type of addresses.
+"""
 
 from typing import no_type_check
 
 import triton
 import triton.language as tl
 
+from lamina.accelerate.kernels import rounded
 from lamina.spec import Cost
 
 PROGRAM = tl.constexpr(1 << 36)
@@ -93,6 +97,60 @@ def unpack_kernel(bits, offsets, values, y, size, capacity, BLOCK: tl.constexpr,
     at = tl.load(offsets + tl.program_id(0)) + (tl.cumsum(present, axis=0) - present)
     value = tl.load(values + at, (present != 0) & (at < capacity), -1)  # all bits set, which are no number
     tl.store(y + place, tl.where(present != 0, value, tl.zeros_like(value)), place < size)
+
+
+@triton.jit
+@no_type_check
+def max_pool_kernel(
+    x, y, places, size, height, width, high, wide, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr,
+    SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """The greatest element of each window, the first of equals or the last NaN, and its place in the window.
+
+    ``size`` counts results, ``high x wide`` in each plane of ``height x width``.
+    """
+    at = elements_of(BLOCK, INDEX)
+    row, column = at // wide, (at % wide).to(tl.int32)
+    plane, top, left = row // high, (row % high).to(tl.int32) * SH - PH, column * SW - PW
+    corner = x + plane * height * width + top * width + left
+    place = tl.maximum(-top, 0) * KW + tl.maximum(-left, 0)
+    greatest = tl.full((BLOCK,), float("-inf"), tl.float32).to(x.dtype.element_ty)
+    for i in tl.static_range(KH):
+        for j in tl.static_range(KW):
+            inside = (at < size) & (top + i >= 0) & (top + i < height) & (left + j >= 0) & (left + j < width)
+            value = tl.load(corner + i * width + j, inside, float("-inf"))
+            number, most = value, greatest
+            if value.dtype.primitive_bitwidth < 32:  # the interpreter cannot compare bf16
+                number, most = value.to(tl.float32), greatest.to(tl.float32)
+            greater = (number > most) | (number != number)
+            greatest = tl.where(greater, value, greatest)
+            place = tl.where(greater, i * KW + j, place)
+    tl.store(y + at, greatest, at < size)
+    tl.store(places + at, place.to(tl.uint8), at < size)
+
+
+@triton.jit
+@no_type_check
+def max_pool_backward_kernel(
+    gradient, places, y, size, height, width, high, wide, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr,
+    SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, UPCAST: tl.constexpr, BLOCK: tl.constexpr,
+    INDEX: tl.constexpr,
+):  # fmt: skip
+    """To each of ``size`` elements the gradients of windows whose greatest it is, in their order as PyTorch adds."""
+    at = elements_of(BLOCK, INDEX)
+    row, column = at // width, (at % width).to(tl.int32) + PW
+    plane, row = row // height, (row % height).to(tl.int32) + PH
+    number = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
+    total = tl.zeros((BLOCK,), number)
+    for back in tl.static_range((KH - 1) // SH, -1, -1):
+        for left in tl.static_range((KW - 1) // SW, -1, -1):
+            v, h = row // SH - back, column // SW - left
+            i, j = row - v * SH, column - h * SW
+            inside = (at < size) & (v >= 0) & (v < high) & (h >= 0) & (h < wide) & (i < KH) & (j < KW)
+            window = (plane * high + v) * wide + h
+            mine = tl.load(places + window, inside, 0).to(tl.int32) == i * KW + j
+            total += tl.load(gradient + window, inside & mine, 0).to(number)
+    tl.store(y + at, rounded(total, y.dtype.element_ty, UPCAST), at < size)
 
 
 def pack_cost(elements: int, nonzeros: int, io_bytes: int) -> Cost:

@@ -10,10 +10,15 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from lamina.accelerate.ops import INTERPRETED
 from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.saved import kernels
 from lamina.accelerate.sparsity.saved.bitmap import BLOCK, STORED, Bitmap, Form, gapless
+from lamina.accelerate.sparsity.saved.window import Window
 from lamina.errors import LaminaError
+
+POOL_BLOCK = 1024
+"""Elements that a program of a pooling writes."""
 
 PENDING = -1
 """What stands in the host's memory until the device has written a number there."""
@@ -31,6 +36,32 @@ def masked(x: Tensor, bits: Tensor) -> Tensor:
     y = torch.empty_like(x)
     _launch(kernels.masked_kernel, x, x, bits, y, x.numel())
     return y
+
+
+def max_pool(x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    """Max-pooling of a contiguous ``x: (N, C, H, W)``, and of each result the place in its window, as bytes."""
+    y = x.new_empty(*x.shape[:2], *window.results(*x.shape[2:]))
+    places = torch.empty(y.shape, dtype=torch.uint8, device=x.device)
+    _launch_pool(kernels.max_pool_kernel, window, x, y, (x, y, places))
+    return y, places
+
+
+def max_pool_backward(gradient: Tensor, places: Tensor, window: Window, shape: torch.Size) -> Tensor:
+    """The gradient of what was pooled, of these sizes, from the contiguous gradient of the results."""
+    x = gradient.new_empty(shape)
+    _launch_pool(kernels.max_pool_backward_kernel, window, x, gradient, (gradient, places, x), UPCAST=INTERPRETED)
+    return x
+
+
+def _launch_pool(kernel: Any, window: Window, x: Tensor, y: Tensor, tensors: tuple[Tensor, ...], **more: Any) -> None:
+    """A kernel that writes the last tensor but places; ``x`` is pooled to ``y``."""
+    size = x.numel() if tensors[-1] is x else y.numel()
+    (kh, kw), (sh, sw), (ph, pw) = window.kernel, window.stride, window.padding
+    index = tl.int64 if x.numel() >= 2**31 else tl.int32
+    launch(
+        kernel, -(-size // POOL_BLOCK), x, *tensors, size, *x.shape[2:], *y.shape[2:], KH=kh, KW=kw, SH=sh, SW=sw,
+        PH=ph, PW=pw, **more, BLOCK=POOL_BLOCK, INDEX=index, num_warps=4,
+    )  # fmt: skip
 
 
 class Counter:
