@@ -28,7 +28,8 @@ for index, some in ((tl.int32, launches), (tl.int64, launches[::4])):
     for kernel, constants, types in some:
         constants = {**constants, "BLOCK": BLOCK, "INDEX": index}
         types = {"bits": "u8", "places": "u8", "offsets": "i64", "counter": "i64", "told": "i64", **types}
-        signature = {name: "constexpr" if name in constants else f"*{types[name]}" if name in types else "i32"
+        whole = {name: "i64" if name.startswith("by_") else "i32" for name in kernel.arg_names}
+        signature = {name: "constexpr" if name in constants else f"*{types[name]}" if name in types else whole[name]
                      for name in kernel.arg_names}
         constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
         attributes = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names)

@@ -7,7 +7,7 @@ tensor comes back in its own strides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,8 +26,7 @@ SELECT = sum(1 << 9 * place for place in range(8)) - (1 << 64)
 """Of eight bytes, bit ``i`` of byte ``i``; as a signed word."""
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """What a tensor was like: its sizes, strides and type."""
 
     shape: torch.Size
@@ -46,8 +45,7 @@ class Form:
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
 
 
-@dataclass(frozen=True)
-class Bitmap:
+class Bitmap(NamedTuple):
     """Which elements are not zero, where each block's first one stands, and their values, as integers.
 
     ``values`` may have room to spare; the bits may be those of a ReLU, which holds them already.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 from weakref import WeakValueDictionary, ref
 
@@ -34,7 +34,7 @@ from lamina.accelerate.sparsity.monitor.calculator import capturing
 from lamina.accelerate.sparsity.saved import bitmap, convolution, pooling, relu
 from lamina.accelerate.sparsity.saved.bitmap import STORED, Bitmap, Form
 from lamina.accelerate.sparsity.saved.forms import Ellpack, Kept, Narrow, Packed, Shape, has_memory, memory
-from lamina.accelerate.sparsity.saved.window import window_of
+from lamina.accelerate.sparsity.saved.window import pooling_of
 from lamina.errors import LaminaError, UsageError
 
 if HAS_TRITON:
@@ -203,9 +203,9 @@ class SavedActivations:
 
     def _max_pooled(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
         """A max-pooling of a map; None if the library's own does."""
-        if (window := window_of(x, *args, **kwargs)) is None:
+        if (asked := pooling_of(x, *args, **kwargs)) is None:
             return None
-        y = pooling.max_pool2d(x, window)
+        y = pooling.max_pool2d(x, asked)
         self._note("narrow", y.numel())
         self._held.dense_bytes += 8 * y.numel()
         self._note_dense(x)
@@ -265,7 +265,7 @@ class SavedActivations:
         if self._counters is None or self.kind != "bitmap" or not relu.by_kernel(x):
             packed = self._compressed(x)
             if isinstance(packed, Bitmap) and bits is not None and torch.equal(packed.bits, bits):
-                packed = replace(packed, bits=bits, shares_bits=True)
+                packed = packed._replace(bits=bits, shares_bits=True)
             return Later(self._noted(x, packed if packed.nbytes < x.numel() * x.itemsize else Kept.of(x)))
         self._turn += 1
         if capturing():

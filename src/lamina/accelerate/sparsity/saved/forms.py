@@ -61,7 +61,7 @@ class Narrow:
         return self.form.empty().copy_(self.numbers)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Kept:
     """A tensor as it is; autograd itself does not see that it was changed in place once hooks have it."""
 
@@ -97,12 +97,13 @@ class Kept:
         return self.tensor
 
 
+PLAIN = (Tensor, torch.nn.Parameter)
 Packed = Bitmap | Ellpack | Shape | Narrow | Kept
 
 
 def has_memory(x: object) -> bool:
     """Whether it is a plain tensor with a storage; sparse ones and subclasses have none, or not one alone."""
-    return type(x) in (Tensor, torch.nn.Parameter) and x.layout is torch.strided and x.device.type != "meta"  # type: ignore[attr-defined]
+    return type(x) in PLAIN and x.layout is torch.strided and not x.is_meta  # type: ignore[attr-defined]
 
 
 def memory(x: Tensor) -> int:

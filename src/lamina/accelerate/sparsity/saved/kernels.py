@@ -8,7 +8,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.kernels import rounded
+from lamina.accelerate.kernels import quotient, rounded
 from lamina.spec import Cost
 
 PROGRAM = tl.constexpr(1 << 36)
@@ -99,19 +99,35 @@ def unpack_kernel(bits, offsets, values, y, size, capacity, BLOCK: tl.constexpr,
     tl.store(y + place, tl.where(present != 0, value, tl.zeros_like(value)), place < size)
 
 
+SIZES = ("height", "width", "high", "wide", "by_height", "by_width", "by_high", "by_wide")
+
+
 @triton.jit
 @no_type_check
+def divided(number, divisor, by, INDEX: tl.constexpr):
+    """Quotient and remainder; ``by`` is the divisor's `reciprocal`."""
+    if tl.int32 == INDEX:
+        whole = quotient(number, by)
+    else:
+        whole = number // divisor
+    return whole, (number - whole * divisor).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=SIZES)
+@no_type_check
 def max_pool_kernel(
-    x, y, places, size, height, width, high, wide, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr,
-    SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr,
+    x, y, places, size, height, width, high, wide, by_height, by_width, by_high, by_wide,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    BLOCK: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """The greatest element of each window, the first of equals or the last NaN, and its place in the window.
 
-    ``size`` counts results, ``high x wide`` in each plane of ``height x width``.
+    ``size`` counts results, ``high x wide`` in each plane of ``height x width``; ``by_`` are these sizes' reciprocals.
     """
     at = elements_of(BLOCK, INDEX)
-    row, column = at // wide, (at % wide).to(tl.int32)
-    plane, top, left = row // high, (row % high).to(tl.int32) * SH - PH, column * SW - PW
+    row, column = divided(at, wide, by_wide, INDEX)
+    plane, row = divided(row, high, by_high, INDEX)
+    top, left = row * SH - PH, column * SW - PW
     corner = x + plane * height * width + top * width + left
     place = tl.maximum(-top, 0) * KW + tl.maximum(-left, 0)
     greatest = tl.full((BLOCK,), float("-inf"), tl.float32).to(x.dtype.element_ty)
@@ -129,17 +145,18 @@ def max_pool_kernel(
     tl.store(places + at, place.to(tl.uint8), at < size)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 @no_type_check
 def max_pool_backward_kernel(
-    gradient, places, y, size, height, width, high, wide, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr,
-    SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, UPCAST: tl.constexpr, BLOCK: tl.constexpr,
-    INDEX: tl.constexpr,
+    gradient, places, y, size, height, width, high, wide, by_height, by_width, by_high, by_wide,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    UPCAST: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """To each of ``size`` elements the gradients of windows whose greatest it is, in their order as PyTorch adds."""
     at = elements_of(BLOCK, INDEX)
-    row, column = at // width, (at % width).to(tl.int32) + PW
-    plane, row = row // height, (row % height).to(tl.int32) + PH
+    row, column = divided(at, width, by_width, INDEX)
+    plane, row = divided(row, height, by_height, INDEX)
+    row, column = row + PH, column + PW
     number = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
     total = tl.zeros((BLOCK,), number)
     for back in tl.static_range((KH - 1) // SH, -1, -1):

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from functools import cache
+from math import prod
 from typing import Any
 
 import torch
 import triton.language as tl
 from torch import Tensor
 
+from lamina.accelerate.kernels import reciprocal
 from lamina.accelerate.ops import INTERPRETED
 from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.saved import kernels
 from lamina.accelerate.sparsity.saved.bitmap import BLOCK, STORED, Bitmap, Form, gapless
-from lamina.accelerate.sparsity.saved.window import Window
+from lamina.accelerate.sparsity.saved.window import Pooling
 from lamina.errors import LaminaError
 
-POOL_BLOCK = 1024
+FEW = 2**31
+"""Elements from which addresses have 64 bits."""
+
+POOL_BLOCK = 512
 """Elements that a program of a pooling writes."""
 
 PENDING = -1
@@ -38,30 +43,32 @@ def masked(x: Tensor, bits: Tensor) -> Tensor:
     return y
 
 
-def max_pool(x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+def max_pool(x: Tensor, pooling: Pooling) -> tuple[Tensor, Tensor]:
     """Max-pooling of a contiguous ``x: (N, C, H, W)``, and of each result the place in its window, as bytes."""
-    y = x.new_empty(*x.shape[:2], *window.results(*x.shape[2:]))
-    places = torch.empty(y.shape, dtype=torch.uint8, device=x.device)
-    _launch_pool(kernels.max_pool_kernel, window, x, y, (x, y, places))
+    y = x.new_empty(pooling.results)
+    places = torch.empty(pooling.results, dtype=torch.uint8, device=x.device)
+    _launch_pool(kernels.max_pool_kernel, pooling, y, x, y, places)
     return y, places
 
 
-def max_pool_backward(gradient: Tensor, places: Tensor, window: Window, shape: torch.Size) -> Tensor:
-    """The gradient of what was pooled, of these sizes, from the contiguous gradient of the results."""
-    x = gradient.new_empty(shape)
-    _launch_pool(kernels.max_pool_backward_kernel, window, x, gradient, (gradient, places, x), UPCAST=INTERPRETED)
+def max_pool_backward(gradient: Tensor, places: Tensor, pooling: Pooling) -> Tensor:
+    """The gradient of what was pooled, from the contiguous gradient of the results."""
+    x = gradient.new_empty(pooling.shape)
+    _launch_pool(kernels.max_pool_backward_kernel, pooling, x, gradient, places, x, UPCAST=INTERPRETED)
     return x
 
 
-def _launch_pool(kernel: Any, window: Window, x: Tensor, y: Tensor, tensors: tuple[Tensor, ...], **more: Any) -> None:
-    """A kernel that writes the last tensor but places; ``x`` is pooled to ``y``."""
-    size = x.numel() if tensors[-1] is x else y.numel()
-    (kh, kw), (sh, sw), (ph, pw) = window.kernel, window.stride, window.padding
-    index = tl.int64 if x.numel() >= 2**31 else tl.int32
-    launch(
-        kernel, -(-size // POOL_BLOCK), x, *tensors, size, *x.shape[2:], *y.shape[2:], KH=kh, KW=kw, SH=sh, SW=sw,
-        PH=ph, PW=pw, **more, BLOCK=POOL_BLOCK, INDEX=index, num_warps=4,
+def _launch_pool(kernel: Any, pooling: Pooling, written: Tensor, *tensors: Tensor, **more: Any) -> None:
+    index = tl.int64 if prod(pooling.shape) >= FEW else tl.int32
+    _run(
+        kernel, written, *tensors, written.numel(), *pooling.sizes,
+        *_reciprocals(pooling.sizes), **pooling.switches, **more, BLOCK=POOL_BLOCK, INDEX=index, num_warps=4,
     )  # fmt: skip
+
+
+@cache
+def _reciprocals(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(reciprocal, sizes))
 
 
 class Counter:
@@ -114,28 +121,30 @@ class Packing:
 
     def __init__(self, counter: Counter, room: int = 0) -> None:
         self.counter, self.room = counter, room
-        self._stream: torch.cuda.Stream | None = None
+        self._stream: tuple[int, torch.device] | None = None
 
     def begin(self, x: Tensor, bits: Tensor | None = None) -> Bitmap:
         """The bitmap as far as there is room, which has no bits of its own if they are given; does not wait."""
+        device, size, shared = x.device, x.numel(), bits is not None
         if x.is_cuda:
-            self._stream = torch.cuda.current_stream(x.device)
-        mine = torch.empty(-(-x.numel() // 8), dtype=torch.uint8, device=x.device) if bits is None else bits
-        offsets = torch.empty(-(-x.numel() // BLOCK), dtype=torch.int64, device=x.device)
-        empty = Bitmap(Form.of(x), mine, offsets, torch.empty(0, device=x.device), bits is not None)
-        self._itemsize, self._fixed = x.itemsize, empty.nbytes
-        return self._packed(x, empty)
+            self._stream = torch._C._cuda_getCurrentRawStream(device.index), device
+        if bits is None:
+            bits = torch.empty(-(-size // 8), dtype=torch.uint8, device=device)
+        offsets = torch.empty(-(-size // BLOCK), dtype=torch.int64, device=device)
+        self._itemsize = x.itemsize
+        self._fixed = (0 if shared else bits.numel()) + 8 * offsets.numel()
+        return self._packed(x, Form.of(x), bits, offsets, shared)
 
-    def _packed(self, x: Tensor, held: Bitmap) -> Bitmap:
-        elements = _integers(x)
-        values = torch.empty(self.room, dtype=elements.dtype, device=x.device)
+    def _packed(self, x: Tensor, form: Form, bits: Tensor, offsets: Tensor, shared: bool) -> Bitmap:
+        elements, counter, size = _integers(x), self.counter, x.numel()
+        values = torch.empty(self.room, dtype=elements.dtype, device=form.device)
         _launch(
-            kernels.pack_kernel, x, elements, held.bits, held.offsets, values, self.counter.count, self.counter.told,
-            x.numel(), self.room, BITS=not held.shares_bits,
+            kernels.pack_kernel, x, elements, bits, offsets, values, counter.count, counter.told, size, self.room,
+            BITS=not shared,
         )  # fmt: skip
-        if not x.numel():
-            self.counter.told.zero_()
-        return replace(held, values=values)
+        if not size:
+            counter.told.zero_()
+        return Bitmap(form, bits, offsets, values, shared)
 
     @property
     def told(self) -> bool:
@@ -150,7 +159,7 @@ class Packing:
         """
         while (found := self.counter.nonzeros) is None:
             # A query tells of errors of the device, which would otherwise be waited for in vain.
-            if self._stream is not None and self._stream.query() and not self.told:
+            if self._stream is not None and torch.cuda.ExternalStream(*self._stream).query() and not self.told:
                 raise LaminaError(
                     "saved activations: the device finished, but did not tell how many non-zeros it found"
                 )
@@ -167,7 +176,7 @@ class Packing:
             return begun
         self.room = nonzeros
         self.counter.clear()  # is not another's until the device has told once more
-        return self._packed(x, begun)
+        return self._packed(x, *begun[:3], begun.shares_bits)
 
 
 def pack(x: Tensor) -> Bitmap:
@@ -192,5 +201,30 @@ def _integers(x: Tensor) -> Tensor:
 
 
 def _launch(kernel: Any, x: Tensor, *args: Any, **switches: Any) -> None:
-    index = tl.int64 if x.numel() >= 2**31 else tl.int32
-    launch(kernel, -(-x.numel() // BLOCK), x, *args, **switches, BLOCK=BLOCK, INDEX=index, num_warps=8)
+    index = tl.int64 if x.numel() >= FEW else tl.int32
+    _run(kernel, x, *args, **switches, BLOCK=BLOCK, INDEX=index, num_warps=8)
+
+
+_ready: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+
+def _run(kernel: Any, x: Tensor, *args: Any, **switches: Any) -> None:
+    """`launch` over the elements of ``x``; for like ones what was compiled is known without a look at all arguments.
+
+    The first argument alone may be memory that PyTorch has not aligned, and what differs otherwise are numbers that the
+    kernel is not specialised to.
+    """
+    size, device = x.numel(), x.device
+    programs = -(-size // switches["BLOCK"])
+    here = device.type == "cuda" and device.index == torch.cuda.current_device()
+    key = (id(kernel), size, x.dtype, device, args[0].data_ptr() % 16, *switches.values())
+    if here and (found := _ready.get(key)) is not None:
+        run, function, metadata, constants = found
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        run(programs, 1, 1, stream, function, metadata, None, None, None, *args, *constants)
+        return
+    launch(kernel, programs, x, *args, **switches)
+    if here and 0 < size < FEW // 2:
+        compiled = kernel.warmup(*args, grid=(programs,), **switches)
+        constants = [switches[name] for name in kernel.arg_names[len(args) :]]
+        _ready[key] = compiled.run, compiled.function, compiled.packed_metadata, constants

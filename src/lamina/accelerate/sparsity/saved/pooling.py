@@ -8,39 +8,40 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.operands import HAS_TRITON
-from lamina.accelerate.sparsity.saved.window import Window
+from lamina.accelerate.sparsity.saved.window import Pooling
 
 if HAS_TRITON:
     from lamina.accelerate.sparsity.saved import ops
 
 
-def max_pool2d(x: Tensor, window: Window) -> Tensor:
+def max_pool2d(x: Tensor, pooling: Pooling) -> Tensor:
     """``torch.max_pool2d`` of ``x: (N, C, H, W)``, contiguous, with its derivative."""
-    result: Tensor = _MaxPool.apply(x, window)  # type: ignore[no-untyped-call]
+    result: Tensor = _MaxPool.apply(x, pooling)  # type: ignore[no-untyped-call]
     return result
 
 
 class _MaxPool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, window: Window) -> Tensor:
-        y, places = ops.max_pool(x, window)
-        ctx.window, ctx.shape = window, x.shape
+    def forward(ctx: Any, x: Tensor, pooling: Pooling) -> Tensor:
+        y, places = ops.max_pool(x, pooling)
+        ctx.pooling = pooling
         ctx.save_for_backward(places)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (gradient,), window, shape = gradients, ctx.window, ctx.shape
+        (gradient,), pooling = gradients, ctx.pooling
         (places,) = ctx.saved_tensors
         if torch.is_grad_enabled():  # PyTorch's own has derivatives
-            how = window.kernel, window.stride, window.padding, (1, 1), False, indices(places, window, shape[3])
-            return torch.ops.aten.max_pool2d_with_indices_backward(gradient, gradient.new_empty(shape), *how), None
-        return ops.max_pool_backward(gradient.contiguous(), places, window, shape), None
+            x, windows = gradient.new_empty(pooling.shape), (pooling.kernel, pooling.stride, pooling.padding)
+            where = indices(places, pooling)
+            return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *windows, (1, 1), False, where), None
+        return ops.max_pool_backward(gradient.contiguous(), places, pooling), None
 
 
-def indices(places: Tensor, window: Window, width: int) -> Tensor:
+def indices(places: Tensor, pooling: Pooling) -> Tensor:
     """Where in their planes the results of a pooling come from, as PyTorch tells."""
-    place, wide = places.long(), window.kernel[1]
+    place, wide = places.long(), pooling.kernel[1]
     row, column = (torch.arange(size, device=places.device) for size in places.shape[2:])
-    top, left = row * window.stride[0] - window.padding[0], column * window.stride[1] - window.padding[1]
-    return (top[:, None] + place // wide) * width + left + place % wide
+    top, left = row * pooling.stride[0] - pooling.padding[0], column * pooling.stride[1] - pooling.padding[1]
+    return (top[:, None] + place // wide) * pooling.shape[3] + left + place % wide

@@ -1,8 +1,9 @@
-"""Windows of poolings that kernels compute."""
+"""Poolings that kernels compute."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 from torch import Tensor
@@ -10,38 +11,55 @@ from torch import Tensor
 PLACES = 256
 """As many places of a window as a byte tells apart."""
 
+Pair = tuple[int, int]
+
 
 @dataclass(frozen=True)
-class Window:
-    """Sizes of a window, steps between windows and how far the first one stands out, along H and W."""
+class Pooling:
+    """A pooling of maps of a ``shape`` (N, C, H, W): windows, steps between them, and how far they stand out."""
 
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
+    shape: tuple[int, ...]
+    kernel: Pair
+    stride: Pair
+    padding: Pair
 
-    def results(self, height: int, width: int) -> tuple[int, int]:
-        """How many windows there are along each axis."""
-        high, wide = (
-            (size + 2 * out - within) // step + 1
-            for size, within, step, out in zip((height, width), self.kernel, self.stride, self.padding, strict=True)
-        )
-        return high, wide
+    @cached_property
+    def results(self) -> tuple[int, ...]:
+        """The shape of what it gives."""
+        along = zip(self.shape[2:], self.kernel, self.stride, self.padding, strict=True)
+        return *self.shape[:2], *((size + 2 * out - within) // step + 1 for size, within, step, out in along)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """H and W before and after."""
+        return *self.shape[2:], *self.results[2:]
+
+    @cached_property
+    def switches(self) -> dict[str, int]:
+        """Constants of the kernels."""
+        return dict(zip(("KH", "KW", "SH", "SW", "PH", "PW"), (*self.kernel, *self.stride, *self.padding), strict=True))
 
 
-def window_of(
+def pooling_of(
     x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
     return_indices: bool = False,
-) -> Window | None:  # fmt: skip
-    """The window of a call of ``max_pool2d`` that the kernels compute; None for others, and for those it refuses."""
-    kernel, outside = _pair(kernel_size), _pair(padding)
-    step = _pair(stride) if stride is not None and stride != () and stride != [] else kernel
-    plain = x.dim() == 4 and x.is_contiguous() and _pair(dilation) == (1, 1) and not (ceil_mode or return_indices)
-    if not plain or min(*kernel, *step, *x.shape) < 1 or min(outside) < 0 or kernel[0] * kernel[1] > PLACES:
+) -> Pooling | None:  # fmt: skip
+    """What a call of ``max_pool2d`` computes; None if the kernels do not, or PyTorch refuses it."""
+    if x.dim() != 4 or not x.is_contiguous() or ceil_mode or return_indices:
         return None
-    window = Window(kernel, step, outside)
-    fits = all(2 * out <= within for out, within in zip(outside, kernel, strict=True))
-    return window if fits and min(window.results(*x.shape[2:])) >= 1 else None
+    step = kernel_size if stride is None or stride in ((), []) else stride
+    return _pooling(x.shape, _pair(kernel_size), _pair(step), _pair(padding), _pair(dilation))
 
 
-def _pair(size: Any) -> tuple[int, int]:
+@lru_cache
+def _pooling(shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pooling | None:
+    sensible = min(*shape, *kernel, *stride) >= 1 and min(padding) >= 0 and kernel[0] * kernel[1] <= PLACES
+    fits = all(2 * out <= within for out, within in zip(padding, kernel, strict=True))
+    if not sensible or not fits or dilation != (1, 1):
+        return None
+    pooling = Pooling(shape, kernel, stride, padding)
+    return pooling if min(pooling.results) >= 1 else None
+
+
+def _pair(size: Any) -> Pair:
     return (size, size) if isinstance(size, int) else (size[0], size[-1])
