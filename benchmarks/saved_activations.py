@@ -7,13 +7,15 @@ library takes algorithms with smaller workspaces, and keeps to them: what a step
 it stands what autograd saves, each storage once and no parameter, as hooks of their own count it. Maps of fewer than
 ``least`` elements stay as they are. Gradients in ``bitmap`` mode must be those of plain autograd bit by bit, where the
 library is told to be deterministic. The time is that of a step as one trains, and beside it that of one in a CUDA
-graph, where the work of the host does not count. Kinds take turns. ``cpu`` and ``smoke``, which is short, need no GPU.
+graph, where the work of the host does not count, and of one whose two passes are graphs that the host launches. Kinds
+take turns. ``cpu`` and ``smoke``, which is short, need no GPU.
 
 Run: python -m benchmarks.saved_activations full
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -30,7 +32,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import results
 from lamina import measure, run
-from lamina.accelerate.sparsity.saved import SavedActivations, saved_activations
+from lamina.accelerate.sparsity.saved import SavedActivations, Saving, saved_activations
 from lamina.accelerate.sparsity.saved.context import Kind
 from lamina.build import DTYPES
 from lamina.build.data import loader, train_test
@@ -151,6 +153,12 @@ class Case:
         """The gradients."""
         return list(torch.autograd.grad(self.forward(seeded), list(self.model.parameters())))
 
+    def graphed(self) -> Callable[[], object]:
+        """A step whose passes are CUDA graphs of their own."""
+        model: Any = torch.cuda.make_graphed_callables(Saving(self.model, self.context), (self.x,))
+        parameters = list(self.model.parameters())
+        return lambda: torch.autograd.grad(F.cross_entropy(model(self.x).float(), self.labels), parameters)
+
     def added(self) -> None:
         """A step that adds its gradients to those that are there."""
         self.forward().backward()
@@ -243,7 +251,7 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
     with run.precision_mode(precision):
         for _ in range(scope.rounds):
             for kind, case in cases.items():
-                times[kind].append(clock.time(case.step, repeat=scope.repeat).median_us)
+                times[kind].append(clock.time(partial(case.step, seeded=False), repeat=scope.repeat).median_us)
         for kind in GRAPHS if graphs else ():
             graph, step = measure.clock("graph", scope.device), partial(cases[kind].step, seeded=False)
             try:
@@ -253,6 +261,7 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
                 continue
             if kind:
                 cases[kind].context.check()
+        passes = passes_of(cases, scope) if graphs else {}
     # Last, because the library keeps to what it then chooses.
     with run.precision_mode(precision, autotune=False):
         memory = memory_of(cases) if scope.device == "cuda" else {}
@@ -262,7 +271,21 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
             "timing": clock.name, "median_us": median(times[what]), "q1_us": q1, "q3_us": q3, "n": len(times[what]),
             "over_dense": over(times, what),
             "graph_over_dense": over(graphs, what) if all(graphs.get(one) for one in (None, what)) else None,
+            "passes_us": median(passes[what]) if passes.get(what) else None,
+            "passes_over_dense": over(passes, what) if passes.get(what) else None,
         }  # fmt: skip
+
+
+def passes_of(cases: Mapping[Kind | None, Case], scope: Scope) -> dict[Kind | None, list[float]]:
+    """Times of steps whose passes are graphs that the host launches; kinds take turns."""
+    clock, times = measure.clock("wall", scope.device), {kind: list[float]() for kind in GRAPHS}
+    steps = {kind: cases[kind].graphed() for kind in GRAPHS}
+    for _ in range(scope.rounds):
+        for kind in GRAPHS:
+            times[kind].append(clock.time(steps[kind], repeat=scope.repeat).median_us)
+    steps.clear()
+    gc.collect()  # frees what graphs hold
+    return times
 
 
 def over(times: Mapping[Kind | None, list[float]], what: Kind | None) -> float:
@@ -303,6 +326,7 @@ def shares(rows: list[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
                     "maps with zeros alone:": round(maps, 3),
                     "time of a step:": round(row["over_dense"], 3),
                     "in a CUDA graph:": row["graph_over_dense"] and round(row["graph_over_dense"], 3),
+                    "with passes as graphs:": row["passes_over_dense"] and round(row["passes_over_dense"], 3),
                     "gradients off by:": row["rel_error"],
                 }
     return found

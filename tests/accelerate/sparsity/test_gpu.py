@@ -15,8 +15,9 @@ from lamina.accelerate.sparsity import Sparse, functional, ops, reference
 from lamina.accelerate.sparsity.dispatch import Calibration, Plan
 from lamina.accelerate.sparsity.format import EllpackDib
 from lamina.accelerate.sparsity.nn import SparseAdaptiveConv2d
-from lamina.accelerate.sparsity.saved import bitmap, saved_activations
+from lamina.accelerate.sparsity.saved import bitmap, convolution, pooling, saved_activations
 from lamina.accelerate.sparsity.saved import ops as saved_ops
+from lamina.accelerate.sparsity.saved.window import pooling_of
 from lamina.accelerate.sparsity.window import Window
 from lamina.build.models import create
 from lamina.errors import LaminaError
@@ -268,6 +269,7 @@ def test_saved_activations_give_the_same_gradients(
     precision: str, name: str, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(convolution, "APART", 1)
     torch.manual_seed(0)
     model = create(name, 10).to("cuda", TYPES[precision], memory_format=layout)
     size = 224 if name == "alexnet" else 32
@@ -281,6 +283,41 @@ def test_saved_activations_give_the_same_gradients(
         results.append(torch.autograd.grad(loss, list(model.parameters())))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("how", [(2, 2, 0), (3, 2, 1), (3, 1, 0)], ids=str)
+def test_max_pooling_is_that_of_torch(precision: str, how: tuple[int, int, int]) -> None:
+    # Zeros are equal, and windows overlap.
+    x = numbers(5, 67, 57, 63, dtype=TYPES[precision]).relu()
+    x[0, 0, 5, 5] = torch.nan
+    asked, windows = pooling_of(x, *how), [(one, one) for one in how]
+    assert asked is not None
+    theirs, indices = torch.ops.aten.max_pool2d_with_indices(x, *windows)
+    y, places = saved_ops.max_pool(x, asked)
+    torch.testing.assert_close(y, theirs, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(pooling.indices(places, asked), indices)
+    gradient = numbers(*y.shape, dtype=y.dtype)
+    expected = torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *windows, (1, 1), False, indices)
+    assert torch.equal(saved_ops.max_pool_backward(gradient, places, asked), expected)
+
+
+def test_a_convolution_holds_one_large_map_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(True), nn.Conv2d(64, 64, 3)).cuda()
+    x, saved, peaks = numbers(16, 3, 130, 130), saved_activations("bitmap"), []
+    for least in (1 << 40, 1):
+        monkeypatch.setattr(convolution, "APART", least)
+        with precision_mode("fp32", autotune=False):
+            for _ in range(2):
+                model.zero_grad()
+                torch.cuda.synchronize()
+                before = torch.cuda.memory_allocated()
+                torch.cuda.reset_peak_memory_stats()
+                with saved:
+                    loss = model(x).sum()
+                loss.backward()
+                torch.cuda.synchronize()
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    assert peaks[0] - peaks[1] > 0.9 * 16 * 64 * 128 * 128 * 4
 
 
 def test_saved_activations_take_less_memory() -> None:

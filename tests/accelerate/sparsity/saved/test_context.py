@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
-from lamina.accelerate.sparsity.saved import SavedActivations, ops, relu, saved_activations
+from lamina.accelerate.sparsity.saved import SavedActivations, Saving, ops, relu, saved_activations
 from lamina.accelerate.sparsity.saved import context as module
 from lamina.accelerate.sparsity.saved.bitmap import Bitmap
 from lamina.accelerate.sparsity.saved.forms import Narrow
@@ -278,6 +278,16 @@ def test_changed_activations_are_told_apart() -> None:
         loss = step()
     ours, theirs = (torch.autograd.grad(one, [x, w]) for one in (loss, step()))
     assert all(torch.equal(*pair) for pair in zip(ours, theirs, strict=True))
+
+
+def test_a_module_saves_in_its_context() -> None:
+    saved, model = saved_activations(), nn.Sequential(nn.ReLU(), nn.Linear(64, 8))
+    x = torch.randn(64, 64, requires_grad=True)
+    ours, theirs = Saving(model, saved)(x), model(x)
+    assert saved.held.tensors == {"mask": 1, "bitmap": 1} and list(Saving(model, saved).parameters()) == [
+        *model.parameters()
+    ]
+    assert torch.equal(*(torch.autograd.grad(one.square().sum(), x)[0] for one in (ours, theirs)))
 
 
 def forms_alive() -> int:

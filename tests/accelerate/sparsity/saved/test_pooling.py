@@ -46,8 +46,10 @@ def test_pooling_and_its_gradient_are_those_of_torch(
     theirs, indices = torch.ops.aten.max_pool2d_with_indices(x, *how)
     gradient = hostile(*theirs.shape, dtype=dtype)
     expected = torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *how, (1, 1), False, indices)
-    for numbers in (2**31, 0):  # of elements from which addresses have 64 bits
-        monkeypatch.setattr(ops, "FEW", numbers)
+    for few, tile, wide in ((ops.FEW, ops.POOL_TILE, ops.POOL_WIDE), (0, 16, 4)):  # addresses of 64 bits; many tiles
+        monkeypatch.setattr(ops, "FEW", few)
+        monkeypatch.setattr(ops, "POOL_TILE", tile)
+        monkeypatch.setattr(ops, "POOL_WIDE", wide)
         y, places = ops.max_pool(x, asked)
         assert same(y, theirs) and torch.equal(pooling.indices(places, asked), indices)
         ours = ops.max_pool_backward(gradient, places, asked)

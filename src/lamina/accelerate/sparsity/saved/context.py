@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 from weakref import WeakValueDictionary, ref
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
@@ -180,7 +181,7 @@ class SavedActivations:
             result = self._relu(name, function, args, kwargs)
             self._remember(result)
             return result
-        if name in REPLACED and args and self._replaces(args[0]) and relu.by_kernel(args[0]):
+        if name in REPLACED and args and isinstance(args[0], Tensor) and relu.by_kernel(args[0]):
             result = self._convolved(*args, **kwargs) if name == "conv2d" else self._max_pooled(*args, **kwargs)
             if result is not None:
                 return result
@@ -197,13 +198,13 @@ class SavedActivations:
 
     def _convolved(self, x: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
         """A convolution of a map; None if the library's own does."""
-        if self._knows(x) and convolution.splits(x, weight, *args, **kwargs):
+        if convolution.splits(x, weight, *args, **kwargs) and self._knows(x) and self._replaces(x):
             return convolution.conv2d(x, weight, *args, **kwargs)
         return None
 
     def _max_pooled(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor | None:
         """A max-pooling of a map; None if the library's own does."""
-        if (asked := pooling_of(x, *args, **kwargs)) is None:
+        if not self._replaces(x) or (asked := pooling_of(x, *args, **kwargs)) is None:
             return None
         y = pooling.max_pool2d(x, asked)
         self._note("narrow", y.numel())
@@ -365,6 +366,19 @@ class SavedActivations:
                 return form.empty()
 
 
+class Saving(nn.Module):
+    """A model whose forward pass is inside a context: what ``torch.cuda.make_graphed_callables`` takes."""
+
+    def __init__(self, model: nn.Module, saved: AbstractContextManager[Any]) -> None:
+        super().__init__()
+        self.model, self.saved = model, saved
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's."""
+        with self.saved:
+            return self.model(*args, **kwargs)
+
+
 class _Watch(TorchFunctionMode):
     """Sees which functions give which tensors."""
 
@@ -398,6 +412,10 @@ def saved_activations(kind: Kind = "bitmap", *, least: int = 4096) -> SavedActiv
     knows how much room maps took: after a pass as it is, passes may be captured in a CUDA graph, and
     `SavedActivations.check` tells afterwards whether there was room for all. A backward pass complains of tensors that
     were kept as they are and have been changed in place, as it does without this context.
+
+    Where the host is the slower side, it takes the host longer. Then let it launch graphs, after a pass as it is::
+
+        model = torch.cuda.make_graphed_callables(Saving(model, saved), (x,))
 
     Raises:
         UsageError: an unknown kind, or no number of elements.

@@ -23,9 +23,9 @@ def splits(
     dilation: Pair = 1, groups: int = 1,
 ) -> bool:  # fmt: skip
     """Whether an input is so large; unless it is not saved, autocast saves another, or padding is a word."""
-    large = x.dim() == 4 and x.numel() * x.itemsize >= APART
-    plain = weight.requires_grad and not isinstance(padding, str) and not torch.is_autocast_enabled(x.device.type)
-    return large and plain
+    if x.numel() * x.itemsize < APART or x.dim() != 4:
+        return False
+    return weight.requires_grad and not isinstance(padding, str) and not torch.is_autocast_enabled(x.device.type)
 
 
 def conv2d(

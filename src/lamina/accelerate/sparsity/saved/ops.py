@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import cache
+from collections.abc import Hashable
 from math import prod
 from typing import Any
 
 import torch
 import triton.language as tl
 from torch import Tensor
+from triton import next_power_of_2
 
-from lamina.accelerate.kernels import reciprocal
 from lamina.accelerate.ops import INTERPRETED
 from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.saved import kernels
@@ -22,8 +22,8 @@ from lamina.errors import LaminaError
 FEW = 2**31
 """Elements from which addresses have 64 bits."""
 
-POOL_BLOCK = 512
-"""Elements that a program of a pooling writes."""
+POOL_TILE, POOL_WIDE = 1024, 256
+"""Elements that a program of a pooling writes, and most of a row among them."""
 
 PENDING = -1
 """What stands in the host's memory until the device has written a number there."""
@@ -59,16 +59,14 @@ def max_pool_backward(gradient: Tensor, places: Tensor, pooling: Pooling) -> Ten
 
 
 def _launch_pool(kernel: Any, pooling: Pooling, written: Tensor, *tensors: Tensor, **more: Any) -> None:
-    index = tl.int64 if prod(pooling.shape) >= FEW else tl.int32
+    width = written.shape[-1]
+    rows, wide = written.numel() // width, min(next_power_of_2(width), POOL_WIDE)
+    tile = {"ROWS": POOL_TILE // wide, "WIDE": wide, "INDEX": tl.int64 if prod(pooling.shape) >= FEW else tl.int32}
+    programs = -(-rows // tile["ROWS"]) * -(-width // wide)
     _run(
-        kernel, written, *tensors, written.numel(), *pooling.sizes,
-        *_reciprocals(pooling.sizes), **pooling.switches, **more, BLOCK=POOL_BLOCK, INDEX=index, num_warps=4,
+        kernel, programs, pooling.sizes, written, *tensors, rows, *pooling.sizes, **pooling.switches, **more, **tile,
+        num_warps=4,
     )  # fmt: skip
-
-
-@cache
-def _reciprocals(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(map(reciprocal, sizes))
 
 
 class Counter:
@@ -121,13 +119,13 @@ class Packing:
 
     def __init__(self, counter: Counter, room: int = 0) -> None:
         self.counter, self.room = counter, room
-        self._stream: tuple[int, torch.device] | None = None
+        self._stream: tuple[int, int, int] | None = None
 
     def begin(self, x: Tensor, bits: Tensor | None = None) -> Bitmap:
         """The bitmap as far as there is room, which has no bits of its own if they are given; does not wait."""
         device, size, shared = x.device, x.numel(), bits is not None
         if x.is_cuda:
-            self._stream = torch._C._cuda_getCurrentRawStream(device.index), device
+            self._stream = torch._C._cuda_getCurrentStream(device.index)
         if bits is None:
             bits = torch.empty(-(-size // 8), dtype=torch.uint8, device=device)
         offsets = torch.empty(-(-size // BLOCK), dtype=torch.int64, device=device)
@@ -159,7 +157,7 @@ class Packing:
         """
         while (found := self.counter.nonzeros) is None:
             # A query tells of errors of the device, which would otherwise be waited for in vain.
-            if self._stream is not None and torch.cuda.ExternalStream(*self._stream).query() and not self.told:
+            if self._stream is not None and _stream(*self._stream).query() and not self.told:
                 raise LaminaError(
                     "saved activations: the device finished, but did not tell how many non-zeros it found"
                 )
@@ -177,6 +175,10 @@ class Packing:
         self.room = nonzeros
         self.counter.clear()  # is not another's until the device has told once more
         return self._packed(x, *begun[:3], begun.shares_bits)
+
+
+def _stream(number: int, device: int, kind: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(stream_id=number, device_index=device, device_type=kind)
 
 
 def pack(x: Tensor) -> Bitmap:
@@ -201,30 +203,30 @@ def _integers(x: Tensor) -> Tensor:
 
 
 def _launch(kernel: Any, x: Tensor, *args: Any, **switches: Any) -> None:
-    index = tl.int64 if x.numel() >= FEW else tl.int32
-    _run(kernel, x, *args, **switches, BLOCK=BLOCK, INDEX=index, num_warps=8)
+    size = x.numel()
+    index = tl.int64 if size >= FEW else tl.int32
+    _run(kernel, -(-size // BLOCK), size, x, *args, **switches, BLOCK=BLOCK, INDEX=index, num_warps=8)
 
 
 _ready: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
 
-def _run(kernel: Any, x: Tensor, *args: Any, **switches: Any) -> None:
-    """`launch` over the elements of ``x``; for like ones what was compiled is known without a look at all arguments.
+def _run(kernel: Any, programs: int, sizes: Hashable, x: Tensor, *args: Any, **switches: Any) -> None:
+    """`launch` of a kernel; what was compiled is known for the same sizes and type without a look at all arguments.
 
     The first argument alone may be memory that PyTorch has not aligned, and what differs otherwise are numbers that the
     kernel is not specialised to.
     """
-    size, device = x.numel(), x.device
-    programs = -(-size // switches["BLOCK"])
+    device = x.device
     here = device.type == "cuda" and device.index == torch.cuda.current_device()
-    key = (id(kernel), size, x.dtype, device, args[0].data_ptr() % 16, *switches.values())
+    key = (id(kernel), programs, sizes, x.dtype, device, args[0].data_ptr() % 16, *switches.values())
     if here and (found := _ready.get(key)) is not None:
         run, function, metadata, constants = found
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         run(programs, 1, 1, stream, function, metadata, None, None, None, *args, *constants)
         return
     launch(kernel, programs, x, *args, **switches)
-    if here and 0 < size < FEW // 2:
+    if here and 0 < x.numel() < FEW // 2:
         compiled = kernel.warmup(*args, grid=(programs,), **switches)
         constants = [switches[name] for name in kernel.arg_names[len(args) :]]
         _ready[key] = compiled.run, compiled.function, compiled.packed_metadata, constants
