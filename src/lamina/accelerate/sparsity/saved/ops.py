@@ -22,6 +22,9 @@ from lamina.errors import LaminaError
 FEW = 2**31
 """Elements from which addresses have 64 bits."""
 
+ALONE = 2048
+"""Elements of a program whose elements have nothing to do with each other."""
+
 POOL_TILE, POOL_WIDE = 1024, 256
 """Elements that a program of a pooling writes, and most of a row among them."""
 
@@ -32,14 +35,14 @@ PENDING = -1
 def relu(x: Tensor, y: Tensor) -> Tensor:
     """Write ReLU of a tensor without gaps to one of its strides, or to itself; answer its bits."""
     bits = torch.empty(-(-x.numel() // 8), dtype=torch.uint8, device=x.device)
-    _launch(kernels.relu_kernel, x, x, y, bits, x.numel())
+    _launch(kernels.relu_kernel, x, x, y, bits, x.numel(), block=ALONE)
     return bits
 
 
 def masked(x: Tensor, bits: Tensor) -> Tensor:
     """Elements of a tensor without gaps whose bit is set, in the order of memory, and zero for the others."""
     y = torch.empty_like(x)
-    _launch(kernels.masked_kernel, x, x, bits, y, x.numel())
+    _launch(kernels.masked_kernel, x, x, bits, y, x.numel(), block=ALONE)
     return y
 
 
@@ -202,10 +205,10 @@ def _integers(x: Tensor) -> Tensor:
     return (x if gapless(x) else x.contiguous()).view(STORED[x.itemsize])
 
 
-def _launch(kernel: Any, x: Tensor, *args: Any, **switches: Any) -> None:
+def _launch(kernel: Any, x: Tensor, *args: Any, block: int = BLOCK, **switches: Any) -> None:
     size = x.numel()
     index = tl.int64 if size >= FEW else tl.int32
-    _run(kernel, -(-size // BLOCK), size, x, *args, **switches, BLOCK=BLOCK, INDEX=index, num_warps=8)
+    _run(kernel, -(-size // block), size, x, *args, **switches, BLOCK=block, INDEX=index, num_warps=8)
 
 
 _ready: dict[tuple[Any, ...], tuple[Any, ...]] = {}
