@@ -20,15 +20,16 @@ launches += [(kernels.masked_kernel, {}, {"x": kind, "y": kind}) for kind in flo
 launches += [(kernels.pack_kernel, {"BITS": bits}, {"x": kind, "values": kind})
              for kind in integers for bits in (False, True)]
 launches += [(kernels.unpack_kernel, {}, {"y": kind, "values": kind}) for kind in integers]
-window = {"KH": 3, "KW": 3, "SH": 2, "SW": 2, "PH": 1, "PW": 1, "ROWS": 16, "WIDE": 64}
+window = {"KH": 3, "KW": 3, "SH": 2, "SW": 2, "PH": 1, "PW": 1}
 launches += [(kernels.max_pool_kernel, window, {"x": kind, "y": kind}) for kind in floats]
 launches += [(kernels.max_pool_backward_kernel, {**window, "UPCAST": False}, {"gradient": kind, "y": kind})
              for kind in floats]
 for index, some in ((tl.int32, launches), (tl.int64, launches[::4])):
     for kernel, constants, types in some:
-        constants = {**constants, "INDEX": index, **({"BLOCK": BLOCK} if "BLOCK" in kernel.arg_names else {})}
+        constants = {**constants, "BLOCK": BLOCK, "INDEX": index}
         types = {"bits": "u8", "places": "u8", "offsets": "i64", "counter": "i64", "told": "i64", **types}
-        signature = {name: "constexpr" if name in constants else f"*{types[name]}" if name in types else "i32"
+        whole = {name: "i64" if name.startswith("by_") else "i32" for name in kernel.arg_names}
+        signature = {name: "constexpr" if name in constants else f"*{types[name]}" if name in types else whole[name]
                      for name in kernel.arg_names}
         constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
         attributes = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kernel.arg_names)

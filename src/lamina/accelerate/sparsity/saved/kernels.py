@@ -8,7 +8,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.kernels import rounded
+from lamina.accelerate.kernels import quotient, rounded
 from lamina.spec import Cost
 
 PROGRAM = tl.constexpr(1 << 36)
@@ -102,81 +102,88 @@ def unpack_kernel(bits, offsets, values, y, size, capacity, BLOCK: tl.constexpr,
     tl.store(y + place, tl.where(present != 0, value, tl.zeros_like(value)), place < size)
 
 
-SIZES = ("rows", "height", "width", "high", "wide")
-"""Nothing is known of these numbers, so that neighbours have one element each, and what they load lies together."""
+SIZES = ("height", "width", "high", "wide", "by_height", "by_width", "by_high", "by_wide")
 
 
 @triton.jit
 @no_type_check
-def tile_of(width, ROWS: tl.constexpr, WIDE: tl.constexpr, INDEX: tl.constexpr):
-    """This program's rows, of all planes together, and its columns, which tiles have as their first axis."""
-    across = tl.cdiv(width, WIDE)
-    down = tl.program_id(0) // across
-    column = (tl.program_id(0) - down * across) * WIDE + tl.arange(0, WIDE)
-    return tl.cast(down, INDEX) * ROWS + tl.arange(0, ROWS), column
+def divided(number, divisor, by, INDEX: tl.constexpr):
+    """Quotient and remainder of what is not negative; ``by`` is the divisor's `reciprocal`."""
+    if tl.int32 == INDEX:
+        whole = quotient(number, by)
+    else:
+        whole = number // divisor
+    return whole, (number - whole * divisor).to(tl.int32)
 
 
 @triton.jit(do_not_specialize=SIZES)
 @no_type_check
 def max_pool_kernel(
-    x, y, places, rows, height, width, high, wide, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr,
-    SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, INDEX: tl.constexpr,
+    x, y, places, size, height, width, high, wide, by_height, by_width, by_high, by_wide,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    BLOCK: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """The greatest element of each window, the first of equals or the last NaN, and its place in the window.
 
-    ``rows`` of ``wide`` results, ``high`` in each plane of ``height x width``.
+    ``size`` counts results, ``high x wide`` in each plane of ``height x width``; ``by_`` are these sizes' reciprocals.
     """
-    row, column = tile_of(wide, ROWS, WIDE, INDEX)
-    plane = row // high
-    top, left = (row - plane * high).to(tl.int32) * SH - PH, column * SW - PW
-    place = tl.maximum(-top, 0)[None, :] * KW + tl.maximum(-left, 0)[:, None]
-    greatest = tl.full((WIDE, ROWS), float("-inf"), tl.float32).to(x.dtype.element_ty)
+    at = elements_of(BLOCK, INDEX)
+    row, column = divided(at, wide, by_wide, INDEX)
+    plane, row = divided(row, high, by_high, INDEX)
+    top, left = row * SH - PH, column * SW - PW
+    corner = x + (plane * height + top) * width + left
+    place = tl.maximum(-top, 0) * KW + tl.maximum(-left, 0)
+    greatest = tl.full((BLOCK,), float("-inf"), tl.float32).to(x.dtype.element_ty)
     for i in tl.static_range(KH):
-        line = x + (plane * height + top + i) * width
-        there = (row < rows) & (top + i >= 0) & (top + i < height)
         for j in tl.static_range(KW):
-            inside = there[None, :] & ((left + j >= 0) & (left + j < width))[:, None]
-            value = tl.load(line[None, :] + (left + j)[:, None], inside, float("-inf"))
+            inside = at < size
+            if PH:  # windows stand out
+                inside &= (top + i >= 0) & (top + i < height)
+            if PW:
+                inside &= (left + j >= 0) & (left + j < width)
+            value = tl.load(corner + i * width + j, inside, float("-inf"))
             number, most = value, greatest
             if value.dtype.primitive_bitwidth < 32:  # the interpreter cannot compare bf16
                 number, most = value.to(tl.float32), greatest.to(tl.float32)
             greater = (number > most) | (number != number)
             greatest = tl.where(greater, value, greatest)
             place = tl.where(greater, i * KW + j, place)
-    at, inside = row[None, :] * wide + column[:, None], (row < rows)[None, :] & (column < wide)[:, None]
-    tl.store(y + at, greatest, inside)
-    tl.store(places + at, place.to(tl.uint8), inside)
+    tl.store(y + at, greatest, at < size)
+    tl.store(places + at, place.to(tl.uint8), at < size)
 
 
 @triton.jit(do_not_specialize=SIZES)
 @no_type_check
 def max_pool_backward_kernel(
-    gradient, places, y, rows, height, width, high, wide, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr,
-    SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, UPCAST: tl.constexpr, ROWS: tl.constexpr,
-    WIDE: tl.constexpr, INDEX: tl.constexpr,
+    gradient, places, y, size, height, width, high, wide, by_height, by_width, by_high, by_wide,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    UPCAST: tl.constexpr, BLOCK: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """To each element the gradients of the windows whose greatest it is, in their order, as PyTorch adds them.
-
-    ``rows`` of ``width`` elements, ``height`` in each plane, which has ``high x wide`` windows.
-    """
-    row, column = tile_of(width, ROWS, WIDE, INDEX)
-    plane = row // height
-    top, left = (row - plane * height).to(tl.int32) + PH, column + PW
+    """To each of ``size`` elements the gradients of windows whose greatest it is, in their order as PyTorch adds."""
+    at = elements_of(BLOCK, INDEX)
+    row, column = divided(at, width, by_width, INDEX)
+    plane, row = divided(row, height, by_height, INDEX)
+    row, column = (row + PH).to(tl.uint32), (column + PW).to(tl.uint32)  # so that powers of two divide by shifts
+    last_v, last_h = (row // SH).to(tl.int32), (column // SW).to(tl.int32)
+    last_i, last_j = (row % SH).to(tl.int32), (column % SW).to(tl.int32)
     number = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
-    total = tl.zeros((WIDE, ROWS), number)
+    total = tl.zeros((BLOCK,), number)
     for up in tl.static_range((KH - 1) // SH, -1, -1):
-        v = top // SH - up
-        i = top - v * SH
-        line, there = (plane * high + v) * wide, (row < rows) & (v >= 0) & (v < high) & (i < KH)
         for back in tl.static_range((KW - 1) // SW, -1, -1):
-            h = left // SW - back
-            j = left - h * SW
-            window, inside = line[None, :] + h[:, None], there[None, :] & ((h >= 0) & (h < wide) & (j < KW))[:, None]
-            mine = tl.load(places + window, inside, 0).to(tl.int32) == (i * KW)[None, :] + j[:, None]
-            value = tl.load(gradient + window, inside, 0).to(number)
-            total += tl.where(inside & mine, value, 0)
-    at, inside = row[None, :] * width + column[:, None], (row < rows)[None, :] & (column < width)[:, None]
-    tl.store(y + at, rounded(total, y.dtype.element_ty, UPCAST), inside)
+            v, h, i, j = last_v - up, last_h - back, last_i + up * SH, last_j + back * SW
+            inside = (at < size) & (v < high) & (h < wide)
+            if up:
+                inside &= v >= 0
+            if back:
+                inside &= h >= 0
+            if (up + 1) * SH > KH:
+                inside &= i < KH
+            if (back + 1) * SW > KW:
+                inside &= j < KW
+            window = (plane * high + v) * wide + h
+            mine = tl.load(places + window, inside, 0).to(tl.int32) == i * KW + j
+            total += tl.load(gradient + window, inside & mine, 0).to(number)
+    tl.store(y + at, rounded(total, y.dtype.element_ty, UPCAST), at < size)
 
 
 def pack_cost(elements: int, nonzeros: int, io_bytes: int) -> Cost:

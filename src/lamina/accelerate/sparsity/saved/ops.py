@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from functools import cache
 from math import prod
 from typing import Any
 
 import torch
 import triton.language as tl
 from torch import Tensor
-from triton import next_power_of_2
 
+from lamina.accelerate.kernels import reciprocal
 from lamina.accelerate.ops import INTERPRETED
 from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.saved import kernels
@@ -25,8 +26,8 @@ FEW = 2**31
 ALONE = 2048
 """Elements of a program whose elements have nothing to do with each other."""
 
-POOL_TILE, POOL_WIDE = 1024, 256
-"""Elements that a program of a pooling writes, and most of a row among them."""
+POOL_BLOCK = 512
+"""Elements that a program of a pooling writes."""
 
 PENDING = -1
 """What stands in the host's memory until the device has written a number there."""
@@ -62,14 +63,17 @@ def max_pool_backward(gradient: Tensor, places: Tensor, pooling: Pooling) -> Ten
 
 
 def _launch_pool(kernel: Any, pooling: Pooling, written: Tensor, *tensors: Tensor, **more: Any) -> None:
-    width = written.shape[-1]
-    rows, wide = written.numel() // width, min(next_power_of_2(width), POOL_WIDE)
-    tile = {"ROWS": POOL_TILE // wide, "WIDE": wide, "INDEX": tl.int64 if prod(pooling.shape) >= FEW else tl.int32}
-    programs = -(-rows // tile["ROWS"]) * -(-width // wide)
+    size, sizes = written.numel(), pooling.sizes
+    index = tl.int64 if prod(pooling.shape) >= FEW else tl.int32
     _run(
-        kernel, programs, pooling.sizes, written, *tensors, rows, *pooling.sizes, **pooling.switches, **more, **tile,
-        num_warps=4,
+        kernel, -(-size // POOL_BLOCK), size, written, *tensors, size, *sizes, *_reciprocals(sizes),
+        **pooling.switches, **more, BLOCK=POOL_BLOCK, INDEX=index, num_warps=4,
     )  # fmt: skip
+
+
+@cache
+def _reciprocals(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(reciprocal, sizes))
 
 
 class Counter:
