@@ -103,6 +103,7 @@ def unpack_kernel(bits, offsets, values, y, size, capacity, BLOCK: tl.constexpr,
 
 
 SIZES = ("height", "width", "high", "wide", "by_height", "by_width", "by_high", "by_wide")
+"""What differs between the maps of a network, for which a pooling is compiled once."""
 
 
 @triton.jit

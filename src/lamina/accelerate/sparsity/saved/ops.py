@@ -222,7 +222,7 @@ def _run(kernel: Any, programs: int, sizes: Hashable, x: Tensor, *args: Any, **s
     """`launch` of a kernel; what was compiled is known for the same sizes and type without a look at all arguments.
 
     The first argument alone may be memory that PyTorch has not aligned, and what differs otherwise are numbers that the
-    kernel is not specialised to.
+    kernel is not specialised to. Triton's hooks of launches hear of the first launch alone.
     """
     device = x.device
     here = device.type == "cuda" and device.index == torch.cuda.current_device()
