@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lamina.accelerate.sparsity.monitor import Monitor, Pace, Parameters, State, attach
+from lamina.accelerate.sparsity.monitor import Monitor, Pace, Parameters, State, attach, calculator
 from lamina.accelerate.sparsity.monitor.fused import counted_relu
 from lamina.errors import UsageError
 
@@ -82,7 +82,9 @@ def test_training_is_not_changed() -> None:
 
 @pytest.mark.usefixtures("where_kernels_run")
 @pytest.mark.parametrize("inplace", [False, True])
-def test_relu_that_counts_is_relu(inplace: bool) -> None:
+def test_relu_that_counts_is_relu(inplace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calculator, "WORTH", 1)
+
     def run(**options: Any) -> tuple[list[Tensor], list[Any]]:
         torch.manual_seed(1)
         model = nn.Sequential(
@@ -113,11 +115,12 @@ def test_relu_that_counts_is_relu(inplace: bool) -> None:
 def test_only_relu_that_the_kernel_can_read_is_fused(monkeypatch: pytest.MonkeyPatch) -> None:
     fused: list[str] = []
 
-    def spy(x: Tensor, inplace: bool, channels: int, count: Any) -> Tensor:
+    def spy(x: Tensor, inplace: bool, count: Any) -> Tensor:
         fused.append("x")
-        return counted_relu(x, inplace, channels, count)
+        return counted_relu(x, inplace, count)
 
     monkeypatch.setattr(attach, "counted_relu", spy)
+    monkeypatch.setattr(calculator, "WORTH", 1)
     relu, elsewhere = nn.ReLU(), torch.randn(2, 3, 8, 8)[:, :, ::2, 1:6]  # rows and columns cannot be one axis
     with Monitor(model := nn.Sequential(relu), exhaustive=True, impl="triton", fuse=True) as monitor:
         for x in (elsewhere, elsewhere.contiguous(), torch.randn(0, 3, 2, 2)):

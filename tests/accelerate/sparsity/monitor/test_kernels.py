@@ -20,8 +20,6 @@ def build(kernel, types, **constants):
     return triton.compile(ASTSource(kernel, signature, constexprs), target=GPUTarget("cuda", 90, 32)).asm
 
 types = {"table": "*i64", "scratch": "*i16"}
-build(kernels.clear_kernel, types, ROWS=1024)
-build(kernels.finish_kernel, types, MAPS=16, ROWS=1024)
 for dtype in (tl.float64, tl.bfloat16):
     build(kernels.count_kernel, types, DTYPE=dtype, RELU=True, LAST=False, MAPS=4, INDEX=tl.int64)
 for last in (False, True):

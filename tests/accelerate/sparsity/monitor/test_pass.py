@@ -41,8 +41,7 @@ def counted(x: Tensor, channels: int = 1, relu_to: Tensor | None = None) -> Coun
     """A map and memory for its counts, which holds other numbers."""
     matrices = as_matrices(x, channels)
     words = torch.full((observation.WORDS,), -1, dtype=torch.int64, device=x.device)
-    alive = torch.full((matrices.shape[1],), 7, dtype=torch.int32, device=x.device)
-    return Counted(matrices, words, alive, relu_to)
+    return Counted(matrices, words, relu_to)
 
 
 def planned(x: Tensor, channels: int = 1) -> tuple[Counted, Plan]:

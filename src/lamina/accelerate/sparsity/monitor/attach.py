@@ -10,17 +10,20 @@ from typing import Any, Self
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from lamina.accelerate.sparsity.monitor.calculator import Calculator, Impl, Ticket, capturing
+from lamina.accelerate.sparsity.monitor.calculator import Calculator, Impl, Known, Ticket, capturing
 from lamina.accelerate.sparsity.monitor.chosen import chosen
 from lamina.accelerate.sparsity.monitor.exhaustive import Exhaustive
-from lamina.accelerate.sparsity.monitor.fused import can_fuse, counted_relu
+from lamina.accelerate.sparsity.monitor.fused import counted_relu
 from lamina.accelerate.sparsity.monitor.observation import Observation
 from lamina.accelerate.sparsity.monitor.parameters import Pace, Parameters
-from lamina.accelerate.sparsity.monitor.reference import as_matrices
 from lamina.accelerate.sparsity.monitor.report import MapReport
 from lamina.accelerate.sparsity.monitor.scheduler import Scheduler
 from lamina.errors import UsageError
+
+Result = tuple[Ticket, tuple[int, ...]]
+"""What was asked, and the words of a pass."""
 
 
 class Monitor:
@@ -29,8 +32,8 @@ class Monitor:
     A training-mode forward of the model is an iteration. A map is what one call of a monitored module answers within
     it: a module that is called again makes another map, ``name:2``. In evaluation mode nothing is observed or counted.
     The training loop never waits: results are taken in at the beginning of a later iteration. Hooks are on the maps'
-    modules only from one iteration that observes to the next, while these follow each other, so a map that is new then
-    is found at the next of these.
+    modules only from one iteration that observes to the next that does not, so a map that is new then is found when
+    one observes again.
 
     Whole iterations in a CUDA graph: run a few iterations, capture one graph as it is, which counts every map, and one
     under :meth:`paused`, which counts none, then replay one or the other under :meth:`replay`.
@@ -64,23 +67,24 @@ class Monitor:
         self.model, self.channels, self.fuse = model, channels, fuse
         self.scheduler = Exhaustive() if exhaustive else Scheduler(parameters, paces)
         self.iteration = -1
-        self.observations: list[Observation] = []
-        self._latest: dict[str, Observation] = {}
+        self._observations: list[Observation] = []
+        # Results that nobody has asked for yet, and the last one of each map.
+        self._unread: list[Result] = []
+        self._latest: dict[str, Result] = {}
         self._calculator = Calculator(impl)
         self._calls: dict[str, int] = {}
         self._tickets: list[Ticket] = []
         # Maps of this forward to be counted at its end, and their versions.
-        self._seen: dict[str, tuple[Tensor, int]] = {}
-        # What a captured graph counts: the row of its counts, and the map's rows and columns.
-        self._captured: dict[str, tuple[int, int, int]] = {}
+        self._seen: list[tuple[Known, Tensor, int]] = []
+        # What a captured graph counts.
+        self._captured: dict[str, Known] = {}
         self._wake = 0
-        self._begun = self._paused = self._watching = self._capturing = False
+        self._paused = self._watching = self._capturing = False
         self._modules = chosen(model, modules)
-        self._on_maps: list[Callable[[], None]] = []
-        self._on_model = [
-            model.register_forward_pre_hook(self._before),
-            model.register_forward_hook(self._after, always_call=True),
-        ]
+        self._hooks: list[RemovableHandle] = []
+        # Attributes of ReLUs that count, and what is their forward while they are observed.
+        self._forwards: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = []
+        self._on_model = model.register_forward_pre_hook(self._before)
 
     def __enter__(self) -> Self:
         return self
@@ -92,25 +96,33 @@ class Monitor:
 
     def detach(self) -> None:
         """Take the hooks off the model; what was observed stays."""
-        for handle in self._on_model:
-            handle.remove()
-        self._on_model.clear()
+        self._on_model.remove()
         self._unhook()
 
     def finish(self) -> None:
         """Wait for the results that are under way. Not for use within a training loop."""
-        for ticket, found in self._calculator.drain():
-            self._take_in(ticket, found)
+        for result in self._calculator.drain():
+            self._take_in(*result)
         self._wake = 0
+
+    @property
+    def observations(self) -> list[Observation]:
+        """What was observed since :meth:`take`."""
+        self._observations += [ticket.read(words) for ticket, words in self._unread]
+        self._unread.clear()
+        return self._observations
 
     def take(self) -> list[Observation]:
         """The observations since last asked."""
-        taken, self.observations = self.observations, []
+        taken, self._observations = self.observations, []
         return taken
 
     def latest(self, name: str) -> Observation | None:
         """What was last observed of a map, if anything; never waits. The density that an adaptive layer asks for."""
-        return self._latest.get(name)
+        if name not in self._latest:
+            return None
+        ticket, words = self._latest[name]
+        return ticket.read(words)
 
     def report(self) -> tuple[MapReport, ...]:
         """How each map stands, in the order in which the model calls them."""
@@ -139,7 +151,7 @@ class Monitor:
         wanted = [name for name in self._captured if self._is_wanted(name)]
         yield bool(wanted)
         for name in wanted:
-            self._ask(name, *self._captured[name])
+            self._ask(self._captured[name])
         self._end()
 
     def state_dict(self) -> dict[str, Any]:
@@ -157,71 +169,85 @@ class Monitor:
         self.iteration, self._wake = state["iteration"], 0
 
     def _before(self, module: nn.Module, args: Any) -> None:
-        if self._paused or not self.model.training:
+        if self._paused or not module.training:
             return
         self._capturing = capturing()
-        self._begun = not self._capturing
-        if self._begun:
+        if not self._capturing:
             self._begin()
-        self._watching = self._capturing or self.iteration >= self._wake
-        if not self._watching:
-            self._unhook()
-        elif not self._on_maps:
-            self._on_maps.extend(self._hook(name, each) for name, each in self._modules.items())
+            if self.iteration < self._wake:
+                self._unhook()
+                return
+        self._watching = True
+        if not self._hooks:
+            self._hook()
+        for attributes, forward in self._forwards:
+            attributes.setdefault("forward", forward)
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not self._watching:
+            return
         self._watching = False
+        self._release()
         self._calls.clear()
-        seen, self._seen = self._seen, {}
-        for name, (row, x) in self._calculator.count_together(seen, self.channels).items():
-            self._note(name, row, *_sizes(x, self.channels))
-        if self._begun:
+        seen, self._seen = self._seen, []
+        for known in self._calculator.count_together(seen, self.channels):
+            self._note(known)
+        if not self._capturing:
             self._end()
-        self._begun = self._capturing = False
-        if self.fuse or self._wake > self.iteration + 1:
-            self._unhook()
+
+    def _hook(self) -> None:
+        """Watch the maps, and the end of the forward pass."""
+        self._hooks.append(self.model.register_forward_hook(self._after, always_call=True))
+        for name, module in self._modules.items():
+            # A module under way has read its forward already; one with a forward of its own may do more than ReLU.
+            if self.fuse and type(module) is nn.ReLU and module is not self.model and "forward" not in vars(module):
+                self._forwards.append((vars(module), partial(self._relu, name, module)))
+            else:
+                # Prepended, so that it runs before the model's own where the model is itself a map.
+                see = partial(self._see, name, type(module) is nn.ReLU)
+                self._hooks.append(module.register_forward_hook(see, prepend=True))
 
     def _unhook(self) -> None:
-        for remove in self._on_maps:
-            remove()
-        self._on_maps.clear()
+        for handle in self._hooks:
+            handle.remove()
+        self._hooks.clear()
+        self._release()
+        self._forwards.clear()
 
-    def _hook(self, name: str, module: nn.Module) -> Callable[[], None]:
-        """Watch a module; answer what ends it."""
-        # A module under way has read its forward already; one with a forward of its own may do more than ReLU.
-        if self.fuse and type(module) is nn.ReLU and module is not self.model and "forward" not in vars(module):
-            module.forward = partial(self._relu, name, module.inplace)  # type: ignore[method-assign]
-            return partial(delattr, module, "forward")
-        # Prepended, so that it runs before the model's own where the model is itself a map.
-        see = partial(self._see, name, type(module) is nn.ReLU)
-        return module.register_forward_hook(see, prepend=True).remove
+    def _release(self) -> None:
+        """Give ReLUs their own forward back."""
+        for attributes, forward in self._forwards:
+            if attributes.get("forward") is forward:
+                del attributes["forward"]
 
     def _see(self, module: str, is_relu: bool, watched: nn.Module, args: Any, output: Any) -> None:
         if not self._watching:
             return
         if not isinstance(output, Tensor):
             raise UsageError(f"monitor: {module}: expected a module that answers a tensor, got {type(output).__name__}")
+        self._look(self._call(module), is_relu, output)
+
+    def _relu(self, module: str, relu: nn.ReLU, x: Tensor) -> Tensor:
         name = self._call(module)
+        if self._counts(name, x) and (known := self._calculator.known(name, x, self.channels, relu=True)).direct:
+            y = counted_relu(x, relu.inplace, partial(self._calculator.count_relu, known, self.channels))
+            self._note(known)
+        else:
+            y = F.relu(x, relu.inplace)
+            self._look(name, True, y)
+        return y
+
+    def _look(self, name: str, is_relu: bool, output: Tensor) -> None:
+        """Count a map, now or at the end of the forward pass."""
         if not self._counts(name, output):
             return
         # Autograd holds what ReLU gave as it is until backward, so counting it can wait; what others gave may change.
-        if is_relu and output.requires_grad and self._calculator.can_wait(name, output, self.channels):
-            self._seen[name] = output, output._version
-        else:
-            self._count(name, output)
-
-    def _relu(self, module: str, inplace: bool, x: Tensor) -> Tensor:
-        name = self._call(module)
-        if not (self._counts(name, x) and self._calculator.by_kernel(x) and can_fuse(x, self.channels)):
-            y = F.relu(x, inplace)
-            if self._counts(name, y):
-                self._count(name, y)
-            return y
-
-        def count(here: Tensor, there: Tensor) -> None:
-            self._note(name, self._calculator.count(name, here, relu_to=there), *_sizes(here, 1))
-
-        return counted_relu(x, inplace, self.channels, count)
+        if is_relu and output.requires_grad:
+            known = self._calculator.known(name, output, self.channels)
+            if known.direct:
+                self._seen.append((known, output, output._version))
+                return
+        self._note(self._calculator.count(name, output, self.channels))
 
     def _call(self, module: str) -> str:
         """The name of the map that this call of a module makes."""
@@ -238,29 +264,25 @@ class Monitor:
             return True
         return self._is_wanted(name)
 
-    def _note(self, name: str, row: int, rows: int, columns: int) -> None:
-        """Remember that a map's counts are in a row of the calculator's."""
+    def _note(self, known: Known) -> None:
+        """Remember that a map has been counted."""
         if self._capturing:
-            self._captured[name] = (row, rows, columns)
+            self._captured[known.name] = known
         else:
-            self._ask(name, row, rows, columns)
-
-    def _count(self, name: str, output: Tensor) -> None:
-        matrices = as_matrices(output.detach(), self.channels)
-        self._note(name, self._calculator.count(name, matrices), *_sizes(matrices, 1))
+            self._ask(known)
 
     def _is_wanted(self, name: str) -> bool:
         return self.scheduler.is_due(name, self.iteration)
 
-    def _ask(self, name: str, row: int, rows: int, columns: int) -> None:
-        process = self.scheduler.observing(name, self.iteration)
-        self._tickets.append(Ticket(name, row, rows, columns, self.iteration, process))
+    def _ask(self, known: Known) -> None:
+        process = self.scheduler.observing(known.name, self.iteration)
+        self._tickets.append(Ticket(known, self.iteration, process))
 
     def _begin(self) -> None:
         self.iteration += 1
         arrived = [*self._calculator.arrived()]
-        for ticket, found in arrived:
-            self._take_in(ticket, found)
+        for result in arrived:
+            self._take_in(*result)
         if arrived:
             self._wake = self.scheduler.wakes()
 
@@ -270,13 +292,7 @@ class Monitor:
             self._tickets.clear()
             self._wake = self.scheduler.wakes()
 
-    def _take_in(self, ticket: Ticket, found: Observation) -> None:
-        self.observations.append(found)
-        self._latest[ticket.name] = found
-        self.scheduler.observed(ticket.name, ticket.process, found.sparsity)
-
-
-def _sizes(x: Tensor, channels: int) -> tuple[int, int]:
-    """Rows and columns of a map."""
-    rows = x.shape[channels] if x.ndim > 1 else 1
-    return rows, x.numel() // rows
+    def _take_in(self, ticket: Ticket, words: tuple[int, ...]) -> None:
+        self._unread.append((ticket, words))
+        self._latest[ticket.map.name] = ticket, words
+        self.scheduler.observed(ticket.map.name, ticket.process, ticket.sparsity(words))

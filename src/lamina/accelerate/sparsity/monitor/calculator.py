@@ -8,10 +8,10 @@ slots that were read are used again, and there are never fewer than are under wa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,20 +32,50 @@ BLOCK = 64
 SPARE = 256
 """Maps that fit into the memory that is kept for the tables of captured launches."""
 
+WORTH = 16 << 20
+"""Bytes of a map from which on ReLU that counts is worth a launch and a step of autograd of its own."""
 
-class Ticket(NamedTuple):
-    """Says what counts belong to: the map in row ``row`` of the counts, and the monitoring process that asked."""
+
+@dataclass(eq=False, slots=True)
+class Known:
+    """A map as it was when it was last seen: what is like it need not be looked at again.
+
+    Attributes:
+        row: of its counts.
+        rows, columns: of its matrix.
+        direct: the kernel counts it where it lies, so that it may be counted later, or as ReLU makes it.
+    """
 
     name: str
     row: int
     rows: int
     columns: int
+    direct: bool
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def is_like(self, x: Tensor) -> bool:
+        """Whether a map differs in nothing but what it holds and where."""
+        same = x.shape == self.shape and x.stride() == self.stride
+        return same and x.dtype is self.dtype and x.device == self.device
+
+
+class Ticket(NamedTuple):
+    """Says what counts belong to: the map, and the monitoring process that asked."""
+
+    map: Known
     iteration: int
     process: int
 
-    def read(self, words: Sequence[Sequence[int]]) -> Observation:
+    def sparsity(self, words: Sequence[int]) -> float:
+        """Share of zeros."""
+        return 1 - words[0] / (self.map.rows * self.map.columns)
+
+    def read(self, words: Sequence[int]) -> Observation:
         """The observation that this ticket stands for."""
-        return Observation.from_words(self.name, self.iteration, self.rows, self.columns, words[self.row])
+        return Observation.from_words(self.map.name, self.iteration, self.map.rows, self.map.columns, words)
 
 
 @dataclass
@@ -73,9 +103,9 @@ class Calculator:
         self.impl = impl
         self._device: torch.device | None = None
         self._rows: dict[str, int] = {}
-        self._alive: dict[tuple[int, int], Tensor] = {}
-        # What maps are like, by their names, and how they are counted wherever they are.
-        self._plans: dict[tuple[str, ...], tuple[list[Any], Plan]] = {}
+        # Maps by their names, and whether they are what ReLU is given; how maps like these are counted together.
+        self._known: dict[tuple[str, bool], Known] = {}
+        self._plans: dict[tuple[Known, ...], Plan] = {}
         self._captured: list[Plan] = []
         self._spare: Tensor | None = None
         self._moved: set[str] = set()
@@ -88,60 +118,79 @@ class Calculator:
         """Whether a map has been counted before, so that its memory is there."""
         return name in self._rows
 
-    @torch.no_grad()
-    def count(self, name: str, matrices: Tensor, relu_to: Tensor | None = None) -> int:
-        """Count a map ``(images, channels, pixels)`` behind all that its stream has to do; answer its row.
+    def known(self, name: str, x: Tensor, channels: int = 1, relu: bool = False) -> Known:
+        """What is known of a map that is not empty; with ``relu`` it is what ReLU is given, and the map ReLU of that.
 
-        With ``relu_to`` the map is ReLU of the matrices, and is written there: only where :meth:`by_kernel` is true.
+        Raises:
+            UsageError: the map is on another device than those before.
+        """
+        before = self._known.get((name, relu))
+        if before is not None and before.is_like(x):
+            return before
+        self._plans = {maps: plan for maps, plan in self._plans.items() if before not in maps}
+        rows = x.shape[channels] if x.ndim > 1 else 1
+        direct = self.by_kernel(x) and _lies_as_matrices(x, channels)
+        if relu:
+            direct = direct and x.nbytes >= WORTH and _lies_as_matrices(torch.empty_like(x), channels)
+        else:
+            direct = direct and name not in self._moved
+        kind = x.shape, x.stride(), x.dtype, x.device
+        found = Known(name, self._row(name, x.device), rows, x.numel() // rows, direct, *kind)
+        self._known[name, relu] = found
+        return found
+
+    def count(self, name: str, x: Tensor, channels: int = 1) -> Known:
+        """Count a map behind all that its stream has to do.
 
         Raises:
             UsageError: the map is on another device than those before.
             MissingError: the kernel was asked for and is not here.
         """
-        row = self._row(name, matrices.device)
-        if self.by_kernel(matrices):
-            places = [matrices.data_ptr(), matrices.data_ptr() if relu_to is None else relu_to.data_ptr()]
-            written = None if relu_to is None else relu_to.stride()
-            self._launch((name,), [_kind(matrices), written], lambda: [self._counted(row, matrices, relu_to)], [places])
+        known = self.known(name, x, channels)
+        matrices = as_matrices(x.detach(), channels)
+        if self.by_kernel(x):
+            place = [matrices.data_ptr()]
+            self._launch((known,), lambda: [self._counted(known, matrices)], place, place)
         else:
-            self._words(row).copy_(count(matrices))
-        return row
+            self._words(known).copy_(count(matrices))
+        return known
 
-    def can_wait(self, name: str, x: Tensor, channels: int) -> bool:
-        """Whether a map may be counted with others later: the kernel counts it, and can read it where it lies."""
-        if name in self._moved or not self.by_kernel(x):
-            return False
-        if x.is_contiguous():
-            return x.ndim < 2 or channels % x.ndim in (1, x.ndim - 1)
-        return x.ndim == 4 and channels == 1 and x.is_contiguous(memory_format=torch.channels_last)
-
-    @torch.no_grad()
-    def count_together(self, maps: Mapping[str, tuple[Tensor, int]], channels: int) -> dict[str, tuple[int, Tensor]]:
-        """Count maps as they came in one pass; answer their rows, and the maps.
-
-        Only those for which :meth:`can_wait` is true. One that was changed in place since the version beside it is left
-        out, and can no longer wait.
-        """
-        same = {name: x for name, (x, version) in maps.items() if x._version == version}
-        self._moved.update(maps.keys() - same.keys())
-        if not same:
-            return {}
-        rows = {name: (self._row(name, x.device), x) for name, x in same.items()}
-        places = [[x.data_ptr()] * 2 for x in same.values()]
+    def count_relu(self, known: Known, channels: int, x: Tensor, y: Tensor) -> None:
+        """Write ReLU of ``x`` to ``y``, which may be ``x``, and count it, where the map is ``direct``."""
         self._launch(
-            (*same,),
-            [_kind(x) for x in same.values()],
-            lambda: [self._counted(row, as_matrices(x, channels)) for row, x in rows.values()],
-            places,
+            (known,),
+            lambda: [self._counted(known, as_matrices(x.detach(), channels), as_matrices(y.detach(), channels))],
+            [x.data_ptr()],
+            [y.data_ptr()],
         )
-        return rows
+
+    def count_together(self, maps: Sequence[tuple[Known, Tensor, int]], channels: int) -> tuple[Known, ...]:
+        """Count maps that are ``direct`` in one launch; answer which were counted.
+
+        One that was changed in place since the version beside it is left out, and from now on not ``direct``.
+        """
+        same = [(known, x) for known, x, version in maps if x._version == version]
+        knowns = tuple([known for known, _ in same])
+        if len(same) < len(maps):
+            for known in {known for known, *_ in maps}.difference(knowns):
+                self._moved.add(known.name)
+                known.direct = False
+        if same:
+            places = [x.data_ptr() for _, x in same]
+            self._launch(
+                knowns,
+                lambda: [self._counted(known, as_matrices(x.detach(), channels)) for known, x in same],
+                places,
+                places,
+            )
+        return knowns
 
     def send(self, tickets: Sequence[Ticket]) -> None:
         """Begin to copy the last counts of all maps to the host; the tickets say which of them are wanted."""
         if not tickets or self._done is None:
             return
         slot = self._free.pop() if self._free else Slot(self._host(1))
-        slot.flag.zero_()
+        slot.flag.numpy()[0] = 0
         slot.tickets = tuple(tickets)
         while len(slot.words) < len(self._blocks):
             slot.words.append(self._host(BLOCK, WORDS))
@@ -150,16 +199,17 @@ class Calculator:
         slot.flag.copy_(self._done, non_blocking=True)
         self._under_way.append(slot)
 
-    def arrived(self) -> Iterator[tuple[Ticket, Observation]]:
-        """What has arrived since last asked, in the order in which it was sent; never waits."""
-        while self._under_way and self._under_way[0].flag.item():
+    def arrived(self) -> Iterator[tuple[Ticket, tuple[int, ...]]]:
+        """What has arrived since last asked, in the order in which it was sent, as words of a pass; never waits."""
+        while self._under_way and self._under_way[0].flag.numpy()[0]:
             slot = self._under_way.popleft()
-            used = 1 + max(ticket.row for ticket in slot.tickets)
+            used = 1 + max(ticket.map.row for ticket in slot.tickets)
             words = [row for at, block in enumerate(slot.words) for row in block[: max(used - at * BLOCK, 0)].tolist()]
-            yield from ((ticket, ticket.read(words)) for ticket in slot.tickets)
+            for ticket in slot.tickets:
+                yield ticket, tuple(words[ticket.map.row])
             self._free.append(slot)
 
-    def drain(self) -> list[tuple[Ticket, Observation]]:
+    def drain(self) -> list[tuple[Ticket, tuple[int, ...]]]:
         """Wait for all that was sent. Not for use within a training loop.
 
         Raises:
@@ -192,35 +242,28 @@ class Calculator:
             self._blocks.append(torch.zeros((BLOCK, WORDS), dtype=torch.int64, device=device))
         return row
 
-    def _words(self, row: int) -> Tensor:
-        return self._blocks[row // BLOCK][row % BLOCK]
+    def _words(self, known: Known) -> Tensor:
+        return self._blocks[known.row // BLOCK][known.row % BLOCK]
 
-    def _counted(self, row: int, matrices: Tensor, relu_to: Tensor | None = None) -> Counted:
-        rows = matrices.shape[1]
-        if (row, rows) not in self._alive:
-            self._alive[row, rows] = torch.zeros(rows, dtype=torch.int32, device=matrices.device)
-        counted: Counted = _kernels().Counted(matrices, self._words(row), self._alive[row, rows], relu_to)
+    def _counted(self, known: Known, matrices: Tensor, relu_to: Tensor | None = None) -> Counted:
+        counted: Counted = _kernels().Counted(matrices, self._words(known), relu_to)
         return counted
 
     def _launch(
-        self, names: tuple[str, ...], kinds: list[Any], maps: Callable[[], list[Counted]], places: list[list[int]]
+        self, knowns: tuple[Known, ...], maps: Callable[[], list[Counted]], read: list[int], written: list[int]
     ) -> None:
-        """Count maps that are like this and at these places; the plan for the like of them may be there already."""
-        ops = _kernels()
+        """Count maps that are like these and at these places; the plan for the like of them may be there already."""
         if capturing():
             assert self._spare is not None, "memory that a launch before this one made"
-            mine, self._spare = self._spare[: len(names)], self._spare[len(names) :]
-            self._captured.append(plan := ops.Plan(maps(), mine))
+            mine, self._spare = self._spare[: len(knowns)], self._spare[len(knowns) :]
+            plan = _kernels().Plan(maps(), mine)
+            self._captured.append(plan)
+        elif plan := self._plans.get(knowns):
+            plan.move(read, written)
         else:
-            before = self._plans.get(names)
-            if before and before[0] == kinds:
-                plan = before[1]
-                plan.move(places)
-            else:
-                plan = ops.Plan(maps())
-                self._plans[names] = kinds, plan
+            self._plans[knowns] = plan = _kernels().Plan(maps())
             if self._device is not None and (self._spare is None or len(self._spare) < len(self._rows)):
-                self._spare = ops.table(max(SPARE, 2 * len(self._rows)), self._device)
+                self._spare = _kernels().table(max(SPARE, 2 * len(self._rows)), self._device)
         plan.launch()
 
     def _host(self, *shape: int) -> Tensor:
@@ -233,8 +276,8 @@ def capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def _kind(x: Tensor) -> tuple[Any, ...]:
-    return x.shape, x.stride(), x.dtype
+def _lies_as_matrices(x: Tensor, channels: int) -> bool:
+    return as_matrices(x.detach(), channels).untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
 
 
 def _kernels() -> ModuleType:

@@ -4,6 +4,9 @@ A map is a matrix of channels by columns, column ``image * pixels + pixel``. A p
 rows of 128 columns, so that every union is its own. What programs add up are integers, so results do not depend on
 their order. A map of more rows has several programs to its columns: they hand on how many non-zeros each column has.
 
+Who of several programs comes last finishes what they have begun together: it finds the longest of their columns, or the
+map's words, and leaves zeros behind, with which the next launch begins.
+
 A row of the table says where a map is and what it is like, as int64; ``FIELDS`` names its numbers. Addresses are
 numbers there, since each map has its own. ``INDEX`` is the type of offsets within a map.
 """
@@ -15,10 +18,10 @@ import triton.language as tl
 
 from lamina.spec import Cost
 
-FIELDS = tl.constexpr(18)
-"""x, y, words, alive; rows, columns, pixels; strides of x by image, row and pixel; those of y; chunks of rows, where
-their column counts are, the first program of the map in `count_kernel` and in `finish_kernel`, and one to keep rows at
-multiples of 16 bytes."""
+FIELDS = tl.constexpr(20)
+"""x, y, words, sums, alive, turns; rows, columns, pixels; strides of x by image, row and pixel; those of y; chunks of
+rows, where their column counts are in the scratch, the first program of the map, how many it has; and one to keep rows
+at multiples of 16 bytes."""
 
 CHUNK = tl.constexpr(128)
 """Rows that one program counts."""
@@ -26,16 +29,16 @@ CHUNK = tl.constexpr(128)
 COLUMNS = tl.constexpr(128)
 """Columns that one program counts: the widest union."""
 
-SPAN = tl.constexpr(1024)
-"""Columns that one program adds up over chunks of rows."""
+ALIVE = tl.constexpr(1024)
+"""Rows that are looked at together for whether they are alive."""
 
 
 @triton.jit
 @no_type_check
-def map_of_program(table, field, maps, MAPS: tl.constexpr):
+def map_of_program(table, maps, MAPS: tl.constexpr):
     """The row of the table that this program works for, by the first programs of all maps."""
     each = tl.arange(0, MAPS)
-    firsts = tl.load(table + each * FIELDS + field, each < maps, 0x7FFFFFFF)
+    firsts = tl.load(table + each * FIELDS + 17, each < maps, 0x7FFFFFFF)
     before = (firsts <= tl.program_id(0)).to(tl.int32)
     return table + (tl.sum(before, axis=0) - 1) * FIELDS
 
@@ -67,16 +70,27 @@ def united(bits, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def clear_kernel(table, ROWS: tl.constexpr):
-    """Begin to count: zero words and no row alive, a map a program."""
-    mine = table + tl.program_id(0) * FIELDS
-    words = tl.load(mine + 2).to(tl.pointer_type(tl.int64))
-    alive = tl.load(mine + 3).to(tl.pointer_type(tl.int32))
-    rows = tl.load(mine + 4).to(tl.int32)
-    tl.store(words + tl.arange(0, 8), tl.zeros((8,), tl.int64))
-    for first in range(0, rows, ROWS):
-        row = first + tl.arange(0, ROWS)
-        tl.store(alive + row, tl.zeros((ROWS,), tl.int32), row < rows)
+def is_last(turns, programs):
+    """Whether all others of these programs have come here: what they wrote can be read then, past the L1 cache."""
+    tl.debug_barrier()
+    return tl.atomic_add(turns, 1, sem="acq_rel") == programs - 1
+
+
+@triton.jit
+@no_type_check
+def finish(words, sums, alive, rows):
+    """Count the living rows of a map, and hand its words over."""
+    living = tl.zeros((ALIVE,), tl.int32)
+    for first in range(0, rows, ALIVE):
+        row = first + tl.arange(0, ALIVE)
+        living += tl.load(alive + row, row < rows, 0, cache_modifier=".cg")
+        tl.debug_barrier()  # before any thread writes what another may still read
+        tl.store(alive + row, tl.zeros((ALIVE,), tl.int32), row < rows)
+    word = tl.arange(0, 8)
+    found = tl.load(sums + word, cache_modifier=".cg")
+    tl.store(words + word, tl.where(word == 1, tl.sum(living, axis=0).to(tl.int64), found))
+    tl.debug_barrier()
+    tl.store(sums + word, tl.zeros((8,), tl.int64))
 
 
 @triton.jit
@@ -91,22 +105,24 @@ def count_kernel(
     rows are neighbours in memory, and so threads go along them; columns come first in a tile so that otherwise they go
     there. Rows are the bits of a number for each column: 32 at once are united.
     """
-    mine = map_of_program(table, 15, maps, MAPS)
+    mine = map_of_program(table, maps, MAPS)
     x = tl.load(mine).to(tl.pointer_type(DTYPE))
     y = tl.load(mine + 1).to(tl.pointer_type(DTYPE))
     words = tl.load(mine + 2).to(tl.pointer_type(tl.int64))
-    alive = tl.load(mine + 3).to(tl.pointer_type(tl.int32))
-    rows = tl.load(mine + 4).to(tl.int32)
-    columns = tl.load(mine + 5).to(INDEX)
-    pixels = tl.load(mine + 6).to(INDEX)
-    x_n = tl.load(mine + 7).to(INDEX)
-    x_c = 1 if LAST else tl.load(mine + 8).to(INDEX)
-    x_p = tl.load(mine + 9).to(INDEX)
-    y_n = tl.load(mine + 10).to(INDEX)
-    y_c = 1 if LAST else tl.load(mine + 11).to(INDEX)
-    y_p = tl.load(mine + 12).to(INDEX)
-    chunks = tl.load(mine + 13).to(tl.int32)
-    tile = tl.program_id(0) - tl.load(mine + 15).to(tl.int32)
+    sums = tl.load(mine + 3).to(tl.pointer_type(tl.int64))
+    alive = tl.load(mine + 4).to(tl.pointer_type(tl.int32))
+    turns = tl.load(mine + 5).to(tl.pointer_type(tl.int32))
+    rows = tl.load(mine + 6).to(tl.int32)
+    columns = tl.load(mine + 7).to(INDEX)
+    pixels = tl.load(mine + 8).to(INDEX)
+    x_n = tl.load(mine + 9).to(INDEX)
+    x_c = 1 if LAST else tl.load(mine + 10).to(INDEX)
+    x_p = tl.load(mine + 11).to(INDEX)
+    y_n = tl.load(mine + 12).to(INDEX)
+    y_c = 1 if LAST else tl.load(mine + 13).to(INDEX)
+    y_p = tl.load(mine + 14).to(INDEX)
+    chunks = tl.load(mine + 15).to(tl.int32)
+    tile = tl.program_id(0) - tl.load(mine + 17).to(tl.int32)
     chunk = tile % chunks
     column = (tl.zeros((COLUMNS,), INDEX) + tile // chunks) * COLUMNS + tl.arange(0, COLUMNS)
     image = column // pixels
@@ -140,43 +156,26 @@ def count_kernel(
         over_128 += ones(bits)
         living = (bits >> tl.arange(0, 32).to(tl.uint32)) & 1
         tl.store(alive + row, living.to(tl.int32), living != 0)
-    tl.atomic_add(words, tl.sum(nonzeros, axis=0).to(tl.int64), sem="relaxed")
-    tl.atomic_add(words + 3, tl.sum(over_2, axis=0).to(tl.int64), sem="relaxed")
-    tl.atomic_add(words + 4, tl.sum(over_16, axis=0).to(tl.int64), sem="relaxed")
-    tl.atomic_add(words + 5, tl.sum(over_32, axis=0).to(tl.int64), sem="relaxed")
-    tl.atomic_add(words + 6, tl.sum(over_64, axis=0).to(tl.int64), sem="relaxed")
-    tl.atomic_add(words + 7, tl.sum(over_128, axis=0).to(tl.int64), sem="relaxed")
+    tl.atomic_add(sums, tl.sum(nonzeros, axis=0).to(tl.int64), sem="relaxed")
+    tl.atomic_add(sums + 3, tl.sum(over_2, axis=0).to(tl.int64), sem="relaxed")
+    tl.atomic_add(sums + 4, tl.sum(over_16, axis=0).to(tl.int64), sem="relaxed")
+    tl.atomic_add(sums + 5, tl.sum(over_32, axis=0).to(tl.int64), sem="relaxed")
+    tl.atomic_add(sums + 6, tl.sum(over_64, axis=0).to(tl.int64), sem="relaxed")
+    tl.atomic_add(sums + 7, tl.sum(over_128, axis=0).to(tl.int64), sem="relaxed")
     if chunks == 1:
-        tl.atomic_max(words + 2, tl.max(nonzeros, axis=0).to(tl.int64), sem="relaxed")
+        tl.atomic_max(sums + 2, tl.max(nonzeros, axis=0).to(tl.int64), sem="relaxed")
     else:
-        place = tl.load(mine + 14) + chunk * columns.to(tl.int64) + column
-        tl.store(scratch + place, nonzeros.to(tl.int16), column < columns)
-
-
-@triton.jit
-@no_type_check
-def finish_kernel(table, scratch, maps, MAPS: tl.constexpr, ROWS: tl.constexpr):
-    """Find the longest of this program's columns over all chunks of rows; a map's first program counts living rows."""
-    mine = map_of_program(table, 16, maps, MAPS)
-    words = tl.load(mine + 2).to(tl.pointer_type(tl.int64))
-    alive = tl.load(mine + 3).to(tl.pointer_type(tl.int32))
-    rows = tl.load(mine + 4).to(tl.int32)
-    columns = tl.load(mine + 5)
-    chunks = tl.load(mine + 13).to(tl.int32)
-    block = tl.program_id(0) - tl.load(mine + 16)
-    if chunks > 1:
-        column = block * SPAN + tl.arange(0, SPAN)
-        counts = scratch + tl.load(mine + 14) + column
-        sums = tl.zeros((SPAN,), tl.int32)
-        for chunk in range(chunks):
-            sums += tl.load(counts + chunk * columns, column < columns, 0).to(tl.int32)
-        tl.atomic_max(words + 2, tl.max(sums, axis=0).to(tl.int64), sem="relaxed")
-    if block == 0:
-        living = tl.zeros((ROWS,), tl.int32)
-        for first in range(0, rows, ROWS):
-            row = first + tl.arange(0, ROWS)
-            living += tl.load(alive + row, row < rows, 0)
-        tl.store(words + 1, tl.sum(living, axis=0).to(tl.int64))
+        counts = scratch + tl.load(mine + 16) + column
+        tl.store(counts + chunk * columns.to(tl.int64), nonzeros.to(tl.int16), column < columns)
+        if is_last(turns + tile // chunks, chunks):
+            whole = tl.zeros((COLUMNS,), tl.int32)
+            for each in range(chunks):
+                place = counts + each * columns.to(tl.int64)
+                whole += tl.load(place, column < columns, 0, cache_modifier=".cg").to(tl.int32)
+            tl.atomic_max(sums + 2, tl.max(whole, axis=0).to(tl.int64), sem="relaxed")
+            tl.store(turns + tile // chunks, 0)
+    if is_last(sums + 1, tl.load(mine + 18)):
+        finish(words, sums, alive, rows)
 
 
 def count_cost(elements: int, io_bytes: int, rows: int, columns: int) -> Cost:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
-from lamina.accelerate.ops import check_device
+from lamina.accelerate.ops import INTERPRETED, check_device
 from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.monitor import kernels
 from lamina.accelerate.sparsity.monitor.observation import WORDS
@@ -20,25 +19,20 @@ from lamina.accelerate.tiling import power
 
 DTYPES = {torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
-FIELDS, CHUNK, COLUMNS, SPAN = (
-    int(each.value) for each in (kernels.FIELDS, kernels.CHUNK, kernels.COLUMNS, kernels.SPAN)
-)
-LIVING = 1024
-"""Rows that one program looks at together for whether they are alive."""
+FIELDS, CHUNK, COLUMNS = (int(each.value) for each in (kernels.FIELDS, kernels.CHUNK, kernels.COLUMNS))
 
 assert WORDS == 8, "the kernels' words"
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A map ``(images, channels, pixels)`` and where its counts go: int64 ``(WORDS,)``, and int32, one a channel.
+    """A map ``(images, channels, pixels)`` and where its counts go: int64 ``(WORDS,)``.
 
     With ``relu_to``, of the map's shape and type or the map itself, ReLU of the map is written there and counted.
     """
 
     matrices: Tensor
     words: Tensor
-    alive: Tensor
     relu_to: Tensor | None = None
 
     @property
@@ -57,6 +51,21 @@ class Counted:
         return -(-self.rows // CHUNK)
 
     @property
+    def tiles(self) -> int:
+        """Programs that have columns of their own."""
+        return -(-self.columns // COLUMNS)
+
+    @property
+    def programs(self) -> int:
+        """All that count it."""
+        return self.chunks * self.tiles
+
+    @property
+    def handed_on(self) -> int:
+        """Counts of columns that programs hand on."""
+        return self.chunks * self.columns if self.chunks > 1 else 0
+
+    @property
     def last(self) -> bool:
         """Whether channels are neighbours in memory."""
         return all(x.stride(1) == 1 for x in _operands(self)) and self.columns > 1
@@ -72,7 +81,7 @@ class Counted:
 
 
 class Plan:
-    """The launches that count maps, wherever they are; it does not keep them.
+    """The launches that count maps, wherever they are: one for all maps of a type. It does not keep the maps.
 
     Launches may be captured in a CUDA graph, with the plan, which then has to stay, and the maps where they are; every
     replay counts anew.
@@ -88,57 +97,81 @@ class Plan:
     def __init__(self, maps: Sequence[Counted], pinned: Tensor | None = None):
         for each in maps:
             each.check()
+        device = maps[0].matrices.device
         self._order = sorted(range(len(maps)), key=lambda index: _kind(maps[index]))
-        self._places = [_addresses(each) for each in maps]
-        self._device = maps[0].matrices.device
-        rows: list[list[int]] = []
-        # Of the maps of each type: the first of them, how many they are, the programs that count them, and how.
-        self._groups: list[tuple[int, int, int, dict[str, Any]]] = []
-        self._blocks = self._handed_on = 0
-        for _, alike in groupby((maps[index] for index in self._order), _kind):
-            some = [*alike]
-            first, tiles = len(rows), 0
-            for each in some:
-                rows.append(self._row(each, tiles))
-                tiles += each.chunks * triton.cdiv(each.columns, COLUMNS)
-            self._groups.append((first, len(some), tiles, _switches(some)))
-        self._rows = torch.tensor(rows, dtype=torch.int64, device="cpu")
-        self._pinned = self._rows if pinned is None else pinned[: len(rows)].copy_(self._rows)
+        ordered = [maps[index] for index in self._order]
+        # What programs add up and how many have come, zero between launches, and what columns have in chunks of rows.
+        self._sums = torch.zeros((len(maps), WORDS), dtype=torch.int64, device=device)
+        self._turns = torch.zeros(sum(each.rows + each.tiles for each in maps), dtype=torch.int32, device=device)
+        self._scratch = torch.empty(1 + sum(each.handed_on for each in maps), dtype=torch.int16, device=device)
+        self._rows = torch.tensor([*self._described(ordered)], dtype=torch.int64, device="cpu")
+        self._pinned = self._rows if pinned is None else pinned[: len(maps)].copy_(self._rows)
+        self._table = torch.empty_like(self._rows, device=device)
+        self._places = _addresses(maps, 0), _addresses(maps, -1)
         self._send()
+        self._launches: list[_Launch] = []
+        first = 0
+        for _, alike in groupby(ordered, _kind):
+            some = [*alike]
+            programs = sum(each.programs for each in some)
+            self._launches.append(_Launch(programs, self._table[first:], self._scratch, len(some), _switches(some)))
+            first += len(some)
 
-    def _row(self, each: Counted, tiles: int) -> list[int]:
-        """A map's row of the table."""
-        x, y = _operands(each)[0], _operands(each)[-1]
-        shape = [each.rows, each.columns, x.shape[2]]
-        addresses = [*_addresses(each), each.words.data_ptr(), each.alive.data_ptr()]
-        row = [*addresses, *shape, *x.stride(), *y.stride(), each.chunks, self._handed_on, tiles, self._blocks, 0]
-        if each.chunks > 1:
-            self._blocks += triton.cdiv(each.columns, SPAN)
-            self._handed_on += each.chunks * each.columns
-        else:
-            self._blocks += 1
-        return row
+    def _described(self, maps: Sequence[Counted]) -> Iterator[list[int]]:
+        """The rows of the table."""
+        alive, handed_on = self._turns.data_ptr(), 0
+        for _, alike in groupby(zip(maps, self._sums, strict=True), lambda pair: _kind(pair[0])):
+            programs = 0
+            for each, sums in alike:
+                x, y = _operands(each)[0], _operands(each)[-1]
+                turns = alive + 4 * each.rows
+                yield [
+                    x.data_ptr(), y.data_ptr(), each.words.data_ptr(), sums.data_ptr(), alive, turns,
+                    each.rows, each.columns, x.shape[2], *x.stride(), *y.stride(),
+                    each.chunks, handed_on, programs, each.programs, 0,
+                ]  # fmt: skip
+                alive = turns + 4 * each.tiles
+                handed_on += each.handed_on
+                programs += each.programs
 
-    def move(self, places: list[list[int]]) -> None:
-        """Count maps of the same sizes, strides and types at other addresses: of each, and of what is written."""
-        if places != self._places:
-            self._places = places
-            self._rows.numpy()[:, :2] = [places[index] for index in self._order]
+    def move(self, read: list[int], written: list[int]) -> None:
+        """Count maps of the same sizes, strides and types at other addresses, and write ReLU of them at others."""
+        if (read, written) != self._places:
+            self._places = read, written
+            self._rows.numpy()[:, :2] = [(read[index], written[index]) for index in self._order]
             self._send()
 
     def _send(self) -> None:
         # A copy from memory that is not pinned has read it when the call returns, and waits for nothing else.
-        self._table = self._pinned.to(self._device, non_blocking=True, copy=True)
+        self._table.copy_(self._pinned, non_blocking=True)
 
     def launch(self) -> None:
         """Count, behind all that the stream has to do."""
-        at, n = self._table, len(self._order)
-        # Stream-ordered, so it may be another's as soon as these launches are queued.
-        scratch = torch.empty(max(self._handed_on, 1), dtype=torch.int16, device=at.device)
-        launch(kernels.clear_kernel, n, at, at, ROWS=LIVING)
-        for first, some, tiles, switches in self._groups:
-            launch(kernels.count_kernel, tiles, at, at[first:], scratch, some, MAPS=power(some), **switches)
-        launch(kernels.finish_kernel, self._blocks, at, at, scratch, n, MAPS=power(n), ROWS=LIVING)
+        for each in self._launches:
+            each()
+
+
+class _Launch:
+    """A launch of the counting kernel that is made again and again: all but its stream is found once."""
+
+    def __init__(self, programs: int, table: Tensor, scratch: Tensor, maps: int, switches: dict[str, Any]):
+        self._programs, self._table, self._given = programs, table, (table, scratch, maps)
+        self._switches = switches | {"MAPS": power(maps)}
+        self._found: tuple[Callable[..., None], list[Any]] | None = None
+
+    def __call__(self) -> None:
+        if self._found is not None and torch.cuda.current_device() == self._table.device.index:
+            run, arguments = self._found
+            run(*arguments)
+            return
+        kernel = kernels.count_kernel
+        launch(kernel, self._programs, self._table, *self._given, **self._switches)
+        if not INTERPRETED and not torch.cuda.is_current_stream_capturing():
+            with torch.cuda.device_of(self._table):
+                run = kernel.warmup(*self._given, grid=(self._programs,), **self._switches)[self._programs, 1, 1]
+            table, scratch, maps = self._given
+            constants = [self._switches[name] for name in kernel.arg_names[len(self._given) :]]
+            self._found = run, [table.data_ptr(), scratch.data_ptr(), maps, *constants]
 
 
 def _switches(maps: Sequence[Counted]) -> dict[str, Any]:
@@ -161,9 +194,9 @@ def _kind(counted: Counted) -> tuple[Any, ...]:
     return str(counted.matrices.dtype), counted.relu_to is not None, counted.last
 
 
-def _addresses(counted: Counted) -> list[int]:
-    """Where a map is read, and where its ReLU is written, which is there too if it is not."""
-    return [_operands(counted)[end].data_ptr() for end in (0, -1)]
+def _addresses(maps: Sequence[Counted], end: int) -> list[int]:
+    """Where maps are read, 0, or where ReLU of them is written, -1: there too if it is not."""
+    return [_operands(each)[end].data_ptr() for each in maps]
 
 
 def _operands(counted: Counted) -> list[Tensor]:
