@@ -1,10 +1,14 @@
-"""Claim: watching the zeros of a training network costs next to nothing; looking at every map all the time does not.
+"""Claim: watching the zeros of a training network costs next to nothing; looking at every map all the time not much.
 
 Training steps without a monitor, with one that has nothing to do, with one that looks once in a round, and with ones
 that look at every map at every iteration: by a pass of their own, within ReLU's, and by the library's operators. The
-published pace looks at 5 iterations of 500; a round looks at one of 50, or of fewer. Rounds of all kinds take turns,
-so that a drift of the clock is everyone's, and a kind is held to the rounds without a monitor that ran beside its own.
-The first iteration of a monitor, which makes the memory for its counts once, is before its round.
+published pace looks at 5 iterations of 500; a round looks at one of 50, or of fewer.
+
+Kinds take turns, there and back again. A turn begins and ends with steps without a monitor, and every kind is held to
+the mean of these two: so a drift of a clock is everyone's. Where the host decides, steps still take now longer, now
+shorter: what a kind adds is the median over turns, with an interval that holds the true median 19 times of 20, and what
+the last steps without a monitor add to the first ones stands beside it: what there is to see where there is nothing.
+The first iterations of a monitor, which make the memory for its counts once, are before its round.
 ``smoke`` is for the CPU.
 
 Run: python -m benchmarks.monitor_overhead full
@@ -15,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from statistics import median, quantiles
+from math import comb
+from statistics import fmean, median, quantiles
 from typing import Any
 
 import torch
@@ -35,8 +40,8 @@ KINDS: dict[str, Callable[[nn.Module, int], Any]] = {
     "monitor[exhaustive]": lambda model, iterations: Monitor(model, exhaustive=True),
     "monitor[exhaustive,fused]": lambda model, iterations: Monitor(model, exhaustive=True, fuse=True),
     "monitor[exhaustive,torch]": lambda model, iterations: Monitor(model, exhaustive=True, impl="torch"),
+    "dense again": lambda model, iterations: nullcontext(),
 }
-
 
 CALLS = 5
 """Calls that the wall clock times together."""
@@ -69,9 +74,9 @@ SCOPES = {
     "full": Scope(
         "cuda",
         (
-            Network("alexnet", (3, 224, 224), 64, 50, 3), Network("vgg11_cifar", (3, 32, 32), 128, 50, 9),
-            Network("resnet10_cifar", (3, 32, 32), 128, 50, 5), Network("resnet18", (3, 224, 224), 64, 20, 3),
-            Network("vgg16", (3, 224, 224), 64, 10, 2),
+            Network("alexnet", (3, 224, 224), 64, 50, 6), Network("vgg11_cifar", (3, 32, 32), 128, 50, 25),
+            Network("resnet10_cifar", (3, 32, 32), 128, 50, 15), Network("resnet18", (3, 224, 224), 64, 20, 6),
+            Network("vgg16", (3, 224, 224), 64, 10, 4),
         ),
     ),
     "smoke": Scope("cpu", (Network("lenet5", (1, 28, 28), 4, 5, 2, ("fp32",)),)),
@@ -98,35 +103,59 @@ def measured(network: Network, scope: Scope, precision: str) -> Iterator[dict[st
     times: dict[str, list[float]] = {kind: [] for kind in KINDS}
     observed: dict[str, int] = {}
     for turn in range(network.rounds + 1):  # the first makes kernels and memory
-        for kind, make in KINDS.items():
+        for kind in KINDS if turn % 2 else reversed(KINDS):
             if kind == SLOW and turn > 2:
                 continue
-            with make(model, iterations) as monitor:
-                train(1)
+            with KINDS[kind](model, iterations) as monitor:
+                train(2)
                 took = clock.time(train, repeat=round_).median_us / (iterations // CALLS)
             if turn:
                 times[kind].append(took)
             observed[kind] = len(monitor.observations) if monitor else 0
+    before, after = times["dense"], times.pop("dense again")
+    beside = [fmean(pair) for pair in zip(before, after, strict=True)]
     for kind, samples in times.items():
-        added = median(mine / plain - 1 for mine, plain in zip(samples, times["dense"], strict=False))
-        q1, _, q3 = quantiles(samples, n=4, method="inclusive")
+        of_turns = zip(after, before, strict=True) if kind == "dense" else zip(samples, beside, strict=False)
+        added = [mine / plain - 1 for mine, plain in of_turns]
+        low, high = interval(added)
+        all_ = before + after if kind == "dense" else samples
+        q1, _, q3 = quantiles(all_, n=4, method="inclusive")
         yield {
             "workload": name, "layer": name, "phase": "step", "precision": precision, "layout": "nchw", "impl": kind,
-            "batch": batch, "timing": clock.name, "l2": "warm", "by": "lamina", "median_us": median(samples),
-            "q1_us": q1, "q3_us": q3, "n": len(samples), "rel_error": None,
+            "batch": batch, "timing": clock.name, "l2": "warm", "by": "lamina", "median_us": median(all_),
+            "q1_us": q1, "q3_us": q3, "n": len(all_), "rel_error": None,
             "unchecked": "a monitor only reads; its counts are held to counts by hand in its tests",
-            "iterations": iterations, "observations": observed[kind], "added": added,
+            "iterations": iterations, "observations": observed[kind],
+            "added": median(added), "added_low": low, "added_high": high,
         }  # fmt: skip
 
 
-def overheads(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """What each kind adds to a step without a monitor, in per cent: the median over pairs of rounds."""
-    found: dict[str, dict[str, float]] = {}
+def interval(samples: Sequence[float]) -> tuple[float, float]:
+    """What holds the median of that which samples are drawn from 19 times of 20; of fewer than six, all of them.
+
+    The median lies beyond the k-th smallest where at most k - 1 samples fall below it, as in tosses of a coin.
+    """
+    ordered, n = sorted(samples), len(samples)
+    cut = 0
+    while sum(comb(n, below) for below in range(cut + 2)) <= 0.025 * 2**n:
+        cut += 1
+    return ordered[cut], ordered[-1 - cut]
+
+
+def overheads(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """What each kind adds to a step without a monitor, in per cent, and the interval of its median over turns."""
+    found: dict[str, dict[str, str]] = {}
     for row in rows:
-        if row["impl"] != "dense":
-            key = f"% added to a step: {row['workload']}, {row['precision']}"
-            found.setdefault(key, {})[row["impl"]] = round(100 * row["added"], 2)
+        key = f"% added to a step (95 % interval): {row['workload']}, {row['precision']}"
+        kind = "dense again" if row["impl"] == "dense" else row["impl"]
+        found.setdefault(key, {})[kind] = shown(row)
     return found
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    """What a kind adds, in per cent."""
+    low, middle, high = (100 * row[name] for name in ("added_low", "added", "added_high"))
+    return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 
 def main() -> None:
@@ -139,8 +168,7 @@ def main() -> None:
                 mine = list(measured(network, scope, precision))
             rows += mine
             for row in mine:
-                added = round(100 * row["added"], 2)
-                print(network.name, precision, row["impl"], round(row["median_us"], 1), added, "%", flush=True)
+                print(network.name, precision, row["impl"], round(row["median_us"], 1), shown(row), "%", flush=True)
             # After each network, so that an end before the last one leaves what there is.
             path = results.write(claim, scope.device, rows, overheads(rows), asked, f"monitor_overhead {asked.scope}")
             torch.cuda.empty_cache()

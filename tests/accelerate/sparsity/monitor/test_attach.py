@@ -129,6 +129,18 @@ def test_only_relu_that_the_kernel_can_read_is_fused(monkeypatch: pytest.MonkeyP
     assert [found.nonzeros for found in monitor.observations] == [int((elsewhere > 0).sum())] * 2
 
 
+@pytest.mark.usefixtures("where_kernels_run")
+def test_a_small_map_is_not_worth_fusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calculator, "WORTH", 4 * 2 * 4 * 16)  # bytes of the first map of two
+    model, made = small(), []
+    for module in (model[1], model[4]):
+        module.register_forward_hook(lambda *args: made.append(type(args[-1].grad_fn).__name__))
+    with Monitor(model, exhaustive=True, impl="triton", fuse=True) as monitor:
+        model(batch())
+    assert made == ["_CountedReLUBackward", "ReluBackward0"]
+    assert [found.name for found in monitor.observations] == ["1", "4"]
+
+
 class Changed(nn.Module):
     """Something changes what a ReLU gave before the forward pass ends, if it is told to."""
 
@@ -252,11 +264,21 @@ def test_a_failed_forward_leaves_the_monitor_working() -> None:
     assert [found.iteration for found in monitor.observations] == [0, 1, 1]
 
 
-def test_batches_of_other_sizes_and_empty_ones() -> None:
-    with Monitor(model := small(), exhaustive=True) as monitor:
-        for size in (2, 0, 5):
-            model(batch(size))
-    assert [(found.iteration, found.columns) for found in monitor.observations] == [(0, 32), (0, 2), (2, 80), (2, 5)]
+@pytest.mark.usefixtures("where_kernels_run")
+@pytest.mark.parametrize("impl", ["torch", "triton"])
+def test_batches_of_other_sizes_and_empty_ones(impl: Any) -> None:
+    with Monitor(model := small(), exhaustive=True, impl=impl) as monitor:
+        expected = []
+        for iteration, size in enumerate((2, 0, 5, 2)):
+            x = batch(size)
+            model(x)
+            with torch.no_grad():
+                hidden = F.relu(model[0](x))
+                maps = hidden, F.relu(model[3](hidden.flatten(1)))
+            sizes = 16 * size, size
+            pairs = zip(maps, sizes, strict=True)
+            expected += [(iteration, columns, int((y != 0).sum())) for y, columns in pairs if size]
+    assert [(found.iteration, found.columns, found.nonzeros) for found in monitor.observations] == expected
 
 
 def test_nan_counts_as_set() -> None:
@@ -278,7 +300,12 @@ def test_detached_hooks_are_gone() -> None:
 def test_modules_have_hooks_only_while_they_are_observed() -> None:
     model = small()
     hooked: list[bool] = []
-    model[0].register_forward_hook(lambda *_: hooked.append(bool(model[1]._forward_hooks)))
+
+    def look(*_: Any) -> None:
+        hooked.append(bool(model[1]._forward_hooks))
+        assert bool(model._forward_hooks) == hooked[-1] and len(model._forward_pre_hooks) == 1
+
+    model[0].register_forward_hook(look)
     with Monitor(model, replace(QUICK, stability=1e-9)):
         for _ in range(9):
             model(batch())
