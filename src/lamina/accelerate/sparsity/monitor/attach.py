@@ -8,11 +8,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lamina.accelerate.sparsity.monitor.calculator import Calculator, Impl, Known, Ticket, capturing
+from lamina.accelerate.sparsity.monitor.calculator import Arrival, Calculator, Impl, Known, Ticket, capturing
 from lamina.accelerate.sparsity.monitor.chosen import chosen
 from lamina.accelerate.sparsity.monitor.exhaustive import Exhaustive
 from lamina.accelerate.sparsity.monitor.fused import counted_relu
@@ -21,9 +21,6 @@ from lamina.accelerate.sparsity.monitor.parameters import Pace, Parameters
 from lamina.accelerate.sparsity.monitor.report import MapReport
 from lamina.accelerate.sparsity.monitor.scheduler import Scheduler
 from lamina.errors import UsageError
-
-Result = tuple[Ticket, tuple[int, ...]]
-"""What was asked, and the words of a pass."""
 
 
 class Monitor:
@@ -68,13 +65,13 @@ class Monitor:
         self.scheduler = Exhaustive() if exhaustive else Scheduler(parameters, paces)
         self.iteration = -1
         self._observations: list[Observation] = []
-        # Results that nobody has asked for yet, and the last one of each map.
-        self._unread: list[Result] = []
-        self._latest: dict[str, Result] = {}
+        # Results that nobody has asked for yet, and the last one that has a map.
+        self._unread: list[Arrival] = []
+        self._latest: dict[str, Arrival] = {}
         self._calculator = Calculator(impl)
         self._calls: dict[str, int] = {}
-        self._tickets: list[Ticket] = []
-        # Maps of this forward to be counted at its end, and their versions.
+        # Maps that have been counted in this forward, and those to be counted at its end, with their versions.
+        self._counted: list[Known] = []
         self._seen: list[tuple[Known, Tensor, int]] = []
         # What a captured graph counts.
         self._captured: dict[str, Known] = {}
@@ -82,7 +79,7 @@ class Monitor:
         self._paused = self._watching = self._capturing = False
         self._modules = chosen(model, modules)
         self._hooks: list[RemovableHandle] = []
-        # Attributes of ReLUs that count, and what is their forward while they are observed.
+        # Attributes of ReLUs, and what is their forward while they are observed.
         self._forwards: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = []
         self._on_model = model.register_forward_pre_hook(self._before)
 
@@ -101,14 +98,15 @@ class Monitor:
 
     def finish(self) -> None:
         """Wait for the results that are under way. Not for use within a training loop."""
-        for result in self._calculator.drain():
-            self._take_in(*result)
+        for arrival in self._calculator.drain():
+            self._take_in(arrival)
         self._wake = 0
 
     @property
     def observations(self) -> list[Observation]:
         """What was observed since :meth:`take`."""
-        self._observations += [ticket.read(words) for ticket, words in self._unread]
+        for ticket, words in self._unread:
+            self._observations += ticket.read(words)
         self._unread.clear()
         return self._observations
 
@@ -122,7 +120,7 @@ class Monitor:
         if name not in self._latest:
             return None
         ticket, words = self._latest[name]
-        return ticket.read(words)
+        return next(found for found in ticket.read(words) if found.name == name)
 
     def report(self) -> tuple[MapReport, ...]:
         """How each map stands, in the order in which the model calls them."""
@@ -148,10 +146,9 @@ class Monitor:
         if not self._captured:
             raise UsageError("monitor: expected a forward captured in a CUDA graph while the monitor is attached")
         self._begin()
-        wanted = [name for name in self._captured if self._is_wanted(name)]
+        wanted = [known for name, known in self._captured.items() if self.scheduler.is_due(name, self.iteration)]
         yield bool(wanted)
-        for name in wanted:
-            self._ask(self._captured[name])
+        self._counted += wanted
         self._end()
 
     def state_dict(self) -> dict[str, Any]:
@@ -189,10 +186,12 @@ class Monitor:
         self._watching = False
         self._release()
         self._calls.clear()
-        seen, self._seen = self._seen, []
-        for known in self._calculator.count_together(seen, self.channels):
-            self._note(known)
-        if not self._capturing:
+        self._counted += self._calculator.count_together(self._seen, self.channels)
+        self._seen.clear()
+        if self._capturing:
+            self._captured |= {known.name: known for known in self._counted}
+            self._counted.clear()
+        else:
             self._end()
 
     def _hook(self) -> None:
@@ -200,12 +199,11 @@ class Monitor:
         self._hooks.append(self.model.register_forward_hook(self._after, always_call=True))
         for name, module in self._modules.items():
             # A module under way has read its forward already; one with a forward of its own may do more than ReLU.
-            if self.fuse and type(module) is nn.ReLU and module is not self.model and "forward" not in vars(module):
+            if type(module) is nn.ReLU and module is not self.model and "forward" not in vars(module):
                 self._forwards.append((vars(module), partial(self._relu, name, module)))
             else:
                 # Prepended, so that it runs before the model's own where the model is itself a map.
-                see = partial(self._see, name, type(module) is nn.ReLU)
-                self._hooks.append(module.register_forward_hook(see, prepend=True))
+                self._hooks.append(module.register_forward_hook(partial(self._see, name), prepend=True))
 
     def _unhook(self) -> None:
         for handle in self._hooks:
@@ -220,24 +218,27 @@ class Monitor:
             if attributes.get("forward") is forward:
                 del attributes["forward"]
 
-    def _see(self, module: str, is_relu: bool, watched: nn.Module, args: Any, output: Any) -> None:
+    def _see(self, module: str, watched: nn.Module, args: Any, output: Any) -> None:
         if not self._watching:
             return
         if not isinstance(output, Tensor):
             raise UsageError(f"monitor: {module}: expected a module that answers a tensor, got {type(output).__name__}")
-        self._look(self._call(module), is_relu, output)
+        self._look(self._call(module), output, type(watched) is nn.ReLU)
 
     def _relu(self, module: str, relu: nn.ReLU, x: Tensor) -> Tensor:
+        """What an observed ReLU does instead of its forward: hooks would cost as much again."""
         name = self._call(module)
-        if self._counts(name, x) and (known := self._calculator.known(name, x, self.channels, relu=True)).direct:
-            y = counted_relu(x, relu.inplace, partial(self._calculator.count_relu, known, self.channels))
-            self._note(known)
-        else:
-            y = F.relu(x, relu.inplace)
-            self._look(name, True, y)
+        if self.fuse and self._counts(name, x):
+            known = self._calculator.known(name, x, self.channels, relu=True)
+            if known.direct:
+                y = counted_relu(x, relu.inplace, partial(self._calculator.count_relu, known, self.channels))
+                self._counted.append(known)
+                return y
+        y = torch.relu_(x) if relu.inplace else torch.relu(x)
+        self._look(name, y, True)
         return y
 
-    def _look(self, name: str, is_relu: bool, output: Tensor) -> None:
+    def _look(self, name: str, output: Tensor, is_relu: bool) -> None:
         """Count a map, now or at the end of the forward pass."""
         if not self._counts(name, output):
             return
@@ -247,7 +248,7 @@ class Monitor:
             if known.direct:
                 self._seen.append((known, output, output._version))
                 return
-        self._note(self._calculator.count(name, output, self.channels))
+        self._counted.append(self._calculator.count(name, output, self.channels))
 
     def _call(self, module: str) -> str:
         """The name of the map that this call of a module makes."""
@@ -262,37 +263,27 @@ class Monitor:
             if not self._calculator.knows(name):
                 raise UsageError(f"monitor: {name}: run an iteration before capturing one: counting needs memory")
             return True
-        return self._is_wanted(name)
-
-    def _note(self, known: Known) -> None:
-        """Remember that a map has been counted."""
-        if self._capturing:
-            self._captured[known.name] = known
-        else:
-            self._ask(known)
-
-    def _is_wanted(self, name: str) -> bool:
         return self.scheduler.is_due(name, self.iteration)
-
-    def _ask(self, known: Known) -> None:
-        process = self.scheduler.observing(known.name, self.iteration)
-        self._tickets.append(Ticket(known, self.iteration, process))
 
     def _begin(self) -> None:
         self.iteration += 1
         arrived = [*self._calculator.arrived()]
-        for result in arrived:
-            self._take_in(*result)
+        for arrival in arrived:
+            self._take_in(arrival)
         if arrived:
             self._wake = self.scheduler.wakes()
 
     def _end(self) -> None:
-        if self._tickets:
-            self._calculator.send(self._tickets)
-            self._tickets.clear()
+        if self._counted:
+            maps, now = tuple(self._counted), self.iteration
+            self._counted.clear()
+            processes = tuple([self.scheduler.observing(known.name, now) for known in maps])
+            self._calculator.send(Ticket(now, maps, processes))
             self._wake = self.scheduler.wakes()
 
-    def _take_in(self, ticket: Ticket, words: tuple[int, ...]) -> None:
-        self._unread.append((ticket, words))
-        self._latest[ticket.map.name] = ticket, words
-        self.scheduler.observed(ticket.map.name, ticket.process, ticket.sparsity(words))
+    def _take_in(self, arrival: Arrival) -> None:
+        ticket, words = arrival
+        self._unread.append(arrival)
+        for known, process, sparsity in zip(ticket.maps, ticket.processes, ticket.sparsities(words), strict=True):
+            self._latest[known.name] = arrival
+            self.scheduler.observed(known.name, process, sparsity)

@@ -61,21 +61,35 @@ class Known:
         same = x.shape == self.shape and x.stride() == self.stride
         return same and x.dtype is self.dtype and x.device == self.device
 
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return self.rows * self.columns
+
 
 class Ticket(NamedTuple):
-    """Says what counts belong to: the map, and the monitoring process that asked."""
+    """Says what counts of an iteration belong to: these maps, and for each the monitoring process that asked."""
 
-    map: Known
     iteration: int
-    process: int
+    maps: tuple[Known, ...]
+    processes: tuple[int, ...]
 
-    def sparsity(self, words: Sequence[int]) -> float:
-        """Share of zeros."""
-        return 1 - words[0] / (self.map.rows * self.map.columns)
+    def sparsities(self, words: Sequence[int]) -> list[float]:
+        """The share of zeros of each map."""
+        return [1 - words[WORDS * known.row] / known.size for known in self.maps]
 
-    def read(self, words: Sequence[int]) -> Observation:
-        """The observation that this ticket stands for."""
-        return Observation.from_words(self.map.name, self.iteration, self.map.rows, self.map.columns, words)
+    def read(self, words: Sequence[int]) -> list[Observation]:
+        """The observations that this ticket stands for."""
+        return [
+            Observation.from_words(
+                known.name, self.iteration, known.rows, known.columns, words[WORDS * known.row :][:WORDS]
+            )
+            for known in self.maps
+        ]
+
+
+Arrival = tuple[Ticket, list[int]]
+"""A ticket and the words of the rows that it has use for, one row after another."""
 
 
 @dataclass
@@ -83,8 +97,8 @@ class Slot:
     """Where the counts of one iteration arrive. ``flag`` is written after them."""
 
     flag: Tensor
+    ticket: Ticket
     words: list[Tensor] = field(default_factory=list)
-    tickets: tuple[Ticket, ...] = ()
 
 
 class Calculator:
@@ -103,8 +117,8 @@ class Calculator:
         self.impl = impl
         self._device: torch.device | None = None
         self._rows: dict[str, int] = {}
-        # Maps by their names, and whether they are what ReLU is given; how maps like these are counted together.
-        self._known: dict[tuple[str, bool], Known] = {}
+        # Maps by their names, and what ReLU that counts is given; how maps like these are counted together.
+        self._known: tuple[dict[str, Known], dict[str, Known]] = {}, {}
         self._plans: dict[tuple[Known, ...], Plan] = {}
         self._captured: list[Plan] = []
         self._spare: Tensor | None = None
@@ -124,7 +138,7 @@ class Calculator:
         Raises:
             UsageError: the map is on another device than those before.
         """
-        before = self._known.get((name, relu))
+        before = self._known[relu].get(name)
         if before is not None and before.is_like(x):
             return before
         self._plans = {maps: plan for maps, plan in self._plans.items() if before not in maps}
@@ -136,7 +150,7 @@ class Calculator:
             direct = direct and name not in self._moved
         kind = x.shape, x.stride(), x.dtype, x.device
         found = Known(name, self._row(name, x.device), rows, x.numel() // rows, direct, *kind)
-        self._known[name, relu] = found
+        self._known[relu][name] = found
         return found
 
     def count(self, name: str, x: Tensor, channels: int = 1) -> Known:
@@ -164,34 +178,36 @@ class Calculator:
             [y.data_ptr()],
         )
 
-    def count_together(self, maps: Sequence[tuple[Known, Tensor, int]], channels: int) -> tuple[Known, ...]:
+    def count_together(self, maps: Sequence[tuple[Known, Tensor, int]], channels: int) -> list[Known]:
         """Count maps that are ``direct`` in one launch; answer which were counted.
 
         One that was changed in place since the version beside it is left out, and from now on not ``direct``.
         """
-        same = [(known, x) for known, x, version in maps if x._version == version]
-        knowns = tuple([known for known, _ in same])
-        if len(same) < len(maps):
-            for known in {known for known, *_ in maps}.difference(knowns):
+        knowns, places = [], []
+        for known, x, version in maps:
+            if x._version == version:
+                knowns.append(known)
+                places.append(x.data_ptr())
+            else:
                 self._moved.add(known.name)
                 known.direct = False
-        if same:
-            places = [x.data_ptr() for _, x in same]
+        if knowns:
+            same = [(known, x) for known, x, _ in maps if known.direct]
             self._launch(
-                knowns,
+                tuple(knowns),
                 lambda: [self._counted(known, as_matrices(x.detach(), channels)) for known, x in same],
                 places,
                 places,
             )
         return knowns
 
-    def send(self, tickets: Sequence[Ticket]) -> None:
-        """Begin to copy the last counts of all maps to the host; the tickets say which of them are wanted."""
-        if not tickets or self._done is None:
+    def send(self, ticket: Ticket) -> None:
+        """Begin to copy the last counts of all maps to the host; the ticket says which of them are wanted."""
+        if not ticket.maps or self._done is None:
             return
-        slot = self._free.pop() if self._free else Slot(self._host(1))
+        slot = self._free.pop() if self._free else Slot(self._host(1), ticket)
         slot.flag.numpy()[0] = 0
-        slot.tickets = tuple(tickets)
+        slot.ticket = ticket
         while len(slot.words) < len(self._blocks):
             slot.words.append(self._host(BLOCK, WORDS))
         for there, here in zip(slot.words, self._blocks, strict=True):
@@ -199,17 +215,18 @@ class Calculator:
         slot.flag.copy_(self._done, non_blocking=True)
         self._under_way.append(slot)
 
-    def arrived(self) -> Iterator[tuple[Ticket, tuple[int, ...]]]:
-        """What has arrived since last asked, in the order in which it was sent, as words of a pass; never waits."""
+    def arrived(self) -> Iterator[Arrival]:
+        """What has arrived since last asked, in the order in which it was sent; never waits."""
         while self._under_way and self._under_way[0].flag.numpy()[0]:
             slot = self._under_way.popleft()
-            used = 1 + max(ticket.map.row for ticket in slot.tickets)
-            words = [row for at, block in enumerate(slot.words) for row in block[: max(used - at * BLOCK, 0)].tolist()]
-            for ticket in slot.tickets:
-                yield ticket, tuple(words[ticket.map.row])
+            used = 1 + max([known.row for known in slot.ticket.maps])
+            words: list[int] = []
+            for block in slot.words[: 1 + (used - 1) // BLOCK]:
+                words += block.numpy().ravel()[: WORDS * used - len(words)].tolist()
+            yield slot.ticket, words
             self._free.append(slot)
 
-    def drain(self) -> list[tuple[Ticket, tuple[int, ...]]]:
+    def drain(self) -> list[Arrival]:
         """Wait for all that was sent. Not for use within a training loop.
 
         Raises:
