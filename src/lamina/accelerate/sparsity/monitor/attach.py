@@ -172,7 +172,8 @@ class Monitor:
         if not self._capturing:
             self._begin()
             if self.iteration < self._wake:
-                self._unhook()
+                if self._hooks:
+                    self._unhook()
                 return
         self._watching = True
         if not self._hooks:
@@ -186,8 +187,8 @@ class Monitor:
         self._watching = False
         self._release()
         self._calls.clear()
-        self._counted += self._calculator.count_together(self._seen, self.channels)
-        self._seen.clear()
+        seen, self._seen = self._seen, []
+        self._counted += self._calculator.count_together(seen, self.channels)
         if self._capturing:
             self._captured |= {known.name: known for known in self._counted}
             self._counted.clear()

@@ -192,10 +192,9 @@ class Calculator:
                 self._moved.add(known.name)
                 known.direct = False
         if knowns:
-            same = [(known, x) for known, x, _ in maps if known.direct]
             self._launch(
                 tuple(knowns),
-                lambda: [self._counted(known, as_matrices(x.detach(), channels)) for known, x in same],
+                lambda: [self._counted(each, as_matrices(x.detach(), channels)) for each, x, _ in maps if each.direct],
                 places,
                 places,
             )
