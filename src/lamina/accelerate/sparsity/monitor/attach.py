@@ -28,9 +28,9 @@ class Monitor:
 
     A training-mode forward of the model is an iteration. A map is what one call of a monitored module answers within
     it: a module that is called again makes another map, ``name:2``. In evaluation mode nothing is observed or counted.
-    The training loop never waits: results are taken in at the beginning of a later iteration. Hooks are on the maps'
-    modules only from one iteration that observes to the next that does not, so a map that is new then is found when
-    one observes again.
+    The training loop never waits: results are taken in at the beginning of a later iteration. In an iteration that
+    observes, ``nn.ReLU`` modules have another forward and others have hooks; where nothing is observed they have not,
+    so a map that is new then is found when one observes again.
 
     Whole iterations in a CUDA graph: run a few iterations, capture one graph as it is, which counts every map, and one
     under :meth:`paused`, which counts none, then replay one or the other under :meth:`replay`.
