@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +22,29 @@ from lamina.accelerate.sparsity.monitor.parameters import Pace, Parameters
 from lamina.accelerate.sparsity.monitor.report import MapReport
 from lamina.accelerate.sparsity.monitor.scheduler import Scheduler
 from lamina.errors import UsageError
+
+PATIENCE = 8
+"""Iterations whose results wait to be taken in together where nothing is decided by them: what runs often runs fast."""
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A module that is monitored.
+
+    Attributes:
+        calls: how often it was called in this forward.
+        waits: what it gives can be counted at the end of the forward; it could be, when it was looked at last.
+        changed: what it gave has once been changed before that.
+    """
+
+    module: str
+    calls: int = 0
+    waits: bool = False
+    changed: bool = False
+
+    def map(self, call: int) -> str:
+        """The name of the map that a call makes."""
+        return self.module if call == 1 else f"{self.module}:{call}"
 
 
 class Monitor:
@@ -69,15 +93,14 @@ class Monitor:
         self._unread: list[Arrival] = []
         self._latest: dict[str, Arrival] = {}
         self._calculator = Calculator(impl)
-        self._calls: dict[str, int] = {}
-        # Maps that have been counted in this forward, and those to be counted at its end, with their versions.
+        # Maps that have been counted in this forward, and those to be counted at its end: the call, and their versions.
         self._counted: list[Known] = []
-        self._seen: list[tuple[Known, Tensor, int]] = []
+        self._seen: list[tuple[Place, int, Tensor, int]] = []
         # What a captured graph counts.
         self._captured: dict[str, Known] = {}
         self._wake = 0
         self._paused = self._watching = self._capturing = False
-        self._modules = chosen(model, modules)
+        self._modules = [(Place(name), module) for name, module in chosen(model, modules).items()]
         self._hooks: list[RemovableHandle] = []
         # Attributes of ReLUs, and what is their forward while they are observed.
         self._forwards: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = []
@@ -98,13 +121,13 @@ class Monitor:
 
     def finish(self) -> None:
         """Wait for the results that are under way. Not for use within a training loop."""
-        for arrival in self._calculator.drain():
-            self._take_in(arrival)
+        self._note(self._calculator.drain())
         self._wake = 0
 
     @property
     def observations(self) -> list[Observation]:
         """What was observed since :meth:`take`."""
+        self._take_in()
         for ticket, words in self._unread:
             self._observations += ticket.read(words)
         self._unread.clear()
@@ -117,6 +140,7 @@ class Monitor:
 
     def latest(self, name: str) -> Observation | None:
         """What was last observed of a map, if anything; never waits. The density that an adaptive layer asks for."""
+        self._take_in()
         if name not in self._latest:
             return None
         ticket, words = self._latest[name]
@@ -124,6 +148,7 @@ class Monitor:
 
     def report(self) -> tuple[MapReport, ...]:
         """How each map stands, in the order in which the model calls them."""
+        self._take_in()
         state, of = self.scheduler.state, MapReport.of
         return tuple(of(entry, state, self.scheduler.parameters) for entry in self.scheduler.maps)
 
@@ -186,9 +211,10 @@ class Monitor:
             return
         self._watching = False
         self._release()
-        self._calls.clear()
+        for place, _ in self._modules:
+            place.calls = 0
         seen, self._seen = self._seen, []
-        self._counted += self._calculator.count_together(seen, self.channels)
+        self._counted += self._calculator.count_together([*self._still(seen)], self.channels)
         if self._capturing:
             self._captured |= {known.name: known for known in self._counted}
             self._counted.clear()
@@ -198,13 +224,14 @@ class Monitor:
     def _hook(self) -> None:
         """Watch the maps, and the end of the forward pass."""
         self._hooks.append(self.model.register_forward_hook(self._after, always_call=True))
-        for name, module in self._modules.items():
+        relu = self._counting_relu if self.fuse else self._relu
+        for place, module in self._modules:
             # A module under way has read its forward already; one with a forward of its own may do more than ReLU.
             if type(module) is nn.ReLU and module is not self.model and "forward" not in vars(module):
-                self._forwards.append((vars(module), partial(self._relu, name, module)))
+                self._forwards.append((vars(module), partial(relu, place, module)))
             else:
                 # Prepended, so that it runs before the model's own where the model is itself a map.
-                self._hooks.append(module.register_forward_hook(partial(self._see, name), prepend=True))
+                self._hooks.append(module.register_forward_hook(partial(self._see, place), prepend=True))
 
     def _unhook(self) -> None:
         for handle in self._hooks:
@@ -219,42 +246,67 @@ class Monitor:
             if attributes.get("forward") is forward:
                 del attributes["forward"]
 
-    def _see(self, module: str, watched: nn.Module, args: Any, output: Any) -> None:
+    def _see(self, place: Place, watched: nn.Module, args: Any, output: Any) -> None:
         if not self._watching:
             return
         if not isinstance(output, Tensor):
-            raise UsageError(f"monitor: {module}: expected a module that answers a tensor, got {type(output).__name__}")
-        self._look(self._call(module), output, type(watched) is nn.ReLU)
+            name = place.module
+            raise UsageError(f"monitor: {name}: expected a module that answers a tensor, got {type(output).__name__}")
+        place.calls += 1
+        self._look(place, output, type(watched) is nn.ReLU)
 
-    def _relu(self, module: str, relu: nn.ReLU, x: Tensor) -> Tensor:
-        """What an observed ReLU does instead of its forward: hooks would cost as much again."""
-        name = self._call(module)
-        if self.fuse and self._counts(name, x):
-            known = self._calculator.known(name, x, self.channels, relu=True)
-            if known.direct:
-                y = counted_relu(x, relu.inplace, partial(self._calculator.count_relu, known, self.channels))
-                self._counted.append(known)
-                return y
+    def _relu(self, place: Place, relu: nn.ReLU, x: Tensor) -> Tensor:
+        """What an observed ReLU does instead of its forward.
+
+        As little as can be, for other code runs between one ReLU and the next, and each finds the host's caches cold:
+        the end of the forward pass looks at all maps in a row.
+        """
         y = torch.relu_(x) if relu.inplace else torch.relu(x)
-        self._look(name, y, True)
+        place.calls += 1
+        if place.waits and y.requires_grad:
+            self._seen.append((place, place.calls, y, y._version))
+        else:
+            self._look(place, y, True)
         return y
 
-    def _look(self, name: str, output: Tensor, is_relu: bool) -> None:
+    def _counting_relu(self, place: Place, relu: nn.ReLU, x: Tensor) -> Tensor:
+        """What an observed ReLU does instead of its forward where it counts what it writes."""
+        name = place.map(place.calls + 1)
+        if not self._counts(name, x):
+            return self._relu(place, relu, x)
+        known = self._calculator.known(name, x, self.channels, relu=True)
+        if not known.direct:
+            return self._relu(place, relu, x)
+        place.calls += 1
+        y = counted_relu(x, relu.inplace, partial(self._calculator.count_relu, known, self.channels))
+        self._counted.append(known)
+        return y
+
+    def _look(self, place: Place, output: Tensor, is_relu: bool) -> None:
         """Count a map, now or at the end of the forward pass."""
+        name = place.map(place.calls)
         if not self._counts(name, output):
             return
         # Autograd holds what ReLU gave as it is until backward, so counting it can wait; what others gave may change.
-        if is_relu and output.requires_grad:
-            known = self._calculator.known(name, output, self.channels)
-            if known.direct:
-                self._seen.append((known, output, output._version))
+        if is_relu and output.requires_grad and not place.changed:
+            place.waits = self._calculator.known(name, output, self.channels).direct
+            if place.waits:
+                self._seen.append((place, place.calls, output, output._version))
                 return
         self._counted.append(self._calculator.count(name, output, self.channels))
 
-    def _call(self, module: str) -> str:
-        """The name of the map that this call of a module makes."""
-        self._calls[module] = call = self._calls.get(module, 0) + 1
-        return module if call == 1 else f"{module}:{call}"
+    def _still(self, seen: Iterable[tuple[Place, int, Tensor, int]]) -> Iterator[tuple[Known, Tensor]]:
+        """Of maps that have waited those to be counted that are as they were; one that is not will not wait again."""
+        for place, call, x, version in seen:
+            name = place.map(call)
+            if x._version != version:
+                place.waits, place.changed = False, True
+            elif self._counts(name, x):
+                known = self._calculator.known(name, x, self.channels)
+                if known.direct:
+                    yield known, x
+                else:
+                    self._counted.append(self._calculator.count(name, x, self.channels))
 
     def _counts(self, name: str, output: Tensor) -> bool:
         """Whether to count a map now."""
@@ -268,11 +320,8 @@ class Monitor:
 
     def _begin(self) -> None:
         self.iteration += 1
-        arrived = [*self._calculator.arrived()]
-        for arrival in arrived:
-            self._take_in(arrival)
-        if arrived:
-            self._wake = self.scheduler.wakes()
+        if self._calculator.under_way >= (1 if self.scheduler.decides else PATIENCE):
+            self._take_in()
 
     def _end(self) -> None:
         if self._counted:
@@ -282,9 +331,15 @@ class Monitor:
             self._calculator.send(Ticket(now, maps, processes))
             self._wake = self.scheduler.wakes()
 
-    def _take_in(self, arrival: Arrival) -> None:
-        ticket, words = arrival
-        self._unread.append(arrival)
-        for known, process, sparsity in zip(ticket.maps, ticket.processes, ticket.sparsities(words), strict=True):
-            self._latest[known.name] = arrival
-            self.scheduler.observed(known.name, process, sparsity)
+    def _take_in(self) -> None:
+        """Take in what has arrived of iterations before this one."""
+        if arrived := [*self._calculator.arrived(self.iteration)]:
+            self._note(arrived)
+            self._wake = self.scheduler.wakes()
+
+    def _note(self, arrived: Iterable[Arrival]) -> None:
+        for ticket, words in arrived:
+            self._unread.append((ticket, words))
+            for known, process, sparsity in zip(ticket.maps, ticket.processes, ticket.sparsities(words), strict=True):
+                self._latest[known.name] = ticket, words
+                self.scheduler.observed(known.name, process, sparsity)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -122,11 +123,15 @@ class Calculator:
         self._plans: dict[tuple[Known, ...], Plan] = {}
         self._captured: list[Plan] = []
         self._spare: Tensor | None = None
-        self._moved: set[str] = set()
         self._blocks: list[Tensor] = []
         self._done: Tensor | None = None
         self._free: list[Slot] = []
         self._under_way: deque[Slot] = deque()
+
+    @property
+    def under_way(self) -> int:
+        """Iterations that were sent and not read."""
+        return len(self._under_way)
 
     def knows(self, name: str) -> bool:
         """Whether a map has been counted before, so that its memory is there."""
@@ -146,8 +151,6 @@ class Calculator:
         direct = self.by_kernel(x) and _lies_as_matrices(x, channels)
         if relu:
             direct = direct and x.nbytes >= WORTH and _lies_as_matrices(torch.empty_like(x), channels)
-        else:
-            direct = direct and name not in self._moved
         kind = x.shape, x.stride(), x.dtype, x.device
         found = Known(name, self._row(name, x.device), rows, x.numel() // rows, direct, *kind)
         self._known[relu][name] = found
@@ -178,23 +181,14 @@ class Calculator:
             [y.data_ptr()],
         )
 
-    def count_together(self, maps: Sequence[tuple[Known, Tensor, int]], channels: int) -> list[Known]:
-        """Count maps that are ``direct`` in one launch; answer which were counted.
-
-        One that was changed in place since the version beside it is left out, and from now on not ``direct``.
-        """
-        knowns, places = [], []
-        for known, x, version in maps:
-            if x._version == version:
-                knowns.append(known)
-                places.append(x.data_ptr())
-            else:
-                self._moved.add(known.name)
-                known.direct = False
+    def count_together(self, maps: Sequence[tuple[Known, Tensor]], channels: int) -> list[Known]:
+        """Count maps that are ``direct`` in one launch; answer them."""
+        knowns = [known for known, _ in maps]
         if knowns:
+            places = [x.data_ptr() for _, x in maps]
             self._launch(
                 tuple(knowns),
-                lambda: [self._counted(each, as_matrices(x.detach(), channels)) for each, x, _ in maps if each.direct],
+                lambda: [self._counted(known, as_matrices(x.detach(), channels)) for known, x in maps],
                 places,
                 places,
             )
@@ -214,9 +208,9 @@ class Calculator:
         slot.flag.copy_(self._done, non_blocking=True)
         self._under_way.append(slot)
 
-    def arrived(self) -> Iterator[Arrival]:
-        """What has arrived since last asked, in the order in which it was sent; never waits."""
-        while self._under_way and self._under_way[0].flag.numpy()[0]:
+    def arrived(self, before: float = inf) -> Iterator[Arrival]:
+        """What has arrived of iterations before one, in the order in which it was sent; never waits."""
+        while self._under_way and self._under_way[0].ticket.iteration < before and self._under_way[0].flag.numpy()[0]:
             slot = self._under_way.popleft()
             used = 1 + max([known.row for known in slot.ticket.maps])
             words: list[int] = []

@@ -9,6 +9,8 @@ from lamina.accelerate.sparsity.monitor.scheduler import Scheduler
 class Exhaustive(Scheduler):
     """A scheduler to which every map is due at every iteration; it keeps histories and manages no period."""
 
+    decides = False
+
     def __init__(self) -> None:
         super().__init__(Parameters(initial_period=1, duration=1))
 

@@ -30,7 +30,12 @@ class Scheduler:
 
     Raises:
         UsageError: a pace slower than hibernation.
+
+    Attributes:
+        decides: whether what is observed changes anything, so that it is to be told soon.
     """
+
+    decides = True
 
     def __init__(self, parameters: Parameters | None = None, paces: Mapping[str, Pace] | None = None):
         self.parameters = parameters or Parameters()
