@@ -98,7 +98,7 @@ class Monitor:
         self._seen: list[tuple[Place, int, Tensor, int]] = []
         # What a captured graph counts.
         self._captured: dict[str, Known] = {}
-        self._wake = 0
+        self._wake, self._patience = 0, 1 if self.scheduler.decides else PATIENCE
         self._paused = self._watching = self._capturing = False
         self._modules = [(Place(name), module) for name, module in chosen(model, modules).items()]
         self._hooks: list[RemovableHandle] = []
@@ -320,7 +320,7 @@ class Monitor:
 
     def _begin(self) -> None:
         self.iteration += 1
-        if self._calculator.under_way >= (1 if self.scheduler.decides else PATIENCE):
+        if len(self._calculator.under_way) >= self._patience:
             self._take_in()
 
     def _end(self) -> None:

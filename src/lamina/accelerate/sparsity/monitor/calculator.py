@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -93,13 +93,36 @@ Arrival = tuple[Ticket, list[int]]
 """A ticket and the words of the rows that it has use for, one row after another."""
 
 
-@dataclass
 class Slot:
-    """Where the counts of one iteration arrive. ``flag`` is written after them."""
+    """Where the counts of one iteration arrive.
 
-    flag: Tensor
-    ticket: Ticket
-    words: list[Tensor] = field(default_factory=list)
+    Args:
+        memory: of the host, int64: a flag, which is written after the counts, and blocks of counts.
+
+    Attributes:
+        ticket: what the counts belong to.
+    """
+
+    def __init__(self, memory: Tensor):
+        self.flag = memory[:1]
+        self.blocks = memory[1:].view(-1, BLOCK, WORDS).unbind()
+        self.ticket = Ticket(0, (), ())
+        self._array = memory.numpy()
+
+    def open(self, ticket: Ticket) -> None:
+        """Wait for the counts of a ticket."""
+        self._array[0] = 0
+        self.ticket = ticket
+
+    def has_arrived(self) -> bool:
+        """Whether the counts are there."""
+        return bool(self._array[0])
+
+    def words(self) -> list[int]:
+        """The words of all rows up to the last that the ticket has use for."""
+        used = 1 + max([known.row for known in self.ticket.maps])
+        words: list[int] = self._array[1 : 1 + WORDS * used].tolist()
+        return words
 
 
 class Calculator:
@@ -107,6 +130,9 @@ class Calculator:
 
     Args:
         impl: who counts.
+
+    Attributes:
+        under_way: iterations that were sent and not read.
 
     Raises:
         UsageError: ``impl`` is unknown.
@@ -126,12 +152,7 @@ class Calculator:
         self._blocks: list[Tensor] = []
         self._done: Tensor | None = None
         self._free: list[Slot] = []
-        self._under_way: deque[Slot] = deque()
-
-    @property
-    def under_way(self) -> int:
-        """Iterations that were sent and not read."""
-        return len(self._under_way)
+        self.under_way: deque[Slot] = deque()
 
     def knows(self, name: str) -> bool:
         """Whether a map has been counted before, so that its memory is there."""
@@ -198,25 +219,20 @@ class Calculator:
         """Begin to copy the last counts of all maps to the host; the ticket says which of them are wanted."""
         if not ticket.maps or self._done is None:
             return
-        slot = self._free.pop() if self._free else Slot(self._host(1), ticket)
-        slot.flag.numpy()[0] = 0
-        slot.ticket = ticket
-        while len(slot.words) < len(self._blocks):
-            slot.words.append(self._host(BLOCK, WORDS))
-        for there, here in zip(slot.words, self._blocks, strict=True):
+        slot = self._free.pop() if self._free else self._slot()
+        if len(slot.blocks) < len(self._blocks):
+            slot = self._slot()
+        slot.open(ticket)
+        for there, here in zip(slot.blocks, self._blocks, strict=True):
             there.copy_(here, non_blocking=True)
         slot.flag.copy_(self._done, non_blocking=True)
-        self._under_way.append(slot)
+        self.under_way.append(slot)
 
     def arrived(self, before: float = inf) -> Iterator[Arrival]:
         """What has arrived of iterations before one, in the order in which it was sent; never waits."""
-        while self._under_way and self._under_way[0].ticket.iteration < before and self._under_way[0].flag.numpy()[0]:
-            slot = self._under_way.popleft()
-            used = 1 + max([known.row for known in slot.ticket.maps])
-            words: list[int] = []
-            for block in slot.words[: 1 + (used - 1) // BLOCK]:
-                words += block.numpy().ravel()[: WORDS * used - len(words)].tolist()
-            yield slot.ticket, words
+        while self.under_way and self.under_way[0].ticket.iteration < before and self.under_way[0].has_arrived():
+            slot = self.under_way.popleft()
+            yield slot.ticket, slot.words()
             self._free.append(slot)
 
     def drain(self) -> list[Arrival]:
@@ -225,10 +241,10 @@ class Calculator:
         Raises:
             LaminaError: something was sent on another stream than the current one.
         """
-        if self._under_way and self._done is not None:
+        if self.under_way and self._done is not None:
             self._done.cpu()  # copied behind everything that was sent
         found = [*self.arrived()]
-        if self._under_way:
+        if self.under_way:
             raise LaminaError("monitor: counts are still under way on another stream: drain on the model's own stream")
         return found
 
@@ -276,9 +292,10 @@ class Calculator:
                 self._spare = _kernels().table(max(SPARE, 2 * len(self._rows)), self._device)
         plan.launch()
 
-    def _host(self, *shape: int) -> Tensor:
+    def _slot(self) -> Slot:
         on_gpu = self._device is not None and self._device.type == "cuda"
-        return torch.zeros(shape, dtype=torch.int64, device="cpu", pin_memory=on_gpu)
+        size = 1 + len(self._blocks) * BLOCK * WORDS
+        return Slot(torch.zeros(size, dtype=torch.int64, device="cpu", pin_memory=on_gpu))
 
 
 def capturing() -> bool:
