@@ -314,6 +314,24 @@ def test_modules_have_hooks_only_while_they_are_observed() -> None:
     assert hooked == [iteration % 4 < 2 for iteration in range(9)]
 
 
+def test_results_that_decide_nothing_are_taken_in_together_or_when_asked_for() -> None:
+    def waiting(monitor: Monitor) -> list[int]:
+        found = []
+        for _ in range(20):
+            monitor.model(batch())
+            found.append(len(monitor._calculator.under_way))
+        return found
+
+    with Monitor(small(), exhaustive=True) as monitor:
+        assert max(waiting(monitor)) == attach.PATIENCE
+        latest = monitor.latest("4")
+        assert latest is not None and latest.iteration == 18
+        assert len(monitor.observations) == 2 * 19 and monitor.latest("2") is None
+        assert monitor.report()[0].history == tuple(each.density for each in monitor.observations[-20::2])
+    with Monitor(small(), QUICK) as monitor:
+        assert max(waiting(monitor)) == 1
+
+
 def test_a_resumed_monitor_goes_on() -> None:
     inputs = [batch() for _ in range(40)]
 
