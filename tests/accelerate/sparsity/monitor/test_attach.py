@@ -294,7 +294,8 @@ def test_detached_hooks_are_gone() -> None:
     before = len(monitor.take())
     model(batch())
     assert (before, monitor.take()) == (2, [])
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    for module in model.modules():
+        assert not (module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 def test_modules_have_hooks_only_while_they_are_observed() -> None:
@@ -303,7 +304,7 @@ def test_modules_have_hooks_only_while_they_are_observed() -> None:
 
     def look(*_: Any) -> None:
         hooked.append("forward" in vars(model[1]))
-        assert bool(model._forward_hooks) == hooked[-1] and len(model._forward_pre_hooks) == 1
+        assert not (model._forward_hooks or model._forward_pre_hooks)
         assert bool(model[3]._forward_hooks) == hooked[-1]
 
     model[0].register_forward_hook(look)
@@ -330,6 +331,25 @@ def test_results_that_decide_nothing_are_taken_in_together_or_when_asked_for() -
         assert monitor.report()[0].history == tuple(each.density for each in monitor.observations[-20::2])
     with Monitor(small(), QUICK) as monitor:
         assert max(waiting(monitor)) == 1
+
+
+def test_monitors_do_not_hide_maps_from_one_another() -> None:
+    model = small()
+    now_and_then = replace(QUICK, stability=1e-9, history=9)
+    with Monitor(model, now_and_then) as first, Monitor(model, exhaustive=True) as second:
+        third = Monitor(model, exhaustive=True)
+        for _ in range(9):
+            model(batch())
+        first.detach()  # before those that were attached later
+        model(batch())
+        third.finish()
+    third.detach()
+    assert "forward" not in vars(model[1])
+    model(batch())
+    for monitor, iterations in ((first, (0, 1, 4, 5, 8)), (second, range(10)), (third, range(10))):
+        assert [(each.iteration, each.name) for each in monitor.observations] == [
+            (iteration, name) for iteration in iterations for name in ("1", "4")
+        ]
 
 
 def test_a_resumed_monitor_goes_on() -> None:

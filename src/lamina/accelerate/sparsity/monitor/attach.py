@@ -99,12 +99,16 @@ class Monitor:
         # What a captured graph counts.
         self._captured: dict[str, Known] = {}
         self._wake, self._patience = 0, 1 if self.scheduler.decides else PATIENCE
-        self._paused = self._watching = self._capturing = False
+        self._paused, self._watching, self._capturing = 0, False, False
         self._modules = [(Place(name), module) for name, module in chosen(model, modules).items()]
         self._hooks: list[RemovableHandle] = []
         # Attributes of ReLUs, and what is their forward while they are observed.
         self._forwards: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = []
-        self._on_model = model.register_forward_pre_hook(self._before)
+        self._root = next((place for place, module in self._modules if module is model), None)
+        # The model's own forward, what was its attribute if anything was, and what it is now.
+        self._inner, self._before = model.forward, vars(model).get("forward")
+        self._outer = self._forward
+        vars(model)["forward"] = self._outer
 
     def __enter__(self) -> Self:
         return self
@@ -115,9 +119,13 @@ class Monitor:
         self.detach()
 
     def detach(self) -> None:
-        """Take the hooks off the model; what was observed stays."""
-        self._on_model.remove()
+        """Give the model its own forward back; what was observed stays."""
+        self._paused += 1  # for good, where somebody has put another forward around this one
         self._unhook()
+        if vars(self.model).get("forward") is self._outer:
+            del vars(self.model)["forward"]
+            if self._before is not None:
+                vars(self.model)["forward"] = self._before
 
     def finish(self) -> None:
         """Wait for the results that are under way. Not for use within a training loop."""
@@ -155,11 +163,11 @@ class Monitor:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Neither count nor observe within."""
-        before, self._paused = self._paused, True
+        self._paused += 1
         try:
             yield
         finally:
-            self._paused = before
+            self._paused -= 1
 
     @contextmanager
     def replay(self) -> Iterator[bool]:
@@ -190,25 +198,38 @@ class Monitor:
         self.scheduler.load_state_dict(state["scheduler"])
         self.iteration, self._wake = state["iteration"], 0
 
-    def _before(self, module: nn.Module, args: Any) -> None:
-        if self._paused or not module.training:
-            return
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model does instead of its forward: a hook on it would cost several times as much."""
+        if self._paused or not self.model.training or not self._watches():
+            return self._inner(*args, **kwargs)
+        try:
+            output = self._inner(*args, **kwargs)
+            if self._root is not None:
+                self._see(self._root, self.model, args, output)
+            return output
+        finally:
+            self._finish_forward()
+
+    def _watches(self) -> bool:
+        """Begin an iteration; answer whether it is to be observed, and watch the maps if it is."""
         self._capturing = capturing()
         if not self._capturing:
             self._begin()
             if self.iteration < self._wake:
-                if self._hooks:
+                if self._hooks or self._forwards:
                     self._unhook()
-                return
+                return False
         self._watching = True
-        if not self._hooks:
+        if any("forward" in attributes for attributes, _ in self._forwards):
+            self._unhook()  # somebody has given a ReLU a forward of its own meanwhile
+        if not self._hooks and not self._forwards:
             self._hook()
         for attributes, forward in self._forwards:
             attributes.setdefault("forward", forward)
+        return True
 
-    def _after(self, module: nn.Module, args: Any, output: Any) -> None:
-        if not self._watching:
-            return
+    def _finish_forward(self) -> None:
+        """Count what has waited, and send what was counted."""
         self._watching = False
         self._release()
         for place, _ in self._modules:
@@ -222,15 +243,13 @@ class Monitor:
             self._end()
 
     def _hook(self) -> None:
-        """Watch the maps, and the end of the forward pass."""
-        self._hooks.append(self.model.register_forward_hook(self._after, always_call=True))
+        """Watch the maps."""
         relu = self._counting_relu if self.fuse else self._relu
         for place, module in self._modules:
             # A module under way has read its forward already; one with a forward of its own may do more than ReLU.
             if type(module) is nn.ReLU and module is not self.model and "forward" not in vars(module):
                 self._forwards.append((vars(module), partial(relu, place, module)))
-            else:
-                # Prepended, so that it runs before the model's own where the model is itself a map.
+            elif module is not self.model:
                 self._hooks.append(module.register_forward_hook(partial(self._see, place), prepend=True))
 
     def _unhook(self) -> None:
