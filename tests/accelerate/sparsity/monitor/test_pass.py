@@ -7,13 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lamina.accelerate.sparsity.monitor import Observation, kernels, observation
+from lamina.accelerate.sparsity.monitor import Observation, kernels, observation, ops
 from lamina.accelerate.sparsity.monitor.ops import Counted, Plan
 from lamina.accelerate.sparsity.monitor.reference import as_matrices, count
 from lamina.errors import UnsupportedError, UsageError
 from lamina.spec import Cost
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
+
+
+@pytest.fixture(autouse=True)
+def however_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small maps are read as large ones are."""
+    monkeypatch.setattr(ops, "FEW", 0)
 
 
 def by_hand(x: Tensor, channels: int = 1) -> list[int]:
@@ -34,13 +40,13 @@ def by_kernel(x: Tensor, channels: int = 1, times: int = 1) -> list[int]:
     found, plan = planned(x, channels)
     for _ in range(times):
         plan.launch()
-    return [int(word) for word in found.words]
+    return [int(word) for word in found.words[0]]
 
 
 def counted(x: Tensor, channels: int = 1, relu_to: Tensor | None = None) -> Counted:
     """A map and memory for its counts, which holds other numbers."""
     matrices = as_matrices(x, channels)
-    words = torch.full((observation.WORDS,), -1, dtype=torch.int64, device=x.device)
+    words = torch.full((1, observation.WORDS), -1, dtype=torch.int64, device=x.device)
     return Counted(matrices, words, relu_to)
 
 
@@ -98,7 +104,7 @@ def test_relu_is_written_as_it_is_counted(dtype: torch.dtype) -> None:
         expected = matrices.relu()
         Plan([found := counted(matrices, relu_to=y)]).launch()
         assert torch.equal(y.nan_to_num(7.0), expected.nan_to_num(7.0))
-        assert found.words.tolist() == by_hand(expected)
+        assert found.words[0].tolist() == by_hand(expected)
 
 
 def test_channels_may_be_the_last_axis() -> None:
@@ -112,10 +118,12 @@ def test_a_pass_forgets_what_it_counted_before() -> None:
     plan.launch()
     x[:, 2:] = 0
     plan.launch()
-    assert found.words.tolist() == by_hand(x)
+    assert found.words[0].tolist() == by_hand(x)
 
 
-def test_maps_of_all_kinds_are_counted_together() -> None:
+@pytest.mark.parametrize("few", [0, ops.FEW])
+def test_maps_of_all_kinds_are_counted_together(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "FEW", few)
     maps = [make() for make in MAPS.values()]  # type: ignore[operator]
     maps.append(torch.relu(torch.randn(2, 300, 5, 30)))  # rows of several programs, columns of two
     found = [counted(x) for x in maps]
@@ -127,8 +135,20 @@ def test_maps_of_all_kinds_are_counted_together() -> None:
             each.words.fill_(-1)
         plan.launch()
     for x, each in zip([*maps, found[0].matrices.relu()], found, strict=True):
-        assert each.words.tolist() == by_hand(x)
+        assert each.words[0].tolist() == by_hand(x)
     assert torch.equal(written, found[0].matrices.relu())
+
+
+def test_each_turn_has_words_of_its_own() -> None:
+    maps = [sparse(2, 5, 7, 9), sparse(19, 37)]
+    words = torch.full((3, 4, observation.WORDS), -1, dtype=torch.int64)
+    plan = Plan([Counted(as_matrices(x), words[:, row]) for row, x in enumerate(maps)])
+    expected = words.clone()
+    for turn in (0, 2, 1, 2):
+        maps[0][:, turn] = 0
+        plan.launch(turn)
+        expected[turn, :2] = torch.tensor([by_hand(x) for x in maps])
+        assert torch.equal(words, expected)
 
 
 def test_costs_are_as_counted_by_hand() -> None:

@@ -23,8 +23,8 @@ from lamina.accelerate.sparsity.monitor.report import MapReport
 from lamina.accelerate.sparsity.monitor.scheduler import Scheduler
 from lamina.errors import UsageError
 
-PATIENCE = 8
-"""Iterations whose results wait to be taken in together where nothing is decided by them: what runs often runs fast."""
+TURNS = 8
+"""Iterations whose counts come to the host together where nothing is decided by them: what runs in a row runs fast."""
 
 
 @dataclass(eq=False, slots=True)
@@ -92,13 +92,13 @@ class Monitor:
         # Results that nobody has asked for yet, and the last one that has a map.
         self._unread: list[Arrival] = []
         self._latest: dict[str, Arrival] = {}
-        self._calculator = Calculator(impl)
+        self._calculator = Calculator(impl, 1 if self.scheduler.decides else TURNS)
         # Maps that have been counted in this forward, and those to be counted at its end: the call, and their versions.
         self._counted: list[Known] = []
         self._seen: list[tuple[Place, int, Tensor, int]] = []
         # What a captured graph counts.
         self._captured: dict[str, Known] = {}
-        self._wake, self._patience = 0, 1 if self.scheduler.decides else PATIENCE
+        self._wake = 0
         self._paused, self._watching, self._capturing = 0, False, False
         self._modules = [(Place(name), module) for name, module in chosen(model, modules).items()]
         self._hooks: list[RemovableHandle] = []
@@ -135,7 +135,7 @@ class Monitor:
     @property
     def observations(self) -> list[Observation]:
         """What was observed since :meth:`take`."""
-        self._take_in()
+        self._catch_up()
         for ticket, words in self._unread:
             self._observations += ticket.read(words)
         self._unread.clear()
@@ -148,7 +148,7 @@ class Monitor:
 
     def latest(self, name: str) -> Observation | None:
         """What was last observed of a map, if anything; never waits. The density that an adaptive layer asks for."""
-        self._take_in()
+        self._catch_up()
         if name not in self._latest:
             return None
         ticket, words = self._latest[name]
@@ -156,7 +156,7 @@ class Monitor:
 
     def report(self) -> tuple[MapReport, ...]:
         """How each map stands, in the order in which the model calls them."""
-        self._take_in()
+        self._catch_up()
         state, of = self.scheduler.state, MapReport.of
         return tuple(of(entry, state, self.scheduler.parameters) for entry in self.scheduler.maps)
 
@@ -179,10 +179,12 @@ class Monitor:
         if not self._captured:
             raise UsageError("monitor: expected a forward captured in a CUDA graph while the monitor is attached")
         self._begin()
+        self._calculator.flush()  # a graph writes to where the first turn's counts go
         wanted = [known for name, known in self._captured.items() if self.scheduler.is_due(name, self.iteration)]
         yield bool(wanted)
         self._counted += wanted
         self._end()
+        self._calculator.flush()
 
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed training needs to be monitored on, as plain data; waits for what is under way."""
@@ -339,7 +341,7 @@ class Monitor:
 
     def _begin(self) -> None:
         self.iteration += 1
-        if len(self._calculator.under_way) >= self._patience:
+        if self._calculator.under_way:
             self._take_in()
 
     def _end(self) -> None:
@@ -350,9 +352,14 @@ class Monitor:
             self._calculator.send(Ticket(now, maps, processes))
             self._wake = self.scheduler.wakes()
 
+    def _catch_up(self) -> None:
+        """Ask for all counts, and take in what has arrived."""
+        self._calculator.flush()
+        self._take_in()
+
     def _take_in(self) -> None:
-        """Take in what has arrived of iterations before this one."""
-        if arrived := [*self._calculator.arrived(self.iteration)]:
+        """Take in what has arrived."""
+        if arrived := [*self._calculator.arrived()]:
             self._note(arrived)
             self._wake = self.scheduler.wakes()
 

@@ -1,8 +1,8 @@
 """The calculator: counts activation maps on their device and brings the counts to the host, without waiting for them.
 
-Counts of one iteration are copied into a slot of pinned memory, and after them a flag. Copies of one stream are done
-in their order, so a flag that the host sees set vouches for the counts. The host looks at the flags when it comes by;
-slots that were read are used again, and there are never fewer than are under way.
+Counts of one iteration, or of several, are copied into a slot of pinned memory, and after them a flag. Copies of one
+stream are done in their order, so a flag that the host sees set vouches for the counts. The host looks at the flags
+when it comes by; slots that were read are used again, and there are never fewer than are under way.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -94,35 +93,40 @@ Arrival = tuple[Ticket, list[int]]
 
 
 class Slot:
-    """Where the counts of one iteration arrive.
+    """Where counts arrive.
 
     Args:
         memory: of the host, int64: a flag, which is written after the counts, and blocks of counts.
+        turns: iterations that a block is for.
 
     Attributes:
-        ticket: what the counts belong to.
+        tickets: what the counts of each turn belong to.
     """
 
-    def __init__(self, memory: Tensor):
+    def __init__(self, memory: Tensor, turns: int):
         self.flag = memory[:1]
-        self.blocks = memory[1:].view(-1, BLOCK, WORDS).unbind()
-        self.ticket = Ticket(0, (), ())
+        self.blocks = memory[1:].view(-1, turns, BLOCK, WORDS).unbind()
+        self.tickets: list[Ticket] = []
         self._array = memory.numpy()
 
-    def open(self, ticket: Ticket) -> None:
-        """Wait for the counts of a ticket."""
+    def open(self, tickets: list[Ticket]) -> None:
+        """Wait for the counts of these tickets."""
         self._array[0] = 0
-        self.ticket = ticket
+        self.tickets = tickets
 
     def has_arrived(self) -> bool:
         """Whether the counts are there."""
         return bool(self._array[0])
 
-    def words(self) -> list[int]:
-        """The words of all rows up to the last that the ticket has use for."""
-        used = 1 + max([known.row for known in self.ticket.maps])
-        words: list[int] = self._array[1 : 1 + WORDS * used].tolist()
-        return words
+    def read(self) -> Iterator[Arrival]:
+        """Each ticket with the words of all rows up to the last that it has use for."""
+        blocks = [block.numpy() for block in self.blocks]
+        for turn, ticket in enumerate(self.tickets):
+            used = 1 + max([known.row for known in ticket.maps])
+            words: list[int] = []
+            for block in blocks[: 1 + (used - 1) // BLOCK]:
+                words += block[turn].ravel()[: WORDS * used - len(words)].tolist()
+            yield ticket, words
 
 
 class Calculator:
@@ -130,18 +134,20 @@ class Calculator:
 
     Args:
         impl: who counts.
+        turns: iterations whose counts are copied to the host together.
 
     Attributes:
-        under_way: iterations that were sent and not read.
+        under_way: what was sent and not read.
 
     Raises:
         UsageError: ``impl`` is unknown.
     """
 
-    def __init__(self, impl: Impl = "auto"):
+    def __init__(self, impl: Impl = "auto", turns: int = 1):
         if impl not in ("auto", "torch", "triton"):
             raise UsageError(f"monitor: expected impl auto, torch or triton, got {impl!r}")
-        self.impl = impl
+        self.impl, self.turns = impl, turns
+        self._tickets: list[Ticket] = []
         self._device: torch.device | None = None
         self._rows: dict[str, int] = {}
         # Maps by their names, and what ReLU that counts is given; how maps like these are counted together.
@@ -190,7 +196,7 @@ class Calculator:
             place = [matrices.data_ptr()]
             self._launch((known,), lambda: [self._counted(known, matrices)], place, place)
         else:
-            self._words(known).copy_(count(matrices))
+            self._words(known)[self._turn()].copy_(count(matrices))
         return known
 
     def count_relu(self, known: Known, channels: int, x: Tensor, y: Tensor) -> None:
@@ -216,23 +222,31 @@ class Calculator:
         return knowns
 
     def send(self, ticket: Ticket) -> None:
-        """Begin to copy the last counts of all maps to the host; the ticket says which of them are wanted."""
-        if not ticket.maps or self._done is None:
+        """Say which of the last counts of all maps are wanted; if it is their turn, begin to copy them to the host."""
+        if ticket.maps:
+            self._tickets.append(ticket)
+            if len(self._tickets) == self.turns:
+                self.flush()
+
+    def flush(self) -> None:
+        """Begin to copy what has been counted to the host."""
+        if not self._tickets or self._done is None:
             return
         slot = self._free.pop() if self._free else self._slot()
         if len(slot.blocks) < len(self._blocks):
             slot = self._slot()
-        slot.open(ticket)
+        slot.open(self._tickets)
+        self._tickets = []
         for there, here in zip(slot.blocks, self._blocks, strict=True):
             there.copy_(here, non_blocking=True)
         slot.flag.copy_(self._done, non_blocking=True)
         self.under_way.append(slot)
 
-    def arrived(self, before: float = inf) -> Iterator[Arrival]:
-        """What has arrived of iterations before one, in the order in which it was sent; never waits."""
-        while self.under_way and self.under_way[0].ticket.iteration < before and self.under_way[0].has_arrived():
+    def arrived(self) -> Iterator[Arrival]:
+        """What has arrived since last asked, in the order in which it was sent; never waits."""
+        while self.under_way and self.under_way[0].has_arrived():
             slot = self.under_way.popleft()
-            yield slot.ticket, slot.words()
+            yield from slot.read()
             self._free.append(slot)
 
     def drain(self) -> list[Arrival]:
@@ -241,6 +255,7 @@ class Calculator:
         Raises:
             LaminaError: something was sent on another stream than the current one.
         """
+        self.flush()
         if self.under_way and self._done is not None:
             self._done.cpu()  # copied behind everything that was sent
         found = [*self.arrived()]
@@ -265,11 +280,12 @@ class Calculator:
             )
         row = self._rows.setdefault(name, len(self._rows))
         if row // BLOCK == len(self._blocks):
-            self._blocks.append(torch.zeros((BLOCK, WORDS), dtype=torch.int64, device=device))
+            self._blocks.append(torch.zeros((self.turns, BLOCK, WORDS), dtype=torch.int64, device=device))
         return row
 
     def _words(self, known: Known) -> Tensor:
-        return self._blocks[known.row // BLOCK][known.row % BLOCK]
+        """The words of a map, in all turns."""
+        return self._blocks[known.row // BLOCK][:, known.row % BLOCK]
 
     def _counted(self, known: Known, matrices: Tensor, relu_to: Tensor | None = None) -> Counted:
         counted: Counted = _kernels().Counted(matrices, self._words(known), relu_to)
@@ -290,12 +306,16 @@ class Calculator:
             self._plans[knowns] = plan = _kernels().Plan(maps())
             if self._device is not None and (self._spare is None or len(self._spare) < len(self._rows)):
                 self._spare = _kernels().table(max(SPARE, 2 * len(self._rows)), self._device)
-        plan.launch()
+        plan.launch(self._turn())
+
+    def _turn(self) -> int:
+        """Where the counts of this iteration go; those of a captured one always go to the first place."""
+        return 0 if capturing() else len(self._tickets)
 
     def _slot(self) -> Slot:
         on_gpu = self._device is not None and self._device.type == "cuda"
-        size = 1 + len(self._blocks) * BLOCK * WORDS
-        return Slot(torch.zeros(size, dtype=torch.int64, device="cpu", pin_memory=on_gpu))
+        size = 1 + len(self._blocks) * self.turns * BLOCK * WORDS
+        return Slot(torch.zeros(size, dtype=torch.int64, device="cpu", pin_memory=on_gpu), self.turns)
 
 
 def capturing() -> bool:

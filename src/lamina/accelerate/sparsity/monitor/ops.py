@@ -21,12 +21,15 @@ DTYPES = {torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: 
 
 FIELDS, CHUNK, COLUMNS = (int(each.value) for each in (kernels.FIELDS, kernels.CHUNK, kernels.COLUMNS))
 
+FEW = 1 << 20
+"""Elements up to which a map goes with others in a launch, however it lies: a launch of its own costs more."""
+
 assert WORDS == 8, "the kernels' words"
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A map ``(images, channels, pixels)`` and where its counts go: int64 ``(WORDS,)``.
+    """A map ``(images, channels, pixels)`` and where its counts go: int64 ``(turns, WORDS)``, in each turn to another.
 
     With ``relu_to``, of the map's shape and type or the map itself, ReLU of the map is written there and counted.
     """
@@ -67,8 +70,8 @@ class Counted:
 
     @property
     def last(self) -> bool:
-        """Whether channels are neighbours in memory."""
-        return all(x.stride(1) == 1 for x in _operands(self)) and self.columns > 1
+        """Whether to read along channels, as neighbours in memory."""
+        return all(x.stride(1) == 1 for x in _operands(self)) and self.columns > 1 and self.matrices.numel() > FEW
 
     def check(self) -> None:
         """Refuse what the kernel cannot read.
@@ -87,8 +90,8 @@ class Plan:
     replay counts anew.
 
     Args:
-        maps: what to count, on one device, none of them empty.
-        pinned: memory for the tables ``(maps, FIELDS)``, int64, which a capture needs.
+        maps: what to count, on one device, none of them empty, all with as many turns.
+        pinned: memory for the table of one turn ``(maps, FIELDS)``, int64, which a capture needs.
 
     Raises:
         MissingError, UnsupportedError: as :meth:`Counted.check`.
@@ -104,8 +107,12 @@ class Plan:
         self._sums = torch.zeros((len(maps), WORDS), dtype=torch.int64, device=device)
         self._turns = torch.zeros(sum(each.rows + each.tiles for each in maps), dtype=torch.int32, device=device)
         self._scratch = torch.empty(1 + sum(each.handed_on for each in maps), dtype=torch.int16, device=device)
-        self._rows = torch.tensor([*self._described(ordered)], dtype=torch.int64, device="cpu")
-        self._pinned = self._rows if pinned is None else pinned[: len(maps)].copy_(self._rows)
+        turns = len(maps[0].words) if pinned is None else 1
+        rows = torch.tensor([*self._described(ordered)], dtype=torch.int64, device="cpu")
+        self._rows = rows.repeat(turns, 1, 1)
+        steps = torch.tensor([each.words.stride(0) * each.words.itemsize for each in ordered], device="cpu")
+        self._rows[:, :, 2] += torch.arange(turns, device="cpu")[:, None] * steps
+        self._pinned = self._rows if pinned is None else pinned[: len(maps)].copy_(rows)[None]
         self._table = torch.empty_like(self._rows, device=device)
         self._places = _addresses(maps, 0), _addresses(maps, -1)
         self._send()
@@ -114,7 +121,7 @@ class Plan:
         for _, alike in groupby(ordered, _kind):
             some = [*alike]
             programs = sum(each.programs for each in some)
-            self._launches.append(_Launch(programs, self._table[first:], self._scratch, len(some), _switches(some)))
+            self._launches.append(_Launch(programs, self._table[:, first:], self._scratch, len(some), _switches(some)))
             first += len(some)
 
     def _described(self, maps: Sequence[Counted]) -> Iterator[list[int]]:
@@ -138,40 +145,41 @@ class Plan:
         """Count maps of the same sizes, strides and types at other addresses, and write ReLU of them at others."""
         if (read, written) != self._places:
             self._places = read, written
-            self._rows.numpy()[:, :2] = [(read[index], written[index]) for index in self._order]
+            self._rows.numpy()[:, :, :2] = [(read[index], written[index]) for index in self._order]
             self._send()
 
     def _send(self) -> None:
         # A copy from memory that is not pinned has read it when the call returns, and waits for nothing else.
         self._table.copy_(self._pinned, non_blocking=True)
 
-    def launch(self) -> None:
-        """Count, behind all that the stream has to do."""
+    def launch(self, turn: int = 0) -> None:
+        """Count, behind all that the stream has to do, to where the counts of a turn go."""
         for each in self._launches:
-            each()
+            each(turn)
 
 
 class _Launch:
     """A launch of the counting kernel that is made again and again: all but its stream is found once."""
 
-    def __init__(self, programs: int, table: Tensor, scratch: Tensor, maps: int, switches: dict[str, Any]):
-        self._programs, self._table, self._given = programs, table, (table, scratch, maps)
+    def __init__(self, programs: int, tables: Tensor, scratch: Tensor, maps: int, switches: dict[str, Any]):
+        self._programs, self._tables, self._given = programs, tables, (scratch, maps)
         self._switches = switches | {"MAPS": power(maps)}
-        self._found: tuple[Callable[..., None], list[Any]] | None = None
+        self._found: tuple[Callable[..., None], list[int], list[Any]] | None = None
 
-    def __call__(self) -> None:
-        if self._found is not None and torch.cuda.current_device() == self._table.device.index:
-            run, arguments = self._found
-            run(*arguments)
+    def __call__(self, turn: int) -> None:
+        if self._found is not None and torch.cuda.current_device() == self._tables.device.index:
+            run, tables, arguments = self._found
+            run(tables[turn], *arguments)
             return
-        kernel = kernels.count_kernel
-        launch(kernel, self._programs, self._table, *self._given, **self._switches)
+        kernel, table = kernels.count_kernel, self._tables[turn]
+        launch(kernel, self._programs, table, table, *self._given, **self._switches)
         if not INTERPRETED and not torch.cuda.is_current_stream_capturing():
-            with torch.cuda.device_of(self._table):
-                run = kernel.warmup(*self._given, grid=(self._programs,), **self._switches)[self._programs, 1, 1]
-            table, scratch, maps = self._given
-            constants = [self._switches[name] for name in kernel.arg_names[len(self._given) :]]
-            self._found = run, [table.data_ptr(), scratch.data_ptr(), maps, *constants]
+            with torch.cuda.device_of(table):
+                compiled = kernel.warmup(table, *self._given, grid=(self._programs,), **self._switches)
+            scratch, maps = self._given
+            constants = [self._switches[name] for name in kernel.arg_names[1 + len(self._given) :]]
+            arguments = [scratch.data_ptr(), maps, *constants]
+            self._found = compiled[self._programs, 1, 1], [each.data_ptr() for each in self._tables], arguments
 
 
 def _switches(maps: Sequence[Counted]) -> dict[str, Any]:
