@@ -101,7 +101,8 @@ class Plan:
         for each in maps:
             each.check()
         device = maps[0].matrices.device
-        self._order = sorted(range(len(maps)), key=lambda index: _kind(maps[index]))
+        # Of a kind those of few programs first, so that none of them is left over when the others are done.
+        self._order = sorted(range(len(maps)), key=lambda index: (_kind(maps[index]), maps[index].programs))
         ordered = [maps[index] for index in self._order]
         # What programs add up and how many have come, zero between launches, and what columns have in chunks of rows.
         self._sums = torch.zeros((len(maps), WORDS), dtype=torch.int64, device=device)
