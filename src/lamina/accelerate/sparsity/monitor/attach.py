@@ -92,6 +92,7 @@ class Monitor:
         # Results that nobody has asked for yet, and the last one that has a map.
         self._unread: list[Arrival] = []
         self._latest: dict[str, Arrival] = {}
+        self._early: list[Arrival] = []  # came while their iteration was the last
         self._calculator = Calculator(impl, 1 if self.scheduler.decides else TURNS)
         # Maps that have been counted in this forward, and those to be counted at its end: the call, and their versions.
         self._counted: list[Known] = []
@@ -129,7 +130,8 @@ class Monitor:
 
     def finish(self) -> None:
         """Wait for the results that are under way. Not for use within a training loop."""
-        self._note(self._calculator.drain())
+        self._note([*self._early, *self._calculator.drain()])
+        self._early.clear()
         self._wake = 0
 
     @property
@@ -341,7 +343,7 @@ class Monitor:
 
     def _begin(self) -> None:
         self.iteration += 1
-        if self._calculator.under_way:
+        if self._calculator.under_way or self._early:
             self._take_in()
 
     def _end(self) -> None:
@@ -358,9 +360,11 @@ class Monitor:
         self._take_in()
 
     def _take_in(self) -> None:
-        """Take in what has arrived."""
-        if arrived := [*self._calculator.arrived()]:
-            self._note(arrived)
+        """Take in what has arrived of iterations before this one."""
+        arrived = [*self._early, *self._calculator.arrived()]
+        self._early = [each for each in arrived if each[0].iteration >= self.iteration]
+        if arrived[: len(arrived) - len(self._early)]:
+            self._note(arrived[: len(arrived) - len(self._early)])
             self._wake = self.scheduler.wakes()
 
     def _note(self, arrived: Iterable[Arrival]) -> None:
