@@ -97,6 +97,7 @@ def trained(name: str, shape: tuple[int, int, int], scope: Scope) -> tuple[nn.Mo
 def held_after(forward: Callable[[], Tensor], device: str) -> int:
     """Bytes that a forward pass leaves allocated for the backward pass."""
     if device == "cuda":
+        gc.collect()  # not within the forward pass, which would seem to hold less
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         loss = forward()
