@@ -1,15 +1,15 @@
 """Claim: what block-circulant layers cost a network in accuracy, and what they save a training step.
 
 Networks train with `lamina train`'s loop, dense and with blocks of 16, 32 and 64, from three seeds each, by the same
-settings; only the learning rate of blocks (`parameter_groups`) and dropout follow the block size, each by a rule. The
-first convolution and the classifier stay dense, as in CirCNN, and so do narrow convolutions. Of each network of images,
-the learning rate is the best of three for the dense one on a sixth of the training images held out (``--held-out``),
-where the rules were judged, too, and the bound of the LSTM's gradients; LeNet's alone was looked for anew because of a
-test result. Every run is a process, and processes
+settings; only the learning rate of blocks (`parameter_groups`) and dropout follow the block size, each by a rule, whose
+exponent is another for VGG-11 with batch normalisation. The first convolution and the classifier stay dense, as in
+CirCNN, and so do narrow convolutions. Of each network of images, the learning rate is the best of three for the dense
+one on a sixth of the training images held out (``--held-out``), where the rules were judged, too, and the bound of the
+LSTM's gradients; LeNet's alone was looked for anew because of a test result. Every run is a process, and processes
 share the devices: what counts is what they learn, and epochs are timed for the record alone. Every epoch is kept as it
 ends, so that a benchmark that is cut short still has it. Before that, alone on a GPU, whole steps with Adam are timed,
-and their memory is measured: dense in the better layout against circulant layers, all but the network's two ends,
-with signs, each calibrated.
+and their memory is measured: dense in the better layout against circulant layers, all but the network's two ends, with
+signs, each calibrated.
 
 Run: python -m benchmarks.circulant_training full --data DIR
 """

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lamina.accelerate.operands import cast, check_operands, compute_dtype
+from lamina.accelerate.operands import cast, check_operands, compute_dtype, owned
 from lamina.errors import UsageError
 
 X, WEIGHT, BIAS = torch.ones(3, 5), torch.ones(2, 5), torch.ones(2)
@@ -38,3 +38,11 @@ def test_what_can_is_not() -> None:
     check_operands(X, None, torch.ones(7), outputs=7)
     with torch.autocast("cpu", torch.bfloat16):
         check_operands(X.bfloat16(), WEIGHT, BIAS)
+
+
+def test_an_owned_result_is_changed_in_place_without_copies_of_its_gradient() -> None:
+    x = torch.randn(2, 6, requires_grad=True)
+    y = owned(x * 2, (2, 3, 2)).relu_()
+    assert y.grad_fn is not None and "ReluBackward" in y.grad_fn.name()  # of a view it would be CopySlices
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(slope, 2.0 * (x > 0))

@@ -75,3 +75,12 @@ def check_alike(name: str, tensor: Tensor, x: Tensor, other: str) -> None:
         raise UsageError(
             f"{name}: expected {x.dtype} like {other}, got {tensor.dtype}; convert one, or use torch.autocast"
         )
+
+
+def owned(y: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A result in another shape that is no view to autograd: to change one in place copies its gradient, twice.
+
+    Nobody else may keep ``y``.
+    """
+    whole: Tensor = torch.ops.aten._unsafe_view(y, shape)
+    return whole

@@ -68,6 +68,10 @@ def precision() -> str:
 
 
 def index_type(*tensors: Tensor) -> Any:
-    """The type of addresses in these tensors; strides may reach further than there are elements."""
-    reach = [sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) for t in tensors]
-    return tl.int64 if max(reach) >= 2**31 else tl.int32
+    """The type of addresses in these tensors."""
+    return tl.int64 if max(map(reach, tensors)) > 2**31 else tl.int32
+
+
+def reach(x: Tensor) -> int:
+    """One more than the largest offset within a tensor: strides may reach further than there are elements."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))

@@ -142,7 +142,7 @@ class Circulants:
         for bias, s in ((None, signs[:2]), (leaf(8), None)):
             yield scaled.product, (leaf(1, 4, rows_in), leaf(4, 2, window.taps), s, bias, 2, 8, steps)
         kept = torch.randn(2, *xs.shape).half(), torch.randn(2, *ws.shape).half(), torch.ones(1), torch.ones(1)
-        for wanted in ((True, False), (False, True)):
+        for wanted in ((True, True), (True, False), (False, True)):
             yield scaled.gradients, (torch.randn(1, 8, rows_out), *kept, signs[:2], 2, steps, 4, False, *wanted)
         yield expanded.expand, (leaf(2, 5), leaf(2, 2, 4), 6)
         yield expanded.expand_data, (leaf(2, 6), leaf(2, 2, 4), 5)
@@ -151,9 +151,9 @@ class Circulants:
         yield expanded.materialise, (leaf(4, 2, 2, 3), signs[:3], 10, 5, 2, False)
         yield expanded.materialise, (leaf(4, 2, 2, 3), None, 10, 5, 2, True)
         x, w, dy = leaf(1, 6, 6), leaf(4, window.taps, 1, 3), leaf(1, 10, rows_out)
-        for images in (x, x.detach().mT.contiguous().mT.requires_grad_()):
-            yield convolution.conv, (images, w, signs[:3], leaf(10), 10, steps)
-        for wanted in ((True, False), (False, True)):
+        for images in (x, x.detach().mT.contiguous().mT.requires_grad_(), x.detach().half().requires_grad_()):
+            yield convolution.conv, (images, w.to(images.dtype), signs[:3], leaf(10).to(images.dtype), 10, steps)
+        for wanted in ((True, True), (True, False), (False, True)):
             yield convolution.conv_grads, (dy, x, w, signs[:3], *(None,) * 4, steps, *wanted)
         yield expanded.diagonal_sums, (leaf(10, 5, 2), signs[:3], 3, 2)
         yield expanded.diagonal_sums, (leaf(10, 2, 5).mT, None, 3, 2)

@@ -17,14 +17,14 @@ from torch import Tensor
 from lamina.accelerate.circulant import reference
 from lamina.accelerate.circulant.config import Impl, check_block_size, check_impl
 from lamina.accelerate.circulant.window import Window
-from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, sizes
+from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, owned, sizes
 from lamina.errors import MissingError, UsageError
 
 if HAS_TRITON:
     from lamina.accelerate.circulant import scaled
     from lamina.accelerate.circulant.expanded import convolution
     from lamina.accelerate.circulant.expanded import ops as expanded_ops
-    from lamina.accelerate.circulant.ops import check_device, mix
+    from lamina.accelerate.circulant.ops import check_device, is_channels_last, mix
     from lamina.accelerate.circulant.transform.ops import dft, dft_pair, idft
 
 
@@ -86,8 +86,8 @@ def linear(
     _check_signs(signs, weight)
     name = chosen(impl, x)
     dtype = compute_dtype(x)
-    if signs is not None and name in ("reference", "expand"):
-        x = x * reference.repeated(signs, x.shape[-1]).to(x.dtype)
+    if name in ("reference", "expand"):
+        x = reference.signed(x, signs, x.dim() - 1)
     if name == "reference":
         return reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
     if name == "dense":
@@ -102,7 +102,7 @@ def linear(
         y = y if bias is None else y + bias.to(dtype)
     else:
         y = _spectral(flat[..., None], weight[:, None], signs, bias, out_features, Window(rows), dtype)
-    return _owned(y, (*x.shape[:-1], out_features))
+    return owned(y, (*x.shape[:-1], out_features))
 
 
 def prepared(
@@ -197,13 +197,12 @@ def conv(
             x[:, :, None], weight[:, None], bias, out_channels=out_channels, stride=(1, *stride),
             padding=(0, *padding), dilation=(1, *dilation), groups=groups, signs=signs, impl=impl,
         )  # fmt: skip
-        return _owned(flat, (*flat.shape[:2], flat.shape[3]))
+        return owned(flat, (*flat.shape[:2], flat.shape[3]))
     window = _window(x, weight, stride, padding, dilation, groups)
     name = chosen(impl, x)
     dtype = compute_dtype(x)
     if name == "reference":
-        if signs is not None:
-            x = x * reference.repeated(signs, x.shape[1], groups).to(x.dtype)[:, None, None]
+        x = reference.signed(x, signs, groups=groups)
         return reference.conv(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_channels, window)
     if name == "dense":
         taps = weight.flatten(1, 2)
@@ -217,7 +216,7 @@ def conv(
         y, *_ = convolution.conv(*operands, out_channels, window.pack())
     else:
         y = _spectral(x.flatten(2), weight.flatten(1, 2), signs, bias, out_channels, window, dtype)
-    return _owned(y, (*y.shape[:2], window.out_height, window.out_width))
+    return owned(y, (*y.shape[:2], window.out_height, window.out_width))
 
 
 def _spectral(
@@ -232,18 +231,11 @@ def _spectral(
     if scaled.halved(dtype, rows, columns, k, out_channels, window):
         y, *_ = scaled.product(rows, columns, signs, bias, k, out_channels, steps)
         return y
-    channels_last = rows.shape[2] > 1 and rows.stride(1) == 1
     xs, ws = dft_pair(rows, columns, signs, k, window.groups, dtype)
     ys = mix(xs, ws, steps)
     pixels = window.out_height * window.out_width
-    y = idft(ys, None, bias, k, window.groups, False, out_channels, pixels, channels_last, dtype)
+    y = idft(ys, None, bias, k, window.groups, False, out_channels, pixels, is_channels_last(rows), dtype)
     return y
-
-
-def _owned(y: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A new tensor in another shape that is no view to autograd: to change one in place copies its gradient, twice."""
-    whole: Tensor = torch.ops.aten._unsafe_view(y, shape)
-    return whole
 
 
 def dense_matrix(

@@ -14,7 +14,7 @@ from lamina.accelerate.circulant import functional
 from lamina.accelerate.circulant.config import Impl, check_block_size, check_impl
 from lamina.accelerate.circulant.lstm import BlockCirculantLSTM
 from lamina.accelerate.circulant.projection import coverage, project
-from lamina.accelerate.circulant.reference import dense_matrix, repeated
+from lamina.accelerate.circulant.reference import dense_matrix, signed
 from lamina.errors import UsageError
 
 __all__ = ["LAYERS", "BlockCirculantConv1d", "BlockCirculantConv2d", "BlockCirculantLSTM", "BlockCirculantLinear"]
@@ -302,10 +302,7 @@ def adopt(layer: Any, dense: Any, init: Init, rescale: bool, groups: int = 1) ->
         layer.reset_parameters()
     else:
         draw_signs(layer.signs)
-        source = dense.weight
-        if layer.signs is not None:
-            columns = repeated(layer.signs, source.shape[1])
-            source = source * columns.view(-1, *(1,) * (source.dim() - 2))
+        source = signed(dense.weight, layer.signs)
         projection = project(source, layer.block_size, groups=groups, rescale=rescale)
         layer.weight.copy_(projection.weight)
         layer.kept_energy = projection.kept_energy

@@ -36,10 +36,13 @@ def dense_matrix(
     return rows[..., : in_features // groups].movedim(-1, 1)
 
 
-def repeated(signs: Tensor, width: int, groups: int = 1) -> Tensor:
-    """What each of ``width`` inputs is multiplied by: ``signs (k)``, over and over in each group."""
-    each = width // groups
-    return signs.repeat(-(-each // len(signs)))[:each].repeat(groups)
+def signed(x: Tensor, signs: Tensor | None, axis: int = 1, groups: int = 1) -> Tensor:
+    """``x`` times ``signs (k)``, over and over along an axis, in each of its groups anew."""
+    if signs is None:
+        return x
+    each = x.shape[axis] // groups
+    factors = signs.to(x.dtype).repeat(-(-each // len(signs)))[:each].repeat(groups)
+    return x * factors.view(-1, *(1,) * (x.dim() - 1 - axis))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from lamina.accelerate.halves import kernels
 from lamina.accelerate.halves.tiles import gradient_tile, product_tile, shares
 from lamina.accelerate.kernels import reciprocal
-from lamina.accelerate.ops import INTERPRETED, index_type, launch
+from lamina.accelerate.ops import INTERPRETED, index_type, launch, reach
 from lamina.accelerate.tiling import between, power
 
 _BLOCK = 4096
@@ -46,8 +46,8 @@ def pair_peaks(x: Tensor, y: Tensor | None = None, /, **early: bool) -> tuple[Te
 
 def _adjacent(x: Tensor) -> tuple[Tensor, int]:
     """``x``, copied where there are gaps between its elements, and how many different ones there are in memory."""
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return (x, reach) if 0 < reach <= x.numel() else (x.contiguous(), x.numel())
+    size = reach(x)
+    return (x, size) if 0 < size <= x.numel() else (x.contiguous(), x.numel())
 
 
 @torch.library.custom_op("lamina::halves_peaks", mutates_args=())

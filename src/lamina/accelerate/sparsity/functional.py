@@ -21,6 +21,7 @@ from lamina.accelerate.operands import (
     check_floating,
     check_operands,
     compute_dtype,
+    owned,
     sizes,
 )
 from lamina.accelerate.sparsity import reference
@@ -154,7 +155,7 @@ def linear(
     ops.check_device(x)
     flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     y: Tensor = ops.linear(flat, weight, bias, *plan, weights)
-    return y.reshape(*x.shape[:-1], weight.shape[0])
+    return owned(y, (*x.shape[:-1], weight.shape[0]))
 
 
 def conv2d(

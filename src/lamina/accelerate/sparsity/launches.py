@@ -6,12 +6,16 @@ GPU takes for a small map.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lamina.accelerate import ops
+
+ADDRESSES = 2**31
+"""Elements from which addresses have 64 bits."""
 
 _compiled: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
 
@@ -36,11 +40,37 @@ def launch(kernel: Any, programs: int, tensor: Tensor, *args: Any, **switches: A
         compiled[programs, 1, 1](*args, *constants)
 
 
+_alike: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+
+def launch_alike(kernel: Any, programs: int, sizes: Hashable, x: Tensor, *args: Any, **switches: Any) -> None:
+    """`launch`; what was compiled is known for the same sizes and type without a look at all arguments.
+
+    The first argument alone may be memory that PyTorch has not aligned, and what differs otherwise are numbers that the
+    kernel is not specialised to. Triton's hooks of launches hear of the first launch alone.
+
+    Raises:
+        UnsupportedError: as `launch` does.
+    """
+    device, current = x.device, _is_current(x.device)
+    key = (id(kernel), programs, sizes, x.dtype, device, args[0].data_ptr() % 16, *switches.values())
+    if current and (found := _alike.get(key)) is not None:
+        run, function, metadata, constants = found
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        run(programs, 1, 1, stream, function, metadata, None, None, None, *args, *constants)
+        return
+    launch(kernel, programs, x, *args, **switches)
+    if current and 0 < x.numel() < ADDRESSES // 2:
+        compiled = kernel.warmup(*args, grid=(programs,), **switches)
+        constants = [switches[name] for name in kernel.arg_names[len(args) :]]
+        _alike[key] = compiled.run, compiled.function, compiled.packed_metadata, constants
+
+
 def _kind(argument: Any) -> Any:
     """What a kernel is compiled for: a type and whether an address, or a number, is a multiple of 16."""
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
-    return argument == 1, argument % 16 == 0, argument < 2**31
+    return argument == 1, argument % 16 == 0, argument < ADDRESSES
 
 
 def _is_current(device: torch.device) -> bool:

@@ -46,8 +46,8 @@ def test_pooling_and_its_gradient_are_those_of_torch(
     theirs, indices = torch.ops.aten.max_pool2d_with_indices(x, *how)
     gradient = hostile(*theirs.shape, dtype=dtype)
     expected = torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *how, (1, 1), False, indices)
-    for few, block in ((ops.FEW, ops.POOL_BLOCK), (0, 16)):  # addresses of 64 bits, and many programs
-        monkeypatch.setattr(ops, "FEW", few)
+    for few, block in ((ops.ADDRESSES, ops.POOL_BLOCK), (0, 16)):  # addresses of 64 bits, and many programs
+        monkeypatch.setattr(ops, "ADDRESSES", few)
         monkeypatch.setattr(ops, "POOL_BLOCK", block)
         y, places = ops.max_pool(x, asked)
         assert same(y, theirs) and torch.equal(pooling.indices(places, asked), indices)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.circulant.expanded import kernels
-from lamina.accelerate.circulant.ops import common, early, workers
+from lamina.accelerate.circulant.ops import common, workers
 from lamina.accelerate.circulant.tiles import expand_tile
 from lamina.accelerate.ops import launch
 from lamina.accelerate.tiling import between, power
@@ -94,11 +94,11 @@ def materialise(
     w, (rows, taps, q, k) = w.contiguous(), w.shape
     out = _dense_like(w, out_features, in_features, channels_last)
     switches = common(w.dtype, 1, w, out)
+    del switches["PRECISION"], switches["UPCAST"]
     launch(
         kernels.materialise_kernel, -(-out.numel() // _GRAIN), w,
         w, w if signs is None else signs, out, out.numel(), out_features // groups, in_features, rows // groups, q,
-        TAPS=taps, K=k, BLOCK=_GRAIN, LAST=channels_last, SIGNED=signs is not None,
-        **{name: switches[name] for name in ("ACC", "INDEX")}, **early(w, out),
+        TAPS=taps, K=k, BLOCK=_GRAIN, LAST=channels_last, SIGNED=signs is not None, **switches,
     )  # fmt: skip
     return out
 

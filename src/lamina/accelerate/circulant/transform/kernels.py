@@ -24,6 +24,9 @@ from lamina.spec import Cost
 WAVES = tl.constexpr(256)
 """What a basis of halves is multiplied by, so that what float16 leaves of it is not too small for float16."""
 
+TOP = tl.constexpr(14)
+"""What is float16 under a scale stays below ``2**(TOP + 1)``, and sums of its products likewise."""
+
 
 @triton.jit
 @no_type_check
@@ -48,9 +51,9 @@ def transformed(
     if basis.dtype.element_ty == tl.float16:
         rest = tl.load(basis + PIECE + place, known, 0.0)
         if not SCALED:
-            up, down = power(tl.max(tl.abs(values), 1), 14)
+            up, down = power(tl.max(tl.abs(values), 1), TOP)
             values *= up[:, None]
-        high = values.to(tl.float16)
+        high = values.to(tl.float16)  # not by `halves`: what is not finite may spoil its row, and costs nothing more
         low = (values - high.to(values.dtype)).to(tl.float16)
         if UPCAST:
             high, low, waves, rest = high.to(ACC), low.to(ACC), waves.to(ACC), rest.to(ACC)

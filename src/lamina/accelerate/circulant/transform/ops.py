@@ -26,8 +26,7 @@ from lamina.accelerate.circulant.tiles import transform_tile
 from lamina.accelerate.circulant.transform import kernels
 from lamina.accelerate.ops import launch
 
-TOP = 14
-"""Spectra in float16 stay below ``2**(TOP + 1)`` by their scales, and sums of their products likewise."""
+TOP = int(kernels.TOP.value)
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from lamina.accelerate.ops import INTERPRETED, check_device
+from lamina.accelerate.ops import INTERPRETED, check_device, reach
 from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.monitor import kernels
 from lamina.accelerate.sparsity.monitor.observation import WORDS
@@ -185,12 +185,12 @@ class _Launch:
 
 def _switches(maps: Sequence[Counted]) -> dict[str, Any]:
     """What the kernel is compiled for, to count maps of one type."""
-    reach = max(max(_span(x), each.columns + COLUMNS) for each in maps for x in _operands(each))
+    size = max(max(reach(x), each.columns + COLUMNS) for each in maps for x in _operands(each))
     return {
         "DTYPE": DTYPES[maps[0].matrices.dtype],
         "RELU": maps[0].relu_to is not None,
         "LAST": maps[0].last,
-        "INDEX": tl.int64 if reach >= 2**31 else tl.int32,
+        "INDEX": tl.int64 if size >= 2**31 else tl.int32,
     }
 
 
@@ -210,8 +210,3 @@ def _addresses(maps: Sequence[Counted], end: int) -> list[int]:
 
 def _operands(counted: Counted) -> list[Tensor]:
     return [counted.matrices] if counted.relu_to is None else [counted.matrices, counted.relu_to]
-
-
-def _span(x: Tensor) -> int:
-    """One more than the largest offset within a tensor."""
-    return 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.accelerate.sparsity.saved.window import pair
+
 Pair = int | tuple[int, ...]
 
 APART = 1 << 26
@@ -33,7 +35,7 @@ def conv2d(
     groups: int = 1,
 ) -> Tensor:  # fmt: skip
     """``torch.conv2d`` of ``x: (N, C, H, W)``, with its derivatives."""
-    pairs = (_pair(stride), _pair(padding), _pair(dilation))
+    pairs = (pair(stride), pair(padding), pair(dilation))
     result: Tensor = _Convolution.apply(x, weight, bias, *pairs, groups)  # type: ignore[no-untyped-call]
     return result
 
@@ -67,7 +69,3 @@ class _Convolution(torch.autograd.Function):
 
 
 _derived = torch.ops.aten.convolution_backward
-
-
-def _pair(size: Pair) -> tuple[int, ...]:
-    return (size, size) if isinstance(size, int) else tuple(size) * (2 // len(size))

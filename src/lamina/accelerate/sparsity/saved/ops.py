@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
 from functools import cache
 from math import prod
 from typing import Any
@@ -14,14 +13,11 @@ from torch import Tensor
 
 from lamina.accelerate.kernels import reciprocal
 from lamina.accelerate.ops import INTERPRETED
-from lamina.accelerate.sparsity.launches import launch
+from lamina.accelerate.sparsity.launches import ADDRESSES, launch_alike
 from lamina.accelerate.sparsity.saved import kernels
 from lamina.accelerate.sparsity.saved.bitmap import BLOCK, STORED, Bitmap, Form, gapless
 from lamina.accelerate.sparsity.saved.window import Pooling
 from lamina.errors import LaminaError
-
-FEW = 2**31
-"""Elements from which addresses have 64 bits."""
 
 ALONE = 2048
 """Elements of a program whose elements have nothing to do with each other."""
@@ -64,8 +60,8 @@ def max_pool_backward(gradient: Tensor, places: Tensor, pooling: Pooling) -> Ten
 
 def _launch_pool(kernel: Any, pooling: Pooling, written: Tensor, *tensors: Tensor, **more: Any) -> None:
     size, sizes = written.numel(), pooling.sizes
-    index = tl.int64 if prod(pooling.shape) >= FEW else tl.int32
-    _run(
+    index = tl.int64 if prod(pooling.shape) >= ADDRESSES else tl.int32
+    launch_alike(
         kernel, -(-size // POOL_BLOCK), size, written, *tensors, size, *sizes, *_reciprocals(sizes),
         **pooling.switches, **more, BLOCK=POOL_BLOCK, INDEX=index, num_warps=4,
     )  # fmt: skip
@@ -211,29 +207,5 @@ def _integers(x: Tensor) -> Tensor:
 
 def _launch(kernel: Any, x: Tensor, *args: Any, block: int = BLOCK, **switches: Any) -> None:
     size = x.numel()
-    index = tl.int64 if size >= FEW else tl.int32
-    _run(kernel, -(-size // block), size, x, *args, **switches, BLOCK=block, INDEX=index, num_warps=8)
-
-
-_ready: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-
-
-def _run(kernel: Any, programs: int, sizes: Hashable, x: Tensor, *args: Any, **switches: Any) -> None:
-    """`launch` of a kernel; what was compiled is known for the same sizes and type without a look at all arguments.
-
-    The first argument alone may be memory that PyTorch has not aligned, and what differs otherwise are numbers that the
-    kernel is not specialised to. Triton's hooks of launches hear of the first launch alone.
-    """
-    device = x.device
-    here = device.type == "cuda" and device.index == torch.cuda.current_device()
-    key = (id(kernel), programs, sizes, x.dtype, device, args[0].data_ptr() % 16, *switches.values())
-    if here and (found := _ready.get(key)) is not None:
-        run, function, metadata, constants = found
-        stream = torch._C._cuda_getCurrentRawStream(device.index)
-        run(programs, 1, 1, stream, function, metadata, None, None, None, *args, *constants)
-        return
-    launch(kernel, programs, x, *args, **switches)
-    if here and 0 < x.numel() < FEW // 2:
-        compiled = kernel.warmup(*args, grid=(programs,), **switches)
-        constants = [switches[name] for name in kernel.arg_names[len(args) :]]
-        _ready[key] = compiled.run, compiled.function, compiled.packed_metadata, constants
+    index = tl.int64 if size >= ADDRESSES else tl.int32
+    launch_alike(kernel, -(-size // block), size, x, *args, **switches, BLOCK=block, INDEX=index, num_warps=8)

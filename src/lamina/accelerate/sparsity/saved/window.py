@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 from torch import Tensor
+
+from lamina.spec.shape import window_floor
 
 PLACES = 256
 """As many places of a window as a byte tells apart."""
@@ -27,7 +30,7 @@ class Pooling:
     def results(self) -> tuple[int, ...]:
         """The shape of what it gives."""
         along = zip(self.shape[2:], self.kernel, self.stride, self.padding, strict=True)
-        return *self.shape[:2], *((size + 2 * out - within) // step + 1 for size, within, step, out in along)
+        return *self.shape[:2], *(window_floor(*side) for side in along)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -48,7 +51,7 @@ def pooling_of(
     if x.dim() != 4 or not x.is_contiguous() or ceil_mode or return_indices:
         return None
     step = kernel_size if stride is None or stride in ((), []) else stride
-    return _pooling(x.shape, _pair(kernel_size), _pair(step), _pair(padding), _pair(dilation))
+    return _pooling(x.shape, pair(kernel_size), pair(step), pair(padding), pair(dilation))
 
 
 @lru_cache
@@ -61,5 +64,6 @@ def _pooling(shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair, 
     return pooling if min(pooling.results) >= 1 else None
 
 
-def _pair(size: Any) -> Pair:
+def pair(size: int | Sequence[int]) -> Pair:
+    """What a function of images takes for both of their axes, or for each."""
     return (size, size) if isinstance(size, int) else (size[0], size[-1])
