@@ -7,9 +7,9 @@ CirCNN, and so do narrow convolutions. Of each network of images, the learning r
 one on a sixth of the training images held out (``--held-out``), where the rules were judged, too, and the bound of the
 LSTM's gradients; LeNet's alone was looked for anew because of a test result. Every run is a process, and processes
 share the devices: what counts is what they learn, and epochs are timed for the record alone. Every epoch is kept as it
-ends, so that a benchmark that is cut short still has it. Before that, alone on a GPU, whole steps with Adam are timed,
-and their memory is measured: dense in the better layout against circulant layers, all but the network's two ends, with
-signs, each calibrated.
+ends, so that a benchmark that is cut short still has it, and ``--resume`` takes the whole runs of such a one and makes
+the others. Before that, alone on a GPU, whole steps with Adam are timed, and their memory is measured: dense in the
+better layout against circulant layers, all but the network's two ends, with signs, each calibrated.
 
 Run: python -m benchmarks.circulant_training full --data DIR
 """
@@ -22,7 +22,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -118,6 +118,9 @@ EXPERIMENTS = {
 """In the order in which they are begun: the longest first."""
 SMOKE = {"lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 128, 1, 32)}
 STEPS = (("alexnet", 128), ("vgg16", 64))
+
+Key = tuple[str, int, int]
+"""A run: its experiment, its seed and its block size."""
 
 
 def built(
@@ -226,15 +229,15 @@ def prepared(experiment: Experiment, folder: Path, into: Path) -> str:
 
 def all_learnt(
     experiments: Mapping[str, Experiment], folder: Path, device: str, seconds: float, workers: int,
-    held_out: bool = False,
+    held_out: bool = False, done: Collection[Key] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
-    """Every run's rows, as far as they came before time was up, and what was cut."""
+    """The rows of every run that is not ``done``, as far as they came before time was up, and what was cut."""
     rows: list[dict[str, Any]] = []
     failed: list[str] = []
     watch = measure.Stopwatch()
     places = [f"cuda:{index}" for index in range(torch.cuda.device_count())] if device == "cuda" else [device]
-    waiting = list(product(experiments, SEEDS, BLOCK_SIZES))
-    running: dict[tuple[str, int, int], tuple[subprocess.Popen[bytes], Path]] = {}
+    waiting = [key for key in product(experiments, SEEDS, BLOCK_SIZES) if key not in done]
+    running: dict[Key, tuple[subprocess.Popen[bytes], Path]] = {}
     with tempfile.TemporaryDirectory() as made:
         with ProcessPoolExecutor(len(experiments), get_context("spawn")) as pool:  # a fork would inherit the devices
             files = {(one.data, one.samples): one for one in experiments.values()}
@@ -319,6 +322,15 @@ def runs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "rel_error": None, "unchecked": "what it learnt stands beside the dense network's",
         }  # fmt: skip
     return list(found.values())
+
+
+def resumed(path: Path | None) -> list[dict[str, Any]]:
+    """The whole runs of earlier results; each keeps the commit that it was made from."""
+    if path is None:
+        return []
+    earlier = json.loads(path.read_text(encoding="utf-8"))
+    whole = [row for row in earlier["rows"] if len(row["test_accuracy"]) == row["epochs"]]
+    return [{"of_commit": earlier["provenance"]["commit"]} | row for row in whole]
 
 
 def adam_step(network: nn.Module, x: Tensor, y: Tensor, precision: str) -> Callable[[], object]:
@@ -409,6 +421,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--networks", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--claim", default="circulant_accuracy", help="name of the results of what networks learn")
     parser.add_argument("--held-out", action="store_true", help="test on a sixth of the training samples")
+    parser.add_argument("--resume", type=Path, help="results whose whole runs are not made again")
     parser.add_argument("--one", nargs=3, metavar=("NAME", "SEED", "BLOCK_SIZE"), help="of a run")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
@@ -432,10 +445,12 @@ def main(words: Sequence[str] | None = None) -> None:
             path = written("circulant_training", rows=timed, summary=summary)
         print(path, *gains(timed).items(), sep="\n")
     if asked.scope != "timing":
+        earlier = [row for row in resumed(asked.resume) if row["workload"] in experiments]
+        done = {(row["workload"], row["seed"], row["block_size"]) for row in earlier}
         epochs, failed = all_learnt(
-            experiments, Path(asked.data), asked.device, asked.seconds, asked.workers, asked.held_out
+            experiments, Path(asked.data), asked.device, asked.seconds, asked.workers, asked.held_out, done
         )
-        found = accuracies(rows := runs(epochs))
+        found = accuracies(rows := earlier + runs(epochs))
         summary = {"test accuracy after the last epoch": found, "cut or failed": "; ".join(failed) or "none"}
         print(written(asked.claim, rows=rows, summary=summary), *found.items(), *failed, sep="\n")
 

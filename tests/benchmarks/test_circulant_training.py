@@ -68,6 +68,20 @@ def test_runs_that_time_does_not_suffice_for_are_named(tmp_path: Path, monkeypat
     ]
 
 
+def test_whole_runs_of_earlier_results_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "ProcessPoolExecutor", lambda workers, _: ThreadPoolExecutor(workers))
+    (name,) = training.SMOKE
+    run = {"workload": name, "seed": 0, "epochs": 2}
+    whole, cut = run | {"block_size": 16, "test_accuracy": [0.1, 0.2]}, run | {"block_size": 32, "test_accuracy": [0.1]}
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps({"provenance": {"commit": "c0ffee0"}, "rows": [whole, cut]}))
+    assert training.resumed(None) == []
+    assert training.resumed(path) == [whole | {"of_commit": "c0ffee0"}]
+    monkeypatch.setattr(training, "SEEDS", (0,))
+    _, failed = training.all_learnt(training.SMOKE, tmp_path, "cpu", seconds=0, workers=1, done={(name, 0, 16)})
+    assert failed == [f"{name} {form} seed 0: not begun" for form in ("dense", "k=32", "k=64")]
+
+
 def test_each_network_takes_the_blocks_and_gives_scores() -> None:
     for name, shape in {(experiment.network, experiment.input) for experiment in training.EXPERIMENTS.values()}:
         network, record = training.built(name, 10, 64, "dense")

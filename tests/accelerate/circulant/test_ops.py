@@ -27,16 +27,16 @@ def leaf(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=FP64, requires_grad=True)
 
 
-def plain_mix(xs: Tensor, ws: Tensor) -> Tensor:
-    """`ops.mix` over `WINDOW` by one grouped convolution of real numbers."""
-    slots, groups, kernel = xs.shape[0], WINDOW.groups, (WINDOW.kernel_height, WINDOW.kernel_width)
-    images = xs.view(slots, WINDOW.batch, WINDOW.height, WINDOW.width, 2, groups, -1).permute(1, 0, 5, 4, 6, 2, 3)
+def plain_mix(xs: Tensor, ws: Tensor, window: Window = WINDOW) -> Tensor:
+    """`ops.mix` by one grouped convolution of real numbers."""
+    slots, groups, kernel = xs.shape[0], window.groups, (window.kernel_height, window.kernel_width)
+    images = xs.view(slots, window.batch, window.height, window.width, 2, groups, -1).permute(1, 0, 5, 4, 6, 2, 3)
     weights = ws.view(slots, groups, -1, *kernel, 2, ws.shape[-1]).permute(1, 3, 4, 0, 5, 2, 6)
     matrices = reference.embedding(weights).permute(3, 0, 4, 5, 1, 2)
     y = F.conv2d(
         images.flatten(1, 4), matrices.flatten(0, 2), None,
-        (WINDOW.stride_height, WINDOW.stride_width), (WINDOW.padding_height, WINDOW.padding_width),
-        (WINDOW.dilation_height, WINDOW.dilation_width), groups=slots * groups,
+        (window.stride_height, window.stride_width), (window.padding_height, window.padding_width),
+        (window.dilation_height, window.dilation_width), groups=slots * groups,
     )  # fmt: skip
     y = y.unflatten(1, (slots, groups, 2, -1)).permute(1, 0, 5, 6, 3, 2, 4)
     return y.flatten(1, 3).flatten(-2)

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate import ops as shared
 from lamina.accelerate.circulant import kernels
+from lamina.accelerate.circulant.halo import compiled as halo
 from lamina.accelerate.circulant.tiles import (
     AT_ONCE,
     ProductTile,
@@ -123,6 +124,8 @@ def run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down
     slots, weight_rows, _, q = ws.shape[-4:]
     p = weight_rows // (window.taps * window.groups)
     kept, summed = (q, p) if back else (p, q)
+    if halo.product(a, ws, out, window, back, down):
+        return out
     depth = 2 * window.taps * summed
     rows = out.shape[-3]
     tile = product_tile(rows, kept, 2 * summed, window.taps, a.itemsize)
@@ -150,6 +153,11 @@ def run_grads(
     slots, rows_out, _, outputs = dys.shape[-4:]
     rows_in = xs.shape[-3]
     p, q = outputs // window.groups, xs.shape[-1] // window.groups
+    alone = halo.weight_gradient(dys, xs, window)
+    if alone is not None:
+        if ws is not None and dxs is not None:
+            run_mix(dys, ws, dxs, window, back=True, down=down or 1.0)
+        return alone
     tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize)
     share_tiles = -(-p // tile.rows) * weight_tiles(tile.columns, q, window.taps)
     data = product_tile(rows_in, q, 2 * p, window.taps, dys.itemsize)
@@ -176,7 +184,7 @@ def run_grads(
 
 def added(shares: Tensor, dtype: torch.dtype) -> Tensor:
     """The sum of a weight gradient's shares, in order."""
-    return shares.sum(0).to(dtype) if len(shares) > 1 else shares[0]
+    return (shares.sum(0) if len(shares) > 1 else shares[0]).to(dtype)
 
 
 def output_like(xs: Tensor, ws: Tensor, window: Window) -> Tensor:

@@ -28,7 +28,10 @@ LEAST_STEP = 8
 
 @dataclass(frozen=True)
 class TransformTile:
-    """Rows and blocks transformed by one program, and the slices of the basis it takes."""
+    """Rows and blocks transformed by one program, and the slices of the basis it takes.
+
+    A ``whole`` tile has all blocks of its rows, and all frequencies at a time.
+    """
 
     rows: int
     blocks: int
@@ -36,6 +39,7 @@ class TransformTile:
     columns: int
     warps: int = 4
     stages: int = 3
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ def transform_tile(
     most = 16 if channels_adjacent else 4 if back else 8
     across = min(power(blocks), most, size)
     side = between(16, power(block_size), 128)
-    return TransformTile(size // across, across, min(side, 64), side, stages=2)
+    whole = across == blocks and (min(side, 64) if back else side) == block_size
+    whole &= not back or (blocks > 1 and not scaled)  # those are read in pieces sooner than turned
+    return TransformTile(size // across, across, min(side, 64), side, stages=2, whole=whole)
 
 
 def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: int = 4) -> ProductTile:

@@ -69,17 +69,27 @@ def transformed(
 
 @triton.jit
 @no_type_check
+def run(row, rows, F: tl.constexpr, NUMBERS: tl.constexpr, ACROSS: tl.constexpr, INDEX: tl.constexpr):
+    """Where all blocks' numbers of whole rows are in a spectrum ``[F, rows, 2, ACROSS]``, from ``row`` on."""
+    n = row.to(INDEX) * 2 * ACROSS + tl.arange(0, NUMBERS)
+    place = tl.arange(0, F).to(INDEX)[:, None] * rows * 2 * ACROSS + n[None, :]
+    return place, tl.broadcast_to((n < rows.to(INDEX) * 2 * ACROSS)[None, :], (F, NUMBERS))
+
+
+@triton.jit
+@no_type_check
 def dft_tile(
     tile, x, signs, basis, peaks, down, out, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr,
-    SHARES: tl.constexpr, TOP: tl.constexpr, PARTS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, WHOLE: tl.constexpr,
+    SIGNED: tl.constexpr, SHARES: tl.constexpr, TOP: tl.constexpr, PARTS: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Spectra of ``ROWS`` rows and ``AT_ONCE`` blocks: ``x (N, C, L)`` of any strides to ``out [F, rows, 2, G*q]``.
 
     With ``SHARES`` of ``peaks``, of ``x`` times the power of two that brings the largest to ``2**TOP``; what undoes it
-    goes to ``down [1]``. Where ``SIGNED``, each block's numbers are multiplied by ``signs [K]`` first.
+    goes to ``down [1]``. ``WHOLE`` tiles hold all numbers of their rows' spectra, and write them as runs. Where
+    ``SIGNED``, each block's numbers are multiplied by ``signs [K]`` first.
     """
     F: tl.constexpr = (K + 1) // 2
     ACROSS: tl.constexpr = GROUPS * BLOCKS
@@ -108,9 +118,13 @@ def dft_tile(
         wanted = (f < 2 * F)[None, :] & (t < K)[:, None]
         place = f[None, :] * K + t[:, None]
         sums += transformed(values, basis, place, wanted, 2 * F * K, SHARES > 0, ACC, PRECISION, UPCAST)
-    place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
-    place += row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
-    known = inside[:, None] & (f < 2 * F)[None, :]
+    if WHOLE:  # a run of numbers in memory for each frequency
+        sums = tl.reshape(tl.permute(tl.reshape(sums, (ROWS, AT_ONCE, 2, F)), (3, 0, 2, 1)), (F, ROWS * 2 * AT_ONCE))
+        place, known = run(tile // tiles_f * ROWS, rows, F, ROWS * 2 * AT_ONCE, ACROSS, INDEX)
+    else:
+        place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
+        place += row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
+        known = inside[:, None] & (f < 2 * F)[None, :]
     if PARTS == 2:
         high, rest = halves(sums)
         tl.store(out + place, high, known)
@@ -124,9 +138,9 @@ def dft_tile(
 def idft_tile(
     tile, spectrum, splits, signs, basis, bias, down, other, y, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr,
-    BIAS: tl.constexpr, SPLIT: tl.constexpr, UNDO: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, WHOLE: tl.constexpr,
+    SIGNED: tl.constexpr, BIAS: tl.constexpr, SPLIT: tl.constexpr, UNDO: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `dft_tile`, with ``bias (C)`` added: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``.
 
@@ -144,18 +158,24 @@ def idft_tile(
     t = tile % tiles_t * BN + tl.arange(0, BN)
     start = block % BLOCKS * K
     inside = (row < rows) & (block < ACROSS)
-    source = spectrum + row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
     sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
     for f0 in range(0, 2 * F, BK):
         f = f0 + tl.arange(0, BK)
-        place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
-        known = inside[:, None] & (f < 2 * F)[None, :]
-        values = tl.load(source + place, known, 0.0)
+        if WHOLE:
+            source, known = run(tile // tiles_t * ROWS, rows, F, ROWS * 2 * AT_ONCE, ACROSS, INDEX)
+        else:
+            source = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
+            source += row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
+            known = inside[:, None] & (f < 2 * F)[None, :]
+        values = tl.load(spectrum + source, known, 0.0)
         if SPLIT:
-            share = source + place
+            share = spectrum + source
             for _ in range(1, splits):
                 share += 2 * F * ACROSS * rows
                 values += tl.load(share, known, 0.0)
+        if WHOLE:
+            values = tl.permute(tl.reshape(values, (F, ROWS, 2, AT_ONCE)), (1, 3, 2, 0))
+            values = tl.reshape(values, (ROWS * AT_ONCE, 2 * F))
         wanted = (f < 2 * F)[:, None] & (t < K)[None, :]
         place = f[:, None] * K + t[None, :]
         scaled: tl.constexpr = values.dtype == tl.float16
@@ -182,6 +202,7 @@ def dft_kernel(
     peaks, x_down, w_down,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
     X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
+    X_WHOLE: tl.constexpr, W_WHOLE: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr, PAIR: tl.constexpr,
     X_SHARES: tl.constexpr, W_SHARES: tl.constexpr, X_TOP: tl.constexpr, W_TOP: tl.constexpr, PARTS: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
@@ -197,14 +218,14 @@ def dft_kernel(
         dft_tile(
             tile - x_tiles, w, signs, w_basis, peaks + X_SHARES, w_down, w_out, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
-            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, W_SHARES, W_TOP, PARTS,
+            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, W_WHOLE, False, W_SHARES, W_TOP, PARTS,
             ACC, PRECISION, TF32, UPCAST, INDEX,
         )  # fmt: skip
     else:
         dft_tile(
             tile, x, signs, x_basis, peaks, x_down, x_out, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, SIGNED, X_SHARES, X_TOP, PARTS,
+            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_WHOLE, SIGNED, X_SHARES, X_TOP, PARTS,
             ACC, PRECISION, TF32, UPCAST, INDEX,
         )  # fmt: skip
 
@@ -217,6 +238,7 @@ def idft_kernel(
     down, x_other, w_other,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
     X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
+    X_WHOLE: tl.constexpr, W_WHOLE: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr,
     SPLIT: tl.constexpr, X_UNDO: tl.constexpr, W_UNDO: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
     UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
@@ -228,14 +250,14 @@ def idft_kernel(
         idft_tile(
             tile, w_spectrum, splits, signs, w_basis, bias, down, w_other, w, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
-            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, False, SPLIT, W_UNDO,
+            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, W_WHOLE, False, False, SPLIT, W_UNDO,
             ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
     else:
         idft_tile(
             tile - w_tiles, x_spectrum, 1, signs, x_basis, bias, down, x_other, x, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, SIGNED, BIAS, False, X_UNDO,
+            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_WHOLE, SIGNED, BIAS, False, X_UNDO,
             ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""Products of spectra over windows whose pixels, with their halo, lie in shared memory."""

@@ -1,0 +1,221 @@
+"""Products of spectra over sliding windows by CUDA kernels that keep a tile of pixels, with its halo, in shared memory.
+
+Taps read what their neighbours have read, which the tile language's kernels leave to the caches. These are for large
+images of 16-bit spectra, in one part or two, with few blocks a pixel and one group; everything else is for those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from itertools import product as product_of
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.cuda import Kernel, Launchable
+
+KINDS = {torch.bfloat16: 1, torch.float16: 2}
+PROCESSORS = 132
+"""Of the GPU the sizes are made for."""
+SHARED = 227 * 1024
+"""Bytes of shared memory that the blocks of a processor may have."""
+RESIDENT = 4
+"""Of a processor, where they are not too large for it."""
+PIXELS = 448
+"""Outputs of a tile: more share a halo, fewer leave room for other blocks."""
+SUMS = {1: 14, 2: 12}
+"""Products of 16 by 8 numbers that a warp sums up at a time for a weight gradient, by parts."""
+MOST_BLOCKS = 16
+"""Of a pixel: of more of them, a product is bound by tensor cores."""
+MOST_PRODUCTS = 256
+"""Tensor-core instructions of sixteen output pixels, all of which are written out."""
+MOST_SUMS = 36
+"""Products of 16 by 8 numbers that make a weight gradient: with more of them, they are what takes time."""
+SMALL = 2**20
+"""Numbers of a spectrum from which it pays."""
+
+FOLDER = files(__package__)
+
+kind: Any = Kernel
+"""What compiles; tests put in its place what runs the same source on the CPU."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block's tile of output pixels, and how its warps divide the work.
+
+    A warp multiplies ``at_once`` sixteens of pixels together; for a weight gradient, ``shares`` warps have some of its
+    rows each. A processor runs so many ``blocks`` at least.
+    """
+
+    high: int
+    wide: int
+    warps: int = 4
+    at_once: int = 4
+    shares: int = 1
+    blocks: int = RESIDENT
+
+
+@dataclass(frozen=True)
+class Slide:
+    """A window that slides over pixels of ``read`` blocks and makes or meets ``made`` ones, ``parts`` of a number."""
+
+    window: Window
+    read: int
+    made: int
+    parts: int
+
+    @property
+    def sixteens(self) -> int:
+        """Pairs of eights of numbers that an output pixel reads."""
+        return -(-self.window.taps * _eights(self.read) // 2)
+
+    def inputs(self, block: Block) -> int:
+        """Pixels that a tile reads."""
+        w = self.window
+        high = (block.high - 1) * w.stride_height + (w.kernel_height - 1) * w.dilation_height + 1
+        return high * ((block.wide - 1) * w.stride_width + (w.kernel_width - 1) * w.dilation_width + 1)
+
+    def product_bytes(self, block: Block) -> int:
+        """Shared memory of a block of the product: factors, and two stages of pixels."""
+        factors = self.parts * self.sixteens * _eights(self.made) * 256
+        return factors + 32 * self.parts * _eights(self.read) * self.inputs(block)
+
+    def gradient_bytes(self, block: Block) -> int:
+        """Shared memory of a block of the weight gradient: two stages of both, which its sums take the place of."""
+        met = -(-block.high * block.wide // 32) * 32
+        stages = 32 * self.parts * (_eights(self.read) * self.inputs(block) + _eights(self.made) * met)
+        return max(stages, self.sixteens * 16 * _eights(self.made) * 32)
+
+    def fitted(self, size: Callable[[Block], int], shares: int = 1) -> Block | None:
+        """The largest tiles that divide the image evenly and are small enough; None if there are none."""
+        at_once = 4 if self.parts == 1 or _eights(self.made) == 1 else 2
+        for blocks, wide in product_of(range(RESIDENT, 0, -1), (128, 32)):
+            wide = _even(self.window.out_width, wide)
+            for high in range(min(self.window.out_height, max(1, PIXELS // wide)), 0, -1):
+                block = Block(_even(self.window.out_height, high), wide, at_once=at_once, shares=shares, blocks=blocks)
+                if size(block) <= SHARED // blocks - 1024:
+                    return block
+        return None
+
+    def switches(self, block: Block, dtype: torch.dtype, back: bool) -> dict[str, int]:
+        """Macros of the source."""
+        w = self.window
+        return {
+            "KIND": KINDS[dtype], "PARTS": self.parts, "SUMMED": self.read, "KEPT": self.made,
+            "KH": w.kernel_height, "KW": w.kernel_width, "SH": w.stride_height, "SW": w.stride_width,
+            "DH": w.dilation_height, "DW": w.dilation_width, "HIGH": block.high, "WIDE": block.wide,
+            "WARPS": block.warps, "RESIDENT": block.blocks, "AT_ONCE": block.at_once, "BACK": int(back),
+            "SHARES": block.shares, "WHOLE": int(block.wide == w.out_width),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, made, and all that it is told besides its tensors."""
+
+    kernel: Launchable
+    grid: tuple[int, int]
+    threads: int
+    sizes: tuple[int, ...]
+    shared: int
+
+    def __call__(self, *tensors: Tensor | float, more: tuple[float, ...] = ()) -> None:
+        self.kernel.launch(self.grid, (self.threads,), [*tensors, *self.sizes, *more], self.shared)
+
+
+def product(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down: float) -> bool:
+    """Fill ``out`` with the product of spectra times ``down``, or ``back`` with the input gradient's.
+
+    Returns:
+        Whether the kernels take these; if not, nothing is done.
+    """
+    slots, outputs, _, q = ws.shape[-4:]
+    p = outputs // (window.taps * window.groups)
+    if not _takes(window, a, ws) or (back and (window.stride_height, window.stride_width) != (1, 1)):
+        return False
+    launch = _planned(kind, "product", a.dtype, slots, window, *((p, q) if back else (q, p)), _parts(a), back)
+    if launch is None:
+        return False
+    launch(a, ws, out, more=(float(down),))
+    return True
+
+
+def weight_gradient(dys: Tensor, xs: Tensor, window: Window) -> Tensor | None:
+    """Shares of the weight gradient's spectrum ``[shares, F, p*taps, 2, q]`` in float32, to be added in order.
+
+    None if the kernels do not take these.
+    """
+    slots, p, q = dys.shape[-4], dys.shape[-1] // window.groups, xs.shape[-1] // window.groups
+    if not _takes(window, dys, xs):
+        return None
+    launch = _planned(kind, "weight_gradient", dys.dtype, slots, window, q, p, _parts(dys), False)
+    if launch is None:
+        return None
+    shares = xs.new_empty(launch.grid[1], slots, p * window.taps, 2, q, dtype=torch.float32)
+    launch(dys, xs, shares)
+    return shares
+
+
+def _takes(window: Window, a: Tensor, b: Tensor) -> bool:
+    here = kind is not Kernel or (a.is_cuda and torch.cuda.get_device_capability(a.device)[0] >= 8)
+    whole = a.data_ptr() % 16 == b.data_ptr() % 16 == 0  # pieces of up to so many bytes are copied
+    return here and whole and a.dtype in KINDS and window.groups == 1 and window.taps > 1 and a.numel() >= SMALL
+
+
+@lru_cache(maxsize=1024)
+def _planned(
+    make: Any, name: str, dtype: torch.dtype, slots: int, window: Window, read: int, made: int, parts: int, back: bool
+) -> Launch | None:
+    if max(read, made) > MOST_BLOCKS or window.taps * _eights(read) * _eights(made) > MOST_PRODUCTS:
+        return None
+    slide = Slide(_turned(window) if back else window, read, made, parts)
+    window = slide.window
+    gradient = name == "weight_gradient"
+    size = slide.gradient_bytes if gradient else slide.product_bytes
+    sums = slide.sixteens * _eights(made)
+    if gradient and sums > MOST_SUMS:
+        return None
+    shares = next(n for n in (1, 2, 4) if sums <= n * SUMS[parts]) if gradient else 1
+    block = slide.fitted(size, shares)
+    if block is None:
+        return None
+    source = "\n".join((FOLDER / file).read_text(encoding="utf-8") for file in ("pixels.cu", f"{name}.cu"))
+    kernel = make(source, name, macros=slide.switches(block, dtype, back))
+    down, across = -(-window.out_height // block.high), -(-window.out_width // block.wide)
+    tiles = window.batch * down * across
+    share = -(-tiles // max(1, PROCESSORS * block.blocks // slots))
+    sizes = (
+        window.batch, window.height, window.width, window.out_height, window.out_width,
+        window.padding_height, window.padding_width, down, across, share,
+    )  # fmt: skip
+    return Launch(kernel, (slots, -(-tiles // share)), 32 * block.warps, sizes, size(block))
+
+
+def _turned(window: Window) -> Window:
+    """The window that slides over output gradients, with its taps in reverse, to make the input's."""
+    reach = (window.kernel_height - 1) * window.dilation_height, (window.kernel_width - 1) * window.dilation_width
+    return Window(
+        window.batch, window.out_height, window.out_width, window.kernel_height, window.kernel_width, 1, 1,
+        reach[0] - window.padding_height, reach[1] - window.padding_width,
+        window.dilation_height, window.dilation_width,
+    )  # fmt: skip
+
+
+def _parts(spectrum: Tensor) -> int:
+    return spectrum.shape[0] if spectrum.dim() == 5 else 1
+
+
+def _eights(blocks: int) -> int:
+    """Eights of numbers of a pixel."""
+    return -(-2 * blocks // 8)
+
+
+def _even(size: int, most: int) -> int:
+    """The size of as few pieces as there are of ``most``, all alike."""
+    return -(-size // -(-size // most))
