@@ -30,7 +30,7 @@ LEAST_STEP = 8
 class TransformTile:
     """Rows and blocks transformed by one program, and the slices of the basis it takes.
 
-    A ``whole`` tile has all blocks of its rows, and all frequencies at a time.
+    A ``whole`` tile has all blocks of its rows, and all of their frequencies.
     """
 
     rows: int
@@ -68,8 +68,7 @@ def transform_tile(
     most = 16 if channels_adjacent else 4 if back else 8
     across = min(power(blocks), most, size)
     side = between(16, power(block_size), 128)
-    whole = across == blocks and (min(side, 64) if back else side) == block_size
-    whole &= not back or (blocks > 1 and not scaled)  # those are read in pieces sooner than turned
+    whole = across == blocks and side == block_size
     return TransformTile(size // across, across, min(side, 64), side, stages=2, whole=whole)
 
 

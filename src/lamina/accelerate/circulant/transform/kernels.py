@@ -138,9 +138,9 @@ def dft_tile(
 def idft_tile(
     tile, spectrum, splits, signs, basis, bias, down, other, y, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, WHOLE: tl.constexpr,
-    SIGNED: tl.constexpr, BIAS: tl.constexpr, SPLIT: tl.constexpr, UNDO: tl.constexpr, ACC: tl.constexpr,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr,
+    BIAS: tl.constexpr, SPLIT: tl.constexpr, UNDO: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `dft_tile`, with ``bias (C)`` added: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``.
 
@@ -158,24 +158,18 @@ def idft_tile(
     t = tile % tiles_t * BN + tl.arange(0, BN)
     start = block % BLOCKS * K
     inside = (row < rows) & (block < ACROSS)
+    source = spectrum + row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
     sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
     for f0 in range(0, 2 * F, BK):
         f = f0 + tl.arange(0, BK)
-        if WHOLE:
-            source, known = run(tile // tiles_t * ROWS, rows, F, ROWS * 2 * AT_ONCE, ACROSS, INDEX)
-        else:
-            source = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
-            source += row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
-            known = inside[:, None] & (f < 2 * F)[None, :]
-        values = tl.load(spectrum + source, known, 0.0)
+        place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
+        known = inside[:, None] & (f < 2 * F)[None, :]
+        values = tl.load(source + place, known, 0.0)
         if SPLIT:
-            share = spectrum + source
+            share = source + place
             for _ in range(1, splits):
                 share += 2 * F * ACROSS * rows
                 values += tl.load(share, known, 0.0)
-        if WHOLE:
-            values = tl.permute(tl.reshape(values, (F, ROWS, 2, AT_ONCE)), (1, 3, 2, 0))
-            values = tl.reshape(values, (ROWS * AT_ONCE, 2 * F))
         wanted = (f < 2 * F)[:, None] & (t < K)[None, :]
         place = f[:, None] * K + t[None, :]
         scaled: tl.constexpr = values.dtype == tl.float16
@@ -238,7 +232,6 @@ def idft_kernel(
     down, x_other, w_other,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
     X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
-    X_WHOLE: tl.constexpr, W_WHOLE: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr,
     SPLIT: tl.constexpr, X_UNDO: tl.constexpr, W_UNDO: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
     UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
@@ -250,14 +243,14 @@ def idft_kernel(
         idft_tile(
             tile, w_spectrum, splits, signs, w_basis, bias, down, w_other, w, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
-            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, W_WHOLE, False, False, SPLIT, W_UNDO,
+            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, False, SPLIT, W_UNDO,
             ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
     else:
         idft_tile(
             tile - w_tiles, x_spectrum, 1, signs, x_basis, bias, down, x_other, x, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_WHOLE, SIGNED, BIAS, False, X_UNDO,
+            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, SIGNED, BIAS, False, X_UNDO,
             ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
 

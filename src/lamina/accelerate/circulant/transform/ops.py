@@ -61,8 +61,9 @@ def _side(
     sizes = (rows, length, channels // groups, *x.stride())
     programs = -(-rows // tile.rows) * -(-across // tile.blocks) * -(-_widest(block_size) // tile.columns)
     meta = {f"{name}_BLOCKS": across // groups, f"{name}_GROUPS": groups}
-    meta |= {f"{name}_ROWS": tile.rows, f"{name}_AT_ONCE": tile.blocks, f"{name}_WHOLE": tile.whole}
-    meta |= {"BK": tile.depth, "BN": tile.columns}
+    meta |= {f"{name}_ROWS": tile.rows, f"{name}_AT_ONCE": tile.blocks, "BK": tile.depth, "BN": tile.columns}
+    if not back:
+        meta[f"{name}_WHOLE"] = tile.whole
     return waves, sizes, programs, meta | workers(tile)
 
 
