@@ -31,9 +31,12 @@ settings.load_profile("lamina")
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without a CUDA device `gpu` and `counters` tests are deselected, whatever -m asks for."""
-    if CUDA:
-        return
     needs_gpu = {i for i in items if i.get_closest_marker("gpu") or i.get_closest_marker("counters")}
+    if CUDA:
+        for item in needs_gpu:  # what torch says once in a process, whichever test is first there
+            item.add_marker(pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"))
+        return
     if needs_gpu:
         config.hook.pytest_deselected(items=[*needs_gpu])
         items[:] = [item for item in items if item not in needs_gpu]

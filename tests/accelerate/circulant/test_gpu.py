@@ -12,11 +12,9 @@ from lamina.accelerate.circulant import functional, reference
 from lamina.testing import assert_as_accurate
 
 from ..precisions import TYPES
+from ..waiting import no_waiting
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS", "ignore:Synchronization debug mode"),
-]
+pytestmark = pytest.mark.gpu
 
 LAYERS = {  # block size, inputs, outputs, batch, image, kernel
     "wide": (64, 4096, 1024, 128, 0, 0),
@@ -73,11 +71,8 @@ def test_steps_wait_for_nothing_and_repeat_exactly_in_a_graph(precision: str, na
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         first = step(ours, *operands)
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_waiting():
             second = step(ours, *operands)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
             third = step(ours, *operands)

@@ -1,8 +1,7 @@
 """Compiled kernels on the shapes they are for, in every precision, against float64; saved activations on the GPU."""
 
 import copy
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,6 +24,7 @@ from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
 from ..precisions import TYPES, cut
+from ..waiting import no_waiting
 
 pytestmark = pytest.mark.gpu
 
@@ -33,16 +33,6 @@ IMAGES = [  # batch, channels, outputs, size, kernel, stride, padding, dilation
     (8, 256, 512, 28, 3, 1, 1, 1), (16, 96, 256, 27, 5, 1, 2, 1), (3, 7, 33, 17, 3, 2, 0, 1), (2, 5, 9, 11, 2, 1, 1, 2),
 ]  # fmt: skip
 KERNELS = ("nonzero", "union", "rounded")
-
-
-@contextmanager
-def no_waiting() -> Iterator[None]:
-    """Whatever waits for the device is an error."""
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -15,6 +15,8 @@ from lamina.accelerate.sparsity.monitor import Monitor, Pace, Parameters, State,
 from lamina.accelerate.sparsity.monitor.fused import counted_relu
 from lamina.errors import UsageError
 
+from ...waiting import no_waiting
+
 QUICK = Parameters(history=2, stability=0.5, initial_period=4, duration=2, hibernation_period=16, sparse_enough=0.0)
 
 
@@ -425,22 +427,18 @@ def test_misuse_is_refused() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode:UserWarning")
 @pytest.mark.parametrize(("impl", "fuse"), [("torch", False), ("triton", False), ("triton", True)])
 def test_the_training_loop_never_waits(impl: Any, fuse: bool) -> None:
     model, x, y = small().cuda(), batch(64).cuda(), torch.arange(64, device="cuda") % 2
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with Monitor(model, exhaustive=True, impl=impl, fuse=fuse) as monitor:
         model(x)  # memory and kernels are made
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_waiting():
             for _ in range(50):
                 loss = F.cross_entropy(model(x), y)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
     assert len(monitor.observations) == 51 * 2
 
 
