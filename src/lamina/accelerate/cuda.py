@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any, Protocol
 
 import torch
@@ -98,6 +100,12 @@ class Kernel:
                 ) from error
             self._loaded[index] = loaded[self.name]
         return self._loaded[index]
+
+
+def goes_on(*sources: Traversable) -> str:
+    """The text of ``numbers.cu``, and behind it that of sources which use its numbers and copies."""
+    numbers = files(__package__) / "numbers.cu"
+    return "\n".join(source.read_text(encoding="utf-8") for source in (numbers, *sources))
 
 
 def definitions(macros: Macros) -> tuple[str, ...]:

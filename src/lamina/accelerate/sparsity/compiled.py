@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.accelerate.cuda import Kernel, Launchable
+from lamina.accelerate.cuda import Kernel, Launchable, goes_on
 from lamina.accelerate.sparsity.format import LARGEST_EXPONENT, EllpackDib
 from lamina.accelerate.sparsity.window import Window
 
@@ -32,8 +32,7 @@ SAMPLED = 16
 REACH = 2**31
 """Elements that a kernel's whole numbers reach."""
 
-FOLDER = files(__package__)
-SOURCE = FOLDER / "kernels.cu"
+SOURCE = files(__package__) / "kernels.cu"
 
 kind: Any = Kernel
 """What compiles; tests put in its place what runs the same source on the CPU."""
@@ -81,9 +80,8 @@ class Block:
 
 @cache
 def kernel(make: Any, name: str, macros: tuple[tuple[str, int], ...], source: Traversable = SOURCE) -> Launchable:
-    """One kernel of a source that goes on from the numbers and copies of ``numbers.cu``, specialised."""
-    parts = (part.read_text(encoding="utf-8") for part in (FOLDER / "numbers.cu", source))
-    made: Launchable = make("\n".join(parts), name, macros=dict(macros))
+    """One kernel of a source, specialised."""
+    made: Launchable = make(goes_on(source), name, macros=dict(macros))
     return made
 
 

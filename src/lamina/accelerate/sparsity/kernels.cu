@@ -350,7 +350,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     to += above * BM + piece;
 #pragma unroll 2
     for (int row = above; row < deep; row += ROWS, to += ROWS * BM, from += there ? ROWS * (long long)stride : 0)
-      copy16(to, there ? from : a, there);
+      copy<16>(to, there ? from : a, there);
   };
   // The words of some fours of a step, from slot `first` on, as they are: slot after slot.
   auto ask = [&](int step, int p, int span, int first, int into) {
@@ -362,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     int* to = &room.words[into][lane / ACROSS][c];
 #pragma unroll 2
     for (; slot < last; slot += TOGETHER, to += TOGETHER * ACROSS, from += (long long)TOGETHER * sources)
-      copy4(to, slot < where.y ? from : words, slot < where.y);
+      copy<4>(to, slot < where.y ? from : words, slot < where.y);
   };
 
   float sums[QUADS][EACH];
@@ -379,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     const int source = looks ? source_at(room.places[lane], tap) : -1;
     int2* told = &room.told[step % 3][lane];
     told->x = max(source, 0);
-    copy4(&told->y, counts + (long long)p * sources + told->x, source >= 0);
+    copy<4>(&told->y, counts + (long long)p * sources + told->x, source >= 0);
   };
   auto tell = [&](int step) {
     int2* told = room.told[step % 3];

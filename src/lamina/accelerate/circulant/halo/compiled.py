@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.circulant.window import Window
-from lamina.accelerate.cuda import Kernel, Launchable
+from lamina.accelerate.cuda import Kernel, Launchable, goes_on
 
 KINDS = {torch.bfloat16: 1, torch.float16: 2}
 PROCESSORS = 132
@@ -107,7 +107,7 @@ class Slide:
         """Macros of the source."""
         w = self.window
         return {
-            "KIND": KINDS[dtype], "PARTS": self.parts, "SUMMED": self.read, "KEPT": self.made,
+            "TYPE": KINDS[dtype], "PARTS": self.parts, "SUMMED": self.read, "KEPT": self.made,
             "KH": w.kernel_height, "KW": w.kernel_width, "SH": w.stride_height, "SW": w.stride_width,
             "DH": w.dilation_height, "DW": w.dilation_width, "HIGH": block.high, "WIDE": block.wide,
             "WARPS": block.warps, "RESIDENT": block.blocks, "AT_ONCE": block.at_once, "BACK": int(back),
@@ -185,7 +185,7 @@ def _planned(
     block = slide.fitted(size, shares)
     if block is None:
         return None
-    source = "\n".join((FOLDER / file).read_text(encoding="utf-8") for file in ("pixels.cu", f"{name}.cu"))
+    source = goes_on(FOLDER / "pixels.cu", FOLDER / f"{name}.cu")
     kernel = make(source, name, macros=slide.switches(block, dtype, back))
     down, across = -(-window.out_height // block.high), -(-window.out_width // block.wide)
     tiles = window.batch * down * across

@@ -4,49 +4,34 @@
 // halo to shared memory once, eights of numbers in planes: there a row that a tensor core reads is one pixel's eight,
 // and a tap moves its address. Tiles follow each other through two stages.
 //
-// Macros: KIND, bfloat16 (1) or float16 (2); PARTS, halves of a number, 1 or 2; SUMMED and KEPT, blocks of a pixel of
+// Macros: TYPE, bfloat16 (1) or float16 (2); PARTS, halves of a number, 1 or 2; SUMMED and KEPT, blocks of a pixel of
 // what slides and of what it meets (q and p, or backward p and q); KH, KW, SH, SW, DH, DW, the window; HIGH and WIDE,
 // a tile of output pixels; WARPS of a block, and RESIDENT blocks of a processor.
 
-typedef unsigned short number;  // 16 bits of it
-typedef unsigned int word;      // two of them
+typedef Number<TYPE>::type number;  // 16 bits of it
+typedef unsigned int word;          // two of them
 
 #ifdef __CUDACC__
-__device__ __forceinline__ word place_of(const number* p) { return (word)__cvta_generic_to_shared(p); }
-// Where there is nothing to copy, zeros come.
-template <int BYTES>
-__device__ __forceinline__ void copy(number* to, const number* from, bool there) {
-  if constexpr (BYTES == 16)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place_of(to)), "l"(from), "r"(there ? 16 : 0));
-  else
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(place_of(to)), "l"(from),
-                 "r"(there ? BYTES : 0), "n"(BYTES));
-}
-__device__ __forceinline__ void copies_asked() { asm volatile("cp.async.commit_group;"); }
-template <int LEFT>
-__device__ __forceinline__ void copies_done() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
-}
 // Four tiles of eight rows of eight numbers, each row's address from one thread; TURNED, each is transposed.
 template <bool TURNED>
 __device__ __forceinline__ void read4(word (&to)[4], const number* row) {
   if constexpr (TURNED)
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(place_of(row)));
+                 : "r"((unsigned)__cvta_generic_to_shared(row)));
   else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(place_of(row)));
+                 : "r"((unsigned)__cvta_generic_to_shared(row)));
 }
 // sums[16 x 8] += a[16 x 16] b[16 x 8]
-#define LAMINA_MMA(TYPE)                                                                                             \
-  asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+#define LAMINA_MMA(NAME)                                                                                             \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
       "{%0, %1, %2, %3};"                                                                                            \
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                                   \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
 __device__ __forceinline__ void multiply(float (&sums)[4], const word (&a)[4], const word* b) {
-#if KIND == 1
+#if TYPE == 1
   LAMINA_MMA("bf16");
 #else
   LAMINA_MMA("f16");
@@ -54,7 +39,7 @@ __device__ __forceinline__ void multiply(float (&sums)[4], const word (&a)[4], c
 }
 __device__ __forceinline__ word pair_of(float first, float second) {
   word pair;
-#if KIND == 1
+#if TYPE == 1
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
 #else
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
@@ -62,16 +47,6 @@ __device__ __forceinline__ word pair_of(float first, float second) {
   return pair;
 }
 #else
-template <int BYTES>
-inline void copy(number* to, const number* from, bool there) {
-  for (int i = 0; i < BYTES / 2; ++i) to[i] = there ? from[i] : 0;
-}
-inline void copies_asked() {}
-template <int LEFT>
-inline void copies_done() {}
-inline float wide(number bits) {
-  return KIND == 1 ? __int_as_float(int(bits) << 16) : float(__builtin_bit_cast(_Float16, bits));
-}
 // What the threads of the one warp that the CPU runs show each other.
 template <bool TURNED>
 inline void read4(word (&to)[4], const number* row) {
@@ -91,20 +66,15 @@ inline void multiply(float (&sums)[4], const word (&a)[4], const word* b) {
   static float left[16][16], right[16][8];
   const int lane = threadIdx.x, row = lane / 4, pair = lane % 4 * 2;
   for (int i = 0; i < 8; ++i)
-    left[row + i / 2 % 2 * 8][pair + i % 2 + i / 4 * 8] = wide(number(a[i / 2] >> i % 2 * 16));
-  for (int i = 0; i < 4; ++i) right[pair + i % 2 + i / 2 * 8][row] = wide(number(b[i / 2] >> i % 2 * 16));
+    left[row + i / 2 % 2 * 8][pair + i % 2 + i / 4 * 8] = widened<TYPE>(number(a[i / 2] >> i % 2 * 16));
+  for (int i = 0; i < 4; ++i) right[pair + i % 2 + i / 2 * 8][row] = widened<TYPE>(number(b[i / 2] >> i % 2 * 16));
   __syncthreads();
   for (int c = 0; c < 4; ++c)
     for (int k = 0; k < 16; ++k) sums[c] += left[row + c / 2 * 8][k] * right[k][pair + c % 2];
   __syncthreads();
 }
 inline word pair_of(float first, float second) {
-  auto bits = [](float x) -> word {
-    if (KIND == 2) return __builtin_bit_cast(number, _Float16(x));
-    const word b = __float_as_int(x);
-    return x == x ? (b + 0x7fff + (b >> 16 & 1)) >> 16 : 0x7fc0;
-  };
-  return bits(first) | bits(second) << 16;
+  return narrowed<TYPE>(first) | word(narrowed<TYPE>(second)) << 16;
 }
 #endif
 

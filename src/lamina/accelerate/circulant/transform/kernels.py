@@ -158,6 +158,7 @@ def idft_tile(
     t = tile % tiles_t * BN + tl.arange(0, BN)
     start = block % BLOCKS * K
     inside = (row < rows) & (block < ACROSS)
+    # Not as runs: a row's largest number, of runs that were turned, came out wrong (Triton 3.6).
     source = spectrum + row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
     sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
     for f0 in range(0, 2 * F, BK):

@@ -1,4 +1,4 @@
-// What kernels on ELLPACK-DIB are made of: numbers of 16 and 32 bits, and copies to shared memory that are waited for.
+// What kernels are made of: numbers of 16 and 32 bits, and copies to shared memory that are waited for.
 
 #ifdef __CUDACC__
 using half_bits = unsigned short;
@@ -12,27 +12,28 @@ __device__ __forceinline__ half_bits to_half(float number) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(number));
   return bits;
 }
-// Where there is nothing to copy, zeros come.
-__device__ __forceinline__ void copy16(void* to, const void* from, bool there) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
-               "l"(from), "r"(there ? 16 : 0));
-}
-__device__ __forceinline__ void copy4(void* to, const void* from, bool there) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
-               "l"(from), "r"(there ? 4 : 0));
+// Copies 4, 8 or 16 bytes; where there is nothing to copy, zeros come.
+template <int BYTES>
+__device__ __forceinline__ void copy(void* to, const void* from, bool there) {
+  const unsigned place = (unsigned)__cvta_generic_to_shared(to);
+  if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(there ? 16 : 0));
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(place), "l"(from), "r"(there ? BYTES : 0),
+                 "n"(BYTES));
 }
 __device__ __forceinline__ void copies_asked() { asm volatile("cp.async.commit_group;"); }
 template <int LEFT>
-__device__ __forceinline__ void copies_done() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT)); }
+__device__ __forceinline__ void copies_done() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
 #else
 using half_bits = unsigned short;
 inline float from_half(half_bits bits) { return float(__builtin_bit_cast(_Float16, bits)); }
 inline half_bits to_half(float number) { return __builtin_bit_cast(half_bits, _Float16(number)); }
-inline void copy16(void* to, const void* from, bool there) {
-  *static_cast<float4*>(to) = there ? *static_cast<const float4*>(from) : make_float4(0, 0, 0, 0);
-}
-inline void copy4(void* to, const void* from, bool there) {
-  *static_cast<int*>(to) = there ? *static_cast<const int*>(from) : 0;
+template <int BYTES>
+inline void copy(void* to, const void* from, bool there) {
+  for (int i = 0; i < BYTES; i += 4) static_cast<int*>(to)[i / 4] = there ? static_cast<const int*>(from)[i / 4] : 0;
 }
 inline void copies_asked() {}
 template <int LEFT>
