@@ -22,6 +22,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
@@ -451,7 +452,9 @@ def main(words: Sequence[str] | None = None) -> None:
             experiments, Path(asked.data), asked.device, asked.seconds, asked.workers, asked.held_out, done
         )
         found = accuracies(rows := earlier + runs(epochs))
-        summary = {"test accuracy after the last epoch": found, "cut or failed": "; ".join(failed) or "none"}
+        missing = Counter(name for name in experiments for line in failed if line.startswith(f"{name} "))
+        told = ", ".join(f"{count} of {name}" for name, count in missing.items()) or "none"
+        summary = {"test accuracy after the last epoch": found, "runs cut or failed": told}
         print(written(asked.claim, rows=rows, summary=summary), *found.items(), *failed, sep="\n")
 
 

@@ -139,7 +139,8 @@ def product(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down
     p = outputs // (window.taps * window.groups)
     if not _takes(window, a, ws) or (back and (window.stride_height, window.stride_width) != (1, 1)):
         return False
-    launch = _planned(kind, "product", a.dtype, slots, window, *((p, q) if back else (q, p)), _parts(a), back)
+    blocks = (p, q) if back else (q, p)
+    launch = _planned(kind, "product", _room(kind, a.device), a.dtype, slots, window, *blocks, _parts(a), back)
     if launch is None:
         return False
     launch(a, ws, out, more=(float(down),))
@@ -154,7 +155,8 @@ def weight_gradient(dys: Tensor, xs: Tensor, window: Window) -> Tensor | None:
     slots, p, q = dys.shape[-4], dys.shape[-1] // window.groups, xs.shape[-1] // window.groups
     if not _takes(window, dys, xs):
         return None
-    launch = _planned(kind, "weight_gradient", dys.dtype, slots, window, q, p, _parts(dys), False)
+    room = _room(kind, dys.device)
+    launch = _planned(kind, "weight_gradient", room, dys.dtype, slots, window, q, p, _parts(dys), False)
     if launch is None:
         return None
     shares = xs.new_empty(launch.grid[1], slots, p * window.taps, 2, q, dtype=torch.float32)
@@ -163,15 +165,26 @@ def weight_gradient(dys: Tensor, xs: Tensor, window: Window) -> Tensor | None:
 
 
 def _takes(window: Window, a: Tensor, b: Tensor) -> bool:
-    here = kind is not Kernel or (a.is_cuda and torch.cuda.get_device_capability(a.device)[0] >= 8)
     whole = a.data_ptr() % 16 == b.data_ptr() % 16 == 0  # pieces of up to so many bytes are copied
-    return here and whole and a.dtype in KINDS and window.groups == 1 and window.taps > 1 and a.numel() >= SMALL
+    return whole and a.dtype in KINDS and window.groups == 1 and window.taps > 1 and a.numel() >= SMALL
+
+
+@lru_cache(maxsize=16)
+def _room(make: Any, device: torch.device) -> int:
+    """Bytes of shared memory that a block may have on a device; 0 where it cannot run the kernels."""
+    if make is not Kernel:
+        return SHARED
+    if device.type != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability(device)[0] < 8:
+        return 0
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
 
 
 @lru_cache(maxsize=1024)
 def _planned(
-    make: Any, name: str, dtype: torch.dtype, slots: int, window: Window, read: int, made: int, parts: int, back: bool
-) -> Launch | None:
+    make: Any, name: str, room: int, dtype: torch.dtype, slots: int, window: Window, read: int, made: int, parts: int,
+    back: bool,
+) -> Launch | None:  # fmt: skip
+    """The kernel and how it is launched on a device with so much ``room``; None if it is not for that."""
     if max(read, made) > MOST_BLOCKS or window.taps * _eights(read) * _eights(made) > MOST_PRODUCTS:
         return None
     slide = Slide(_turned(window) if back else window, read, made, parts)
@@ -183,7 +196,7 @@ def _planned(
         return None
     shares = next(n for n in (1, 2, 4) if sums <= n * SUMS[parts]) if gradient else 1
     block = slide.fitted(size, shares)
-    if block is None:
+    if block is None or size(block) > room:
         return None
     source = goes_on(FOLDER / "pixels.cu", FOLDER / f"{name}.cu")
     kernel = make(source, name, macros=slide.switches(block, dtype, back))
