@@ -1,6 +1,8 @@
 """Sources compiled at run time: what is refused, what the compiler says, and, on a GPU, what comes out."""
 
+from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +29,15 @@ def has_nvrtc() -> bool:
     except MissingError:
         return False
     return True
+
+
+@pytest.fixture(autouse=True)
+def kept_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Binaries are kept in a folder of the test's own."""
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    compiled.cache_clear()
+    yield
+    compiled.cache_clear()
 
 
 needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="NVRTC is not installed")
@@ -114,6 +125,28 @@ def test_much_shared_memory_is_asked_for_first(driver: Driver) -> None:
 def test_a_launch_that_the_driver_refuses_is_told(driver: Driver) -> None:
     with pytest.raises(LaminaError, match=r"blocks of \(1024,\) threads failed: .*too many resources"):
         Kernel(SCALE, "scale").launch((4,), (1024,), [X])
+
+
+def test_binaries_are_kept_for_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def compile_(source: str, architecture: str, options: tuple[str, ...]) -> bytes:
+        made.append(architecture)
+        return f"{source} {architecture} {options}".encode()
+
+    monkeypatch.setattr(cuda, "_compile", compile_)
+    asked = [(SCALE, "sm_90", ("-DOFFSET=1",)), (SCALE, "sm_80", ("-DOFFSET=1",)), (SCALE, "sm_90", ("-DOFFSET=2",))]
+    first = [compiled(*one) for one in asked]
+    compiled.cache_clear()
+    assert [compiled(*one) for one in asked] == first
+    assert made == ["sm_90", "sm_80", "sm_90"]
+    assert len(list((tmp_path / "lamina").iterdir())) == 3  # and nothing half written
+
+
+def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lamina").write_text("in the way")
+    monkeypatch.setattr(cuda, "_compile", lambda *_: b"binary")
+    assert compiled(SCALE, "sm_90") == b"binary"
 
 
 @needs_nvrtc

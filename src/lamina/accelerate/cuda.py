@@ -1,16 +1,20 @@
 """CUDA C++ compiled while the program runs, for kernels that a tile language cannot say.
 
-NVRTC, which comes with every CUDA build of torch, compiles; the binary is kept for each chip. No toolkit is needed,
-so a source includes no headers but those that ``options`` name a folder for.
+NVRTC, which comes with every CUDA build of torch, compiles, and the binary is kept for each chip, on disk too. No
+toolkit is needed, so a source includes no headers but those that ``options`` name a folder for.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from os import getpid
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -156,10 +160,26 @@ def _check_argument(what: str, one: Tensor | int | float) -> None:
 def compiled(source: str, architecture: str, options: tuple[str, ...] = ()) -> bytes:
     """The binary of a CUDA source for a chip such as ``sm_90``. No GPU is needed for this.
 
+    Binaries are kept beside torch's own downloads (``torch.hub.get_dir()``), for the next process.
+
     Raises:
         MissingError: NVRTC is not installed.
         LaminaError: the source does not compile; with the compiler's words.
     """
+    words = (str(torch.version.cuda), architecture, *options, source)
+    place = Path(torch.hub.get_dir()).parent / "lamina" / f"{sha256(chr(0).join(words).encode()).hexdigest()}.cubin"
+    with suppress(OSError):
+        return place.read_bytes()
+    binary = _compile(source, architecture, options)
+    with suppress(OSError):  # what cannot be kept is made again
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = place.with_suffix(f".{getpid()}")
+        part.write_bytes(binary)
+        part.replace(place)  # whole, or not at all
+    return binary
+
+
+def _compile(source: str, architecture: str, options: tuple[str, ...]) -> bytes:
     nvrtc = _nvrtc()
     program = ctypes.c_void_p()
     _check(nvrtc, nvrtc.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))

@@ -45,6 +45,7 @@ def test_transforms_have_sides_that_tensor_cores_take(
     assert powers_of_two(tile.rows, tile.blocks, tile.depth, tile.columns)
     assert 16 <= tile.rows * tile.blocks <= 128
     assert min(tile.depth, tile.columns) >= 16
+    assert not tile.whole or (tile.blocks, tile.columns) == (blocks, k)
 
 
 def test_rows_are_split_only_where_programs_are_few() -> None:
