@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -105,6 +106,19 @@ def provenance(environment: Environment, commit: str | None, command: str) -> di
     return known | {"versions": versions, "commit": commit, "command": command}
 
 
+def _named(value: Any) -> Any:
+    """Numbers that are not finite by name, since JSON has none."""
+    match value:
+        case float() if not isfinite(value):
+            return str(value)
+        case dict():
+            return {key: _named(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_named(one) for one in value]
+        case _:
+            return value
+
+
 def write(
     claim: str,
     device: str,
@@ -125,7 +139,7 @@ def write(
     chip = re.sub(r"[^a-z0-9]+", "-", environment.device.lower()).strip("-")
     path: Path = asked.output / f"{claim}_{chip}_{environment.date[:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(_named(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     try:
         Results.model_validate(document)
     except ValidationError as error:
