@@ -251,7 +251,7 @@ def all_learnt(
                 source = sources[experiments[name].data, experiments[name].samples]
                 command = [sys.executable, "-m", "benchmarks.circulant_training", "run", "--data", source]
                 command += ["--one", name, str(seed), str(block_size), "--device", places[len(waiting) % len(places)]]
-                command += ["--held-out"] * held_out
+                command += ["--held-out"] * held_out + ["--networks", name] * (experiments is not SMOKE)
                 with log.open("wb") as stream:
                     child = subprocess.Popen(command, stdout=stream, env=results.environment_with(OMP_NUM_THREADS="1"))
                 running[key] = child, log
@@ -419,7 +419,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=str, default=".", help="folder of the .npz files; of a run, its data")
     parser.add_argument("--seconds", type=float, default=240, help="when learning is cut short")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at a time")
-    parser.add_argument("--networks", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
+    parser.add_argument("--networks", nargs="+", choices=EXPERIMENTS, help="unnamed, all; on the CPU, a tiny one")
     parser.add_argument("--claim", default="circulant_accuracy", help="name of the results of what networks learn")
     parser.add_argument("--held-out", action="store_true", help="test on a sixth of the training samples")
     parser.add_argument("--resume", type=Path, help="results whose whole runs are not made again")
@@ -432,7 +432,8 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 def main(words: Sequence[str] | None = None) -> None:
     asked = arguments(words)
-    experiments = SMOKE if asked.device == "cpu" else {name: EXPERIMENTS[name] for name in asked.networks}
+    smoke = asked.device == "cpu" and asked.networks is None
+    experiments = SMOKE if smoke else {name: EXPERIMENTS[name] for name in asked.networks or EXPERIMENTS}
     device = measure.resolve(asked.device)
     if asked.scope == "run":
         name, seed, block_size = asked.one[0], int(asked.one[1]), int(asked.one[2])

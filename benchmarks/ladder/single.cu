@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     constexpr int PIECE = 16 / sizeof(weight_t), PIECES = BM / PIECE;
     for (int i = threadIdx.x; i < deep * PIECES; i += WARPS * WARP) {
       const int row = i / PIECES, piece = i % PIECES * PIECE;
-      if (m0 + piece < stride) copy16(to + row * BM + piece, from + (long long)row * stride + piece, true);
+      if (m0 + piece < stride) copy<16>(to + row * BM + piece, from + (long long)row * stride + piece, true);
     }
   };
   auto told_of = [&](int step) { return tolds + (step % 2 * WARPS + warp) * WIDE; };
@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     for (int i = lane; i < here * WIDE; i += WARP) {
       const int2 where = told[i % WIDE];
       const int slot = first + i / WIDE;
-      if (slot < where.y) copy4(raw + i, words + (panel_words + slot) * sources + where.x, true);
+      if (slot < where.y) copy<4>(raw + i, words + (panel_words + slot) * sources + where.x, true);
     }
   };
 
