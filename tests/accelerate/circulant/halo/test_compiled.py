@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from lamina.accelerate import cuda
 from lamina.accelerate.circulant import ops
 from lamina.accelerate.circulant.halo import compiled
 from lamina.accelerate.circulant.halo.compiled import SHARED, Block, Slide
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.cuda import Kernel
+from lamina.errors import MissingError
 from lamina.testing.cuda_on_cpu import KernelOnCpu
 
 from ..test_ops import plain_mix
@@ -146,6 +149,22 @@ def test_others_are_left_to_other_kernels(monkeypatch: pytest.MonkeyPatch) -> No
     assert not taken(replace(square, groups=2))
     assert not taken(Window(1, 4, 5))
     assert not taken(square, blocks=17)
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_sources_compile_for_gpus_with_copies_that_nothing_waits_for(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
+    try:
+        cuda._nvrtc()
+    except MissingError:
+        pytest.skip("NVRTC is not installed")
+    for window, p, q, dtype, parts in CASES.values():
+        for name in ("product", "weight_gradient"):
+            launch = compiled._planned(Kernel, name, SHARED, dtype, 32, window, q, p, parts, False)
+            assert launch is not None and isinstance(launch.kernel, Kernel)
+            assert cuda.compiled(launch.kernel.source, architecture, launch.kernel.options)
 
 
 class Refused(Kernel):
