@@ -298,7 +298,7 @@ def accuracies(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
             "parameters": mine[0]["parameters"],
             "times fewer": round(dense[0]["parameters"] / mine[0]["parameters"], 1) if dense else None,
             "seeds": len(mine), "epochs": mine[0]["epochs"],
-            "s of an epoch, GPU shared": round(fmean(one["median_us"] for one in mine) / 1e6, 2),
+            "s of an epoch, device shared": round(fmean(one["median_us"] for one in mine) / 1e6, 2),
         }  # fmt: skip
     return found
 
@@ -325,12 +325,17 @@ def runs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def resumed(path: Path | None) -> list[dict[str, Any]]:
-    """The whole runs of earlier results; each keeps the commit that it was made from."""
+def resumed(path: Path | None, experiments: Mapping[str, Experiment]) -> list[dict[str, Any]]:
+    """The whole runs of earlier results by the same settings; each keeps the commit that it was made from."""
     if path is None:
         return []
     earlier = json.loads(path.read_text(encoding="utf-8"))
-    whole = [row for row in earlier["rows"] if len(row["test_accuracy"]) == row["epochs"]]
+    fixed = ("network", "epochs", "batch", "learning_rate", "precision")
+    same = [
+        row for row in earlier["rows"]
+        if (asked := experiments.get(row["workload"])) and all(row[name] == getattr(asked, name) for name in fixed)
+    ]  # fmt: skip
+    whole = [row for row in same if len(row["test_accuracy"]) == row["epochs"]]
     return [{"of_commit": earlier["provenance"]["commit"]} | row for row in whole]
 
 
@@ -447,7 +452,7 @@ def main(words: Sequence[str] | None = None) -> None:
             path = written("circulant_training", rows=timed, summary=summary)
         print(path, *gains(timed).items(), sep="\n")
     if asked.scope != "timing":
-        earlier = [row for row in resumed(asked.resume) if row["workload"] in experiments]
+        earlier = resumed(asked.resume, experiments)
         done = {(row["workload"], row["seed"], row["block_size"]) for row in earlier}
         epochs, failed = all_learnt(
             experiments, Path(asked.data), asked.device, asked.seconds, asked.workers, asked.held_out, done

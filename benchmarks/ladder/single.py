@@ -7,8 +7,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from lamina.accelerate.cuda import KINDS
 from lamina.accelerate.sparsity import compiled
-from lamina.accelerate.sparsity.compiled import KINDS, WARP
+from lamina.accelerate.sparsity.compiled import WARP
 from lamina.accelerate.sparsity.format import EllpackDib
 from lamina.accelerate.sparsity.window import Window
 

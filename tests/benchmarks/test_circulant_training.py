@@ -2,7 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +70,15 @@ def test_runs_that_time_does_not_suffice_for_are_named(tmp_path: Path, monkeypat
 
 def test_whole_runs_of_earlier_results_are_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "ProcessPoolExecutor", lambda workers, _: ThreadPoolExecutor(workers))
-    (name,) = training.SMOKE
-    run = {"workload": name, "seed": 0, "epochs": 2}
+    ((name, experiment),) = training.SMOKE.items()
+    run = {"workload": name, "seed": 0} | asdict(replace(experiment, epochs=2))
+    run["input"] = list(experiment.input)  # as JSON reads it
     whole, cut = run | {"block_size": 16, "test_accuracy": [0.1, 0.2]}, run | {"block_size": 32, "test_accuracy": [0.1]}
     path = tmp_path / "earlier.json"
     path.write_text(json.dumps({"provenance": {"commit": "c0ffee0"}, "rows": [whole, cut]}))
-    assert training.resumed(None) == []
-    assert training.resumed(path) == [whole | {"of_commit": "c0ffee0"}]
+    assert training.resumed(None, training.SMOKE) == []
+    assert training.resumed(path, training.SMOKE) == []  # of one epoch
+    assert training.resumed(path, {name: replace(experiment, epochs=2)}) == [whole | {"of_commit": "c0ffee0"}]
     monkeypatch.setattr(training, "SEEDS", (0,))
     _, failed = training.all_learnt(training.SMOKE, tmp_path, "cpu", seconds=0, workers=1, done={(name, 0, 16)})
     assert failed == [f"{name} {form} seed 0: not begun" for form in ("dense", "k=32", "k=64")]

@@ -31,6 +31,9 @@ Arguments = Sequence[Tensor | int | float]
 Macros = Mapping[str, int | str]
 """What a source is compiled with: names and what they stand for."""
 
+KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""What ``numbers.cu`` calls the types of numbers."""
+
 _MOST_THREADS = 1024
 _MOST_BLOCKS = (2**31 - 1, 2**16 - 1, 2**16 - 1)
 _UNASKED_SHARED = 48 * 1024  # bytes that every kernel may use; beyond that it must ask once

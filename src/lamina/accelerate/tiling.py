@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+MULTIPROCESSORS = 132
+"""Of the GPU that sizes are made for."""
+
+SHARED = 227 * 1024
+"""Bytes of shared memory that the blocks of one of them may have."""
+
 
 def power(size: int) -> int:
     """The next power of two."""

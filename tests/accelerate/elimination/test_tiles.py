@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.accelerate.elimination.tiles import PROGRAMS, Tile, candidates, linear_tile, product_tile
-from lamina.accelerate.tiling import power
+from lamina.accelerate.elimination.tiles import Tile, candidates, linear_tile, product_tile
+from lamina.accelerate.tiling import MULTIPROCESSORS, power
 from lamina.errors import UsageError
 
 sizes = st.integers(1, 100_000)
@@ -20,7 +20,7 @@ def test_a_tile_is_no_larger_than_the_product_fills(
     for side, size in ((tile.rows, rows), (tile.columns, columns), (tile.depth, summed)):
         assert 16 <= side <= max(16, power(size))
     tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
-    assert tile.splits == 1 or tiles * tile.splits <= PROGRAMS
+    assert tile.splits == 1 or tiles * tile.splits <= MULTIPROCESSORS
     assert tile.splits == 1 or summed >= tile.splits * tile.depth
     assert Tile.unpack(tile.pack()) == tile
 

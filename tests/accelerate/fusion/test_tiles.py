@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.accelerate.fusion.tiles import PROGRAMS, linear_tile, pixel_tile, row_tile
+from lamina.accelerate.fusion.tiles import linear_tile, pixel_tile, row_tile
+from lamina.accelerate.tiling import MULTIPROCESSORS
 
 SIZE = st.integers(1, 10_000)
 
@@ -20,12 +21,12 @@ def test_product_tiles_suit_tensor_cores(rows: int, columns: int, summed: int, i
     # Both operands, three times, and what a multiprocessor has of shared memory.
     assert tile.stages * (tile.rows + tile.columns) * tile.depth * itemsize <= 227 * 1024
     programs = -(-rows // tile.rows) * -(-columns // tile.columns) * tile.splits
-    assert tile.splits == 1 or programs <= PROGRAMS
+    assert tile.splits == 1 or programs <= MULTIPROCESSORS
 
 
 def test_a_wide_layer_of_a_small_batch_splits_its_sum() -> None:
     tile = linear_tile(128, 4096, 9216, 4)
-    assert 128 <= -(-128 // tile.rows) * -(-4096 // tile.columns) * tile.splits <= PROGRAMS
+    assert 128 <= -(-128 // tile.rows) * -(-4096 // tile.columns) * tile.splits <= MULTIPROCESSORS
     assert linear_tile(8192, 8192, 64, 2).splits == 1
 
 

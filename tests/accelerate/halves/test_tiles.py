@@ -1,7 +1,7 @@
 import pytest
 
 from lamina.accelerate.halves import tiles
-from lamina.accelerate.tiling import power
+from lamina.accelerate.tiling import MULTIPROCESSORS, power
 
 SIZES = [1, 3, 16, 64, 96, 100, 256, 1000]
 
@@ -28,4 +28,4 @@ def test_shares_fill_the_gpu_and_no_share_is_empty(of: tuple[int, int, int]) -> 
         number = tiles.shares(count, steps, numel, tiles.Tile(128, 64, 32), parts)
         assert 1 <= number <= max(1, steps)
     if steps > 10000:
-        assert count * number > 0.9 * tiles.PROCESSORS * -(-count * number // tiles.PROCESSORS)
+        assert count * number > 0.9 * MULTIPROCESSORS * -(-count * number // MULTIPROCESSORS)

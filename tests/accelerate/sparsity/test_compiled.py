@@ -12,9 +12,10 @@ from torch import Tensor
 
 from lamina.accelerate import ops as launching
 from lamina.accelerate.sparsity import compiled, functional, ops, reference
-from lamina.accelerate.sparsity.compiled import SHARED, Block, Scan
+from lamina.accelerate.sparsity.compiled import Block, Scan
 from lamina.accelerate.sparsity.format import EllpackDib
 from lamina.accelerate.sparsity.window import Window
+from lamina.accelerate.tiling import SHARED
 from lamina.testing.cuda_on_cpu import KernelOnCpu
 
 SMALL = Block(1, 4, 8, 2, 8, warp=4)

@@ -13,6 +13,11 @@ import torch
 from torch import Tensor
 
 
+def parts(spectrum: Tensor) -> int:
+    """Halves that each number of a spectrum is kept as: ``[parts, F, ...]``, or only ``[F, ...]`` of one."""
+    return spectrum.shape[0] if spectrum.dim() == 5 else 1
+
+
 def slot_count(block_size: int) -> int:
     """Slots of a block: how many independent products the frequency domain has."""
     return (block_size + 1) // 2

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate import ops as shared
 from lamina.accelerate.circulant import kernels
+from lamina.accelerate.circulant.basis import parts
 from lamina.accelerate.circulant.halo import compiled as halo
 from lamina.accelerate.circulant.tiles import (
     AT_ONCE,
@@ -94,11 +95,6 @@ def workers(tile: TransformTile | ProductTile) -> dict[str, int]:
     return {"num_warps": tile.warps, "num_stages": tile.stages}
 
 
-def parts(spectrum: Tensor) -> int:
-    """Halves that each number of a spectrum is kept as: ``[parts, F, ...]``, or only ``[F, ...]`` of one."""
-    return spectrum.shape[0] if spectrum.dim() == 5 else 1
-
-
 def empty_rows(
     like: Tensor, shape: tuple[int, int, int], channels_last: bool, dtype: torch.dtype = torch.float32
 ) -> Tensor:
@@ -153,11 +149,11 @@ def run_grads(
     slots, rows_out, _, outputs = dys.shape[-4:]
     rows_in = xs.shape[-3]
     p, q = outputs // window.groups, xs.shape[-1] // window.groups
-    alone = halo.weight_gradient(dys, xs, window)
-    if alone is not None:
+    shares = halo.weight_gradient(dys, xs, window)
+    if shares is not None:
         if ws is not None and dxs is not None:
             run_mix(dys, ws, dxs, window, back=True, down=down or 1.0)
-        return alone
+        return shares
     tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize)
     share_tiles = -(-p // tile.rows) * weight_tiles(tile.columns, q, window.taps)
     data = product_tile(rows_in, q, 2 * p, window.taps, dys.itemsize)

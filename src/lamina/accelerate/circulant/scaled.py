@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.circulant.basis import parts
 from lamina.accelerate.circulant.ops import (
     SHORT,
     added,
@@ -21,7 +22,6 @@ from lamina.accelerate.circulant.ops import (
     mix_flops,
     mix_grads,
     output_like,
-    parts,
     run_grads,
     run_mix,
     tf32,

@@ -8,11 +8,8 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
-from lamina.accelerate.tiling import between, power
+from lamina.accelerate.tiling import MULTIPROCESSORS, between, power
 from lamina.errors import UsageError
-
-PROGRAMS = 132
-"""Multiprocessors of the GPU the tiles are made for; a product with fewer tiles splits its sum."""
 
 WAVES = 4
 """Of programs of the widest tile, from which on it pays."""
@@ -90,16 +87,16 @@ def product_tile(rows: int, columns: int, summed: int, itemsize: int, thrice: bo
     program, as long as each share keeps eight steps.
     ``thrice``: float32 products are made of three.
     """
-    many = -(-rows // 128) * (columns // 256) >= WAVES * PROGRAMS
+    many = -(-rows // 128) * (columns // 256) >= WAVES * MULTIPROCESSORS
     high = between(16, power(rows), 128)
     wide = between(16, power(columns), 256 if many and columns % 256 == 0 and not thrice else 128)
     deep = between(16, power(summed), 64 if itemsize == 2 else 32)
     shares = max(1, -(-summed // deep) // STEPS)
     tiles = -(-rows // high) * -(-columns // wide)
-    while tiles * shares < PROGRAMS and max(high, wide) > 64:
+    while tiles * shares < MULTIPROCESSORS and max(high, wide) > 64:
         high, wide = (high // 2, wide) if high >= wide else (high, wide // 2)
         tiles = -(-rows // high) * -(-columns // wide)
-    splits = max(1, min(PROGRAMS // max(tiles, 1), shares))
+    splits = max(1, min(MULTIPROCESSORS // max(tiles, 1), shares))
     return Tile(high, wide, deep, splits, _warps(high, wide, thrice), 4 if high == 16 or thrice else 3)
 
 
@@ -120,7 +117,7 @@ def candidates(
             continue
         for deep in (64, 128) if itemsize == 2 else (32, 64):
             tiles, steps = -(-rows // high) * -(-columns // wide), -(-summed // deep)
-            most = max(1, min(2 * PROGRAMS // tiles, steps // 4))
+            most = max(1, min(2 * MULTIPROCESSORS // tiles, steps // 4))
             for stages in (3, 4):
                 for splits in sorted({1, max(1, most // 2), most}):
                     found.append(Tile(high, wide, deep, splits, _warps(high, wide, thrice), stages))

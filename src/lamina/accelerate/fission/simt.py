@@ -22,6 +22,7 @@ from lamina.accelerate.cuda import Kernel, Launchable
 from lamina.accelerate.fission.config import FORMATS, Format
 from lamina.accelerate.fission.formats import exponent_bits
 from lamina.accelerate.operands import sizes
+from lamina.accelerate.tiling import MULTIPROCESSORS
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 SOURCE = Path(__file__).with_name("kernels.cu")
@@ -152,8 +153,6 @@ class Plan:
         return self.grid[2]
 
 
-MULTIPROCESSORS = 132
-"""Of the GPU the shares are made for."""
 RESIDENT = {4: 4, 6: 2, 8: 2}
 """Blocks of a multiprocessor, by tile."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from lamina.accelerate.fission.simt import DEPTH, LANES, MULTIPROCESSORS, RESIDENT, OnChip, Tile, plan, values
+from lamina.accelerate.fission.simt import DEPTH, LANES, RESIDENT, OnChip, Tile, plan, values
+from lamina.accelerate.tiling import MULTIPROCESSORS
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.accelerate.tiling import between, power
-
-PROGRAMS = 132
-"""Multiprocessors of the GPU the tiles are made for; a product with fewer tiles splits its sum."""
+from lamina.accelerate.tiling import MULTIPROCESSORS, between, power
 
 SHARED = 200 * 1024
 """Bytes of shared memory for the stages of one program, with room left for what the compiler adds."""
@@ -36,6 +33,6 @@ def tile(outputs: int, rows: int, inputs: int, itemsize: int, beside: int) -> Ti
     deep = between(16, power(inputs), 128 if itemsize == 1 else 64)
     tiles = -(-outputs // high) * -(-rows // wide)
     steps = -(-inputs // deep)
-    splits = max(1, min(2 * PROGRAMS // max(tiles, 1), steps // 8)) if tiles < PROGRAMS else 1
+    splits = max(1, min(2 * MULTIPROCESSORS // max(tiles, 1), steps // 8)) if tiles < MULTIPROCESSORS else 1
     stages = between(2, SHARED // (deep * (high * itemsize + wide * beside)), 4)
     return Tile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, stages)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.accelerate.tiling import between, power
-
-PROGRAMS = 132
-"""Multiprocessors of the GPU the tiles are made for; a product with fewer tiles splits its sum."""
+from lamina.accelerate.tiling import MULTIPROCESSORS, between, power
 
 ELEMENTS = 1024
 """Of a tile of a pass over memory."""
@@ -44,7 +41,7 @@ def linear_tile(rows: int, columns: int, summed: int, itemsize: int) -> LinearTi
     deep = between(16, power(summed), 64 if itemsize == 2 else 32)
     tiles = -(-rows // high) * -(-columns // wide)
     steps = -(-summed // deep)
-    splits = max(1, min(PROGRAMS // max(tiles, 1), steps // 8))
+    splits = max(1, min(MULTIPROCESSORS // max(tiles, 1), steps // 8))
     return LinearTile(high, wide, deep, splits, 8 if high * wide >= 128 * 128 else 4, 3)
 
 

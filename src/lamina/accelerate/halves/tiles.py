@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lamina.accelerate.tiling import between, power
-
-PROCESSORS, SHARED = 132, 227 * 1024
-"""Multiprocessors of the GPU the tiles are made for, and the shared memory of each."""
+from lamina.accelerate.tiling import MULTIPROCESSORS, SHARED, between, power
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ def shares(tiles: int, steps: int, numel: int, tile: Tile, parts: int) -> int:
     step_us = (3 * parts - 2) * 2 * tile.rows * tile.columns * tile.depth / 3.5e6
 
     def time(number: int) -> float:
-        waves = -(-tiles * number // (PROCESSORS * together))
+        waves = -(-tiles * number // (MULTIPROCESSORS * together))
         return waves * together * -(-steps // number) * step_us + number * numel * 8 / 3e6
 
-    return min(range(1, max(2, min(steps // 4, 8 * PROCESSORS))), key=time)
+    return min(range(1, max(2, min(steps // 4, 8 * MULTIPROCESSORS))), key=time)

@@ -15,16 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.accelerate.cuda import Kernel, Launchable, goes_on
+from lamina.accelerate.cuda import KINDS, Kernel, Launchable, goes_on
 from lamina.accelerate.sparsity.format import LARGEST_EXPONENT, EllpackDib
 from lamina.accelerate.sparsity.window import Window
+from lamina.accelerate.tiling import MULTIPROCESSORS, SHARED
 
 WARP = 32
-KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-PROGRAMS = 132
-"""Multiprocessors of the GPU the sizes are made for."""
-SHARED = 227 * 1024
-"""Bytes of shared memory that a block may have."""
 CACHED = 48 * 1024 * 1024
 """Bytes of a map that the cache holds from one pass to the next."""
 SAMPLED = 16
@@ -96,7 +92,7 @@ def takes_product(sparse: EllpackDib, y: Tensor, block: Block, itemsize: int) ->
     return takes(y) and sparse.rows > 0 and block.shared(min(sparse.panel, sparse.rows), itemsize) <= SHARED
 
 
-def largest(x: Tensor, threads: int = 256, blocks: int = 8 * PROGRAMS, every: int = 1) -> Tensor:
+def largest(x: Tensor, threads: int = 256, blocks: int = 8 * MULTIPROCESSORS, every: int = 1) -> Tensor:
     """The largest finite magnitudes of shares of a map without gaps, or of one of ``every`` pieces of it; and a 0."""
     quads, rest = divmod(x.numel(), 16 // x.itemsize)
     blocks = max(1, min(blocks, -(-quads // (4 * threads * every))))
@@ -116,7 +112,7 @@ def fit(x: Tensor, words: Tensor, counts: Tensor, scales: Tensor, panel: int, sc
     if x.numel() * x.itemsize <= CACHED:
         convert(x, words, counts, scales, panel, largest(x), scan=scan)
         return
-    found = largest(x, blocks=PROGRAMS, every=SAMPLED)
+    found = largest(x, blocks=MULTIPROCESSORS, every=SAMPLED)
     for guessed in (1, 2):
         convert(x, words, counts, scales, panel, found, guessed, scan)
 
@@ -139,7 +135,7 @@ def convert(
     tiles = -(-images * pixels // scan.columns) * panels
     staged = min(rows, panel) <= scan.groups * scan.deep
     kernel(kind, "convert", _scan(x, scan, WARP, last, staged, guessed)).launch(
-        (min(tiles, 2 * PROGRAMS) if guessed == 2 else tiles,), (scan.columns * scan.groups,),
+        (min(tiles, 2 * MULTIPROCESSORS) if guessed == 2 else tiles,), (scan.columns * scan.groups,),
         [_laid(x), counts if words is None else words, counts, scales, scales if found is None else found,
          0 if found is None else found.numel() - 1, rows, images * pixels, panel, panels, capacity, pixels, x_n, x_c,
          x_p, int(words is not None)],
@@ -165,7 +161,7 @@ def product_block(outputs: int, columns: int, itemsize: int) -> Block:
     """Columns of a warp so that the blocks fill the multiprocessors evenly; panels so that two of them fit."""
     each = 16 if outputs > 64 else 8
     high = WARP // 4 * each
-    rounds = {w: -(-(-(-columns // (12 * w)) * -(-outputs // high)) // PROGRAMS) * w for w in (32, 16, 8)}
+    rounds = {w: -(-(-(-columns // (12 * w)) * -(-outputs // high)) // MULTIPROCESSORS) * w for w in (32, 16, 8)}
     return Block(wide=min(rounds, key=rounds.__getitem__), each=each, panel=(1 << 16) // (high * itemsize))
 
 

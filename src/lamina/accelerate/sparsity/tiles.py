@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from lamina.accelerate.sparsity.window import Window
-from lamina.accelerate.tiling import between, power
+from lamina.accelerate.tiling import MULTIPROCESSORS, between, power
 from lamina.errors import UsageError
-
-PROGRAMS = 132
-"""Multiprocessors of the GPU the tiles are made for."""
 
 WIDTHS = (16, 32, 64, 128)
 """Numbers of neighbouring columns whose rows are united: those that the sparsity monitor counts."""
@@ -52,7 +49,7 @@ class Tile:
 
 def convert_tile(rows: int, columns: int, panels: int) -> Tile:
     """For one pass over a matrix: narrow tiles until every multiprocessor has several."""
-    wide = 64 if panels * -(-columns // 64) >= 8 * PROGRAMS else 32
+    wide = 64 if panels * -(-columns // 64) >= 8 * MULTIPROCESSORS else 32
     return Tile(1, between(1, power(columns), wide), between(1, power(rows), 64))
 
 
@@ -60,7 +57,7 @@ def nonzero_tile(outputs: int, columns: int) -> Tile:
     """For products of single non-zeros: outputs are contiguous loads, columns share nothing but the program."""
     high = between(16, power(outputs), 128)
     wide = between(8, power(columns), 32)
-    while wide > 8 and -(-columns // wide) * -(-outputs // high) < 2 * PROGRAMS:
+    while wide > 8 and -(-columns // wide) * -(-outputs // high) < 2 * MULTIPROCESSORS:
         wide //= 2
     return Tile(high, wide, 4)
 
@@ -76,7 +73,7 @@ def living_tile(outputs: int, columns: int, parts: int = 2) -> Tile:
     ``parts`` of weights: without halves little is read, and narrow tiles fill a GPU more evenly.
     """
     high = 64 if 0 < outputs % 128 <= 64 < outputs else between(16, power(outputs), 128)
-    if parts and high == 128 and -(-columns // 128) * -(-outputs // 128) >= PROGRAMS:
+    if parts and high == 128 and -(-columns // 128) * -(-outputs // 128) >= MULTIPROCESSORS:
         return Tile(high, 128, 64, 8, 3)
     return Tile(high, 128 if high < 128 else 64, 32, 4, 4 if not parts else 3)
 

@@ -16,14 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.accelerate.circulant.basis import parts
 from lamina.accelerate.circulant.window import Window
-from lamina.accelerate.cuda import Kernel, Launchable, goes_on
+from lamina.accelerate.cuda import KINDS, Kernel, Launchable, goes_on
+from lamina.accelerate.tiling import MULTIPROCESSORS, SHARED
 
-KINDS = {torch.bfloat16: 1, torch.float16: 2}
-PROCESSORS = 132
-"""Of the GPU the sizes are made for."""
-SHARED = 227 * 1024
-"""Bytes of shared memory that the blocks of a processor may have."""
 RESIDENT = 4
 """Of a processor, where they are not too large for it."""
 PIXELS = 448
@@ -35,9 +32,9 @@ MOST_BLOCKS = 16
 MOST_PRODUCTS = 256
 """Tensor-core instructions of sixteen output pixels, all of which are written out."""
 MOST_SUMS = 36
-"""Products of 16 by 8 numbers that make a weight gradient: with more of them, they are what takes time."""
+"""Products of 16 by 8 numbers that make a weight gradient: 18 were measured to pay, 72 not to."""
 SMALL = 2**20
-"""Numbers of a spectrum from which it pays."""
+"""Numbers of a spectrum from which these are taken; the smallest that was measured has three times as many."""
 
 FOLDER = files(__package__)
 
@@ -125,7 +122,7 @@ class Launch:
     sizes: tuple[int, ...]
     shared: int
 
-    def __call__(self, *tensors: Tensor | float, more: tuple[float, ...] = ()) -> None:
+    def __call__(self, *tensors: Tensor, more: tuple[float, ...] = ()) -> None:
         self.kernel.launch(self.grid, (self.threads,), [*tensors, *self.sizes, *more], self.shared)
 
 
@@ -140,7 +137,7 @@ def product(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down
     if not _takes(window, a, ws) or (back and (window.stride_height, window.stride_width) != (1, 1)):
         return False
     blocks = (p, q) if back else (q, p)
-    launch = _planned(kind, "product", _room(kind, a.device), a.dtype, slots, window, *blocks, _parts(a), back)
+    launch = _planned(kind, "product", _room(kind, a.device), a.dtype, slots, window, *blocks, parts(a), back)
     if launch is None:
         return False
     launch(a, ws, out, more=(float(down),))
@@ -156,7 +153,7 @@ def weight_gradient(dys: Tensor, xs: Tensor, window: Window) -> Tensor | None:
     if not _takes(window, dys, xs):
         return None
     room = _room(kind, dys.device)
-    launch = _planned(kind, "weight_gradient", room, dys.dtype, slots, window, q, p, _parts(dys), False)
+    launch = _planned(kind, "weight_gradient", room, dys.dtype, slots, window, q, p, parts(dys), False)
     if launch is None:
         return None
     shares = xs.new_empty(launch.grid[1], slots, p * window.taps, 2, q, dtype=torch.float32)
@@ -166,7 +163,7 @@ def weight_gradient(dys: Tensor, xs: Tensor, window: Window) -> Tensor | None:
 
 def _takes(window: Window, a: Tensor, b: Tensor) -> bool:
     whole = a.data_ptr() % 16 == b.data_ptr() % 16 == 0  # pieces of up to so many bytes are copied
-    return whole and a.dtype in KINDS and window.groups == 1 and window.taps > 1 and a.numel() >= SMALL
+    return whole and a.itemsize == 2 and window.groups == 1 and window.taps > 1 and a.numel() >= SMALL
 
 
 @lru_cache(maxsize=16)
@@ -202,7 +199,7 @@ def _planned(
     kernel = make(source, name, macros=slide.switches(block, dtype, back))
     down, across = -(-window.out_height // block.high), -(-window.out_width // block.wide)
     tiles = window.batch * down * across
-    share = -(-tiles // max(1, PROCESSORS * block.blocks // slots))
+    share = -(-tiles // max(1, MULTIPROCESSORS * block.blocks // slots))
     sizes = (
         window.batch, window.height, window.width, window.out_height, window.out_width,
         window.padding_height, window.padding_width, down, across, share,
@@ -218,10 +215,6 @@ def _turned(window: Window) -> Window:
         reach[0] - window.padding_height, reach[1] - window.padding_width,
         window.dilation_height, window.dilation_width,
     )  # fmt: skip
-
-
-def _parts(spectrum: Tensor) -> int:
-    return spectrum.shape[0] if spectrum.dim() == 5 else 1
 
 
 def _eights(blocks: int) -> int:

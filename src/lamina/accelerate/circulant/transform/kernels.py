@@ -69,15 +69,6 @@ def transformed(
 
 @triton.jit
 @no_type_check
-def run(row, rows, F: tl.constexpr, NUMBERS: tl.constexpr, ACROSS: tl.constexpr, INDEX: tl.constexpr):
-    """Where all blocks' numbers of whole rows are in a spectrum ``[F, rows, 2, ACROSS]``, from ``row`` on."""
-    n = row.to(INDEX) * 2 * ACROSS + tl.arange(0, NUMBERS)
-    place = tl.arange(0, F).to(INDEX)[:, None] * rows * 2 * ACROSS + n[None, :]
-    return place, tl.broadcast_to((n < rows.to(INDEX) * 2 * ACROSS)[None, :], (F, NUMBERS))
-
-
-@triton.jit
-@no_type_check
 def dft_tile(
     tile, x, signs, basis, peaks, down, out, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
@@ -120,7 +111,9 @@ def dft_tile(
         sums += transformed(values, basis, place, wanted, 2 * F * K, SHARES > 0, ACC, PRECISION, UPCAST)
     if WHOLE:  # a run of numbers in memory for each frequency
         sums = tl.reshape(tl.permute(tl.reshape(sums, (ROWS, AT_ONCE, 2, F)), (3, 0, 2, 1)), (F, ROWS * 2 * AT_ONCE))
-        place, known = run(tile // tiles_f * ROWS, rows, F, ROWS * 2 * AT_ONCE, ACROSS, INDEX)
+        n = (tile // tiles_f * ROWS).to(INDEX) * 2 * ACROSS + tl.arange(0, ROWS * 2 * AT_ONCE)
+        place = tl.arange(0, F).to(INDEX)[:, None] * rows * 2 * ACROSS + n[None, :]
+        known = tl.broadcast_to((n < rows.to(INDEX) * 2 * ACROSS)[None, :], (F, ROWS * 2 * AT_ONCE))
     else:
         place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
         place += row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]

@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from lamina.accelerate.circulant.basis import basis, growth, slot_count
+from lamina.accelerate.circulant.basis import basis, growth, parts, slot_count
 from lamina.accelerate.circulant.ops import (
     SHORT,
     common,
     empty_rows,
     is_channels_last,
-    parts,
     tf32,
     workers,
 )
