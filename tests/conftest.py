@@ -35,6 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if CUDA:
         for item in needs_gpu:  # what torch says once in a process, whichever test is first there
             item.add_marker(pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"))
             item.add_marker(pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"))
         return
     if needs_gpu:

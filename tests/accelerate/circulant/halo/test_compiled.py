@@ -44,7 +44,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch, poisoned_empty: None) -> Iterato
 
     def small(slide: Slide, *asked: Any) -> Block | None:
         block = fitted(slide, *asked)
-        return block and replace(block, high=min(block.high, 3), warps=1, at_once=2, shares=1)
+        return block and replace(block, high=min(block.high, 3), warps=1, shares=1)
 
     monkeypatch.setattr(Slide, "fitted", small)
     monkeypatch.setattr(compiled, "kind", KernelOnCpu)
@@ -93,8 +93,13 @@ def close(ours: Tensor, theirs: Tensor, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("on_the_cpu")
+@pytest.mark.parametrize("together", [1, 2, 4])
 @pytest.mark.parametrize("name", CASES)
-def test_products_are_those_of_a_real_convolution(name: str) -> None:
+def test_products_are_those_of_a_real_convolution(name: str, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "together", lambda *_: together)
+    monkeypatch.setattr(compiled, "MOST_SUMS", 100)  # also where it would not pay
+    monkeypatch.setattr(compiled, "SUMS", {1: 100, 2: 100})
+    compiled._planned.cache_clear()
     check(*CASES[name], slots=2)
 
 
@@ -186,21 +191,24 @@ def test_tiles_fit_and_cover_the_image(
     sizes = 3, height + reach, width + reach, down, across, stride, stride
     window = Window(*sizes, dilation_height=dilation, dilation_width=dilation)
     slide = Slide(window, read, made, 1 + parts % 2)
-    for size in (slide.product_bytes, slide.gradient_bytes):
-        block = slide.fitted(size)
+    for name, size in (("product", slide.product_bytes), ("weight_gradient", slide.gradient_bytes)):
+        asked = compiled.BLOCKS[name, slide.parts]
+        block = slide.fitted(asked, size)
         if block is None:  # not even a line
-            assert size(Block(1, min(window.out_width, 32))) > SHARED - 1024
+            assert size(replace(asked, wide=min(slide.width, 32))) > SHARED - 1024
             continue
         assert size(block) * block.blocks <= SHARED
-        assert 1 <= block.high <= window.out_height and 1 <= block.wide <= window.out_width
+        assert 1 <= block.high <= window.out_height and 1 <= block.wide <= slide.width
 
 
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(("size", "read", "made"), [(112, 1, 2), (56, 4, 4), (28, 8, 8), (14, 8, 8)])
-def test_four_blocks_at_a_time_hold_the_convolutions_of_a_large_network(
+def test_blocks_hold_lines_of_the_convolutions_of_a_large_network(
     size: int, read: int, made: int, parts: int
 ) -> None:
-    slide = Slide(Window(64, size, size, 3, 3, 1, 1, 1, 1), read, made, parts)
-    for room in (slide.product_bytes, slide.gradient_bytes):
-        block = slide.fitted(room)
-        assert block is not None and block.blocks == 4 and block.wide == size
+    window = Window(64, size, size, 3, 3, 1, 1, 1, 1)
+    slide = Slide(window, read, made, parts, compiled.together(window, read))
+    for name, room in (("product", slide.product_bytes), ("weight_gradient", slide.gradient_bytes)):
+        asked = compiled.BLOCKS[name, parts]
+        block = slide.fitted(asked, room)
+        assert block is not None and block.blocks == asked.blocks and block.wide == slide.width

@@ -2,12 +2,15 @@
 
 Taps read what their neighbours have read, which the tile language's kernels leave to the caches. These are for large
 images of 16-bit spectra, in one part or two, with few blocks a pixel and one group; everything else is for those.
+
+Where pixels are narrow, neighbours are multiplied together, and what is not finite may reach up to three pixels beside
+those whose window holds it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from itertools import product as product_of
@@ -21,16 +24,12 @@ from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.cuda import KINDS, Kernel, Launchable, goes_on
 from lamina.accelerate.tiling import MULTIPROCESSORS, SHARED
 
-RESIDENT = 4
-"""Of a processor, where they are not too large for it."""
-PIXELS = 448
-"""Outputs of a tile: more share a halo, fewer leave room for other blocks."""
 SUMS = {1: 14, 2: 12}
 """Products of 16 by 8 numbers that a warp sums up at a time for a weight gradient, by parts."""
 MOST_BLOCKS = 16
 """Of a pixel: of more of them, a product is bound by tensor cores."""
-MOST_PRODUCTS = 256
-"""Tensor-core instructions of sixteen output pixels, all of which are written out."""
+MOST_PRODUCTS = 128
+"""Tensor-core instructions of sixteen places of output pixels, all of which are written out."""
 MOST_SUMS = 36
 """Products of 16 by 8 numbers that make a weight gradient: 18 were measured to pay, 72 not to."""
 SMALL = 2**20
@@ -44,60 +43,104 @@ kind: Any = Kernel
 
 @dataclass(frozen=True)
 class Block:
-    """A block's tile of output pixels, and how its warps divide the work.
+    """A block's tile of output places, and how its warps divide the work.
 
-    A warp multiplies ``at_once`` sixteens of pixels together; for a weight gradient, ``shares`` warps have some of its
-    rows each. A processor runs so many ``blocks`` at least.
+    A processor runs so many ``blocks`` of so many ``warps``. A tile has at most so many ``places``: more share a halo,
+    fewer leave room. All but one of its ``stages`` are being copied. A warp multiplies ``at_once`` sixteens of places
+    together; for a weight gradient, ``shares`` warps have some of its rows each.
     """
 
-    high: int
-    wide: int
-    warps: int = 4
-    at_once: int = 4
+    warps: int
+    blocks: int
+    places: int
+    stages: int
+    at_once: int = 1
     shares: int = 1
-    blocks: int = RESIDENT
+    high: int = 1
+    wide: int = 1
+
+
+BLOCKS = {
+    ("product", 1): Block(warps=4, blocks=4, places=450, stages=2, at_once=4),
+    ("product", 2): Block(warps=8, blocks=2, places=800, stages=3, at_once=2),
+    ("weight_gradient", 1): Block(warps=4, blocks=3, places=800, stages=3),
+    ("weight_gradient", 2): Block(warps=4, blocks=3, places=450, stages=2),
+}
+"""The most that a processor runs, of tiles that are not too large for it; for each kernel and parts, as measured."""
 
 
 @dataclass(frozen=True)
 class Slide:
-    """A window that slides over pixels of ``read`` blocks and makes or meets ``made`` ones, ``parts`` of a number."""
+    """A window that slides over pixels of ``read`` blocks and makes or meets ``made`` ones, ``parts`` of a number.
+
+    So many pixels of a line are ``together`` a place.
+    """
 
     window: Window
     read: int
     made: int
     parts: int
+    together: int = 1
+
+    @property
+    def width(self) -> int:
+        """Output places of a line."""
+        return -(-self.window.out_width // self.together)
+
+    @property
+    def along(self) -> int:
+        """Places of a line that an output place reads."""
+        w = self.window
+        if self.together == 1:
+            return w.kernel_width
+        reach = (w.kernel_width - 1) * w.dilation_width + (self.together - 1) * w.stride_width
+        return reach // self.together + 1
+
+    @property
+    def read_eights(self) -> int:
+        """Eights of numbers of a place that is read."""
+        return -(-self.together * 2 * self.read // 8)
+
+    @property
+    def made_eights(self) -> int:
+        """Eights of numbers of a place that is made or met."""
+        return -(-self.together * 2 * self.made // 8)
 
     @property
     def sixteens(self) -> int:
-        """Pairs of eights of numbers that an output pixel reads."""
-        return -(-self.window.taps * _eights(self.read) // 2)
+        """Pairs of eights of numbers that an output place reads."""
+        return -(-self.window.kernel_height * self.along * self.read_eights // 2)
+
+    @property
+    def products(self) -> int:
+        """Tensor-core instructions of sixteen output places."""
+        return self.sixteens * self.made_eights
 
     def inputs(self, block: Block) -> int:
-        """Pixels that a tile reads."""
+        """Places that a tile reads."""
         w = self.window
+        apart = w.dilation_width if self.together == 1 else 1
         high = (block.high - 1) * w.stride_height + (w.kernel_height - 1) * w.dilation_height + 1
-        return high * ((block.wide - 1) * w.stride_width + (w.kernel_width - 1) * w.dilation_width + 1)
+        return high * ((block.wide - 1) * w.stride_width + (self.along - 1) * apart + 1)
 
     def product_bytes(self, block: Block) -> int:
-        """Shared memory of a block of the product: factors, and two stages of pixels."""
-        factors = self.parts * self.sixteens * _eights(self.made) * 256
-        return factors + 32 * self.parts * _eights(self.read) * self.inputs(block)
+        """Shared memory of a block of the product: factors, and stages of places."""
+        return self.parts * (self.products * 256 + block.stages * 16 * self.read_eights * self.inputs(block))
 
     def gradient_bytes(self, block: Block) -> int:
-        """Shared memory of a block of the weight gradient: two stages of both, which its sums take the place of."""
+        """Shared memory of a block of the weight gradient: stages of both, which its sums take the place of."""
         met = -(-block.high * block.wide // 32) * 32
-        stages = 32 * self.parts * (_eights(self.read) * self.inputs(block) + _eights(self.made) * met)
-        return max(stages, self.sixteens * 16 * _eights(self.made) * 32)
+        stage = 16 * self.parts * (self.read_eights * self.inputs(block) + self.made_eights * met)
+        return max(block.stages * stage, self.products * 16 * 32)
 
-    def fitted(self, size: Callable[[Block], int], shares: int = 1) -> Block | None:
+    def fitted(self, block: Block, size: Callable[[Block], int]) -> Block | None:
         """The largest tiles that divide the image evenly and are small enough; None if there are none."""
-        at_once = 4 if self.parts == 1 or _eights(self.made) == 1 else 2
-        for blocks, wide in product_of(range(RESIDENT, 0, -1), (128, 32)):
-            wide = _even(self.window.out_width, wide)
-            for high in range(min(self.window.out_height, max(1, PIXELS // wide)), 0, -1):
-                block = Block(_even(self.window.out_height, high), wide, at_once=at_once, shares=shares, blocks=blocks)
-                if size(block) <= SHARED // blocks - 1024:
-                    return block
+        for blocks, most in product_of(range(block.blocks, 0, -1), (128, 32)):
+            wide = _even(self.width, most)
+            for high in range(min(self.window.out_height, max(1, block.places // wide)), 0, -1):
+                tile = replace(block, blocks=blocks, high=_even(self.window.out_height, high), wide=wide)
+                if size(tile) <= SHARED // blocks - 1024:
+                    return tile
         return None
 
     def switches(self, block: Block, dtype: torch.dtype, back: bool) -> dict[str, int]:
@@ -106,9 +149,10 @@ class Slide:
         return {
             "TYPE": KINDS[dtype], "PARTS": self.parts, "SUMMED": self.read, "KEPT": self.made,
             "KH": w.kernel_height, "KW": w.kernel_width, "SH": w.stride_height, "SW": w.stride_width,
-            "DH": w.dilation_height, "DW": w.dilation_width, "HIGH": block.high, "WIDE": block.wide,
-            "WARPS": block.warps, "RESIDENT": block.blocks, "AT_ONCE": block.at_once, "BACK": int(back),
-            "SHARES": block.shares, "WHOLE": int(block.wide == w.out_width),
+            "DH": w.dilation_height, "DW": w.dilation_width,
+            "TOGETHER": self.together, "HIGH": block.high, "WIDE": block.wide,
+            "STAGES": block.stages, "WARPS": block.warps, "RESIDENT": block.blocks, "AT_ONCE": block.at_once,
+            "BACK": int(back), "SHARES": block.shares, "WHOLE": int(block.wide * self.together == w.out_width),
         }  # fmt: skip
 
 
@@ -182,22 +226,19 @@ def _planned(
     back: bool,
 ) -> Launch | None:  # fmt: skip
     """The kernel and how it is launched on a device with so much ``room``; None if it is not for that."""
-    if max(read, made) > MOST_BLOCKS or window.taps * _eights(read) * _eights(made) > MOST_PRODUCTS:
-        return None
-    slide = Slide(_turned(window) if back else window, read, made, parts)
-    window = slide.window
+    window = _turned(window) if back else window
+    slide = Slide(window, read, made, parts, together(window, read))
     gradient = name == "weight_gradient"
-    size = slide.gradient_bytes if gradient else slide.product_bytes
-    sums = slide.sixteens * _eights(made)
-    if gradient and sums > MOST_SUMS:
+    if max(read, made) > MOST_BLOCKS or slide.products > (MOST_SUMS if gradient else MOST_PRODUCTS):
         return None
-    shares = next(n for n in (1, 2, 4) if sums <= n * SUMS[parts]) if gradient else 1
-    block = slide.fitted(size, shares)
+    size = slide.gradient_bytes if gradient else slide.product_bytes
+    shares = next(n for n in (1, 2, 4) if slide.products <= n * SUMS[parts]) if gradient else 1
+    block = slide.fitted(replace(BLOCKS[name, parts], shares=shares), size)
     if block is None or size(block) > room:
         return None
     source = goes_on(FOLDER / "pixels.cu", FOLDER / f"{name}.cu")
     kernel = make(source, name, macros=slide.switches(block, dtype, back))
-    down, across = -(-window.out_height // block.high), -(-window.out_width // block.wide)
+    down, across = -(-window.out_height // block.high), -(-slide.width // block.wide)
     tiles = window.batch * down * across
     share = -(-tiles // max(1, MULTIPROCESSORS * block.blocks // slots))
     sizes = (
@@ -205,6 +246,11 @@ def _planned(
         window.padding_height, window.padding_width, down, across, share,
     )  # fmt: skip
     return Launch(kernel, (slots, -(-tiles // share)), 32 * block.warps, sizes, size(block))
+
+
+def together(window: Window, read: int) -> int:
+    """Neighbours in a line that are multiplied together: as many pixels of ``read`` blocks as eight numbers are."""
+    return next(n for n in (4, 2, 1) if n * read <= 4 or n == 1) if window.out_width > 1 else 1
 
 
 def _turned(window: Window) -> Window:
@@ -215,11 +261,6 @@ def _turned(window: Window) -> Window:
         reach[0] - window.padding_height, reach[1] - window.padding_width,
         window.dilation_height, window.dilation_width,
     )  # fmt: skip
-
-
-def _eights(blocks: int) -> int:
-    """Eights of numbers of a pixel."""
-    return -(-2 * blocks // 8)
 
 
 def _even(size: int, most: int) -> int:

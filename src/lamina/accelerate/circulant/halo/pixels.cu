@@ -2,11 +2,16 @@
 //
 // A pixel of one frequency is a few numbers, and every tap reads them again. A block copies a tile of pixels with its
 // halo to shared memory once, eights of numbers in planes: there a row that a tensor core reads is one pixel's eight,
-// and a tap moves its address. Tiles follow each other through two stages.
+// and a tap moves its address. Tiles follow each other through stages, all but one of which are being copied.
+//
+// A pixel of less than eight numbers would leave a tensor core half empty, so some neighbours in a line make a place
+// together. The window then slides from place to place, and is as many places wide as all of its pixels' windows; what
+// of them lies beyond one pixel's own window has a factor of zero.
 //
 // Macros: TYPE, bfloat16 (1) or float16 (2); PARTS, halves of a number, 1 or 2; SUMMED and KEPT, blocks of a pixel of
-// what slides and of what it meets (q and p, or backward p and q); KH, KW, SH, SW, DH, DW, the window; HIGH and WIDE,
-// a tile of output pixels; WARPS of a block, and RESIDENT blocks of a processor.
+// what slides and of what it meets (q and p, or backward p and q); KH, KW, SH, SW, DH, DW, the window; TOGETHER, pixels
+// of a place; HIGH and WIDE, a tile of output places; STAGES of tiles; WARPS of a block, and RESIDENT blocks of a
+// processor.
 
 typedef Number<TYPE>::type number;  // 16 bits of it
 typedef unsigned int word;          // two of them
@@ -80,21 +85,24 @@ inline word pair_of(float first, float second) {
 
 constexpr int THREADS = 32 * WARPS;
 constexpr int TAPS = KH * KW;
-constexpr int OUTPUTS = HIGH * WIDE;  // pixels of a tile
-constexpr int ROWS = (HIGH - 1) * SH + (KH - 1) * DH + 1, COLUMNS = (WIDE - 1) * SW + (KW - 1) * DW + 1;
-constexpr int INPUTS = ROWS * COLUMNS;  // and of what it reads
-constexpr int EIGHTS = (2 * SUMMED + 7) / 8, KEPT_EIGHTS = (2 * KEPT + 7) / 8;
-constexpr int SOURCES = TAPS * EIGHTS;  // eights that an output pixel reads
+constexpr int OUTPUTS = HIGH * WIDE;  // places of a tile
+constexpr int READ = TOGETHER * 2 * SUMMED, MADE = TOGETHER * 2 * KEPT;  // numbers of a place
+constexpr int APART = TOGETHER > 1 ? 1 : DW;                             // places from one that a window reads to the next
+constexpr int ALONG = TOGETHER > 1 ? ((KW - 1) * DW + (TOGETHER - 1) * SW) / TOGETHER + 1 : KW;  // of a line
+constexpr int ROWS = (HIGH - 1) * SH + (KH - 1) * DH + 1, COLUMNS = (WIDE - 1) * SW + (ALONG - 1) * APART + 1;
+constexpr int INPUTS = ROWS * COLUMNS;  // places that a tile reads
+constexpr int EIGHTS = (READ + 7) / 8, MADE_EIGHTS = (MADE + 7) / 8;
+constexpr int SOURCES = KH * ALONG * EIGHTS;  // eights that an output place reads
 constexpr int STEPS = (SOURCES + 1) / 2;
 
-// Where a tile of output pixels begins; tiles come from left to right, then down, then image after image.
+// Where a tile of outputs begins, in pixels; tiles come from left to right, then down, then image after image.
 struct Tile {
-  int image, top, left, down, across;  // the latter two in pixels
+  int image, top, left, down, across;
   __device__ __forceinline__ Tile(int tile, int down, int across)
-      : image(tile / (down * across)), top(tile / across % down * HIGH), left(tile % across * WIDE), down(down * HIGH),
-        across(across * WIDE) {}
+      : image(tile / (down * across)), top(tile / across % down * HIGH), left(tile % across * WIDE * TOGETHER),
+        down(down * HIGH), across(across * WIDE * TOGETHER) {}
   __device__ __forceinline__ void next() {
-    left += WIDE;
+    left += WIDE * TOGETHER;
     if (left < across) return;
     left = 0, top += HIGH;
     if (top < down) return;
@@ -102,35 +110,43 @@ struct Tile {
   }
 };
 
-// How far from the first eight of an output pixel's first tap another one is.
+// How far from the first eight that an output place reads another one is.
 __device__ __forceinline__ int reach(int source) {
-  const int tap = min(source, SOURCES - 1) / EIGHTS, eighth = min(source, SOURCES - 1) % EIGHTS;
-  return (eighth * INPUTS + tap / KW * DH * COLUMNS + tap % KW * DW) * 8;
+  const int place = min(source, SOURCES - 1) / EIGHTS, eighth = min(source, SOURCES - 1) % EIGHTS;
+  return (eighth * INPUTS + place / ALONG * DH * COLUMNS + place % ALONG * APART) * 8;
 }
-// Where in its stage an output pixel's first tap is; the last one's, beyond it.
-__device__ __forceinline__ int first_tap(int pixel) {
-  const int inside = min(pixel, OUTPUTS - 1);
+// Where in its stage the first that an output place reads is; the last one's, beyond it.
+__device__ __forceinline__ int first_of(int place) {
+  const int inside = min(place, OUTPUTS - 1);
   return (inside / WIDE * SH * COLUMNS + inside % WIDE * SW) * 8;
 }
+// Which of the places of a line, and which of its pixels, is a tap of a pixel of the output's place.
+struct Met {
+  int place, pixel;
+  __device__ __forceinline__ Met(int tap, int made)
+      : place(TOGETHER > 1 ? (tap * DW + made * SW) / TOGETHER : tap),
+        pixel(TOGETHER > 1 ? (tap * DW + made * SW) % TOGETHER : 0) {}
+};
 
-// Copies HEIGHT by WIDTH pixels of BLOCKS blocks, in planes of PLANE; outside of the image there are zeros.
+// Copies HEIGHT by WIDTH places of pixels of BLOCKS blocks, in planes of PLANE; outside of the image there are zeros.
 template <int BLOCKS, int HEIGHT, int WIDTH, int PLANE>
 __device__ __forceinline__ void fetch(number* to, const number* from, size_t apart, int image, int top, int left,
                                       int height, int width) {
   constexpr int PIECE = BLOCKS % 4 == 0 ? 8 : BLOCKS % 2 == 0 ? 4 : 2;  // numbers copied at once
-  constexpr int PIECES = 2 * BLOCKS / PIECE, COPIES = HEIGHT * WIDTH * PIECES, TURNS = (COPIES + THREADS - 1) / THREADS;
+  constexpr int NUMBERS = TOGETHER * 2 * BLOCKS, PIECES = NUMBERS / PIECE;
+  constexpr int COPIES = HEIGHT * WIDTH * PIECES, TURNS = (COPIES + THREADS - 1) / THREADS;
   const number* corner = from + ((long long)(image * height + top) * width + left) * 2 * BLOCKS;
 #pragma unroll(TURNS < 16 ? TURNS : 4)
   for (int turn = 0; turn < TURNS; ++turn) {
-    const int i = turn * THREADS + threadIdx.x, pixel = i / PIECES, first = i % PIECES * PIECE;
-    const int y = pixel / WIDTH, x = pixel % WIDTH;
+    const int i = turn * THREADS + threadIdx.x, place = i / PIECES, first = i % PIECES * PIECE;
+    const int y = place / WIDTH, x = place % WIDTH * TOGETHER + first / (2 * BLOCKS);
     const bool there = unsigned(top + y) < unsigned(height) && unsigned(left + x) < unsigned(width);
-    const number* source = there ? corner + (y * width + x) * 2 * BLOCKS + first : from;
-    number* place = to + (first / 8 * PLANE + pixel) * 8 + first % 8;
+    const number* source = there ? corner + (y * width + x) * 2 * BLOCKS + first % (2 * BLOCKS) : from;
+    number* here = to + (first / 8 * PLANE + place) * 8 + first % 8;
     if (i < COPIES)
 #pragma unroll
       for (int part = 0; part < PARTS; ++part)
-        copy<PIECE * 2>(place + part * ((2 * BLOCKS + 7) / 8) * PLANE * 8, source + part * apart, there);
+        copy<PIECE * 2>(here + part * ((NUMBERS + 7) / 8) * PLANE * 8, source + part * apart, there);
   }
 }
 

@@ -1,16 +1,16 @@
 // Output gradients times conjugate spectra over a sliding window, summed over all pixels, frequency by frequency.
 //
-// Tensor cores turn both factors while they read them, so pixels are what they sum. Blocks have shares of the tiles,
+// Tensor cores turn both factors while they read them, so places are what they sum. Blocks have shares of the tiles,
 // [shares][slots][p][taps][2][q], which are added afterwards, in a fixed order.
 //
 // Macros besides those of pixels.cu: SHARES, warps that share out the rows of the product among them; the others share
-// out pixels.
+// out places.
 
 constexpr int PADDED = (OUTPUTS + 31) / 32 * 32;
-constexpr int HELD = PARTS * (EIGHTS * INPUTS + KEPT_EIGHTS * PADDED) * 8;
+constexpr int HELD = PARTS * (EIGHTS * INPUTS + MADE_EIGHTS * PADDED) * 8;
 constexpr int SUMS = (STEPS + SHARES - 1) / SHARES;  // sixteens of sources of a warp
-constexpr int SIDE = WARPS / SHARES;                 // warps that share out the pixels
-constexpr int ACROSS = KEPT_EIGHTS * 8;
+constexpr int SIDE = WARPS / SHARES;                 // warps that share out the places
+constexpr int ACROSS = MADE_EIGHTS * 8;
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     weight_gradient(const number* __restrict__ dy, const number* __restrict__ x, float* __restrict__ out, int images,
@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
   const size_t dy_apart = (size_t)images * out_height * out_width * 2 * KEPT;
   x += slot * x_apart;
   dy += slot * dy_apart;
-  clear(stages, 2 * HELD);
+  clear(stages, STAGES * HELD);
   __syncthreads();
   Tile asked(begin, down, across);
   auto ask = [&](int tile, int stage) {
@@ -38,57 +38,57 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     asked.next();
     copies_asked();
   };
-  // Rows of the products are the eights of all taps, two to a tile; columns are those of output gradients.
+  // Rows of the products are the eights of a window's places, two to a tile; columns are those of output gradients.
   const int first = warp % SHARES * SUMS;
   int far[SUMS];
 #pragma unroll
   for (int m = 0; m < SUMS; ++m) far[m] = reach(2 * (first + m) + lane / 8 % 2);
-  float sums[SUMS][KEPT_EIGHTS][4] = {};
+  float sums[SUMS][MADE_EIGHTS][4] = {};
 
-  ask(begin, 0);
-  for (int tile = begin, stage = 0; tile < end; ++tile, stage ^= 1) {
-    ask(tile + 1, stage ^ 1);
-    copies_done<1>();
+  for (int ahead = 0; ahead < STAGES - 1; ++ahead) ask(begin + ahead, ahead);
+  for (int tile = begin, stage = 0; tile < end; ++tile, stage = (stage + 1) % STAGES) {
+    ask(tile + STAGES - 1, (stage + STAGES - 1) % STAGES);
+    copies_done<STAGES - 1>();
     __syncthreads();
     const number* inputs = stages + stage * HELD;
     const number* gradients = inputs + PARTS * EIGHTS * INPUTS * 8;
     for (int group = warp / SHARES; group < PADDED / 32; group += SIDE) {
-      word b[PARTS][KEPT_EIGHTS][4];  // of 32 pixels
+      word b[PARTS][MADE_EIGHTS][4];  // of 32 places
 #pragma unroll
       for (int part = 0; part < PARTS; ++part)
 #pragma unroll
-        for (int n = 0; n < KEPT_EIGHTS; ++n)
-          read4<true>(b[part][n], gradients + ((part * KEPT_EIGHTS + n) * PADDED + group * 32 + lane) * 8);
-      const number* pixel[2];
+        for (int n = 0; n < MADE_EIGHTS; ++n)
+          read4<true>(b[part][n], gradients + ((part * MADE_EIGHTS + n) * PADDED + group * 32 + lane) * 8);
+      const number* place[2];
 #pragma unroll
-      for (int s = 0; s < 2; ++s) pixel[s] = inputs + first_tap(group * 32 + s * 16 + lane / 16 * 8 + lane % 8);
+      for (int s = 0; s < 2; ++s) place[s] = inputs + first_of(group * 32 + s * 16 + lane / 16 * 8 + lane % 8);
 #pragma unroll
       for (int m = 0; m < SUMS; ++m) {
 #if PARTS == 1
         word a[2][4];
 #pragma unroll
-        for (int s = 0; s < 2; ++s) read4<true>(a[s], pixel[s] + far[m]);
+        for (int s = 0; s < 2; ++s) read4<true>(a[s], place[s] + far[m]);
 #pragma unroll
         for (int s = 0; s < 2; ++s)
 #pragma unroll
-          for (int n = 0; n < KEPT_EIGHTS; ++n) multiply(sums[m][n], a[s], b[0][n] + 2 * s);
+          for (int n = 0; n < MADE_EIGHTS; ++n) multiply(sums[m][n], a[s], b[0][n] + 2 * s);
 #else
-        float some[KEPT_EIGHTS][4] = {};
+        float some[MADE_EIGHTS][4] = {};
 #pragma unroll
         for (int s = 0; s < 2; ++s) {
           word a[2][4];
 #pragma unroll
           for (int part = 0; part < 2; ++part)
-            read4<true>(a[part], pixel[s] + far[m] + part * EIGHTS * INPUTS * 8);
+            read4<true>(a[part], place[s] + far[m] + part * EIGHTS * INPUTS * 8);
 #pragma unroll
-          for (int n = 0; n < KEPT_EIGHTS; ++n) {
+          for (int n = 0; n < MADE_EIGHTS; ++n) {
             multiply(some[n], a[1], b[0][n] + 2 * s);
             multiply(some[n], a[0], b[1][n] + 2 * s);
             multiply(some[n], a[0], b[0][n] + 2 * s);
           }
         }
 #pragma unroll
-        for (int n = 0; n < KEPT_EIGHTS; ++n)
+        for (int n = 0; n < MADE_EIGHTS; ++n)
 #pragma unroll
           for (int c = 0; c < 4; ++c) sums[m][n][c] += some[n][c];
 #endif
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 #pragma unroll
     for (int m = 0; m < SUMS; ++m)
 #pragma unroll
-      for (int n = 0; n < KEPT_EIGHTS; ++n)
+      for (int n = 0; n < MADE_EIGHTS; ++n)
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           float* at = total + ((first + m) * 16 + c / 2 * 8 + lane / 4) * ACROSS + n * 8 + lane % 4 * 2 + c % 2;
@@ -117,7 +117,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
   for (int i = threadIdx.x; i < KEPT * TAPS * SUMMED; i += THREADS) {
     const int q = i % SUMMED, tap = i / SUMMED % TAPS, p = i / SUMMED / TAPS;
     auto of = [&](int part, int gradient_part) {
-      return total[(tap * EIGHTS * 8 + part * SUMMED + q) * ACROSS + gradient_part * KEPT + p];
+      float sum = 0;
+      for (int pixel = 0; pixel < TOGETHER; ++pixel) {
+        const Met met(tap % KW, pixel);
+        const int read = (met.pixel * 2 + part) * SUMMED + q, made = (pixel * 2 + gradient_part) * KEPT + p;
+        sum += total[((tap / KW * ALONG + met.place) * EIGHTS * 8 + read) * ACROSS + made];
+      }
+      return sum;
     };
     // The first slot holds two real frequencies.
     float* to = out + (p * TAPS + tap) * 2 * SUMMED + q;
