@@ -1,7 +1,8 @@
 """Claim: what it is worth to keep pixels and their halo in shared memory while a window slides over their spectra.
 
 Products of spectra and both gradients, at block size 64, on convolutions of AlexNet (batch 128) and VGG-16 (batch 64):
-by the tile language, whose taps read from cache, and by CUDA, whose taps read from shared memory. Predicted is the time
+by the tile language, whose taps read from cache; by CUDA, whose taps read from shared memory; and there with narrow
+neighbours multiplied together. Predicted is the time
 that copying as many bytes takes; results are held to the tile language's in float64, which tests hold to a convolution.
 
 Run: python -m benchmarks.ladder.windows
@@ -33,8 +34,12 @@ LAYERS = {  # window, q, p
     "vgg16 conv4_2": (Window(64, 28, 28, 3, 3, 1, 1, 1, 1), 8, 8),
     "vgg16 conv5_1": (Window(64, 14, 14, 3, 3, 1, 1, 1, 1), 8, 8),
 }
-NARROW, EVERYTHING = 2**62, 0
-"""Numbers of a spectrum from which CUDA takes it: none, and all that it can."""
+RUNGS: dict[str, dict[str, Any]] = {
+    "cached": {"SMALL": 2**62},
+    "halo": {"SMALL": 0, "together": lambda *_: 1},
+    "together": {"SMALL": 0},
+}
+"""What the rungs change: from how many numbers CUDA takes a spectrum, and how many pixels it multiplies together."""
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
 
 
@@ -79,8 +84,9 @@ def measured(
     for phase, call in calls(window, x, w, dy).items():
         read = {"forward": x, "backward_data": dy, "backward_weight": x}[phase]
         moved = read.nbytes + w.nbytes + (dy.nbytes if phase == "backward_weight" else call().nbytes)
-        for rung, small in (("cached", NARROW), ("halo", EVERYTHING)):
-            with patch.object(compiled, "SMALL", small):
+        for rung, changed in RUNGS.items():
+            compiled._planned.cache_clear()
+            with patch.multiple(compiled, **changed):
                 error = run.relative_error([call()], [right[phase]])
                 timing = time(call)
             yield {

@@ -142,6 +142,34 @@ def test_what_is_not_finite_spoils_its_row_and_no_other() -> None:
     assert not functional.linear(x, w, out_features=288, impl="kernel")[:, :96].isfinite().any()
 
 
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:All-NaN slice", "ignore:invalid value")  # of the interpreter
+@pytest.mark.parametrize("misleading", [None, "large", "zero", "not finite"])
+def test_a_guessed_scale_is_mended_where_it_misleads(
+    mode: str, misleading: str | None, monkeypatch: pytest.MonkeyPatch, poisoned_empty: None
+) -> None:
+    x, w = torch.randn(300, 64), torch.randn(2, 2, 32)  # of more than two pieces, the first of which is looked at
+    gy = torch.randn(300, 64)
+    for one in (x, gy):
+        if misleading == "large":
+            one[200, 5] = 1e4
+        elif misleading == "zero":
+            one[:128] = 0
+        elif misleading == "not finite":
+            one[:128] = torch.nan
+
+    def step() -> tuple[Tensor, ...]:
+        leaves = x.clone().requires_grad_(), w.clone().requires_grad_()
+        y = functional.linear(*leaves, out_features=64, impl="kernel")
+        return y.detach(), *torch.autograd.grad(y, leaves, gy)
+
+    right = step()
+    monkeypatch.setattr(scaled, "GUESSED", 0)
+    for ours, theirs in zip(step(), right, strict=True):
+        largest = theirs[theirs.isfinite()].abs().max() if theirs.isfinite().any() else 0.0
+        near = (1e-6 if mode == "fp32" else 1e-3) * float(largest)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=near, equal_nan=True)
+
+
 def test_zeros_and_inputs_with_gaps() -> None:
     w = torch.randn(9, 10, 32)
     assert not functional.linear(torch.zeros(17, 320), w, out_features=288, impl="kernel").any()

@@ -29,6 +29,7 @@ from lamina.accelerate.circulant.ops import (
 from lamina.accelerate.circulant.tiles import scales_pay
 from lamina.accelerate.circulant.transform.ops import (
     TOP,
+    Scales,
     dft,
     dft_pair,
     idft_pair,
@@ -39,6 +40,12 @@ from lamina.accelerate.circulant.transform.ops import (
 )
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.halves.ops import pair_peaks
+
+GUESSED = 2**23
+"""Numbers of rows from which their scale is guessed: looking at all of them takes longer than two idle launches."""
+
+EVERY = 16
+"""Of so many pieces of rows one is looked at to guess their scale."""
 
 
 def halved(dtype: torch.dtype, x: Tensor, w: Tensor, block_size: int, out_channels: int, window: Window) -> bool:
@@ -75,8 +82,7 @@ def product(
     """
     sizes = Window.unpack(window)
     y, xs, ws, x_down, w_down = _product_like(x, w, block_size, out_channels, sizes)
-    scales = *pair_peaks(x, w, **early(x, w)), x_down, w_down
-    run_dft(x, w, signs, xs, ws, block_size, sizes.groups, False, True, scales)
+    _spectra(x, w, signs, xs, ws, x_down, w_down, block_size, sizes.groups)
     ys, room = output_like(xs, ws, sizes), _room(sizes.taps * ws.shape[-1], parts(xs))
     run_mix(xs, ws, ys, sizes, back=False, down=1 / room)
     bias = None if bias is None else bias.contiguous()
@@ -93,8 +99,7 @@ def gradients(
     sizes = Window.unpack(window)
     dx, dw = _gradients_like(dy, ws, block_size, sizes, channels, channels_last, for_x, for_w)
     dys, y_down = spectrum_like(dy, block_size, sizes.groups, torch.float16, ws.shape[0]), dy.new_empty(1)
-    scales = *pair_peaks(dy, **early(dy)), y_down, y_down
-    run_dft(dy, dy, None, dys, dys, block_size, sizes.groups, False, False, scales)
+    _spectra(dy, None, None, dys, dys, y_down, y_down, block_size, sizes.groups)
     dxs = input_like(dys, ws, sizes) if for_x else None
     room = _room(sizes.taps * dys.shape[-1] // sizes.groups, parts(dys))
     if dxs is not None and not for_w:
@@ -109,6 +114,25 @@ def gradients(
         downs = (y_down, w_down, x_down)
         run_idft(dxs, dws, signs, None, dx, dw, block_size, sizes.groups, False, True, downs, room, 1.0)
     return dx, dw
+
+
+def _spectra(
+    x: Tensor, w: Tensor | None, signs: Tensor | None, xs: Tensor, ws: Tensor, x_down: Tensor, w_down: Tensor,
+    block_size: int, groups: int,
+) -> None:  # fmt: skip
+    """Fill ``xs`` and, of weights if there are any, ``ws``, and what undoes their scales.
+
+    To find the largest number of rows that no cache holds takes as long as half of their transform. Of these some are
+    looked at to guess the scale, and should one of the others be beyond it, they are transformed again.
+    """
+    both = (x,) if w is None else (x, w)
+    misled = x.new_empty(1, dtype=torch.int32) if x.numel() >= GUESSED else None
+    peaks = pair_peaks(*both, misled=misled, every=1 if misled is None else EVERY, early=early(*both))
+    scales = Scales(*peaks, x_down, w_down, misled)
+    run_dft(x, both[-1], signs, xs, ws, block_size, groups, False, w is not None, scales)
+    if misled is not None:
+        scales = Scales(*pair_peaks(x, misled=misled), x_down, x_down, misled, again=True)
+        run_dft(x, x, signs, xs, xs, block_size, groups, False, False, scales)
 
 
 def _product_like(x: Tensor, w: Tensor, block_size: int, out_channels: int, window: Window) -> tuple[Tensor, ...]:

@@ -32,10 +32,10 @@ precision from 2**-14 up."""
 
 @triton.jit
 @no_type_check
-def largest(x, numel, share, shares, BLOCK: tl.constexpr, INDEX: tl.constexpr):
-    """The largest finite magnitude of one share of ``x [numel]``."""
+def largest(x, numel, share, shares, every, BLOCK: tl.constexpr, INDEX: tl.constexpr):
+    """The largest finite magnitude of one share of ``x [numel]``, of which one block of ``every`` is looked at."""
     most = tl.zeros((BLOCK,), tl.float32)
-    for first in range(share.to(INDEX) * BLOCK, numel, shares.to(INDEX) * BLOCK):
+    for first in range(share.to(INDEX) * every * BLOCK, numel, shares.to(INDEX) * every * BLOCK):
         at = first + tl.arange(0, BLOCK)
         values = tl.abs(tl.load(x + at, at < numel, 0.0).to(tl.float32))
         most = tl.maximum(most, tl.where(values < float("inf"), values, 0.0))
@@ -46,22 +46,32 @@ def largest(x, numel, share, shares, BLOCK: tl.constexpr, INDEX: tl.constexpr):
 @no_type_check
 def peaks_kernel(x, out, numel, BLOCK: tl.constexpr, INDEX: tl.constexpr):
     """The largest finite magnitude of each share of ``x [numel]`` to ``out [programs]``."""
-    tl.store(out + tl.program_id(0), largest(x, numel, tl.program_id(0), tl.num_programs(0), BLOCK, INDEX))
+    tl.store(out + tl.program_id(0), largest(x, numel, tl.program_id(0), tl.num_programs(0), 1, BLOCK, INDEX))
 
 
 @triton.jit(do_not_specialize=("x_shares", "y_shares"))
 @no_type_check
 def pair_peaks_kernel(
-    x, y, out, x_numel, y_numel, x_shares, y_shares, BLOCK: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr
-):
-    """The largest finite magnitude of each share of ``x``, then of each of ``y``; ``EARLY`` as circulant's kernels."""
+    x, y, out, misled, x_numel, y_numel, x_shares, y_shares, EVERY: tl.constexpr, AGAIN: tl.constexpr,
+    BLOCK: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The largest finite magnitude of each share of ``x``, then of each of ``y``; ``EARLY`` as circulant's kernels.
+
+    Of ``x`` one block of ``EVERY`` is looked at. Where that has misled who used it, ``misled [1]``, all are ``AGAIN``.
+    """
     wait(EARLY)
     program = tl.program_id(0)
-    if program < x_shares:
-        peak = largest(x, x_numel, program, x_shares, BLOCK, INDEX)
-    else:
-        peak = largest(y, y_numel, program - x_shares, y_shares, BLOCK, INDEX)
-    tl.store(out + program, peak)
+    wanted = True
+    if AGAIN:
+        wanted = tl.load(misled) > 0
+    elif EVERY > 1:
+        tl.store(misled, 0, program == 0)
+    if wanted:
+        if program < x_shares:
+            peak = largest(x, x_numel, program, x_shares, EVERY, BLOCK, INDEX)
+        else:
+            peak = largest(y, y_numel, program - x_shares, y_shares, 1, BLOCK, INDEX)
+        tl.store(out + program, peak)
 
 
 @triton.jit

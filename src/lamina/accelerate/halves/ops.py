@@ -26,19 +26,32 @@ def _shares(numel: int) -> int:
     return between(1, power(-(-numel // _BLOCK)), kernels.SHARES)
 
 
-def pair_peaks(x: Tensor, y: Tensor | None = None, /, **early: bool) -> tuple[Tensor, int, int]:
+def pair_peaks(
+    x: Tensor, y: Tensor | None = None, /, *, misled: Tensor | None = None, every: int = 1,
+    early: dict[str, bool] | None = None,
+) -> tuple[Tensor, int, int]:
     """`peaks` of one tensor or two in one launch: those of both, and how many are of each.
 
-    Tensors with gaps are copied. ``early`` says whether to launch before the kernel in front has ended.
+    Tensors with gaps are copied.
+
+    Args:
+        x: float32.
+        y: likewise.
+        misled: ``[1]``, int32. With ``every`` it is set to 0, for others to say that so few peaks of ``x`` have misled
+            them; without, nothing is done unless it was said.
+        every: of so many blocks of ``x`` one is looked at.
+        early: whether to launch before the kernel in front has ended.
     """
     x, x_numel = _adjacent(x)
     y, y_numel = (x, 0) if y is None else _adjacent(y)
-    x_shares, y_shares = _shares(x_numel), _shares(y_numel) if y_numel else 0
+    x_shares, y_shares = _shares(x_numel // every), _shares(y_numel) if y_numel else 0
     out = x.new_empty(x_shares + y_shares, dtype=torch.float32)
-    many = max(x_numel, y_numel) > _BLOCK * kernels.SHARES  # read by more threads, not by more programs
+    many = max(x_numel // every, y_numel) > _BLOCK * kernels.SHARES  # read by more threads, not by more programs
     launch(
-        kernels.pair_peaks_kernel, out.numel(), x, x, y, out, x_numel, y_numel, x_shares, y_shares,
-        BLOCK=2 * _BLOCK if many else _BLOCK, INDEX=index_type(x, y), **early or {"EARLY": False},
+        kernels.pair_peaks_kernel, out.numel(), x,
+        x, y, out, out if misled is None else misled, x_numel, y_numel, x_shares, y_shares,
+        EVERY=every, AGAIN=misled is not None and every == 1,
+        BLOCK=2 * _BLOCK if many else _BLOCK, INDEX=index_type(x, y), **(early or {"EARLY": False}),
         num_warps=8 if many else 4,
     )  # fmt: skip
     return out, x_shares, y_shares

@@ -192,7 +192,7 @@ def test_tiles_fit_and_cover_the_image(
     window = Window(*sizes, dilation_height=dilation, dilation_width=dilation)
     slide = Slide(window, read, made, 1 + parts % 2)
     for name, size in (("product", slide.product_bytes), ("weight_gradient", slide.gradient_bytes)):
-        asked = compiled.BLOCKS[name, slide.parts]
+        asked = compiled.BLOCKS[name, slide.parts][-1]
         block = slide.fitted(asked, size)
         if block is None:  # not even a line
             assert size(replace(asked, wide=min(slide.width, 32))) > SHARED - 1024
@@ -207,8 +207,8 @@ def test_blocks_hold_lines_of_the_convolutions_of_a_large_network(
     size: int, read: int, made: int, parts: int
 ) -> None:
     window = Window(64, size, size, 3, 3, 1, 1, 1, 1)
-    slide = Slide(window, read, made, parts, compiled.together(window, read))
+    slide = Slide(window, read, made, parts, compiled.together(window, read, made))
     for name, room in (("product", slide.product_bytes), ("weight_gradient", slide.gradient_bytes)):
-        asked = compiled.BLOCKS[name, parts]
+        asked = compiled.BLOCKS[name, parts][-1]
         block = slide.fitted(asked, room)
         assert block is not None and block.blocks == asked.blocks and block.wide == slide.width

@@ -46,27 +46,26 @@ class Block:
     """A block's tile of output places, and how its warps divide the work.
 
     A processor runs so many ``blocks`` of so many ``warps``. A tile has at most so many ``places``: more share a halo,
-    fewer leave room. All but one of its ``stages`` are being copied. A warp multiplies ``at_once`` sixteens of places
-    together; for a weight gradient, ``shares`` warps have some of its rows each.
+    fewer leave room. All but one of its ``stages`` are being copied. For a weight gradient, ``shares`` warps have some
+    of its rows each.
     """
 
     warps: int
     blocks: int
     places: int
     stages: int
-    at_once: int = 1
     shares: int = 1
     high: int = 1
     wide: int = 1
 
 
 BLOCKS = {
-    ("product", 1): Block(warps=4, blocks=4, places=450, stages=2, at_once=4),
-    ("product", 2): Block(warps=8, blocks=2, places=800, stages=3, at_once=2),
-    ("weight_gradient", 1): Block(warps=4, blocks=3, places=800, stages=3),
-    ("weight_gradient", 2): Block(warps=4, blocks=3, places=450, stages=2),
+    ("product", 1): (Block(warps=4, blocks=4, places=450, stages=2),),
+    ("product", 2): (Block(warps=8, blocks=2, places=800, stages=3), Block(warps=4, blocks=4, places=230, stages=2)),
+    ("weight_gradient", 1): (Block(warps=4, blocks=3, places=800, stages=3),),
+    ("weight_gradient", 2): (Block(warps=4, blocks=3, places=450, stages=2),),
 }
-"""The most that a processor runs, of tiles that are not too large for it; for each kernel and parts, as measured."""
+"""For each kernel and parts, as measured: for images that are one tile, and for others, if those differ."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +150,8 @@ class Slide:
             "KH": w.kernel_height, "KW": w.kernel_width, "SH": w.stride_height, "SW": w.stride_width,
             "DH": w.dilation_height, "DW": w.dilation_width,
             "TOGETHER": self.together, "HIGH": block.high, "WIDE": block.wide,
-            "STAGES": block.stages, "WARPS": block.warps, "RESIDENT": block.blocks, "AT_ONCE": block.at_once,
-            "BACK": int(back), "SHARES": block.shares, "WHOLE": int(block.wide * self.together == w.out_width),
+            "STAGES": block.stages, "WARPS": block.warps, "RESIDENT": block.blocks, "SHARES": block.shares,
+            "BACK": int(back), "WHOLE": int(block.wide * self.together == w.out_width),
         }  # fmt: skip
 
 
@@ -227,13 +226,15 @@ def _planned(
 ) -> Launch | None:  # fmt: skip
     """The kernel and how it is launched on a device with so much ``room``; None if it is not for that."""
     window = _turned(window) if back else window
-    slide = Slide(window, read, made, parts, together(window, read))
+    slide = Slide(window, read, made, parts, together(window, read, made))
     gradient = name == "weight_gradient"
     if max(read, made) > MOST_BLOCKS or slide.products > (MOST_SUMS if gradient else MOST_PRODUCTS):
         return None
     size = slide.gradient_bytes if gradient else slide.product_bytes
     shares = next(n for n in (1, 2, 4) if slide.products <= n * SUMS[parts]) if gradient else 1
-    block = slide.fitted(replace(BLOCKS[name, parts], shares=shares), size)
+    asked = BLOCKS[name, parts]
+    whole = slide.width * window.out_height <= asked[0].places
+    block = slide.fitted(replace(asked[0 if whole else -1], shares=shares), size)
     if block is None or size(block) > room:
         return None
     source = goes_on(FOLDER / "pixels.cu", FOLDER / f"{name}.cu")
@@ -248,9 +249,11 @@ def _planned(
     return Launch(kernel, (slots, -(-tiles // share)), 32 * block.warps, sizes, size(block))
 
 
-def together(window: Window, read: int) -> int:
-    """Neighbours in a line that are multiplied together: as many pixels of ``read`` blocks as eight numbers are."""
-    return next(n for n in (4, 2, 1) if n * read <= 4 or n == 1) if window.out_width > 1 else 1
+def together(window: Window, read: int, made: int) -> int:
+    """Neighbours in a line that are multiplied together, for tensor cores that read and make eight numbers at once."""
+    if window.out_width == 1 or min(read, made) > 2:
+        return 1
+    return 4 if read == 1 else 2
 
 
 def _turned(window: Window) -> Window:

@@ -3,8 +3,8 @@
 // Layouts are those of the tile language's kernels: rows [PARTS][slots][pixels][2][blocks], weights
 // [PARTS][slots][p][taps][2][q], real parts first. The result is in one part.
 //
-// Macros besides those of pixels.cu: AT_ONCE, sixteens of places that a warp multiplies together; BACK, whether this is
-// the input gradient, for which taps are in reverse; WHOLE, whether tiles are as wide as images.
+// Macros besides those of pixels.cu: BACK, whether this is the input gradient, for which taps are in reverse; WHOLE,
+// whether tiles are as wide as images.
 
 #if PARTS == 2
 typedef float stored;
@@ -12,6 +12,7 @@ typedef float stored;
 typedef number stored;
 #endif
 constexpr int HELD = PARTS * EIGHTS * INPUTS * 8;  // numbers of a stage
+constexpr int AT_ONCE = 2;                         // sixteens of places that a warp multiplies together
 constexpr int GROUPS = (OUTPUTS + 16 * AT_ONCE - 1) / (16 * AT_ONCE);
 
 // The factor of one number that is read and one that is made.

@@ -17,7 +17,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.halves.kernels import halves, power, scale
+from lamina.accelerate.halves.kernels import halves, power
 from lamina.accelerate.kernels import rounded, wait
 from lamina.spec import Cost
 
@@ -26,6 +26,12 @@ WAVES = tl.constexpr(256)
 
 TOP = tl.constexpr(14)
 """What is float16 under a scale stays below ``2**(TOP + 1)``, and sums of its products likewise."""
+
+BEYOND = tl.constexpr(127 + 15 << 23)
+"""The bits of ``2**(TOP + 1)`` in float32."""
+
+MARGIN = tl.constexpr(5)
+"""Powers of two by which numbers may exceed those that a scale was guessed from."""
 
 
 @triton.jit
@@ -70,17 +76,18 @@ def transformed(
 @triton.jit
 @no_type_check
 def dft_tile(
-    tile, x, signs, basis, peaks, down, out, rows, length, width, stride_n, stride_c, stride_l,
+    tile, x, signs, basis, peaks, down, misled, out, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
     ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, WHOLE: tl.constexpr,
-    SIGNED: tl.constexpr, SHARES: tl.constexpr, TOP: tl.constexpr, PARTS: tl.constexpr, ACC: tl.constexpr,
-    PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    SIGNED: tl.constexpr, GUESSED: tl.constexpr, SHARES: tl.constexpr, TOP: tl.constexpr, PARTS: tl.constexpr,
+    ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
     """Spectra of ``ROWS`` rows and ``AT_ONCE`` blocks: ``x (N, C, L)`` of any strides to ``out [F, rows, 2, G*q]``.
 
     With ``SHARES`` of ``peaks``, of ``x`` times the power of two that brings the largest to ``2**TOP``; what undoes it
-    goes to ``down [1]``. ``WHOLE`` tiles hold all numbers of their rows' spectra, and write them as runs. Where
-    ``SIGNED``, each block's numbers are multiplied by ``signs [K]`` first.
+    goes to ``down [1]``. Where these are of some of ``x`` alone, the power is ``GUESSED`` with a `MARGIN`; a spectrum
+    `BEYOND` it, or peaks that are all zero, set ``misled [1]``. ``WHOLE`` tiles hold all numbers of their rows'
+    spectra, and write them as runs. Where ``SIGNED``, each block's numbers are multiplied by ``signs [K]`` first.
     """
     F: tl.constexpr = (K + 1) // 2
     ACROSS: tl.constexpr = GROUPS * BLOCKS
@@ -96,7 +103,8 @@ def dft_tile(
     channel = pixel + (block // BLOCKS * width + start).to(INDEX) * stride_c
     sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
     if SHARES:
-        up, undo = scale(peaks, SHARES, TOP)
+        peak = tl.max(tl.load(peaks + tl.arange(0, SHARES)), 0)
+        up, undo = power(peak, TOP - MARGIN if GUESSED else TOP)
         tl.store(down, undo, tile == 0)
     for t0 in range(0, K, BK):
         t = t0 + tl.arange(0, BK)
@@ -109,6 +117,9 @@ def dft_tile(
         wanted = (f < 2 * F)[None, :] & (t < K)[:, None]
         place = f[None, :] * K + t[:, None]
         sums += transformed(values, basis, place, wanted, 2 * F * K, SHARES > 0, ACC, PRECISION, UPCAST)
+    if GUESSED:
+        most = tl.max(sums.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)  # as bits, of which NaN has more
+        tl.store(misled + tl.zeros_like(m), 1, tl.where(peak > 0, most, BEYOND) >= BEYOND)
     if WHOLE:  # a run of numbers in memory for each frequency
         sums = tl.reshape(tl.permute(tl.reshape(sums, (ROWS, AT_ONCE, 2, F)), (3, 0, 2, 1)), (F, ROWS * 2 * AT_ONCE))
         n = (tile // tiles_f * ROWS).to(INDEX) * 2 * ACROSS + tl.arange(0, ROWS * 2 * AT_ONCE)
@@ -187,33 +198,45 @@ def idft_tile(
 def dft_kernel(
     x, signs, x_basis, x_out, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
     w, w_basis, w_out, w_rows, w_length, w_width, w_stride_n, w_stride_c, w_stride_l,
-    peaks, x_down, w_down,
+    peaks, x_down, w_down, misled,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
     X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
     X_WHOLE: tl.constexpr, W_WHOLE: tl.constexpr,
     BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr, PAIR: tl.constexpr,
-    X_SHARES: tl.constexpr, W_SHARES: tl.constexpr, X_TOP: tl.constexpr, W_TOP: tl.constexpr, PARTS: tl.constexpr,
+    GUESSED: tl.constexpr, AGAIN: tl.constexpr, X_SHARES: tl.constexpr, W_SHARES: tl.constexpr,
+    X_TOP: tl.constexpr, W_TOP: tl.constexpr, PARTS: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
     """The spectra of rows and, where ``PAIR``, of weights in the same launch; each under its scale, where it has one.
 
-    ``peaks [X_SHARES + W_SHARES]`` are those of rows, then those of weights.
+    ``peaks [X_SHARES + W_SHARES]`` are those of rows, then those of weights. Where the scale of rows was ``GUESSED``,
+    and that has ``misled``, it is for few programs to transform them ``AGAIN``.
     """
     wait(EARLY)
     tile = tl.program_id(0)
-    if PAIR and tile >= x_tiles:
+    if AGAIN:
+        tiles = tl.where(tl.load(misled) > 0, x_tiles, 0)
+        while tile < tiles:
+            dft_tile(
+                tile, x, signs, x_basis, peaks, x_down, misled, x_out, x_rows, x_length, x_width,
+                x_stride_n, x_stride_c, x_stride_l,
+                X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_WHOLE, SIGNED, False, X_SHARES, X_TOP, PARTS,
+                ACC, PRECISION, TF32, UPCAST, INDEX,
+            )  # fmt: skip
+            tile += tl.num_programs(0)
+    elif PAIR and tile >= x_tiles:
         dft_tile(
-            tile - x_tiles, w, signs, w_basis, peaks + X_SHARES, w_down, w_out, w_rows, w_length, w_width,
+            tile - x_tiles, w, signs, w_basis, peaks + X_SHARES, w_down, misled, w_out, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
-            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, W_WHOLE, False, W_SHARES, W_TOP, PARTS,
+            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, W_WHOLE, False, False, W_SHARES, W_TOP, PARTS,
             ACC, PRECISION, TF32, UPCAST, INDEX,
         )  # fmt: skip
     else:
-        dft_tile(
-            tile, x, signs, x_basis, peaks, x_down, x_out, x_rows, x_length, x_width,
+        dft_tile(  # from the last to the first, which who found the scale has left in the cache
+            x_tiles - 1 - tile, x, signs, x_basis, peaks, x_down, misled, x_out, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_WHOLE, SIGNED, X_SHARES, X_TOP, PARTS,
+            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_WHOLE, SIGNED, GUESSED, X_SHARES, X_TOP, PARTS,
             ACC, PRECISION, TF32, UPCAST, INDEX,
         )  # fmt: skip
 

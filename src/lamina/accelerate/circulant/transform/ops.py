@@ -5,6 +5,7 @@ k)``. ``signs (k)``, if any, multiply the numbers of each block of rows, within 
 layouts that the kernels give.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +27,9 @@ from lamina.accelerate.circulant.transform import kernels
 from lamina.accelerate.ops import launch
 
 TOP = int(kernels.TOP.value)
+
+AGAIN = 512
+"""Programs that transform rows once more, should that be needed: few, since mostly it is not."""
 
 
 @lru_cache(maxsize=64)
@@ -70,20 +74,40 @@ def _widest(block_size: int) -> int:
     return 2 * slot_count(block_size)
 
 
+@dataclass(frozen=True)
+class Scales:
+    """What brings rows and weights into float16's range: ``peaks``, how many are whose, and room for what undoes it.
+
+    Where ``misled`` is given, the scale of rows is a guess, and a number beyond it is told there; ``again``, rows are
+    transformed once more if one was.
+    """
+
+    peaks: Tensor
+    x_shares: int
+    w_shares: int
+    x_down: Tensor
+    w_down: Tensor
+    misled: Tensor | None = None
+    again: bool = False
+
+
 def run_dft(
     x: Tensor, w: Tensor, signs: Tensor | None, xs: Tensor, ws: Tensor, block_size: int, groups: int,
-    eigenvalues: bool, pair: bool, scales: tuple[Tensor, int, int, Tensor, Tensor] | None = None,
+    eigenvalues: bool, pair: bool, scales: Scales | None = None,
 ) -> None:  # fmt: skip
-    """Spectra of rows, with ``pair`` weights too, under ``scales``: peaks, how many are whose, and what undoes them."""
-    peaks, x_shares, w_shares, *downs = scales or (x, 0, 0, x, x)
+    """Spectra of rows, with ``pair`` weights too, under ``scales``."""
     scaled = scales is not None
+    scales = scales or Scales(x, 0, 0, x, x)
     x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X", scaled=scaled)
     w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W", scaled=scaled)
     switches = _transform_switches(xs.dtype, block_size, x, w, xs, ws)
+    programs = min(x_programs, AGAIN) if scales.again else x_programs + pair * w_programs
     launch(
-        kernels.dft_kernel, x_programs + pair * w_programs, x,
-        x, x if signs is None else signs, x_waves, xs, *x_sizes, x_programs, w, w_waves, ws, *w_sizes, peaks, *downs,
-        K=block_size, **(w_meta | x_meta), SIGNED=signs is not None, PAIR=pair, X_SHARES=x_shares, W_SHARES=w_shares,
+        kernels.dft_kernel, programs, x,
+        x, x if signs is None else signs, x_waves, xs, *x_sizes, x_programs, w, w_waves, ws, *w_sizes,
+        scales.peaks, scales.x_down, scales.w_down, x if scales.misled is None else scales.misled,
+        K=block_size, **(w_meta | x_meta), SIGNED=signs is not None, PAIR=pair,
+        GUESSED=scales.misled is not None, AGAIN=scales.again, X_SHARES=scales.x_shares, W_SHARES=scales.w_shares,
         X_TOP=TOP - growth(block_size, eigenvalues), W_TOP=TOP - growth(block_size, True),
         PARTS=parts(xs), TF32=xs.dtype == torch.float32 and tf32(), **switches,
     )  # fmt: skip
