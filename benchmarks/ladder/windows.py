@@ -2,8 +2,8 @@
 
 Products of spectra and both gradients, at block size 64, on convolutions of AlexNet (batch 128) and VGG-16 (batch 64):
 by the tile language, whose taps read from cache; by CUDA, whose taps read from shared memory; and there with narrow
-neighbours multiplied together. Predicted is the time
-that copying as many bytes takes; results are held to the tile language's in float64, which tests hold to a convolution.
+neighbours multiplied together. Predicted is the time that copying as many bytes takes; results are held to the tile
+language's in float64, which tests hold to a convolution.
 
 Run: python -m benchmarks.ladder.windows
 """

@@ -23,13 +23,17 @@ common |= dict(SIGNED=True, PARTS=1)
 sides = dict(X_ROWS=4, X_AT_ONCE=16, W_ROWS=16, W_AT_ONCE=4, BK=64, BN=64, K=64, PAIR=True)
 sides |= dict(X_WHOLE=True, W_WHOLE=False)
 sides |= dict(X_BLOCKS=16, X_GROUPS=1, W_BLOCKS=6, W_GROUPS=1)
-sides |= dict(X_SHARES=0, W_SHARES=0, X_TOP=11, W_TOP=8, SPLIT=False, X_UNDO=0.0, W_UNDO=0.0)
+sides |= dict(X_SHARES=0, W_SHARES=0, X_TOP=11, W_TOP=8, SPLIT=False, X_UNDO=0.0, W_UNDO=0.0, GUESSED=False, AGAIN=False)
 scaled = sides | dict(X_SHARES=512, W_SHARES=8, X_UNDO=8.0, W_UNDO=1.0, SPLIT=True)
+guessed = dict(GUESSED=True)
+again = dict(GUESSED=True, AGAIN=True, PAIR=False)
 grads = dict(W_BM=16, W_BN=32, W_BK=32, W_STEP=4)
 flat = dict(STEP=0, DOWN=1.0, W_BM=8, W_BN=32, W_BK=32, W_STEP=4)
 launches = [
     (transforms.dft_kernel, dict(**sides, TF32=True), "fp32"),
     (transforms.dft_kernel, dict(**scaled, PARTS=2, TF32=False), "fp16"),
+    (transforms.dft_kernel, dict(**scaled | guessed, PARTS=2, TF32=False), "fp16"),
+    (transforms.dft_kernel, dict(**scaled | again, PARTS=1, TF32=False), "fp16"),
     (transforms.idft_kernel, dict(**sides, BIAS=True), "bf16"),
     (transforms.idft_kernel, dict(**scaled, PARTS=2, BIAS=False), "fp16"),
     (kernels.mix_kernel, dict(**window, **mix, BACK=False), "fp16"),
@@ -46,6 +50,7 @@ pointers |= {"bias", "signs"}
 for kernel, constants, kind in launches:
     constants = {name: value for name, value in (common | constants).items() if name in kernel.arg_names}
     types = dict.fromkeys(("peaks", "down", "x_down", "w_down", "x_other", "w_other"), "*fp32")
+    types["misled"] = "*i32"
     types |= dict.fromkeys(("x_basis", "w_basis"), f"*{'fp16' if constants.get('X_SHARES') else 'fp32'}")
     types |= dict.fromkeys(pointers, f"*{kind}")
     if constants.get("X_UNDO"):  # weight gradients are wide
