@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.accelerate.circulant import functional, reference
+from lamina.accelerate.circulant import functional, reference, scaled
+from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
 from ..precisions import TYPES
@@ -21,6 +22,8 @@ LAYERS = {  # block size, inputs, outputs, batch, image, kernel
     "odd": (48, 1000, 300, 33, 0, 0),
     "images": (64, 256, 512, 16, 14, 3),
     "small blocks": (16, 96, 160, 8, 27, 5),
+    "large images": (64, 128, 128, 6, 112, 3),
+    "large images of one block": (64, 64, 128, 11, 112, 3),
 }
 
 
@@ -83,3 +86,33 @@ def test_steps_wait_for_nothing_and_repeat_exactly_in_a_graph(precision: str, na
     for a, b, c, d in zip(first, second, third, fourth, strict=True):
         assert torch.equal(a, b)
         assert torch.equal(c, d)
+
+
+@pytest.mark.parametrize("mode", ["fp32", "tf32"])
+@pytest.mark.parametrize("misleading", ["large", "zero"])
+def test_a_guessed_scale_is_mended_in_a_graph_that_was_captured_before(
+    mode: str, misleading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, _, operands = parts("large images", torch.float32)
+    x, _, g = operands
+    assert min(x.numel(), g.numel()) >= scaled.GUESSED
+    with precision_mode(mode, autotune=False):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step(ours, *operands)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                found = step(ours, *operands)
+            for one in (x, g):
+                if misleading == "zero":
+                    one[:-1] = 0
+                    one[-1, :, :-1] = 0
+                else:
+                    one[0, 5, 40, 40] = 1e5  # of a piece that is not looked at
+            graph.replay()
+            monkeypatch.setattr(scaled, "GUESSED", x.numel() + g.numel())
+            right = step(ours, *operands)
+        torch.cuda.synchronize()
+    for a, b in zip(found, right, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=(1e-6 if mode == "fp32" else 1e-3) * b.abs().max().item())

@@ -33,6 +33,8 @@ LARGE = {
     "wide": (Window(16, 33, 130, 3, 3, 1, 1, 1, 1), 3, 4, torch.float16, 1),
     "many blocks": (Window(64, 14, 14, 3, 3, 1, 1, 1, 1), 14, 7, torch.bfloat16, 1),
     "large window in two parts": (Window(32, 27, 29, 5, 5, 1, 1, 2, 2), 8, 2, torch.float16, 2),
+    "pixels of one block": (Window(16, 57, 59, 3, 3, 1, 1, 1, 1), 2, 1, torch.float16, 2),
+    "pixels of two blocks": (Window(16, 112, 113, 3, 3, 1, 1, 1, 1), 2, 2, torch.bfloat16, 1),
     "strided in two parts": (Window(64, 30, 31, 3, 3, 2, 2, 1, 1), 6, 5, torch.float16, 2),
 }
 
