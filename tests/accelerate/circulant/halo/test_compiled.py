@@ -126,6 +126,19 @@ def test_what_is_not_finite_spoils_what_reads_it_alone() -> None:
 
 
 @pytest.mark.usefixtures("on_the_cpu")
+@pytest.mark.parametrize(("q", "reached"), [(1, slice(0, 8)), (2, slice(2, 6))])  # by fours and by twos
+def test_what_is_not_finite_reaches_the_places_whose_windows_hold_it(q: int, reached: slice) -> None:
+    window = Window(1, 4, 11, 3, 3, 1, 1, 1, 1)
+    xs, ws = spectrum(torch.float16, 1, 2, 44, 2, q), spectrum(torch.float16, 1, 2, 18, 2, q)
+    xs[1, 14] = torch.nan  # row 1, column 3
+    y = torch.empty(2, 44, 2, 2, dtype=torch.float16)
+    assert compiled.product(xs, ws, y, window, back=False, down=1.0)
+    spoilt = y.isnan().any(-1).any(-1).view(2, 4, 11)
+    assert not spoilt[0].any()
+    assert spoilt[1, :3, reached].all() and spoilt.sum() == spoilt[1, :3, reached].numel()
+
+
+@pytest.mark.usefixtures("on_the_cpu")
 def test_operators_take_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     window = Window(1, 4, 5, 3, 3, 1, 1, 1, 1)
     xs, ws = spectrum(torch.float16, 1, 2, 20, 2, 2), spectrum(torch.float16, 1, 2, 18, 2, 2)
