@@ -88,9 +88,11 @@ def test_a_damaged_file_is_not_overwritten(text: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("where_kernels_run")
 def test_calibration_sets_the_layer(tmp_path: Path) -> None:
     layer = BlockCirculantLinear(6, 5, 4)
-    choice = calibrate(layer, torch.randn(2, 6), Dispatcher(tmp_path, Stopwatch([9.0, 3.0, 6.0]), HERE))
+    x, numbers = torch.randn(2, 6), torch.get_rng_state()
+    choice = calibrate(layer, x, Dispatcher(tmp_path, Stopwatch([9.0, 3.0, 6.0]), HERE))
     assert layer.impl == choice.impl == "expand"
     assert all(parameter.grad is None for parameter in layer.parameters())
+    assert torch.equal(torch.get_rng_state(), numbers)
 
 
 @pytest.mark.usefixtures("where_kernels_run")
