@@ -326,7 +326,7 @@ def runs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def resumed(path: Path | None, experiments: Mapping[str, Experiment]) -> list[dict[str, Any]]:
-    """The whole runs of earlier results by the same settings; each keeps the commit that it was made from."""
+    """The whole runs of earlier results, by the settings that rows tell; each keeps the commit it was made from."""
     if path is None:
         return []
     earlier = json.loads(path.read_text(encoding="utf-8"))

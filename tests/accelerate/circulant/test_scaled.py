@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lamina.accelerate.circulant import functional, reference, scaled
 from lamina.accelerate.circulant.basis import basis, growth
 from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
+from lamina.accelerate.halves import ops as halves
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
@@ -147,19 +148,19 @@ def test_what_is_not_finite_spoils_its_row_and_no_other() -> None:
 def test_a_guessed_scale_is_mended_where_it_misleads(
     mode: str, misleading: str | None, monkeypatch: pytest.MonkeyPatch, poisoned_empty: None
 ) -> None:
-    x, w = torch.randn(300, 64), torch.randn(2, 2, 32)  # of more than two pieces, the first of which is looked at
-    gy = torch.randn(300, 64)
+    w = torch.randn(9, 9, 32)
+    x, gy = torch.randn(24, 288), torch.randn(24, 288)
+    monkeypatch.setattr(halves, "_BLOCK", 256)  # of 27 such pieces, one from row 0 and one from row 14 are looked at
     for one in (x, gy):
         if misleading == "large":
-            one[200, 5] = 1e4
-        elif misleading == "zero":
-            one[:128] = 0
-        elif misleading == "not finite":
-            one[:128] = torch.nan
+            one[20, 5] = 1e4
+        elif misleading is not None:
+            one *= 1e-7  # is nothing to float16, if not brought into its range
+            one[:20] = 0.0 if misleading == "zero" else torch.nan
 
     def step() -> tuple[Tensor, ...]:
         leaves = x.clone().requires_grad_(), w.clone().requires_grad_()
-        y = functional.linear(*leaves, out_features=64, impl="kernel")
+        y = functional.linear(*leaves, out_features=288, impl="kernel")
         return y.detach(), *torch.autograd.grad(y, leaves, gy)
 
     right = step()

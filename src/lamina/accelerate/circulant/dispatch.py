@@ -119,8 +119,7 @@ class Dispatcher:
 def calibrate(layer: Any, x: Tensor, dispatcher: Dispatcher) -> Choice:
     """Set a circulant layer's ``impl`` to what is fastest for inputs like ``x``, over a whole step.
 
-    A step is the forward pass and, where anything needs a gradient, the backward pass, from random numbers: of equal
-    ones a GPU draws less power, and may clock higher.
+    A step is the forward pass and, where anything needs a gradient, the backward pass from random numbers.
     """
     parameters = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     x = x.detach().requires_grad_(bool(parameters))

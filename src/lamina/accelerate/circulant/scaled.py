@@ -42,7 +42,8 @@ from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.halves.ops import pair_peaks
 
 GUESSED = 2**23
-"""Numbers of rows from which their scale is guessed: looking at all of them takes longer than two idle launches."""
+"""Numbers of rows from which their scale is guessed: reading these takes longer than the two launches that may mend it,
+which are mostly idle."""
 
 EVERY = 16
 """Of so many pieces of rows one is looked at to guess their scale."""
@@ -122,8 +123,8 @@ def _spectra(
 ) -> None:  # fmt: skip
     """Fill ``xs`` and, of weights if there are any, ``ws``, and what undoes their scales.
 
-    To find the largest number of rows that no cache holds takes as long as half of their transform. Of these some are
-    looked at to guess the scale, and should one of the others be beyond it, they are transformed again.
+    To find the largest number of rows reads as much as their transform does. Of many rows some are looked at to guess
+    the scale, and should one of the others be beyond it, all are transformed again.
     """
     both = (x,) if w is None else (x, w)
     misled = x.new_empty(1, dtype=torch.int32) if x.numel() >= GUESSED else None

@@ -37,8 +37,8 @@ def pair_peaks(
     Args:
         x: float32.
         y: likewise.
-        misled: ``[1]``, int32. With ``every`` it is set to 0, for others to say that so few peaks of ``x`` have misled
-            them; without, nothing is done unless it was said.
+        misled: ``[1]``, int32. Where not every block is looked at it is set to 0, for others to set should that have
+            misled them; where every block is, nothing is done unless it was set.
         every: of so many blocks of ``x`` one is looked at.
         early: whether to launch before the kernel in front has ended.
     """

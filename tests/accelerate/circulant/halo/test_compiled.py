@@ -51,8 +51,10 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch, poisoned_empty: None) -> Iterato
     monkeypatch.setattr(Slide, "fitted", small)
     monkeypatch.setattr(compiled, "kind", KernelOnCpu)
     monkeypatch.setattr(compiled, "SMALL", 0)
+    compiled._planned.cache_clear()
     with torch.device("cpu"):
         yield
+    compiled._planned.cache_clear()
 
 
 def spectrum(dtype: torch.dtype, parts: int, *shape: int) -> Tensor:
@@ -101,7 +103,6 @@ def test_products_are_those_of_a_real_convolution(name: str, together: int, monk
     monkeypatch.setattr(compiled, "together", lambda *_: together)
     monkeypatch.setattr(compiled, "MOST_SUMS", 100)  # also where it would not pay
     monkeypatch.setattr(compiled, "SUMS", {1: 100, 2: 100})
-    compiled._planned.cache_clear()
     check(*CASES[name], slots=2)
 
 
@@ -205,15 +206,17 @@ def test_tiles_fit_and_cover_the_image(
     reach = max((down - 1) * dilation, (across - 1) * dilation)
     sizes = 3, height + reach, width + reach, down, across, stride, stride
     window = Window(*sizes, dilation_height=dilation, dilation_width=dilation)
-    slide = Slide(window, read, made, 1 + parts % 2)
-    for name, size in (("product", slide.product_bytes), ("weight_gradient", slide.gradient_bytes)):
-        asked = compiled.BLOCKS[name, slide.parts][-1]
-        block = slide.fitted(asked, size)
-        if block is None:  # not even a line
-            assert size(replace(asked, wide=min(slide.width, 32))) > SHARED - 1024
-            continue
-        assert size(block) * block.blocks <= SHARED
-        assert 1 <= block.high <= window.out_height and 1 <= block.wide <= slide.width
+    slide = Slide(window, read, made, 1 + parts % 2, compiled.together(window, read, made))
+    for (name, _), blocks in compiled.BLOCKS.items():
+        size = slide.product_bytes if name == "product" else slide.gradient_bytes
+        for asked in blocks:
+            block = slide.fitted(asked, size)
+            if block is None:  # not even a line
+                assert size(replace(asked, wide=min(slide.width, 32))) > SHARED - 1024
+                continue
+            assert size(block) * block.blocks <= SHARED
+            assert 1 <= block.high <= window.out_height and 1 <= block.wide <= slide.width
+            assert block.high * block.wide <= max(asked.places, block.wide)
 
 
 @pytest.mark.parametrize("parts", [1, 2])

@@ -87,8 +87,9 @@ constexpr int THREADS = 32 * WARPS;
 constexpr int TAPS = KH * KW;
 constexpr int OUTPUTS = HIGH * WIDE;  // places of a tile
 constexpr int READ = TOGETHER * 2 * SUMMED, MADE = TOGETHER * 2 * KEPT;  // numbers of a place
-constexpr int APART = TOGETHER > 1 ? 1 : DW;                             // places from one that a window reads to the next
-constexpr int ALONG = TOGETHER > 1 ? ((KW - 1) * DW + (TOGETHER - 1) * SW) / TOGETHER + 1 : KW;  // of a line
+// Places of a line that an output place reads, and how far apart they are.
+constexpr int ALONG = TOGETHER > 1 ? ((KW - 1) * DW + (TOGETHER - 1) * SW) / TOGETHER + 1 : KW;
+constexpr int APART = TOGETHER > 1 ? 1 : DW;
 constexpr int ROWS = (HIGH - 1) * SH + (KH - 1) * DH + 1, COLUMNS = (WIDE - 1) * SW + (ALONG - 1) * APART + 1;
 constexpr int INPUTS = ROWS * COLUMNS;  // places that a tile reads
 constexpr int EIGHTS = (READ + 7) / 8, MADE_EIGHTS = (MADE + 7) / 8;
@@ -120,13 +121,6 @@ __device__ __forceinline__ int first_of(int place) {
   const int inside = min(place, OUTPUTS - 1);
   return (inside / WIDE * SH * COLUMNS + inside % WIDE * SW) * 8;
 }
-// Which of the places of a line, and which of its pixels, is a tap of a pixel of the output's place.
-struct Met {
-  int place, pixel;
-  __device__ __forceinline__ Met(int tap, int made)
-      : place(TOGETHER > 1 ? (tap * DW + made * SW) / TOGETHER : tap),
-        pixel(TOGETHER > 1 ? (tap * DW + made * SW) % TOGETHER : 0) {}
-};
 
 // Copies HEIGHT by WIDTH places of pixels of BLOCKS blocks, in planes of PLANE; outside of the image there are zeros.
 template <int BLOCKS, int HEIGHT, int WIDTH, int PLANE>

@@ -34,8 +34,9 @@ __device__ __forceinline__ word factor(const number* w, bool first_slot, int sou
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
-    product(const number* __restrict__ a, const number* __restrict__ w, stored* __restrict__ out, int images, int height,
-            int width, int out_height, int out_width, int top, int left, int down, int across, int share, double lower) {
+    product(const number* __restrict__ a, const number* __restrict__ w, stored* __restrict__ out, int images,
+            int height, int width, int out_height, int out_width, int top, int left, int down, int across, int share,
+            double lower) {
   extern __shared__ float4 room[];
   number* factors = reinterpret_cast<number*>(room);  // as threads hold them: [PARTS][STEPS][MADE_EIGHTS][32][4]
   number* stages = factors + PARTS * STEPS * MADE_EIGHTS * 128;

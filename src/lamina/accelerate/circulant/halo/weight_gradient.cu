@@ -118,10 +118,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     const int q = i % SUMMED, tap = i / SUMMED % TAPS, p = i / SUMMED / TAPS;
     auto of = [&](int part, int gradient_part) {
       float sum = 0;
-      for (int pixel = 0; pixel < TOGETHER; ++pixel) {
-        const Met met(tap % KW, pixel);
-        const int read = (met.pixel * 2 + part) * SUMMED + q, made = (pixel * 2 + gradient_part) * KEPT + p;
-        sum += total[((tap / KW * ALONG + met.place) * EIGHTS * 8 + read) * ACROSS + made];
+      for (int pixel = 0; pixel < TOGETHER; ++pixel) {  // the one that its tap reads, and itself
+        const int met = TOGETHER > 1 ? tap % KW * DW + pixel * SW : tap % KW;
+        const int read = (met % TOGETHER * 2 + part) * SUMMED + q, made = (pixel * 2 + gradient_part) * KEPT + p;
+        sum += total[((tap / KW * ALONG + met / TOGETHER) * EIGHTS * 8 + read) * ACROSS + made];
       }
       return sum;
     };

@@ -27,7 +27,7 @@ WAVES = tl.constexpr(256)
 TOP = tl.constexpr(14)
 """What is float16 under a scale stays below ``2**(TOP + 1)``, and sums of its products likewise."""
 
-BEYOND = tl.constexpr(127 + 15 << 23)
+BEYOND = tl.constexpr(127 + TOP.value + 1 << 23)
 """The bits of ``2**(TOP + 1)`` in float32."""
 
 MARGIN = tl.constexpr(5)
