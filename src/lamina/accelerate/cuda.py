@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from lamina.accelerate import driver
 from lamina.errors import LaminaError, MissingError, UsageError
 
 Size = tuple[int, ...]
@@ -54,10 +55,14 @@ class Kernel:
         name: of the function.
         macros: defined while compiling, which is how a source is specialised.
         options: further options of NVRTC.
+        waits: whether it begins with ``wait()`` of ``numbers.cu``, so that it may be launched while what is in front of
+            it ends, where the device can.
     """
 
-    def __init__(self, source: str, name: str, *, macros: Macros | None = None, options: Sequence[str] = ()) -> None:
-        self.source, self.name = source, name
+    def __init__(
+        self, source: str, name: str, *, macros: Macros | None = None, options: Sequence[str] = (), waits: bool = False
+    ) -> None:
+        self.source, self.name, self.waits = source, name, waits
         self.options = (*definitions(macros or {}), *options)
         self._loaded: dict[int, Any] = {}
 
@@ -82,11 +87,13 @@ class Kernel:
         if device is None or device.type != "cuda":
             raise UsageError(f"{self.name}: expected tensors on a CUDA device, got {device or 'none'}")
         with torch.cuda.device(device):
-            kernel = self._on(torch.cuda.current_device())
+            index = torch.cuda.current_device()
+            kernel = self._on(index)
             try:
                 if shared >= _UNASKED_SHARED:
                     kernel.set_shared_memory_config(shared)
-                kernel(grid=_three(grid), block=_three(block), args=list(args), shared_mem=shared)
+                early = self.waits and torch.cuda.get_device_capability(index)[0] >= 9
+                driver.launch(kernel.func, _three(grid), _three(block), args, shared, index, early)
             except RuntimeError as error:
                 raise LaminaError(
                     f"{self.name}: the launch of {grid} blocks of {block} threads failed: {error}"

@@ -4,16 +4,19 @@ from typing import no_type_check
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.language.extra.cuda import gdc_wait
 
 
 @triton.jit
 @no_type_check
 def wait(EARLY: tl.constexpr):
-    """Of a kernel that is launched early: until those in front have ended; the next one may begin to be launched."""
+    """Of a kernel that is launched early: until those in front have ended, and what they wrote can be read.
+
+    None says that the next may be launched before its own programs have all ended: those that wait take the room of
+    those that work.
+    """
     if EARLY:
         gdc_wait()
-        gdc_launch_dependents()
 
 
 @triton.jit

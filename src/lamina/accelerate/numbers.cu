@@ -1,6 +1,12 @@
 // What kernels are made of: numbers of 16 and 32 bits, and copies to shared memory that are waited for.
 
 #ifdef __CUDACC__
+// Of a kernel that is launched early: until those in front have ended, and what they wrote can be read.
+__device__ __forceinline__ void wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 using half_bits = unsigned short;
 __device__ __forceinline__ float from_half(half_bits bits) {
   float number;
@@ -28,6 +34,7 @@ __device__ __forceinline__ void copies_done() {
   asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 #else
+inline void wait() {}
 using half_bits = unsigned short;
 inline float from_half(half_bits bits) { return float(__builtin_bit_cast(_Float16, bits)); }
 inline half_bits to_half(float number) { return __builtin_bit_cast(half_bits, _Float16(number)); }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -60,6 +61,16 @@ def launch(kernel: Any, programs: int | tuple[int, ...], tensor: Tensor, *args: 
             kernel[grid](*args, **switches)
         except triton.runtime.errors.OutOfResources as error:
             raise UnsupportedError(f"expected a tile that fits the device: {error}") from error
+
+
+@cache
+def early(device: torch.device) -> dict[str, bool]:
+    """Switches of kernels that `wait`: where the device can, they are launched while those in front end.
+
+    It hides most of a launch, which is what small kernels consist of.
+    """
+    can = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    return {"EARLY": True, "launch_pdl": True} if can else {"EARLY": False}
 
 
 def precision() -> str:

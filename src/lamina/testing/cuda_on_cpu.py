@@ -40,9 +40,10 @@ class KernelOnCpu:
         source: CUDA C++, of the part of the language that ``cuda_on_cpu.h`` knows.
         name: of the function.
         macros: defined while compiling.
+        waits: of no account here, where nothing begins before all is done.
     """
 
-    def __init__(self, source: str, name: str, *, macros: Macros | None = None) -> None:
+    def __init__(self, source: str, name: str, *, macros: Macros | None = None, waits: bool = False) -> None:
         self.source, self.name = source, name
         self.options = definitions(macros or {})
 

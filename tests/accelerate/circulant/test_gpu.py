@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lamina.accelerate.circulant import functional, reference, scaled
+from lamina.errors import UsageError
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
@@ -49,6 +50,19 @@ def step(function: Callable[..., Tensor], x: Tensor, w: Tensor, g: Tensor) -> li
     leaves = [x.detach().requires_grad_(), w.detach().requires_grad_()]
     y = function(*leaves)
     return [y.detach(), *torch.autograd.grad(y, leaves, g)]
+
+
+def test_a_first_call_in_a_capture_is_refused_and_leaves_the_layer_usable() -> None:
+    x, w = torch.randn(4, 90, device="cuda"), torch.randn(2, 3, 30, device="cuda")  # blocks that no other test has
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(UsageError, match="blocks of 30: expected a first call before"), torch.cuda.graph(graph):
+        functional.linear(x, w, out_features=60, impl="kernel")
+    y = functional.linear(x, w, out_features=60, impl="kernel")
+    with torch.cuda.graph(graph):
+        again = functional.linear(x, w, out_features=60, impl="kernel")
+    graph.replay()
+    assert torch.equal(again, y)
+    assert_as_accurate(y, reference.linear(x, w, None, 60), reference.linear(x.double(), w.double(), None, 60))
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from lamina.accelerate.circulant.tiles import (
     expand_tile,
+    linear_tile,
     product_tile,
     row_splits,
     scales_pay,
@@ -25,6 +26,9 @@ def powers_of_two(*sizes: int) -> bool:
 def test_products_have_sides_that_tensor_cores_take(rows: int, columns: int, summed: int, taps: int) -> None:
     for tile, low, narrow in (
         (product_tile(rows, columns, summed, taps), 16, 8),
+        (linear_tile(rows, columns, summed, taps, 2, 1), 16, 8),
+        (linear_tile(rows, columns, summed, taps, 2, 2), 16, 8),
+        (linear_tile(rows, columns, summed, taps, 4, 1), 16, 8),
         (weight_tile(rows, columns, taps, summed, 2), 8, 8),
         (weight_tile(rows, columns, taps, summed, 4), 8, 8),
         (expand_tile(rows, summed), 16, 16),
@@ -37,15 +41,27 @@ def test_products_have_sides_that_tensor_cores_take(rows: int, columns: int, sum
         assert tile.rows * tile.columns <= 4096  # accumulators that registers hold, twice
 
 
-@given(st.integers(2, 256), SIZE, SIZE, st.booleans(), st.booleans())
+@given(st.integers(2, 256), SIZE, SIZE, *[st.booleans()] * 4, *[st.sampled_from([2, 4])] * 2)
 def test_transforms_have_sides_that_tensor_cores_take(
-    k: int, rows: int, blocks: int, adjacent: bool, back: bool
+    k: int, rows: int, blocks: int, adjacent: bool, back: bool, scaled: bool, pixels: bool, outside: int, inside: int
 ) -> None:
-    tile = transform_tile(k, rows, blocks, adjacent, back)
+    tile = transform_tile(k, rows, blocks, adjacent, back, scaled, pixels, (outside, inside))
     assert powers_of_two(tile.rows, tile.blocks, tile.depth, tile.columns)
     assert 16 <= tile.rows * tile.blocks <= 128
     assert min(tile.depth, tile.columns) >= 16
+    assert 1 <= tile.warps <= 8
     assert not tile.whole or (tile.blocks, tile.columns) == (blocks, k)
+
+
+def test_linear_tiles_are_made_smaller_until_there_are_enough_and_read_ahead_what_fits() -> None:
+    large = linear_tile(128, 4096, 256, 32, 2, 1)
+    assert (large.rows, large.columns, large.depth) == (64, 64, 128)
+    few = linear_tile(128, 16, 256, 32, 2, 1)
+    assert (few.rows, few.columns) == (32, 16)
+    beside_others = linear_tile(128, 16, 256, 32, 2, 1, others=64)
+    assert (beside_others.rows, beside_others.columns) == (64, 16)
+    assert linear_tile(128, 4096, 256, 32, 4, 1).depth == 64  # wide numbers, less deep
+    assert linear_tile(128, 4096, 288, 32, 2, 1).depth == 64  # 128 would be a third of zeros
 
 
 def test_rows_are_split_only_where_programs_are_few() -> None:

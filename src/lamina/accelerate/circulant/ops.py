@@ -7,7 +7,6 @@ First comes what every kernel of these layers is told: float32 products follow
 """
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from lamina.accelerate.circulant.tiles import (
     AT_ONCE,
     ProductTile,
     TransformTile,
+    linear_tile,
     product_tile,
     row_splits,
     weight_tile,
@@ -37,9 +37,6 @@ DTYPES = (*shared.DTYPES, torch.float64)
 
 SHORT = 16
 """Products in a sum that is made by fp32 multiply-adds where fp32 is asked for."""
-
-SMALL = 2**17
-"""Numbers in the largest tensor of a kernel that is launched early."""
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled graphs are made again on a change
@@ -72,22 +69,8 @@ def common(dtype: torch.dtype, summed: int, *tensors: Tensor) -> dict[str, Any]:
         "PRECISION": exactness(dtype, summed),
         "UPCAST": INTERPRETED and dtype != torch.float64,
         "INDEX": index_type(*tensors),
-        **early(*tensors),
+        **shared.early(tensors[0].device),
     }
-
-
-def early(*tensors: Tensor) -> dict[str, bool]:
-    """Whether a kernel on these may be launched before the one in front of it has ended, which Hopper GPUs can do.
-
-    It hides the launch, which small kernels gain by; large ones would take room from the kernel in front.
-    """
-    small = max(tensor.numel() for tensor in tensors) <= SMALL
-    return {"EARLY": True, "launch_pdl": True} if small and _waits(tensors[0].device) else {"EARLY": False}
-
-
-@lru_cache(maxsize=16)
-def _waits(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def workers(tile: TransformTile | ProductTile) -> dict[str, int]:
@@ -124,7 +107,7 @@ def run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down
         return out
     depth = 2 * window.taps * summed
     rows = out.shape[-3]
-    tile = product_tile(rows, kept, 2 * summed, window.taps, a.itemsize)
+    tile = _data_tile(rows, kept, summed, slots, window, a)
     tiles = -(-rows // tile.rows) * -(-kept // tile.columns)
     sizes = _sizes(window)
     launch(
@@ -135,6 +118,16 @@ def run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down
         **common(a.dtype, depth, a, ws, out), **workers(tile),
     )  # fmt: skip
     return out
+
+
+def _data_tile(
+    rows: int, kept: int, summed: int, slots: int, window: Window, a: Tensor, others: int = 0
+) -> ProductTile:
+    """Of a product of ``rows`` or their gradients, so many ``others`` being launched with it for each matrix."""
+    if window.taps > 1:
+        return product_tile(rows, kept, 2 * summed, window.taps, a.itemsize)
+    matrices = slots * window.groups
+    return linear_tile(rows, kept, 2 * summed, matrices, a.itemsize, parts(a), matrices * others)
 
 
 def run_grads(
@@ -156,9 +149,9 @@ def run_grads(
         return shares
     tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize)
     share_tiles = -(-p // tile.rows) * weight_tiles(tile.columns, q, window.taps)
-    data = product_tile(rows_in, q, 2 * p, window.taps, dys.itemsize)
-    data_tiles = 0 if dxs is None else -(-rows_in // data.rows) * -(-q // data.columns)
     splits = row_splits(slots * window.groups * share_tiles, rows_out, tile.depth)
+    data = _data_tile(rows_in, q, p, slots, window, dys, splits * share_tiles)
+    data_tiles = 0 if dxs is None else -(-rows_in // data.rows) * -(-q // data.columns)
     switches = common(dys.dtype, 2 * window.taps * p, dys, xs) | {"W_PRECISION": exactness(dys.dtype, rows_out)}
     wide = torch.float64 if dys.dtype == torch.float64 else torch.float32
     shares = xs.new_empty(splits, slots, outputs * window.taps, 2, q, dtype=wide if splits > 1 or down else dys.dtype)

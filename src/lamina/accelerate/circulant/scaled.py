@@ -15,7 +15,6 @@ from lamina.accelerate.circulant.basis import parts
 from lamina.accelerate.circulant.ops import (
     SHORT,
     added,
-    early,
     empty_rows,
     input_like,
     is_channels_last,
@@ -128,7 +127,7 @@ def _spectra(
     """
     both = (x,) if w is None else (x, w)
     misled = x.new_empty(1, dtype=torch.int32) if x.numel() >= GUESSED else None
-    peaks = pair_peaks(*both, misled=misled, every=1 if misled is None else EVERY, early=early(*both))
+    peaks = pair_peaks(*both, misled=misled, every=1 if misled is None else EVERY)
     scales = Scales(*peaks, x_down, w_down, misled)
     run_dft(x, both[-1], signs, xs, ws, block_size, groups, False, w is not None, scales)
     if misled is not None:

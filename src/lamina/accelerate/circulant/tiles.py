@@ -22,6 +22,18 @@ LARGE = 3 * 2**18
 AT_ONCE = 256
 """Programs of a gradient in two parts that a large GPU runs at once with three loads in flight."""
 
+BUSY = 96
+"""Programs of a product that keep a large GPU busy."""
+
+LEAST_TILE = 512
+"""Complex numbers of a tile that is not made smaller."""
+
+STAGE = 2**16
+"""Bytes that one stage of a linear layer's product may read ahead."""
+
+STEP_COST = 16
+"""What a step of a product takes besides its depth, in numbers of depth."""
+
 LEAST_STEP = 8
 """Numbers of a tap that are worth reading by themselves."""
 
@@ -55,21 +67,27 @@ class ProductTile:
 
 
 def transform_tile(
-    block_size: int, rows: int, blocks: int, channels_adjacent: bool, back: bool, scaled: bool = False
-) -> TransformTile:
+    block_size: int, rows: int, blocks: int, channels_adjacent: bool, back: bool, scaled: bool = False,
+    pixels: bool = True, itemsizes: tuple[int, int] = (4, 4),
+) -> TransformTile:  # fmt: skip
     """As many blocks a row as lie together, and rows to make a tile of them; small tiles where there are few of them.
 
     Transforming ``back`` reads with strides and writes together, and is best left to fewer, larger tiles. So is
-    finding a scale in each of very many tiles, where spectra are ``scaled``.
+    finding a scale in each of very many tiles, where spectra are ``scaled``. Rows that are no ``pixels`` come in order:
+    then what counts are bytes of rows and of spectra, ``itemsizes`` a number.
     """
-    size = 128 if back or (scaled and rows * blocks >= MANY) else 64
+    size, warps = 128 if back or (scaled and rows * blocks >= MANY) else 64, 4
+    if not pixels and itemsizes == (2, 2):
+        size, warps = 128, 2 if back else 8
+    elif not pixels and itemsizes == (4, 4):
+        size = 64
     while size > 16 and rows * blocks < size * FEWEST:
-        size //= 2
-    most = 16 if channels_adjacent else 4 if back else 8
+        size, warps = size // 2, min(warps, 4)
+    most = 32 if channels_adjacent else 4 if back else 8
     across = min(power(blocks), most, size)
     side = between(16, power(block_size), 128)
     whole = across == blocks and side == block_size
-    return TransformTile(size // across, across, min(side, 64), side, stages=2, whole=whole)
+    return TransformTile(size // across, across, min(side, 64), side, warps, stages=2, whole=whole)
 
 
 def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: int = 4) -> ProductTile:
@@ -83,6 +101,23 @@ def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: 
     return ProductTile(between(16, power(rows), high), wide, deep, step, stages=stages)
 
 
+def linear_tile(
+    rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, others: int = 0
+) -> ProductTile:
+    """As `product_tile`, of ``matrices`` products of one tap and numbers in ``parts``, ``others`` in the same launch.
+
+    Large and deep tiles, which need many registers but few reads; smaller ones where they would be too few.
+    """
+    high, wide = (64, 64 // parts) if itemsize == 2 else (128, 32)
+    high, wide = between(16, power(rows), high), between(8, power(columns), wide)
+    while others + matrices * -(-rows // high) * -(-columns // wide) < BUSY and high * wide > LEAST_TILE:
+        high, wide = (high // 2, wide) if high > 2 * wide else (high, wide // 2)
+    most = STAGE // (parts * itemsize * (high + 2 * wide))
+    depths = [depth for depth in (128, 64, 32, 16) if depth <= most]
+    deep = min(depths, key=lambda depth: steps_of(depth, summed, 1) * (depth + STEP_COST))
+    return ProductTile(high, wide, deep)
+
+
 def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int) -> ProductTile:
     """For each frequency's weight gradient of ``p`` by ``taps`` times ``q`` complex numbers, summed over ``rows``.
 
@@ -91,7 +126,8 @@ def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int) -> ProductT
     """
     high = 64 if itemsize == 2 else 32
     deep = between(16, power(rows), 64 if p <= 16 else 32)
-    wide = min((32, 16), key=lambda columns: weight_tiles(columns, q, taps) * columns)
+    padded = {columns: weight_tiles(columns, q, taps) * columns for columns in (32, 16)}
+    wide = 32 if padded[32] <= padded[16] or (taps == 1 and q > 16) else 16
     return ProductTile(between(8, power(p), high), wide, deep, min(wide, power(q)))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from lamina.accelerate.halves import kernels
 from lamina.accelerate.halves.tiles import gradient_tile, product_tile, shares
 from lamina.accelerate.kernels import reciprocal
-from lamina.accelerate.ops import INTERPRETED, index_type, launch, reach
+from lamina.accelerate.ops import INTERPRETED, early, index_type, launch, reach
 from lamina.accelerate.tiling import between, power
 
 _BLOCK = 4096
@@ -27,8 +27,7 @@ def _shares(numel: int) -> int:
 
 
 def pair_peaks(
-    x: Tensor, y: Tensor | None = None, /, *, misled: Tensor | None = None, every: int = 1,
-    early: dict[str, bool] | None = None,
+    x: Tensor, y: Tensor | None = None, /, *, misled: Tensor | None = None, every: int = 1
 ) -> tuple[Tensor, int, int]:
     """`peaks` of one tensor or two in one launch: those of both, and how many are of each.
 
@@ -40,7 +39,6 @@ def pair_peaks(
         misled: ``[1]``, int32. Where not every block is looked at it is set to 0, for others to set should that have
             misled them; where every block is, nothing is done unless it was set.
         every: of so many blocks of ``x`` one is looked at.
-        early: whether to launch before the kernel in front has ended.
     """
     x, x_numel = _adjacent(x)
     y, y_numel = (x, 0) if y is None else _adjacent(y)
@@ -51,7 +49,7 @@ def pair_peaks(
         kernels.pair_peaks_kernel, out.numel(), x,
         x, y, out, out if misled is None else misled, x_numel, y_numel, x_shares, y_shares,
         EVERY=every, AGAIN=misled is not None and every == 1,
-        BLOCK=2 * _BLOCK if many else _BLOCK, INDEX=index_type(x, y), **(early or {"EARLY": False}),
+        BLOCK=2 * _BLOCK if many else _BLOCK, INDEX=index_type(x, y), **early(x.device),
         num_warps=8 if many else 4,
     )  # fmt: skip
     return out, x_shares, y_shares

@@ -77,7 +77,7 @@ class Block:
 @cache
 def kernel(make: Any, name: str, macros: tuple[tuple[str, int], ...], source: Traversable = SOURCE) -> Launchable:
     """One kernel of a source, specialised."""
-    made: Launchable = make(goes_on(source), name, macros=dict(macros))
+    made: Launchable = make(goes_on(source), name, macros=dict(macros), waits=True)
     return made
 
 

@@ -67,6 +67,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   struct alignas(16) Quad { map_t at[QUAD]; };
   const Quad* wide = reinterpret_cast<const Quad*>(x);
   float most = 0;
+  wait();
   auto see = [&](const Quad& quad) {
 #pragma unroll
     for (int j = 0; j < QUAD; ++j) most = fmaxf(most, magnitude(widened<MAP>(quad.at[j])));
@@ -118,6 +119,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS, BLOCKS)
   alignas(16) map_t ahead[DEEP];
   float inverse = 1, most = 0;
   bool fitted = known == 0;
+  if (fitted || GUESSED == 2) wait();
   for (int tile = blockIdx.x; tile < across * panels; tile += gridDim.x) {
     // From the end, which a pass over the map before this one has left in the cache.
     const int p = panels - 1 - tile / across, first = p * panel, last = min(first + panel, rows);
@@ -140,6 +142,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS, BLOCKS)
     };
     if (GUESSED != 2) fetch(first);
     if (!fitted) {
+      if (GUESSED != 2) wait();  // here: what found the magnitudes has read the map, so all that made it had ended
       if (threadIdx.x == 0) top = seen = 0;
       __syncthreads();
       float here = 0;
@@ -319,6 +322,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
             int outputs, int stride, int columns, int rows, int panel, int panels, int capacity, int sources, int pixels,
             int out_width, int height, int width, int y_n, int y_m, int y_p) {
   extern __shared__ float4 shared[];
+  wait();
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, t = lane % 4;
   const int m0 = blockIdx.y * BM, column0 = (blockIdx.x * WARPS + warp) * WIDE;
   const int chunk = panel * BM;  // weights of a panel

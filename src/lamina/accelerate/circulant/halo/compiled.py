@@ -238,7 +238,7 @@ def _planned(
     if block is None or size(block) > room:
         return None
     source = goes_on(FOLDER / "pixels.cu", FOLDER / f"{name}.cu")
-    kernel = make(source, name, macros=slide.switches(block, dtype, back))
+    kernel = make(source, name, macros=slide.switches(block, dtype, back), waits=True)
     down, across = -(-window.out_height // block.high), -(-slide.width // block.wide)
     tiles = window.batch * down * across
     share = -(-tiles // max(1, MULTIPROCESSORS * block.blocks // slots))

@@ -38,6 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             int height, int width, int out_height, int out_width, int top, int left, int down, int across, int share,
             double lower) {
   extern __shared__ float4 room[];
+  wait();
   number* factors = reinterpret_cast<number*>(room);  // as threads hold them: [PARTS][STEPS][MADE_EIGHTS][32][4]
   number* stages = factors + PARTS * STEPS * MADE_EIGHTS * 128;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = blockIdx.x, slots = gridDim.x;

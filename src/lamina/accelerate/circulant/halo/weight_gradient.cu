@@ -17,6 +17,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                     int height, int width, int out_height, int out_width, int top, int left, int down, int across,
                     int share) {
   extern __shared__ float4 room[];
+  wait();
   number* stages = reinterpret_cast<number*>(room);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = blockIdx.x, slots = gridDim.x;
   const int tiles = images * down * across, begin = blockIdx.y * share, end = min(begin + share, tiles);

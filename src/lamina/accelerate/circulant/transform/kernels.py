@@ -9,7 +9,7 @@ under a scale: in two ``PARTS``, one behind the other, they keep float32's accur
 Common compile-time switches, here and in the other kernels: ``ACC`` the type sums are kept in; ``PRECISION`` of fp32
 products; ``TF32`` rounds what is stored to the 19 bits that tensor cores read, since they would truncate it; ``UPCAST``
 computes narrow types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses; ``EARLY``
-kernels are launched before the one in front of them has ended, and wait for it themselves.
+kernels are launched before the one in front of them has ended, and wait for it themselves, once they have read waves.
 """
 
 from typing import no_type_check
@@ -45,17 +45,19 @@ def narrow(x, DTYPE: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def transformed(
-    values, basis, place, known, PIECE: tl.constexpr, SCALED: tl.constexpr, ACC: tl.constexpr,
-    PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    """``values`` times waves. A basis of halves has two pieces, ``PIECE`` numbers apart, `WAVES` times as large.
-
-    Unless they are ``SCALED``, each row of wide values is for halves, and back again.
-    """
+def waves_at(basis, place, known, PIECE: tl.constexpr):
+    """A tile of the basis; one of halves has two pieces, ``PIECE`` numbers apart, `WAVES` times as large."""
     waves = tl.load(basis + place, known, 0.0)
-    if basis.dtype.element_ty == tl.float16:
-        rest = tl.load(basis + PIECE + place, known, 0.0)
+    return waves, tl.load(basis + PIECE + place, known, 0.0) if basis.dtype.element_ty == tl.float16 else waves
+
+
+@triton.jit
+@no_type_check
+def transformed(
+    values, waves, rest, SCALED: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr
+):  # fmt: skip
+    """``values`` times `waves_at` a place; rows of wide ones, unless ``SCALED``, are so for halves, and back again."""
+    if waves.dtype == tl.float16:
         if not SCALED:
             up, down = power(tl.max(tl.abs(values), 1), TOP)
             values *= up[:, None]
@@ -81,6 +83,7 @@ def dft_tile(
     ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, WHOLE: tl.constexpr,
     SIGNED: tl.constexpr, GUESSED: tl.constexpr, SHARES: tl.constexpr, TOP: tl.constexpr, PARTS: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Spectra of ``ROWS`` rows and ``AT_ONCE`` blocks: ``x (N, C, L)`` of any strides to ``out [F, rows, 2, G*q]``.
 
@@ -102,21 +105,23 @@ def dft_tile(
     pixel = x + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
     channel = pixel + (block // BLOCKS * width + start).to(INDEX) * stride_c
     sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
-    if SHARES:
-        peak = tl.max(tl.load(peaks + tl.arange(0, SHARES)), 0)
-        up, undo = power(peak, TOP - MARGIN if GUESSED else TOP)
-        tl.store(down, undo, tile == 0)
-    for t0 in range(0, K, BK):
+    for t0 in tl.static_range(0, K, BK):
         t = t0 + tl.arange(0, BK)
+        wanted = (f < 2 * F)[None, :] & (t < K)[:, None]
+        waves, rest = waves_at(basis, f[None, :] * K + t[:, None], wanted, 2 * F * K)
+        if t0 == 0:
+            wait(EARLY)
         known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
         values = tl.load(channel[:, None] + t[None, :].to(INDEX) * stride_c, known, 0.0).to(ACC)
-        if SHARES:
+        if SHARES:  # here, where the loads above are on their way
+            peak = tl.max(tl.load(peaks + tl.arange(0, SHARES)), 0)
+            up, undo = power(peak, TOP - MARGIN if GUESSED else TOP)
             values *= up
         if SIGNED:
             values *= tl.load(signs + t, t < K, 0.0).to(ACC)[None, :]
-        wanted = (f < 2 * F)[None, :] & (t < K)[:, None]
-        place = f[None, :] * K + t[:, None]
-        sums += transformed(values, basis, place, wanted, 2 * F * K, SHARES > 0, ACC, PRECISION, UPCAST)
+        sums += transformed(values, waves, rest, SHARES > 0, ACC, PRECISION, UPCAST)
+    if SHARES:
+        tl.store(down, undo, tile == 0)
     if GUESSED:
         most = tl.max(sums.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)  # as bits, of which NaN has more
         tl.store(misled + tl.zeros_like(m), 1, tl.where(peak > 0, most, BEYOND) >= BEYOND)
@@ -144,7 +149,7 @@ def idft_tile(
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
     ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr,
     BIAS: tl.constexpr, SPLIT: tl.constexpr, UNDO: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `dft_tile`, with ``bias (C)`` added: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``.
 
@@ -165,8 +170,12 @@ def idft_tile(
     # Not as runs: a row's largest number, of runs that were turned, came out wrong (Triton 3.6).
     source = spectrum + row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
     sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
-    for f0 in range(0, 2 * F, BK):
+    for f0 in tl.static_range(0, 2 * F, BK):
         f = f0 + tl.arange(0, BK)
+        wanted = (f < 2 * F)[:, None] & (t < K)[None, :]
+        waves, rest = waves_at(basis, f[:, None] * K + t[None, :], wanted, 2 * F * K)
+        if f0 == 0:
+            wait(EARLY)
         place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
         known = inside[:, None] & (f < 2 * F)[None, :]
         values = tl.load(source + place, known, 0.0)
@@ -175,12 +184,11 @@ def idft_tile(
             for _ in range(1, splits):
                 share += 2 * F * ACROSS * rows
                 values += tl.load(share, known, 0.0)
-        wanted = (f < 2 * F)[:, None] & (t < K)[None, :]
-        place = f[:, None] * K + t[None, :]
+        if UNDO > 0:
+            first, second = tl.load(down), tl.load(other)
         scaled: tl.constexpr = values.dtype == tl.float16
-        sums += transformed(values, basis, place, wanted, 2 * F * K, scaled, ACC, PRECISION, UPCAST)
-    if UNDO > 0:
-        first, second = tl.load(down), tl.load(other)  # the smaller first: their product may be within range alone
+        sums += transformed(values, waves, rest, scaled, ACC, PRECISION, UPCAST)
+    if UNDO > 0:  # the smaller first: their product may be within range alone
         sums *= tl.minimum(first, second) * UNDO * tl.maximum(first, second)
     if SIGNED:
         sums *= tl.load(signs + t, t < K, 0.0).to(ACC)[None, :]
@@ -213,16 +221,16 @@ def dft_kernel(
     ``peaks [X_SHARES + W_SHARES]`` are those of rows, then those of weights. Where the scale of rows was ``GUESSED``,
     and that has ``misled``, it is for few programs to transform them ``AGAIN``.
     """
-    wait(EARLY)
     tile = tl.program_id(0)
     if AGAIN:
+        wait(EARLY)
         tiles = tl.where(tl.load(misled) > 0, x_tiles, 0)
         while tile < tiles:
             dft_tile(
                 tile, x, signs, x_basis, peaks, x_down, misled, x_out, x_rows, x_length, x_width,
                 x_stride_n, x_stride_c, x_stride_l,
                 X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_WHOLE, SIGNED, False, X_SHARES, X_TOP, PARTS,
-                ACC, PRECISION, TF32, UPCAST, INDEX,
+                ACC, PRECISION, TF32, UPCAST, INDEX, False,
             )  # fmt: skip
             tile += tl.num_programs(0)
     elif PAIR and tile >= x_tiles:
@@ -230,14 +238,14 @@ def dft_kernel(
             tile - x_tiles, w, signs, w_basis, peaks + X_SHARES, w_down, misled, w_out, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
             W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, W_WHOLE, False, False, W_SHARES, W_TOP, PARTS,
-            ACC, PRECISION, TF32, UPCAST, INDEX,
+            ACC, PRECISION, TF32, UPCAST, INDEX, EARLY,
         )  # fmt: skip
     else:
         dft_tile(  # from the last to the first, which who found the scale has left in the cache
             x_tiles - 1 - tile, x, signs, x_basis, peaks, x_down, misled, x_out, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
             X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_WHOLE, SIGNED, GUESSED, X_SHARES, X_TOP, PARTS,
-            ACC, PRECISION, TF32, UPCAST, INDEX,
+            ACC, PRECISION, TF32, UPCAST, INDEX, EARLY,
         )  # fmt: skip
 
 
@@ -254,21 +262,20 @@ def idft_kernel(
     UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `dft_kernel`: rows from their spectra; where ``PAIR``, weights from theirs before."""
-    wait(EARLY)
     tile = tl.program_id(0)
     if PAIR and tile < w_tiles:
         idft_tile(
             tile, w_spectrum, splits, signs, w_basis, bias, down, w_other, w, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
             W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, False, SPLIT, W_UNDO,
-            ACC, PRECISION, UPCAST, INDEX,
+            ACC, PRECISION, UPCAST, INDEX, EARLY,
         )  # fmt: skip
     else:
         idft_tile(
             tile - w_tiles, x_spectrum, 1, signs, x_basis, bias, down, x_other, x, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
             X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, SIGNED, BIAS, False, X_UNDO,
-            ACC, PRECISION, UPCAST, INDEX,
+            ACC, PRECISION, UPCAST, INDEX, EARLY,
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ layouts that the kernels give.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from lamina.accelerate.circulant.ops import (
 from lamina.accelerate.circulant.tiles import transform_tile
 from lamina.accelerate.circulant.transform import kernels
 from lamina.accelerate.ops import launch
+from lamina.errors import UsageError
 
 TOP = int(kernels.TOP.value)
 
@@ -32,8 +33,22 @@ AGAIN = 512
 """Programs that transform rows once more, should that be needed: few, since mostly it is not."""
 
 
-@lru_cache(maxsize=64)
+@cache
 def _waves(block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch.device, rounded: bool) -> Tensor:
+    """A basis as kernels read it, which is before what is in front of them has ended: so it is made, once, in time.
+
+    Raises:
+        UsageError: a graph is being captured, which would make it in each of its runs, and not before.
+    """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise UsageError(f"blocks of {block_size}: expected a first call before a CUDA graph is captured, not in it")
+    waves = _made(block_size, eigenvalues, dtype, device, rounded)
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return waves
+
+
+def _made(block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch.device, rounded: bool) -> Tensor:
     if dtype == torch.float16:  # and what float16 leaves of it
         wide = basis(block_size, eigenvalues=eigenvalues, dtype=torch.float64, device=device) * kernels.WAVES.value
         return torch.stack([wide.half(), (wide - wide.half()).half()])
@@ -60,7 +75,8 @@ def _side(
     halves = scaled or (spectrum.dtype == torch.float32 and block_size > SHORT)
     kind = torch.float16 if halves else torch.float32 if narrow else spectrum.dtype
     waves = _waves(block_size, eigenvalues, kind, x.device, narrow)
-    tile = transform_tile(block_size, rows, across, length == 1 or x.stride(1) == 1, back, scaled)
+    alone, itemsizes = length == 1, (x.itemsize, spectrum.itemsize)
+    tile = transform_tile(block_size, rows, across, alone or x.stride(1) == 1, back, scaled, not alone, itemsizes)
     sizes = (rows, length, channels // groups, *x.stride())
     programs = -(-rows // tile.rows) * -(-across // tile.blocks) * -(-_widest(block_size) // tile.columns)
     meta = {f"{name}_BLOCKS": across // groups, f"{name}_GROUPS": groups}
