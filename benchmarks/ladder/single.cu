@@ -38,6 +38,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
             int outputs, int stride, int columns, int rows, int panel, int panels, int capacity, int sources, int pixels,
             int out_width, int height, int width, int y_n, int y_m, int y_p) {
   extern __shared__ float4 shared[];
+  wait();
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const int m0 = blockIdx.y * BM, column0 = (blockIdx.x * WARPS + warp) * WIDE;
   const int chunk = panel * BM;  // weights of a panel

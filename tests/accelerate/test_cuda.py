@@ -86,7 +86,9 @@ def test_without_nvrtc_it_is_missing() -> None:
 
 
 class Driver:
-    """A loaded kernel that notes what it is asked for, and refuses blocks of more than 512 threads."""
+    """A loaded kernel and what launches it, which notes what it is asked for and refuses more than 512 threads."""
+
+    func = "scale"
 
     def __init__(self) -> None:
         self.asked: list[object] = []
@@ -94,15 +96,17 @@ class Driver:
     def set_shared_memory_config(self, size: int) -> None:
         self.asked.append(size)
 
-    def __call__(self, **launch: object) -> None:
-        if launch["block"] > (512, 1, 1):  # type: ignore[operator]
+    def launch(self, function: str, grid: cuda.Size, block: cuda.Size, *rest: object) -> None:
+        if block > (512, 1, 1):
             raise RuntimeError("CUDA error: too many resources requested for launch")
-        self.asked.append(launch)
+        self.asked.append((function, grid, block, *rest))
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
+    monkeypatch.setattr(cuda, "driver", made)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     monkeypatch.setattr(cuda, "check_launch", lambda *_: torch.device("cuda", 0))
     monkeypatch.setattr(Kernel, "_on", lambda self, index: made)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -113,7 +117,16 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 def test_a_launch_reaches_the_driver(driver: Driver) -> None:
     Kernel(SCALE, "scale").launch((4, 2), (32,), [X, 3], 100)
-    assert driver.asked == [{"grid": (4, 2, 1), "block": (32, 1, 1), "args": [X, 3], "shared_mem": 100}]
+    assert driver.asked == [("scale", (4, 2, 1), (32, 1, 1), [X, 3], 100, 0, False)]
+
+
+@pytest.mark.parametrize("capability", [(8, 9), (9, 0)])
+def test_what_waits_is_launched_early_where_the_device_can(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capability)
+    Kernel(SCALE, "scale", waits=True).launch((1,), (32,), [X])
+    assert driver.asked[0][-1] is (capability >= (9, 0))  # type: ignore[index]
 
 
 def test_much_shared_memory_is_asked_for_first(driver: Driver) -> None:
@@ -170,6 +183,28 @@ def test_a_kernel_computes(shared: int) -> None:
     kernel = Kernel(SCALE, "scale", macros={"OFFSET": 2})
     kernel.launch((8,), (128,), [x, out, len(x), 0.5], shared)
     torch.testing.assert_close(out, 2 + 0.5 * x)
+
+
+WAITING = """
+extern "C" __global__ void slow(float* x, int turns) {
+  wait();
+  float y = x[threadIdx.x];
+  for (int i = 0; i < turns; ++i) y = y * 0.5f + 1.0f;
+  x[threadIdx.x] = y + 1.0f;
+}
+"""
+
+
+@pytest.mark.gpu
+def test_kernels_that_are_launched_early_see_what_those_in_front_wrote() -> None:
+    source = cuda.goes_on() + WAITING
+    kernel = Kernel(source, "slow", waits=True)
+    x = torch.zeros(64, device="cuda")
+    for _ in range(100):
+        kernel.launch((1,), (64,), [x, 100_000])  # to 2, and one more
+        x -= 1
+        kernel.launch((1,), (64,), [x, 0])
+    assert (x == 3).all()
 
 
 @pytest.mark.gpu
