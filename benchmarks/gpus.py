@@ -16,15 +16,20 @@ Rows = list[dict[str, Any]]
 def on_every_gpu(work: Callable[[Piece], Rows], pieces: Sequence[Piece]) -> Iterator[Rows]:
     """Whenever a piece is done, the rows of all that are, in the order of the pieces.
 
-    There is one process on each GPU, or a single one, which takes the next piece when it is free; ``work`` finds its
-    GPU as the current one.
+    There is one process on each GPU, which takes the next piece when it is free; ``work`` finds its GPU as the current
+    one. Without a GPU all is done here.
     """
+    done: dict[int, Rows] = {}
+    count = torch.cuda.device_count()
+    if not count:
+        for place, piece in enumerate(pieces):
+            done[place] = work(piece)
+            yield [row for rows in done.values() for row in rows]
+        return
     context = get_context("spawn")
     devices = context.SimpleQueue()
-    count = max(1, torch.cuda.device_count())
     for index in range(count):
         devices.put(index)
-    done: dict[int, Rows] = {}
     with ProcessPoolExecutor(count, context, _take, (devices,)) as pool:
         places = {pool.submit(work, piece): place for place, piece in enumerate(pieces)}
         for future in as_completed(places):
@@ -33,5 +38,4 @@ def on_every_gpu(work: Callable[[Piece], Rows], pieces: Sequence[Piece]) -> Iter
 
 
 def _take(devices: Any) -> None:
-    if torch.cuda.is_available():
-        torch.cuda.set_device(devices.get())
+    torch.cuda.set_device(devices.get())

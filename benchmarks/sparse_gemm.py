@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import chain
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import results
+from benchmarks.gpus import Rows, on_every_gpu
 from lamina import measure, run
 from lamina.accelerate import ops as launching
 from lamina.accelerate.sparsity import functional, ops, reference
@@ -282,31 +283,27 @@ def breakdown(time: Mapping[tuple[Any, ...], float]) -> dict[str, dict[str, floa
     return found
 
 
+def measured_piece(piece: tuple[Scope, str, Problem | None]) -> Rows:
+    """All that is measured of one problem in one precision, or of the maps that were recorded."""
+    scope, precision, problem = piece
+    with run.precision_mode(precision):
+        every = recorded(scope, precision) if problem is None else cases(problem, scope, precision)
+        return [row for case in every for row in measured(case, scope, precision)]
+
+
 def main() -> None:
     asked = results.arguments("sparse_gemm", scope=tuple(SCOPES))
-    scope, rows, summary = SCOPES[asked.scope], list[dict[str, Any]](), dict[str, Any]()
+    scope = SCOPES[asked.scope]
     claim = "sparse_gemm" if asked.scope == "full" else f"sparse_gemm_{asked.scope}"
-    for precision in scope.precisions:
-        with run.precision_mode(precision):
-            for case in (
-                *chain.from_iterable(cases(each, scope, precision) for each in scope.problems),
-                *(recorded(scope, precision) if scope.recorded else ()),
-            ):
-                mine = list(measured(case, scope, precision))
-                rows += mine
-                for each in mine:
-                    print(
-                        precision,
-                        each["layer"],
-                        each["impl"],
-                        round(each["median_us"], 1),
-                        each["rel_error"],
-                        flush=True,
-                    )
-        # After each precision, so that an end before the last one leaves what there is.
+    problems = (*scope.problems, *([None] if scope.recorded else []))
+    rows: Rows = []
+    # Written whenever a piece is done, so that an end before the last one leaves what there is.
+    for rows in on_every_gpu(measured_piece, [(scope, *each) for each in product(scope.precisions, problems)]):
         time = best(rows)
         summary = {**break_even(time), **breakdown(time)}
         print(results.write(claim, scope.device, rows, summary, asked, f"sparse_gemm {asked.scope}"), flush=True)
+    for row in rows:
+        print(row["precision"], row["layer"], row["impl"], round(row["median_us"], 1), row["rel_error"])
     for key, value in summary.items():
         print(key, value)
 

@@ -2,6 +2,7 @@
 
 Adaptive convolutions, calibrated by their own times at two densities and told the density of their input, against dense
 ones: inference and whole steps, over shapes, shares of zeros and patterns. Each row has what was chosen, and why.
+Layers are spread over the GPUs there are; each is timed alone on its own.
 ``smoke`` does a little on the CPU, where all is dense.
 
 Run: python -m benchmarks.sparse_layers full
@@ -12,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from benchmarks import results
+from benchmarks.gpus import Rows, on_every_gpu
 from benchmarks.sparse_gemm import SCOPES, Case, Problem, Scope, cases, clocks, recorded, timed
 from lamina import measure, run
 from lamina.accelerate.sparsity.dispatch import Line, Measured, union_share
@@ -43,6 +45,8 @@ GRIDS = {
     "few": replace(SCOPES["few"], problems=LAYERS[:1] + LAYERS[-1:], zeros=(70, 90), repeat=BRIEF),
     "smoke": SCOPES["smoke"],
 }
+Piece = tuple[Scope, str, str, Problem | None]
+"""What a GPU measures at a time: a precision and a layout of one problem, or of those that were recorded."""
 
 
 def observed(x: Tensor) -> Observation:
@@ -153,29 +157,37 @@ def speeds(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def measured_piece(piece: Piece) -> Rows:
+    """The rows of one piece, each with what was known of its layer's times."""
+    scope, precision, layout, problem = piece
+    known: dict[Problem, dict[Phase, Measured]] = {}
+    rows = []
+    with run.precision_mode(precision):
+        for case in recorded(scope, precision) if problem is None else cases(problem, scope, precision):
+            if case.problem not in known:
+                known[case.problem] = calibrated(case.problem, scope, precision, layout)
+            mine = known[case.problem]
+            rows += [row | {"calibration": told(mine)} for row in measured(case, scope, mine, precision, layout)]
+    return rows
+
+
 def main() -> None:
     asked = results.arguments("sparse_layers", scope=tuple(GRIDS))
-    scope, rows, summary = GRIDS[asked.scope], [], {}
-    known: dict[tuple[Problem, str], dict[Phase, Measured]] = {}
-    for precision in scope.precisions:
-        known.clear()
-        with run.precision_mode(precision):
-            every = chain.from_iterable(cases(each, scope, precision) for each in scope.problems)
-            for case in (*every, *(recorded(scope, precision) if scope.recorded else ())):
-                for layout in LAYOUTS:
-                    problem = case.problem
-                    if (problem, layout) not in known:
-                        known[problem, layout] = calibrated(problem, scope, precision, layout)
-                        summary[f"calibration: {problem.name}, {precision} {layout}"] = told(known[problem, layout])
-                    mine = list(measured(case, scope, known[problem, layout], precision, layout))
-                    rows += mine
-                    for each in mine:
-                        print(precision, each["layer"], layout, each["phase"], each["impl"],
-                              round(each["median_us"], 1), each["choices"].get("forward", ""))  # fmt: skip
-        # After each precision, so that an end before the last one leaves what there is.
-        claim = "sparse_layers" if asked.scope == "full" else f"sparse_layers_{asked.scope}"
-        found = summary | speeds(rows)
-        print(results.write(claim, scope.device, rows, found, asked, f"sparse_layers {asked.scope}"), flush=True)
+    scope = GRIDS[asked.scope]
+    problems = (*scope.problems, *([None] if scope.recorded else []))
+    pieces: list[Piece] = [(scope, *each) for each in product(scope.precisions, LAYOUTS, problems)]
+    claim = "sparse_layers" if asked.scope == "full" else f"sparse_layers_{asked.scope}"
+    rows: Rows = []
+    for rows in on_every_gpu(measured_piece, pieces):
+        known = {
+            f"calibration: {row['workload']}, {row['precision']} {row['layout']}": row["calibration"] for row in rows
+        }
+        found = known | speeds(rows)
+        path = results.write(claim, scope.device, rows, found, asked, f"sparse_layers {asked.scope}")
+        print(f"{len(rows)} rows in {path}", flush=True)
+    for row in rows:
+        print(row["precision"], row["layer"], row["layout"], row["phase"], row["impl"],
+              round(row["median_us"], 1), row["choices"].get("forward", ""))  # fmt: skip
     for key, value in found.items():
         print(key, value)
 
