@@ -4,7 +4,7 @@ from typing import no_type_check
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -12,11 +12,13 @@ from triton.language.extra.cuda import gdc_wait
 def wait(EARLY: tl.constexpr):
     """Of a kernel that is launched early: until those in front have ended, and what they wrote can be read.
 
-    None says that the next may be launched before its own programs have all ended: those that wait take the room of
-    those that work.
+    One that leaves room for another (``EARLY`` 2) lets the next be launched now; behind a larger one (1) the next
+    begins when its programs end, since those that wait would take the room of those that work.
     """
     if EARLY:
         gdc_wait()
+    if EARLY == 2:
+        gdc_launch_dependents()
 
 
 @triton.jit

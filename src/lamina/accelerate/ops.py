@@ -20,6 +20,9 @@ INTERPRETED = not isinstance(rounded, triton.JITFunction)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """What most kernels take."""
 
+SMALL = 2**18
+"""Bytes in the largest tensor of a kernel that leaves room for another."""
+
 SHARING = 8
 """Tiles that programs go down before they go on to the right, so that neighbours find operands in the cache."""
 
@@ -63,14 +66,19 @@ def launch(kernel: Any, programs: int | tuple[int, ...], tensor: Tensor, *args: 
             raise UnsupportedError(f"expected a tile that fits the device: {error}") from error
 
 
-@cache
-def early(device: torch.device) -> dict[str, bool]:
-    """Switches of kernels that `wait`: where the device can, they are launched while those in front end.
+def early(*tensors: Tensor) -> dict[str, int]:
+    """Switches of a kernel on these that does `wait`: where the device can, it is launched while those in front end.
 
     It hides most of a launch, which is what small kernels consist of.
     """
-    can = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-    return {"EARLY": True, "launch_pdl": True} if can else {"EARLY": False}
+    if not _waits(tensors[0].device):
+        return {"EARLY": 0}
+    return {"EARLY": 2 if max(tensor.nbytes for tensor in tensors) <= SMALL else 1, "launch_pdl": True}
+
+
+@cache
+def _waits(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def precision() -> str:

@@ -54,9 +54,9 @@ def step(function: Callable[..., Tensor], x: Tensor, w: Tensor, g: Tensor) -> li
 
 def test_a_first_call_in_a_capture_is_refused_and_leaves_the_layer_usable() -> None:
     x, w = torch.randn(4, 90, device="cuda"), torch.randn(2, 3, 30, device="cuda")  # blocks that no other test has
-    graph = torch.cuda.CUDAGraph()
-    with pytest.raises(UsageError, match="blocks of 30: expected a first call before"), torch.cuda.graph(graph):
-        functional.linear(x, w, out_features=60, impl="kernel")
+    refused, graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+    with pytest.raises(UsageError, match="blocks of 30: expected a first call before"), torch.cuda.graph(refused):
+        functional.linear(x + 1, w, out_features=60, impl="kernel")  # torch would warn of a graph of nothing
     y = functional.linear(x, w, out_features=60, impl="kernel")
     with torch.cuda.graph(graph):
         again = functional.linear(x, w, out_features=60, impl="kernel")

@@ -58,7 +58,7 @@ def test_linear_tiles_are_made_smaller_until_there_are_enough_and_read_ahead_wha
     assert (large.rows, large.columns, large.depth) == (64, 64, 128)
     few = linear_tile(128, 16, 256, 32, 2, 1)
     assert (few.rows, few.columns) == (32, 16)
-    beside_others = linear_tile(128, 16, 256, 32, 2, 1, others=64)
+    beside_others = linear_tile(128, 16, 256, 32, 2, 1, enough=64)
     assert (beside_others.rows, beside_others.columns) == (64, 16)
     assert linear_tile(128, 4096, 256, 32, 4, 1).depth == 64  # wide numbers, less deep
     assert linear_tile(128, 4096, 288, 32, 2, 1).depth == 64  # 128 would be a third of zeros

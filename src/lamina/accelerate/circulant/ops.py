@@ -20,6 +20,7 @@ from lamina.accelerate.circulant.basis import parts
 from lamina.accelerate.circulant.halo import compiled as halo
 from lamina.accelerate.circulant.tiles import (
     AT_ONCE,
+    BUSY,
     ProductTile,
     TransformTile,
     linear_tile,
@@ -69,7 +70,7 @@ def common(dtype: torch.dtype, summed: int, *tensors: Tensor) -> dict[str, Any]:
         "PRECISION": exactness(dtype, summed),
         "UPCAST": INTERPRETED and dtype != torch.float64,
         "INDEX": index_type(*tensors),
-        **shared.early(tensors[0].device),
+        **shared.early(*tensors),
     }
 
 
@@ -121,13 +122,12 @@ def run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down
 
 
 def _data_tile(
-    rows: int, kept: int, summed: int, slots: int, window: Window, a: Tensor, others: int = 0
+    rows: int, kept: int, summed: int, slots: int, window: Window, a: Tensor, **enough: int
 ) -> ProductTile:
-    """Of a product of ``rows`` or their gradients, so many ``others`` being launched with it for each matrix."""
+    """Of a product of ``rows`` or their gradients."""
     if window.taps > 1:
         return product_tile(rows, kept, 2 * summed, window.taps, a.itemsize)
-    matrices = slots * window.groups
-    return linear_tile(rows, kept, 2 * summed, matrices, a.itemsize, parts(a), matrices * others)
+    return linear_tile(rows, kept, 2 * summed, slots * window.groups, a.itemsize, parts(a), **enough)
 
 
 def run_grads(
@@ -150,7 +150,8 @@ def run_grads(
     tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize)
     share_tiles = -(-p // tile.rows) * weight_tiles(tile.columns, q, window.taps)
     splits = row_splits(slots * window.groups * share_tiles, rows_out, tile.depth)
-    data = _data_tile(rows_in, q, p, slots, window, dys, splits * share_tiles)
+    others = slots * window.groups * splits * share_tiles
+    data = _data_tile(rows_in, q, p, slots, window, dys, enough=BUSY - others)
     data_tiles = 0 if dxs is None else -(-rows_in // data.rows) * -(-q // data.columns)
     switches = common(dys.dtype, 2 * window.taps * p, dys, xs) | {"W_PRECISION": exactness(dys.dtype, rows_out)}
     wide = torch.float64 if dys.dtype == torch.float64 else torch.float32

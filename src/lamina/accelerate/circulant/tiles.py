@@ -22,11 +22,11 @@ LARGE = 3 * 2**18
 AT_ONCE = 256
 """Programs of a gradient in two parts that a large GPU runs at once with three loads in flight."""
 
-BUSY = 96
-"""Programs of a product that keep a large GPU busy."""
+BUSY = 64
+"""Programs of both gradients that keep a large GPU busy."""
 
-LEAST_TILE = 512
-"""Complex numbers of a tile that is not made smaller."""
+LEAST_WORK = 2**15
+"""Products of a step of a tile that is not made smaller."""
 
 STAGE = 2**16
 """Bytes that one stage of a linear layer's product may read ahead."""
@@ -78,7 +78,7 @@ def transform_tile(
     """
     size, warps = 128 if back or (scaled and rows * blocks >= MANY) else 64, 4
     if not pixels and itemsizes == (2, 2):
-        size, warps = 128, 2 if back else 8
+        size, warps = 128, 2 if back and rows * blocks >= 128 * FEWEST else 4 if back else 8
     elif not pixels and itemsizes == (4, 4):
         size = 64
     while size > 16 and rows * blocks < size * FEWEST:
@@ -102,15 +102,15 @@ def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: 
 
 
 def linear_tile(
-    rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, others: int = 0
+    rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, enough: int = 96
 ) -> ProductTile:
-    """As `product_tile`, of ``matrices`` products of one tap and numbers in ``parts``, ``others`` in the same launch.
+    """As `product_tile`, of ``matrices`` products of one tap and of numbers in ``parts``.
 
-    Large and deep tiles, which need many registers but few reads; smaller ones where they would be too few.
+    Large and deep tiles, which need many registers but few reads; smaller ones as long as they are not ``enough``.
     """
-    high, wide = (64, 64 // parts) if itemsize == 2 else (128, 32)
-    high, wide = between(16, power(rows), high), between(8, power(columns), wide)
-    while others + matrices * -(-rows // high) * -(-columns // wide) < BUSY and high * wide > LEAST_TILE:
+    wide = between(8, power(columns), 64 if parts * itemsize == 2 else 32)
+    high = between(16, power(rows), 128 if wide < 32 or itemsize == 4 else 64)
+    while matrices * -(-rows // high) * -(-columns // wide) < enough and high * wide * min(summed, 128) > LEAST_WORK:
         high, wide = (high // 2, wide) if high > 2 * wide else (high, wide // 2)
     most = STAGE // (parts * itemsize * (high + 2 * wide))
     depths = [depth for depth in (128, 64, 32, 16) if depth <= most]

@@ -49,7 +49,7 @@ def pair_peaks(
         kernels.pair_peaks_kernel, out.numel(), x,
         x, y, out, out if misled is None else misled, x_numel, y_numel, x_shares, y_shares,
         EVERY=every, AGAIN=misled is not None and every == 1,
-        BLOCK=2 * _BLOCK if many else _BLOCK, INDEX=index_type(x, y), **early(x.device),
+        BLOCK=2 * _BLOCK if many else _BLOCK, INDEX=index_type(x, y), **early(x, y),
         num_warps=8 if many else 4,
     )  # fmt: skip
     return out, x_shares, y_shares
