@@ -1,0 +1,118 @@
+"""Claim: what tiles and launches of their own are worth to block-circulant linear layers, which are short.
+
+Whole steps, weight transforms and signs included, at block size 64: with the tiles of images and kernels that are
+launched in turn; with tiles of their own; launched while those in front of them end; and, behind small ones, as soon as
+these have begun. Predicted is what moving the bytes of all launches takes at the rate of a copy. Results are held to
+the dense matrix of the blocks in float64. Layers are spread over the GPUs there are; each is timed alone on its own.
+
+Run: python -m benchmarks.ladder.linear
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from itertools import product
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from benchmarks import results
+from benchmarks.circulant_layers import BLOCK_SIZE, LAYERS, PRECISIONS, REPEAT, Layer, error_of, step_of
+from benchmarks.gpus import Rows, on_every_gpu
+from lamina import measure, run
+from lamina.accelerate import ops as launches
+from lamina.accelerate.circulant import kernels, ops
+from lamina.accelerate.circulant.basis import slot_count
+from lamina.accelerate.circulant.tiles import ProductTile, product_tile, scales_pay
+from lamina.accelerate.circulant.transform.kernels import dft_cost
+from lamina.accelerate.circulant.window import Window
+from lamina.build import DTYPES
+from lamina.record import Timing
+
+
+def tile_of_images(
+    rows: int, columns: int, summed: int, matrices: int, itemsize: int, *_: Any, **__: Any
+) -> ProductTile:
+    """What a convolution of one tap would get."""
+    return product_tile(rows, columns, summed, 1, itemsize)
+
+
+IN_TURN = (launches, {"_waits": lambda device: False})
+RUNGS: dict[str, tuple[tuple[Any, dict[str, Any]], ...]] = {
+    "images": (IN_TURN, (ops, {"linear_tile": tile_of_images})),
+    "own": (IN_TURN,),
+    "early": ((launches, {"SMALL": -1}),),
+    "room": (),
+}
+"""What the rungs change, by module: tiles of products, and which kernels are launched early or let others be."""
+
+
+def moved(layer: Layer, precision: str) -> int:
+    """Bytes that all launches of a step read and write."""
+    x, y = layer.batch * layer.inputs, layer.batch * layer.outputs
+    q, p = -(-layer.inputs // BLOCK_SIZE), -(-layer.outputs // BLOCK_SIZE)
+    halved = scales_pay(x, p * q * BLOCK_SIZE, y)
+    narrow = precision == "bf16" or (precision == "tf32" and halved)
+    numbers, spectral = 2 if precision == "bf16" else 4, 2 if narrow else 4
+    sides = (layer.batch, q), (p, q), (layer.batch, p)
+    transforms = [dft_cost(*side, BLOCK_SIZE, numbers, spectral) for side in sides]
+    products = kernels.mix_cost(Window(layer.batch), p, q, slot_count(BLOCK_SIZE), spectral)
+    return sum(2 * cost.bytes for cost in transforms) + 3 * products.bytes
+
+
+def measured(
+    layer: Layer, precision: str, time: Callable[[Callable[[], object]], Timing], copy_gbs: float, device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """A row for each rung."""
+    dtype = DTYPES[precision]
+    with run.precision_mode(precision):
+        for rung, changed in RUNGS.items():
+            torch.manual_seed(0)
+            x = layer.input().to(device, dtype).requires_grad_()
+            module = layer.circulant().to(device, dtype)
+            gy = torch.randn(layer.batch, layer.outputs, device=device, dtype=dtype)
+            with ExitStack() as stack:
+                for of, names in changed:
+                    stack.enter_context(patch.multiple(of, **names))
+                timing = time(step_of(module, x, gy))
+                error = error_of(module, x, gy)
+            yield {
+                "workload": "linear", "layer": layer.name, "phase": "step", "precision": precision, "layout": "nchw",
+                "impl": f"circulant[rung={rung}]", "batch": layer.batch, "timing": "graph", "l2": "warm",
+                "by": "lamina", "median_us": timing.median_us, "q1_us": timing.q1_us, "q3_us": timing.q3_us,
+                "n": timing.n, "rel_error": error, "predicted_us": moved(layer, precision) / copy_gbs / 1e3,
+            }  # fmt: skip
+
+
+def shown_while_measured(piece: tuple[str, Layer]) -> Rows:
+    """The rows of a layer in a precision, printed in short."""
+    precision, layer = piece
+    device = torch.device("cuda")
+    clock = measure.GraphClock(device)
+    rows = []
+    with torch.cuda.stream(clock.stream):
+        copy_gbs = measure.measure_roofs(device).copy_gbs
+        for row in measured(layer, precision, partial(clock.time, repeat=REPEAT), copy_gbs, device):
+            rows.append(row)
+            print(*(row[key] for key in ("layer", "precision", "impl", "median_us", "rel_error")), flush=True)
+    return rows
+
+
+def main() -> None:
+    asked = results.arguments("ladder.linear")
+    linear = [layer for layer in LAYERS if not layer.kernel]
+    for rows in on_every_gpu(shown_while_measured, list(product(PRECISIONS, linear))):
+        summary: dict[str, dict[str, float]] = {}
+        for row in rows:
+            told = summary.setdefault(f"{row['layer']} {row['precision']}, us", {})
+            told["predicted"] = round(row["predicted_us"], 1)
+            told[row["impl"]] = round(row["median_us"], 1)
+        path = results.write("ladder_linear", "cuda", rows, summary, asked, "ladder.linear")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
