@@ -78,11 +78,11 @@ def transform_tile(
     """
     size, warps = 128 if back or (scaled and rows * blocks >= MANY) else 64, 4
     if not pixels and itemsizes == (2, 2):
-        size, warps = 128, 2 if back and rows * blocks >= 128 * FEWEST else 4 if back else 8
+        size, warps = 128, 2 if back else 8
     elif not pixels and itemsizes == (4, 4):
         size = 64
     while size > 16 and rows * blocks < size * FEWEST:
-        size, warps = size // 2, min(warps, 4)
+        size, warps = size // 2, 4
     most = 32 if channels_adjacent else 4 if back else 8
     across = min(power(blocks), most, size)
     side = between(16, power(block_size), 128)
