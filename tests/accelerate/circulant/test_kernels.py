@@ -18,7 +18,7 @@ from lamina.accelerate.circulant.transform import kernels as transforms
 window = dict(P=8, Q=4, TAPS=9, KW=3, SH=2, SW=1, PH=1, PW=1, DH=1, DW=2, POINTWISE=False)
 tile = dict(BM=64, BN=16, BK=32)
 mix = dict(**tile, STEP=8, DOWN=0.5)
-common = dict(ACC=tl.float32, PRECISION="tf32x3", W_PRECISION="ieee", UPCAST=False, INDEX=tl.int64, EARLY=True)
+common = dict(ACC=tl.float32, PRECISION="tf32x3", W_PRECISION="ieee", UPCAST=False, INDEX=tl.int64, EARLY=2)
 common |= dict(SIGNED=True, PARTS=1)
 sides = dict(X_ROWS=4, X_AT_ONCE=16, W_ROWS=16, W_AT_ONCE=4, BK=64, BN=64, K=64, PAIR=True)
 sides |= dict(X_WHOLE=True, W_WHOLE=False)
@@ -60,7 +60,10 @@ for kernel, constants, kind in launches:
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     built = triton.compile(ASTSource(kernel, signature, constexprs), target=GPUTarget("cuda", 90, 32))
-    products = built.asm["ptx"].count("mma.sync") + built.asm["ptx"].count("wgmma.mma_async")
+    ptx = built.asm["ptx"]
+    products = ptx.count("mma.sync") + ptx.count("wgmma.mma_async")
+    for word in ("wait", "launch_dependents"):  # a kernel that is launched early has to
+        assert (f"griddepcontrol.{word}" in ptx) == ("EARLY" in constants), (kernel.__name__, word)
     assert built.metadata.shared <= 227 * 1024, (kernel.__name__, built.metadata.shared)
     assert (products > 0) == ("BK" in constants), (kernel.__name__, products)
 """
