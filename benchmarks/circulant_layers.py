@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from lamina.accelerate.circulant.dispatch import Dispatcher, calibrate
 from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
 from lamina.accelerate.circulant.reference import dense_matrix
 from lamina.build import DTYPES
+from lamina.spec.published import entry
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
@@ -51,6 +53,7 @@ class Layer:
     stride: int = 1
     times: int = 1
     """How many layers of the network are like it."""
+    block_size: int = BLOCK_SIZE
 
     def dense(self) -> nn.Module:
         if not self.kernel:
@@ -59,7 +62,9 @@ class Layer:
 
     def circulant(self) -> nn.Module:
         if not self.kernel:
-            return BlockCirculantLinear(self.inputs, self.outputs, BLOCK_SIZE, bias=False, signs=True, impl="kernel")
+            return BlockCirculantLinear(
+                self.inputs, self.outputs, self.block_size, bias=False, signs=True, impl="kernel"
+            )
         return BlockCirculantConv2d(
             self.inputs,
             self.outputs,
@@ -67,7 +72,7 @@ class Layer:
             self.stride,
             self.kernel // 2,
             bias=False,
-            block_size=BLOCK_SIZE,
+            block_size=self.block_size,
             signs=True,
             impl="kernel",
         )
@@ -212,10 +217,25 @@ def speedups(rows: Rows, impl: str) -> dict[str, Any]:
     return {name: round(prod(values) ** (1 / len(values)), 3) for name, values in ratios.items()}
 
 
+def beside(rows: Rows) -> list[dict[str, Any]]:
+    """What figure 7.7 prints of layers of networks, means of their speed-ups, and ours in fp32."""
+    names = {"AlexNet": "alexnet", "VGGNet-16": "vgg16"}
+    found = []
+    for value in entry("circulant-figure-7.7").values:
+        network, _, kind = value.layer.partition(" ")
+        word = f"{names.get(network)} {'conv' if kind == 'convolutions' else 'fc'}"
+        mine = [row for row in rows if row["layer"].startswith(word) and row["precision"] == "fp32"]
+        layers = [[row for row in mine if row["layer"] == name] for name in dict.fromkeys(row["layer"] for row in mine)]
+        ours = [ratio for layer in layers for ratio in speedups(layer, KERNEL).values()]
+        found.append({"layer": value.layer, "printed": value.value, "ours": round(fmean(ours), 2) if ours else None})
+    return found
+
+
 def main() -> None:
     asked = results.arguments("circulant_layers")
     for rows in on_every_gpu(shown_while_measured, LAYERS):
         summary = {
+            "printed and ours, fp32": beside(rows),
             "speedup_over_best_dense": speedups(rows, CHOSEN),
             "speedup_of_frequency_kernels_over_best_dense": speedups(rows, KERNEL),
         }

@@ -47,3 +47,17 @@ def test_errors_of_weight_gradients_are_told_too(wrong: bool) -> None:
     gy = torch.randn(2, 6, 5, 4)
     assert (layers.error_of(layer, x, gy) < 1e-5) == (not wrong)
     assert layers.error_of(nn.Conv2d(8, 6, 3, padding=1, bias=False), x, gy) < 1e-5
+
+
+def test_printed_means_stand_beside_those_of_the_layers_in_fp32() -> None:
+    some = [
+        row("alexnet conv2", "dense", 8.0), row("alexnet conv2", layers.KERNEL, 2.0),
+        row("alexnet conv3", "dense", 8.0, times=3), row("alexnet conv3", layers.KERNEL, 4.0, times=3),
+        row("alexnet fc6", "dense", 9.0), row("alexnet fc6", layers.KERNEL, 3.0),
+    ]  # fmt: skip
+    told = layers.beside([one | {"precision": "fp32"} for one in some] + some)
+    assert [(one["layer"], one["ours"]) for one in told if one["ours"]] == [
+        ("AlexNet convolutions", 3.0),  # each configuration once
+        ("AlexNet fully-connected layers", 3.0),
+    ]
+    assert len(told) == 5

@@ -160,3 +160,26 @@ def test_narrow_convolutions_stay_dense() -> None:
     record = training.built("conv4fc3", 10, 16, "reference", narrow=training.NARROW)[1]
     assert record is not None
     assert [one.layer for one in record.replaced] == ["features.7", "classifier.0", "classifier.3"]
+
+
+def learning(block_size: int, half: float, accuracy: float, name: str = training.PAPERS) -> dict[str, Any]:
+    """A run of four epochs, of whose loss ``half`` is left after two."""
+    return {
+        "workload": name, "block_size": block_size, "epochs": 4, "parameters": 100 // block_size, "median_us": 1.0,
+        "train_loss": [1.0, 0.9, half, 0.0], "test_accuracy": [0.1, 0.2, 0.3, accuracy],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("half", "accuracy", "held"),
+    [(0.5, 0.905, (True, True, True)), (0.3, 0.88, (False, False, True)), (0.5, 0.85, (True, False, False))],
+)
+def test_what_the_dissertation_reads_off_courses_is_looked_for(
+    half: float, accuracy: float, held: tuple[bool, ...]
+) -> None:
+    runs = [learning(1, 0.5, 0.91), learning(16, half, accuracy)]
+    names = ("converges_like_dense", "accuracy_like_dense", "less_than_4_points_lost")
+    assert tuple(training.RULES[name](runs)[1] for name in names) == held
+    assert training.RULES["parameters_are_far_fewer"](runs) == ("1 of 1 networks and block sizes", True)
+    other = [learning(1, 0.5, 0.9, "other"), learning(2, 0.5, 0.9, "other")]
+    assert training.RULES["parameters_are_far_fewer"](runs + other) == ("1 of 2 networks and block sizes", False)

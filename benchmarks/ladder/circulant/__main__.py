@@ -21,6 +21,8 @@ import torch
 from benchmarks import results
 from benchmarks.ladder.circulant import counts, mapping, rungs
 from benchmarks.ladder.circulant.layers import BLOCK_SIZES, LAYERS, Calls, Contender, Layer, contenders, definition
+from benchmarks.ladder.circulant.statements import ENTRIES, RULES
+from benchmarks.published import statements
 from lamina import measure, run
 from lamina.accelerate.cuda import compiled
 from lamina.errors import LaminaError, MissingError
@@ -180,12 +182,14 @@ def main(words: Sequence[str] | None = None) -> None:
             rows.append(row)
             shown = row["phase"], row["precision"], row["impl"], row["timing"]
             print(layer.name, k, *shown, round(row["median_us"], 1), f"{row['rel_error']:.1e}", flush=True)
+    counted = counters(asked.layers, failed) if device.type == "cuda" and not asked.skip_counters else {}
     summary = {
         "speed-up over dense, fp32": speedups(rows, "dense"),
         "speed-up over the algorithm as written": speedups(rows, AS_WRITTEN),
         "printed and ours, whole steps": beside(rows),
         "data reuse and memory distance": {key: one for case in cases for key, one in metrics(*case).items()},
-        "counters": counters(asked.layers, failed) if device.type == "cuda" and not asked.skip_counters else {},
+        "printed and ours, counters": statements(ENTRIES, RULES, counted.get("rows", [])),
+        "counters": counted,
         "failed": failed,
     }
     some = [] if device.type == "cpu" or set(asked.layers) == set(LAYERS) else ["--layers", *asked.layers]

@@ -73,7 +73,8 @@ def reproduce(
         UsageError: the entry has to measure and no store was given, or the stored run is of another verb.
     """
     if entry.unmeasured:
-        return Reproduced(entry, tuple(Beside(value, "not measured", None) for value in entry.values), None)
+        shown = (*entry.values, *map(_as_value, entry.statements))
+        return Reproduced(entry, tuple(Beside(value, "not measured", None) for value in shown), None)
     if entry.simulates is not None:
         if run_id or against:
             raise UsageError(f"{entry.id} is simulated: what the store has of it is found without --run")
@@ -110,7 +111,11 @@ def reproduce(
 def _looked_for(it: PublishedStatement, sample: Sample) -> Beside:
     held = check(it.check, sample)
     note = it.note if held.holds is not None else "cannot be told from this run"
-    return Beside(PublishedValue(layer=it.about, quantity=STATEMENT, value=it.says, note=note), held.ours, held.holds)
+    return Beside(_as_value(it).model_copy(update={"note": note}), held.ours, held.holds)
+
+
+def _as_value(it: PublishedStatement) -> PublishedValue:
+    return PublishedValue(layer=it.about, quantity=STATEMENT, value=it.says, note=it.note)
 
 
 def _gained(value: PublishedValue, found: Sequence[WhatIf]) -> Beside:

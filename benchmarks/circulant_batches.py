@@ -1,0 +1,126 @@
+"""Claim: how the speed-up of block-circulant layers over dense ones depends on the batch, as in figure 7.6.
+
+Training steps of layers A, B and C of table 7.3 at batches of 16 to 1,024 and blocks of 16, 32 and 64: lamina's
+frequency kernels against the dense layer in the same precision, as CUDA graphs, B in the layout that each likes better.
+Each result is held to the dense matrix of its blocks in float64 at the smallest batch. Layers are spread over the GPUs
+there are; each is timed alone on its own.
+
+Run: python -m benchmarks.circulant_batches
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import torch
+
+from benchmarks import results
+from benchmarks.circulant_layers import LAYERS, PRECISIONS, Layer, error_of, step_of
+from benchmarks.gpus import Rows, on_every_gpu
+from benchmarks.published import Rule, Told, share, statements
+from lamina import measure, run
+from lamina.build import DTYPES
+from lamina.record import Timing
+
+BATCHES = (16, 32, 64, 128, 256, 512, 1024)
+BLOCK_SIZES = (16, 32, 64)
+REPEAT = measure.Repeat(min_samples=10, min_time_s=0.01, max_time_s=0.05)
+
+
+def measured(
+    layer: Layer, precision: str, time: Callable[[Callable[[], object]], Timing], device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """The dense layer and each block size at each batch and in each layout."""
+    dtype = DTYPES[precision]
+    for batch, layout in product(BATCHES, ("nchw", "nhwc") if layer.kernel else ("nchw",)):
+        memory = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+        for block_size in (0, *BLOCK_SIZES):
+            one = replace(layer, batch=batch, block_size=block_size or 1)
+            with run.precision_mode(precision):
+                torch.manual_seed(0)
+                module: Any = (one.circulant() if block_size else one.dense()).to(device, dtype)
+                x = one.input().to(device, dtype).contiguous(memory_format=memory).requires_grad_()
+                if layout == "nhwc" and not block_size:
+                    module = module.to(memory_format=memory)
+                gy = torch.randn_like(module(x))
+                timing = time(step_of(module, x, gy))
+                error = error_of(module, x, gy) if batch == BATCHES[0] else None
+            yield {
+                "workload": "batches", "layer": layer.name, "phase": "step", "precision": precision, "layout": layout,
+                "impl": f"circulant[block_size={block_size},signs=true,impl=kernel]" if block_size else "dense",
+                "block_size": block_size, "batch": batch, "timing": "graph", "l2": "warm", "by": "lamina",
+                "median_us": timing.median_us, "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n,
+                "rel_error": error, **({} if error is not None else {"unchecked": "held at the smallest batch"}),
+            }  # fmt: skip
+
+
+def speedups(rows: Sequence[Mapping[str, Any]], precision: str) -> dict[tuple[str, int], dict[int, float]]:
+    """Of each layer and block size over dense, by batch, in the layout that either likes better."""
+    best: dict[tuple[str, int, int], float] = {}
+    for row in rows:
+        if row["precision"] == precision:
+            key = row["layer"], row["block_size"], row["batch"]
+            best[key] = min(best.get(key, float("inf")), row["median_us"])
+    found: dict[tuple[str, int], dict[int, float]] = {}
+    for layer, block_size, batch in sorted(best):
+        if block_size and (layer, 0, batch) in best:
+            ratio = best[layer, 0, batch] / best[layer, block_size, batch]
+            found.setdefault((layer, block_size), {})[batch] = round(ratio, 2)
+    return found
+
+
+def larger_batches_gain_more(rows: Sequence[Mapping[str, Any]]) -> Told:
+    """The largest batch gains more than the smallest."""
+    known = speedups(rows, "fp32").values()
+    return share("layers and block sizes", (by[max(by)] > by[min(by)] for by in known if len(by) > 1))
+
+
+def the_trend_fades(rows: Sequence[Mapping[str, Any]]) -> Told:
+    """The last doubling of the batch gains less than the first, by what it multiplies the speed-up with."""
+    courses = [[by[batch] for batch in sorted(by)] for by in speedups(rows, "fp32").values() if len(by) > 2]
+    return share("layers and block sizes", (by[-1] / by[-2] < by[1] / by[0] for by in courses))
+
+
+RULES: Mapping[str, Rule] = {
+    "larger_batches_gain_more": larger_batches_gain_more,
+    "the_trend_fades": the_trend_fades,
+}
+"""What the dissertation reads off figure 7.6, by the names that entries give it."""
+
+
+def shown_while_measured(piece: tuple[str, Layer]) -> Rows:
+    """The rows of a layer in a precision, printed in short."""
+    precision, layer = piece
+    device = torch.device("cuda")
+    clock = measure.GraphClock(device)
+    rows = []
+    with torch.cuda.stream(clock.stream):
+        for row in measured(layer, precision, partial(clock.time, repeat=REPEAT), device):
+            rows.append(row)
+            print(*(row[key] for key in ("layer", "precision", "layout", "batch", "impl", "median_us")), flush=True)
+    return rows
+
+
+def main() -> None:
+    asked = results.arguments("circulant_batches")
+    layers = [layer for layer in LAYERS if layer.name in ("A", "B", "C")]
+    for rows in on_every_gpu(shown_while_measured, list(product(PRECISIONS, layers))):
+        gains = {
+            f"{layer} k={block_size} {precision}, by batch": {str(batch): ratio for batch, ratio in by.items()}
+            for precision in PRECISIONS
+            for (layer, block_size), by in speedups(rows, precision).items()
+        }
+        summary = {
+            "dense over circulant": gains,
+            "printed and ours": statements(("circulant-figure-7.6",), RULES, rows),
+        }
+        path = results.write("circulant_batches", "cuda", rows, summary, asked)
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

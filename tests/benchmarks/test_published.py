@@ -1,0 +1,29 @@
+"""Statements of papers are looked for by rules that exist, and say so where rows cannot tell."""
+
+import pytest
+
+from benchmarks import circulant_batches, circulant_training
+from benchmarks.ladder.circulant import statements as ladder
+from benchmarks.published import share, statements
+from lamina.spec.published import entries
+
+EVERY = ladder.RULES | circulant_batches.RULES | circulant_training.RULES
+
+
+def test_every_statement_on_circulant_layers_has_a_rule_and_every_rule_a_statement() -> None:
+    checks = [it.check for one in entries() if one.id.startswith("circulant-") for it in one.statements]
+    assert sorted(checks) == sorted(EVERY)
+
+
+def test_what_rows_cannot_tell_is_said() -> None:
+    ids = [one.id for one in entries() if one.id.startswith("circulant-") and one.statements]
+    found = statements(ids, EVERY, [])
+    assert len(found) == len(EVERY)
+    assert {(one["ours"], one["holds"]) for one in found} == {("cannot be told from these rows", None)}
+
+
+def test_a_share_counts_cases() -> None:
+    assert share("layers", [True, False, True]) == ("2 of 3 layers", False)
+    assert share("layers", iter([True])) == ("1 of 1 layers", True)
+    with pytest.raises(ValueError, match="expected layers, got none"):
+        share("layers", [])
