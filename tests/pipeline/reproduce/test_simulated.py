@@ -152,8 +152,10 @@ def test_settings_are_compared_without_simulating() -> None:
 
 
 def test_what_cannot_be_measured_here_is_said() -> None:
-    (row,) = run(entry(unmeasured=True, note="wants a week", simulates=None, values=FIGURE["values"][:1]), None).rows
-    assert (row.ours, row.agrees) == ("not measured", None)
+    it = entry(unmeasured=True, note="wants a week", simulates=None, values=FIGURE["values"][:1])
+    value, *statements = run(it, None).rows
+    assert [row.value.value for row in statements] == [one.says for one in it.statements] != []
+    assert {(row.ours, row.agrees) for row in (value, *statements)} == {("not measured", None)}
 
 
 SHIPPED = [it for it in entries() if it.simulates]

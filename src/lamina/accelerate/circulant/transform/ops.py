@@ -35,27 +35,22 @@ AGAIN = 512
 
 @cache
 def _waves(block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch.device, rounded: bool) -> Tensor:
-    """A basis as kernels read it, which is before what is in front of them has ended: so it is made, once, in time.
+    """A basis as kernels read it, which may be before what is in front of them has ended.
+
+    So it is made on the host, from where a copy is waited for, and once.
 
     Raises:
-        UsageError: a graph is being captured, which would make it in each of its runs, and not before.
+        UsageError: a graph is being captured, in which nothing can be waited for.
     """
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
         raise UsageError(f"blocks of {block_size}: expected a first call before a CUDA graph is captured, not in it")
-    waves = _made(block_size, eigenvalues, dtype, device, rounded)
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
-    return waves
-
-
-def _made(block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch.device, rounded: bool) -> Tensor:
     if dtype == torch.float16:  # and what float16 leaves of it
-        wide = basis(block_size, eigenvalues=eigenvalues, dtype=torch.float64, device=device) * kernels.WAVES.value
-        return torch.stack([wide.half(), (wide - wide.half()).half()])
-    matrix = basis(block_size, eigenvalues=eigenvalues, dtype=dtype, device=device)
+        wide = basis(block_size, eigenvalues=eigenvalues, dtype=torch.float64) * kernels.WAVES.value
+        return torch.stack([wide.half(), (wide - wide.half()).half()]).to(device)
+    matrix = basis(block_size, eigenvalues=eigenvalues, dtype=dtype)
     if rounded:  # to what tensor cores read, which would truncate it
         matrix = ((matrix.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
-    return matrix.contiguous()
+    return matrix.contiguous().to(device)
 
 
 def _transform_switches(spectral: torch.dtype, block_size: int, *tensors: Tensor) -> dict[str, Any]:
