@@ -1,10 +1,11 @@
 """Claim: training steps of block-circulant layers against dense tensor cores, layer by layer.
 
-A step is the three phases, weight transforms included. Dense is the better of both layouts with the library's
-autotuning, in the same precision, in the same run; both sides are timed as CUDA graphs, with events beside them. The
-frequency kernels are timed by themselves, and the implementation that calibration chose, which may be the dense matrix
-written out; all change their inputs' signs. Each circulant result, its gradients too, is held to the dense matrix that
-its blocks make, in float64. Layers are spread over the GPUs there are; each is timed alone on its own.
+A step is the three phases, weight transforms included; forward passes of layers A and B are timed too, beside what
+moving the bytes of their three launches takes at the rate of a copy. Dense is the better of both layouts with the
+library's autotuning, in the same precision, in the same run; both sides are timed as CUDA graphs, with events beside
+them. The frequency kernels are timed by themselves, and the implementation that calibration chose, which may be the
+dense matrix written out; all change their inputs' signs. Each circulant result, its gradients too, is held to the dense
+matrix that its blocks make, in float64. Layers are spread over the GPUs there are; each is timed alone on its own.
 
 Run: python -m benchmarks.circulant_layers
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from statistics import fmean
@@ -25,15 +27,22 @@ from torch import Tensor, nn
 from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
 from lamina import measure, run
+from lamina.accelerate.circulant.basis import slot_count
 from lamina.accelerate.circulant.dispatch import Dispatcher, calibrate
+from lamina.accelerate.circulant.kernels import mix_cost
 from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
 from lamina.accelerate.circulant.reference import dense_matrix
+from lamina.accelerate.circulant.tiles import scales_pay
+from lamina.accelerate.circulant.transform.kernels import dft_cost
+from lamina.accelerate.circulant.window import Window
 from lamina.build import DTYPES
 from lamina.spec.published import entry
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
 ROUNDS = 3
+FLOORS = ("A", "B")
+"""Layers whose forward passes are held to what their bytes take."""
 BLOCK_SIZE = 64
 CHOSEN = f"circulant[block_size={BLOCK_SIZE},signs=true]"
 KERNEL = f"circulant[block_size={BLOCK_SIZE},signs=true,impl=kernel]"
@@ -80,6 +89,24 @@ class Layer:
     def input(self) -> Tensor:
         shape = (self.batch, self.inputs, self.size, self.size) if self.kernel else (self.batch, self.inputs)
         return torch.randn(shape)
+
+    @property
+    def window(self) -> Window:
+        """What the kernels are told of it."""
+        if not self.kernel:
+            return Window(self.batch)
+        sides = (self.size,) * 2 + (self.kernel,) * 2 + (self.stride,) * 2 + (self.kernel // 2,) * 2
+        return Window(self.batch, *sides)
+
+    def moved(self, precision: str) -> tuple[int, int]:
+        """Bytes that all transforms of a forward pass read and write, and that its product does."""
+        q, p, window = -(-self.inputs // self.block_size), -(-self.outputs // self.block_size), self.window
+        sides = (window.rows_in, q), (p * window.taps, q), (window.rows_out, p)
+        halved = scales_pay(*(rows * blocks * self.block_size for rows, blocks in sides))
+        numbers, narrow = DTYPES[precision].itemsize, precision == "bf16" or (precision == "tf32" and halved)
+        spectral = 2 if narrow else 4
+        transforms = sum(dft_cost(*side, self.block_size, numbers, spectral).bytes for side in sides)
+        return transforms, mix_cost(window, p, q, slot_count(self.block_size), spectral).bytes
 
 
 LAYERS = (
@@ -162,6 +189,7 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
     known = measure.environment(device)
     birth = {"device": known.device, "torch": known.torch, "driver": str(known.driver)}
     dispatcher = Dispatcher(folder, lambda call: graph.time(call, repeat=REPEAT).median_us, birth)
+    copy_gbs = measure.measure_roofs(device).copy_gbs if layer.group in FLOORS else 1.0
     for precision in PRECISIONS:
         dtype = DTYPES[precision]
         for layout in ("nchw", "nhwc") if layer.kernel else ("nchw",):
@@ -180,15 +208,20 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
                 if again:
                     del modules[CHOSEN]
                 times = in_turns({impl: step_of(module, x, gy) for impl, module in modules.items()}, graph, events)
+                forward = {}
+                if layer.group in FLOORS:
+                    forward = timed(partial(modules[KERNEL], x.detach()), graph, events)
                 errors = {impl: error_of(module, x, gy) for impl, module in modules.items()}
                 if again:
                     times[CHOSEN], errors[CHOSEN] = times[KERNEL], errors[KERNEL]
-            for impl, clock, quartiles in ((i, clock, q) for i, of in times.items() for clock, q in of.items()):
+            both = [("step", i, *of) for i, clocks in times.items() for of in clocks.items()]
+            both += [("forward", KERNEL, *of) for of in forward.items()]
+            for phase, impl, clock, quartiles in both:
                 yield {
                     "workload": layer.group,
                     "layer": layer.name,
                     "times": layer.times,
-                    "phase": "step",
+                    "phase": phase,
                     "precision": precision,
                     "layout": layout,
                     "impl": impl,
@@ -199,6 +232,7 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
                     **quartiles,
                     "rel_error": errors[impl],
                     "by": "lamina",
+                    **({"floor_us": sum(layer.moved(precision)) / copy_gbs / 1e3} if phase == "forward" else {}),
                 }
 
 
@@ -207,7 +241,7 @@ def speedups(rows: Rows, impl: str) -> dict[str, Any]:
     best: dict[tuple[str, str, str], dict[str, float]] = {}
     times = {row["layer"]: row["times"] for row in rows}
     for row in rows:
-        if row["timing"] == "graph":
+        if row["timing"] == "graph" and row["phase"] == "step":
             mine = best.setdefault((row["workload"], row["precision"], row["layer"]), {})
             mine[row["impl"]] = min(mine.get(row["impl"], float("inf")), row["median_us"])
     ratios: dict[str, list[float]] = {}
@@ -231,11 +265,22 @@ def beside(rows: Rows) -> list[dict[str, Any]]:
     return found
 
 
+def over_floors(rows: Rows) -> dict[str, float]:
+    """Forward passes over what their bytes take, each in its best layout."""
+    found: dict[str, float] = {}
+    for row in rows:
+        if row["phase"] == "forward" and row["timing"] == "graph":
+            name = f"{row['layer']} {row['precision']}"
+            found[name] = round(min(found.get(name, float("inf")), row["median_us"] / row["floor_us"]), 2)
+    return found
+
+
 def main() -> None:
     asked = results.arguments("circulant_layers")
     for rows in on_every_gpu(shown_while_measured, LAYERS):
         summary = {
             "printed and ours, fp32": beside(rows),
+            "forward over the time of its bytes": over_floors(rows),
             "speedup_over_best_dense": speedups(rows, CHOSEN),
             "speedup_of_frequency_kernels_over_best_dense": speedups(rows, KERNEL),
         }
@@ -251,7 +296,7 @@ def shown_while_measured(layer: Layer) -> Rows:
         for row in measured(layer, Path(folder)):
             rows.append(row)
             if row["timing"] == "graph":
-                told = [row[key] for key in ("layer", "precision", "layout", "impl")]
+                told = [row[key] for key in ("layer", "precision", "layout", "phase", "impl")]
                 print(*told, round(row["median_us"], 1), f"{row['rel_error']:.1e}", row["reason"] or "", flush=True)
     torch.cuda.empty_cache()
     return rows

@@ -20,15 +20,12 @@ from unittest.mock import patch
 import torch
 
 from benchmarks import results
-from benchmarks.circulant_layers import BLOCK_SIZE, LAYERS, PRECISIONS, REPEAT, Layer, error_of, step_of
+from benchmarks.circulant_layers import LAYERS, PRECISIONS, REPEAT, Layer, error_of, step_of
 from benchmarks.gpus import Rows, on_every_gpu
 from lamina import measure, run
 from lamina.accelerate import ops as launches
-from lamina.accelerate.circulant import kernels, ops
-from lamina.accelerate.circulant.basis import slot_count
-from lamina.accelerate.circulant.tiles import ProductTile, product_tile, scales_pay
-from lamina.accelerate.circulant.transform.kernels import dft_cost
-from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.circulant import ops
+from lamina.accelerate.circulant.tiles import ProductTile, product_tile
 from lamina.build import DTYPES
 from lamina.record import Timing
 
@@ -51,16 +48,9 @@ RUNGS: dict[str, tuple[tuple[Any, dict[str, Any]], ...]] = {
 
 
 def moved(layer: Layer, precision: str) -> int:
-    """Bytes that all launches of a step read and write."""
-    x, y = layer.batch * layer.inputs, layer.batch * layer.outputs
-    q, p = -(-layer.inputs // BLOCK_SIZE), -(-layer.outputs // BLOCK_SIZE)
-    halved = scales_pay(x, p * q * BLOCK_SIZE, y)
-    narrow = precision == "bf16" or (precision == "tf32" and halved)
-    numbers, spectral = 2 if precision == "bf16" else 4, 2 if narrow else 4
-    sides = (layer.batch, q), (p, q), (layer.batch, p)
-    transforms = [dft_cost(*side, BLOCK_SIZE, numbers, spectral) for side in sides]
-    products = kernels.mix_cost(Window(layer.batch), p, q, slot_count(BLOCK_SIZE), spectral)
-    return sum(2 * cost.bytes for cost in transforms) + 3 * products.bytes
+    """Bytes that all launches of a step read and write: six transforms and three products."""
+    transforms, product_ = layer.moved(precision)
+    return 2 * transforms + 3 * product_
 
 
 def measured(

@@ -15,7 +15,7 @@ def row(
 ) -> dict[str, Any]:
     return {
         "workload": "conv", "layer": layer, "times": times, "precision": "bf16", "impl": impl, "layout": layout,
-        "timing": timing, "median_us": us,
+        "timing": timing, "median_us": us, "phase": "step",
     }  # fmt: skip
 
 
@@ -61,3 +61,16 @@ def test_printed_means_stand_beside_those_of_the_layers_in_fp32() -> None:
         ("AlexNet fully-connected layers", 3.0),
     ]
     assert len(told) == 5
+
+
+def test_forward_passes_are_held_to_the_time_of_their_bytes_in_the_better_layout() -> None:
+    layer = layers.Layer("B", "B", 2, 128, 64, 3, 5)
+    x, w, y = 2 * 25 * 128, 64 * 2 * 9, 2 * 25 * 64  # numbers; weights are one of 64 rows of a block
+    assert layer.moved("bf16") == ((x + w + y) * 4, (x + w + y) * 2)
+    assert layer.moved("fp32") == ((x + w + y) * 8, (x + w + y) * 4)
+    forward = {"phase": "forward", "floor_us": 2.0}
+    rows = [row("B", layers.KERNEL, us, layout) | forward for us, layout in ((6.0, "nchw"), (5.0, "nhwc"))]
+    assert layers.over_floors([*rows, row("B", layers.KERNEL, 1.0)]) == {"B bf16": 2.5}
+    assert layers.speedups([*rows, row("B", "dense", 8.0), row("B", layers.KERNEL, 4.0)], layers.KERNEL) == {
+        "conv bf16": 2.0
+    }
