@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,3 +43,42 @@ def test_a_trend_is_held_to_the_whole_one() -> None:
     flat = [observation(i, 50) for i in (0, 1, 10, 11)]
     # Means over two iterations are at 0.505 and grow by a hundredth each; the sampled ones stay at a half.
     assert sparse_training.apart(whole, flat, "a", 2) == pytest.approx(0.005 + 0.05)
+
+
+def watched(
+    network: str, course: list[float], *more: list[float], gaps: tuple[int, ...] = (), apart: float = 0.01
+) -> Any:
+    """The row of a training, of which each map has a course; samples come two at a time, ``gaps`` apart."""
+    begins = [sum(gaps[:i]) for i in range(len(gaps) + 1)]
+    courses = {str(i): one for i, one in enumerate((course, *more))}
+    return {
+        "workload": network, "densities": courses, "trend_apart": dict.fromkeys(courses, apart),
+        "sampled": {name: [[at + i, 0.5] for at in begins for i in (0, 1)] for name in courses},
+    }  # fmt: skip
+
+
+STEADY, FALLING, LATE = [0.5] * 8, [0.7, 0.6, 0.5, 0.4, 0.3, 0.3, 0.3, 0.3], [0.5] * 7 + [0.3]
+
+
+@pytest.mark.parametrize(
+    ("name", "holding", "failing"),
+    [
+        ("alexnet_maps_differ", watched("alexnet", STEADY, FALLING), watched("alexnet", STEADY)),
+        ("alexnet_neighbours_are_alike", watched("alexnet", STEADY), watched("alexnet", FALLING)),
+        ("alexnet_zeros_increase_then_stay", watched("alexnet", FALLING), watched("alexnet", LATE)),
+        ("vgg11_trend_is_followed", watched("vgg11_cifar", STEADY), watched("vgg11_cifar", STEADY, apart=0.03)),
+        (
+            "alexnet_periods_grow",
+            watched("alexnet", STEADY, gaps=(50,) * 11 + (100,)),
+            watched("alexnet", STEADY, gaps=(50,) * 12),
+        ),
+    ],
+)
+def test_what_is_read_off_figures_is_looked_for(name: str, holding: Any, failing: Any) -> None:
+    assert sparse_training.RULES[name]([holding])[1] is True
+    assert sparse_training.RULES[name]([holding, failing])[1] is False  # the last one counts
+
+
+def test_a_short_training_cannot_tell_of_periods() -> None:
+    with pytest.raises(ValueError, match="expected more than 10 periods, got 3"):
+        sparse_training.RULES["vgg11_periods_grow"]([watched("vgg11_cifar", STEADY, gaps=(50,) * 3)])
