@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from benchmarks import sparse_training
+from benchmarks.published import statements
+from benchmarks.results import FOLDER
 from lamina.accelerate.sparsity.monitor import Observation
 
 
@@ -82,3 +84,11 @@ def test_what_is_read_off_figures_is_looked_for(name: str, holding: Any, failing
 def test_a_short_training_cannot_tell_of_periods() -> None:
     with pytest.raises(ValueError, match="expected more than 10 periods, got 3"):
         sparse_training.RULES["vgg11_periods_grow"]([watched("vgg11_cifar", STEADY, gaps=(50,) * 3)])
+
+
+def test_what_holds_on_an_h200() -> None:
+    path = max(FOLDER.glob("sparse_training_nvidia-h200_*.json"))
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    found = statements(sparse_training.ENTRIES, sparse_training.RULES, rows)
+    assert [one["holds"] for one in found] == [True, True, False, True, None, True, None]
+    assert found[2]["ours"] == "5 of 7 maps"
