@@ -37,6 +37,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"))
             item.add_marker(pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores"))
             item.add_marker(pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"))
+            if item.get_closest_marker("alone") and os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1":
+                item.add_marker(pytest.mark.skip(reason="other workers use the GPU: run it by itself with -m alone"))
         return
     if needs_gpu:
         config.hook.pytest_deselected(items=[*needs_gpu])

@@ -48,6 +48,7 @@ def test_l2_states() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 @pytest.mark.parametrize("name", ["cupti", "events", "graph"])
 @pytest.mark.parametrize("l2", ["warm", "cold"])
 def test_every_clock_times_a_product(name: str, l2: str) -> None:

@@ -74,6 +74,7 @@ def test_tiny_kernels_take_less_than_between_events() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_a_large_kernel_takes_as_long_as_between_events() -> None:
     # Bound by memory: the time of a matrix product follows the power limit, and so what ran before it.
     x = torch.randn(1 << 28, device="cuda")
