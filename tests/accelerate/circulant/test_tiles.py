@@ -64,6 +64,14 @@ def test_linear_tiles_are_made_smaller_until_there_are_enough_and_read_ahead_wha
     assert linear_tile(128, 4096, 288, 32, 2, 1).depth == 64  # 128 would be a third of zeros
 
 
+@given(SIZE, SIZE, SIZE, st.sampled_from([(2, 1), (2, 2), (4, 1), (8, 1)]), st.sampled_from([99, 163, 227]))
+def test_three_stages_of_a_linear_tile_fit_a_block(
+    rows: int, columns: int, summed: int, kind: tuple[int, int], kib: int
+) -> None:
+    tile = linear_tile(rows, columns, summed, 32, *kind, room=kib * 1024)
+    assert tile.stages * tile.depth * kind[0] * kind[1] * (tile.rows + 2 * tile.columns) < kib * 1024
+
+
 def test_rows_are_split_only_where_programs_are_few() -> None:
     assert row_splits(8192, 100_000, 32) == 1
     assert row_splits(64, 12_544, 32) == 25

@@ -127,7 +127,8 @@ def _data_tile(
     """Of a product of ``rows`` or their gradients."""
     if window.taps > 1:
         return product_tile(rows, kept, 2 * summed, window.taps, a.itemsize)
-    return linear_tile(rows, kept, 2 * summed, slots * window.groups, a.itemsize, parts(a), **enough)
+    room = shared.shared_memory(a.device)
+    return linear_tile(rows, kept, 2 * summed, slots * window.groups, a.itemsize, parts(a), **enough, room=room)
 
 
 def run_grads(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.accelerate.tiling import between, power
+from lamina.accelerate.tiling import SHARED, between, power
 
 FEWEST = 128
 """Programs of a transform, where there is work for so many: about one for each processor of a large GPU."""
@@ -29,7 +29,7 @@ LEAST_WORK = 2**15
 """Products of a step of a tile that is not made smaller."""
 
 STAGE = 2**16
-"""Bytes that one stage of a linear layer's product may read ahead."""
+"""Bytes that one stage of three of a linear layer's product may read ahead."""
 
 STEP_COST = 16
 """What a step of a product takes besides its depth, in numbers of depth."""
@@ -102,18 +102,20 @@ def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: 
 
 
 def linear_tile(
-    rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, enough: int = 96
-) -> ProductTile:
+    rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, enough: int = 96,
+    room: int = SHARED,
+) -> ProductTile:  # fmt: skip
     """As `product_tile`, of ``matrices`` products of one tap and of numbers in ``parts``.
 
-    Large and deep tiles, which need many registers but few reads; smaller ones as long as they are not ``enough``.
+    Large and deep tiles, which need many registers but few reads; smaller ones as long as they are not ``enough``, and
+    less deep ones where a block has little ``room``.
     """
     wide = between(8, power(columns), 64 if parts * itemsize == 2 else 32)
     high = between(16, power(rows), 128 if wide < 32 or itemsize == 4 else 64)
     while matrices * -(-rows // high) * -(-columns // wide) < enough and high * wide * min(summed, 128) > LEAST_WORK:
         high, wide = (high // 2, wide) if high > 2 * wide else (high, wide // 2)
-    most = STAGE // (parts * itemsize * (high + 2 * wide))
-    depths = [depth for depth in (128, 64, 32, 16) if depth <= most]
+    most = min(STAGE, room // 3 - 1024) // (parts * itemsize * (high + 2 * wide))
+    depths = [depth for depth in (128, 64, 32, 16) if depth <= most] or [16]
     deep = min(depths, key=lambda depth: steps_of(depth, summed, 1) * (depth + STEP_COST))
     return ProductTile(high, wide, deep)
 

@@ -22,6 +22,7 @@ from torch import Tensor
 from lamina.accelerate.circulant.basis import parts
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.cuda import KINDS, Kernel, Launchable, goes_on
+from lamina.accelerate.ops import shared_memory
 from lamina.accelerate.tiling import MULTIPROCESSORS, SHARED
 
 SUMS = {1: 14, 2: 12}
@@ -216,7 +217,7 @@ def _room(make: Any, device: torch.device) -> int:
         return SHARED
     if device.type != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability(device)[0] < 8:
         return 0
-    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0))
+    return shared_memory(device)
 
 
 @lru_cache(maxsize=1024)
