@@ -62,3 +62,16 @@ def test_shared_memory_is_the_device_s_and_little_where_it_does_not_tell(monkeyp
     ops.shared_memory.cache_clear()
     assert [ops.shared_memory(torch.device("cuda", index)) for index in told] == [101376, ops.LEAST_SHARED]
     ops.shared_memory.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("built_for", "capability", "waits"), [("13.0", 9, True), ("13.0", 8, False), (None, 9, False)]
+)
+def test_only_nvidia_s_gpus_since_hopper_wait(
+    monkeypatch: pytest.MonkeyPatch, built_for: str | None, capability: int, waits: bool
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
+    ops._waits.cache_clear()
+    assert ops._waits(torch.device("cuda", 0)) is waits
+    ops._waits.cache_clear()

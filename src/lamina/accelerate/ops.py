@@ -90,7 +90,8 @@ def shared_memory(device: torch.device) -> int:
 
 @cache
 def _waits(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
+    nvidia = device.type == "cuda" and torch.version.cuda is not None
+    return nvidia and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def precision() -> str:
