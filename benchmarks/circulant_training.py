@@ -111,6 +111,9 @@ EXPERIMENTS = {
         "conv4fc3", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 1e-3, **CIFAR, normed=True
     ),
     "vgg11 cifar10": Experiment("vgg11_cifar", "cifar10_jpeg.npz", (3, 32, 32), 50000, 20, 128, 5e-4, **CIFAR),
+    "vgg11-bn caltech101": Experiment(
+        "vgg11", "caltech101_96.npz", (3, 128, 128), 5784, 15, 64, 3e-4, **IMAGES, normed=True
+    ),
     "alexnet caltech101": Experiment("alexnet", "caltech101_96.npz", (3, 128, 128), 5784, 15, 64, 3e-4, **IMAGES),
     "lstm digits": Experiment("lstm", "fsdd_8k.npz", (50, 40), 2700, 40, 64, 2e-3, clip_norm=1.0),
     "tdnn digits": Experiment("tdnn", "fsdd_8k.npz", (100, 40), 2700, 30, 64),
