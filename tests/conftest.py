@@ -22,6 +22,9 @@ CUDA = torch.cuda.is_available()
 if not CUDA:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so before lamina is imported
 
+for _seed in (random.seed, np.random.seed, torch.manual_seed):  # of what modules draw when they are imported
+    _seed(0)
+
 _device_constructors()  # kept from its first use, which must not see what tests replace
 
 # No deadline: no test depends on wall time. Derandomized: the same commit gives the same result.

@@ -56,12 +56,20 @@ def dense_conv(x: Tensor, matrix: Tensor) -> Tensor:
     return F.conv2d(x, matrix, None, **STEPS)
 
 
+RANDOM = torch.Generator().manual_seed(0)
+
+
+def numbers(*sizes: int) -> Tensor:
+    """The same in every process, whatever was imported before."""
+    return torch.randn(sizes, generator=RANDOM)
+
+
 CASES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], Tensor, Tensor]] = {
-    "linear": (linear, dense_linear, torch.randn(17, 310), torch.randn(9, 10, 32)),
-    "many rows": (linear, dense_linear, torch.randn(1100, 3), torch.randn(2, 1, 3)),
-    "conv": (conv, dense_conv, torch.randn(1, 120, 7, 9), torch.randn(2, 3, 3, 2, 32)),
+    "linear": (linear, dense_linear, numbers(17, 310), numbers(9, 10, 32)),
+    "many rows": (linear, dense_linear, numbers(1100, 20), numbers(3, 4, 5)),
+    "conv": (conv, dense_conv, numbers(1, 120, 7, 9), numbers(2, 3, 3, 2, 32)),
     "channels last": (
-        conv, dense_conv, torch.randn(1, 120, 7, 9).to(memory_format=torch.channels_last), torch.randn(2, 3, 3, 2, 32),
+        conv, dense_conv, numbers(1, 120, 7, 9).to(memory_format=torch.channels_last), numbers(2, 3, 3, 2, 32),
     ),
 }  # fmt: skip
 
