@@ -20,7 +20,7 @@ import torch
 
 from benchmarks import results
 from benchmarks.circulant_layers import LAYERS, PRECISIONS, Layer, error_of, step_of
-from benchmarks.gpus import Rows, on_every_gpu
+from benchmarks.gpus import Rows, on_every_gpu, shown
 from benchmarks.published import Rule, Told, share, statements
 from lamina import measure, run
 from lamina.build import DTYPES
@@ -97,12 +97,9 @@ def shown_while_measured(piece: tuple[str, Layer]) -> Rows:
     precision, layer = piece
     device = torch.device("cuda")
     clock = measure.GraphClock(device)
-    rows = []
     with torch.cuda.stream(clock.stream):
-        for row in measured(layer, precision, partial(clock.time, repeat=REPEAT), device):
-            rows.append(row)
-            print(*(row[key] for key in ("layer", "precision", "layout", "batch", "impl", "median_us")), flush=True)
-    return rows
+        rows = measured(layer, precision, partial(clock.time, repeat=REPEAT), device)
+        return shown(rows, ("layer", "precision", "layout", "batch", "impl", "median_us"))
 
 
 def main() -> None:

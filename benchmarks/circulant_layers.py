@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
+from benchmarks.turns import in_turns
 from lamina import measure, run
 from lamina.accelerate.circulant.basis import slot_count
 from lamina.accelerate.circulant.dispatch import Dispatcher, calibrate
@@ -40,7 +41,6 @@ from lamina.spec.published import entry
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
-ROUNDS = 3
 FLOORS = ("A", "B")
 """Layers whose forward passes are held to what their bytes take."""
 BLOCK_SIZE = 64
@@ -145,25 +145,12 @@ def step_of(module: nn.Module, x: Tensor, gy: Tensor) -> Callable[[], object]:
 
 def timed(step: Callable[[], object], graph: measure.GraphClock, events: measure.EventsClock) -> dict[str, Any]:
     """A step by both clocks, warm."""
-    times = {}
-    for clock in (graph, events):
-        t = clock.time(step, repeat=REPEAT)
-        times[clock.name] = {"median_us": t.median_us, "q1_us": t.q1_us, "q3_us": t.q3_us, "n": t.n}
-    return times
+    return {clock.name: timed_by(clock, step) for clock in (graph, events)}
 
 
-def in_turns(
-    steps: dict[str, Callable[[], object]], graph: measure.GraphClock, events: measure.EventsClock
-) -> dict[str, dict[str, Any]]:
-    """`timed`, of each step the middle of several rounds: so all meet the clock rates that the GPU runs through."""
-    rounds = [{name: timed(step, graph, events) for name, step in steps.items()} for _ in range(ROUNDS)]
-    return {
-        name: {
-            clock.name: sorted((times[name][clock.name] for times in rounds), key=lambda t: t["median_us"])[ROUNDS // 2]
-            for clock in (graph, events)
-        }
-        for name in steps
-    }
+def timed_by(clock: measure.GraphClock | measure.EventsClock, step: Callable[[], object]) -> dict[str, Any]:
+    t = clock.time(step, repeat=REPEAT)
+    return {"median_us": t.median_us, "q1_us": t.q1_us, "q3_us": t.q3_us, "n": t.n}
 
 
 def error_of(module: Any, x: Tensor, gy: Tensor) -> float:
@@ -189,7 +176,8 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
     known = measure.environment(device)
     birth = {"device": known.device, "torch": known.torch, "driver": str(known.driver)}
     dispatcher = Dispatcher(folder, lambda call: graph.time(call, repeat=REPEAT).median_us, birth)
-    copy_gbs = measure.measure_roofs(device).copy_gbs if layer.group in FLOORS else 1.0
+    floored = layer.group in FLOORS
+    copy_gbs = measure.measure_roofs(device).copy_gbs if floored else float("nan")
     for precision in PRECISIONS:
         dtype = DTYPES[precision]
         for layout in ("nchw", "nhwc") if layer.kernel else ("nchw",):
@@ -207,16 +195,23 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
                 again = modules[CHOSEN].impl == "kernel"  # which is timed once
                 if again:
                     del modules[CHOSEN]
-                times = in_turns({impl: step_of(module, x, gy) for impl, module in modules.items()}, graph, events)
-                forward = {}
-                if layer.group in FLOORS:
-                    forward = timed(partial(modules[KERNEL], x.detach()), graph, events)
+                steps: dict[tuple[str, str], Callable[[], object]] = {
+                    ("step", impl): step_of(module, x, gy) for impl, module in modules.items()
+                }
+                if floored:
+                    steps["forward", KERNEL] = partial(modules[KERNEL], x.detach())
+                clocks: dict[str, measure.GraphClock | measure.EventsClock] = {"graph": graph, "events": events}
+                timers = {
+                    (*key, name): partial(timed_by, clock, step)
+                    for key, step in steps.items()
+                    for name, clock in clocks.items()
+                }
+                times = in_turns(timers)
                 errors = {impl: error_of(module, x, gy) for impl, module in modules.items()}
                 if again:
-                    times[CHOSEN], errors[CHOSEN] = times[KERNEL], errors[KERNEL]
-            both = [("step", i, *of) for i, clocks in times.items() for of in clocks.items()]
-            both += [("forward", KERNEL, *of) for of in forward.items()]
-            for phase, impl, clock, quartiles in both:
+                    errors[CHOSEN] = errors[KERNEL]
+                    times |= {("step", CHOSEN, clock): times["step", KERNEL, clock] for clock in clocks}
+            for (phase, impl, clock), quartiles in times.items():
                 yield {
                     "workload": layer.group,
                     "layer": layer.name,
@@ -232,8 +227,7 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
                     **quartiles,
                     "rel_error": errors[impl],
                     "by": "lamina",
-                    **({"floor_us": sum(layer.moved(precision)) / copy_gbs / 1e3} if phase == "forward" else {}),
-                }
+                } | ({"floor_us": sum(layer.moved(precision)) / copy_gbs / 1e3} if phase == "forward" else {})
 
 
 def speedups(rows: Rows, impl: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from functools import partial
 from itertools import chain, product
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import fmean, pstdev, quantiles
+from statistics import quantiles
 from typing import Any
 
 import numpy as np
@@ -39,8 +39,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import results
+from benchmarks.circulant_accuracies import ENTRIES, RULES, accuracies, form_of
 from benchmarks.gpus import Rows, on_every_gpu
-from benchmarks.published import Rule, Told, share, statements
+from benchmarks.published import statements
 from lamina import measure, run
 from lamina.accelerate import convert
 from lamina.accelerate.circulant import Circulant
@@ -121,8 +122,6 @@ EXPERIMENTS = {
     "lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 6500, 40, 128, 2e-3, "auto"),
 }
 """In the order in which they are begun: the longest first."""
-PAPERS = "conv4fc3 cifar10"
-"""The network and data set of figure 7.12."""
 SMOKE = {"lenet5 fashion-mnist": Experiment("lenet5", "fashion-mnist", (1, 28, 28), 128, 1, 32)}
 STEPS = (("alexnet", 128), ("vgg16", 64))
 
@@ -281,66 +280,7 @@ def all_learnt(
 
 
 def _said(name: str, seed: int, block_size: int) -> str:
-    return f"{name} {_form(block_size)} seed {seed}"
-
-
-def _form(block_size: int) -> str:
-    return "dense" if block_size == 1 else f"k={block_size}"
-
-
-def accuracies(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What each network learnt in each form: means over the seeds whose runs came to their last epoch."""
-    forms: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
-    for one in runs:
-        if len(one["test_accuracy"]) == one["epochs"]:
-            forms.setdefault((one["workload"], one["block_size"]), []).append(one)
-    found = {}
-    for (name, block_size), mine in sorted(forms.items()):
-        dense = forms.get((name, 1), [])
-        ours, theirs = ([100 * one["test_accuracy"][-1] for one in some] for some in (mine, dense))
-        found[f"{name}, {_form(block_size)}"] = {
-            "test accuracy, %": round(fmean(ours), 2), "deviation": round(pstdev(ours), 2),
-            "points of dense": round(fmean(ours) - fmean(theirs), 2) if dense else None,
-            "parameters": mine[0]["parameters"],
-            "times fewer": round(dense[0]["parameters"] / mine[0]["parameters"], 1) if dense else None,
-            "seeds": len(mine), "epochs": mine[0]["epochs"],
-            "s of an epoch, device shared": round(fmean(one["median_us"] for one in mine) / 1e6, 2),
-        }  # fmt: skip
-    return found
-
-
-def converges_like_dense(runs: Sequence[Mapping[str, Any]]) -> Told:
-    """By half of all epochs circulant networks have come as far as dense ones, to a tenth of the way."""
-    halfway: dict[int, list[float]] = {}
-    for one in runs:
-        if one["workload"] == PAPERS and len(one["train_loss"]) == one["epochs"]:
-            first, *_, last = one["train_loss"]
-            way = (first - one["train_loss"][one["epochs"] // 2]) / (first - last)
-            halfway.setdefault(one["block_size"], []).append(way)
-    dense = fmean(halfway.pop(1))
-    return share("block sizes", (abs(fmean(ways) - dense) < 0.1 for ways in halfway.values()))
-
-
-def lost(runs: Sequence[Mapping[str, Any]], name: str = "") -> dict[str, float]:
-    """Points of accuracy that circulant networks lose, by network and block size."""
-    told = accuracies(runs)
-    return {
-        form: -one["points of dense"]
-        for form, one in told.items()
-        if form.startswith(name) and not form.endswith("dense") and one["points of dense"] is not None
-    }
-
-
-RULES: Mapping[str, Rule] = {
-    "converges_like_dense": converges_like_dense,
-    "accuracy_like_dense": lambda runs: share("block sizes", (one < 1 for one in lost(runs, f"{PAPERS},").values())),
-    "parameters_are_far_fewer": lambda runs: share(
-        "networks and block sizes",
-        (one["times fewer"] > 4 for form, one in accuracies(runs).items() if one["times fewer"] and "k=" in form),
-    ),
-    "less_than_4_points_lost": lambda runs: share("networks and block sizes", (one < 4 for one in lost(runs).values())),
-}
-"""What the dissertation reads off figures 7.12 and 7.13, by the names that entries give it."""
+    return f"{name} {form_of(block_size)} seed {seed}"
 
 
 def runs(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -500,7 +440,7 @@ def main(words: Sequence[str] | None = None) -> None:
         found = accuracies(rows := earlier + runs(epochs))
         missing = Counter(name for name in experiments for line in failed if line.startswith(f"{name} "))
         told = ", ".join(f"{count} of {name}" for name, count in missing.items()) or "none"
-        said = statements(("circulant-figure-7.12", "circulant-figure-7.13"), RULES, rows)
+        said = statements(ENTRIES, RULES, rows)
         summary = {"test accuracy after the last epoch": found, "printed and ours": said, "runs cut or failed": told}
         print(written(asked.claim, rows=rows, summary=summary), *found.items(), *failed, sep="\n")
 

@@ -37,5 +37,15 @@ def on_every_gpu(work: Callable[[Piece], Rows], pieces: Sequence[Piece]) -> Iter
             yield [row for place in sorted(done) for row in done[place]]
 
 
+def shown(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> Rows:
+    """Rows, of which some columns are printed while they come."""
+    kept = []
+    for row in rows:
+        kept.append(row)
+        print(*(row[column] for column in columns), flush=True)
+    return kept
+
+
 def _take(devices: Any) -> None:
-    torch.cuda.set_device(devices.get())
+    if torch.cuda.is_available():
+        torch.cuda.set_device(devices.get())

@@ -19,8 +19,9 @@ def statements(
     found = []
     for id in ids:
         for it in entry(id).statements:
+            rule = rules[it.check]
             try:
-                ours, holds = rules[it.check](rows)
+                ours, holds = rule(rows)
             except (LookupError, ValueError, TypeError):  # rows that it needs, or numbers in them, are missing
                 ours, holds = "cannot be told from these rows", None
             found.append({"entry": id, "about": it.about, "says": it.says, "ours": ours, "holds": holds})

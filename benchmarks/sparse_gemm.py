@@ -75,6 +75,11 @@ class Scope:
     repeat: measure.Repeat
     recorded: bool = True
 
+    @property
+    def pieces(self) -> tuple[Problem | None, ...]:
+        """What is measured at a time: a problem, or, as None, all maps that were recorded."""
+        return (*self.problems, None) if self.recorded else self.problems
+
 
 CLAIM = Problem("claim", 16, 256, 28, 512, 3)
 """As a product 512 x 2304 x 12544."""
@@ -143,6 +148,11 @@ def recorded(scope: Scope, precision: str) -> Iterator[Case]:
             first = next(cases(problem, scope, precision))
             mask = torch.from_numpy(each.of(problem.shape)).to(scope.device)
             yield Case(problem, "recorded", first.x * mask, first.weight)
+
+
+def every_case(problem: Problem | None, scope: Scope, precision: str) -> Iterator[Case]:
+    """The maps of one piece of a scope."""
+    return recorded(scope, precision) if problem is None else cases(problem, scope, precision)
 
 
 @dataclass(frozen=True)
@@ -287,18 +297,16 @@ def measured_piece(piece: tuple[Scope, str, Problem | None]) -> Rows:
     """All that is measured of one problem in one precision, or of the maps that were recorded."""
     scope, precision, problem = piece
     with run.precision_mode(precision):
-        every = recorded(scope, precision) if problem is None else cases(problem, scope, precision)
-        return [row for case in every for row in measured(case, scope, precision)]
+        return [row for case in every_case(problem, scope, precision) for row in measured(case, scope, precision)]
 
 
 def main() -> None:
     asked = results.arguments("sparse_gemm", scope=tuple(SCOPES))
     scope = SCOPES[asked.scope]
     claim = "sparse_gemm" if asked.scope == "full" else f"sparse_gemm_{asked.scope}"
-    problems = (*scope.problems, *([None] if scope.recorded else []))
     rows: Rows = []
     # Written whenever a piece is done, so that an end before the last one leaves what there is.
-    for rows in on_every_gpu(measured_piece, [(scope, *each) for each in product(scope.precisions, problems)]):
+    for rows in on_every_gpu(measured_piece, [(scope, *each) for each in product(scope.precisions, scope.pieces)]):
         time = best(rows)
         summary = {**break_even(time), **breakdown(time)}
         print(results.write(claim, scope.device, rows, summary, asked, f"sparse_gemm {asked.scope}"), flush=True)

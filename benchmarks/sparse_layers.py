@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -22,7 +21,8 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
-from benchmarks.sparse_gemm import SCOPES, Case, Problem, Scope, cases, clocks, recorded, timed
+from benchmarks.sparse_gemm import SCOPES, Case, Problem, Scope, cases, clocks, every_case, timed
+from benchmarks.turns import in_turns
 from lamina import measure, run
 from lamina.accelerate.sparsity.dispatch import Line, Measured, union_share
 from lamina.accelerate.sparsity.monitor import Observation
@@ -35,7 +35,6 @@ LEAST = 0.98
 """Of the dense layer's speed."""
 
 LAYOUTS = ("nchw", "nhwc")
-TURNS = 3
 BRIEF = measure.Repeat(min_samples=10, min_time_s=0.01, max_time_s=0.02)
 LAYERS = (
     Problem("alexnet conv3", 128, 192, 13, 384, 3), Problem("vgg16 conv2_2", 8, 128, 112, 128, 3),
@@ -127,16 +126,14 @@ def measured(
     exact = torch.nn.functional.conv2d(x.double(), case.weight.double(), padding=case.problem.kernel // 2)
     both = {"dense": dense, "adaptive": adaptive}
     for phase, make in (("forward", forward), ("step", step)):
-        # In turns, and the middle of several: so both meet the clock rates that the GPU runs through.
-        turns = [{impl: timed(clock, make(layer), scope.repeat) for impl, layer in both.items()} for _ in range(TURNS)]
+        times = in_turns({impl: partial(timed, clock, make(layer), scope.repeat) for impl, layer in both.items()})
         for impl, layer in both.items():
-            time = sorted((turn[impl] for turn in turns), key=itemgetter("median_us"))[TURNS // 2]
             choices = {each.value: choice.reason for each, choice in choices_of(layer).get("", {}).items()}
             yield {
                 "workload": case.problem.name, "layer": f"{case.problem.name} {case.pattern} {case.zeros:g}%",
                 "phase": phase, "precision": precision, "layout": layout, "impl": impl, "batch": case.problem.images,
                 "l2": "warm", "by": "lamina", "pattern": case.pattern, "zeros": case.zeros, "choices": choices,
-                "rel_error": run.relative_error([layer(x)], [exact]), **time,
+                "rel_error": run.relative_error([layer(x)], [exact]), **times[impl],
             }  # fmt: skip
 
 
@@ -168,7 +165,7 @@ def measured_piece(piece: Piece) -> Rows:
     known: dict[Problem, dict[Phase, Measured]] = {}
     rows = []
     with run.precision_mode(precision):
-        for case in recorded(scope, precision) if problem is None else cases(problem, scope, precision):
+        for case in every_case(problem, scope, precision):
             if case.problem not in known:
                 known[case.problem] = calibrated(case.problem, scope, precision, layout)
             mine = known[case.problem]
@@ -179,8 +176,7 @@ def measured_piece(piece: Piece) -> Rows:
 def main() -> None:
     asked = results.arguments("sparse_layers", scope=tuple(GRIDS))
     scope = GRIDS[asked.scope]
-    problems = (*scope.problems, *([None] if scope.recorded else []))
-    pieces: list[Piece] = [(scope, *each) for each in product(scope.precisions, LAYOUTS, problems)]
+    pieces: list[Piece] = [(scope, *each) for each in product(scope.precisions, LAYOUTS, scope.pieces)]
     claim = "sparse_layers" if asked.scope == "full" else f"sparse_layers_{asked.scope}"
     rows: Rows = []
     for rows in on_every_gpu(measured_piece, pieces):

@@ -399,12 +399,12 @@ def periods_grow(rows: Sequence[Mapping[str, Any]], network: str) -> Told:
 
 
 ENTRIES = ("spartan-figure-6.2", "spartan-figure-6.14", "spartan-figure-6.15")
+MONITORED = (trend_is_followed, periods_grow)
 RULES: Mapping[str, Rule] = {
     f"{printed}_{rule.__name__}": partial(rule, network=network)
     for printed, network, rules in (
-        ("alexnet", "alexnet", (maps_differ, neighbours_are_alike, zeros_increase_then_stay)),
-        ("alexnet", "alexnet", (trend_is_followed, periods_grow)),
-        ("vgg11", "vgg11_cifar", (trend_is_followed, periods_grow)),
+        ("alexnet", "alexnet", (maps_differ, neighbours_are_alike, zeros_increase_then_stay, *MONITORED)),
+        ("vgg11", "vgg11_cifar", MONITORED),
     )
     for rule in rules
 }

@@ -22,9 +22,6 @@ CUDA = torch.cuda.is_available()
 if not CUDA:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so before lamina is imported
 
-for _seed in (random.seed, np.random.seed, torch.manual_seed):  # of what modules draw when they are imported
-    _seed(0)
-
 _device_constructors()  # kept from its first use, which must not see what tests replace
 
 # No deadline: no test depends on wall time. Derandomized: the same commit gives the same result.
@@ -48,11 +45,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in needs_gpu]
 
 
-@pytest.fixture(autouse=True)
-def seeded() -> None:
+def seed() -> None:
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
+
+
+seed()  # what modules draw when they are imported
+seeded = pytest.fixture(autouse=True, name="seeded")(seed)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import torch
 
 from benchmarks import results
 from benchmarks.circulant_layers import LAYERS, PRECISIONS, REPEAT, Layer, error_of, step_of
-from benchmarks.gpus import Rows, on_every_gpu
+from benchmarks.gpus import Rows, on_every_gpu, shown
 from lamina import measure, run
 from lamina.accelerate import ops as launches
 from lamina.accelerate.circulant import ops
@@ -37,7 +37,7 @@ def tile_of_images(
     return product_tile(rows, columns, summed, 1, itemsize)
 
 
-IN_TURN = (launches, {"_waits": lambda device: False})
+IN_TURN = (launches, {"can_wait": lambda device: False})
 RUNGS: dict[str, tuple[tuple[Any, dict[str, Any]], ...]] = {
     "images": (IN_TURN, (ops, {"linear_tile": tile_of_images})),
     "own": (IN_TURN,),
@@ -82,13 +82,10 @@ def shown_while_measured(piece: tuple[str, Layer]) -> Rows:
     precision, layer = piece
     device = torch.device("cuda")
     clock = measure.GraphClock(device)
-    rows = []
     with torch.cuda.stream(clock.stream):
         copy_gbs = measure.measure_roofs(device).copy_gbs
-        for row in measured(layer, precision, partial(clock.time, repeat=REPEAT), copy_gbs, device):
-            rows.append(row)
-            print(*(row[key] for key in ("layer", "precision", "impl", "median_us", "rel_error")), flush=True)
-    return rows
+        rows = measured(layer, precision, partial(clock.time, repeat=REPEAT), copy_gbs, device)
+        return shown(rows, ("layer", "precision", "impl", "median_us", "rel_error"))
 
 
 def main() -> None:

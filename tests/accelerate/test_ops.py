@@ -1,11 +1,8 @@
-from types import SimpleNamespace
-
 import pytest
 import torch
 import triton.language as tl
 
 from lamina.accelerate import ops
-from lamina.accelerate.tiling import SHARED
 from lamina.errors import MissingError, UnsupportedError
 
 
@@ -50,28 +47,6 @@ def test_kernels_are_launched_early_where_the_device_can_and_small_ones_make_roo
 ) -> None:
     small, large = torch.empty(ops.SMALL // 4), torch.empty(ops.SMALL // 4 + 1)
     assert ops.early(small) == {"EARLY": 0}
-    monkeypatch.setattr(ops, "_waits", lambda device: True)
+    monkeypatch.setattr(ops, "can_wait", lambda device: True)
     assert ops.early(small) == {"EARLY": 2, "launch_pdl": True}
     assert ops.early(small, large) == {"EARLY": 1, "launch_pdl": True}
-
-
-def test_shared_memory_is_the_device_s_and_little_where_it_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ops.shared_memory(torch.device("cpu")) == SHARED
-    told = {0: SimpleNamespace(shared_memory_per_block_optin=101376), 1: SimpleNamespace()}
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: told[device.index])
-    ops.shared_memory.cache_clear()
-    assert [ops.shared_memory(torch.device("cuda", index)) for index in told] == [101376, ops.LEAST_SHARED]
-    ops.shared_memory.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("built_for", "capability", "waits"), [("13.0", 9, True), ("13.0", 8, False), (None, 9, False)]
-)
-def test_only_nvidia_s_gpus_since_hopper_wait(
-    monkeypatch: pytest.MonkeyPatch, built_for: str | None, capability: int, waits: bool
-) -> None:
-    monkeypatch.setattr(torch.version, "cuda", built_for)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
-    ops._waits.cache_clear()
-    assert ops._waits(torch.device("cuda", 0)) is waits
-    ops._waits.cache_clear()

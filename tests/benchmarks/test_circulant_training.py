@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import circulant_accuracies as accuracies
 from benchmarks import circulant_training as training
 from benchmarks.results import Row
 from lamina.build.data import synthetic
@@ -162,7 +163,7 @@ def test_narrow_convolutions_stay_dense() -> None:
     assert [one.layer for one in record.replaced] == ["features.7", "classifier.0", "classifier.3"]
 
 
-def learning(block_size: int, half: float, accuracy: float, name: str = training.PAPERS) -> dict[str, Any]:
+def learning(block_size: int, half: float, accuracy: float, name: str = accuracies.PAPERS) -> dict[str, Any]:
     """A run of four epochs, of whose loss ``half`` is left after two."""
     return {
         "workload": name, "block_size": block_size, "epochs": 4, "parameters": 100 // block_size, "median_us": 1.0,
@@ -179,7 +180,10 @@ def test_what_the_dissertation_reads_off_courses_is_looked_for(
 ) -> None:
     runs = [learning(1, 0.5, 0.91), learning(16, half, accuracy)]
     names = ("converges_like_dense", "accuracy_like_dense", "less_than_4_points_lost")
-    assert tuple(training.RULES[name](runs)[1] for name in names) == held
-    assert training.RULES["parameters_are_far_fewer"](runs) == ("1 of 1 networks and block sizes", True)
+    assert tuple(accuracies.RULES[name](runs)[1] for name in names) == held
+    assert accuracies.RULES["parameters_are_far_fewer"](runs) == ("1 of 1 networks and block sizes", True)
     other = [learning(1, 0.5, 0.9, "other"), learning(2, 0.5, 0.9, "other")]
-    assert training.RULES["parameters_are_far_fewer"](runs + other) == ("1 of 2 networks and block sizes", False)
+    assert accuracies.RULES["parameters_are_far_fewer"](runs + other) == (
+        "1 of 2 networks and block sizes",
+        False,
+    )

@@ -2,12 +2,12 @@
 
 import pytest
 
-from benchmarks import circulant_batches, circulant_training, sparse_training
+from benchmarks import circulant_accuracies, circulant_batches, sparse_training
 from benchmarks.ladder.circulant import statements as ladder
 from benchmarks.published import share, statements
 from lamina.spec.published import entries
 
-EVERY = ladder.RULES | circulant_batches.RULES | circulant_training.RULES | sparse_training.RULES
+EVERY = ladder.RULES | circulant_batches.RULES | circulant_accuracies.RULES | sparse_training.RULES
 ENTRIES = [one for one in entries() if one.unmeasured and one.statements]
 
 
@@ -19,6 +19,11 @@ def test_what_rows_cannot_tell_is_said() -> None:
     found = statements([one.id for one in ENTRIES], EVERY, [])
     assert len(found) == len(EVERY)
     assert {(one["ours"], one["holds"]) for one in found} == {("cannot be told from these rows", None)}
+
+
+def test_a_statement_without_a_rule_is_a_fault() -> None:
+    with pytest.raises(KeyError, match="larger_batches_gain_more"):
+        statements(["circulant-figure-7.6"], {}, [])
 
 
 def test_a_share_counts_cases() -> None:

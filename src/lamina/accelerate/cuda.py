@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate import driver
+from lamina.accelerate.device import can_wait
 from lamina.errors import LaminaError, MissingError, UsageError
 
 Size = tuple[int, ...]
@@ -92,7 +93,7 @@ class Kernel:
             try:
                 if shared >= _UNASKED_SHARED:
                     kernel.set_shared_memory_config(shared)
-                early = self.waits and torch.cuda.get_device_capability(index)[0] >= 9
+                early = self.waits and can_wait(device)
                 driver.launch(kernel.func, _three(grid), _three(block), args, shared, index, early)
             except RuntimeError as error:
                 raise LaminaError(

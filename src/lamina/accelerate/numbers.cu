@@ -1,4 +1,4 @@
-// What kernels are made of: numbers of 16 and 32 bits, and copies to shared memory that are waited for.
+// What kernels are made of: numbers of 16 and 32 bits, copies to shared memory, and waiting for these and for kernels.
 
 #ifdef __CUDACC__
 // Of a kernel that is launched early: until those in front have ended, and what they wrote can be read.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -11,8 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from lamina.accelerate.device import can_wait
 from lamina.accelerate.kernels import rounded
-from lamina.accelerate.tiling import SHARED
 from lamina.errors import MissingError, UnsupportedError
 
 INTERPRETED = not isinstance(rounded, triton.JITFunction)
@@ -23,9 +22,6 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 SMALL = 2**18
 """Bytes in the largest tensor of a kernel that leaves room for another."""
-
-LEAST_SHARED = 48 * 1024
-"""Bytes of shared memory that a block may have anywhere."""
 
 SHARING = 8
 """Tiles that programs go down before they go on to the right, so that neighbours find operands in the cache."""
@@ -75,23 +71,9 @@ def early(*tensors: Tensor) -> dict[str, int]:
 
     It hides most of a launch, which is what small kernels consist of.
     """
-    if not _waits(tensors[0].device):
+    if not can_wait(tensors[0].device):
         return {"EARLY": 0}
     return {"EARLY": 2 if max(tensor.nbytes for tensor in tensors) <= SMALL else 1, "launch_pdl": True}
-
-
-@cache
-def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a block may have there; off the GPU, those of the GPU that sizes are made for."""
-    if device.type != "cuda":
-        return SHARED
-    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", LEAST_SHARED))
-
-
-@cache
-def _waits(device: torch.device) -> bool:
-    nvidia = device.type == "cuda" and torch.version.cuda is not None
-    return nvidia and torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def precision() -> str:

@@ -43,9 +43,9 @@ def test_products_have_sides_that_tensor_cores_take(rows: int, columns: int, sum
 
 @given(st.integers(2, 256), SIZE, SIZE, *[st.booleans()] * 4, *[st.sampled_from([2, 4])] * 2)
 def test_transforms_have_sides_that_tensor_cores_take(
-    k: int, rows: int, blocks: int, adjacent: bool, back: bool, scaled: bool, pixels: bool, outside: int, inside: int
+    k: int, rows: int, blocks: int, adjacent: bool, back: bool, scaled: bool, alone: bool, outside: int, inside: int
 ) -> None:
-    tile = transform_tile(k, rows, blocks, adjacent, back, scaled, pixels, (outside, inside))
+    tile = transform_tile(k, rows, blocks, adjacent, back, scaled, alone, (outside, inside))
     assert powers_of_two(tile.rows, tile.blocks, tile.depth, tile.columns)
     assert 16 <= tile.rows * tile.blocks <= 128
     assert min(tile.depth, tile.columns) >= 16

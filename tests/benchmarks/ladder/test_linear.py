@@ -28,7 +28,7 @@ def test_every_rung_has_the_error_of_its_precision(precision: str) -> None:
 
 
 def test_rungs_change_launches_and_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "_waits", lambda device: True)
+    monkeypatch.setattr(launches, "can_wait", lambda device: True)
     seen = []
 
     def time(call: object) -> Timing:

@@ -21,6 +21,7 @@ from lamina.accelerate.circulant.halo import compiled as halo
 from lamina.accelerate.circulant.tiles import (
     AT_ONCE,
     BUSY,
+    BUSY_TOGETHER,
     ProductTile,
     TransformTile,
     linear_tile,
@@ -30,6 +31,7 @@ from lamina.accelerate.circulant.tiles import (
     weight_tiles,
 )
 from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.device import shared_memory
 from lamina.accelerate.halves.ops import steps
 from lamina.accelerate.kernels import reciprocal
 from lamina.accelerate.ops import INTERPRETED, index_type, launch, precision
@@ -122,13 +124,13 @@ def run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down
 
 
 def _data_tile(
-    rows: int, kept: int, summed: int, slots: int, window: Window, a: Tensor, **enough: int
+    rows: int, kept: int, summed: int, slots: int, window: Window, a: Tensor, enough: int = BUSY
 ) -> ProductTile:
     """Of a product of ``rows`` or their gradients."""
     if window.taps > 1:
         return product_tile(rows, kept, 2 * summed, window.taps, a.itemsize)
-    room = shared.shared_memory(a.device)
-    return linear_tile(rows, kept, 2 * summed, slots * window.groups, a.itemsize, parts(a), **enough, room=room)
+    sizes = rows, kept, 2 * summed, slots * window.groups
+    return linear_tile(*sizes, a.itemsize, parts(a), enough, shared_memory(a.device))
 
 
 def run_grads(
@@ -152,7 +154,7 @@ def run_grads(
     share_tiles = -(-p // tile.rows) * weight_tiles(tile.columns, q, window.taps)
     splits = row_splits(slots * window.groups * share_tiles, rows_out, tile.depth)
     others = slots * window.groups * splits * share_tiles
-    data = _data_tile(rows_in, q, p, slots, window, dys, enough=BUSY - others)
+    data = _data_tile(rows_in, q, p, slots, window, dys, BUSY_TOGETHER - others)
     data_tiles = 0 if dxs is None else -(-rows_in // data.rows) * -(-q // data.columns)
     switches = common(dys.dtype, 2 * window.taps * p, dys, xs) | {"W_PRECISION": exactness(dys.dtype, rows_out)}
     wide = torch.float64 if dys.dtype == torch.float64 else torch.float32

@@ -22,8 +22,14 @@ LARGE = 3 * 2**18
 AT_ONCE = 256
 """Programs of a gradient in two parts that a large GPU runs at once with three loads in flight."""
 
-BUSY = 64
-"""Programs of both gradients that keep a large GPU busy."""
+BUSY = 96
+"""Programs of a product that keep a large GPU busy."""
+
+BUSY_TOGETHER = 64
+"""Programs of both gradients that do, in one launch."""
+
+DEEPEST = 128
+"""Numbers that a step of a linear layer's product sums."""
 
 LEAST_WORK = 2**15
 """Products of a step of a tile that is not made smaller."""
@@ -68,18 +74,18 @@ class ProductTile:
 
 def transform_tile(
     block_size: int, rows: int, blocks: int, channels_adjacent: bool, back: bool, scaled: bool = False,
-    pixels: bool = True, itemsizes: tuple[int, int] = (4, 4),
+    alone: bool = False, itemsizes: tuple[int, int] = (4, 4),
 ) -> TransformTile:  # fmt: skip
     """As many blocks a row as lie together, and rows to make a tile of them; small tiles where there are few of them.
 
     Transforming ``back`` reads with strides and writes together, and is best left to fewer, larger tiles. So is
-    finding a scale in each of very many tiles, where spectra are ``scaled``. Rows that are no ``pixels`` come in order:
-    then what counts are bytes of rows and of spectra, ``itemsizes`` a number.
+    finding a scale in each of very many tiles, where spectra are ``scaled``. Rows ``alone``, which are no pixels, come
+    in order: then what counts are bytes of rows and of spectra, ``itemsizes`` a number.
     """
     size, warps = 128 if back or (scaled and rows * blocks >= MANY) else 64, 4
-    if not pixels and itemsizes == (2, 2):
+    if alone and itemsizes == (2, 2):
         size, warps = 128, 2 if back else 8
-    elif not pixels and itemsizes == (4, 4):
+    elif alone and itemsizes == (4, 4):
         size = 64
     while size > 16 and rows * blocks < size * FEWEST:
         size, warps = size // 2, 4
@@ -102,7 +108,7 @@ def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: 
 
 
 def linear_tile(
-    rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, enough: int = 96,
+    rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, enough: int = BUSY,
     room: int = SHARED,
 ) -> ProductTile:  # fmt: skip
     """As `product_tile`, of ``matrices`` products of one tap and of numbers in ``parts``.
@@ -112,10 +118,11 @@ def linear_tile(
     """
     wide = between(8, power(columns), 64 if parts * itemsize == 2 else 32)
     high = between(16, power(rows), 128 if wide < 32 or itemsize == 4 else 64)
-    while matrices * -(-rows // high) * -(-columns // wide) < enough and high * wide * min(summed, 128) > LEAST_WORK:
+    step = min(summed, DEEPEST)
+    while matrices * -(-rows // high) * -(-columns // wide) < enough and high * wide * step > LEAST_WORK:
         high, wide = (high // 2, wide) if high > 2 * wide else (high, wide // 2)
     most = min(STAGE, room // 3 - 1024) // (parts * itemsize * (high + 2 * wide))
-    depths = [depth for depth in (128, 64, 32, 16) if depth <= most] or [16]
+    depths = [depth for depth in (DEEPEST, 64, 32, 16) if depth <= most] or [16]
     deep = min(depths, key=lambda depth: steps_of(depth, summed, 1) * (depth + STEP_COST))
     return ProductTile(high, wide, deep)
 

@@ -123,8 +123,8 @@ def convert(
 ) -> None:  # fmt: skip
     """Fill a format from a map ``(N, C, 1, W)``; without ``words``, its counts alone.
 
-    ``found`` are what `largest` gives, of which ``scales`` are made; they are given, if it is left out. ``guessed``: 1
-    where that was a part of the map, and 2 to convert again should that have misled.
+    ``found`` are what `largest` gives, launched right in front of this, of which ``scales`` are made; they are given,
+    if it is left out. ``guessed``: 1 where that was a part of the map, and 2 to convert again should that have misled.
     """
     images, rows, _, pixels = x.shape
     x_n, x_c, _, x_p = (step if size > 1 else 0 for step, size in zip(x.stride(), x.shape, strict=True))

@@ -22,7 +22,7 @@ from torch import Tensor
 from lamina.accelerate.circulant.basis import parts
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.cuda import KINDS, Kernel, Launchable, goes_on
-from lamina.accelerate.ops import shared_memory
+from lamina.accelerate.device import shared_memory
 from lamina.accelerate.tiling import MULTIPROCESSORS, SHARED
 
 SUMS = {1: 14, 2: 12}

@@ -113,9 +113,10 @@ def dft_tile(
             wait(EARLY)
         known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
         values = tl.load(channel[:, None] + t[None, :].to(INDEX) * stride_c, known, 0.0).to(ACC)
-        if SHARES:  # here, where the loads above are on their way
+        if SHARES and t0 == 0:  # here, where the loads above are on their way
             peak = tl.max(tl.load(peaks + tl.arange(0, SHARES)), 0)
             up, undo = power(peak, TOP - MARGIN if GUESSED else TOP)
+        if SHARES:
             values *= up
         if SIGNED:
             values *= tl.load(signs + t, t < K, 0.0).to(ACC)[None, :]
@@ -184,7 +185,7 @@ def idft_tile(
             for _ in range(1, splits):
                 share += 2 * F * ACROSS * rows
                 values += tl.load(share, known, 0.0)
-        if UNDO > 0:
+        if UNDO > 0 and f0 == 0:
             first, second = tl.load(down), tl.load(other)
         scaled: tl.constexpr = values.dtype == tl.float16
         sums += transformed(values, waves, rest, scaled, ACC, PRECISION, UPCAST)

@@ -71,7 +71,7 @@ def _side(
     kind = torch.float16 if halves else torch.float32 if narrow else spectrum.dtype
     waves = _waves(block_size, eigenvalues, kind, x.device, narrow)
     alone, itemsizes = length == 1, (x.itemsize, spectrum.itemsize)
-    tile = transform_tile(block_size, rows, across, alone or x.stride(1) == 1, back, scaled, not alone, itemsizes)
+    tile = transform_tile(block_size, rows, across, alone or x.stride(1) == 1, back, scaled, alone, itemsizes)
     sizes = (rows, length, channels // groups, *x.stride())
     programs = -(-rows // tile.rows) * -(-across // tile.blocks) * -(-_widest(block_size) // tile.columns)
     meta = {f"{name}_BLOCKS": across // groups, f"{name}_GROUPS": groups}
