@@ -220,6 +220,7 @@ class Circulants:
             ),
             "not finite": (lambda: cell.replace(broken, Circulant(block_size=4)), ("finite", "got 64")),
             "lstm features": (lambda: BlockCirculantLSTM(8, 8, block_size=4)(torch.zeros(2, 1, 7)), ("8", "(2, 1, 7)")),
+            "lstm steps": (lambda: BlockCirculantLSTM(8, 8, block_size=4)(torch.zeros(0, 1, 8)), ("one step",)),
             "lstm state": (
                 lambda: BlockCirculantLSTM(8, 8, block_size=4)(torch.zeros(2, 3, 8), (torch.zeros(1, 2, 8),) * 2),
                 ("(1, 3, 8)", "(1, 2, 8)"),

@@ -72,18 +72,6 @@ def test_layout_of_the_output_follows_the_input_s() -> None:
     torch.testing.assert_close(plain, last)
 
 
-@pytest.mark.parametrize("impl", ["reference", "kernel", "expand", "dense"])
-def test_a_prepared_map_is_the_linear_map(impl: functional.Impl) -> None:
-    w = torch.randn(2, 3, 4, requires_grad=True)
-    steps = torch.randn(3, 2, 9)
-    apply = functional.prepared(w, out_features=7, in_features=9, like=steps[0], impl=impl)
-    ours = torch.stack([apply(x) for x in steps])
-    theirs = functional.linear(steps, w, out_features=7, impl="reference")
-    torch.testing.assert_close(ours, theirs)
-    slopes = [torch.autograd.grad(y.square().sum(), w)[0] for y in (ours, theirs)]
-    torch.testing.assert_close(*slopes)
-
-
 def test_auto_is_the_reference_off_the_gpu() -> None:
     assert functional.chosen("auto", torch.zeros(2, 3, device="cpu")) == "reference"
 

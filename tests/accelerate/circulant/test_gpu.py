@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lamina.accelerate.circulant import functional, reference, scaled
+from lamina.accelerate.circulant.nn import BlockCirculantLSTM
 from lamina.errors import UsageError
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
@@ -96,6 +98,69 @@ def test_steps_wait_for_nothing_and_repeat_exactly_in_a_graph(precision: str, na
         operands[0].mul_(8)  # another scale
         graph.replay()
         fourth = step(ours, *operands)
+    torch.cuda.synchronize()
+    for a, b, c, d in zip(first, second, third, fourth, strict=True):
+        assert torch.equal(a, b)
+        assert torch.equal(c, d)
+
+
+RECURRENT = [(96, 33, 5), (1024, 64, 6)]  # cells, batch, steps
+
+
+def recurrent_step(
+    layer: Callable[..., Any], weights: list[Tensor], x: Tensor, h: Tensor, c: Tensor, *slopes: Tensor
+) -> list[Tensor]:
+    leaves = [each.detach().requires_grad_() for each in (x, h, c)]
+    y, (h, c) = layer(leaves[0], (leaves[1], leaves[2]))
+    made = [y, h, c]
+    return [*(each.detach() for each in made), *torch.autograd.grad(made, [*leaves, *weights], slopes)]
+
+
+def recurrent_parts(cells: int, batch: int, steps: int, dtype: torch.dtype) -> tuple[BlockCirculantLSTM, list[Tensor]]:
+    layer = BlockCirculantLSTM(cells, cells, block_size=64, impl="kernel", device="cuda", dtype=dtype)
+    sizes = ((steps, batch, cells), *((1, batch, cells),) * 2) * 2  # what comes in, and what flows back
+    return layer, [torch.randn(size, device="cuda").to(dtype) for size in sizes]
+
+
+def plain_lstm(weights: list[Tensor], x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    cells, hidden = x.shape[-1], []
+    inwards, again = (reference.dense_matrix(weight, 4 * cells, 4 * cells, 4) for weight in weights[:2])
+    h, c = state[0][0], state[1][0]
+    for inputs in F.linear(x, inwards, weights[2] + weights[3]):
+        h, c = reference.cell((inputs + F.linear(h, again)).unflatten(1, (4, cells)), c)
+        hidden.append(h)
+    return torch.stack(hidden), (h[None], c[None])
+
+
+@pytest.mark.parametrize(("cells", "batch", "steps"), RECURRENT)
+def test_a_recurrence_is_as_accurate_as_a_loop_over_dense_matrices(
+    precision: str, cells: int, batch: int, steps: int
+) -> None:
+    layer, operands = recurrent_parts(cells, batch, steps, TYPES[precision])
+    ours = recurrent_step(layer, list(layer.parameters()), *operands)
+    results = []
+    for dtype in (TYPES[precision], torch.float64):
+        weights = [weight.detach().to(dtype).requires_grad_() for weight in layer.parameters()]
+        results.append(recurrent_step(partial(plain_lstm, weights), weights, *(each.to(dtype) for each in operands)))
+    what = ("y", "h", "c", "dx", "dh", "dc", *(f"d{name}" for name, _ in layer.named_parameters()))
+    for name, a, b, c in zip(what, ours, *results, strict=True):
+        assert_as_accurate(a, b, c, what=name)
+
+
+def test_a_recurrence_waits_for_nothing_and_repeats_exactly_in_a_graph(precision: str) -> None:
+    layer, operands = recurrent_parts(256, 16, 4, TYPES[precision])
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        first = recurrent_step(layer, list(layer.parameters()), *operands)
+        with no_waiting():
+            second = recurrent_step(layer, list(layer.parameters()), *operands)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            third = recurrent_step(layer, list(layer.parameters()), *operands)
+        operands[0].mul_(2)
+        graph.replay()
+        fourth = recurrent_step(layer, list(layer.parameters()), *operands)
     torch.cuda.synchronize()
     for a, b, c, d in zip(first, second, third, fourth, strict=True):
         assert torch.equal(a, b)

@@ -13,6 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from lamina.accelerate.circulant import kernels
 from lamina.accelerate.circulant.expanded import kernels as expanded
+from lamina.accelerate.circulant.recurrent import kernels as recurrent
 from lamina.accelerate.circulant.transform import kernels as transforms
 
 window = dict(P=8, Q=4, TAPS=9, KW=3, SH=2, SW=1, PH=1, PW=1, DH=1, DW=2, POINTWISE=False)
@@ -30,6 +31,7 @@ guessed = dict(GUESSED=True)
 again = dict(GUESSED=True, AGAIN=True, PAIR=False)
 grads = dict(W_BM=16, W_BN=32, W_BK=32, W_STEP=4)
 flat = dict(STEP=0, DOWN=1.0, W_BM=8, W_BN=32, W_BK=32, W_STEP=4)
+step = dict(ROWS=1, AT_ONCE=16, Q=16, K=64, SIDE=64, BK=64)
 launches = [
     (transforms.dft_kernel, dict(**sides, TF32=True), "fp32"),
     (transforms.dft_kernel, dict(**scaled, PARTS=2, TF32=False), "fp16"),
@@ -45,15 +47,19 @@ launches = [
     (expanded.expand_grads_kernel, dict(**tile, K=48, SIDE=64, W_BN=64, W_BK=64), "bf16"),
     (expanded.diagonal_sums_kernel, dict(TAPS=1, K=64, BLOCK=32, AT_ONCE=64, LAST=True), "fp32"),
     (expanded.materialise_halves_kernel, dict(TAPS=9, K=64, BLOCK=1024, PARTS=2, SHARES=32, TOP=12), "fp32"),
+    (recurrent.step_kernel, dict(**step, TF32=False), "bf16"),
+    (recurrent.step_kernel, dict(**step, TF32=True), "fp32"),
+    (recurrent.step_gradient_kernel, dict(**step, TF32=False), "bf16"),
+    (recurrent.step_gradient_kernel, dict(**step, TF32=False), "fp32"),
 ]
 pointers = {"x", "w", "a", "dy", "dx", "dw", "out", "y", "dense", "x_out", "w_out", "x_spectrum", "w_spectrum"}
-pointers |= {"bias", "signs"}
+pointers |= {"bias", "signs", "products", "inputs", "gates", "hidden", "spectra", "outer", "gradients"}
 for kernel, constants, kind in launches:
     constants = {name: value for name, value in (common | constants).items() if name in kernel.arg_names}
     types = dict.fromkeys(("peaks", "down", "x_down", "w_down", "x_other", "w_other"), "*fp32")
-    types["misled"] = "*i32"
+    types |= {"misled": "*i32", "cells": "*fp32", "carry": "*fp32"}
     types |= dict.fromkeys(("x_basis", "w_basis"), f"*{'fp16' if constants.get('X_SHARES') else 'fp32'}")
-    types |= dict.fromkeys(pointers, f"*{kind}")
+    types |= dict.fromkeys(pointers, f"*{kind}") | {"basis": f"*{'fp16' if kind == 'fp32' else 'fp32'}"}
     if constants.get("X_UNDO"):  # weight gradients are wide
         types |= {"w_basis": "*fp32", "w_spectrum": "*fp32"}
     types |= {name: "i64" for name in kernel.arg_names if "per_" in name}

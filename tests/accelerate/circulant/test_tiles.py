@@ -9,6 +9,7 @@ from lamina.accelerate.circulant.tiles import (
     product_tile,
     row_splits,
     scales_pay,
+    step_tile,
     steps_of,
     transform_tile,
     weight_tile,
@@ -70,6 +71,14 @@ def test_three_stages_of_a_linear_tile_fit_a_block(
 ) -> None:
     tile = linear_tile(rows, columns, summed, 32, *kind, room=kib * 1024)
     assert tile.stages * tile.depth * kind[0] * kind[1] * (tile.rows + 2 * tile.columns) < kib * 1024
+
+
+@given(st.integers(2, 256), SIZE, SIZE)
+def test_tiles_of_a_step_hold_a_block_and_are_small_where_there_are_few(k: int, rows: int, blocks: int) -> None:
+    tile = step_tile(k, rows, blocks)
+    assert powers_of_two(tile.rows, tile.blocks, tile.side, tile.depth)
+    assert k <= tile.side and 16 <= tile.depth <= min(tile.side, 64)
+    assert tile.rows * tile.blocks == (4 if rows * blocks < 2048 else 8 if rows * blocks < 4096 else 16)
 
 
 def test_rows_are_split_only_where_programs_are_few() -> None:

@@ -8,7 +8,7 @@ given tensors; nothing falls back on anything else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ if HAS_TRITON:
     from lamina.accelerate.circulant.expanded import convolution
     from lamina.accelerate.circulant.expanded import ops as expanded_ops
     from lamina.accelerate.circulant.ops import check_device, is_channels_last, mix
+    from lamina.accelerate.circulant.recurrent import ops as recurrent
     from lamina.accelerate.circulant.transform.ops import dft, dft_pair, idft
 
 
@@ -105,46 +106,27 @@ def linear(
     return owned(y, (*x.shape[:-1], out_features))
 
 
-def prepared(
-    weight: Tensor, *, out_features: int, in_features: int, like: Tensor, impl: Impl = "auto"
-) -> Callable[[Tensor], Tensor]:
-    """`linear` without bias by one weight for many inputs of few rows, as a recurrent layer has them.
-
-    What depends on the weight alone, its spectrum or its dense matrix, is computed once, here.
+def recurrence(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """All steps of a long short-term memory by the frequency kernels, two launches each.
 
     Args:
-        weight: ``(p, q, k)``, as for `linear`.
-        out_features: the output's width.
-        in_features: the input's width.
-        like: a tensor of the rows, type and device that the inputs will have.
-        impl: how to compute it.
+        inputs: ``(T, N, 4 * q * k)``, what steps and biases give the gates: input, forget, cell and output.
+        weight: ``(4 * q, q, k)``, from hidden states to gates.
+        h, c: ``(N, hidden_size)``, the state to begin with.
 
     Returns:
-        A function from ``(rows, in_features)`` to ``(rows, out_features)``.
+        ``(T, N, hidden_size)``, and the last state, in the type of ``inputs``.
 
     Raises:
-        UsageError, UnsupportedError, MissingError: as `linear` does.
+        UsageError: types or devices do not fit.
+        UnsupportedError, MissingError: the kernels do not take this type, or need a GPU.
     """
     _check_weight(weight, 3, "(p, q, k)")
-    check_operands(like, weight, None, out_features)
-    _check_blocks(weight, out_features, in_features, 1)
-    k, rows, dtype = weight.shape[-1], like.shape[0], compute_dtype(like)
-    name = chosen(impl, like)
-    if name == "dense":
-        matrix = dense_matrix(weight[:, None], None, out_features, in_features, 1, dtype).squeeze(-1)
-        return lambda x: F.linear(x.to(dtype), matrix)
-    if name == "kernel":
-        check_device(like)
-        steps = Window(rows).pack()
-        ws = dft(weight.flatten(1)[..., None], None, k, 1, True, dtype)
-
-        def multiply(x: Tensor) -> Tensor:
-            ys = mix(dft(x[..., None], None, k, 1, False, dtype), ws, steps)
-            y: Tensor = idft(ys, None, None, k, 1, False, out_features, 1, False, dtype)
-            return y.squeeze(-1)
-
-        return multiply
-    return lambda x: linear(x, weight, out_features=out_features, impl=name)
+    check_operands(h, weight, None, h.shape[1])
+    check_device(inputs)
+    ws = dft(weight.flatten(1)[..., None], None, weight.shape[-1], 1, True, inputs.dtype)
+    hidden, c, *_ = recurrent.recurrence(inputs, ws, h.to(inputs.dtype), c.to(inputs.dtype), weight.shape[-1])
+    return hidden, (hidden[-1], c)
 
 
 def conv(

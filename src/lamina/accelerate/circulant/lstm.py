@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Literal, Self
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from lamina.accelerate.circulant import functional
 from lamina.accelerate.circulant.config import Impl, check_block_size, check_impl
 from lamina.accelerate.circulant.projection import coverage, project
-from lamina.accelerate.circulant.reference import dense_matrix
+from lamina.accelerate.circulant.reference import cell, dense_matrix
 from lamina.accelerate.operands import compute_dtype
 from lamina.errors import UsageError
 
@@ -109,6 +108,8 @@ class BlockCirculantLSTM(nn.Module):
             y, (h, c) = self(x[:, None].transpose(0, 1) if self.batch_first else x[:, None], start)
             return (y[0] if self.batch_first else y[:, 0]), (h[:, 0], c[:, 0])
         x = x.transpose(0, 1) if self.batch_first else x
+        if not len(x):
+            raise UsageError("BlockCirculantLSTM: expected at least one step, got none")
         y, last = self._library(x, self._start(x, hx)) if self.impl == "dense" else self._run(x, self._start(x, hx))
         return (y.transpose(0, 1) if self.batch_first else y), last
 
@@ -168,18 +169,13 @@ class BlockCirculantLSTM(nn.Module):
         inputs = functional.linear(
             x, self.get_parameter(f"weight_ih_{suffix}"), bias, out_features=wide, impl=self.impl
         )
-        recur: Callable[[Tensor], Tensor] = functional.prepared(
-            self.get_parameter(f"weight_hh_{suffix}"),
-            out_features=wide, in_features=self.hidden_size, like=h, impl=self.impl,
-        )  # fmt: skip
+        weight = self.get_parameter(f"weight_hh_{suffix}")
+        if functional.chosen(self.impl, x) == "kernel":
+            return functional.recurrence(inputs, weight, h, c)
         outputs = []
-        fused = x.is_cuda and self.impl != "reference" and wide == _GATES * self.hidden_size
-        c = c.to(inputs.dtype) if fused else c
         for step in inputs:
-            if fused:
-                h, c, _ = torch.ops.aten._thnn_fused_lstm_cell(step, recur(h), c)
-            else:
-                h, c = _cell(torch.unflatten(step + recur(h), -1, (_GATES, -1))[..., : self.hidden_size], c)
+            gates = step + functional.linear(h, weight, out_features=wide, impl=self.impl)
+            h, c = cell(torch.unflatten(gates, -1, (_GATES, -1))[..., : self.hidden_size], c)
             outputs.append(h)
         return torch.stack(outputs), (h, c)
 
@@ -254,9 +250,3 @@ class BlockCirculantLSTM(nn.Module):
         kept = "" if self.kept_energy is None else f", kept_energy={self.kept_energy:.3g}"
         return f"{self.input_size}, {self.hidden_size}, {options}{kept}"
 
-
-def _cell(gates: Tensor, c: Tensor) -> State:
-    """The next ``(h, c)`` from the gates ``(N, 4, hidden_size)``: input, forget, cell, output."""
-    i, f, g, o = gates.unbind(-2)
-    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
-    return o.sigmoid() * c.tanh(), c

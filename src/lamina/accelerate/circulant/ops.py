@@ -103,24 +103,35 @@ def _sizes(window: Window) -> tuple[int, ...]:
 def run_mix(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down: float = 1.0) -> Tensor:
     """Fill ``out`` with the product of spectra times ``down``, or ``back`` with the input gradient's."""
     a, ws = a.contiguous(), ws.contiguous()
+    if not halo.product(a, ws, out, window, back, down):
+        programs, arguments, switches = mix_launch(a, ws, out, window, back, down)
+        launch(kernels.mix_kernel, programs, a, a, *arguments, **switches)
+    return out
+
+
+def mix_launch(
+    a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down: float = 1.0
+) -> tuple[int, tuple[Any, ...], dict[str, Any]]:
+    """Programs, arguments but for the first, and switches of the kernel that makes `run_mix`'s product.
+
+    Rows of ``a`` lie together, those of one slot further from the next one's than there are, if need be.
+    """
     slots, weight_rows, _, q = ws.shape[-4:]
     p = weight_rows // (window.taps * window.groups)
     kept, summed = (q, p) if back else (p, q)
-    if halo.product(a, ws, out, window, back, down):
-        return out
     depth = 2 * window.taps * summed
     rows = out.shape[-3]
     tile = _data_tile(rows, kept, summed, slots, window, a)
     tiles = -(-rows // tile.rows) * -(-kept // tile.columns)
     sizes = _sizes(window)
-    launch(
-        kernels.mix_kernel, slots * window.groups * tiles, a,
-        a, ws, out, a.shape[-3], rows, tiles, slots, *sizes, *map(reciprocal, sizes[:2] if back else sizes[2:]),
-        P=p, Q=q, **steps(window), POINTWISE=window.pointwise, BACK=back,
-        BM=tile.rows, BN=tile.columns, BK=tile.depth, STEP=tile.step, DOWN=down, PARTS=parts(a),
+    apart = a.stride(-4) // (2 * a.shape[-1]) if slots > 1 else a.shape[-3]
+    arguments = ws, out, apart, rows, tiles, slots, *sizes, *map(reciprocal, sizes[:2] if back else sizes[2:])
+    switches = {
+        "P": p, "Q": q, **steps(window), "POINTWISE": window.pointwise, "BACK": back,
+        "BM": tile.rows, "BN": tile.columns, "BK": tile.depth, "STEP": tile.step, "DOWN": down, "PARTS": parts(a),
         **common(a.dtype, depth, a, ws, out), **workers(tile),
-    )  # fmt: skip
-    return out
+    }  # fmt: skip
+    return slots * window.groups * tiles, arguments, switches
 
 
 def _data_tile(

@@ -99,6 +99,13 @@ def embedding(eigenvalues: Tensor) -> Tensor:
     return torch.cat([above, below], -2)
 
 
+def cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The next ``(h, c)`` from the gates ``(N, 4, hidden_size)``: input, forget, cell and output."""
+    i, f, g, o = gates.unbind(-2)
+    c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+    return o.sigmoid() * c.tanh(), c
+
+
 def _eigenbasis(weight: Tensor) -> Tensor:
     k = weight.shape[-1]
     return basis(k, eigenvalues=True, dtype=weight.dtype, device=weight.device).view(2, -1, k)

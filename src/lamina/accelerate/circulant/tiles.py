@@ -72,6 +72,26 @@ class ProductTile:
     stages: int = 3
 
 
+@dataclass(frozen=True)
+class StepTile:
+    """Rows and blocks of one program's step of a recurrence, the power of two that holds a block, and slices of it."""
+
+    rows: int
+    blocks: int
+    side: int
+    depth: int
+    warps: int
+
+
+def step_tile(block_size: int, rows: int, blocks: int) -> StepTile:
+    """As many blocks as lie together, and rows to make a small tile of them: a step is as short as its programs are."""
+    side, size = between(16, power(block_size), 256), 16
+    while size > 4 and rows * blocks < size * 2 * FEWEST:
+        size //= 2
+    across = min(power(blocks), size)
+    return StepTile(size // across, across, side, min(side, 64), 4 if side <= 64 else 8)
+
+
 def transform_tile(
     block_size: int, rows: int, blocks: int, channels_adjacent: bool, back: bool, scaled: bool = False,
     alone: bool = False, itemsizes: tuple[int, int] = (4, 4),

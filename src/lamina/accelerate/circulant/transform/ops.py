@@ -53,7 +53,15 @@ def _waves(block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch
     return matrix.contiguous().to(device)
 
 
-def _transform_switches(spectral: torch.dtype, block_size: int, *tensors: Tensor) -> dict[str, Any]:
+def waves_of(spectrum: Tensor, block_size: int, eigenvalues: bool, scaled: bool = False) -> Tensor:
+    """The basis that such a spectrum is made with, and undone: of halves where they have float32's accuracy."""
+    narrow = spectrum.dtype not in (torch.float64, torch.float32)
+    halves = scaled or (spectrum.dtype == torch.float32 and block_size > SHORT)
+    kind = torch.float16 if halves else torch.float32 if narrow else spectrum.dtype
+    return _waves(block_size, eigenvalues, kind, spectrum.device, narrow)
+
+
+def transform_switches(spectral: torch.dtype, block_size: int, *tensors: Tensor) -> dict[str, Any]:
     """Narrow spectra hold no more than TF32 does; wide ones are transformed at full accuracy, also in TF32 mode."""
     narrow = spectral not in (torch.float32, torch.float64)
     return common(spectral, block_size, *tensors) | {"PRECISION": "tf32" if narrow else "ieee"}
@@ -66,10 +74,7 @@ def _side(
     """What a transform kernel is told of one side: basis, sizes, strides; programs; tile."""
     batch, channels, length = x.shape
     rows, across = batch * length, spectrum.shape[-1]
-    narrow = spectrum.dtype not in (torch.float64, torch.float32)
-    halves = scaled or (spectrum.dtype == torch.float32 and block_size > SHORT)
-    kind = torch.float16 if halves else torch.float32 if narrow else spectrum.dtype
-    waves = _waves(block_size, eigenvalues, kind, x.device, narrow)
+    waves = waves_of(spectrum, block_size, eigenvalues, scaled)
     alone, itemsizes = length == 1, (x.itemsize, spectrum.itemsize)
     tile = transform_tile(block_size, rows, across, alone or x.stride(1) == 1, back, scaled, alone, itemsizes)
     sizes = (rows, length, channels // groups, *x.stride())
@@ -111,7 +116,7 @@ def run_dft(
     scales = scales or Scales(x, 0, 0, x, x)
     x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X", scaled=scaled)
     w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W", scaled=scaled)
-    switches = _transform_switches(xs.dtype, block_size, x, w, xs, ws)
+    switches = transform_switches(xs.dtype, block_size, x, w, xs, ws)
     programs = min(x_programs, AGAIN) if scales.again else x_programs + pair * w_programs
     launch(
         kernels.dft_kernel, programs, x,
@@ -133,7 +138,7 @@ def run_idft(
     scaled = xs.dtype == torch.float16 and downs is not None
     x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X", back=True, scaled=scaled)
     w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W", back=True)
-    switches = _transform_switches(ws.dtype if pair else xs.dtype, block_size, x, w, xs, ws)
+    switches = transform_switches(ws.dtype if pair else xs.dtype, block_size, x, w, xs, ws)
     w_programs *= pair
     splits = ws.shape[0] if pair and ws.dim() > 4 else 1
     launch(

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.halves import kernels
+from lamina.accelerate.launches import launch
 from lamina.accelerate.ops import index_type, precision
-from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.tiling import between, power
 
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lamina.accelerate.launches import launch
 from lamina.accelerate.ops import INTERPRETED, index_type
 from lamina.accelerate.sparsity.halves.ops import parts_for, weights
-from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.living import kernels
 from lamina.accelerate.sparsity.tiles import Tile, columns_together, living_tile
 from lamina.accelerate.sparsity.window import Window

@@ -11,8 +11,8 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
+from lamina.accelerate.launches import launch
 from lamina.accelerate.ops import INTERPRETED, check_device, reach
-from lamina.accelerate.sparsity.launches import launch
 from lamina.accelerate.sparsity.monitor import kernels
 from lamina.accelerate.sparsity.monitor.observation import WORDS
 from lamina.accelerate.tiling import power

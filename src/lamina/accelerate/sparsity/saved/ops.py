@@ -12,8 +12,8 @@ import triton.language as tl
 from torch import Tensor
 
 from lamina.accelerate.kernels import reciprocal
+from lamina.accelerate.launches import ADDRESSES, launch_alike
 from lamina.accelerate.ops import INTERPRETED
-from lamina.accelerate.sparsity.launches import ADDRESSES, launch_alike
 from lamina.accelerate.sparsity.saved import kernels
 from lamina.accelerate.sparsity.saved.bitmap import BLOCK, STORED, Bitmap, Form, gapless
 from lamina.accelerate.sparsity.saved.window import Pooling

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.accelerate import ops
-from lamina.accelerate.sparsity import launches
+from lamina.accelerate import launches, ops
 
 
 class Kernel:
