@@ -29,8 +29,16 @@ settings.register_profile("lamina", deadline=None, derandomize=True)
 settings.load_profile("lamina")
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without a CUDA device `gpu` and `counters` tests are deselected, whatever -m asks for."""
+    """Without a CUDA device `gpu` and `counters` tests are deselected, whatever -m asks for.
+
+    With one, tests of what runs in either place are tests of the GPU.
+    """
+    if CUDA:
+        for item in items:
+            if "where_kernels_run" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.gpu)
     needs_gpu = {i for i in items if i.get_closest_marker("gpu") or i.get_closest_marker("counters")}
     if CUDA:
         for item in needs_gpu:  # what torch says once in a process, whichever test is first there

@@ -181,6 +181,7 @@ def test_precision_is_set_inside_and_restored_after(mode: str) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.alone
 def test_roofs_of_a_gpu_are_plausible(tmp_path: Path) -> None:
     found = roofs("cuda", tmp_path)
     gemm = found.gemm_gflops

@@ -71,8 +71,8 @@ def mix_tile(
     kept_part = n // BN
     weights = w + (slot.to(INDEX) * GROUPS + group) * P * TAPS * 2 * Q
     inputs = a + slot.to(INDEX) * rows_a * 2 * GROUPS * SUMMED + group * SUMMED
-    a_apart = slots.to(INDEX) * rows_a * 2 * GROUPS * SUMMED
-    w_apart = slots.to(INDEX) * GROUPS * P * TAPS * 2 * Q
+    a_apart = tl.cast(slots, INDEX) * rows_a * 2 * GROUPS * SUMMED
+    w_apart = tl.cast(slots, INDEX) * GROUPS * P * TAPS * 2 * Q
     sums = tl.zeros((BM, 2 * BN), ACC)
     if not POINTWISE:
         if BACK:
@@ -185,8 +185,8 @@ def mix_weight_tile(
         wanted = (tap < TAPS) & (piece + inner % STEP < Q)
         place = inner // STEP * GROUPS * Q + piece + inner % STEP
     inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q + place[None, :]
-    dy_apart = slots.to(INDEX) * rows_out * 2 * GROUPS * P
-    x_apart = slots.to(INDEX) * rows_in * 2 * GROUPS * Q
+    dy_apart = tl.cast(slots, INDEX) * rows_out * 2 * GROUPS * P
+    x_apart = tl.cast(slots, INDEX) * rows_in * 2 * GROUPS * Q
     sums = tl.zeros((2 * BM if STACKED else BM, 2 * BN), ACC)
     more = tl.zeros((BM, 2 * BN), ACC)
     for r0 in range(split * share, last, BK):

@@ -61,7 +61,7 @@ def places(t, rows, width, Q: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr,
     inside = (row < rows) & (block < Q)
     k = tl.arange(0, SIDE)
     channel = (block * K)[:, None] + k[None, :]
-    number = t.to(INDEX) * rows + row
+    number = tl.cast(t, INDEX) * rows + row
     known = inside[:, None] & (k < K)[None, :]
     gate = (number * 4 + time)[:, None] * (Q * K) + channel
     cell = number[:, None] * width + channel
@@ -139,7 +139,7 @@ def step_kernel(
     tl.store(gates + gate, rounded(sums, gates.dtype.element_ty, UPCAST), known)
     i, f, g, o = each(sums, M, SIDE)
     c = f * before + i * g
-    tl.store(cells + rows.to(INDEX) * width + cell, c, used)
+    tl.store(cells + tl.cast(rows, INDEX) * width + cell, c, used)
     h = rounded(o * bent(c, True), hidden.dtype.element_ty, UPCAST)
     tl.store(hidden + cell, h, used)
     if t + 1 < steps:
@@ -171,12 +171,12 @@ def step_gradient_kernel(
     # What a gate was multiplied by: input and cell gates by each other, the forget gate by the cell before.
     other = tl.load(gates + gate + (2 - 2 * kinds) * (Q * K), known & (kinds % 2 == 0), 0.0).to(ACC)
     other += tl.load(cells + cell, used & (kinds == 1), 0.0)
-    tangent = bent(tl.load(cells + rows.to(INDEX) * width + cell, used, 0.0), True)
+    tangent = bent(tl.load(cells + tl.cast(rows, INDEX) * width + cell, used, 0.0), True)
     other = tl.where(kinds == 3, tangent, other)
     slope = other * tl.where(kinds == 2, 1 - own * own, own * (1 - own))
     through = tl.load(gates + gate + (3 - kinds) * (Q * K), known, 0.0).to(ACC) * (1 - tangent * tangent)
     last = row[:, None] * width + (cell - number[:, None] * width)
-    dc = tl.load(carry + (t + 1) % 2 * rows.to(INDEX) * width + last, used, 0.0)
+    dc = tl.load(carry + (t + 1) % 2 * tl.cast(rows, INDEX) * width + last, used, 0.0)
     dh = tl.load(outer + cell, used, 0.0).to(ACC)
     dh = load_transformed(dh, products, basis, row, block, inside, rows, Q, K, SIDE, BK, ACC, PRECISION, UPCAST, EARLY)
     dh = tl.where(used, dh, 0.0)
@@ -187,4 +187,4 @@ def step_gradient_kernel(
         ACC, PRECISION, TF32, UPCAST,
     )  # fmt: skip
     tl.store(gradients + gate, values, known)
-    tl.store(carry + t % 2 * rows.to(INDEX) * width + last, dc * own, used & (kinds == 1))
+    tl.store(carry + t % 2 * tl.cast(rows, INDEX) * width + last, dc * own, used & (kinds == 1))

@@ -130,7 +130,7 @@ def dft_tile(
         sums = tl.reshape(tl.permute(tl.reshape(sums, (ROWS, AT_ONCE, 2, F)), (3, 0, 2, 1)), (F, ROWS * 2 * AT_ONCE))
         n = (tile // tiles_f * ROWS).to(INDEX) * 2 * ACROSS + tl.arange(0, ROWS * 2 * AT_ONCE)
         place = tl.arange(0, F).to(INDEX)[:, None] * rows * 2 * ACROSS + n[None, :]
-        known = tl.broadcast_to((n < rows.to(INDEX) * 2 * ACROSS)[None, :], (F, ROWS * 2 * AT_ONCE))
+        known = tl.broadcast_to((n < tl.cast(rows, INDEX) * 2 * ACROSS)[None, :], (F, ROWS * 2 * AT_ONCE))
     else:
         place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
         place += row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
@@ -138,7 +138,7 @@ def dft_tile(
     if PARTS == 2:
         high, rest = halves(sums)
         tl.store(out + place, high, known)
-        tl.store(out + rows.to(INDEX) * 2 * F * ACROSS + place, rest, known)
+        tl.store(out + tl.cast(rows, INDEX) * 2 * F * ACROSS + place, rest, known)
     else:
         tl.store(out + place, narrow(sums, out.dtype.element_ty, TF32, UPCAST), known)
 
@@ -160,6 +160,7 @@ def idft_tile(
     """
     F: tl.constexpr = (K + 1) // 2
     ACROSS: tl.constexpr = GROUPS * BLOCKS
+    SCALED: tl.constexpr = spectrum.dtype.element_ty == tl.float16
     tiles_t: tl.constexpr = (K + BN - 1) // BN
     tiles_j: tl.constexpr = (ACROSS + AT_ONCE - 1) // AT_ONCE
     m = tl.arange(0, ROWS * AT_ONCE)
@@ -187,8 +188,7 @@ def idft_tile(
                 values += tl.load(share, known, 0.0)
         if UNDO > 0 and f0 == 0:
             first, second = tl.load(down), tl.load(other)
-        scaled: tl.constexpr = values.dtype == tl.float16
-        sums += transformed(values, waves, rest, scaled, ACC, PRECISION, UPCAST)
+        sums += transformed(values, waves, rest, SCALED, ACC, PRECISION, UPCAST)
     if UNDO > 0:  # the smaller first: their product may be within range alone
         sums *= tl.minimum(first, second) * UNDO * tl.maximum(first, second)
     if SIGNED:
