@@ -15,6 +15,8 @@ from lamina.accelerate.circulant.expanded import convolution
 from lamina.accelerate.circulant.expanded import kernels as expanded_kernels
 from lamina.accelerate.circulant.expanded import ops as expanded
 from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear, BlockCirculantLSTM
+from lamina.accelerate.circulant.recurrent import kernels as recurrent_kernels
+from lamina.accelerate.circulant.recurrent import ops as recurrent
 from lamina.accelerate.circulant.transform import kernels as transform_kernels
 from lamina.accelerate.circulant.transform import ops as transform
 from lamina.accelerate.circulant.window import Window
@@ -109,7 +111,9 @@ class Circulants:
             for dtype in (FP32, BF16, FP16) if k == 4 else (FP32,) if k != 16 else (BF16,):
                 for impl in ("kernel", "expand"):
                     name = f"{impl} linear k={k} {inputs}>{outputs}"
-                    yield Product(name, partial(strided_linear, impl), dense_linear, operands, dtype)
+                    # Single wide blocks: tensor cores' sums, three times cut off, beside sums of 64 numbers.
+                    worst = 3.0 if k == 64 else 2.0
+                    yield Product(name, partial(strided_linear, impl), dense_linear, operands, dtype, worst=worst)
         for k, outputs, inputs, kernel, stride, padding, dilation, groups, image in CONVS:
             steps = {"stride": stride, "padding": padding, "dilation": dilation}
             batch, *sizes = image
@@ -144,6 +148,8 @@ class Circulants:
         kept = torch.randn(2, *xs.shape).half(), torch.randn(2, *ws.shape).half(), torch.ones(1), torch.ones(1)
         for wanted in ((True, True), (True, False), (False, True)):
             yield scaled.gradients, (torch.randn(1, 8, rows_out), *kept, signs[:2], 2, steps, 4, False, *wanted)
+        states = leaf(2, 7), leaf(2, 7)
+        yield recurrent.recurrence, (leaf(3, 2, 32), leaf(2, 8, 2, 2), *states, 4)
         yield expanded.expand, (leaf(2, 5), leaf(2, 2, 4), 6)
         yield expanded.expand_data, (leaf(2, 6), leaf(2, 2, 4), 5)
         yield expanded.expand_weight, (leaf(2, 6), leaf(2, 5), 4, FP32)
@@ -163,6 +169,8 @@ class Circulants:
         yield transform_kernels.dft_cost(2, 3, 4, 2, 4), Cost(6 * 32, 6 * 4 * 2, 6 * 4 * 4)
         # A block of 3 fills 2 slots, one of whose 4 numbers is always zero but computed and stored.
         yield transform_kernels.dft_cost(1, 1, 3, 4, 4), Cost(24, 12, 16)
+        # 2 states of 3 blocks of 4: five transforms each; gates in and out, spectra of 4 and 1, state and cells.
+        yield recurrent_kernels.step_cost(2, 3, 4, 2, 2), Cost(6 * 5 * 32, 6 * 4 * (8 + 8 + 4), 6 * 4 * (8 + 2 + 2 + 4))
         # 5 rows, 2 by 3 blocks, 2 slots: 60 complex products of 8 operations.
         yield kernels.mix_cost(Window(5), 2, 3, 2, 4), Cost(480, 2 * 2 * (15 + 6) * 4, 2 * 2 * 10 * 4)
         # A 2x2 kernel on a 3x3 image leaves 2x2 pixels, each of 4 taps.

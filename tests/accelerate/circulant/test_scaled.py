@@ -116,7 +116,7 @@ def test_rows_far_below_the_largest_are_as_accurate(mode: str) -> None:
     exact, plain = x.double() @ matrix.double().T, rounded(x, mode) @ rounded(matrix, mode).T
     error, allowed = ((one.double() - exact).norm(dim=1) / exact.norm(dim=1) for one in (y, plain))
     down_to = 8 if mode == "tf32" else 7  # 2**-14, a ten-thousandth; 2**-12
-    assert (error[:down_to] <= 2 * allowed[:down_to]).all()
+    assert (error[:down_to] <= 2 * allowed[:down_to] + 2.0**-24).all()
     floor = 2.0**-22 if mode == "tf32" else 2.0**-34
     assert (error * exact.norm(dim=1) <= floor * exact.norm() + 2 * allowed * exact.norm(dim=1)).all()
 
@@ -192,8 +192,8 @@ def test_zeros_and_inputs_with_gaps() -> None:
 def test_second_derivatives_are_the_reference_s(wanted: tuple[bool, ...]) -> None:
     operands = [torch.randn(1, 12, 3, 3), torch.randn(4, 3, 2, 2, 4), torch.randn(14)]
     penalties = []
-    for impl in ("kernel", "reference"):
-        leaves = [t.clone().requires_grad_(needed) for t, needed in zip(operands, wanted, strict=True)]
+    for impl, dtype in (("kernel", torch.float32), ("reference", torch.float64)):
+        leaves = [t.to(dtype, copy=True).requires_grad_(needed) for t, needed in zip(operands, wanted, strict=True)]
         y = functional.conv(*leaves, out_channels=14, **STEPS, impl=impl)
         of = [leaf for leaf in leaves if leaf.requires_grad]
         slopes = torch.autograd.grad(y.tanh().sum(), of, create_graph=True)
@@ -204,7 +204,8 @@ def test_second_derivatives_are_the_reference_s(wanted: tuple[bool, ...]) -> Non
 
 @pytest.mark.parametrize("wanted", [(True, False), (False, True)])
 def test_a_frozen_operand_costs_no_gradient(wanted: tuple[bool, bool]) -> None:
-    leaves = [t.clone().requires_grad_(needed) for t, needed in zip(CASES["linear"][2:], wanted, strict=True)]
+    here = [t.to(torch.get_default_device(), copy=True) for t in CASES["linear"][2:]]
+    leaves = [t.requires_grad_(needed) for t, needed in zip(here, wanted, strict=True)]
     with FlopCounterMode(display=False) as counter:
         y = linear("kernel", *leaves)
         forward = counter.get_total_flops()

@@ -12,7 +12,9 @@ TOP = 12
 def scale(x: Tensor) -> Tensor:
     """The power of two that brings the largest finite number to the top; one where there is none but zero."""
     peak = torch.where(x.isfinite(), x.abs(), 0).amax().double()
-    return torch.where(peak > 0, 2.0 ** (TOP - peak.log2().floor()), torch.ones_like(peak))
+    exponent = torch.frexp(peak).exponent.long() - 1
+    power = (TOP - exponent + 1023 << 52).view(torch.float64)  # by its bits: a GPU rounds powers
+    return torch.where(peak > 0, power, torch.ones_like(peak))
 
 
 def split(x: Tensor, parts: int) -> Tensor:

@@ -13,8 +13,9 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.circulant.transform.kernels import narrow, transformed, waves_at
+from lamina.accelerate.circulant.transform.kernels import dft_cost, narrow, transformed, waves_at
 from lamina.accelerate.kernels import rounded, wait
+from lamina.spec import Cost
 
 
 @triton.jit
@@ -188,3 +189,15 @@ def step_gradient_kernel(
     )  # fmt: skip
     tl.store(gradients + gate, values, known)
     tl.store(carry + t % 2 * tl.cast(rows, INDEX) * width + last, dc * own, used & (kinds == 1))
+
+
+def step_cost(rows: int, blocks: int, block_size: int, io_bytes: int, spectral_bytes: int) -> Cost:
+    """Either kernel's step: five transforms of each block of a state; its cells are float32."""
+    transforms = dft_cost(rows, 5 * blocks, block_size, 0, 0)
+    numbers = rows * blocks * block_size
+    packed = rows * blocks * 2 * ((block_size + 1) // 2)
+    return Cost(
+        transforms.flops,
+        numbers * (4 * io_bytes + 4) + 4 * packed * spectral_bytes,
+        numbers * (5 * io_bytes + 4) + packed * spectral_bytes,
+    )

@@ -21,7 +21,6 @@ from lamina.accelerate.circulant.transform.ops import (
     run_dft,
     run_idft,
     spectrum_like,
-    transform_flops,
     transform_switches,
     waves_of,
 )
@@ -207,9 +206,8 @@ def _(outer: Any, last: Any, ws: Any, gates: Any, cells: Any, spectra: Any, bloc
 
 
 def _flops(inputs: Any, ws: Any, block_size: int) -> int:
-    """Transforms and products of all steps, in either direction; the cells themselves are few."""
+    """Of all steps in either direction, and their products."""
     steps, rows, _ = inputs
-    blocks = ws[1] + ws[-1]
-    return transform_flops(steps, rows, blocks, block_size) + mix_flops(
-        Window(steps * rows).pack(), ws[1], ws[-1], ws[0]
-    )
+    _, outputs, _, q = ws
+    products = mix_flops(Window(steps * rows).pack(), outputs, q, ws[0])
+    return products + kernels.step_cost(steps * rows, q, block_size, 0, 0).flops
