@@ -83,7 +83,8 @@ def precision() -> str:
 
 def index_type(*tensors: Tensor) -> Any:
     """The type of addresses in these tensors."""
-    return tl.int64 if max(map(reach, tensors)) > 2**31 else tl.int32
+    far = (x for x in tensors if x.untyped_storage().nbytes() > 2**31)  # no other reaches that far, which is soon said
+    return tl.int64 if any(reach(x) > 2**31 for x in far) else tl.int32
 
 
 def reach(x: Tensor) -> int:

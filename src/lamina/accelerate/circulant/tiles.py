@@ -2,11 +2,14 @@
 
 Tensor cores want every side of a tile to be a power of two and at least 16. The columns of a frequency-wise product
 hold real and imaginary parts side by side, and so do the rows of a weight gradient: there 8 are enough.
+
+Tiles are remembered: a layer asks for the same ones in every step, and the host has little time for a short kernel.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from lamina.accelerate.tiling import SHARED, between, power
 
@@ -83,6 +86,7 @@ class StepTile:
     warps: int
 
 
+@cache
 def step_tile(block_size: int, rows: int, blocks: int) -> StepTile:
     """As many blocks as lie together, and rows to make a small tile of them: a step is as short as its programs are."""
     side, size = between(16, power(block_size), 256), 16
@@ -92,6 +96,7 @@ def step_tile(block_size: int, rows: int, blocks: int) -> StepTile:
     return StepTile(size // across, across, side, min(side, 64), 4 if side <= 64 else 8)
 
 
+@cache
 def transform_tile(
     block_size: int, rows: int, blocks: int, channels_adjacent: bool, back: bool, scaled: bool = False,
     alone: bool = False, itemsizes: tuple[int, int] = (4, 4),
@@ -116,6 +121,7 @@ def transform_tile(
     return TransformTile(size // across, across, min(side, 64), side, warps, stages=2, whole=whole)
 
 
+@cache
 def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: int = 4) -> ProductTile:
     """For each frequency's product of ``rows`` by ``columns`` complex numbers, over ``summed`` real ones of a tap."""
     deep = min((64, 32, 16), key=lambda depth: steps_of(depth, summed, taps) * depth)
@@ -127,6 +133,7 @@ def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: 
     return ProductTile(between(16, power(rows), high), wide, deep, step, stages=stages)
 
 
+@cache
 def linear_tile(
     rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, enough: int = BUSY,
     room: int = SHARED,
@@ -147,6 +154,7 @@ def linear_tile(
     return ProductTile(high, wide, deep)
 
 
+@cache
 def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int) -> ProductTile:
     """For each frequency's weight gradient of ``p`` by ``taps`` times ``q`` complex numbers, summed over ``rows``.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from lamina.spec.shape import window_floor
 
@@ -60,7 +60,7 @@ class Window:
 
     def pack(self) -> list[int]:
         """As the list of integers that an operator's schema can hold."""
-        return list(astuple(self))
+        return list(vars(self).values())  # of its fields, in order
 
     @classmethod
     def unpack(cls, numbers: Sequence[int]) -> Window:
