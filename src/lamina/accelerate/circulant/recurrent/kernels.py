@@ -20,12 +20,12 @@ from lamina.spec import Cost
 
 @triton.jit
 @no_type_check
-def bent(x, twice):
-    """The logistic function of ``x``, or where ``twice`` is set the hyperbolic tangent, which is one of ``2 * x``.
+def activation(x, hyperbolic):
+    """The logistic function of ``x``, or where ``hyperbolic`` the tangent, which is made of that of ``2 * x``.
 
     Of small float32 numbers that is a polynomial (Cephes), since the difference would cancel.
     """
-    logistic = 1 / (1 + tl.exp(tl.where(twice, -2 * x, -x)))
+    logistic = 1 / (1 + tl.exp(tl.where(hyperbolic, -2 * x, -x)))
     tangent = 2 * logistic - 1
     if x.dtype != tl.float64:
         z = x * x
@@ -33,7 +33,7 @@ def bent(x, twice):
         series = (series * z - 5.37397155531e-2) * z + 1.33314422036e-1
         series = (series * z - 3.33332819422e-1) * z * x + x
         tangent = tl.where(z < 0.390625, series, tangent)
-    return tl.where(twice, tangent, logistic)
+    return tl.where(hyperbolic, tangent, logistic)
 
 
 @triton.jit
@@ -49,24 +49,24 @@ def each(gates, M: tl.constexpr, SIDE: tl.constexpr):
 @triton.jit
 @no_type_check
 def places(t, rows, width, Q: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
-           SIDE: tl.constexpr, TIMES: tl.constexpr, INDEX: tl.constexpr):  # fmt: skip
-    """This program's blocks, ``TIMES`` one behind the other: row, row of all steps, which time, block, and which are.
+           SIDE: tl.constexpr, COPIES: tl.constexpr, INDEX: tl.constexpr):  # fmt: skip
+    """This program's blocks, ``COPIES`` one behind the other: row, row of all steps, which copy, block, and which are.
 
-    Then of their numbers: place among the time's gates and among cells, and which there are of gates and of cells.
+    Then of their numbers: place among the gates of a copy's kind, place among cells, and which there are of either.
     """
-    m = tl.arange(0, TIMES * ROWS * AT_ONCE)
+    m = tl.arange(0, COPIES * ROWS * AT_ONCE)
     tiles: tl.constexpr = (Q + AT_ONCE - 1) // AT_ONCE
     row = tl.program_id(0) // tiles * ROWS + m // AT_ONCE % ROWS
     block = tl.program_id(0) % tiles * AT_ONCE + m % AT_ONCE
-    time = m // (ROWS * AT_ONCE)
+    copy = m // (ROWS * AT_ONCE)
     inside = (row < rows) & (block < Q)
     k = tl.arange(0, SIDE)
     channel = (block * K)[:, None] + k[None, :]
     number = tl.cast(t, INDEX) * rows + row
     known = inside[:, None] & (k < K)[None, :]
-    gate = (number * 4 + time)[:, None] * (Q * K) + channel
+    gate = (number * 4 + copy)[:, None] * (Q * K) + channel
     cell = number[:, None] * width + channel
-    return row.to(INDEX), number, time, block, inside, gate, cell, known, known & (channel < width)
+    return row.to(INDEX), number, copy, block, inside, gate, cell, known, known & (channel < width)
 
 
 @triton.jit
@@ -136,12 +136,12 @@ def step_kernel(
     sums = load_transformed(
         sums, products, basis, row, kind * Q + block, inside, rows, 4 * Q, K, SIDE, BK, ACC, PRECISION, UPCAST, EARLY
     )
-    sums = bent(sums, (kind == 2)[:, None])
+    sums = activation(sums, (kind == 2)[:, None])
     tl.store(gates + gate, rounded(sums, gates.dtype.element_ty, UPCAST), known)
     i, f, g, o = each(sums, M, SIDE)
     c = f * before + i * g
     tl.store(cells + tl.cast(rows, INDEX) * width + cell, c, used)
-    h = rounded(o * bent(c, True), hidden.dtype.element_ty, UPCAST)
+    h = rounded(o * activation(c, True), hidden.dtype.element_ty, UPCAST)
     tl.store(hidden + cell, h, used)
     if t + 1 < steps:
         store_transformed(
@@ -172,7 +172,7 @@ def step_gradient_kernel(
     # What a gate was multiplied by: input and cell gates by each other, the forget gate by the cell before.
     other = tl.load(gates + gate + (2 - 2 * kinds) * (Q * K), known & (kinds % 2 == 0), 0.0).to(ACC)
     other += tl.load(cells + cell, used & (kinds == 1), 0.0)
-    tangent = bent(tl.load(cells + tl.cast(rows, INDEX) * width + cell, used, 0.0), True)
+    tangent = activation(tl.load(cells + tl.cast(rows, INDEX) * width + cell, used, 0.0), True)
     other = tl.where(kinds == 3, tangent, other)
     slope = other * tl.where(kinds == 2, 1 - own * own, own * (1 - own))
     through = tl.load(gates + gate + (3 - kinds) * (Q * K), known, 0.0).to(ACC) * (1 - tangent * tangent)
