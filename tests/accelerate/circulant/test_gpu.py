@@ -23,6 +23,10 @@ pytestmark = pytest.mark.gpu
 LAYERS = {  # block size, inputs, outputs, batch, image, kernel
     "wide": (64, 4096, 1024, 128, 0, 0),
     "odd": (48, 1000, 300, 33, 0, 0),
+    "one row": (64, 4096, 1000, 1, 0, 0),
+    "blocks of 2": (2, 90, 50, 17, 0, 0),
+    "blocks of 256": (256, 1000, 600, 33, 0, 0),
+    "images of large blocks": (128, 256, 300, 4, 9, 3),
     "images": (64, 256, 512, 16, 14, 3),
     "small blocks": (16, 96, 160, 8, 27, 5),
     "large images": (64, 128, 128, 6, 112, 3),
@@ -104,7 +108,7 @@ def test_steps_wait_for_nothing_and_repeat_exactly_in_a_graph(precision: str, na
         assert torch.equal(c, d)
 
 
-RECURRENT = [(96, 33, 5), (1024, 64, 6)]  # cells, batch, steps
+RECURRENT = [(96, 33, 5, 64), (1024, 64, 6, 64), (300, 1, 3, 128)]  # cells, batch, steps, block size
 
 
 def recurrent_step(
@@ -116,8 +120,10 @@ def recurrent_step(
     return [*(each.detach() for each in made), *torch.autograd.grad(made, [*leaves, *weights], slopes)]
 
 
-def recurrent_parts(cells: int, batch: int, steps: int, dtype: torch.dtype) -> tuple[BlockCirculantLSTM, list[Tensor]]:
-    layer = BlockCirculantLSTM(cells, cells, block_size=64, impl="kernel", device="cuda", dtype=dtype)
+def recurrent_parts(
+    cells: int, batch: int, steps: int, block_size: int, dtype: torch.dtype
+) -> tuple[BlockCirculantLSTM, list[Tensor]]:
+    layer = BlockCirculantLSTM(cells, cells, block_size=block_size, impl="kernel", device="cuda", dtype=dtype)
     sizes = ((steps, batch, cells), *((1, batch, cells),) * 2) * 2  # what comes in, and what flows back
     return layer, [torch.randn(size, device="cuda").to(dtype) for size in sizes]
 
@@ -132,11 +138,11 @@ def plain_lstm(weights: list[Tensor], x: Tensor, state: tuple[Tensor, Tensor]) -
     return torch.stack(hidden), (h[None], c[None])
 
 
-@pytest.mark.parametrize(("cells", "batch", "steps"), RECURRENT)
+@pytest.mark.parametrize("sizes", RECURRENT)
 def test_a_recurrence_is_as_accurate_as_a_loop_over_dense_matrices(
-    precision: str, cells: int, batch: int, steps: int
+    precision: str, sizes: tuple[int, int, int, int]
 ) -> None:
-    layer, operands = recurrent_parts(cells, batch, steps, TYPES[precision])
+    layer, operands = recurrent_parts(*sizes, TYPES[precision])
     ours = recurrent_step(layer, list(layer.parameters()), *operands)
     results = []
     for dtype in (TYPES[precision], torch.float64):
@@ -148,7 +154,7 @@ def test_a_recurrence_is_as_accurate_as_a_loop_over_dense_matrices(
 
 
 def test_a_recurrence_waits_for_nothing_and_repeats_exactly_in_a_graph(precision: str) -> None:
-    layer, operands = recurrent_parts(256, 16, 4, TYPES[precision])
+    layer, operands = recurrent_parts(256, 16, 4, 64, TYPES[precision])
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -110,11 +110,13 @@ def test_speeds_name_the_slowest() -> None:
         for layer, each in times.items()
         for impl, us in each.items()
     ]
+    rows = [row | {"again_us": row["median_us"] * (1.1 if row["layer"] == "a" else 1.0)} for row in rows]
     rows += [row | {"phase": "step"} for row in rows]
     found = sparse_layers.speeds(rows)
     assert found["least speed over dense, forward"] == {"a, fp32 nchw:": 0.8}
     assert found["greatest speed over dense, step"] == {"b, fp32 nchw:": 3.0}
     assert found["slower than 0.98 of dense"] == 2
+    assert found["dense, slower than 0.98 of itself"] == 2 and found["least speed of dense over itself"] == 0.909
 
 
 def test_recorded_masks_become_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
