@@ -27,7 +27,8 @@ test: setup
 	$(BIN)/python -m pytest -n auto --maxprocesses 8
 
 test-gpu: setup
-	$(BIN)/python -m pytest -m "gpu or counters"
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "(gpu or counters) and not alone"
+	$(BIN)/python -m pytest -m "(gpu or counters) and alone"
 
 bench-gpu: $(VENV)/core.stamp
 	@test -n "$(CLAIM)" || { echo "make bench-gpu CLAIM=name, with a name from benchmarks/*.py"; exit 2; }
