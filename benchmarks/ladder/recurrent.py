@@ -104,7 +104,7 @@ def shown_while_measured(piece: tuple[int, str]) -> Rows:
 
 def main() -> None:
     asked = results.arguments("ladder.recurrent")
-    for rows in on_every_gpu(shown_while_measured, list(product(reversed(SIZES), PRECISIONS))):
+    for rows in on_every_gpu(shown_while_measured, list(product(SIZES, PRECISIONS))):
         summary: dict[str, dict[str, float]] = {}
         for row in rows:
             told = summary.setdefault(f"{row['layer']} {row['precision']}, us", {})

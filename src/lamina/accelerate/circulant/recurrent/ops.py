@@ -68,8 +68,8 @@ def recurrence_grads(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `recurrence` by ``inputs``, ``ws``, ``h`` and ``c``, from those of its first two results."""
     outer, ws = outer.contiguous(), ws.contiguous()
-    gradients, _, dh, _ = _gradients_like(outer, ws, gates, cells)
     steps, rows, width = outer.shape
+    gradients, dh = gates.new_empty(gates.shape), outer.new_empty(rows, width)
     slots, outputs, _, q = ws.shape
     carry = cells.new_empty(2, rows, width)
     carry[steps % 2] = 0 if last is None else last
@@ -138,11 +138,6 @@ def _recurrence_like(inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor) -> tuple[
     )
 
 
-def _gradients_like(outer: Tensor, ws: Tensor, gates: Tensor, cells: Tensor) -> tuple[Tensor, ...]:
-    state = outer.shape[1:]
-    return gates.new_empty(gates.shape), ws.new_empty(ws.shape), outer.new_empty(state), cells.new_empty(state)
-
-
 @recurrence.register_fake
 def _(inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor, block_size: int) -> tuple[Tensor, ...]:
     return _recurrence_like(inputs, ws, h, c)
@@ -152,7 +147,8 @@ def _(inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor, block_size: int) -> tupl
 def _(
     outer: Tensor, last: Tensor | None, ws: Tensor, gates: Tensor, cells: Tensor, spectra: Tensor, block_size: int
 ) -> tuple[Tensor, ...]:
-    return _gradients_like(outer, ws, gates, cells)
+    state = outer.shape[1:]
+    return gates.new_empty(gates.shape), ws.new_empty(ws.shape), outer.new_empty(state), cells.new_empty(state)
 
 
 def by_steps(inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
