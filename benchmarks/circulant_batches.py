@@ -53,7 +53,7 @@ def measured(
                 "workload": "batches", "layer": layer.name, "phase": "step", "precision": precision, "layout": layout,
                 "impl": f"circulant[block_size={block_size},signs=true,impl=kernel]" if block_size else "dense",
                 "block_size": block_size, "batch": batch, "timing": "graph", "l2": "warm", "by": "lamina",
-                "median_us": timing.median_us, "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n,
+                **results.quartiles(timing),
                 "rel_error": error, **({} if error is not None else {"unchecked": "held at the smallest batch"}),
             }  # fmt: skip
 

@@ -149,8 +149,7 @@ def timed(step: Callable[[], object], graph: measure.GraphClock, events: measure
 
 
 def timed_by(clock: measure.GraphClock | measure.EventsClock, step: Callable[[], object]) -> dict[str, Any]:
-    t = clock.time(step, repeat=REPEAT)
-    return {"median_us": t.median_us, "q1_us": t.q1_us, "q3_us": t.q3_us, "n": t.n}
+    return results.quartiles(clock.time(step, repeat=REPEAT))
 
 
 def error_of(module: Any, x: Tensor, gy: Tensor) -> float:

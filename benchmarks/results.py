@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from lamina import measure
-from lamina.record import Environment
+from lamina.record import Environment, Timing
 
 VERSIONS = ("lamina", "python", "torch", "triton", "numpy", "cuda", "cudnn", "ncu")
 FOLDER = Path(__file__).parent / "results"
@@ -96,6 +96,11 @@ def arguments(claim: str, **choices: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of results")
     parser.add_argument("--commit", help="commit of this source, where it is no checkout that could tell")
     return parser.parse_args()
+
+
+def quartiles(timing: Timing) -> dict[str, Any]:
+    """A timing as a row has it."""
+    return {"median_us": timing.median_us, "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n}
 
 
 def provenance(environment: Environment, commit: str | None, command: str) -> dict[str, Any]:

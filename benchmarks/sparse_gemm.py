@@ -229,8 +229,7 @@ def clocks(scope: Scope) -> tuple[Any, Any]:
 
 
 def timed(clock: Any, call: Callable[[], object], repeat: measure.Repeat) -> dict[str, Any]:
-    t = clock.time(call, repeat=repeat)
-    return {"median_us": t.median_us, "q1_us": t.q1_us, "q3_us": t.q3_us, "n": t.n, "timing": clock.name}
+    return results.quartiles(clock.time(call, repeat=repeat)) | {"timing": clock.name}
 
 
 def row(case: Case, part: Part, precision: str, error: float | None, time: Mapping[str, Any]) -> dict[str, Any]:

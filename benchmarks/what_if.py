@@ -102,10 +102,7 @@ def times(timing: Timing) -> dict[str, Any]:
     return {
         "timing": timing.clock,
         "l2": None if timing.l2 == "-" else timing.l2,
-        "median_us": timing.median_us,
-        "q1_us": timing.q1_us,
-        "q3_us": timing.q3_us,
-        "n": timing.n,
+        **results.quartiles(timing),
     }
 
 

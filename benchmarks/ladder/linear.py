@@ -22,6 +22,7 @@ import torch
 from benchmarks import results
 from benchmarks.circulant_layers import LAYERS, PRECISIONS, REPEAT, Layer, error_of, step_of
 from benchmarks.gpus import Rows, on_every_gpu, shown
+from benchmarks.ladder.rungs import beside_predictions
 from lamina import measure, run
 from lamina.accelerate import ops as launches
 from lamina.accelerate.circulant import ops
@@ -72,8 +73,8 @@ def measured(
             yield {
                 "workload": "linear", "layer": layer.name, "phase": "step", "precision": precision, "layout": "nchw",
                 "impl": f"circulant[rung={rung}]", "batch": layer.batch, "timing": "graph", "l2": "warm",
-                "by": "lamina", "median_us": timing.median_us, "q1_us": timing.q1_us, "q3_us": timing.q3_us,
-                "n": timing.n, "rel_error": error, "predicted_us": moved(layer, precision) / copy_gbs / 1e3,
+                "by": "lamina", **results.quartiles(timing),
+                "rel_error": error, "predicted_us": moved(layer, precision) / copy_gbs / 1e3,
             }  # fmt: skip
 
 
@@ -92,11 +93,7 @@ def main() -> None:
     asked = results.arguments("ladder.linear")
     linear = [layer for layer in LAYERS if not layer.kernel]
     for rows in on_every_gpu(shown_while_measured, list(product(PRECISIONS, linear))):
-        summary: dict[str, dict[str, float]] = {}
-        for row in rows:
-            told = summary.setdefault(f"{row['layer']} {row['precision']}, us", {})
-            told["predicted"] = round(row["predicted_us"], 1)
-            told[row["impl"]] = round(row["median_us"], 1)
+        summary = beside_predictions(rows, "layer", "precision")
         path = results.write("ladder_linear", "cuda", rows, summary, asked, "ladder.linear")
     print(path)
 

@@ -26,6 +26,7 @@ from benchmarks import results
 from benchmarks.circulant_layers import BLOCK_SIZE, PRECISIONS, REPEAT
 from benchmarks.circulant_recurrent import BATCH, SIZES, STEPS, UNCHECKED, step_of
 from benchmarks.gpus import Rows, on_every_gpu, shown
+from benchmarks.ladder.rungs import beside_predictions
 from lamina import measure, run
 from lamina.accelerate.circulant.nn import BlockCirculantLSTM
 from lamina.accelerate.circulant.recurrent import ops
@@ -83,8 +84,7 @@ def measured(
             return {
                 "workload": "recurrent", "layer": f"lstm {size}", "phase": "step", "precision": precision,
                 "layout": "nchw", "impl": impl, "batch": sequence[1], "timing": "graph", "l2": "warm", "by": "lamina",
-                "median_us": timing.median_us, "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n,
-                "rel_error": None, "predicted_us": predicted, **told,
+                **results.quartiles(timing), "rel_error": None, "predicted_us": predicted, **told,
             }  # fmt: skip
 
         yield row(dense, "dense")
@@ -105,11 +105,7 @@ def shown_while_measured(piece: tuple[int, str]) -> Rows:
 def main() -> None:
     asked = results.arguments("ladder.recurrent")
     for rows in on_every_gpu(shown_while_measured, list(product(SIZES, PRECISIONS))):
-        summary: dict[str, dict[str, float]] = {}
-        for row in rows:
-            told = summary.setdefault(f"{row['layer']} {row['precision']}, us", {})
-            told["predicted"] = round(row["predicted_us"], 1)
-            told[row["impl"]] = round(row["median_us"], 1)
+        summary = beside_predictions(rows, "layer", "precision")
         path = results.write("ladder_recurrent", "cuda", rows, summary, asked, "ladder.recurrent")
     print(path)
 

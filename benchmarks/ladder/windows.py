@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import results
+from benchmarks.ladder.rungs import beside_predictions
 from lamina import measure, run
 from lamina.accelerate.circulant import ops
 from lamina.accelerate.circulant.halo import compiled
@@ -92,8 +93,8 @@ def measured(
             yield {
                 "workload": "windows", "layer": name, "phase": phase, "precision": "fp32" if parts == 2 else "tf32",
                 "layout": "nhwc", "impl": f"circulant[rung={rung}]", "batch": window.batch, "timing": "graph",
-                "l2": "warm", "by": "lamina", "median_us": timing.median_us, "q1_us": timing.q1_us,
-                "q3_us": timing.q3_us, "n": timing.n, "rel_error": error, "predicted_us": moved / copy_gbs / 1e3,
+                "l2": "warm", "by": "lamina", **results.quartiles(timing),
+                "rel_error": error, "predicted_us": moved / copy_gbs / 1e3,
             }  # fmt: skip
 
 
@@ -102,19 +103,16 @@ def main() -> None:
     clock = measure.GraphClock(device)
     copy_gbs = measure.measure_roofs(device).copy_gbs
     rows: list[dict[str, Any]] = []
-    summary: dict[str, dict[str, float]] = {}
     with torch.cuda.stream(clock.stream):
         for parts in (1, 2):
             for name, (window, q, p) in LAYERS.items():
                 time = partial(clock.time, repeat=REPEAT)
                 for row in measured(name, window, q, p, parts, time, copy_gbs, device):
                     rows.append(row)
-                    told = summary.setdefault(f"{name} {row['precision']} {row['phase']}, us", {})
-                    told["predicted"] = round(row["predicted_us"], 1)
-                    told[row["impl"]] = round(row["median_us"], 1)
                     shown = (row[key] for key in ("precision", "phase", "impl", "median_us", "rel_error"))
                     print(name, *shown, flush=True)
                 torch.cuda.empty_cache()
+    summary = beside_predictions(rows, "layer", "precision", "phase")
     print(results.write("ladder_windows", "cuda", rows, summary, asked, "ladder.windows"))
 
 

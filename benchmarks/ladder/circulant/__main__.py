@@ -71,7 +71,7 @@ def measured(layer: Layer, k: int, device: torch.device, failed: list[str]) -> I
                         "workload": layer.name, "layer": layer.name, "phase": phase, "precision": one.precision,
                         "layout": "nchw", "impl": one.impl, "block_size": k, "batch": layer.batch,
                         "timing": clock.name, "l2": "warm" if device.type == "cuda" else None,
-                        "median_us": timing.median_us, "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n,
+                        **results.quartiles(timing),
                         "rel_error": errors[phase], "plain_torch_error": plain_errors[phase], "by": "lamina",
                     }  # fmt: skip
 

@@ -111,9 +111,7 @@ class Circulants:
             for dtype in (FP32, BF16, FP16) if k == 4 else (FP32,) if k != 16 else (BF16,):
                 for impl in ("kernel", "expand"):
                     name = f"{impl} linear k={k} {inputs}>{outputs}"
-                    # Single wide blocks: tensor cores' sums, three times cut off, beside sums of 64 numbers.
-                    worst = 3.0 if k == 64 else 2.0
-                    yield Product(name, partial(strided_linear, impl), dense_linear, operands, dtype, worst=worst)
+                    yield Product(name, partial(strided_linear, impl), dense_linear, operands, dtype)
         for k, outputs, inputs, kernel, stride, padding, dilation, groups, image in CONVS:
             steps = {"stride": stride, "padding": padding, "dilation": dilation}
             batch, *sizes = image

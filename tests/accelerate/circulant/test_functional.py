@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from lamina.accelerate import ops as shared
 from lamina.accelerate.circulant import functional, reference
 from lamina.accelerate.circulant.config import IMPLS
-from lamina.errors import MissingError
+from lamina.errors import MissingError, UsageError
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
@@ -95,3 +95,13 @@ def test_kernels_refuse_the_cpu_where_they_are_not_interpreted(monkeypatch: pyte
     x, w = torch.zeros(1, 4, device="cpu"), torch.zeros(1, 1, 4, device="cpu")
     with pytest.raises(MissingError, match="expected tensors on a CUDA device, got cpu"):
         functional.linear(x, w, out_features=4, impl="kernel")
+
+
+def test_a_recurrence_refuses_what_does_not_fit() -> None:
+    inputs, weight, state = torch.zeros(3, 2, 32), torch.zeros(8, 2, 4), torch.zeros(2, 7)
+    with pytest.raises(UsageError, match="8 by 3 blocks of size 4"):
+        functional.recurrence(inputs, weight, torch.zeros(2, 9), torch.zeros(2, 9))
+    with pytest.raises(UsageError, match="inputs, h, c: expected"):
+        functional.recurrence(inputs, weight, state, torch.zeros(3, 7))
+    with pytest.raises(UsageError, match="inputs, h, c: expected"):
+        functional.recurrence(inputs[0], weight, state, state)

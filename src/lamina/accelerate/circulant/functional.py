@@ -118,11 +118,16 @@ def recurrence(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Te
         ``(T, N, hidden_size)``, and the last state, in the type of ``inputs``.
 
     Raises:
-        UsageError: types or devices do not fit.
+        UsageError: sizes, types or devices do not fit.
         UnsupportedError, MissingError: the kernels do not take this type, or need a GPU.
     """
     _check_weight(weight, 3, "(p, q, k)")
-    check_operands(h, weight, None, h.shape[1])
+    check_operands(inputs, weight, None)
+    _check_blocks(weight, inputs.shape[-1], h.shape[-1], 1)
+    if not inputs.dim() == 3 or not h.shape == c.shape == (inputs.shape[1], h.shape[-1]):
+        raise UsageError(
+            f"inputs, h, c: expected (T, N, gates) and twice (N, cells), got {', '.join(map(sizes, (inputs, h, c)))}"
+        )
     check_device(inputs)
     ws = dft(weight.flatten(1)[..., None], None, weight.shape[-1], 1, True, inputs.dtype)
     hidden, c, *_ = recurrent.recurrence(inputs, ws, h.to(inputs.dtype), c.to(inputs.dtype), weight.shape[-1])

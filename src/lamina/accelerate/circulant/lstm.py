@@ -249,4 +249,3 @@ class BlockCirculantLSTM(nn.Module):
         options = ", ".join(f"{name}={getattr(self, name)}" for name in names)
         kept = "" if self.kept_energy is None else f", kept_energy={self.kept_energy:.3g}"
         return f"{self.input_size}, {self.hidden_size}, {options}{kept}"
-

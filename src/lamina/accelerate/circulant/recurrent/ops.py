@@ -11,16 +11,13 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.circulant import kernels as products
-from lamina.accelerate.circulant.ops import added, mix, mix_flops, mix_launch, run_grads, tf32
+from lamina.accelerate.circulant.ops import mix, mix_flops, mix_launch, mix_weight, tf32
 from lamina.accelerate.circulant.recurrent import kernels
 from lamina.accelerate.circulant.reference import cell
 from lamina.accelerate.circulant.tiles import StepTile, step_tile
 from lamina.accelerate.circulant.transform.ops import (
     dft,
     idft,
-    run_dft,
-    run_idft,
-    spectrum_like,
     transform_switches,
     waves_of,
 )
@@ -45,7 +42,7 @@ def recurrence(
     inputs, ws = inputs.contiguous(), ws.contiguous()
     hidden, last, gates, cells, spectra = _recurrence_like(inputs, ws, h, c)
     steps, rows, width = hidden.shape
-    spectra[:, :rows] = _spectrum(h, ws, block_size)
+    spectra[:, :rows] = dft(h[..., None], None, block_size, 1, False, ws.dtype)
     cells[0] = c
     ys = ws.new_empty(ws.shape[0], rows, 2, ws.shape[1])
     tile = step_tile(block_size, rows, ws.shape[-1])
@@ -69,7 +66,7 @@ def recurrence_grads(
     """Gradients of `recurrence` by ``inputs``, ``ws``, ``h`` and ``c``, from those of its first two results."""
     outer, ws = outer.contiguous(), ws.contiguous()
     steps, rows, width = outer.shape
-    gradients, dh = gates.new_empty(gates.shape), outer.new_empty(rows, width)
+    gradients = gates.new_empty(gates.shape)
     slots, outputs, _, q = ws.shape
     carry = cells.new_empty(2, rows, width)
     carry[steps % 2] = 0 if last is None else last
@@ -85,16 +82,8 @@ def recurrence_grads(
             outer, dhs, carry, waves, gates, cells, gradients, above, t, steps, rows, width, **switches,
         )  # fmt: skip
         _multiply(*behind)
-    run_idft(dhs, dhs, None, None, dh[..., None], dh[..., None], block_size, 1, False, pair=False)
-    dws = added(run_grads(above, spectra, None, None, Window(steps * rows)), ws.dtype)
-    return gradients, dws, dh, carry[0]
-
-
-def _spectrum(rows: Tensor, ws: Tensor, block_size: int) -> Tensor:
-    x = rows.to(ws.dtype)[..., None]
-    spectrum = spectrum_like(x, block_size, 1, ws.dtype)
-    run_dft(x, x, None, spectrum, spectrum, block_size, 1, False, pair=False)
-    return spectrum
+    dh = idft(dhs, None, None, block_size, 1, False, width, 1, False, outer.dtype).squeeze(-1)
+    return gradients, mix_weight(above, spectra, Window(steps * rows).pack()), dh, carry[0]
 
 
 def _by_step(spectra: Tensor, ws: Tensor, out: Tensor, back: bool) -> Iterator[tuple[int, tuple[Any, ...]]]:
@@ -182,9 +171,8 @@ def _gradient(ctx: Any, outer: Tensor | None, last: Tensor | None, *_: None) -> 
             by_steps(inputs, ws, h, c, ctx.block_size), leaves, (outer, last), create_graph=True
         ))  # fmt: skip
         return *(next(found) if asked else None for asked in ctx.needs_input_grad[:4]), None
-    made = recurrence_grads(outer, last, ws, gates, cells, spectra, ctx.block_size)
-    dinputs, dws, dh, dc = made
-    return dinputs, dws, dh.to(h.dtype), dc.to(c.dtype), None
+    *found, dc = recurrence_grads(outer, last, ws, gates, cells, spectra, ctx.block_size)
+    return *found, dc.to(c.dtype), None
 
 
 recurrence.register_autograd(_gradient, setup_context=_keep)

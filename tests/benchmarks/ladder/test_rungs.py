@@ -1,0 +1,15 @@
+"""Rungs of a layer stand together, behind what was predicted."""
+
+from benchmarks.ladder.rungs import beside_predictions
+
+
+def test_rungs_are_told_by_what_columns_say() -> None:
+    rows = [
+        {"layer": layer, "precision": "fp32", "impl": impl, "predicted_us": 1.25, "median_us": us}
+        for layer, impl, us in (("a", "first", 9.04), ("a", "second", 3.0), ("b", "first", 5.0))
+    ]
+    assert beside_predictions(rows, "layer", "precision") == {
+        "a fp32, us": {"predicted": 1.2, "first": 9.0, "second": 3.0},
+        "b fp32, us": {"predicted": 1.2, "first": 5.0},
+    }
+    assert list(beside_predictions(rows, "layer")) == ["a, us", "b, us"]
