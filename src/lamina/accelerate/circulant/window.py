@@ -60,7 +60,9 @@ class Window:
 
     def pack(self) -> list[int]:
         """As the list of integers that an operator's schema can hold."""
-        return list(vars(self).values())  # of its fields, in order
+        sizes = (self.batch, self.height, self.width, self.kernel_height, self.kernel_width)
+        steps = (self.stride_height, self.stride_width, self.padding_height, self.padding_width)
+        return [*sizes, *steps, self.dilation_height, self.dilation_width, self.groups]
 
     @classmethod
     def unpack(cls, numbers: Sequence[int]) -> Window:
