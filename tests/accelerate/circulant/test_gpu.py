@@ -15,7 +15,7 @@ from lamina.errors import UsageError
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
-from ..precisions import TYPES
+from ..precisions import TYPES, on_tensor_cores
 from ..waiting import no_waiting
 
 pytestmark = pytest.mark.gpu
@@ -24,6 +24,8 @@ LAYERS = {  # block size, inputs, outputs, batch, image, kernel
     "wide": (64, 4096, 1024, 128, 0, 0),
     "odd": (48, 1000, 300, 33, 0, 0),
     "one row": (64, 4096, 1000, 1, 0, 0),
+    "few rows": (64, 4096, 1000, 64, 0, 0),
+    "narrow rows": (64, 64, 70, 200, 0, 0),
     "blocks of 2": (2, 90, 50, 17, 0, 0),
     "blocks of 256": (256, 1000, 600, 33, 0, 0),
     "images of large blocks": (128, 256, 300, 4, 9, 3),
@@ -80,7 +82,8 @@ def test_a_step_is_as_accurate_as_the_dense_layer_s(precision: str, name: str, c
     for dtype in (TYPES[precision], torch.float64):
         wide = w.to(dtype).requires_grad_()
         matrix = reference.dense_matrix(wide, outputs, inputs)
-        y, dx, slope = step(dense, x.to(dtype), matrix, g.to(dtype))
+        product = on_tensor_cores(dense) if (precision, dtype) == ("tf32", torch.float32) else dense
+        y, dx, slope = step(product, x.to(dtype), matrix, g.to(dtype))
         results[dtype] = y, dx, *torch.autograd.grad(matrix, wide, slope)
     plain, exact = results.values()
     for what, a, b, c in zip(("result", "dx", "dw"), step(ours, x, w, g), plain, exact, strict=True):
@@ -128,12 +131,14 @@ def recurrent_parts(
     return layer, [torch.randn(size, device="cuda").to(dtype) for size in sizes]
 
 
-def plain_lstm(weights: list[Tensor], x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def plain_lstm(
+    linear: Callable[[Tensor, Tensor], Tensor], weights: list[Tensor], x: Tensor, state: tuple[Tensor, Tensor]
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     cells, hidden = x.shape[-1], []
     inwards, again = (reference.dense_matrix(weight, 4 * cells, 4 * cells, 4) for weight in weights[:2])
     h, c = state[0][0], state[1][0]
-    for inputs in F.linear(x, inwards, weights[2] + weights[3]):
-        h, c = reference.cell((inputs + F.linear(h, again)).unflatten(1, (4, cells)), c)
+    for inputs in linear(x, inwards) + (weights[2] + weights[3]):
+        h, c = reference.cell((inputs + linear(h, again)).unflatten(1, (4, cells)), c)
         hidden.append(h)
     return torch.stack(hidden), (h[None], c[None])
 
@@ -147,7 +152,9 @@ def test_a_recurrence_is_as_accurate_as_a_loop_over_dense_matrices(
     results = []
     for dtype in (TYPES[precision], torch.float64):
         weights = [weight.detach().to(dtype).requires_grad_() for weight in layer.parameters()]
-        results.append(recurrent_step(partial(plain_lstm, weights), weights, *(each.to(dtype) for each in operands)))
+        linear = on_tensor_cores(F.linear) if (precision, dtype) == ("tf32", torch.float32) else F.linear
+        plain = partial(plain_lstm, linear, weights)
+        results.append(recurrent_step(plain, weights, *(each.to(dtype) for each in operands)))
     what = ("y", "h", "c", "dx", "dh", "dc", *(f"d{name}" for name, _ in layer.named_parameters()))
     for name, a, b, c in zip(what, ours, *results, strict=True):
         assert_as_accurate(a, b, c, what=name)

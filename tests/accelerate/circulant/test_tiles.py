@@ -1,5 +1,7 @@
 """Tiles that tensor cores can take, whatever the sizes."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,15 +25,17 @@ def powers_of_two(*sizes: int) -> bool:
     return all(size & (size - 1) == 0 for size in sizes)
 
 
-@given(SIZE, SIZE, SIZE, st.integers(1, 121))
-def test_products_have_sides_that_tensor_cores_take(rows: int, columns: int, summed: int, taps: int) -> None:
+@given(SIZE, SIZE, SIZE, st.integers(1, 121), st.booleans())
+def test_products_have_sides_that_tensor_cores_take(
+    rows: int, columns: int, summed: int, taps: int, exact: bool
+) -> None:
     for tile, low, narrow in (
-        (product_tile(rows, columns, summed, taps), 16, 8),
+        (product_tile(rows, columns, summed, taps, exact=exact), 16, 8),
         (linear_tile(rows, columns, summed, taps, 2, 1), 16, 8),
         (linear_tile(rows, columns, summed, taps, 2, 2), 16, 8),
-        (linear_tile(rows, columns, summed, taps, 4, 1), 16, 8),
+        (linear_tile(rows, columns, summed, taps, 4, 1, exact=exact), 16, 8),
         (weight_tile(rows, columns, taps, summed, 2), 8, 8),
-        (weight_tile(rows, columns, taps, summed, 4), 8, 8),
+        (weight_tile(rows, columns, taps, summed, 4, exact), 8, 8),
         (expand_tile(rows, summed), 16, 16),
     ):
         assert powers_of_two(tile.rows, tile.columns, tile.depth, tile.step or 1)
@@ -42,16 +46,28 @@ def test_products_have_sides_that_tensor_cores_take(rows: int, columns: int, sum
         assert tile.rows * tile.columns <= 4096  # accumulators that registers hold, twice
 
 
-@given(st.integers(2, 256), SIZE, SIZE, *[st.booleans()] * 4, *[st.sampled_from([2, 4])] * 2)
+@given(st.integers(2, 256), SIZE, SIZE, *[st.booleans()] * 5, *[st.sampled_from([2, 4])] * 2)
 def test_transforms_have_sides_that_tensor_cores_take(
-    k: int, rows: int, blocks: int, adjacent: bool, back: bool, scaled: bool, alone: bool, outside: int, inside: int
-) -> None:
-    tile = transform_tile(k, rows, blocks, adjacent, back, scaled, alone, (outside, inside))
+    k: int, rows: int, blocks: int, adjacent: bool, back: bool, scaled: bool, alone: bool, wide: bool,
+    outside: int, inside: int,
+) -> None:  # fmt: skip
+    tile = transform_tile(k, rows, blocks, adjacent, back, scaled, alone, (outside, inside), wide)
     assert powers_of_two(tile.rows, tile.blocks, tile.depth, tile.columns)
     assert 16 <= tile.rows * tile.blocks <= 128
     assert min(tile.depth, tile.columns) >= 16
     assert 1 <= tile.warps <= 8
     assert not tile.whole or (tile.blocks, tile.columns) == (blocks, k)
+
+
+def test_sums_are_short_where_float32_is_kept_and_few_numbers_are_added_up() -> None:
+    common: Any = {"block_size": 64, "channels_adjacent": True, "back": False, "alone": True}
+    assert transform_tile(rows=33, blocks=4, wide=True, **common).depth == 16
+    assert transform_tile(rows=4096, blocks=2, wide=True, **common).depth == 16  # narrow
+    assert transform_tile(rows=128, blocks=4, wide=True, **common).depth == 64
+    assert transform_tile(rows=33, blocks=4, **common).depth == 64
+    assert linear_tile(128, 16, 128, 33, 4, 1, exact=True).depth == 32 < linear_tile(128, 16, 128, 33, 4, 1).depth
+    assert product_tile(128, 16, 64, 9, exact=True).depth == 32 < product_tile(128, 16, 64, 9).depth
+    assert weight_tile(16, 64, 1, 128, 4, exact=True).depth == 32 < weight_tile(16, 64, 1, 128, 4).depth
 
 
 def test_linear_tiles_are_made_smaller_until_there_are_enough_and_read_ahead_what_fits() -> None:

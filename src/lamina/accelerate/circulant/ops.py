@@ -34,7 +34,8 @@ from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.device import shared_memory
 from lamina.accelerate.halves.ops import steps
 from lamina.accelerate.kernels import reciprocal
-from lamina.accelerate.ops import INTERPRETED, index_type, launch, precision
+from lamina.accelerate.launches import launch
+from lamina.accelerate.ops import INTERPRETED, index_type, precision
 
 DTYPES = (*shared.DTYPES, torch.float64)
 
@@ -138,10 +139,11 @@ def _data_tile(
     rows: int, kept: int, summed: int, slots: int, window: Window, a: Tensor, enough: int = BUSY
 ) -> ProductTile:
     """Of a product of ``rows`` or their gradients."""
+    exact = a.dtype == torch.float32 and not tf32()
     if window.taps > 1:
-        return product_tile(rows, kept, 2 * summed, window.taps, a.itemsize)
+        return product_tile(rows, kept, 2 * summed, window.taps, a.itemsize, exact)
     sizes = rows, kept, 2 * summed, slots * window.groups
-    return linear_tile(*sizes, a.itemsize, parts(a), enough, shared_memory(a.device))
+    return linear_tile(*sizes, a.itemsize, parts(a), enough, shared_memory(a.device), exact)
 
 
 def run_grads(
@@ -161,7 +163,8 @@ def run_grads(
         if ws is not None and dxs is not None:
             run_mix(dys, ws, dxs, window, back=True, down=down or 1.0)
         return shares
-    tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize)
+    exact = dys.dtype == torch.float32 and not tf32()
+    tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize, exact)
     share_tiles = -(-p // tile.rows) * weight_tiles(tile.columns, q, window.taps)
     splits = row_splits(slots * window.groups * share_tiles, rows_out, tile.depth)
     others = slots * window.groups * splits * share_tiles

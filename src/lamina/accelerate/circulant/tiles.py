@@ -19,6 +19,12 @@ FEWEST = 128
 MANY = 2**17
 """Blocks of all rows that make very many tiles of a transform."""
 
+FEW = 64, 3 * 2**14
+"""Rows, and numbers of all of them, that are transformed by short sums: it takes longer, but is cut off less often."""
+
+NARROW = 128
+"""Numbers of one row that are."""
+
 LARGE = 3 * 2**18
 """Numbers of a layer, in, out and weights, from which halves save more than the two launches that find scales cost."""
 
@@ -33,6 +39,9 @@ BUSY_TOGETHER = 64
 
 DEEPEST = 128
 """Numbers that a step of a linear layer's product sums."""
+
+SHALLOW = 32
+"""Numbers that a step sums where results have all of float32's accuracy: longer sums are cut off more often."""
 
 LEAST_WORK = 2**15
 """Products of a step of a tile that is not made smaller."""
@@ -99,13 +108,16 @@ def step_tile(block_size: int, rows: int, blocks: int) -> StepTile:
 @cache
 def transform_tile(
     block_size: int, rows: int, blocks: int, channels_adjacent: bool, back: bool, scaled: bool = False,
-    alone: bool = False, itemsizes: tuple[int, int] = (4, 4),
+    alone: bool = False, itemsizes: tuple[int, int] = (4, 4), wide: bool = False,
 ) -> TransformTile:  # fmt: skip
     """As many blocks a row as lie together, and rows to make a tile of them; small tiles where there are few of them.
 
     Transforming ``back`` reads with strides and writes together, and is best left to fewer, larger tiles. So is
     finding a scale in each of very many tiles, where spectra are ``scaled``. Rows ``alone``, which are no pixels, come
     in order: then what counts are bytes of rows and of spectra, ``itemsizes`` a number.
+
+    Results of few or narrow rows are sums of few numbers, which plain torch rounds seldom: there sums of ``wide``
+    spectra, which keep float32's accuracy, are no longer than what tensor cores add up at once.
     """
     size, warps = 128 if back or (scaled and rows * blocks >= MANY) else 64, 4
     if alone and itemsizes == (2, 2):
@@ -118,13 +130,23 @@ def transform_tile(
     across = min(power(blocks), most, size)
     side = between(16, power(block_size), 128)
     whole = across == blocks and side == block_size
-    return TransformTile(size // across, across, min(side, 64), side, warps, stages=2, whole=whole)
+    numbers = blocks * block_size
+    few_rows, few = FEW
+    short = (rows <= few_rows and rows * numbers <= few) or (alone and numbers <= NARROW)
+    depth = 16 if wide and short else min(side, 64)
+    return TransformTile(size // across, across, depth, side, warps, stages=2, whole=whole)
 
 
 @cache
-def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: int = 4) -> ProductTile:
-    """For each frequency's product of ``rows`` by ``columns`` complex numbers, over ``summed`` real ones of a tap."""
-    deep = min((64, 32, 16), key=lambda depth: steps_of(depth, summed, taps) * depth)
+def product_tile(
+    rows: int, columns: int, summed: int, taps: int = 1, itemsize: int = 4, exact: bool = False
+) -> ProductTile:
+    """For each frequency's product of ``rows`` by ``columns`` complex numbers, over ``summed`` real ones of a tap.
+
+    An ``exact`` one has all of float32's accuracy.
+    """
+    depths = (32, 16) if exact else (64, 32, 16)
+    deep = min(depths, key=lambda depth: steps_of(depth, summed, taps) * depth)
     wide = between(8, power(columns), 32)
     step = step_of(deep, summed, taps)
     high = 64 if wide == 32 else 128
@@ -136,7 +158,7 @@ def product_tile(rows: int, columns: int, summed: int, taps: int = 1, itemsize: 
 @cache
 def linear_tile(
     rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, enough: int = BUSY,
-    room: int = SHARED,
+    room: int = SHARED, exact: bool = False,
 ) -> ProductTile:  # fmt: skip
     """As `product_tile`, of ``matrices`` products of one tap and of numbers in ``parts``.
 
@@ -149,20 +171,21 @@ def linear_tile(
     while matrices * -(-rows // high) * -(-columns // wide) < enough and high * wide * step > LEAST_WORK:
         high, wide = (high // 2, wide) if high > 2 * wide else (high, wide // 2)
     most = min(STAGE, room // 3 - 1024) // (parts * itemsize * (high + 2 * wide))
+    most = min(most, SHALLOW if exact else DEEPEST)
     depths = [depth for depth in (DEEPEST, 64, 32, 16) if depth <= most] or [16]
     deep = min(depths, key=lambda depth: steps_of(depth, summed, 1) * (depth + STEP_COST))
     return ProductTile(high, wide, deep)
 
 
 @cache
-def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int) -> ProductTile:
+def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int, exact: bool = False) -> ProductTile:
     """For each frequency's weight gradient of ``p`` by ``taps`` times ``q`` complex numbers, summed over ``rows``.
 
     Both its factors are read across what tensor cores sum. For two bytes they can turn them themselves; wider ones
     go through registers, and there a small tile is best.
     """
     high = 64 if itemsize == 2 else 32
-    deep = between(16, power(rows), 64 if p <= 16 else 32)
+    deep = between(16, power(rows), 64 if p <= 16 and not exact else 32)
     padded = {columns: weight_tiles(columns, q, taps) * columns for columns in (32, 16)}
     wide = 32 if padded[32] <= padded[16] or (taps == 1 and q > 16) else 16
     return ProductTile(between(8, power(p), high), wide, deep, min(wide, power(q)))

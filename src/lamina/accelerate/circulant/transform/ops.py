@@ -24,7 +24,7 @@ from lamina.accelerate.circulant.ops import (
 )
 from lamina.accelerate.circulant.tiles import transform_tile
 from lamina.accelerate.circulant.transform import kernels
-from lamina.accelerate.ops import launch
+from lamina.accelerate.launches import launch
 from lamina.errors import UsageError
 
 TOP = int(kernels.TOP.value)
@@ -76,7 +76,8 @@ def _side(
     rows, across = batch * length, spectrum.shape[-1]
     waves = waves_of(spectrum, block_size, eigenvalues, scaled)
     alone, itemsizes = length == 1, (x.itemsize, spectrum.itemsize)
-    tile = transform_tile(block_size, rows, across, alone or x.stride(1) == 1, back, scaled, alone, itemsizes)
+    wide = waves.dtype == torch.float16 and not tf32()
+    tile = transform_tile(block_size, rows, across, alone or x.stride(1) == 1, back, scaled, alone, itemsizes, wide)
     sizes = (rows, length, channels // groups, *x.stride())
     programs = -(-rows // tile.rows) * -(-across // tile.blocks) * -(-_widest(block_size) // tile.columns)
     meta = {f"{name}_BLOCKS": across // groups, f"{name}_GROUPS": groups}
