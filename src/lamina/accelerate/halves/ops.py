@@ -12,7 +12,8 @@ from torch import Tensor
 from lamina.accelerate.halves import kernels
 from lamina.accelerate.halves.tiles import gradient_tile, product_tile, shares
 from lamina.accelerate.kernels import reciprocal
-from lamina.accelerate.ops import INTERPRETED, early, index_type, launch, reach
+from lamina.accelerate.launches import launch
+from lamina.accelerate.ops import INTERPRETED, early, index_type, reach
 from lamina.accelerate.tiling import between, power
 
 _BLOCK = 4096

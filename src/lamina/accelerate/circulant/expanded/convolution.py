@@ -20,7 +20,8 @@ from lamina.accelerate.circulant.ops import empty_rows, is_channels_last
 from lamina.accelerate.circulant.window import Window
 from lamina.accelerate.halves.kernels import TOP, conv_cost
 from lamina.accelerate.halves.ops import gradient, peaks, product, split
-from lamina.accelerate.ops import check_device, index_type, launch, precision
+from lamina.accelerate.launches import launch
+from lamina.accelerate.ops import check_device, index_type, precision
 
 _GRAIN = 1024
 """Numbers that a program writes out."""

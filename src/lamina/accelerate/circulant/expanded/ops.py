@@ -13,7 +13,7 @@ from torch.utils.flop_counter import register_flop_formula
 from lamina.accelerate.circulant.expanded import kernels
 from lamina.accelerate.circulant.ops import common, workers
 from lamina.accelerate.circulant.tiles import expand_tile
-from lamina.accelerate.ops import launch
+from lamina.accelerate.launches import launch
 from lamina.accelerate.tiling import between, power
 
 _GRAIN, _SUMS, _AT_ONCE = 1024, 32, 64
