@@ -1,5 +1,6 @@
 """Launches that find the compiled form by themselves."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,19 +18,17 @@ class Kernel:
         self.by_triton: list[Any] = []
         self.direct: list[Any] = []
 
-    def warmup(self, *args: Any, grid: Any, **switches: Any) -> dict[Any, Any]:
-        number = len(self.by_triton)
+    def warmup(self, *args: Any, grid: Any, **switches: Any) -> SimpleNamespace:
+        def run(x: int, y: int, z: int, stream: Any, number: int, *rest: Any) -> None:
+            self.direct.append((number, (x, y, z), rest[4:]))
 
-        class Compiled(dict[Any, Any]):
-            def __getitem__(_, grid: Any) -> Any:
-                return lambda *args: self.direct.append((number, grid, args))
-
-        return Compiled()
+        return SimpleNamespace(run=run, function=len(self.by_triton), packed_metadata=None)
 
 
 def test_a_compiled_form_is_found_by_what_it_was_compiled_for(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel()
     monkeypatch.setattr(launches, "_is_current", lambda device: True)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(ops, "INTERPRETED", False)
     monkeypatch.setattr(ops, "launch", lambda kernel, *args, **switches: kernel.by_triton.append(args))
     x = torch.zeros(64)

@@ -17,11 +17,13 @@ from lamina.accelerate import ops
 ADDRESSES = 2**31
 """Elements from which addresses have 64 bits."""
 
-_compiled: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
+_compiled: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
 
 def launch(kernel: Any, programs: int, tensor: Tensor, *args: Any, **switches: Any) -> None:
     """Run a kernel on the tensor's device; ``args`` come before ``switches``, which are constants or options.
+
+    Triton's hooks of launches hear of the first launch alone.
 
     Raises:
         UnsupportedError: the device has not the memory that a tile takes.
@@ -33,11 +35,9 @@ def launch(kernel: Any, programs: int, tensor: Tensor, *args: Any, **switches: A
     found = _compiled.get(key)
     if found is None:
         ops.launch(kernel, programs, tensor, *args, **switches)  # tells of what goes wrong
-        constants = [switches[name] for name in kernel.arg_names[len(args) :]]
-        _compiled[key] = kernel.warmup(*args, grid=(programs,), **switches), constants
+        _compiled[key] = _prepared(kernel, programs, args, switches)
     else:
-        compiled, constants = found
-        compiled[programs, 1, 1](*args, *constants)
+        _run(found, programs, tensor.device, args)
 
 
 _alike: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -47,7 +47,7 @@ def launch_alike(kernel: Any, programs: int, sizes: Hashable, x: Tensor, *args: 
     """`launch`; what was compiled is known for the same sizes and type without a look at all arguments.
 
     The first argument alone may be memory that PyTorch has not aligned, and what differs otherwise are numbers that the
-    kernel is not specialised to. Triton's hooks of launches hear of the first launch alone.
+    kernel is not specialised to.
 
     Raises:
         UnsupportedError: as `launch` does.
@@ -55,15 +55,24 @@ def launch_alike(kernel: Any, programs: int, sizes: Hashable, x: Tensor, *args: 
     device, current = x.device, _is_current(x.device)
     key = (id(kernel), programs, sizes, x.dtype, device, args[0].data_ptr() % 16, *switches.values())
     if current and (found := _alike.get(key)) is not None:
-        run, function, metadata, constants = found
-        stream = torch._C._cuda_getCurrentRawStream(device.index)
-        run(programs, 1, 1, stream, function, metadata, None, None, None, *args, *constants)
+        _run(found, programs, device, args)
         return
     launch(kernel, programs, x, *args, **switches)
     if current and 0 < x.numel() < ADDRESSES // 2:
-        compiled = kernel.warmup(*args, grid=(programs,), **switches)
-        constants = [switches[name] for name in kernel.arg_names[len(args) :]]
-        _alike[key] = compiled.run, compiled.function, compiled.packed_metadata, constants
+        _alike[key] = _prepared(kernel, programs, args, switches)
+
+
+def _prepared(kernel: Any, programs: int, args: tuple[Any, ...], switches: dict[str, Any]) -> tuple[Any, ...]:
+    """What is compiled already, as `_run` takes it."""
+    compiled = kernel.warmup(*args, grid=(programs,), **switches)
+    constants = [switches[name] for name in kernel.arg_names[len(args) :]]
+    return compiled.run, compiled.function, compiled.packed_metadata, constants
+
+
+def _run(prepared: tuple[Any, ...], programs: int, device: torch.device, args: tuple[Any, ...]) -> None:
+    run, function, metadata, constants = prepared
+    stream = torch._C._cuda_getCurrentRawStream(device.index)
+    run(programs, 1, 1, stream, function, metadata, None, None, None, *args, *constants)
 
 
 def _kind(argument: Any) -> Any:
