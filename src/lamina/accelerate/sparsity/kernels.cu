@@ -146,7 +146,16 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS, BLOCKS)
       if (threadIdx.x == 0) top = seen = 0;
       __syncthreads();
       float here = 0;
-      for (int i = threadIdx.x; i < known; i += COLUMNS * GROUPS) here = fmaxf(here, found[i]);
+      for (int i = threadIdx.x; i < known; i += 4 * COLUMNS * GROUPS) {  // four at once: all blocks wait for them
+        float four[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int at = i + k * COLUMNS * GROUPS;
+          four[k] = at < known ? found[at] : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < 4; ++k) here = fmaxf(here, four[k]);
+      }
       raise(&top, __float_as_int(here));
       __syncthreads();
       const float guess = scale_of(__int_as_float(top)), scale = GUESSED == 2 ? scale_of(found[known]) : guess;
