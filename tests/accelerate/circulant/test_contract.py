@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import product
 from types import ModuleType
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lamina.accelerate.circulant import Circulant, functional, kernels, ops, reference, scaled
+from lamina.accelerate.circulant import Circulant, functional, kernels, layer, ops, reference
 from lamina.accelerate.circulant import convert as cell
 from lamina.accelerate.circulant.expanded import convolution
 from lamina.accelerate.circulant.expanded import kernels as expanded_kernels
@@ -142,10 +143,14 @@ class Circulants:
         yield ops.mix_weight, (ys, xs, steps)
         yield ops.mix_grads, (ys, xs, ws, steps)
         for bias, s in ((None, signs[:2]), (leaf(8), None)):
-            yield scaled.product, (leaf(1, 4, rows_in), leaf(4, 2, window.taps), s, bias, 2, 8, steps)
-        kept = torch.randn(2, *xs.shape).half(), torch.randn(2, *ws.shape).half(), torch.ones(1), torch.ones(1)
-        for wanted in ((True, True), (True, False), (False, True)):
-            yield scaled.gradients, (torch.randn(1, 8, rows_out), *kept, signs[:2], 2, steps, 4, False, *wanted)
+            for halved in (False, True):
+                operands = leaf(1, 4, rows_in), leaf(4, 2, window.taps), s, bias
+                yield layer.product, (*operands, 2, 8, steps, FP32, halved)
+        halves = torch.randn(2, *xs.shape).half(), torch.randn(2, *ws.shape).half(), torch.ones(1), torch.ones(1)
+        whole = torch.randn(xs.shape), torch.randn(ws.shape), torch.ones(0), torch.ones(0)
+        sizes = signs[:2], 2, steps, 4, False, FP32, FP32
+        for kept, wanted in product((halves, whole), ((True, True), (True, False), (False, True))):
+            yield layer.gradients, (torch.randn(1, 8, rows_out), *kept, *sizes, *wanted)
         states = leaf(2, 7), leaf(2, 7)
         yield recurrent.recurrence, (leaf(3, 2, 32), leaf(2, 8, 2, 2), *states, 4)
         yield expanded.expand, (leaf(2, 5), leaf(2, 2, 4), 6)

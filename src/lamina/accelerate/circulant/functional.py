@@ -21,12 +21,12 @@ from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute
 from lamina.errors import MissingError, UsageError
 
 if HAS_TRITON:
-    from lamina.accelerate.circulant import scaled
+    from lamina.accelerate.circulant import layer, scaled
     from lamina.accelerate.circulant.expanded import convolution
     from lamina.accelerate.circulant.expanded import ops as expanded_ops
-    from lamina.accelerate.circulant.ops import check_device, is_channels_last, mix
+    from lamina.accelerate.circulant.ops import check_device
     from lamina.accelerate.circulant.recurrent import ops as recurrent
-    from lamina.accelerate.circulant.transform.ops import dft, dft_pair, idft
+    from lamina.accelerate.circulant.transform.ops import dft
 
 
 def chosen(impl: Impl, x: Tensor) -> Impl:
@@ -210,18 +210,12 @@ def _spectral(
     rows: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, out_channels: int, window: Window,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """The three launches: ``rows (N, C, L)`` and ``weight (P, taps, q, k)`` to ``(N, out_channels, L')``."""
-    k, steps = weight.shape[-1], window.pack()
+    """By the frequency kernels: ``rows (N, C, L)`` and ``weight (P, taps, q, k)`` to ``(N, out_channels, L')``."""
     check_device(rows)
-    columns = weight.flatten(2).transpose(1, 2)
+    k, columns = weight.shape[-1], weight.flatten(2).transpose(1, 2)
+    halved = scaled.halved(dtype, rows, columns, k, out_channels, window)
     y: Tensor
-    if scaled.halved(dtype, rows, columns, k, out_channels, window):
-        y, *_ = scaled.product(rows, columns, signs, bias, k, out_channels, steps)
-        return y
-    xs, ws = dft_pair(rows, columns, signs, k, window.groups, dtype)
-    ys = mix(xs, ws, steps)
-    pixels = window.out_height * window.out_width
-    y = idft(ys, None, bias, k, window.groups, False, out_channels, pixels, is_channels_last(rows), dtype)
+    y, *_ = layer.product(rows, columns, signs, bias, k, out_channels, window.pack(), dtype, halved)
     return y
 
 
