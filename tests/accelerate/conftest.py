@@ -8,6 +8,7 @@ import torch
 
 from lamina.run import precision_mode
 
+from .bounds import hold
 from .precisions import TYPES
 
 # Triton 3.6 turns a run-time loop bound, which NumPy holds as an array of one element, into a number this way.
@@ -35,3 +36,10 @@ def precision(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each in turn, set for the library too."""
     with precision_mode(request.param, autotune=False):
         yield request.param
+
+
+@pytest.fixture(autouse=True)
+def within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold interpreted kernels to the memory that they are given."""
+    if not torch.cuda.is_available():
+        hold(monkeypatch)
