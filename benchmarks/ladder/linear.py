@@ -32,10 +32,10 @@ from lamina.record import Timing
 
 
 def tile_of_images(
-    rows: int, columns: int, summed: int, matrices: int, itemsize: int, *_: Any, **__: Any
+    rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, enough: int, room: int, exact: bool
 ) -> ProductTile:
     """What a convolution of one tap would get."""
-    return product_tile(rows, columns, summed, 1, itemsize)
+    return product_tile(rows, columns, summed, 1, itemsize, exact)
 
 
 IN_TURN = (launches, {"can_wait": lambda device: False})

@@ -1,7 +1,6 @@
 """What tests compute in on a GPU, and what tensor cores make of it."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,30 +13,13 @@ def cut(x: Tensor) -> Tensor:
     return (x.view(torch.int32) & -(1 << 13)).view(torch.float32)
 
 
-class Cut(torch.autograd.Function):
-    """`cut` on the way there."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return cut(x)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
-        return slope
-
-
-class CutBack(torch.autograd.Function):
-    """`cut` on the way back."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Tensor:  # type: ignore[override]
-        return cut(slope)
-
-
 def on_tensor_cores(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     """A ``product`` of float32 numbers in TF32, forward and back, also of sizes for which the library does without."""
-    return lambda x, w: CutBack.apply(product(Cut.apply(x).double(), Cut.apply(w).double()).float())
+
+    def cut_product(*operands: Tensor) -> Tensor:
+        wide = [x.double() + (cut(x.detach()).double() - x.detach().double()) for x in operands]
+        y = product(*wide).float()
+        y.register_hook(cut)
+        return y
+
+    return cut_product

@@ -60,6 +60,11 @@ def step(function: Callable[..., Tensor], x: Tensor, w: Tensor, g: Tensor) -> li
     return [y.detach(), *torch.autograd.grad(y, leaves, g)]
 
 
+def as_held(product: Callable[..., Tensor], precision: str, dtype: torch.dtype) -> Callable[..., Tensor]:
+    """What results in a precision are held to, and what in float64."""
+    return on_tensor_cores(product) if (precision, dtype) == ("tf32", torch.float32) else product
+
+
 def test_a_first_call_in_a_capture_is_refused_and_leaves_the_layer_usable() -> None:
     x, w = torch.randn(4, 90, device="cuda"), torch.randn(2, 3, 30, device="cuda")  # blocks that no other test has
     refused, graph = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
@@ -82,8 +87,7 @@ def test_a_step_is_as_accurate_as_the_dense_layer_s(precision: str, name: str, c
     for dtype in (TYPES[precision], torch.float64):
         wide = w.to(dtype).requires_grad_()
         matrix = reference.dense_matrix(wide, outputs, inputs)
-        product = on_tensor_cores(dense) if (precision, dtype) == ("tf32", torch.float32) else dense
-        y, dx, slope = step(product, x.to(dtype), matrix, g.to(dtype))
+        y, dx, slope = step(as_held(dense, precision, dtype), x.to(dtype), matrix, g.to(dtype))
         results[dtype] = y, dx, *torch.autograd.grad(matrix, wide, slope)
     plain, exact = results.values()
     for what, a, b, c in zip(("result", "dx", "dw"), step(ours, x, w, g), plain, exact, strict=True):
@@ -152,8 +156,7 @@ def test_a_recurrence_is_as_accurate_as_a_loop_over_dense_matrices(
     results = []
     for dtype in (TYPES[precision], torch.float64):
         weights = [weight.detach().to(dtype).requires_grad_() for weight in layer.parameters()]
-        linear = on_tensor_cores(F.linear) if (precision, dtype) == ("tf32", torch.float32) else F.linear
-        plain = partial(plain_lstm, linear, weights)
+        plain = partial(plain_lstm, as_held(F.linear, precision, dtype), weights)
         results.append(recurrent_step(plain, weights, *(each.to(dtype) for each in operands)))
     what = ("y", "h", "c", "dx", "dh", "dc", *(f"d{name}" for name, _ in layer.named_parameters()))
     for name, a, b, c in zip(what, ours, *results, strict=True):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
-from lamina.accelerate.circulant import functional, layer, ops, reference
+from lamina.accelerate.circulant import functional, ops, reference
 from lamina.accelerate.circulant.expanded import ops as expanded
 from lamina.accelerate.circulant.tiles import row_splits
 from lamina.accelerate.circulant.transform import ops as transform
@@ -84,7 +84,7 @@ def test_products_and_their_derivatives_equal_a_real_convolution_s(name: str, po
 
 
 def derivable() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
-    s, steps = torch.tensor([1.0, -1.0, -1.0]), Window(1, 1, 3, 1, 2).pack()
+    s = torch.tensor([1.0, -1.0, -1.0])
     return {
         "transforms": (
             lambda x, b: transform.idft(transform.dft(x, s, 3, 1, False, FP64), s, b, 3, 1, False, 4, 2, False, FP64),
@@ -93,10 +93,6 @@ def derivable() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
         "pair": (lambda x, w: transform.dft_pair(x, w, s, 3, 2, FP64), (leaf(1, 4, 2), leaf(2, 3, 1))),
         "inverse pair": (lambda a, b: transform.idft_pair(a, b, s, 3, 2, 4, 1, False, FP64, 1, FP64),
                          (leaf(2, 1, 2, 2), leaf(2, 2, 2, 1))),
-        "layer": (lambda x, w, b: layer.product(x, w, s, b, 3, 4, steps, FP64, False)[0],
-                  (leaf(1, 4, 3), leaf(2, 6, 2), leaf(4))),
-        "layer and its spectra": (lambda x, w: layer.product(x, w, None, None, 3, 4, steps, FP64, False)[:3],
-                                  (leaf(1, 4, 3), leaf(2, 6, 2))),
         "expand": (lambda x, w: expanded.expand(x, w, 4), (leaf(1, 3), leaf(2, 1, 3))),
         "expand data": (lambda y, w: expanded.expand_data(y, w, 3), (leaf(1, 4), leaf(2, 1, 3))),
         "expand weight": (lambda y, x: expanded.expand_weight(y, x, 3, FP64), (leaf(1, 4), leaf(1, 3))),

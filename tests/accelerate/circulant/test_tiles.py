@@ -48,10 +48,10 @@ def test_products_have_sides_that_tensor_cores_take(
 
 @given(st.integers(2, 256), SIZE, SIZE, *[st.booleans()] * 5, *[st.sampled_from([2, 4])] * 2)
 def test_transforms_have_sides_that_tensor_cores_take(
-    k: int, rows: int, blocks: int, adjacent: bool, back: bool, scaled: bool, alone: bool, wide: bool,
+    k: int, rows: int, blocks: int, adjacent: bool, back: bool, scaled: bool, alone: bool, exact: bool,
     outside: int, inside: int,
 ) -> None:  # fmt: skip
-    tile = transform_tile(k, rows, blocks, adjacent, back, scaled, alone, (outside, inside), wide)
+    tile = transform_tile(k, rows, blocks, adjacent, back, scaled, alone, (outside, inside), exact)
     assert powers_of_two(tile.rows, tile.blocks, tile.depth, tile.columns)
     assert 16 <= tile.rows * tile.blocks <= 128
     assert min(tile.depth, tile.columns) >= 16
@@ -61,9 +61,9 @@ def test_transforms_have_sides_that_tensor_cores_take(
 
 def test_sums_are_short_where_float32_is_kept_and_few_numbers_are_added_up() -> None:
     common: Any = {"block_size": 64, "channels_adjacent": True, "back": False, "alone": True}
-    assert transform_tile(rows=33, blocks=4, wide=True, **common).depth == 16
-    assert transform_tile(rows=4096, blocks=2, wide=True, **common).depth == 16  # narrow
-    assert transform_tile(rows=128, blocks=4, wide=True, **common).depth == 64
+    assert transform_tile(rows=33, blocks=4, exact=True, **common).depth == 16
+    assert transform_tile(rows=4096, blocks=2, exact=True, **common).depth == 16  # narrow
+    assert transform_tile(rows=128, blocks=4, exact=True, **common).depth == 64
     assert transform_tile(rows=33, blocks=4, **common).depth == 64
     assert linear_tile(128, 16, 128, 33, 4, 1, exact=True).depth == 32 < linear_tile(128, 16, 128, 33, 4, 1).depth
     assert product_tile(128, 16, 64, 9, exact=True).depth == 32 < product_tile(128, 16, 64, 9).depth

@@ -33,7 +33,7 @@ def test_rungs_change_launches_and_tiles(monkeypatch: pytest.MonkeyPatch) -> Non
 
     def time(call: object) -> Timing:
         small, large = torch.empty(4), torch.empty(2**20)
-        tile = ops.linear_tile(128, 16, 256, 32, 2, 1)
+        tile = ops.linear_tile(128, 16, 256, 32, 2, 1, ops.BUSY, 2**17, False)
         seen.append((launches.early(small)["EARLY"], launches.early(large)["EARLY"], tile.rows))
         return Timing("graph", "warm", 2.0, 1.0, 3.0, 9)
 

@@ -173,10 +173,9 @@ def _(
 ) -> int:  # fmt: skip
     y, xs, ws, *_ = out_shape
     sizes = Window.unpack(window)
-    outputs = w[0] // sizes.taps
-    p = outputs // sizes.groups
-    rows = ((xs[-3], xs[-1]), (ws[-3], ws[-1]), (y[0] * y[2], outputs))
-    return sum(transform_flops(1, *row, block_size) for row in rows) + mix_flops(window, p, ws[-1], ws[-4])
+    rows = ((xs[-3], xs[-1]), (ws[-3], ws[-1]), (y[0] * y[2], w[0]))
+    products = mix_flops(window, w[0] // sizes.groups, ws[-1], ws[-4])
+    return sum(transform_flops(1, *row, block_size) for row in rows) + products
 
 
 @register_flop_formula(torch.ops.lamina.circulant_gradients)

@@ -49,6 +49,11 @@ def tf32() -> bool:
     return precision() == "tf32"
 
 
+def exact(spectrum: Tensor) -> bool:
+    """Whether products of spectra in one part have all of float32's accuracy."""
+    return spectrum.dtype == torch.float32 and not tf32()
+
+
 def check_device(tensor: Tensor) -> None:
     """Refuse what no kernel can read.
 
@@ -139,11 +144,10 @@ def _data_tile(
     rows: int, kept: int, summed: int, slots: int, window: Window, a: Tensor, enough: int = BUSY
 ) -> ProductTile:
     """Of a product of ``rows`` or their gradients."""
-    exact = a.dtype == torch.float32 and not tf32()
     if window.taps > 1:
-        return product_tile(rows, kept, 2 * summed, window.taps, a.itemsize, exact)
+        return product_tile(rows, kept, 2 * summed, window.taps, a.itemsize, exact(a))
     sizes = rows, kept, 2 * summed, slots * window.groups
-    return linear_tile(*sizes, a.itemsize, parts(a), enough, shared_memory(a.device), exact)
+    return linear_tile(*sizes, a.itemsize, parts(a), enough, shared_memory(a.device), exact(a))
 
 
 def run_grads(
@@ -163,8 +167,7 @@ def run_grads(
         if ws is not None and dxs is not None:
             run_mix(dys, ws, dxs, window, back=True, down=down or 1.0)
         return shares
-    exact = dys.dtype == torch.float32 and not tf32()
-    tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize, exact)
+    tile = weight_tile(p, q, window.taps, rows_out, dys.itemsize, exact(dys))
     share_tiles = -(-p // tile.rows) * weight_tiles(tile.columns, q, window.taps)
     splits = row_splits(slots * window.groups * share_tiles, rows_out, tile.depth)
     others = slots * window.groups * splits * share_tiles

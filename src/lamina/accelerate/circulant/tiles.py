@@ -19,11 +19,8 @@ FEWEST = 128
 MANY = 2**17
 """Blocks of all rows that make very many tiles of a transform."""
 
-FEW = 64, 3 * 2**14
-"""Rows, and numbers of all of them, that are transformed by short sums: it takes longer, but is cut off less often."""
-
-NARROW = 128
-"""Numbers of one row that are."""
+FEW_ROWS, FEW, NARROW = 64, 3 * 2**14, 128
+"""Rows, numbers of all of them, and numbers of one that are transformed by short sums, which are cut off less often."""
 
 LARGE = 3 * 2**18
 """Numbers of a layer, in, out and weights, from which halves save more than the two launches that find scales cost."""
@@ -108,7 +105,7 @@ def step_tile(block_size: int, rows: int, blocks: int) -> StepTile:
 @cache
 def transform_tile(
     block_size: int, rows: int, blocks: int, channels_adjacent: bool, back: bool, scaled: bool = False,
-    alone: bool = False, itemsizes: tuple[int, int] = (4, 4), wide: bool = False,
+    alone: bool = False, itemsizes: tuple[int, int] = (4, 4), exact: bool = False,
 ) -> TransformTile:  # fmt: skip
     """As many blocks a row as lie together, and rows to make a tile of them; small tiles where there are few of them.
 
@@ -116,8 +113,8 @@ def transform_tile(
     finding a scale in each of very many tiles, where spectra are ``scaled``. Rows ``alone``, which are no pixels, come
     in order: then what counts are bytes of rows and of spectra, ``itemsizes`` a number.
 
-    Results of few or narrow rows are sums of few numbers, which plain torch rounds seldom: there sums of ``wide``
-    spectra, which keep float32's accuracy, are no longer than what tensor cores add up at once.
+    Results of few or narrow rows are sums of few numbers, which plain torch rounds seldom: there sums of ``exact``
+    spectra, which have all of float32's accuracy, are no longer than what tensor cores add up at once.
     """
     size, warps = 128 if back or (scaled and rows * blocks >= MANY) else 64, 4
     if alone and itemsizes == (2, 2):
@@ -131,9 +128,8 @@ def transform_tile(
     side = between(16, power(block_size), 128)
     whole = across == blocks and side == block_size
     numbers = blocks * block_size
-    few_rows, few = FEW
-    short = (rows <= few_rows and rows * numbers <= few) or (alone and numbers <= NARROW)
-    depth = 16 if wide and short else min(side, 64)
+    short = (rows <= FEW_ROWS and rows * numbers <= FEW) or (alone and numbers <= NARROW)
+    depth = 16 if exact and short else min(side, 64)
     return TransformTile(size // across, across, depth, side, warps, stages=2, whole=whole)
 
 
@@ -145,7 +141,7 @@ def product_tile(
 
     An ``exact`` one has all of float32's accuracy.
     """
-    depths = (32, 16) if exact else (64, 32, 16)
+    depths = [depth for depth in (64, 32, 16) if not exact or depth <= SHALLOW]
     deep = min(depths, key=lambda depth: steps_of(depth, summed, taps) * depth)
     wide = between(8, power(columns), 32)
     step = step_of(deep, summed, taps)
@@ -185,7 +181,7 @@ def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int, exact: bool
     go through registers, and there a small tile is best.
     """
     high = 64 if itemsize == 2 else 32
-    deep = between(16, power(rows), 64 if p <= 16 and not exact else 32)
+    deep = between(16, power(rows), SHALLOW if exact or p > 16 else 64)
     padded = {columns: weight_tiles(columns, q, taps) * columns for columns in (32, 16)}
     wide = 32 if padded[32] <= padded[16] or (taps == 1 and q > 16) else 16
     return ProductTile(between(8, power(p), high), wide, deep, min(wide, power(q)))

@@ -59,7 +59,10 @@ class Window:
         return self.taps == 1 and steps == (1, 1, 0, 0)
 
     def pack(self) -> list[int]:
-        """As the list of integers that an operator's schema can hold."""
+        """As the list of integers that an operator's schema can hold.
+
+        Told one by one: `astuple` takes long, and not every ``torch.compile`` can trace a look at all fields.
+        """
         sizes = (self.batch, self.height, self.width, self.kernel_height, self.kernel_width)
         steps = (self.stride_height, self.stride_width, self.padding_height, self.padding_width)
         return [*sizes, *steps, self.dilation_height, self.dilation_width, self.groups]

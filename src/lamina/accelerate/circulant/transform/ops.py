@@ -76,8 +76,8 @@ def _side(
     rows, across = batch * length, spectrum.shape[-1]
     waves = waves_of(spectrum, block_size, eigenvalues, scaled)
     alone, itemsizes = length == 1, (x.itemsize, spectrum.itemsize)
-    wide = waves.dtype == torch.float16 and not tf32()
-    tile = transform_tile(block_size, rows, across, alone or x.stride(1) == 1, back, scaled, alone, itemsizes, wide)
+    exact = waves.dtype == torch.float16 and not tf32()
+    tile = transform_tile(block_size, rows, across, alone or x.stride(1) == 1, back, scaled, alone, itemsizes, exact)
     sizes = (rows, length, channels // groups, *x.stride())
     programs = -(-rows // tile.rows) * -(-across // tile.blocks) * -(-_widest(block_size) // tile.columns)
     meta = {f"{name}_BLOCKS": across // groups, f"{name}_GROUPS": groups}
@@ -133,22 +133,21 @@ def run_dft(
 def run_idft(
     xs: Tensor, ws: Tensor, signs: Tensor | None, bias: Tensor | None, x: Tensor, w: Tensor,
     block_size: int, groups: int, eigenvalues: bool, pair: bool,
-    downs: tuple[Tensor, Tensor, Tensor] | None = None, x_undo: float = 0.0, w_undo: float = 0.0,
+    downs: tuple[Tensor, ...] = (), x_undo: float = 0.0, w_undo: float = 0.0,
 ) -> None:  # fmt: skip
-    """Rows from their spectrum, with ``pair`` weights too; ``downs`` and ``undo`` undo scales, as `kernels` say."""
+    """Rows from their spectrum, with ``pair`` weights too; three ``downs`` and ``undo`` undo scales: see `kernels`."""
     scaled = xs.dtype == torch.float16 and x_undo > 0
     x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X", back=True, scaled=scaled)
     w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W", back=True)
     switches = transform_switches(ws.dtype if pair else xs.dtype, block_size, x, w, xs, ws)
-    undone = downs if downs and x_undo else (x, x, x)
     w_programs *= pair
     splits = ws.shape[0] if pair and ws.dim() > 4 else 1
     launch(
         kernels.idft_kernel, x_programs + w_programs, x,
         xs, x if signs is None else signs, x_waves, x if bias is None else bias, x, *x_sizes,
         ws, w_waves, w, *w_sizes, w_programs, splits,
-        *undone, K=block_size, **(w_meta | x_meta), SIGNED=signs is not None, BIAS=bias is not None,
-        PAIR=pair, SPLIT=splits > 1, X_UNDO=x_undo, W_UNDO=w_undo, **switches,
+        *(downs if x_undo else (x, x, x)), K=block_size, **(w_meta | x_meta), SIGNED=signs is not None,
+        BIAS=bias is not None, PAIR=pair, SPLIT=splits > 1, X_UNDO=x_undo, W_UNDO=w_undo, **switches,
     )  # fmt: skip
 
 
