@@ -1,6 +1,6 @@
 """Sources compiled at run time: what is refused, what the compiler says, and, on a GPU, what comes out."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -96,10 +96,15 @@ class Driver:
     def set_shared_memory_config(self, size: int) -> None:
         self.asked.append(size)
 
-    def launch(self, function: str, grid: cuda.Size, block: cuda.Size, *rest: object) -> None:
-        if block > (512, 1, 1):
-            raise RuntimeError("CUDA error: too many resources requested for launch")
-        self.asked.append((function, grid, block, *rest))
+    def launcher(
+        self, function: str, grid: cuda.Size, block: cuda.Size, args: object, *rest: object
+    ) -> Callable[..., None]:
+        def queue(stream: int, *args: object) -> None:
+            if block > (512, 1, 1):
+                raise RuntimeError("CUDA error: too many resources requested for launch")
+            self.asked.append((function, grid, block, stream, *args, *rest))
+
+        return queue
 
 
 @pytest.fixture
@@ -112,12 +117,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 9, raising=False)
     return made
 
 
 def test_a_launch_reaches_the_driver(driver: Driver) -> None:
     Kernel(SCALE, "scale").launch((4, 2), (32,), [X, 3], 100)
-    assert driver.asked == [("scale", (4, 2, 1), (32, 1, 1), [X, 3], 100, 0, False)]
+    assert driver.asked == [("scale", (4, 2, 1), (32, 1, 1), 9, X.data_ptr(), 3, 100, False)]
 
 
 @pytest.mark.parametrize("can", [False, True])

@@ -26,14 +26,14 @@ class Library:
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library()
     monkeypatch.setattr(_utils, "_get_gpu_runtime_library", lambda: made)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0x1000 + device, raising=False)
     return made
 
 
 @pytest.mark.parametrize("early", [False, True])
 def test_the_driver_reads_a_launch_where_its_header_says(library: Library, early: bool) -> None:
     x = torch.zeros(3)
-    driver.launch(ctypes.c_void_p(7), (5, 4, 3), (32, 2, 1), [x, -9, 0.5], 1024, 2, early)
+    queue = driver.launcher(ctypes.c_void_p(7), (5, 4, 3), (32, 2, 1), [x, -9, 0.5], 1024, early)
+    queue(0x1002, x.data_ptr(), -9, 0.5)
     # CUlaunchConfig: grid and block, bytes of shared memory, and at whole eights the stream, attributes, how many.
     assert struct.unpack_from("<7I", library.config) == (5, 4, 3, 32, 2, 1, 1024)
     assert struct.unpack_from("<Q", library.config, 32) == (0x1002,)
@@ -50,5 +50,6 @@ def test_what_the_driver_refuses_is_raised(library: Library, monkeypatch: pytest
         raise RuntimeError("CUDA error: invalid argument")
 
     monkeypatch.setattr(_utils, "_check_cuda", refused)
+    queue = driver.launcher(ctypes.c_void_p(7), (1, 1, 1), (1, 1, 1), [], 0, False)
     with pytest.raises(RuntimeError, match="invalid argument"):
-        driver.launch(ctypes.c_void_p(7), (1, 1, 1), (1, 1, 1), [], 0, 0, False)
+        queue(0)

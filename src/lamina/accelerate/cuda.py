@@ -22,6 +22,7 @@ from torch import Tensor
 
 from lamina.accelerate import driver
 from lamina.accelerate.device import can_wait
+from lamina.accelerate.tapes import STREAM, launched
 from lamina.errors import LaminaError, MissingError, UsageError
 
 Size = tuple[int, ...]
@@ -66,6 +67,7 @@ class Kernel:
         self.source, self.name, self.waits = source, name, waits
         self.options = (*definitions(macros or {}), *options)
         self._loaded: dict[int, Any] = {}
+        self._asked: dict[int, int] = {}
 
     def launch(self, grid: Size, block: Size, args: Arguments, shared: int = 0) -> None:
         """Run the kernel on its tensors' device, on torch's current stream; nothing waits for it.
@@ -91,14 +93,18 @@ class Kernel:
             index = torch.cuda.current_device()
             kernel = self._on(index)
             try:
-                if shared >= _UNASKED_SHARED:
+                if shared >= _UNASKED_SHARED and shared > self._asked.get(index, 0):  # never for less than before
                     kernel.set_shared_memory_config(shared)
+                    self._asked[index] = shared
                 early = self.waits and can_wait(device)
-                driver.launch(kernel.func, _three(grid), _three(block), args, shared, index, early)
+                queue = driver.launcher(kernel.func, _three(grid), _three(block), args, shared, early)
+                stream = torch._C._cuda_getCurrentRawStream(index)
+                queue(stream, *[one.data_ptr() if isinstance(one, Tensor) else one for one in args])
             except RuntimeError as error:
                 raise LaminaError(
                     f"{self.name}: the launch of {grid} blocks of {block} threads failed: {error}"
                 ) from error
+        launched(queue, STREAM, *args, addresses=True)
 
     def _on(self, index: int) -> Any:
         if index not in self._loaded:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
 
 _EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -29,11 +29,11 @@ class _Config(ctypes.Structure):
 _attribute = _Attribute(id=_EARLY, value=1)
 
 
-def launch(
+def launcher(
     function: ctypes.c_void_p, grid: tuple[int, int, int], block: tuple[int, int, int],
-    args: Sequence[Tensor | int | float], shared: int, device: int, early: bool,
-) -> None:  # fmt: skip
-    """Queue a loaded function on torch's current stream of a device.
+    args: Sequence[Tensor | int | float], shared: int, early: bool,
+) -> Callable[..., None]:  # fmt: skip
+    """What queues a loaded function: called with a stream, and with arguments like ``args``, addresses for tensors.
 
     Args:
         function: as the driver has loaded it.
@@ -41,22 +41,22 @@ def launch(
         block: threads of a block along x, y and z.
         args: a tensor is passed as its first address, a whole number as an ``int``, another as a ``double``.
         shared: bytes of dynamic shared memory.
-        device: its index.
         early: whether blocks may begin once those of the kernel in front have ended, before what it wrote can be read.
-
-    Raises:
-        RuntimeError: the driver refuses the launch.
     """
     from torch.cuda._utils import _check_cuda, _get_gpu_runtime_library  # private, as is all that loads functions
 
-    values = [_value(one) for one in args]
-    addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-    stream = torch._C._cuda_getCurrentRawStream(device)
-    config = _Config(grid, block, shared, stream, ctypes.pointer(_attribute), int(early))
-    _check_cuda(_get_gpu_runtime_library().cuLaunchKernelEx(ctypes.byref(config), function, addresses, None))
+    kinds, driver = [*map(_kind, args)], _get_gpu_runtime_library()
+
+    def queue(stream: int, *args: int | float) -> None:
+        values = [kind(one) for kind, one in zip(kinds, args, strict=True)]
+        addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        config = _Config(grid, block, shared, stream, ctypes.pointer(_attribute), int(early))
+        _check_cuda(driver.cuLaunchKernelEx(ctypes.byref(config), function, addresses, None))
+
+    return queue
 
 
-def _value(one: Tensor | int | float) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_double:
+def _kind(one: Tensor | int | float) -> Callable[[Any], Any]:
     if isinstance(one, Tensor):
-        return ctypes.c_void_p(one.data_ptr())
-    return ctypes.c_int(one) if isinstance(one, int) else ctypes.c_double(one)
+        return ctypes.c_void_p
+    return ctypes.c_int if isinstance(one, int) else ctypes.c_double

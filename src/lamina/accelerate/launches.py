@@ -7,12 +7,14 @@ GPU takes for a small map.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lamina.accelerate import ops
+from lamina.accelerate.tapes import STREAM, is_current, launched
 
 ADDRESSES = 2**31
 """Elements from which addresses have 64 bits."""
@@ -20,24 +22,29 @@ ADDRESSES = 2**31
 _compiled: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
 
-def launch(kernel: Any, programs: int, tensor: Tensor, *args: Any, **switches: Any) -> None:
+def launch(kernel: Any, programs: int | tuple[int, ...], tensor: Tensor, *args: Any, **switches: Any) -> None:
     """Run a kernel on the tensor's device; ``args`` come before ``switches``, which are constants or options.
 
-    Triton's hooks of launches hear of the first launch alone.
+    No program is no launch. Triton's hooks of launches hear of the first one alone.
 
     Raises:
         UnsupportedError: the device has not the memory that a tile takes.
     """
-    if ops.INTERPRETED or not programs or not _is_current(tensor.device):
-        ops.launch(kernel, programs, tensor, *args, **switches)
+    grid = (programs,) if isinstance(programs, int) else programs
+    if not all(grid):
+        return
+    if ops.INTERPRETED or not is_current(tensor.device):
+        ops.by_triton(kernel, grid, tensor, *args, **switches)
+        launched(partial(ops.by_triton, kernel, grid, **switches), tensor, *args, addresses=False)
         return
     key = (id(kernel), tensor.device.index, *switches.values(), *map(_kind, args))
     found = _compiled.get(key)
     if found is None:
-        ops.launch(kernel, programs, tensor, *args, **switches)  # tells of what goes wrong
-        _compiled[key] = _prepared(kernel, programs, args, switches)
+        ops.by_triton(kernel, grid, tensor, *args, **switches)  # tells of what goes wrong
+        found = _compiled[key] = _prepared(kernel, grid, args, switches)
     else:
-        _run(found, programs, tensor.device, args)
+        _run(found, grid, tensor.device, args)
+    launched(*_told(found, grid, STREAM, args), addresses=True)
 
 
 _alike: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -52,27 +59,34 @@ def launch_alike(kernel: Any, programs: int, sizes: Hashable, x: Tensor, *args: 
     Raises:
         UnsupportedError: as `launch` does.
     """
-    device, current = x.device, _is_current(x.device)
+    device, grid, current = x.device, (programs,), x.is_cuda and is_current(x.device)
     key = (id(kernel), programs, sizes, x.dtype, device, args[0].data_ptr() % 16, *switches.values())
     if current and (found := _alike.get(key)) is not None:
-        _run(found, programs, device, args)
+        _run(found, grid, device, args)
+        launched(*_told(found, grid, STREAM, args), addresses=True)
         return
     launch(kernel, programs, x, *args, **switches)
     if current and 0 < x.numel() < ADDRESSES // 2:
-        _alike[key] = _prepared(kernel, programs, args, switches)
+        _alike[key] = _prepared(kernel, grid, args, switches)
 
 
-def _prepared(kernel: Any, programs: int, args: tuple[Any, ...], switches: dict[str, Any]) -> tuple[Any, ...]:
+def _prepared(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], switches: dict[str, Any]) -> tuple[Any, ...]:
     """What is compiled already, as `_run` takes it."""
-    compiled = kernel.warmup(*args, grid=(programs,), **switches)
+    compiled = kernel.warmup(*args, grid=grid, **switches)
     constants = [switches[name] for name in kernel.arg_names[len(args) :]]
     return compiled.run, compiled.function, compiled.packed_metadata, constants
 
 
-def _run(prepared: tuple[Any, ...], programs: int, device: torch.device, args: tuple[Any, ...]) -> None:
+def _run(prepared: tuple[Any, ...], grid: tuple[int, ...], device: torch.device, args: tuple[Any, ...]) -> None:
+    run, *told = _told(prepared, grid, torch._C._cuda_getCurrentRawStream(device.index), args)
+    run(*told)
+
+
+def _told(prepared: tuple[Any, ...], grid: tuple[int, ...], stream: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What launches, and its arguments."""
     run, function, metadata, constants = prepared
-    stream = torch._C._cuda_getCurrentRawStream(device.index)
-    run(programs, 1, 1, stream, function, metadata, None, None, None, *args, *constants)
+    x, y, z = (*grid, 1, 1)[:3]
+    return run, x, y, z, stream, function, metadata, None, None, None, *args, *constants
 
 
 def _kind(argument: Any) -> Any:
@@ -80,7 +94,3 @@ def _kind(argument: Any) -> Any:
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
     return argument == 1, argument % 16 == 0, argument < ADDRESSES
-
-
-def _is_current(device: torch.device) -> bool:
-    return device.type == "cuda" and device.index == torch.cuda.current_device()

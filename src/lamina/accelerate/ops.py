@@ -1,4 +1,4 @@
-"""Launching Triton kernels: what they can read, and what every launch is told."""
+"""What Triton kernels can read, and what every launch of one is told."""
 
 from __future__ import annotations
 
@@ -50,15 +50,12 @@ def check_device(tensor: Tensor, cell: str, instead: str, dtypes: Sequence[torch
         raise UnsupportedError(f"{cell} kernels: expected one of {names}, got {tensor.dtype}; {instead}")
 
 
-def launch(kernel: Any, programs: int | tuple[int, ...], tensor: Tensor, *args: Any, **switches: Any) -> None:
-    """Run a kernel on the tensor's device; no program, no launch.
+def by_triton(kernel: Any, grid: tuple[int, ...], tensor: Tensor, *args: Any, **switches: Any) -> None:
+    """Run a kernel on the tensor's device the way that Triton does.
 
     Raises:
         UnsupportedError: the device has not the memory that a tile takes.
     """
-    grid = (programs,) if isinstance(programs, int) else programs
-    if not all(grid):
-        return
     with torch.cuda.device_of(tensor):
         try:
             kernel[grid](*args, **switches)

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from torch import Tensor
 
 from lamina.accelerate.cuda import Arguments, Macros, Size, check_launch, definitions
+from lamina.accelerate.tapes import launched
 from lamina.errors import LaminaError, MissingError, UsageError
 
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+([\w:]+)\s+(\w+)\s*\[\s*\]\s*;")
@@ -67,6 +68,7 @@ class KernelOnCpu:
         addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         sizes = ((ctypes.c_uint * 3)(*(*size, 1, 1)[:3]) for size in (grid, block))
         getattr(library, f"{self.name}_launch")(*sizes, ctypes.c_uint(shared), addresses)
+        launched(lambda *args: self.launch(grid, block, args, shared), *args, addresses=False)
 
     def _parameters(self, library: ctypes.CDLL, got: int) -> list[tuple[str, int]]:
         if not hasattr(library, f"{self.name}_parameters"):

@@ -33,7 +33,7 @@ def main(block_size: int, precision: str) -> None:
     from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
-    from lamina.accelerate import launches, ops
+    from lamina.accelerate import launches
     from lamina.accelerate.circulant import functional
     from lamina.accelerate.circulant import ops as circulant
     from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear, BlockCirculantLSTM
@@ -50,7 +50,7 @@ def main(block_size: int, precision: str) -> None:
     def compile_alike(kernel: Any, programs: int, sizes: Any, *rest: Any, **switches: Any) -> None:
         compile_only(kernel, programs, *rest, **switches)
 
-    instead = {ops.launch: compile_only, launches.launch: compile_only, launches.launch_alike: compile_alike}
+    instead = {launches.launch: compile_only, launches.launch_alike: compile_alike}
     others = {"check_device": nothing, "can_wait": lambda _: True, "shared_memory": lambda _: 227 * 1024}
     for module in [module for name, module in sys.modules.items() if name.startswith("lamina.accelerate")]:
         for name, value in list(vars(module).items()):

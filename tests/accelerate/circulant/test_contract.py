@@ -144,13 +144,14 @@ class Circulants:
         yield ops.mix_grads, (ys, xs, ws, steps)
         for bias, s in ((None, signs[:2]), (leaf(8), None)):
             for halved in (False, True):
-                operands = leaf(1, 4, rows_in), leaf(4, 2, window.taps), s, bias
-                yield layer.product, (*operands, 2, 8, steps, FP32, halved)
+                operands = leaf(1, 4, 3, 2), leaf(4, 2, 1, 1, 2), s, bias
+                yield layer.product, (*operands, 8, steps, FP32, halved)
         halves = torch.randn(2, *xs.shape).half(), torch.randn(2, *ws.shape).half(), torch.ones(1), torch.ones(1)
         whole = torch.randn(xs.shape), torch.randn(ws.shape), torch.ones(0), torch.ones(0)
-        sizes = signs[:2], 2, steps, 4, False, FP32, FP32
+        sizes = signs[:2], steps, (1, 4, 3, 2), (4, 2, 1, 1, 2), False, FP32, FP32
         for kept, wanted in product((halves, whole), ((True, True), (True, False), (False, True))):
-            yield layer.gradients, (torch.randn(1, 8, rows_out), *kept, *sizes, *wanted)
+            yield layer.gradients, (torch.randn(1, 8, window.out_height, window.out_width), *kept, *sizes, *wanted)
+        yield layer.product, (leaf(2, 3, 5), leaf(1, 2, 4), None, leaf(3), 3, Window(6).pack(), FP32, False)
         states = leaf(2, 7), leaf(2, 7)
         yield recurrent.recurrence, (leaf(3, 2, 32), leaf(2, 8, 2, 2), *states, 4)
         yield expanded.expand, (leaf(2, 5), leaf(2, 2, 4), 6)

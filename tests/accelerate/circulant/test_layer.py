@@ -13,6 +13,7 @@ pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
 FP64 = torch.float64
 WINDOW = Window(1, 1, 3, 1, 2)
+X, WEIGHT = (1, 4, 1, 3), (2, 1, 2, 2, 3)
 
 
 def leaf(*shape: int) -> Tensor:
@@ -20,14 +21,14 @@ def leaf(*shape: int) -> Tensor:
 
 
 def product(x: Tensor, w: Tensor, signs: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-    """The output, and spectra of ``x (N, 4, L)`` and ``w (2, 6, taps)``, in blocks of 3."""
-    results: tuple[Tensor, ...] = layer.product(x, w, signs, bias, 3, 4, WINDOW.pack(), FP64, False)
+    """The output, and spectra of both, in blocks of 3."""
+    results: tuple[Tensor, ...] = layer.product(x, w, signs, bias, 4, WINDOW.pack(), FP64, False)
     return results[:3]
 
 
 def test_gradients_of_outputs(poisoned_empty: None) -> None:
     signs = torch.tensor([1.0, -1.0, -1.0])
-    operands = leaf(1, 4, 3), leaf(2, 6, 2), leaf(4)
+    operands = leaf(*X), leaf(*WEIGHT), leaf(4)
     # One random direction instead of every coordinate: the interpreter takes milliseconds for each call.
     for check in gradcheck, gradgradcheck:
         assert check(lambda x, w, bias: product(x, w, signs, bias)[0], operands, fast_mode=True)
@@ -35,12 +36,12 @@ def test_gradients_of_outputs(poisoned_empty: None) -> None:
 
 def test_gradients_of_spectra(poisoned_empty: None) -> None:
     for check in gradcheck, gradgradcheck:
-        assert check(product, (leaf(1, 4, 3), leaf(2, 6, 2)), fast_mode=True)
+        assert check(product, (leaf(*X), leaf(*WEIGHT)), fast_mode=True)
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_a_frozen_operand_costs_no_gradient(frozen: int) -> None:
-    operands = leaf(1, 4, 3), leaf(2, 6, 2)
+    operands = leaf(*X), leaf(*WEIGHT)
     operands[frozen].requires_grad_(False)
     with FlopCounterMode(display=False) as counter:
         y, *_ = product(*operands)

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from lamina.accelerate.halves import kernels, ops, reference
-from lamina.accelerate.ops import launch
+from lamina.accelerate.launches import launch
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 

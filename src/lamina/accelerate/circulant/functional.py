@@ -96,14 +96,10 @@ def linear(
         dense: Tensor = F.linear(x.to(dtype), matrix.squeeze(-1), cast(bias, dtype))
         return dense
     rows = x.shape[:-1].numel()  # here, since an exporter would take a number for all batches from it
-    flat = x.reshape(rows, x.shape[-1])
-    y: Tensor
-    if name == "expand":
-        y = expanded_ops.expand(flat.to(dtype), weight, out_features)
-        y = y if bias is None else y + bias.to(dtype)
-    else:
-        y = _spectral(flat[..., None], weight[:, None], signs, bias, out_features, Window(rows), dtype)
-    return owned(y, (*x.shape[:-1], out_features))
+    if name == "kernel":
+        return _spectral(x, weight, signs, bias, out_features, Window(rows), dtype)
+    y: Tensor = expanded_ops.expand_directly(x.reshape(rows, x.shape[-1]).to(dtype), weight, out_features)
+    return owned(y if bias is None else y + bias.to(dtype), (*x.shape[:-1], out_features))
 
 
 def recurrence(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -130,7 +126,7 @@ def recurrence(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Te
         )
     check_device(inputs)
     ws = dft(weight.flatten(1)[..., None], None, weight.shape[-1], 1, True, inputs.dtype)
-    hidden, c, *_ = recurrent.recurrence(inputs, ws, h.to(inputs.dtype), c.to(inputs.dtype), weight.shape[-1])
+    hidden, c, *_ = recurrent.directly(inputs, ws, h.to(inputs.dtype), c.to(inputs.dtype), weight.shape[-1])
     return hidden, (hidden[-1], c)
 
 
@@ -197,25 +193,23 @@ def conv(
         matrix = dense_matrix(taps, signs, out_channels, x.shape[1] // groups, groups, dtype, last)
         matrix = torch.unflatten(matrix, -1, weight.shape[1:3])
         return F.conv2d(x.to(dtype), matrix, cast(bias, dtype), stride, padding, dilation, groups)
+    if name == "kernel":
+        return _spectral(x, weight, signs, bias, out_channels, window, dtype)
     y: Tensor
-    if name == "expand":
-        operands = x.flatten(2).to(dtype), weight.flatten(1, 2).to(dtype), signs, cast(bias, dtype)
-        y, *_ = convolution.conv(*operands, out_channels, window.pack())
-    else:
-        y = _spectral(x.flatten(2), weight.flatten(1, 2), signs, bias, out_channels, window, dtype)
+    operands = x.flatten(2).to(dtype), weight.flatten(1, 2).to(dtype), signs, cast(bias, dtype)
+    y, *_ = convolution.directly(*operands, out_channels, tuple(window.pack()))
     return owned(y, (*y.shape[:2], window.out_height, window.out_width))
 
 
 def _spectral(
-    rows: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, out_channels: int, window: Window,
+    x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: Window,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """By the frequency kernels: ``rows (N, C, L)`` and ``weight (P, taps, q, k)`` to ``(N, out_channels, L')``."""
-    check_device(rows)
-    k, columns = weight.shape[-1], weight.flatten(2).transpose(1, 2)
-    halved = scaled.halved(dtype, rows, columns, k, out_channels, window)
+    """By the frequency kernels, operands as they are."""
+    check_device(x)
+    halved = scaled.halved(dtype, x, weight, outputs, window)
     y: Tensor
-    y, *_ = layer.product(rows, columns, signs, bias, k, out_channels, window.pack(), dtype, halved)
+    y, *_ = layer.directly(x, weight, signs, bias, outputs, tuple(window.pack()), dtype, halved)
     return y
 
 
@@ -225,7 +219,8 @@ def dense_matrix(
 ) -> Tensor:  # fmt: skip
     """``(rows, columns, taps)`` in ``dtype`` of ``weight (P, taps, q, k)``, by the kernel where it can run."""
     if weight.is_cuda and HAS_TRITON:
-        matrix: Tensor = expanded_ops.materialise(weight.to(dtype), signs, rows, columns, groups, channels_last)
+        shape = rows, columns, groups, channels_last
+        matrix: Tensor = expanded_ops.materialise_directly(weight.to(dtype), signs, *shape)
         return matrix
     return reference.dense_matrix(weight.to(dtype), rows, columns * groups, groups, signs)
 

@@ -21,13 +21,13 @@ EVERY = 16
 """Of so many pieces of rows one is looked at to guess their scale."""
 
 
-def halved(dtype: torch.dtype, x: Tensor, w: Tensor, block_size: int, out_channels: int, window: Window) -> bool:
+def halved(dtype: torch.dtype, x: Tensor, weight: Tensor, outputs: int, window: Window) -> bool:
     """Whether these are multiplied as float16 under scales: in float32's accuracy, where no sum is a short one."""
-    if not x.dtype == w.dtype == dtype == torch.float32:
+    if not x.dtype == weight.dtype == dtype == torch.float32:
         return False
-    pays = scales_pay(x.numel(), w.numel(), window.rows_out * out_channels)
-    blocks = min(w.shape[0] // window.groups, w.shape[1] // block_size)
-    return pays and (tf32() or min(block_size, 2 * window.taps * blocks, window.rows_out) > SHORT)
+    pays = scales_pay(x.numel(), weight.numel(), window.rows_out * outputs)
+    blocks = min(weight.shape[0] // window.groups, weight.shape[-2])
+    return pays and (tf32() or min(weight.shape[-1], 2 * window.taps * blocks, window.rows_out) > SHORT)
 
 
 def halves() -> int:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from lamina.accelerate.elimination import kernels
 from lamina.accelerate.elimination.tiles import Tile, linear_tile, product_tile, thrice
-from lamina.accelerate.ops import INTERPRETED, SHARING, check_device, index_type, launch, precision
+from lamina.accelerate.launches import launch
+from lamina.accelerate.ops import INTERPRETED, SHARING, check_device, index_type, precision
 from lamina.accelerate.tiling import power
 from lamina.errors import UnsupportedError, UsageError
 

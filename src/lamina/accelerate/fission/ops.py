@@ -10,7 +10,8 @@ from lamina.accelerate.fission import kernels, stream
 from lamina.accelerate.fission.config import Format
 from lamina.accelerate.fission.formats import Packed, bias, exponent_bits, unpack
 from lamina.accelerate.fission.tiles import tile
-from lamina.accelerate.ops import INTERPRETED, check_device, index_type, launch, precision
+from lamina.accelerate.launches import launch
+from lamina.accelerate.ops import INTERPRETED, check_device, index_type, precision
 
 
 def dtypes(format: Format) -> tuple[torch.dtype, ...]:

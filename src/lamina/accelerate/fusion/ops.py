@@ -14,7 +14,8 @@ from torch.utils.flop_counter import register_flop_formula
 from lamina.accelerate.fusion import kernels
 from lamina.accelerate.fusion.tiles import linear_tile, pixel_tile, row_tile
 from lamina.accelerate.fusion.window import PoolWindow
-from lamina.accelerate.ops import INTERPRETED, SHARING, check_device, index_type, launch, precision
+from lamina.accelerate.launches import launch
+from lamina.accelerate.ops import INTERPRETED, SHARING, check_device, index_type, precision
 
 FROM_ARGUMENT = ("gelu", "gelu_tanh")
 """Activations whose derivative their result does not tell."""

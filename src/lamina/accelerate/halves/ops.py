@@ -62,8 +62,7 @@ def _adjacent(x: Tensor) -> tuple[Tensor, int]:
     return (x, size) if 0 < size <= x.numel() else (x.contiguous(), x.numel())
 
 
-@torch.library.custom_op("lamina::halves_peaks", mutates_args=())
-def peaks(x: Tensor) -> Tensor:
+def run_peaks(x: Tensor) -> Tensor:
     """The largest finite magnitudes, float32, of shares of ``x``, a power of two of them.
 
     Elements lie together, in any order. Kernels make the power of two of them: see `kernels.scale`.
@@ -71,6 +70,9 @@ def peaks(x: Tensor) -> Tensor:
     out = _peaks_like(x)
     launch(kernels.peaks_kernel, out.numel(), x, x, out, x.numel(), BLOCK=_BLOCK, INDEX=index_type(x))
     return out
+
+
+peaks = torch.library.custom_op("lamina::halves_peaks", run_peaks, mutates_args=())
 
 
 @peaks.register_fake
@@ -83,8 +85,7 @@ def _split_like(x: Tensor, parts: int) -> Tensor:
     return x.new_empty(parts, x.shape[0] * x.shape[2], x.shape[1], dtype=dtype)
 
 
-@torch.library.custom_op("lamina::halves_split", mutates_args=())
-def split(x: Tensor, peaks: Tensor | None, parts: int) -> Tensor:
+def run_split(x: Tensor, peaks: Tensor | None, parts: int) -> Tensor:
     """The halves ``[parts, N*L, C]`` of ``x (N, C, L)`` of any strides, each row's channels together.
 
     float32 comes as float16 under the power of two that ``peaks`` make: the first part is it rounded, the second what
@@ -103,6 +104,9 @@ def split(x: Tensor, peaks: Tensor | None, parts: int) -> Tensor:
         INDEX=index_type(x, out),
     )  # fmt: skip
     return out
+
+
+split = torch.library.custom_op("lamina::halves_split", run_split, mutates_args=())
 
 
 @split.register_fake

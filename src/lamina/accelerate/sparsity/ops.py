@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.halves import ops as halves_ops
-from lamina.accelerate.ops import INTERPRETED, SHARING, index_type, launch
+from lamina.accelerate.launches import launch
+from lamina.accelerate.ops import INTERPRETED, SHARING, index_type
 from lamina.accelerate.ops import check_device as check_kernels
 from lamina.accelerate.sparsity import compiled, kernels
 from lamina.accelerate.sparsity.format import LARGEST_EXPONENT, PANEL, EllpackDib, panels_of

@@ -15,13 +15,15 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.circulant.expanded import kernels
-from lamina.accelerate.circulant.expanded.ops import diagonal_sums, is_last, materialise
+from lamina.accelerate.circulant.expanded.ops import is_last, run_diagonal_sums, run_materialise
 from lamina.accelerate.circulant.ops import empty_rows, is_channels_last
 from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.direct import direct, unobserved
 from lamina.accelerate.halves.kernels import TOP, conv_cost
-from lamina.accelerate.halves.ops import gradient, peaks, product, split
+from lamina.accelerate.halves.ops import gradient, peaks, product, run_peaks, run_split
 from lamina.accelerate.launches import launch
 from lamina.accelerate.ops import check_device, index_type, precision
+from lamina.accelerate.tapes import taped
 
 _GRAIN = 1024
 """Numbers that a program writes out."""
@@ -44,17 +46,17 @@ def _rows(x: Tensor) -> Halves:
     if _view(x):
         return x.mT.reshape(1, -1, x.shape[1]), None
     if x.dtype != torch.float32:
-        return split(x, None, 1), None
+        return run_split(x, None, 1), None
     x = x if is_last(x) else x.contiguous()
-    largest = peaks(x)
-    return split(x, largest, parts()), largest
+    largest = run_peaks(x)
+    return run_split(x, largest, parts()), largest
 
 
 def _weights(w: Tensor, signs: Tensor | None, window: Window, channels: int, outputs: int) -> Halves:
     inputs, w = channels // window.groups, w.contiguous()
     if w.dtype != torch.float32:
-        return materialise(w, signs, outputs, inputs, window.groups, True).mT[None], None
-    (rows, taps, q, k), largest = w.shape, peaks(w)
+        return run_materialise(w, signs, outputs, inputs, window.groups, True).mT[None], None
+    (rows, taps, q, k), largest = w.shape, run_peaks(w)
     out = w.new_empty(parts(), outputs, taps, inputs, dtype=torch.float16)
     launch(
         kernels.materialise_halves_kernel, -(-out[0].numel() // _GRAIN), w,
@@ -83,6 +85,13 @@ def conv(
     x: Tensor, w: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """``(N, outputs, L')`` in the layout of ``x``; and halves and peaks of rows and of weights, where there are any."""
+    return _conv(x, w, signs, bias, outputs, tuple(window))
+
+
+@taped
+def _conv(
+    x: Tensor, w: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     check_device(x, "circulant", 'use impl="reference"')
     sizes = Window.unpack(window)
     y = _output_like(x, outputs, sizes)
@@ -114,6 +123,15 @@ def conv_grads(
     window: list[int], data: bool, weight: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradients of `conv` by ``x`` and by ``w``, those that are wanted, from what it laid down if that is given."""
+    return _conv_grads(dy, x, w, signs, xh, x_peaks, wh, w_peaks, tuple(window), data, weight)
+
+
+@taped
+def _conv_grads(
+    dy: Tensor, x: Tensor, w: Tensor, signs: Tensor | None,
+    xh: Tensor | None, x_peaks: Tensor | None, wh: Tensor | None, w_peaks: Tensor | None,
+    window: tuple[int, ...], data: bool, weight: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     sizes, (_, _, _, k) = Window.unpack(window), w.shape
     dyh, dy_peaks = _rows(dy)
     dx, dw = _gradients_like(x, w, data, weight)
@@ -124,7 +142,7 @@ def conv_grads(
     if weight:
         given = (xh, x_peaks if _given(x_peaks) else None) if _given(xh) else _rows(x)
         dense = gradient(dyh, dy_peaks, *given, sizes)  # type: ignore[arg-type]
-        dw = diagonal_sums(dense.mT, signs, k, sizes.groups).to(w.dtype)
+        dw = run_diagonal_sums(dense.mT, signs, k, sizes.groups).to(w.dtype)
     return dx, dw
 
 
@@ -154,7 +172,8 @@ def _gradient(ctx: Any, g: Tensor | None, *_: Any) -> tuple[Any, ...]:
     if g is None:
         return (None,) * 6
     (x, w, signs, *made), (data, weight, _, bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
-    dx, dw = conv_grads(g, x, w, signs, *made, ctx.window, data, weight) if data or weight else (None, None)
+    through: Any = conv_grads if torch.is_grad_enabled() or not unobserved(g) else _conv_grads
+    dx, dw = through(g, x, w, signs, *made, tuple(ctx.window), data, weight) if data or weight else (None, None)
     return dx if data else None, dw if weight else None, None, g.sum((0, 2)) if bias else None, None, None
 
 
@@ -180,6 +199,7 @@ def _grads_gradient(ctx: Any, hx: Tensor | None, hw: Tensor | None) -> tuple[Any
 
 
 conv.register_autograd(_gradient, setup_context=_keep)
+directly = direct(conv, _conv, _keep, _gradient)
 conv_grads.register_autograd(_grads_gradient, setup_context=_keep_grads)
 
 

@@ -13,13 +13,16 @@ from torch.utils.flop_counter import register_flop_formula
 from lamina.accelerate.circulant.expanded import kernels
 from lamina.accelerate.circulant.ops import common, workers
 from lamina.accelerate.circulant.tiles import expand_tile
+from lamina.accelerate.direct import direct, unobserved
 from lamina.accelerate.launches import launch
+from lamina.accelerate.tapes import taped
 from lamina.accelerate.tiling import between, power
 
 _GRAIN, _SUMS, _AT_ONCE = 1024, 32, 64
 """Numbers that a program writes out; sums that it makes, and numbers of each that it reads together."""
 
 
+@taped
 def _run_expand(a: Tensor, w: Tensor, features: int, back: bool) -> Tensor:
     w, (_, q, k) = w.contiguous(), w.shape
     rows, summed = a.shape
@@ -38,13 +41,13 @@ def _run_expand(a: Tensor, w: Tensor, features: int, back: bool) -> Tensor:
 @torch.library.custom_op("lamina::circulant_expand", mutates_args=())
 def expand(x: Tensor, w: Tensor, out_features: int) -> Tensor:
     """``x (rows, in_features)`` times circulant tiles of ``w (p, q, k)``, made where they are needed."""
-    return _run_expand(x, w, out_features, back=False)
+    return _run_expand(x, w, out_features, False)
 
 
 @torch.library.custom_op("lamina::circulant_expand_data", mutates_args=())
 def expand_data(dy: Tensor, w: Tensor, in_features: int) -> Tensor:
     """The input gradient of `expand`."""
-    return _run_expand(dy, w, in_features, back=True)
+    return _run_expand(dy, w, in_features, True)
 
 
 def _run_grads(dy: Tensor, x: Tensor, w: Tensor | None, dx: Tensor | None, dw: Tensor) -> None:
@@ -74,6 +77,11 @@ def expand_weight(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) ->
 @torch.library.custom_op("lamina::circulant_expand_grads", mutates_args=())
 def expand_grads(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     """`expand_data` and `expand_weight` in one launch."""
+    return _run_expand_grads(dy, x, w)
+
+
+@taped
+def _run_expand_grads(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     dx, dw = x.new_empty(x.shape), _weight_like(dy, x, w.shape[-1], w.dtype)
     _run_grads(dy, x, w, dx, dw)
     return dx, dw
@@ -83,8 +91,8 @@ def _weight_like(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) -> 
     return x.new_empty(-(-dy.shape[1] // block_size), -(-x.shape[1] // block_size), block_size, dtype=dtype)
 
 
-@torch.library.custom_op("lamina::circulant_materialise", mutates_args=())
-def materialise(
+@taped
+def run_materialise(
     w: Tensor, signs: Tensor | None, out_features: int, in_features: int, groups: int, channels_last: bool
 ) -> Tensor:
     """The dense matrix ``(out_features, in_features, taps)`` of ``w (P, taps, q, k)``, of ``groups`` stacked ones.
@@ -109,8 +117,8 @@ def _dense_like(w: Tensor, rows: int, columns: int, channels_last: bool) -> Tens
     return w.new_empty_strided((rows, columns, taps), strides)
 
 
-@torch.library.custom_op("lamina::circulant_diagonal_sums", mutates_args=())
-def diagonal_sums(dense: Tensor, signs: Tensor | None, block_size: int, groups: int) -> Tensor:
+@taped
+def run_diagonal_sums(dense: Tensor, signs: Tensor | None, block_size: int, groups: int) -> Tensor:
     """The transpose of `materialise`: wrapped diagonals of each block, summed, ``(P, taps, q, k)``."""
     out_features, in_features, taps = dense.shape
     last = is_last(dense)
@@ -153,11 +161,17 @@ def _(dy: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), _weight_like(dy, x, w.shape[-1], w.dtype)
 
 
+materialise = torch.library.custom_op("lamina::circulant_materialise", run_materialise, mutates_args=())
+
+
 @materialise.register_fake
 def _(
     w: Tensor, signs: Tensor | None, out_features: int, in_features: int, groups: int, channels_last: bool
 ) -> Tensor:
     return _dense_like(w, out_features, in_features, channels_last)
+
+
+diagonal_sums = torch.library.custom_op("lamina::circulant_diagonal_sums", run_diagonal_sums, mutates_args=())
 
 
 @diagonal_sums.register_fake
@@ -174,7 +188,8 @@ def _expand_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     x, w = ctx.saved_tensors
     match ctx.needs_input_grad[:2]:
         case [True, True]:
-            return *expand_grads(g, x, w), None
+            through: Any = expand_grads if torch.is_grad_enabled() or not unobserved(g) else _run_expand_grads
+            return *through(g, x, w), None
         case [True, False]:
             return expand_data(g, w, x.shape[1]), None, None
         case _:
@@ -218,7 +233,8 @@ def _keep_materialise(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _materialise_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    return diagonal_sums(g, *ctx.saved_tensors, *ctx.blocks), *(None,) * 5
+    through: Any = diagonal_sums if torch.is_grad_enabled() or not unobserved(g) else run_diagonal_sums
+    return through(g, *ctx.saved_tensors, *ctx.blocks), *(None,) * 5
 
 
 def _keep_diagonal_sums(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -232,10 +248,12 @@ def _diagonal_sums_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
 
 
 expand.register_autograd(_expand_gradient, setup_context=_keep)
+expand_directly = direct(expand, lambda x, w, width: _run_expand(x, w, width, False), _keep, _expand_gradient)
 expand_data.register_autograd(_expand_data_gradient, setup_context=_keep)
 expand_weight.register_autograd(_expand_weight_gradient, setup_context=_keep)
 expand_grads.register_autograd(_expand_grads_gradient, setup_context=_keep)
 materialise.register_autograd(_materialise_gradient, setup_context=_keep_materialise)
+materialise_directly = direct(materialise, run_materialise, _keep_materialise, _materialise_gradient)
 diagonal_sums.register_autograd(_diagonal_sums_gradient, setup_context=_keep_diagonal_sums)
 
 

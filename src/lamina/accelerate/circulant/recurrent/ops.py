@@ -11,19 +11,24 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.circulant import kernels as products
-from lamina.accelerate.circulant.ops import mix, mix_flops, mix_launch, mix_weight, tf32
+from lamina.accelerate.circulant.ops import added, mix, mix_flops, mix_launch, run_grads, tf32
 from lamina.accelerate.circulant.recurrent import kernels
 from lamina.accelerate.circulant.reference import cell
 from lamina.accelerate.circulant.tiles import StepTile, step_tile
 from lamina.accelerate.circulant.transform.ops import (
     dft,
     idft,
+    run_dft,
+    run_idft,
+    spectrum_like,
     transform_switches,
     waves_of,
 )
 from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.direct import direct, unobserved
 from lamina.accelerate.launches import launch_alike
 from lamina.accelerate.ops import early
+from lamina.accelerate.tapes import taped
 
 
 @torch.library.custom_op("lamina::circulant_recurrence", mutates_args=())
@@ -39,10 +44,20 @@ def recurrence(
         c: ``(rows, width)``, the cells to begin with.
         block_size: ``k``.
     """
+    return _recurrence(inputs, ws, h, c, block_size)
+
+
+@taped
+def _recurrence(
+    inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor, block_size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     inputs, ws = inputs.contiguous(), ws.contiguous()
     hidden, last, gates, cells, spectra = _recurrence_like(inputs, ws, h, c)
     steps, rows, width = hidden.shape
-    spectra[:, :rows] = dft(h[..., None], None, block_size, 1, False, ws.dtype)
+    h = h[..., None]
+    first = spectrum_like(h, block_size, 1, ws.dtype)
+    run_dft(h, h, None, first, first, block_size, 1, False, pair=False)
+    spectra[:, :rows] = first
     cells[0] = c
     ys = ws.new_empty(ws.shape[0], rows, 2, ws.shape[1])
     tile = step_tile(block_size, rows, ws.shape[-1])
@@ -64,6 +79,13 @@ def recurrence_grads(
     outer: Tensor, last: Tensor | None, ws: Tensor, gates: Tensor, cells: Tensor, spectra: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `recurrence` by ``inputs``, ``ws``, ``h`` and ``c``, from those of its first two results."""
+    return _recurrence_grads(outer, last, ws, gates, cells, spectra, block_size)
+
+
+@taped
+def _recurrence_grads(
+    outer: Tensor, last: Tensor | None, ws: Tensor, gates: Tensor, cells: Tensor, spectra: Tensor, block_size: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     outer, ws = outer.contiguous(), ws.contiguous()
     steps, rows, width = outer.shape
     gradients = gates.new_empty(gates.shape)
@@ -82,8 +104,10 @@ def recurrence_grads(
             outer, dhs, carry, waves, gates, cells, gradients, above, t, steps, rows, width, **switches,
         )  # fmt: skip
         _multiply(*behind)
-    dh = idft(dhs, None, None, block_size, 1, False, width, 1, False, outer.dtype).squeeze(-1)
-    return gradients, mix_weight(above, spectra, Window(steps * rows).pack()), dh, carry[0]
+    dh = outer.new_empty(rows, width, 1)
+    run_idft(dhs, dhs, None, None, dh, dh, block_size, 1, False, pair=False)
+    dws = added(run_grads(above, spectra, None, None, Window(steps * rows)), above.dtype)
+    return gradients, dws, dh.squeeze(-1), carry[0]
 
 
 def _by_step(spectra: Tensor, ws: Tensor, out: Tensor, back: bool) -> Iterator[tuple[int, tuple[Any, ...]]]:
@@ -171,11 +195,13 @@ def _gradient(ctx: Any, outer: Tensor | None, last: Tensor | None, *_: None) -> 
             by_steps(inputs, ws, h, c, ctx.block_size), leaves, (outer, last), create_graph=True
         ))  # fmt: skip
         return *(next(found) if asked else None for asked in ctx.needs_input_grad[:4]), None
-    *found, dc = recurrence_grads(outer, last, ws, gates, cells, spectra, ctx.block_size)
+    through: Any = _recurrence_grads if unobserved(outer, last) else recurrence_grads
+    *found, dc = through(outer, last, ws, gates, cells, spectra, ctx.block_size)
     return *found, dc.to(c.dtype), None
 
 
 recurrence.register_autograd(_gradient, setup_context=_keep)
+directly = direct(recurrence, _recurrence, _keep, _gradient)
 
 
 @register_flop_formula(torch.ops.lamina.circulant_recurrence)

@@ -1,0 +1,50 @@
+"""Operators without PyTorch's dispatch of them, which takes the host longer than small kernels take a GPU.
+
+Only who traces or counts sees operators; for everyone else the same functions are called straight away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_PLAIN = {Tensor, torch.nn.Parameter}
+
+
+def unobserved(*args: Any) -> bool:
+    """Whether nobody would see operators on these: no tracing, no mode, no subclass of tensors."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or any(isinstance(each, Tensor) and type(each) not in _PLAIN for each in args)
+    )
+
+
+def direct(operator: Any, run: Callable[..., Any], keep: Callable[..., None], gradient: Callable[..., Any]) -> Any:
+    """The operator, called without dispatch where nobody would see it.
+
+    Args:
+        operator: as ``torch.library`` has made it.
+        run: what it does, of the same arguments.
+        keep: its ``setup_context``.
+        gradient: its derivative.
+    """
+
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            output = run(*inputs)
+            keep(ctx, inputs, output)
+            return output
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+            return gradient(ctx, *gradients)
+
+    def call(*args: Any) -> Any:
+        return Direct.apply(*args) if unobserved(*args) else operator(*args)  # type: ignore[no-untyped-call]
+
+    return call

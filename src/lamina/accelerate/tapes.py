@@ -1,0 +1,256 @@
+"""Tapes: doing again what a function of tensors did for others like them, without its Python.
+
+To check operands, to choose tiles and to lay out arguments takes the host many times as long as a GPU takes for a small
+layer. All of it follows from sizes, types and settings. So what a function does for the same ones again is recorded,
+once: the operators that it calls, and the kernels that it launches with the places of its tensors' addresses.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial, wraps
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lamina.accelerate.ops import precision
+
+STREAM = object()
+"""Among the arguments of a launch: torch's current stream."""
+
+MOST = 512
+"""Tapes that are kept of a function; the oldest goes first."""
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_aten = torch.ops.aten
+_EMPTY = {_aten.new_empty.default, _aten.new_empty_strided.default, _aten.empty.memory_format}
+
+
+def taped(function: _Function) -> _Function:
+    """A function that is recorded when it is called for the second time for the same, and played from then on.
+
+    Args:
+        function: of tensors, and of what can be hashed, to a tensor or a tuple of them. What it does follows from
+            shapes, strides, types, alignments and devices, what is no tensor, and how float32 is multiplied; tensors
+            that it keeps between calls are never replaced. It launches by `launches` and `cuda` alone.
+    """
+    known: dict[Any, Tape | bool] = {}
+
+    @wraps(function)
+    def call(*args: Any) -> Any:
+        tensors = [each for each in args if isinstance(each, Tensor)]
+        if _local.recorder is not None or not is_current(tensors[0].device):
+            return function(*args)
+        key = (precision(), *[_alike(each) if isinstance(each, Tensor) else each for each in args])
+        found = known.get(key)
+        if isinstance(found, Tape):
+            return found(tensors)
+        if found is None:  # what is asked for once is not worth it
+            if len(known) >= MOST:
+                known.pop(next(iter(known)), None)
+            known[key] = True
+        if not found:
+            return function(*args)
+        result, recorded = _record(function, args, tensors)
+        known[key] = recorded or False
+        return result
+
+    return cast(_Function, call)
+
+
+def launched(function: Callable[..., Any], *args: Any, addresses: bool) -> None:
+    """Tell who records, if anyone does, that a kernel was launched as ``function(*args)`` will again.
+
+    With ``addresses`` that takes those in place of tensors.
+    """
+    recorder = _local.recorder
+    if recorder is not None and not recorder.within:
+        recorder.steps.append(_Step(function, args, None, True, addresses))
+
+
+def is_current(device: torch.device) -> bool:
+    """Whether launches go to this device without a change of devices; the CPU's interpreter needs none."""
+    return device.type != "cuda" or device.index == torch.cuda.current_device()
+
+
+class Tape:
+    """What was recorded. Values are the stream, inputs, constants, addresses of inputs, and then what steps make."""
+
+    def __init__(
+        self, constants: list[Any], addresses: list[tuple[int, int]], steps: list[_Again], results: list[int],
+        single: bool, keep: list[Any],
+    ) -> None:  # fmt: skip
+        self.constants, self.addresses, self.steps, self.results = constants, addresses, steps, results
+        self.single, self.keep = single, keep
+
+    def __call__(self, inputs: list[Tensor]) -> Any:
+        """What the function returns for inputs like those it was recorded with."""
+        device = inputs[0].device
+        stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else None
+        values = [stream, *inputs, *self.constants]
+        values += [inputs[which].data_ptr() + offset for which, offset in self.addresses]
+        for function, arguments, offsets in self.steps:
+            out = function(*arguments(values))
+            if offsets is not None:
+                values.append(out)
+                if offsets:
+                    start = out.data_ptr()
+                    values += [start + offset for offset in offsets]
+        results = [values[which] for which in self.results]
+        return results[0] if self.single else tuple(results)
+
+
+class _Again(NamedTuple):
+    """A step: its function, what takes its arguments from the values, and offsets of addresses of what it makes."""
+
+    function: Callable[..., Any]
+    arguments: Callable[[list[Any]], tuple[Any, ...]]
+    offsets: list[int] | None
+
+
+class _Step(NamedTuple):
+    """A step as it was seen: what it made, if anything new, whether it did something besides."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    out: Tensor | None
+    acts: bool
+    addresses: bool = False
+
+
+class _Recorder(TorchDispatchMode):
+    """Sees the operators that are called, and is told of launches."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.steps: list[_Step] = []
+        self.views: dict[int, tuple[Tensor, int]] = {}  # of what, from which byte on
+        self.whole = True
+        self.within = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, before = kwargs or {}, self.within
+        self.within = True  # what an operator launches is done again with it
+        out = func(*args, **kwargs)
+        self.within = before
+        if before:
+            return out
+        given = [each for each in args if isinstance(each, Tensor)]
+        if not isinstance(out, Tensor) or torch.Tag.dynamic_output_shape in func.tags:
+            self.whole = False
+        elif func in _EMPTY:
+            make = partial(torch.empty_strided, tuple(out.shape), out.stride(), dtype=out.dtype, device=out.device)
+            self.steps.append(_Step(make, (), out, False))
+        else:
+            new = all(out is not each for each in given)
+            self.steps.append(_Step(partial(func, **kwargs), args, out if new else None, func._schema.is_mutable))
+            for each in given:
+                if new and out.untyped_storage().data_ptr() == each.untyped_storage().data_ptr():
+                    base, offset = self.base(each)
+                    self.views[id(out)] = base, offset + out.data_ptr() - each.data_ptr()
+        if any(isinstance(each, (list, tuple)) and any(isinstance(one, Tensor) for one in each) for each in args):
+            self.whole = False
+        return out
+
+    def base(self, x: Tensor) -> tuple[Tensor, int]:
+        """What ``x`` is a view of, and from which byte on."""
+        return self.views.get(id(x), (x, 0))
+
+    def tape(self, inputs: list[Tensor], result: Any) -> Tape | None:
+        """What was seen as it can be done again; None if it cannot."""
+        results = [result] if isinstance(result, Tensor) else list(result)
+        ours = {*map(id, inputs)} | {id(step.out) for step in self.steps if step.out is not None}
+        if not self.whole or len({*map(id, inputs)}) < len(inputs) or not {*map(id, results)} <= ours:
+            return None
+        steps, reached = self._needed(results)
+        at: dict[Any, int] = {id(STREAM): 0} | {id(each): 1 + i for i, each in enumerate(inputs)}
+        constants: list[Any] = []
+        keep: list[Any] = []
+
+        def names(step: _Step) -> list[Any]:
+            """Arguments by what they are called among the values."""
+            found: list[Any] = []
+            for each in step.args:
+                by_address = step.addresses and isinstance(each, Tensor)
+                base, offset = self.base(each) if by_address else (each, 0)
+                found.append((id(base), offset) if by_address else id(each))
+                if found[-1] not in at and id(base) not in ours:  # told as it is, or kept between calls by the function
+                    at[found[-1]] = 1 + len(inputs) + len(constants)
+                    constants.append(base.data_ptr() + offset if by_address else each)
+                    keep.append(base)
+            return found
+
+        named = [names(step) for step in steps]
+        last = 1 + len(inputs) + len(constants)
+
+        def place(name: Any) -> None:
+            nonlocal last
+            at[name] = last
+            last += 1
+
+        addresses = [(i, offset) for i, each in enumerate(inputs) for offset in sorted(reached.get(id(each), ()))]
+        for i, offset in addresses:
+            place((id(inputs[i]), offset))
+        again = []
+        for step, arguments in zip(steps, named, strict=True):
+            offsets = None
+            where = [at[name] for name in arguments]
+            if step.out is not None:
+                offsets = sorted(reached.get(id(step.out), ()))
+                place(id(step.out))
+                for offset in offsets:
+                    place((id(step.out), offset))
+            again.append(_Again(step.function, _taker(where), offsets))
+        return Tape(constants, addresses, again, [at[id(each)] for each in results], isinstance(result, Tensor), keep)
+
+    def _needed(self, results: list[Tensor]) -> tuple[list[_Step], dict[int, set[int]]]:
+        """Steps without those whose results nobody looks at, and bytes of tensors whose addresses are taken."""
+        wanted, reached, steps = {*map(id, results)}, dict[int, set[int]](), list[_Step]()
+        for step in reversed(self.steps):
+            if not step.acts and id(step.out) not in wanted:
+                continue
+            steps.append(step)
+            for each in step.args:
+                if isinstance(each, Tensor):
+                    base, offset = self.base(each) if step.addresses else (each, 0)
+                    wanted.add(id(base))
+                    if step.addresses:
+                        reached.setdefault(id(base), set()).add(offset)
+        return steps[::-1], reached
+
+
+class _Local(threading.local):
+    recorder: _Recorder | None = None
+
+
+_local = _Local()
+
+
+def _alike(x: Tensor) -> tuple[Any, ...]:
+    return x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16
+
+
+def _record(function: Callable[..., Any], args: tuple[Any, ...], tensors: list[Tensor]) -> tuple[Any, Tape | None]:
+    recorder = _Recorder()
+    _local.recorder = recorder
+    try:
+        with recorder:
+            result = function(*args)
+    finally:
+        _local.recorder = None
+    return result, recorder.tape(tensors, result)
+
+
+def _taker(where: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    match where:
+        case []:
+            return lambda values: ()
+        case [one]:
+            return lambda values: (values[one],)
+        case _:
+            return itemgetter(*where)
