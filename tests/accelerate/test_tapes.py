@@ -169,6 +169,27 @@ def test_how_float32_is_multiplied_is_part_of_what_is_asked(monkeypatch: pytest.
     assert [len(found) for found in kept(lambda x: x + 1, *[(numbers(3),)] * 2)] == [1, 2]
 
 
+def test_autocast_is_part_of_what_is_asked() -> None:
+    counted = Counted(lambda x: x @ x)
+    for on in (False, True, True, False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=on):
+            x = numbers(4, 4)
+            torch.testing.assert_close(counted.taped(x), x @ x, rtol=0, atol=0)
+    assert counted.runs == 4
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_any_mode_of_gradients_is_seen_through(mode: Callable[[], Any]) -> None:
+    def steps(x: Tensor) -> Tensor:
+        y = x.new_empty(3)
+        y.copy_(x)
+        launch(y, y.reshape(3), y)
+        return (y * 2).sum(0, keepdim=True) + y[1:]
+
+    with mode():
+        Counted(steps).check(*[(numbers(3),) for _ in range(4)])
+
+
 def test_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tapes, "MOST", 2)
     *_, last = kept(lambda x: x + 1, *[(numbers(size),) for size in (1, 2, 3)])

@@ -36,8 +36,9 @@ def taped(function: _Function) -> _Function:
 
     Args:
         function: of tensors, and of what can be hashed, to a tensor or a tuple of them. What it does follows from
-            shapes, strides, types, alignments and devices, what is no tensor, and how float32 is multiplied; tensors
-            that it keeps between calls are never replaced. It launches by `launches` and `cuda` alone.
+            shapes, strides, types, alignments and devices, what is no tensor, how float32 is multiplied and whether
+            autocast is on; tensors that it keeps between calls are never replaced. It launches by `launches` and `cuda`
+            alone.
     """
     known: dict[Any, Tape | bool] = {}
 
@@ -46,7 +47,8 @@ def taped(function: _Function) -> _Function:
         tensors = [each for each in args if isinstance(each, Tensor)]
         if _local.recorder is not None or not is_current(tensors[0].device):
             return function(*args)
-        key = (precision(), *[_alike(each) if isinstance(each, Tensor) else each for each in args])
+        autocast = torch.is_autocast_enabled(tensors[0].device.type)  # which operators see again
+        key = (precision(), autocast, *[_alike(each) if isinstance(each, Tensor) else each for each in args])
         found = known.get(key)
         if isinstance(found, Tape):
             return found(tensors)

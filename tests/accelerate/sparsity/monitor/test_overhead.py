@@ -19,4 +19,5 @@ def test_interval_holds_the_median_nineteen_times_of_twenty(n: int) -> None:
 
 
 def test_costs_are_shown_with_their_interval() -> None:
-    assert shown({"added": 0.0123, "added_low": -0.001, "added_high": 0.02}) == "1.23 (-0.10 to 2.00)"
+    row = {"added": 0.0123, "added_low": -0.001, "added_high": 0.02, "added_to_least": 0.005}
+    assert shown(row) == "1.23 (-0.10 to 2.00), least 0.50"
