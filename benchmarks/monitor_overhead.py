@@ -12,9 +12,9 @@ what there is to see where there is nothing. The process is held to one core: wh
 so, and takes as long each time, while on many cores the threads of forward and backward wander, and steps without a
 monitor differ by a tenth from one turn to the next.
 The first iterations of a monitor, which make the memory for its counts once, are before its round.
-Others at work on the host only ever make a step longer, so what the least step of a kind takes over the least without
-a monitor stands beside that. ``host`` repeats the networks of which the host decides the time more often; ``smoke`` is for
-the CPU.
+Others at work on the host only ever make a step longer: so what the least step of a kind takes over the least without
+a monitor stands beside that. ``host`` repeats more often the networks of which the host decides; ``smoke`` is for the
+CPU.
 
 Run: python -m benchmarks.monitor_overhead full
 """

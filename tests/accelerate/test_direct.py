@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lamina.accelerate.direct import direct, unobserved
+from lamina.accelerate.direct import direct, in_backward, unobserved
 
 
 @torch.library.custom_op("lamina_tests::scaled", mutates_args=())
@@ -90,3 +90,12 @@ def test_a_compiler_sees_the_operator() -> None:
 def test_tensors_of_other_kinds_go_by_the_operator() -> None:
     assert unobserved(ones(), torch.nn.Parameter(ones()), None, 3)
     assert not unobserved(ones(), ones().as_subclass(Own))
+
+
+def test_a_derivative_calls_the_operator_where_it_is_differentiated_again() -> None:
+    x, by = ones(), torch.tensor(2.0)
+    for enabled, direct_calls in ((False, ["direct"]), (True, [])):
+        calls.clear()
+        with torch.set_grad_enabled(enabled):
+            torch.testing.assert_close(in_backward(scaled, run, x, by, 3), torch.full((2,), 6.0))
+        assert calls == direct_calls

@@ -48,3 +48,8 @@ def direct(operator: Any, run: Callable[..., Any], keep: Callable[..., None], gr
         return Direct.apply(*args) if unobserved(*args) else operator(*args)  # type: ignore[no-untyped-call]
 
     return call
+
+
+def in_backward(operator: Any, run: Callable[..., Any], *args: Any) -> Any:
+    """What a derivative calls: the operator where it is differentiated again, or seen; else ``run``, what it does."""
+    return (operator if torch.is_grad_enabled() or not unobserved(*args) else run)(*args)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate import ops
-from lamina.accelerate.tapes import STREAM, is_current, launched
+from lamina.accelerate.tapes import STREAM, is_current, launched, recording
 
 ADDRESSES = 2**31
 """Elements from which addresses have 64 bits."""
@@ -44,7 +44,8 @@ def launch(kernel: Any, programs: int | tuple[int, ...], tensor: Tensor, *args: 
         found = _compiled[key] = _prepared(kernel, grid, args, switches)
     else:
         _run(found, grid, tensor.device, args)
-    launched(*_told(found, grid, STREAM, args), addresses=True)
+    if recording():
+        launched(*_told(found, grid, STREAM, args), addresses=True)
 
 
 _alike: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -63,7 +64,8 @@ def launch_alike(kernel: Any, programs: int, sizes: Hashable, x: Tensor, *args: 
     key = (id(kernel), programs, sizes, x.dtype, device, args[0].data_ptr() % 16, *switches.values())
     if current and (found := _alike.get(key)) is not None:
         _run(found, grid, device, args)
-        launched(*_told(found, grid, STREAM, args), addresses=True)
+        if recording():
+            launched(*_told(found, grid, STREAM, args), addresses=True)
         return
     launch(kernel, programs, x, *args, **switches)
     if current and 0 < x.numel() < ADDRESSES // 2:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial, wraps
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar, cast
@@ -45,7 +46,7 @@ def taped(function: _Function) -> _Function:
     @wraps(function)
     def call(*args: Any) -> Any:
         tensors = [each for each in args if isinstance(each, Tensor)]
-        if _local.recorder is not None or not is_current(tensors[0].device):
+        if recording() or not is_current(tensors[0].device):
             return function(*args)
         autocast = torch.is_autocast_enabled(tensors[0].device.type)  # which operators see again
         key = (precision(), autocast, *[_alike(each) if isinstance(each, Tensor) else each for each in args])
@@ -75,20 +76,35 @@ def launched(function: Callable[..., Any], *args: Any, addresses: bool) -> None:
         recorder.steps.append(_Step(function, args, None, True, addresses))
 
 
+def recording() -> bool:
+    """Whether anyone records."""
+    return _local.recorder is not None
+
+
 def is_current(device: torch.device) -> bool:
     """Whether launches go to this device without a change of devices; the CPU's interpreter needs none."""
     return device.type != "cuda" or device.index == torch.cuda.current_device()
 
 
+@dataclass(frozen=True, slots=True)
 class Tape:
-    """What was recorded. Values are the stream, inputs, constants, addresses of inputs, and then what steps make."""
+    """What was recorded. Values are the stream, inputs, constants, addresses of inputs, and then what steps make.
 
-    def __init__(
-        self, constants: list[Any], addresses: list[tuple[int, int]], steps: list[_Again], results: list[int],
-        single: bool, keep: list[Any],
-    ) -> None:  # fmt: skip
-        self.constants, self.addresses, self.steps, self.results = constants, addresses, steps, results
-        self.single, self.keep = single, keep
+    Attributes:
+        constants: what steps are told besides tensors, and tensors and addresses that the function keeps.
+        addresses: of inputs, by their places and offsets in bytes.
+        steps: in order.
+        results: their places among the values.
+        single: whether the one result is not in a tuple.
+        keep: whose addresses are constants.
+    """
+
+    constants: list[Any]
+    addresses: list[tuple[int, int]]
+    steps: list[_Again]
+    results: list[int]
+    single: bool
+    keep: list[Any]
 
     def __call__(self, inputs: list[Tensor]) -> Any:
         """What the function returns for inputs like those it was recorded with."""
@@ -152,7 +168,7 @@ class _Recorder(TorchDispatchMode):
             new = all(out is not each for each in given)
             self.steps.append(_Step(partial(func, **kwargs), args, out if new else None, func._schema.is_mutable))
             for each in given:
-                if new and out.untyped_storage().data_ptr() == each.untyped_storage().data_ptr():
+                if new and out.untyped_storage()._cdata == each.untyped_storage()._cdata:
                     base, offset = self.base(each)
                     self.views[id(out)] = base, offset + out.data_ptr() - each.data_ptr()
         if any(isinstance(each, (list, tuple)) and any(isinstance(one, Tensor) for one in each) for each in args):

@@ -26,7 +26,7 @@ if HAS_TRITON:
     from lamina.accelerate.circulant.expanded import ops as expanded_ops
     from lamina.accelerate.circulant.ops import check_device
     from lamina.accelerate.circulant.recurrent import ops as recurrent
-    from lamina.accelerate.circulant.transform.ops import dft
+    from lamina.accelerate.circulant.transform.ops import dft_directly
 
 
 def chosen(impl: Impl, x: Tensor) -> Impl:
@@ -125,7 +125,7 @@ def recurrence(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Te
             f"inputs, h, c: expected (T, N, gates) and twice (N, cells), got {', '.join(map(sizes, (inputs, h, c)))}"
         )
     check_device(inputs)
-    ws = dft(weight.flatten(1)[..., None], None, weight.shape[-1], 1, True, inputs.dtype)
+    ws = dft_directly(weight.flatten(1)[..., None], None, weight.shape[-1], 1, True, inputs.dtype)
     hidden, c, *_ = recurrent.directly(inputs, ws, h.to(inputs.dtype), c.to(inputs.dtype), weight.shape[-1])
     return hidden, (hidden[-1], c)
 

@@ -34,7 +34,7 @@ from lamina.accelerate.circulant.transform.ops import (
     transform_flops,
 )
 from lamina.accelerate.circulant.window import Window
-from lamina.accelerate.direct import direct, unobserved
+from lamina.accelerate.direct import direct, in_backward
 from lamina.accelerate.tapes import taped
 
 LINEAR = 3
@@ -198,9 +198,8 @@ def _product_gradient(ctx: Any, gy: Tensor | None, gxs: Tensor | None, gws: Tens
     if torch.is_grad_enabled() or gxs is not None or gws is not None:
         dx, dw = _differentiable(ctx, gy, gxs, gws)
     elif gy is not None and (for_x or for_w):
-        through: Any = _gradients if unobserved(gy) else gradients
         signs, *kept = ctx.saved_tensors
-        dx, dw = through(gy, *kept[:4], signs, ctx.window, *ctx.like, for_x, for_w)
+        dx, dw = in_backward(gradients, _gradients, gy, *kept[:4], signs, ctx.window, *ctx.like, for_x, for_w)
     return dx if for_x else None, dw if for_w else None, None, bias, *(None,) * 4
 
 

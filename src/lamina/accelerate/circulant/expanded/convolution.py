@@ -18,7 +18,7 @@ from lamina.accelerate.circulant.expanded import kernels
 from lamina.accelerate.circulant.expanded.ops import is_last, run_diagonal_sums, run_materialise
 from lamina.accelerate.circulant.ops import empty_rows, is_channels_last
 from lamina.accelerate.circulant.window import Window
-from lamina.accelerate.direct import direct, unobserved
+from lamina.accelerate.direct import direct, in_backward
 from lamina.accelerate.halves.kernels import TOP, conv_cost
 from lamina.accelerate.halves.ops import gradient, peaks, product, run_peaks, run_split
 from lamina.accelerate.launches import launch
@@ -172,8 +172,9 @@ def _gradient(ctx: Any, g: Tensor | None, *_: Any) -> tuple[Any, ...]:
     if g is None:
         return (None,) * 6
     (x, w, signs, *made), (data, weight, _, bias, *_) = ctx.saved_tensors, ctx.needs_input_grad
-    through: Any = conv_grads if torch.is_grad_enabled() or not unobserved(g) else _conv_grads
-    dx, dw = through(g, x, w, signs, *made, tuple(ctx.window), data, weight) if data or weight else (None, None)
+    dx = dw = None
+    if data or weight:
+        dx, dw = in_backward(conv_grads, _conv_grads, g, x, w, signs, *made, tuple(ctx.window), data, weight)
     return dx if data else None, dw if weight else None, None, g.sum((0, 2)) if bias else None, None, None
 
 

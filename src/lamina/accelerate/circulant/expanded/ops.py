@@ -13,7 +13,7 @@ from torch.utils.flop_counter import register_flop_formula
 from lamina.accelerate.circulant.expanded import kernels
 from lamina.accelerate.circulant.ops import common, workers
 from lamina.accelerate.circulant.tiles import expand_tile
-from lamina.accelerate.direct import direct, unobserved
+from lamina.accelerate.direct import direct, in_backward
 from lamina.accelerate.launches import launch
 from lamina.accelerate.tapes import taped
 from lamina.accelerate.tiling import between, power
@@ -188,8 +188,7 @@ def _expand_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     x, w = ctx.saved_tensors
     match ctx.needs_input_grad[:2]:
         case [True, True]:
-            through: Any = expand_grads if torch.is_grad_enabled() or not unobserved(g) else _run_expand_grads
-            return *through(g, x, w), None
+            return *in_backward(expand_grads, _run_expand_grads, g, x, w), None
         case [True, False]:
             return expand_data(g, w, x.shape[1]), None, None
         case _:
@@ -233,8 +232,7 @@ def _keep_materialise(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _materialise_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    through: Any = diagonal_sums if torch.is_grad_enabled() or not unobserved(g) else run_diagonal_sums
-    return through(g, *ctx.saved_tensors, *ctx.blocks), *(None,) * 5
+    return in_backward(diagonal_sums, run_diagonal_sums, g, *ctx.saved_tensors, *ctx.blocks), *(None,) * 5
 
 
 def _keep_diagonal_sums(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -25,7 +25,7 @@ from lamina.accelerate.circulant.transform.ops import (
     waves_of,
 )
 from lamina.accelerate.circulant.window import Window
-from lamina.accelerate.direct import direct, unobserved
+from lamina.accelerate.direct import direct, in_backward
 from lamina.accelerate.launches import launch_alike
 from lamina.accelerate.ops import early
 from lamina.accelerate.tapes import taped
@@ -195,8 +195,8 @@ def _gradient(ctx: Any, outer: Tensor | None, last: Tensor | None, *_: None) -> 
             by_steps(inputs, ws, h, c, ctx.block_size), leaves, (outer, last), create_graph=True
         ))  # fmt: skip
         return *(next(found) if asked else None for asked in ctx.needs_input_grad[:4]), None
-    through: Any = _recurrence_grads if unobserved(outer, last) else recurrence_grads
-    *found, dc = through(outer, last, ws, gates, cells, spectra, ctx.block_size)
+    kept = ws, gates, cells, spectra, ctx.block_size
+    *found, dc = in_backward(recurrence_grads, _recurrence_grads, outer, last, *kept)
     return *found, dc.to(c.dtype), None
 
 

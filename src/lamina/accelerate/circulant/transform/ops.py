@@ -24,7 +24,9 @@ from lamina.accelerate.circulant.ops import (
 )
 from lamina.accelerate.circulant.tiles import transform_tile
 from lamina.accelerate.circulant.transform import kernels
+from lamina.accelerate.direct import direct, in_backward
 from lamina.accelerate.launches import launch
+from lamina.accelerate.tapes import taped
 from lamina.errors import UsageError
 
 TOP = int(kernels.TOP.value)
@@ -161,8 +163,8 @@ def _rows_like(spectrum: Tensor, channels: int, length: int, channels_last: bool
     return empty_rows(spectrum, (spectrum.shape[-3] // length, channels, length), channels_last, dtype)
 
 
-@torch.library.custom_op("lamina::circulant_dft", mutates_args=())
-def dft(
+@taped
+def _dft(
     x: Tensor, signs: Tensor | None, block_size: int, groups: int, eigenvalues: bool, dtype: torch.dtype
 ) -> Tensor:
     """``x (N, C, L)`` to its spectrum ``[F, N*L, 2, blocks]`` in ``dtype``; blocks do not cross groups."""
@@ -171,8 +173,8 @@ def dft(
     return spectrum
 
 
-@torch.library.custom_op("lamina::circulant_idft", mutates_args=())
-def idft(
+@taped
+def _idft(
     spectrum: Tensor, signs: Tensor | None, bias: Tensor | None, block_size: int, groups: int, eigenvalues: bool,
     channels: int, length: int, channels_last: bool, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
@@ -203,6 +205,10 @@ def idft_pair(
     w = _rows_like(ws, ws.shape[-1] * block_size, taps, True, w_dtype)
     run_idft(xs.contiguous(), ws.contiguous(), signs, None, x, w, block_size, groups, False, pair=True)
     return x, w
+
+
+dft = torch.library.custom_op("lamina::circulant_dft", _dft, mutates_args=())
+idft = torch.library.custom_op("lamina::circulant_idft", _idft, mutates_args=())
 
 
 @dft.register_fake
@@ -242,7 +248,8 @@ def _keep_dft(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _dft_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     (signs,) = ctx.saved_tensors
-    return idft(g, signs, None, ctx.block_size, ctx.groups, ctx.eigenvalues, *ctx.rows), *(None,) * 5
+    how = signs, None, ctx.block_size, ctx.groups, ctx.eigenvalues
+    return in_backward(idft, _idft, g, *how, *ctx.rows), *(None,) * 5
 
 
 def _keep_idft(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -295,6 +302,7 @@ def _idft_pair_gradient(ctx: Any, gx: Tensor, gw: Tensor) -> tuple[Any, ...]:
 
 
 dft.register_autograd(_dft_gradient, setup_context=_keep_dft)
+dft_directly = direct(dft, _dft, _keep_dft, _dft_gradient)
 idft.register_autograd(_idft_gradient, setup_context=_keep_idft)
 dft_pair.register_autograd(_dft_pair_gradient, setup_context=_keep_dft_pair)
 idft_pair.register_autograd(_idft_pair_gradient, setup_context=_keep_idft_pair)
