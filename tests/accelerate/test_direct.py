@@ -74,6 +74,15 @@ def test_results_and_gradients_of_any_order_are_the_operators() -> None:
     assert torch.autograd.gradgradcheck(lambda *args: either(*args, 3), (x, by))
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_where_nothing_is_derived_nothing_is_kept(mode: Any) -> None:
+    x = ones().requires_grad_()
+    with mode():
+        y = either(x, torch.tensor(2.0), 3)
+    torch.testing.assert_close(y, torch.full((2,), 6.0))
+    assert not y.requires_grad and calls == ["direct"]
+
+
 def test_a_mode_sees_the_operator() -> None:
     x, by = ones(), torch.tensor(2.0)
     with Seen() as mode:

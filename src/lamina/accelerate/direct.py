@@ -16,11 +16,9 @@ _PLAIN = {Tensor, torch.nn.Parameter}
 
 def unobserved(*args: Any) -> bool:
     """Whether nobody would see operators on these: no tracing, no mode, no subclass of tensors."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or any(isinstance(each, Tensor) and type(each) not in _PLAIN for each in args)
-    )
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    return all(type(each) in _PLAIN or not isinstance(each, Tensor) for each in args)
 
 
 def direct(operator: Any, run: Callable[..., Any], keep: Callable[..., None], gradient: Callable[..., Any]) -> Any:
@@ -45,7 +43,9 @@ def direct(operator: Any, run: Callable[..., Any], keep: Callable[..., None], gr
             return gradient(ctx, *gradients)
 
     def call(*args: Any) -> Any:
-        return Direct.apply(*args) if unobserved(*args) else operator(*args)  # type: ignore[no-untyped-call]
+        if not unobserved(*args):
+            return operator(*args)
+        return Direct.apply(*args) if torch.is_grad_enabled() else run(*args)  # type: ignore[no-untyped-call]
 
     return call
 
