@@ -63,6 +63,28 @@ def test_every_implementation_changes_the_signs_of_its_inputs(impl: functional.I
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("impl", ["kernel", "expand", "dense"])
+@pytest.mark.parametrize("like", ["random", "expanded", "transposed"])
+def test_weights_and_gradients_may_lie_in_any_way(impl: functional.Impl, like: str) -> None:
+    for function, x, w in (
+        (partial(functional.linear, out_features=7), torch.randn(2, 3, 9), torch.randn(4, 3, 2)),
+        (partial(functional.conv, out_channels=6), torch.randn(2, 6, 3, 3), torch.randn(4, 2, 1, 2, 2)),
+    ):
+        w, found = w.permute(*reversed(range(w.dim()))), []
+        for name, weight in ((impl, w), ("reference", w.contiguous())):
+            leaves = x.clone().requires_grad_(), weight.detach().requires_grad_()
+            y = function(*leaves, impl=name)
+            torch.manual_seed(0)
+            upstream = {
+                "random": torch.randn(y.shape),
+                "expanded": torch.ones(()).expand(y.shape),
+                "transposed": torch.randn(y.shape[::-1]).permute(*reversed(range(y.dim()))),
+            }
+            found.append((y, *torch.autograd.grad(y, leaves, upstream[like])))
+        for ours, plain in zip(*found, strict=True):
+            torch.testing.assert_close(ours, plain)
+
+
 def test_layout_of_the_output_follows_the_input_s() -> None:
     x, w = torch.randn(2, 8, 3, 3), torch.randn(2, 1, 1, 2, 4)
     plain = functional.conv(x, w, out_channels=8, impl="kernel")

@@ -17,7 +17,6 @@ from lamina.accelerate.circulant.basis import parts
 from lamina.accelerate.circulant.ops import (
     added,
     input_like,
-    is_channels_last,
     mix_flops,
     mix_grads,
     output_like,
@@ -130,7 +129,7 @@ def _rows(x: Tensor, axes: int) -> Tensor:
 
 def _columns(weight: Tensor) -> Tensor:
     """``(P, q*k, taps)`` of ``(P, *kernel, q, k)``."""
-    return weight.flatten(-2).view(weight.shape[0], -1, weight.shape[-2] * weight.shape[-1]).mT
+    return weight.reshape(weight.shape[0], -1, weight.shape[-2] * weight.shape[-1]).mT
 
 
 def _like(like: Tensor, shape: Sequence[int], channels_last: bool, dtype: torch.dtype) -> Tensor:
@@ -152,7 +151,8 @@ def _product_like(
 
 
 def _is_last(x: Tensor, weight: Tensor) -> bool:
-    return weight.dim() > LINEAR and is_channels_last(x.flatten(2))
+    """Whether a pixel's channels lie together."""
+    return weight.dim() > LINEAR and x.stride(1) == 1 and x.shape[2] * x.shape[3] > 1
 
 
 def _gradients_like(
