@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -206,6 +207,19 @@ def test_a_function_that_fails_is_not_recorded() -> None:
         with pytest.raises(ValueError, match="no"):
             again(numbers(1))
     assert tapes._local.recorder is None
+
+
+def test_threads_record_and_play_at_once() -> None:
+    def double(x: Tensor) -> Tensor:
+        out = x.new_empty(x.shape)
+        launch(x, x, out)
+        return out.mul(0.5).add(x)
+
+    again = taped(double)
+    several = [numbers(50) for _ in range(64)]
+    with ThreadPoolExecutor(8) as threads:
+        for x, got in zip(several, threads.map(again, several), strict=True):
+            assert torch.equal(got, x + x)
 
 
 def test_a_recorded_function_within_another_is_part_of_it() -> None:
