@@ -136,8 +136,9 @@ def kept(function: Callable[..., Any], *several: tuple[Any, ...]) -> Iterator[tu
         lambda x: x[x > 0].sum(),
         lambda x: x.max(0)[0],
         lambda x: torch.cat([x, x]),
+        lambda x: torch.add(x, 1, out=torch.empty(6)),
     ],
-    ids=["read by the host", "size read by the host", "several results", "list of tensors"],
+    ids=["read by the host", "size read by the host", "several results", "list of tensors", "tensor by name"],
 )
 def test_what_cannot_be_done_again_runs_each_time(function: Callable[..., Any]) -> None:
     Counted(function).check(*[(numbers(6),) for _ in range(4)], runs=4)

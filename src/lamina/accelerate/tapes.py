@@ -8,6 +8,7 @@ once: the operators that it calls, and the kernels that it launches with the pla
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, wraps
@@ -104,7 +105,7 @@ class Tape:
     steps: list[_Again]
     results: list[int]
     single: bool
-    keep: list[Any]
+    keep: list[Tensor]
 
     def __call__(self, inputs: list[Tensor]) -> Any:
         """What the function returns for inputs like those it was recorded with."""
@@ -140,6 +141,10 @@ class _Step(NamedTuple):
     acts: bool
     addresses: bool = False
 
+    def by_address(self, argument: Any) -> bool:
+        """Whether an argument is told as an address."""
+        return self.addresses and isinstance(argument, Tensor)
+
 
 class _Recorder(TorchDispatchMode):
     """Sees the operators that are called, and is told of launches."""
@@ -152,12 +157,10 @@ class _Recorder(TorchDispatchMode):
         self.within = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, before = kwargs or {}, self.within
+        kwargs = kwargs or {}
         self.within = True  # what an operator launches is done again with it
         out = func(*args, **kwargs)
-        self.within = before
-        if before:
-            return out
+        self.within = False
         given = [each for each in args if isinstance(each, Tensor)]
         if not isinstance(out, Tensor) or torch.Tag.dynamic_output_shape in func.tags:
             self.whole = False
@@ -171,12 +174,13 @@ class _Recorder(TorchDispatchMode):
                 if new and out.untyped_storage()._cdata == each.untyped_storage()._cdata:
                     base, offset = self.base(each)
                     self.views[id(out)] = base, offset + out.data_ptr() - each.data_ptr()
-        if any(isinstance(each, (list, tuple)) and any(isinstance(one, Tensor) for one in each) for each in args):
+        lists = (each for each in (*args, [*kwargs.values()]) if isinstance(each, (list, tuple)))
+        if any(isinstance(one, Tensor) for each in lists for one in each):  # of which a tape would make constants
             self.whole = False
         return out
 
-    def base(self, x: Tensor) -> tuple[Tensor, int]:
-        """What ``x`` is a view of, and from which byte on."""
+    def base(self, x: Any) -> tuple[Any, int]:
+        """What a tensor is a view of, and from which byte on; anything else is itself."""
         return self.views.get(id(x), (x, 0))
 
     def tape(self, inputs: list[Tensor], result: Any) -> Tape | None:
@@ -186,59 +190,53 @@ class _Recorder(TorchDispatchMode):
         if not self.whole or len({*map(id, inputs)}) < len(inputs) or not {*map(id, results)} <= ours:
             return None
         steps, reached = self._needed(results)
-        at: dict[Any, int] = {id(STREAM): 0} | {id(each): 1 + i for i, each in enumerate(inputs)}
-        constants: list[Any] = []
-        keep: list[Any] = []
-
-        def names(step: _Step) -> list[Any]:
-            """Arguments by what they are called among the values."""
-            found: list[Any] = []
+        told, keep = dict[Any, Any](), list[Tensor]()  # what is no input and not made: constants, and what is kept
+        for step in steps:
             for each in step.args:
-                by_address = step.addresses and isinstance(each, Tensor)
-                base, offset = self.base(each) if by_address else (each, 0)
-                found.append((id(base), offset) if by_address else id(each))
-                if found[-1] not in at and id(base) not in ours:  # told as it is, or kept between calls by the function
-                    at[found[-1]] = 1 + len(inputs) + len(constants)
-                    constants.append(base.data_ptr() + offset if by_address else each)
+                base, offset = self.base(each)
+                if id(base) in ours or each is STREAM:
+                    continue
+                told[self._name(step, each)] = each
+                if step.by_address(each):
+                    told[self._name(step, each)] = base.data_ptr() + offset
                     keep.append(base)
-            return found
-
-        named = [names(step) for step in steps]
-        last = 1 + len(inputs) + len(constants)
-
-        def place(name: Any) -> None:
-            nonlocal last
-            at[name] = last
-            last += 1
-
-        addresses = [(i, offset) for i, each in enumerate(inputs) for offset in sorted(reached.get(id(each), ()))]
-        for i, offset in addresses:
-            place((id(inputs[i]), offset))
-        again = []
-        for step, arguments in zip(steps, named, strict=True):
-            offsets = None
-            where = [at[name] for name in arguments]
+        names: list[Any] = [id(STREAM), *map(id, inputs), *told]
+        names += [(id(each), offset) for each in inputs for offset in reached[id(each)]]
+        for step in steps:
             if step.out is not None:
-                offsets = sorted(reached.get(id(step.out), ()))
-                place(id(step.out))
-                for offset in offsets:
-                    place((id(step.out), offset))
-            again.append(_Again(step.function, _taker(where), offsets))
-        return Tape(constants, addresses, again, [at[id(each)] for each in results], isinstance(result, Tensor), keep)
+                names += [id(step.out), *((id(step.out), offset) for offset in reached[id(step.out)])]
+        at = {name: place for place, name in enumerate(names)}
+        again = [
+            _Again(
+                step.function,
+                _taker([at[self._name(step, each)] for each in step.args]),
+                None if step.out is None else [*reached[id(step.out)]],
+            )
+            for step in steps
+        ]
+        addresses = [(which, offset) for which, each in enumerate(inputs) for offset in reached[id(each)]]
+        places = [at[id(each)] for each in results]
+        return Tape([*told.values()], addresses, again, places, isinstance(result, Tensor), keep)
 
-    def _needed(self, results: list[Tensor]) -> tuple[list[_Step], dict[int, set[int]]]:
-        """Steps without those whose results nobody looks at, and bytes of tensors whose addresses are taken."""
-        wanted, reached, steps = {*map(id, results)}, dict[int, set[int]](), list[_Step]()
+    def _name(self, step: _Step, each: Any) -> Any:
+        """What an argument is called: itself, or an address by what it lies in."""
+        base, offset = self.base(each)
+        return (id(base), offset) if step.by_address(each) else id(each)
+
+    def _needed(self, results: list[Tensor]) -> tuple[list[_Step], dict[int, dict[int, None]]]:
+        """Steps without those whose results nobody looks at, and offsets at which addresses of tensors are taken."""
+        wanted, reached, steps = {*map(id, results)}, defaultdict[int, dict[int, None]](dict), list[_Step]()
         for step in reversed(self.steps):
             if not step.acts and id(step.out) not in wanted:
                 continue
             steps.append(step)
             for each in step.args:
-                if isinstance(each, Tensor):
-                    base, offset = self.base(each) if step.addresses else (each, 0)
+                base, offset = self.base(each)
+                if step.by_address(each):
+                    reached[id(base)][offset] = None
                     wanted.add(id(base))
-                    if step.addresses:
-                        reached.setdefault(id(base), set()).add(offset)
+                else:
+                    wanted.add(id(each))
         return steps[::-1], reached
 
 
