@@ -11,18 +11,16 @@ Run: python -m benchmarks.ladder.linear
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from functools import partial
 from itertools import product
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 from benchmarks import results
 from benchmarks.circulant_layers import LAYERS, PRECISIONS, REPEAT, Layer, error_of, step_of
 from benchmarks.gpus import Rows, on_every_gpu, shown
-from benchmarks.ladder.rungs import beside_predictions
+from benchmarks.ladder.rungs import Changes, beside_predictions, changed
 from lamina import measure, run
 from lamina.accelerate import ops as launches
 from lamina.accelerate.circulant import ops
@@ -39,7 +37,7 @@ def tile_of_images(
 
 
 IN_TURN = (launches, {"can_wait": lambda device: False})
-RUNGS: dict[str, tuple[tuple[Any, dict[str, Any]], ...]] = {
+RUNGS: dict[str, Changes] = {
     "images": (IN_TURN, (ops, {"linear_tile": tile_of_images})),
     "own": (IN_TURN,),
     "early": ((launches, {"SMALL": -1}),),
@@ -60,14 +58,12 @@ def measured(
     """A row for each rung."""
     dtype = DTYPES[precision]
     with run.precision_mode(precision):
-        for rung, changed in RUNGS.items():
+        for rung, changes in RUNGS.items():
             torch.manual_seed(0)
             x = layer.input().to(device, dtype).requires_grad_()
             module = layer.circulant().to(device, dtype)
             gy = torch.randn(layer.batch, layer.outputs, device=device, dtype=dtype)
-            with ExitStack() as stack:
-                for of, names in changed:
-                    stack.enter_context(patch.multiple(of, **names))
+            with changed(changes):
                 timing = time(step_of(module, x, gy))
                 error = error_of(module, x, gy)
             yield {

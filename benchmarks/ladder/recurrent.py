@@ -12,12 +12,10 @@ Run: python -m benchmarks.ladder.recurrent
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -26,7 +24,7 @@ from benchmarks import results
 from benchmarks.circulant_layers import BLOCK_SIZE, PRECISIONS, REPEAT
 from benchmarks.circulant_recurrent import BATCH, SIZES, STEPS, UNCHECKED, step_of
 from benchmarks.gpus import Rows, on_every_gpu, shown
-from benchmarks.ladder.rungs import beside_predictions
+from benchmarks.ladder.rungs import Changes, beside_predictions, changed
 from lamina import measure, run
 from lamina.accelerate.circulant.nn import BlockCirculantLSTM
 from lamina.accelerate.circulant.recurrent import ops
@@ -45,10 +43,10 @@ def high_tile(block_size: int, rows: int, blocks: int) -> StepTile:
     return replace(tile, rows=max(1, 16 // tile.blocks))
 
 
-RUNGS: dict[str, dict[str, Any]] = {
-    "operators": {"recurrence": ops.by_steps},
-    "kernels": {"step_tile": high_tile},
-    "own": {},
+RUNGS: dict[str, Changes] = {
+    "operators": ((ops, {"directly": ops.by_steps}),),
+    "kernels": ((ops, {"step_tile": high_tile}),),
+    "own": (),
 }
 """What the rungs change: how all time steps are made, and the tiles of one."""
 
@@ -88,8 +86,8 @@ def measured(
             }  # fmt: skip
 
         yield row(dense, "dense")
-        for rung, changed in RUNGS.items():
-            with patch.multiple(ops, **changed) if changed else nullcontext():
+        for rung, changes in RUNGS.items():
+            with changed(changes):
                 yield row(layer, f"circulant[rung={rung}]")
 
 

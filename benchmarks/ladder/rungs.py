@@ -1,9 +1,27 @@
-"""What ladders tell of their rungs."""
+"""How rungs of a ladder change what is timed, and what ladders tell of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import patch
+
+from lamina.accelerate import tapes
+
+Changes = tuple[tuple[Any, Mapping[str, Any]], ...]
+"""Modules, and what takes the place of what in them."""
+
+
+@contextmanager
+def changed(changes: Changes) -> Iterator[None]:
+    """What a rung says within; layers on tape would go on as they were recorded, and are forgotten."""
+    with ExitStack() as stack:
+        for of, names in changes:
+            stack.enter_context(patch.multiple(of, **names))
+        stack.callback(tapes.forget)
+        tapes.forget()
+        yield
 
 
 def beside_predictions(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict[str, dict[str, float]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lamina.accelerate import tapes
 from lamina.run import precision_mode
 
 from .bounds import hold
@@ -36,6 +37,12 @@ def precision(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each in turn, set for the library too."""
     with precision_mode(request.param, autotune=False):
         yield request.param
+
+
+@pytest.fixture(autouse=True)
+def no_tapes() -> None:
+    """What one test has replaced is not played in another."""
+    tapes.forget()
 
 
 @pytest.fixture(autouse=True)

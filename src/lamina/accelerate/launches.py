@@ -44,8 +44,7 @@ def launch(kernel: Any, programs: int | tuple[int, ...], tensor: Tensor, *args: 
         found = _compiled[key] = _prepared(kernel, grid, args, switches)
     else:
         _run(found, grid, tensor.device, args)
-    if recording():
-        launched(*_told(found, grid, STREAM, args), addresses=True)
+    _note(found, grid, args)
 
 
 _alike: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -64,8 +63,7 @@ def launch_alike(kernel: Any, programs: int, sizes: Hashable, x: Tensor, *args: 
     key = (id(kernel), programs, sizes, x.dtype, device, args[0].data_ptr() % 16, *switches.values())
     if current and (found := _alike.get(key)) is not None:
         _run(found, grid, device, args)
-        if recording():
-            launched(*_told(found, grid, STREAM, args), addresses=True)
+        _note(found, grid, args)
         return
     launch(kernel, programs, x, *args, **switches)
     if current and 0 < x.numel() < ADDRESSES // 2:
@@ -82,6 +80,11 @@ def _prepared(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], switche
 def _run(prepared: tuple[Any, ...], grid: tuple[int, ...], device: torch.device, args: tuple[Any, ...]) -> None:
     run, *told = _told(prepared, grid, torch._C._cuda_getCurrentRawStream(device.index), args)
     run(*told)
+
+
+def _note(prepared: tuple[Any, ...], grid: tuple[int, ...], args: tuple[Any, ...]) -> None:
+    if recording():
+        launched(*_told(prepared, grid, STREAM, args), addresses=True)
 
 
 def _told(prepared: tuple[Any, ...], grid: tuple[int, ...], stream: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

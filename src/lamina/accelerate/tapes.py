@@ -24,8 +24,8 @@ from lamina.accelerate.ops import precision
 STREAM = object()
 """Among the arguments of a launch: torch's current stream."""
 
-MOST = 512
-"""Tapes that are kept of a function; the oldest goes first."""
+MOST = 2048
+"""Tapes that are kept; the oldest goes first."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -39,10 +39,9 @@ def taped(function: _Function) -> _Function:
     Args:
         function: of tensors, and of what can be hashed, to a tensor or a tuple of them. What it does follows from
             shapes, strides, types, alignments and devices, what is no tensor, how float32 is multiplied and whether
-            autocast is on; tensors that it keeps between calls are never replaced. It launches by `launches` and `cuda`
-            alone.
+            autocast is on; whoever changes something else has to `forget`. Tensors that it keeps between calls are
+            never replaced. It launches by `launches` and `cuda` alone.
     """
-    known: dict[Any, Tape | bool] = {}
 
     @wraps(function)
     def call(*args: Any) -> Any:
@@ -50,21 +49,26 @@ def taped(function: _Function) -> _Function:
         if recording() or not is_current(tensors[0].device):
             return function(*args)
         autocast = torch.is_autocast_enabled(tensors[0].device.type)  # which operators see again
-        key = (precision(), autocast, *[_alike(each) if isinstance(each, Tensor) else each for each in args])
-        found = known.get(key)
+        key = (function, precision(), autocast, *[_alike(each) if isinstance(each, Tensor) else each for each in args])
+        found = _known.get(key)
         if isinstance(found, Tape):
             return found(tensors)
         if found is None:  # what is asked for once is not worth it
-            if len(known) >= MOST:
-                known.pop(next(iter(known)), None)
-            known[key] = True
+            if len(_known) >= MOST:
+                _known.pop(next(iter(_known)), None)
+            _known[key] = True
         if not found:
             return function(*args)
         result, recorded = _record(function, args, tensors)
-        known[key] = recorded or False
+        _known[key] = recorded or False
         return result
 
     return cast(_Function, call)
+
+
+def forget() -> None:
+    """Forget all tapes: a part of what was recorded has been replaced, such as how tiles are chosen."""
+    _known.clear()
 
 
 def launched(function: Callable[..., Any], *args: Any, addresses: bool) -> None:
@@ -245,6 +249,8 @@ class _Local(threading.local):
 
 
 _local = _Local()
+
+_known: dict[Any, Tape | bool] = {}  # True: has been asked for once; False: cannot be recorded
 
 
 def _alike(x: Tensor) -> tuple[Any, ...]:

@@ -1,6 +1,24 @@
 """Rungs of a layer stand together, behind what was predicted."""
 
-from benchmarks.ladder.rungs import beside_predictions
+from types import SimpleNamespace
+
+import torch
+
+from benchmarks.ladder.rungs import beside_predictions, changed
+from lamina.accelerate.tapes import taped
+
+
+def test_what_a_rung_changes_is_seen_where_layers_are_played_from_tape() -> None:
+    module = SimpleNamespace(by=2)
+    scaled, x = taped(lambda x: x * module.by), torch.ones(3)
+
+    def several() -> list[float]:
+        return [float(scaled(x)[0]) for _ in range(4)]
+
+    assert several() == [2.0] * 4
+    with changed(((module, {"by": 5}),)):
+        assert several() == [5.0] * 4
+    assert several() == [2.0] * 4
 
 
 def test_rungs_are_told_by_what_columns_say() -> None:

@@ -82,9 +82,7 @@ def gradients(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of `product` by ``x`` and by ``weight``, from what it kept; empty where not asked for."""
     shapes, types = (tuple(x_shape), tuple(w_shape)), (x_dtype, w_dtype)
-    return _gradients(
-        dy, xs, ws, x_down, w_down, signs, tuple(window), *shapes, channels_last, *types, for_x, for_w
-    )  # fmt: skip
+    return _gradients(dy, xs, ws, x_down, w_down, signs, tuple(window), *shapes, channels_last, *types, for_x, for_w)
 
 
 @taped
