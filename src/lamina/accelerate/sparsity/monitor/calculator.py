@@ -32,7 +32,7 @@ BLOCK = 64
 SPARE = 256
 """Maps that fit into the memory that is kept for the tables of captured launches."""
 
-WORTH = 16 << 20
+WORTH = 128 << 20
 """Bytes of a map from which on ReLU that counts is worth a launch and a step of autograd of its own."""
 
 
