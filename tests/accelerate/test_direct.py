@@ -90,6 +90,18 @@ def test_a_mode_sees_the_operator() -> None:
     assert mode.names == ["lamina_tests.scaled.default"] and not calls
 
 
+def test_transforms_of_functions_see_the_operator() -> None:
+    found: list[bool] = []
+
+    def function(x: Tensor) -> Tensor:
+        found.append(unobserved(x))
+        return x.sum()
+
+    torch.func.vmap(function)(ones())
+    torch.func.grad(function)(ones())
+    assert found == [False, False] and unobserved(ones())
+
+
 def test_a_compiler_sees_the_operator() -> None:
     compiled = torch.compile(lambda x: either(x, torch.tensor(2.0), 3), backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(ones()), torch.full((2,), 6.0))

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lamina.accelerate.operands import cast, check_operands, compute_dtype, owned
+from lamina.accelerate import operands
+from lamina.accelerate.operands import cast, check_operands, compute_dtype, has_kernels, owned, transformed
 from lamina.errors import UsageError
 
 X, WEIGHT, BIAS = torch.ones(3, 5), torch.ones(2, 5), torch.ones(2)
@@ -16,6 +17,25 @@ def test_layers_compute_in_the_type_of_their_input_or_in_autocasts() -> None:
         assert compute_dtype(X.to("meta")) is torch.float32
     converted = cast(BIAS, torch.float16)
     assert cast(None, torch.float16) is None and converted is not None and converted.dtype is torch.float16
+
+
+class OnGpu(Tensor):
+    is_cuda = True
+
+
+def test_kernels_compute_on_a_gpu_and_outside_of_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operands, "HAS_TRITON", True)
+    here, there, found = torch.ones(2, device="cpu"), torch.ones(2, device="cpu").as_subclass(OnGpu), list[bool]()
+
+    def function(x: Tensor) -> Tensor:
+        found.extend([transformed(), has_kernels(there)])
+        return x
+
+    torch.func.vmap(function)(here)
+    assert found == [True, False] and not transformed()
+    assert has_kernels(there) and not has_kernels(here)
+    monkeypatch.setattr(operands, "HAS_TRITON", False)
+    assert not has_kernels(there)
 
 
 @pytest.mark.parametrize(

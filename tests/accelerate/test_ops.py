@@ -19,6 +19,17 @@ def test_a_type_that_no_kernel_reads_is_refused(monkeypatch: pytest.MonkeyPatch)
     ops.check_device(torch.ones(1, device="cpu", dtype=torch.float64), "fusion", "wait", (torch.float64,))
 
 
+def test_kernels_refuse_transforms_of_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "INTERPRETED", True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        ops.check_device(x, "fusion", 'use impl="reference"')
+        return x
+
+    with pytest.raises(UnsupportedError, match='fusion kernels: expected no transform of torch.func.*; use impl="ref'):
+        torch.func.vmap(function)(torch.ones(2, device="cpu"))
+
+
 def test_addresses_are_as_wide_as_strides_reach() -> None:
     narrow, wide = torch.empty(4, 5, device="meta"), torch.empty(1, device="meta").expand(2**20, 2**12)
     assert ops.index_type(narrow, wide) is tl.int32, "an expanded tensor has one element"

@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.accelerate.operands import transformed
+
 _PLAIN = {Tensor, torch.nn.Parameter}
 
 
 def unobserved(*args: Any) -> bool:
-    """Whether nobody would see operators on these: no tracing, no mode, no subclass of tensors."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    """Whether nobody would see operators on these: no tracing, no transform, no mode, no subclass of tensors."""
+    if torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack():
         return False
     return all(type(each) in _PLAIN or not isinstance(each, Tensor) for each in args)
 

@@ -13,6 +13,16 @@ HAS_TRITON = find_spec("triton") is not None
 """Whether there can be kernels to give operands to."""
 
 
+def has_kernels(x: Tensor) -> bool:
+    """Whether kernels can compute with ``x``: where it is, and outside of all transforms."""
+    return HAS_TRITON and not transformed() and x.is_cuda
+
+
+def transformed() -> bool:
+    """Whether a transform of ``torch.func`` is on, which has no rules for kernels."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
 def autocasting(x: Tensor) -> bool:
     """Whether autocast says in what type to compute with ``x``."""
     return x.device.type != "meta" and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)

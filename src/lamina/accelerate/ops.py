@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lamina.accelerate.device import can_wait
 from lamina.accelerate.kernels import rounded
+from lamina.accelerate.operands import transformed
 from lamina.errors import MissingError, UnsupportedError
 
 INTERPRETED = not isinstance(rounded, triton.JITFunction)
@@ -38,8 +39,10 @@ def check_device(tensor: Tensor, cell: str, instead: str, dtypes: Sequence[torch
 
     Raises:
         MissingError: the tensor is not on a GPU, and kernels are not interpreted.
-        UnsupportedError: its type is not one of ``dtypes``.
+        UnsupportedError: its type is not one of ``dtypes``, or a transform of ``torch.func`` is on.
     """
+    if transformed():
+        raise UnsupportedError(f"{cell} kernels: expected no transform of torch.func, which cannot see them; {instead}")
     if not (tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")):
         raise MissingError(
             f"{cell} kernels: expected tensors on a CUDA device, got {tensor.device}; move them there, {instead}, "

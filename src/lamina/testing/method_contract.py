@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from lamina.accelerate import convert
 from lamina.errors import LaminaError
@@ -151,6 +152,29 @@ class MethodContract:
                 results.append((y, *torch.autograd.grad(y.square().sum(), [leaf, *layer.parameters()])))
             for ours, theirs in zip(*results, strict=True):
                 torch.testing.assert_close(ours, theirs, msg=partial("{}: {}".format, name))
+
+    def test_layers_take_transforms_of_functions(self) -> None:
+        for name, layer in self._converted():
+            layer = layer.double()
+            x = self._input(name).double()
+            leaves = {"": x.requires_grad_(), **dict(layer.named_parameters())}
+            values = {key: value.detach() for key, value in leaves.items()}
+            along = {key: torch.randn_like(value) for key, value in values.items()}
+
+            def loss(values: dict[str, Tensor], layer: Any = layer) -> Tensor:
+                x, parameters = values[""], {key: value for key, value in values.items() if key}
+                return _output(partial(functional_call, layer, parameters), x).square().sum()
+
+            expected = torch.autograd.grad(loss(leaves), [*leaves.values()])
+            gradients = torch.func.grad(loss)(values)
+            for (key, ours), theirs in zip(gradients.items(), expected, strict=True):
+                torch.testing.assert_close(ours, theirs, msg=partial(f"{name} {key}: {{}}".format))
+            slope = torch.func.jvp(loss, (values,), (along,))[1]
+            by_hand = sum((gradients[key] * along[key]).sum() for key in along)
+            torch.testing.assert_close(slope, by_hand, msg=partial("{}: {}".format, name))
+            if not isinstance(layer, nn.LSTM):  # PyTorch has no rule for that
+                many = torch.func.vmap(partial(_output, layer))(torch.stack([x, 2 * x]))
+                torch.testing.assert_close(many[1], _output(layer, 2 * x), msg=partial("{}: {}".format, name))
 
     def test_every_skipped_layer_says_why(self) -> None:
         refused = self.provider.refused()

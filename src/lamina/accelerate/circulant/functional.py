@@ -17,7 +17,7 @@ from torch import Tensor
 from lamina.accelerate.circulant import reference
 from lamina.accelerate.circulant.config import Impl, check_block_size, check_impl
 from lamina.accelerate.circulant.window import Window
-from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, owned, sizes
+from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, owned, sizes
 from lamina.errors import MissingError, UsageError
 
 if HAS_TRITON:
@@ -32,8 +32,8 @@ if HAS_TRITON:
 def chosen(impl: Impl, x: Tensor) -> Impl:
     """The implementation that ``impl`` stands for; only ``auto`` is anything but itself.
 
-    ``auto`` is the reference off the GPU and in float64, and the frequency kernels otherwise. It knows no times: a
-    `Dispatcher` that has measured names an implementation instead.
+    ``auto`` is the reference off the GPU, in float64 and under transforms of ``torch.func``, and the frequency kernels
+    otherwise. It knows no times: a `Dispatcher` that has measured names an implementation instead.
 
     Raises:
         UsageError: no such implementation.
@@ -41,7 +41,7 @@ def chosen(impl: Impl, x: Tensor) -> Impl:
     """
     check_impl(impl)
     if impl == "auto":
-        if not (x.is_cuda and HAS_TRITON) or x.dtype == torch.float64:
+        if not has_kernels(x) or x.dtype == torch.float64:
             return "reference"
         return "kernel"
     if impl in ("kernel", "expand") and not HAS_TRITON:
@@ -218,7 +218,7 @@ def dense_matrix(
     channels_last: bool = False,
 ) -> Tensor:  # fmt: skip
     """``(rows, columns, taps)`` in ``dtype`` of ``weight (P, taps, q, k)``, by the kernel where it can run."""
-    if weight.is_cuda and HAS_TRITON:
+    if has_kernels(weight):
         shape = rows, columns, groups, channels_last
         matrix: Tensor = expanded_ops.materialise_directly(weight.to(dtype), signs, *shape)
         return matrix

@@ -159,17 +159,18 @@ class BlockCirculantLSTM(nn.Module):
         return x, (torch.stack([h for h, _ in last]), torch.stack([c for _, c in last]))
 
     def _sweep(self, x: Tensor, h: Tensor, c: Tensor, suffix: str) -> tuple[Tensor, State]:
-        """One level in one direction: all steps' input products at once, then the recurrence."""
+        """One level in one direction: all steps' input products at once, then the recurrence.
+
+        Parameters are asked for by name, since ``torch.func`` puts other tensors in their place.
+        """
         wide = _GATES * self._gate_blocks * self.block_size
         bias = None
         if self.bias:
-            both = self.get_parameter(f"bias_ih_{suffix}") + self.get_parameter(f"bias_hh_{suffix}")
+            both = getattr(self, f"bias_ih_{suffix}") + getattr(self, f"bias_hh_{suffix}")
             missing = wide // _GATES - self.hidden_size
             bias = F.pad(both.view(_GATES, -1), (0, missing)).flatten() if missing else both
-        inputs = functional.linear(
-            x, self.get_parameter(f"weight_ih_{suffix}"), bias, out_features=wide, impl=self.impl
-        )
-        weight = self.get_parameter(f"weight_hh_{suffix}")
+        weight_ih, weight = getattr(self, f"weight_ih_{suffix}"), getattr(self, f"weight_hh_{suffix}")
+        inputs = functional.linear(x, weight_ih, bias, out_features=wide, impl=self.impl)
         if functional.chosen(self.impl, x) == "kernel":
             return functional.recurrence(inputs, weight, h, c)
         outputs = []

@@ -19,7 +19,7 @@ from lamina.accelerate.choices import check_choice
 from lamina.accelerate.elimination import reference
 from lamina.accelerate.elimination.config import IMPLS, By, Impl
 from lamina.accelerate.elimination.table import columns_of, longest_run
-from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, sizes
+from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, sizes
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 if HAS_TRITON:
@@ -102,7 +102,7 @@ def chosen(impl: Impl, x: Tensor, at: Lookup, taps: int = 1) -> Impl:
     if impl == "auto":
         if at.whole or (at.prefix and taps == 1 and x.dim() < 4):
             return "slice"
-        if not (x.is_cuda and HAS_TRITON and compute_dtype(x) in KERNEL_TYPES and taps <= KERNEL_TAPS):
+        if not (has_kernels(x) and compute_dtype(x) in KERNEL_TYPES and taps <= KERNEL_TAPS):
             return "gather"
         if at.by == "tap":
             return "kernel"

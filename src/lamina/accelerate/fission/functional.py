@@ -8,7 +8,7 @@ from lamina.accelerate.choices import check_choice
 from lamina.accelerate.fission import reference
 from lamina.accelerate.fission.config import IMPLS, Impl
 from lamina.accelerate.fission.formats import Packed
-from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, sizes
+from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, sizes
 from lamina.errors import MissingError, UsageError
 
 if HAS_TRITON:
@@ -24,7 +24,7 @@ def chosen(impl: Impl, x: Tensor, packed: Packed) -> Impl:
     """
     check_choice("impl", impl, IMPLS)
     if impl == "auto":
-        runs = HAS_TRITON and x.is_cuda and x.dtype in ops.dtypes(packed.format)
+        runs = has_kernels(x) and x.dtype in ops.dtypes(packed.format)
         return "kernel" if runs else "reference"
     if impl == "kernel" and not HAS_TRITON:
         raise MissingError('impl="kernel" needs Triton: install lamina with its kernels extra, or use "reference"')

@@ -16,7 +16,7 @@ from lamina.accelerate.choices import check_choice
 from lamina.accelerate.fusion import reference
 from lamina.accelerate.fusion.config import ACTIVATIONS, IMPLS, Activation, Impl
 from lamina.accelerate.fusion.window import PoolWindow
-from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, sizes
+from lamina.accelerate.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, sizes
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 if HAS_TRITON:
@@ -38,7 +38,7 @@ def chosen(impl: Impl, x: Tensor, activation: Activation = "relu", biased: bool 
     """
     check_choice("impl", impl, IMPLS)
     if impl == "auto":
-        if not (x.is_cuda and HAS_TRITON) or x.dtype == torch.float64:
+        if not has_kernels(x) or x.dtype == torch.float64:
             return "reference"
         strict = x.dtype == torch.float32 and _strict_float32()
         return "cublaslt" if product and activation == "relu" and biased and not strict else "kernel"

@@ -21,6 +21,7 @@ from lamina.accelerate.operands import (
     check_floating,
     check_operands,
     compute_dtype,
+    has_kernels,
     owned,
     sizes,
 )
@@ -211,7 +212,7 @@ def conv2d(
 
 def takes(x: Tensor) -> bool:
     """Whether the kernels can compute with an input: where it is, and in which type."""
-    return x.is_cuda and HAS_TRITON and compute_dtype(x) in KERNEL_TYPES
+    return has_kernels(x) and compute_dtype(x) in KERNEL_TYPES
 
 
 def _need_triton() -> None:

@@ -29,7 +29,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from lamina.accelerate.choices import check_choice
-from lamina.accelerate.operands import HAS_TRITON
+from lamina.accelerate.operands import HAS_TRITON, transformed
 from lamina.accelerate.sparsity import functional, reference
 from lamina.accelerate.sparsity.monitor.calculator import capturing
 from lamina.accelerate.sparsity.saved import bitmap, convolution, pooling, relu
@@ -233,7 +233,7 @@ class SavedActivations:
             return False
         hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
         ours = hooks is not None and hooks[0] is self._pack_hook and torch.is_grad_enabled()
-        return ours and not torch._C._are_functorch_transforms_active()
+        return ours and not transformed()
 
     def _remember(self, x: Any) -> None:
         if has_memory(x) and (storage := x.untyped_storage())._cdata not in self._sparse:
