@@ -1,6 +1,6 @@
 """Operators without PyTorch's dispatch of them, which takes the host longer than small kernels take a GPU.
 
-Only who traces or counts sees operators; for everyone else the same functions are called straight away.
+Only who traces, transforms or counts sees operators; for everyone else the same functions are called straight away.
 """
 
 from __future__ import annotations
