@@ -111,6 +111,7 @@ def test_a_compiler_sees_the_operator() -> None:
 def test_tensors_of_other_kinds_go_by_the_operator() -> None:
     assert unobserved(ones(), torch.nn.Parameter(ones()), None, 3)
     assert not unobserved(ones(), ones().as_subclass(Own))
+    assert not unobserved(ones(), ones().to_sparse())  # without memory of its own, as batches of gradients are
 
 
 def test_a_derivative_calls_the_operator_where_it_is_differentiated_again() -> None:

@@ -17,10 +17,12 @@ _PLAIN = {Tensor, torch.nn.Parameter}
 
 
 def unobserved(*args: Any) -> bool:
-    """Whether nobody would see operators on these: no tracing, no transform, no mode, no subclass of tensors."""
+    """Whether nobody would see operators on these: no tracing, transform or mode, and tensors with memory."""
     if torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack():
         return False
-    return all(type(each) in _PLAIN or not isinstance(each, Tensor) for each in args)
+    return all(
+        type(each) in _PLAIN and torch._C._has_storage(each) if isinstance(each, Tensor) else True for each in args
+    )
 
 
 def direct(operator: Any, run: Callable[..., Any], keep: Callable[..., None], gradient: Callable[..., Any]) -> Any:

@@ -51,3 +51,14 @@ def test_a_frozen_operand_costs_no_gradient(frozen: int) -> None:
     transforms, product_ = [2 * 4 * 3 * one for one in blocks], 8 * 2 * 2 * 2 * 2 * 2
     assert forward == sum(transforms) + product_
     assert counter.get_total_flops() == 2 * forward - transforms[frozen]
+
+
+def test_gradients_in_several_directions_at_once() -> None:
+    operands = leaf(*X), leaf(*WEIGHT)
+    y, *_ = layer.directly(*operands, None, None, 4, tuple(WINDOW.pack()), FP64, False)
+    directions = torch.randn(2, *y.shape, dtype=FP64)
+    together = torch.autograd.grad(y, operands, directions, retain_graph=True, is_grads_batched=True)
+    for direction, *ours in zip(directions, *together, strict=True):
+        alone = torch.autograd.grad(y, operands, direction, retain_graph=True)
+        for one, other in zip(ours, alone, strict=True):
+            torch.testing.assert_close(one, other)
