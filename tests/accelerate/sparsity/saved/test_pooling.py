@@ -80,6 +80,23 @@ def test_what_kernels_do_not_compute_is_left_to_torch(args: Any, kwargs: Any, x:
     assert pooling_of(x, *args, **kwargs) is None
 
 
+def test_gradients_in_several_directions_at_once_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relu, "by_kernel", lambda x: True)
+    x, w = torch.randn(2, 3, 9, 9, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
+
+    def pooled() -> Tensor:
+        return F.max_pool2d(F.conv2d((x * x).relu(), w).relu(), 3, 2, 1)
+
+    with saved_activations(least=1) as saved:
+        ours = pooled()
+    assert saved.held.tensors["narrow"] == 1 and saved.held.tensors["mask"] == 2
+    directions, theirs = torch.randn(3, *ours.shape), pooled()
+    for one, other in zip(
+        *(torch.autograd.grad(y, [x, w], directions, is_grads_batched=True) for y in (ours, theirs)), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
 def test_second_derivatives_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relu, "by_kernel", lambda x: True)
     x = torch.randn(2, 3, 9, 9, requires_grad=True)

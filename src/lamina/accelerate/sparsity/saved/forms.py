@@ -102,8 +102,8 @@ Packed = Bitmap | Ellpack | Shape | Narrow | Kept
 
 
 def has_memory(x: object) -> bool:
-    """Whether it is a plain tensor with a storage; sparse ones and subclasses have none, or not one alone."""
-    return type(x) in PLAIN and x.layout is torch.strided and not x.is_meta  # type: ignore[attr-defined]
+    """Whether it is a plain tensor with a storage; sparse ones, subclasses and batches have none, or not one alone."""
+    return type(x) in PLAIN and torch._C._has_storage(x) and not x.is_meta  # type: ignore[attr-defined,arg-type]
 
 
 def memory(x: Tensor) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 from lamina.accelerate.operands import HAS_TRITON
 from lamina.accelerate.sparsity.saved import bitmap
 from lamina.accelerate.sparsity.saved.bitmap import Form, gapless
+from lamina.accelerate.sparsity.saved.forms import has_memory
 
 if HAS_TRITON:
     from lamina.accelerate.sparsity.saved import ops
@@ -74,4 +75,4 @@ def _masked(x: Tensor, form: Form, bits: Tensor) -> Tensor:
     """Elements whose bit is set, and zero for the others; bits are in the order of the form's memory."""
     if x.stride() != form.strides:
         x = form.empty().copy_(x)
-    return ops.masked(x, bits) if by_kernel(x) else bitmap.masked(x, bits)
+    return ops.masked(x, bits) if by_kernel(x) and has_memory(x) else bitmap.masked(x, bits)
