@@ -141,6 +141,14 @@ def test_products_are_those_of_the_matrix(array: np.ndarray, panel: int, rows: i
     torch.testing.assert_close(reference.matmul(a, sparse), a @ held, rtol=1e-12, atol=1e-9)
 
 
+def test_gradients_and_transforms_pass_rounding() -> None:
+    x, along = torch.randn(3, 4), torch.randn(3, 4)
+    held = reference.rounded(x)
+    torch.testing.assert_close(torch.func.grad(lambda x: reference.rounded(x).square().sum())(x), 2 * held)
+    torch.testing.assert_close(torch.func.jvp(reference.rounded, (x,), (along,))[1], along)
+    torch.testing.assert_close(torch.func.vmap(reference.rounded)(x), torch.stack([*map(reference.rounded, x)]))
+
+
 def test_bytes_held_are_counted() -> None:
     sparse = reference.from_dense(torch.eye(4, 6), panel=2)
     assert sparse.nbytes == 4 * (2 * 1 * 6) + 4 * (2 * 6) + 4 * 2

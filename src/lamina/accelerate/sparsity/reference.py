@@ -137,14 +137,24 @@ def matmul(a: Tensor, sparse: EllpackDib) -> Tensor:
 class _Rounded(torch.autograd.Function):
     """To what the format holds; the gradient passes."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(x: Tensor) -> Tensor:
         scale = fitted_scales(x.reshape(-1, 1), max(x.numel(), 1)).to(x.dtype)
         return (x / scale).half().to(x.dtype) * scale
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         return gradients[0]
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return tangents[0].clone()
 
 
 def rounded(x: Tensor) -> Tensor:
