@@ -14,12 +14,16 @@ from .precisions import TYPES
 
 # Triton 3.6 turns a run-time loop bound, which NumPy holds as an array of one element, into a number this way.
 INTERPRETER = "ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning"
+FORWARD_MODE = "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
+"""What PyTorch's own forward mode gives rise to when it is first used."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings(INTERPRETER))
+            if "transforms" in item.name:
+                item.add_marker(pytest.mark.filterwarnings(FORWARD_MODE))
 
 
 @pytest.fixture

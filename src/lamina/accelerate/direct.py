@@ -11,18 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.accelerate.operands import transformed
-
-_PLAIN = {Tensor, torch.nn.Parameter}
+from lamina.accelerate.operands import is_plain, transformed
 
 
 def unobserved(*args: Any) -> bool:
-    """Whether nobody would see operators on these: no tracing, transform or mode, and tensors with memory."""
+    """Whether nobody would see operators on these: no tracing, transform or mode, and plain tensors."""
     if torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack():
         return False
-    return all(
-        type(each) in _PLAIN and torch._C._has_storage(each) if isinstance(each, Tensor) else True for each in args
-    )
+    return all(is_plain(each) for each in args if isinstance(each, Tensor))
 
 
 def direct(operator: Any, run: Callable[..., Any], keep: Callable[..., None], gradient: Callable[..., Any]) -> Any:

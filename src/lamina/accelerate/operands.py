@@ -13,6 +13,14 @@ HAS_TRITON = find_spec("triton") is not None
 """Whether there can be kernels to give operands to."""
 
 
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_plain(x: object) -> bool:
+    """Whether it is a tensor of PyTorch's own that has memory: no subclass, nothing sparse, no batch of a transform."""
+    return type(x) in _PLAIN and torch._C._has_storage(x)  # type: ignore[arg-type]
+
+
 def has_kernels(x: Tensor) -> bool:
     """Whether kernels can compute with ``x``: where it is, and outside of all transforms."""
     return HAS_TRITON and not transformed() and x.is_cuda

@@ -154,28 +154,28 @@ class MethodContract:
                 torch.testing.assert_close(ours, theirs, msg=partial("{}: {}".format, name))
 
     def test_layers_take_transforms_of_functions(self) -> None:
-        for name, layer in self._converted():
-            if isinstance(layer, nn.LSTM):  # the library's own pass, which lacks rules itself
-                continue
-            layer = layer.double()
-            x = self._input(name).double()
-            leaves = {"": x.requires_grad_(), **dict(layer.named_parameters())}
-            values = {key: value.detach() for key, value in leaves.items()}
-            along = {key: torch.randn_like(value) for key, value in values.items()}
+        for dtype in (torch.float32, torch.float64):  # kernels, where they run, and what both have to be
+            for name, layer in self._converted():
+                if isinstance(layer, nn.LSTM):  # the library's own pass, which lacks rules itself
+                    continue
+                layer, x = layer.to(dtype), self._input(name).to(dtype).requires_grad_()
+                leaves = {"": x, **dict(layer.named_parameters())}
+                values = {key: value.detach() for key, value in leaves.items()}
 
-            def loss(values: dict[str, Tensor], layer: Any = layer) -> Tensor:
-                x, parameters = values[""], {key: value for key, value in values.items() if key}
-                return _output(partial(functional_call, layer, parameters), x).square().sum()
+                def loss(values: dict[str, Tensor], layer: Any = layer) -> Tensor:
+                    x, parameters = values[""], {key: value for key, value in values.items() if key}
+                    return _output(partial(functional_call, layer, parameters), x).square().sum()
 
-            expected = torch.autograd.grad(loss(leaves), [*leaves.values()])
-            gradients = torch.func.grad(loss)(values)
-            for (key, ours), theirs in zip(gradients.items(), expected, strict=True):
-                torch.testing.assert_close(ours, theirs, msg=partial(f"{name} {key}: {{}}".format))
-            slope = torch.func.jvp(loss, (values,), (along,))[1]
-            by_hand = sum((gradients[key] * along[key]).sum() for key in along)
-            torch.testing.assert_close(slope, by_hand, msg=partial("{}: {}".format, name))
-            many = torch.func.vmap(partial(_output, layer))(torch.stack([x, 2 * x]))
-            torch.testing.assert_close(many[1], _output(layer, 2 * x), msg=partial("{}: {}".format, name))
+                expected = torch.autograd.grad(loss(leaves), [*leaves.values()])
+                for (key, ours), theirs in zip(torch.func.grad(loss)(values).items(), expected, strict=True):
+                    _assert_near(ours, theirs, f"{name}: gradient by {key or 'the input'}")
+                # Uphill, at random, so that little cancels.
+                along = [one * (1 + 0.5 * torch.randn_like(one)) for one in expected]
+                slope = torch.func.jvp(loss, (values,), (dict(zip(values, along, strict=True)),))[1]
+                by_hand = torch.stack([(one * other).sum() for one, other in zip(expected, along, strict=True)]).sum()
+                _assert_near(slope, by_hand, f"{name}: slope")
+                many = torch.func.vmap(partial(_output, layer))(torch.stack([x, 2 * x]))
+                _assert_near(many[1], _output(layer, 2 * x), f"{name}: one of several")
 
     def test_every_skipped_layer_says_why(self) -> None:
         refused = self.provider.refused()
@@ -226,6 +226,13 @@ def _output(layer: Callable[..., Any], x: Tensor) -> Tensor:
     y = layer(x)
     result: Tensor = y[0] if isinstance(y, tuple) else y
     return result
+
+
+def _assert_near(ours: Tensor, theirs: Tensor, what: str) -> None:
+    """The same; in float32 but for what kernels and plain PyTorch round, on tensor cores too."""
+    if ours.dtype == torch.float64:
+        torch.testing.assert_close(ours, theirs, msg=partial(f"{what}: {{}}".format))
+    assert (ours - theirs).norm() <= 0.02 * theirs.norm(), what
 
 
 def _with_gradients(

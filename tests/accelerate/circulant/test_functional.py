@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from lamina.accelerate import ops as shared
 from lamina.accelerate.circulant import functional, reference
 from lamina.accelerate.circulant.config import IMPLS
-from lamina.errors import MissingError, UsageError
+from lamina.accelerate.operands import transformed
+from lamina.errors import MissingError, UnsupportedError, UsageError
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
@@ -61,6 +62,17 @@ def test_every_implementation_changes_the_signs_of_its_inputs(impl: functional.I
         results[1][1] *= repeats
         for ours, theirs in zip(*results, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_auto_is_the_reference_within_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functional, "has_kernels", lambda x: not transformed())
+    x, w = torch.randn(2, 9), torch.randn(4, 5, 2)
+    function = partial(functional.linear, out_features=7)
+    assert functional.chosen("auto", x) == "kernel"
+    _, tangent = torch.func.jvp(lambda x: function(x, w), (x,), (x,))
+    torch.testing.assert_close(tangent, function(x, w))  # linear maps are their own derivatives
+    with pytest.raises(UnsupportedError, match='expected no transform of torch.func.*use impl="reference"'):
+        torch.func.jvp(lambda x: function(x, w, impl="kernel"), (x,), (x,))
 
 
 @pytest.mark.parametrize("impl", ["kernel", "expand", "dense"])

@@ -154,7 +154,7 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        return tangents[0].clone()
+        return tangents[0]
 
 
 def rounded(x: Tensor) -> Tensor:

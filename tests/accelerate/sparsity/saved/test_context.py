@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from lamina.accelerate.sparsity.saved import SavedActivations, Saving, ops, relu, saved_activations
 from lamina.accelerate.sparsity.saved import context as module
 from lamina.accelerate.sparsity.saved.bitmap import Bitmap
-from lamina.accelerate.sparsity.saved.forms import Narrow
+from lamina.accelerate.sparsity.saved.forms import Narrow, has_memory
 from lamina.errors import LaminaError, UsageError
 
 
@@ -77,7 +77,7 @@ def test_bytes_are_those_of_bits_and_non_zeros() -> None:
 @pytest.fixture
 def by_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels pack maps that are not on a GPU, too."""
-    monkeypatch.setattr(relu, "by_kernel", lambda x: True)
+    monkeypatch.setattr(relu, "by_kernel", has_memory)
 
 
 @pytest.mark.usefixtures("by_kernels", "where_kernels_run")

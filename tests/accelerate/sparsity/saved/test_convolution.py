@@ -10,6 +10,7 @@ from torch import Tensor
 from lamina.accelerate.sparsity.saved import convolution, relu, saved_activations
 from lamina.accelerate.sparsity.saved.bitmap import Bitmap
 from lamina.accelerate.sparsity.saved.context import Later, SavedActivations
+from lamina.accelerate.sparsity.saved.forms import has_memory
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run", "poisoned_empty")
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("where_kernels_run", "poisoned_empty")
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels pack maps that are not on a GPU, too, and no map is too small."""
-    monkeypatch.setattr(relu, "by_kernel", lambda x: True)
+    monkeypatch.setattr(relu, "by_kernel", has_memory)
     monkeypatch.setattr(convolution, "APART", 1)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lamina.accelerate.sparsity.saved import ops, pooling, relu, saved_activations
 from lamina.accelerate.sparsity.saved.bitmap import STORED
+from lamina.accelerate.sparsity.saved.forms import has_memory
 from lamina.accelerate.sparsity.saved.window import Pooling, pooling_of
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run", "poisoned_empty")
@@ -81,7 +82,7 @@ def test_what_kernels_do_not_compute_is_left_to_torch(args: Any, kwargs: Any, x:
 
 
 def test_gradients_in_several_directions_at_once_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relu, "by_kernel", lambda x: True)
+    monkeypatch.setattr(relu, "by_kernel", has_memory)
     x, w = torch.randn(2, 3, 9, 9, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
 
     def pooled() -> Tensor:
@@ -98,7 +99,7 @@ def test_gradients_in_several_directions_at_once_are_those_of_torch(monkeypatch:
 
 
 def test_second_derivatives_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relu, "by_kernel", lambda x: True)
+    monkeypatch.setattr(relu, "by_kernel", has_memory)
     x = torch.randn(2, 3, 9, 9, requires_grad=True)
 
     def second(loss: Tensor) -> Tensor:

@@ -181,7 +181,7 @@ class SavedActivations:
             result = self._relu(name, function, args, kwargs)
             self._remember(result)
             return result
-        if name in REPLACED and args and isinstance(args[0], Tensor) and relu.by_kernel(args[0]):
+        if name in REPLACED and args and relu.by_kernel(args[0]):
             result = self._convolved(*args, **kwargs) if name == "conv2d" else self._max_pooled(*args, **kwargs)
             if result is not None:
                 return result

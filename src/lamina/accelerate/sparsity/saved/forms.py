@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lamina.accelerate.operands import is_plain
 from lamina.accelerate.sparsity.format import EllpackDib
 from lamina.accelerate.sparsity.saved.bitmap import Bitmap, Form
 from lamina.errors import UsageError
@@ -97,13 +98,12 @@ class Kept:
         return self.tensor
 
 
-PLAIN = (Tensor, torch.nn.Parameter)
 Packed = Bitmap | Ellpack | Shape | Narrow | Kept
 
 
 def has_memory(x: object) -> bool:
-    """Whether it is a plain tensor with a storage; sparse ones, subclasses and batches have none, or not one alone."""
-    return type(x) in PLAIN and torch._C._has_storage(x) and not x.is_meta  # type: ignore[attr-defined,arg-type]
+    """Whether it is a plain tensor, and not one of sizes alone."""
+    return is_plain(x) and not x.is_meta  # type: ignore[attr-defined]
 
 
 def memory(x: Tensor) -> int:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.operands import HAS_TRITON
-from lamina.accelerate.sparsity.saved.forms import has_memory
+from lamina.accelerate.sparsity.saved import relu
 from lamina.accelerate.sparsity.saved.window import Pooling
 
 if HAS_TRITON:
@@ -33,7 +33,7 @@ class _MaxPool(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (gradient,), pooling = gradients, ctx.pooling
         (places,) = ctx.saved_tensors
-        if torch.is_grad_enabled() or not has_memory(gradient):  # PyTorch's own has derivatives, and takes batches
+        if torch.is_grad_enabled() or not relu.by_kernel(gradient):  # PyTorch's own has derivatives, and takes batches
             x, windows = gradient.new_empty(pooling.shape), (pooling.kernel, pooling.stride, pooling.padding)
             where = indices(places, pooling)
             return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *windows, (1, 1), False, where), None

@@ -17,9 +17,9 @@ if HAS_TRITON:
     from lamina.accelerate.sparsity.saved import ops
 
 
-def by_kernel(x: Tensor) -> bool:
-    """Whether the kernels do it."""
-    return HAS_TRITON and x.is_cuda
+def by_kernel(x: object) -> bool:
+    """Whether the kernels take it: a plain tensor on a GPU."""
+    return HAS_TRITON and has_memory(x) and x.is_cuda  # type: ignore[attr-defined]
 
 
 def relu(x: Tensor, inplace: bool, keep: Callable[[Tensor], None]) -> Tensor:
@@ -75,4 +75,4 @@ def _masked(x: Tensor, form: Form, bits: Tensor) -> Tensor:
     """Elements whose bit is set, and zero for the others; bits are in the order of the form's memory."""
     if x.stride() != form.strides:
         x = form.empty().copy_(x)
-    return ops.masked(x, bits) if by_kernel(x) and has_memory(x) else bitmap.masked(x, bits)
+    return ops.masked(x, bits) if by_kernel(x) else bitmap.masked(x, bits)
