@@ -29,14 +29,14 @@ from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
 from benchmarks.turns import in_turns
 from lamina import measure, run
-from lamina.accelerate.circulant.basis import slot_count
-from lamina.accelerate.circulant.dispatch import Dispatcher, calibrate
-from lamina.accelerate.circulant.kernels import mix_cost
-from lamina.accelerate.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
-from lamina.accelerate.circulant.reference import dense_matrix
-from lamina.accelerate.circulant.tiles import scales_pay
-from lamina.accelerate.circulant.transform.kernels import dft_cost
-from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.methods.circulant.basis import slot_count
+from lamina.accelerate.methods.circulant.dispatch import Dispatcher, calibrate
+from lamina.accelerate.methods.circulant.kernels import mix_cost
+from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
+from lamina.accelerate.methods.circulant.reference import dense_matrix
+from lamina.accelerate.methods.circulant.spectral.kernels import dft_cost
+from lamina.accelerate.methods.circulant.tiles import scales_pay
+from lamina.accelerate.methods.circulant.window import Window
 from lamina.build import DTYPES
 from lamina.spec.published import entry
 

@@ -23,8 +23,8 @@ from benchmarks import results
 from benchmarks.circulant_layers import BLOCK_SIZE, PRECISIONS, REPEAT, timed_by
 from benchmarks.gpus import Rows, on_every_gpu
 from lamina import measure, run
-from lamina.accelerate.circulant.dispatch import CANDIDATES, Dispatcher, calibrate
-from lamina.accelerate.circulant.nn import BlockCirculantConv1d, BlockCirculantLinear, BlockCirculantLSTM
+from lamina.accelerate.methods.circulant.dispatch import CANDIDATES, Dispatcher, calibrate
+from lamina.accelerate.methods.circulant.nn import BlockCirculantConv1d, BlockCirculantLinear, BlockCirculantLSTM
 from lamina.build import DTYPES
 from lamina.errors import LaminaError
 

@@ -44,10 +44,10 @@ from benchmarks.gpus import Rows, on_every_gpu
 from benchmarks.published import statements
 from lamina import measure, run
 from lamina.accelerate import convert
-from lamina.accelerate.circulant import Circulant
-from lamina.accelerate.circulant.config import Impl
-from lamina.accelerate.circulant.dispatch import Dispatcher, calibrate_model
-from lamina.accelerate.circulant.parameter_groups import parameter_groups
+from lamina.accelerate.methods.circulant import Circulant
+from lamina.accelerate.methods.circulant.config import Impl
+from lamina.accelerate.methods.circulant.dispatch import Dispatcher, calibrate_model
+from lamina.accelerate.methods.circulant.parameter_groups import parameter_groups
 from lamina.build.data import Dataset, jpeg_scan, load, loader, steps, train_test
 from lamina.build.models import create
 from lamina.record import Conversion

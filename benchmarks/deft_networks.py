@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
 from lamina import build, load, measure, pipeline, run
-from lamina.accelerate.elimination.tuning import tune_network
+from lamina.accelerate.methods.elimination.tuning import tune_network
 from lamina.build.data import load as read
 from lamina.errors import LaminaError, UnsupportedError
 from lamina.pipeline.deft import pruning

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 
 from benchmarks import results
 from lamina import measure, run
-from lamina.accelerate.elimination import Eliminated
-from lamina.accelerate.elimination.convert import build, choose
-from lamina.accelerate.elimination.reference import swap_order
-from lamina.accelerate.elimination.tuning import fastest, tune
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.elimination.convert import build, choose
+from lamina.accelerate.methods.elimination.reference import swap_order
+from lamina.accelerate.methods.elimination.tuning import fastest, tune
 from lamina.build import DTYPES
 
 PRECISIONS = ("fp32", "tf32", "bf16")

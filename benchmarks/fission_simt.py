@@ -25,10 +25,10 @@ from torch import Tensor
 from benchmarks import results
 from benchmarks.circulant_layers import LAYERS, Layer
 from lamina import measure, run
-from lamina.accelerate.cuda import compiled
-from lamina.accelerate.fission import simt
-from lamina.accelerate.fission.simt import OnChip, Tile, Window
-from lamina.accelerate.fission.simt_cost import predict
+from lamina.accelerate.papers.on_chip_fission import simt
+from lamina.accelerate.papers.on_chip_fission.cost import predict
+from lamina.accelerate.papers.on_chip_fission.simt import OnChip, Tile, Window
+from lamina.accelerate.runtime.nvrtc import compiled
 from lamina.measure import counters
 
 NAMES = ("alexnet conv2", "alexnet conv3", "alexnet conv4", "alexnet conv5", "alexnet fc6")

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from benchmarks import results
 from lamina import measure, run
-from lamina.accelerate.fission import functional
-from lamina.accelerate.fission.choice import H200, choose
-from lamina.accelerate.fission.config import Format, Impl
-from lamina.accelerate.fission.formats import Packed, pack, unpack
+from lamina.accelerate.methods.weight_only import functional
+from lamina.accelerate.methods.weight_only.choice import H200, choose
+from lamina.accelerate.methods.weight_only.config import Format, Impl
+from lamina.accelerate.methods.weight_only.formats import Packed, pack, unpack
 
 LAYERS = {
     "alexnet fc6": (4096, 9216),
@@ -72,7 +72,7 @@ def ways(outputs: int, inputs: int) -> Iterator[Way]:
         def call(x: Tensor, i: int, impl: Impl = impl, stored: list[Packed] = stored) -> Tensor:
             return functional.linear(x, stored[i], impl=impl)
 
-        yield Way(f"fissioned[format={format},impl={impl}]", call, len(stored), unpack(packed))
+        yield Way(f"weight-only[format={format},impl={impl}]", call, len(stored), unpack(packed))
         stored.clear()
 
 
@@ -118,7 +118,7 @@ def compared(rows: list[dict[str, Any]]) -> None:
     dense = {key(row): row["median_us"] for row in rows if row["impl"] == "dense"}
     for row in rows:
         row["speedup"] = dense[key(row)] / row["median_us"]
-        if row["impl"] == "fissioned[format=e4m3,impl=kernel]":
+        if row["impl"] == "weight-only[format=e4m3,impl=kernel]":
             choice = choose(row["batch"], row["outputs"], row["inputs"], H200)
             row |= {"chosen": choice.format or "dense", "predicted_us": choice.stored_us}
             row["predicted_speedup"] = choice.dense_us / choice.stored_us

@@ -37,7 +37,7 @@ from torch import nn
 
 from benchmarks import results
 from lamina import measure, run
-from lamina.accelerate.sparsity.monitor import Monitor, Parameters
+from lamina.accelerate.training.sparsity_monitor import Monitor, Parameters
 from lamina.build import DTYPES
 from lamina.build.models import create
 

@@ -32,8 +32,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import results
 from lamina import measure, run
-from lamina.accelerate.sparsity.saved import SavedActivations, Saving, saved_activations
-from lamina.accelerate.sparsity.saved.context import Kind
+from lamina.accelerate.training.compressed_activations import SavedActivations, Saving, saved_activations
+from lamina.accelerate.training.compressed_activations.context import Kind
 from lamina.build import DTYPES
 from lamina.build.data import loader, train_test
 from lamina.build.models import create

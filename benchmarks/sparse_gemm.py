@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
 from lamina import measure, run
-from lamina.accelerate import ops as launching
-from lamina.accelerate.sparsity import functional, ops, reference
-from lamina.accelerate.sparsity.compiled import product_block
-from lamina.accelerate.sparsity.halves.ops import parts_for
-from lamina.accelerate.sparsity.living import ops as living
-from lamina.accelerate.sparsity.tiles import living_tile, union_tile
-from lamina.accelerate.sparsity.window import Window
+from lamina.accelerate.methods.activation_sparsity import functional, ops, reference
+from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import product_block
+from lamina.accelerate.methods.activation_sparsity.row_union import ops as living
+from lamina.accelerate.methods.activation_sparsity.split_fp16.ops import parts_for
+from lamina.accelerate.methods.activation_sparsity.tiles import living_tile, union_tile
+from lamina.accelerate.methods.activation_sparsity.window import Window
+from lamina.accelerate.runtime import triton_ops as launching
 from lamina.build import DTYPES
 from lamina.build.models import create
 from lamina.simulate.workloads import pattern, read_masks

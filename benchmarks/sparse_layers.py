@@ -25,11 +25,11 @@ from benchmarks.gpus import Rows, on_every_gpu
 from benchmarks.sparse_gemm import SCOPES, Case, Problem, Scope, cases, clocks, every_case, timed
 from benchmarks.turns import in_turns
 from lamina import measure, run
-from lamina.accelerate.sparsity.dispatch import Line, Measured, union_share
-from lamina.accelerate.sparsity.monitor import Observation
-from lamina.accelerate.sparsity.monitor.reference import as_matrices, count
-from lamina.accelerate.sparsity.nn import SparseAdaptiveConv2d, choices_of
-from lamina.accelerate.sparsity.tiles import columns_together
+from lamina.accelerate.methods.activation_sparsity.dispatch import Line, Measured, union_share
+from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, choices_of
+from lamina.accelerate.methods.activation_sparsity.tiles import columns_together
+from lamina.accelerate.training.sparsity_monitor import Observation
+from lamina.accelerate.training.sparsity_monitor.reference import as_matrices, count
 from lamina.spec import Phase
 
 LEAST = 0.98

@@ -37,12 +37,12 @@ from benchmarks.saved_activations import deterministic
 from benchmarks.sparse_layers import data_us, observed
 from lamina import measure, run
 from lamina.accelerate import convert
-from lamina.accelerate.sparsity import Monitor, Parameters, Sparse, functional
-from lamina.accelerate.sparsity.dispatch import Line, Measured, Plan, union_share
-from lamina.accelerate.sparsity.monitor import Observation
-from lamina.accelerate.sparsity.nn import SparseAdaptiveConv2d, choices_of
-from lamina.accelerate.sparsity.tiles import columns_together
-from lamina.accelerate.sparsity.window import Window
+from lamina.accelerate.methods.activation_sparsity import Sparse, functional
+from lamina.accelerate.methods.activation_sparsity.dispatch import Line, Measured, Plan, union_share
+from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, choices_of
+from lamina.accelerate.methods.activation_sparsity.tiles import columns_together
+from lamina.accelerate.methods.activation_sparsity.window import Window
+from lamina.accelerate.training.sparsity_monitor import Monitor, Observation, Parameters
 from lamina.build.data import Dataset, loader, train_test
 from lamina.build.models import create
 from lamina.spec import Phase

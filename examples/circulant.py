@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lamina.accelerate import convert
-from lamina.accelerate.circulant import Circulant
-from lamina.accelerate.circulant.parameter_groups import parameter_groups
+from lamina.accelerate.methods.circulant import Circulant
+from lamina.accelerate.methods.circulant.parameter_groups import parameter_groups
 
 
 def blobs(count: int) -> tuple[Tensor, Tensor]:

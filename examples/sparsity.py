@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lamina.accelerate.sparsity import Monitor
-from lamina.accelerate.sparsity.saved import saved_activations
+from lamina.accelerate.training.compressed_activations import saved_activations
+from lamina.accelerate.training.sparsity_monitor import Monitor
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from lamina.accelerate import convert
-from lamina.accelerate.fusion import Fusion
+from lamina.accelerate.methods.fusion import Fusion
 from lamina.build import from_zoo
 from lamina.build.models import ZOO, create
 from lamina.explain.misses import miss

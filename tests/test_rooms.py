@@ -27,10 +27,10 @@ BELOW: dict[str, tuple[str, ...]] = {  # room -> the rooms it may import, beside
 }
 LIBRARIES = {  # what may be imported only there
     ("triton",): (
-        *("accelerate/kernels.py", "accelerate/ops.py"),  # what the cells' share
+        *("accelerate/runtime/triton_utils.py", "accelerate/runtime/triton_ops.py"),  # what the cells' share
         *("accelerate/*/kernels.py", "accelerate/*/ops.py"),
     ),
-    ("cuda.core",): ("accelerate/cuda.py",),
+    ("cuda.core",): ("accelerate/runtime/nvrtc.py",),
     ("numba",): ("simulate/compiled.py", "simulate/*/core.py", "simulate/*/core/*.py"),
     ("sqlalchemy", "alembic", "sqlite3", "psycopg"): ("store/*",),
     ("jinja2", "plotly", "matplotlib"): ("report/*",),
@@ -48,13 +48,25 @@ NAMES = {  # what may be named only there, imported or not
     ): ("measure/*",),
 }
 BANNED = {"errors": ("torch", "numpy"), "spec": ("torch",), "record": ("torch", "numpy")}
-CELL = {
-    "accelerate": ("config", "reference", "kernels", "ops", "functional", "nn", "convert"),
+CELL = {  # where cells are, and the files of each
+    "accelerate/methods": ("config", "reference", "kernels", "ops", "functional", "nn", "convert"),
     "simulate": ("config", "reference", "core", "unit"),
 }
-SHARED = ("accelerate/halves", "simulate/hierarchy", "simulate/workloads")  # no cells: what the cells share
+SHARED = ("simulate/hierarchy", "simulate/workloads")  # no cells: what the cells share
+INSIDE: dict[str, tuple[str, ...]] = {  # part of accelerate/ -> the parts it may import, besides itself
+    "common": ("runtime",),
+    "runtime": ("common",),
+    "select": ("common",),
+    "methods": ("common", "runtime", "select", "convert"),
+    "training": ("common", "runtime", "select", "methods"),
+    "papers": ("common", "runtime", "methods"),
+    "registry": ("methods",),
+    "convert": ("common", "select", "methods", "registry"),
+    "deprecated": (),
+    "__init__": ("convert", "registry", "deprecated", "select"),
+}
 JITS = {"triton.jit", "numba.njit", "numba.jit", "lamina.simulate.compiled.compiled"}
-DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc"}
+DRAWERS = {"utils", "util", "helpers", "helper", "misc"}
 
 
 @dataclass(frozen=True)
@@ -100,10 +112,13 @@ class Module:
         return ".".join([self.aliases.get(first, first), *rest])
 
     def cell(self, path: str) -> str | None:
-        """The cell that a path lies in: a folder of accelerate/ or simulate/."""
-        cell = "/".join(path.split("/")[:2])
-        is_folder = any(file.startswith(f"{cell}/") for file in self.files)
-        return cell if is_folder and cell.split("/")[0] in CELL and cell not in SHARED else None
+        """The cell that a path lies in: a folder of accelerate/methods/ or simulate/."""
+        for rooms in CELL:
+            if path.startswith(f"{rooms}/"):
+                cell = "/".join(path.split("/")[: rooms.count("/") + 2])
+                is_folder = any(file.startswith(f"{cell}/") for file in self.files)
+                return cell if is_folder and cell not in SHARED else None
+        return None
 
 
 Faults = Iterator[tuple[int, str]]
@@ -161,7 +176,7 @@ def strays(module: Module, homes: Homes, named: list[tuple[int, str]]) -> Faults
 def cells_are_complete(module: Module) -> Faults:
     cell = module.cell(module.path)
     if cell and module.path == min(file for file in module.files if file.startswith(f"{cell}/")):
-        for stem in CELL[module.room]:
+        for stem in CELL[cell.rpartition("/")[0]]:
             if f"{cell}/{stem}.py" not in module.files:
                 yield 1, f"cell {cell} lacks {stem}.py"
 
@@ -171,6 +186,18 @@ def cells_are_apart(module: Module) -> Faults:
         other = module.cell(name.removeprefix("lamina.").replace(".", "/"))
         if other not in (None, module.cell(module.path)):
             yield line, f"imports cell {other}: what two cells share belongs in {module.room}/ itself"
+
+
+def accelerate_keeps_its_order(module: Module) -> Faults:
+    if module.room == "accelerate" and module.path != "accelerate.py":
+        part = module.path.split("/")[1].removesuffix(".py")
+        if part not in INSIDE:
+            yield 1, f"there is no part {part!r} of accelerate/ on the floor plan"
+        for line, name, _ in module.imports:
+            package, _, rest = name.partition("lamina.accelerate.")
+            other = rest.split(".")[0] if not package and rest else part
+            if other in INSIDE and other not in (part, *INSIDE.get(part, INSIDE)):
+                yield line, f"accelerate/{part} may not import {name}: imports point down"
 
 
 def kernels_carry_no_type_check(module: Module) -> Faults:
@@ -184,7 +211,8 @@ def kernels_carry_no_type_check(module: Module) -> Faults:
 Rule = Callable[[Module], Faults]
 RULES: tuple[Rule, ...] = (
     rooms_are_on_the_plan, imports_point_down, nouns_are_plain, libraries_stay_home,
-    clocks_processes_and_speech_stay_home, cells_are_complete, cells_are_apart, kernels_carry_no_type_check,
+    clocks_processes_and_speech_stay_home, cells_are_complete, cells_are_apart, accelerate_keeps_its_order,
+    kernels_carry_no_type_check,
 )  # fmt: skip
 
 
@@ -220,7 +248,7 @@ CLEAN = {f"{room}/{cell}/{stem}.py": "" for room in CELL for cell in "mn" for st
     "__init__.py": "__version__ = '1'",
     "__main__.py": "import sys\nfrom lamina.cli import main\nsys.exit(main())",
     "measure/wall.py": "import time\nfrom lamina import __version__\ntime.perf_counter()",
-    "accelerate/m/kernels.py": "import triton, typing\n@triton.jit\n@typing.no_type_check\ndef k(): ...",
+    "accelerate/methods/m/kernels.py": "import triton, typing\n@triton.jit\n@typing.no_type_check\ndef k(): ...",
     "simulate/m/core.py": "from lamina.simulate.hierarchy import memory\nfrom . import config",
     "simulate/hierarchy/memory.py": "",
     "build/layer.py": "import time, torch\ndef f(cuda, synchronize): return cuda, synchronize(time.sleep(0))",
@@ -235,8 +263,12 @@ PLANTED = {
     "verb uses the front door": ("build/a.py", "from lamina import convert", "front door"),
     "noun imports torch": ("spec/a.py", "import torch.nn as nn", "belongs in a verb"),
     "record imports numpy": ("record/a.py", "from numpy import array", "belongs in a verb"),
-    "triton in functional": ("accelerate/m/functional.py", "import triton.language as tl", "kernels.py or"),
-    "run-time CUDA in a cell": ("accelerate/m/ops.py", "from cuda.core import Program", "accelerate/cuda.py"),
+    "triton in functional": ("accelerate/methods/m/functional.py", "import triton.language as tl", "kernels.py or"),
+    "run-time CUDA in a cell": (
+        "accelerate/methods/m/ops.py",
+        "from cuda.core import Program",
+        "accelerate/runtime/nvrtc.py",
+    ),
     "numba in explain": ("explain/a.py", "from numba import njit", "or simulate/*/core.py"),
     "SQL in explain": ("explain/a.py", "import sqlite3", "store/*"),
     "drawing in explain": ("explain/a.py", "import matplotlib.pyplot as plt", "report/*"),
@@ -250,10 +282,20 @@ PLANTED = {
     "print in report": ("report/a.py", "print('x')", "print belongs in cli/*"),
     "room called utils": ("utils/a.py", "", "no room 'utils'"),
     "module called helpers": ("run/_helpers.py", "", "a drawer"),
-    "cell imports a cell": ("accelerate/m/nn.py", "from lamina.accelerate.n import nn", "two cells share"),
+    "cell imports a cell": (
+        "accelerate/methods/m/nn.py",
+        "from lamina.accelerate.methods.n import nn",
+        "two cells share",
+    ),
     "unit imports a unit": ("simulate/m/unit.py", "from ..n.core import step", "two cells share"),
     "kernel is checked": ("simulate/m/core.py", "import numba\n@numba.njit()\ndef k(): ...", "kernel k"),
-    "cell is incomplete": ("accelerate/o/config.py", "", "cell accelerate/o lacks reference.py"),
+    "methods import training": (
+        "accelerate/methods/m/nn.py",
+        "from lamina.accelerate.training import monitor",
+        "methods may not import",
+    ),
+    "a new part of accelerate": ("accelerate/halves/ops.py", "", "no part 'halves'"),
+    "cell is incomplete": ("accelerate/methods/o/config.py", "", "cell accelerate/methods/o lacks reference.py"),
 }
 
 

@@ -22,9 +22,9 @@ from benchmarks.circulant_layers import LAYERS, PRECISIONS, REPEAT, Layer, error
 from benchmarks.gpus import Rows, on_every_gpu, shown
 from benchmarks.ladder.rungs import Changes, beside_predictions, changed
 from lamina import measure, run
-from lamina.accelerate import ops as launches
-from lamina.accelerate.circulant import ops
-from lamina.accelerate.circulant.tiles import ProductTile, product_tile
+from lamina.accelerate.methods.circulant import ops
+from lamina.accelerate.methods.circulant.tiles import ProductTile, product_tile
+from lamina.accelerate.runtime import triton_ops as launches
 from lamina.build import DTYPES
 from lamina.record import Timing
 

@@ -26,10 +26,10 @@ from benchmarks.circulant_recurrent import BATCH, SIZES, STEPS, UNCHECKED, step_
 from benchmarks.gpus import Rows, on_every_gpu, shown
 from benchmarks.ladder.rungs import Changes, beside_predictions, changed
 from lamina import measure, run
-from lamina.accelerate.circulant.nn import BlockCirculantLSTM
-from lamina.accelerate.circulant.recurrent import ops
-from lamina.accelerate.circulant.tiles import StepTile, step_tile
-from lamina.accelerate.circulant.transform.ops import dft
+from lamina.accelerate.methods.circulant.lstm import ops
+from lamina.accelerate.methods.circulant.nn import BlockCirculantLSTM
+from lamina.accelerate.methods.circulant.spectral.ops import dft
+from lamina.accelerate.methods.circulant.tiles import StepTile, step_tile
 from lamina.build import DTYPES
 from lamina.record import Timing
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from lamina.accelerate import tapes
+from lamina.accelerate.runtime import launch_cache as tapes
 
 Changes = tuple[tuple[Any, Mapping[str, Any]], ...]
 """Modules, and what takes the place of what in them."""

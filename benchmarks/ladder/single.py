@@ -7,11 +7,11 @@ from pathlib import Path
 
 from torch import Tensor
 
-from lamina.accelerate.cuda import KINDS
-from lamina.accelerate.sparsity import compiled
-from lamina.accelerate.sparsity.compiled import WARP
-from lamina.accelerate.sparsity.format import EllpackDib
-from lamina.accelerate.sparsity.window import Window
+from lamina.accelerate.methods.activation_sparsity.ellpack import cuda as compiled
+from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import WARP
+from lamina.accelerate.methods.activation_sparsity.ellpack.format import EllpackDib
+from lamina.accelerate.methods.activation_sparsity.window import Window
+from lamina.accelerate.runtime.nvrtc import KINDS
 
 SOURCE = Path(__file__).with_suffix(".cu")
 

@@ -23,11 +23,12 @@ from benchmarks.ladder import single as earlier
 from benchmarks.ladder.single import Block as Single
 from benchmarks.sparse_gemm import SCOPES, Case, Scope, cases, clocks, timed
 from lamina import run
-from lamina.accelerate.sparsity import compiled, ops
-from lamina.accelerate.sparsity.compiled import Scan
-from lamina.accelerate.sparsity.halves.ops import parts_for
-from lamina.accelerate.sparsity.living import ops as living
-from lamina.accelerate.sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
+from lamina.accelerate.methods.activation_sparsity import ops
+from lamina.accelerate.methods.activation_sparsity.ellpack import cuda as compiled
+from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import Scan
+from lamina.accelerate.methods.activation_sparsity.row_union import ops as living
+from lamina.accelerate.methods.activation_sparsity.split_fp16.ops import parts_for
+from lamina.accelerate.methods.activation_sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
 
 ZEROS = 90
 PATTERNS = {"convert": "iid", "nonzero": "iid", "union": "channel"}

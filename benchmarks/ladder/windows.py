@@ -21,9 +21,9 @@ from torch import Tensor
 from benchmarks import results
 from benchmarks.ladder.rungs import beside_predictions
 from lamina import measure, run
-from lamina.accelerate.circulant import ops
-from lamina.accelerate.circulant.halo import compiled
-from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.methods.circulant import ops
+from lamina.accelerate.methods.circulant.halo import compiled
+from lamina.accelerate.methods.circulant.window import Window
 from lamina.record import Timing
 
 SLOTS = 32

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lamina.accelerate import tapes
+from lamina.accelerate.runtime import launch_cache as tapes
 from lamina.run import precision_mode
 
 from .bounds import hold

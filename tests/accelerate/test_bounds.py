@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from lamina.accelerate.ops import INTERPRETED
+from lamina.accelerate.runtime.triton_ops import INTERPRETED
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="on a GPU compute-sanitizer sees it")
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from lamina.accelerate import CELLS, configuration, convert
-from lamina.accelerate.circulant import Circulant
-from lamina.accelerate.circulant.nn import BlockCirculantLinear
+from lamina.accelerate.methods.circulant import Circulant
+from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
 from lamina.errors import UsageError
 from lamina.spec import Method
 from lamina.spec.method import METHODS

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from benchmarks import circulant_layers as layers
-from lamina.accelerate.circulant.nn import BlockCirculantConv2d
+from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d
 
 
 def row(

@@ -10,7 +10,7 @@ from tests.cli.conftest import Lamina
 
 import lamina as package
 from lamina import measure
-from lamina.accelerate.elimination.pareto import Point
+from lamina.accelerate.methods.elimination.pareto import Point
 from lamina.cli.deft import layer_table, network_table
 from lamina.errors import LaminaError
 from lamina.pipeline.deft import deployed

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from lamina.accelerate.sparsity.monitor import Parameters
+from lamina.accelerate.training.sparsity_monitor import Parameters
 from lamina.build import Target
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline.sparsity import Masks, sparsity

@@ -17,7 +17,7 @@ OPTIONS = st.lists(
 )
 
 
-@given(st.sampled_from(METHODS), OPTIONS, st.none() | st.sampled_from(["winograd", "gemm", "cudnn:fft"]))
+@given(st.sampled_from([*METHODS]), OPTIONS, st.none() | st.sampled_from(["winograd", "gemm", "cudnn:fft"]))
 def test_what_is_written_is_read(
     name: str, options: list[tuple[str, int | float | str]], algorithm: str | None
 ) -> None:
@@ -60,7 +60,7 @@ def test_faults(text: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-@given(st.sampled_from(METHODS), st.text("dens:[]=,a1. ", max_size=12))
+@given(st.sampled_from([*METHODS]), st.text("dens:[]=,a1. ", max_size=12))
 def test_any_text_is_read_and_written_back_or_refused(name: str, rest: str) -> None:
     with suppress(UsageError):
         method = Method.parse(name + rest)

@@ -19,12 +19,13 @@ from typing import Any
 import torch
 
 from benchmarks import results
-from benchmarks.ladder.circulant import counts, mapping, rungs
+from benchmarks.ladder.circulant import counts
 from benchmarks.ladder.circulant.layers import BLOCK_SIZES, LAYERS, Calls, Contender, Layer, contenders, definition
 from benchmarks.ladder.circulant.statements import ENTRIES, RULES
 from benchmarks.published import statements
 from lamina import measure, run
-from lamina.accelerate.cuda import compiled
+from lamina.accelerate.papers.circulant_ladder import mapping, rungs
+from lamina.accelerate.runtime.nvrtc import compiled
 from lamina.errors import LaminaError, MissingError
 from lamina.record import Timing
 from lamina.spec.published import entry

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from benchmarks.ladder.circulant.layers import LAYERS, rung_calls
-from benchmarks.ladder.circulant.mapping import LIMIT
-from benchmarks.ladder.circulant.rungs import NAMES, PHASES, RUNGS, kernels
 from lamina import measure
+from lamina.accelerate.papers.circulant_ladder.mapping import LIMIT
+from lamina.accelerate.papers.circulant_ladder.rungs import NAMES, PHASES, RUNGS, kernels
 from lamina.measure import counters
 from lamina.measure.counters.join import base_name
+from lamina.testing.cuda_on_cpu import kernel_class
 
 TIMEOUT_S = 900.0
 _TIME, _INSTRUCTIONS = "gpu__time_duration.sum", "smsp__inst_executed.sum"
@@ -38,7 +39,7 @@ _INSTRUCTION_BYTES = 16  # on every chip since Volta
 def run_counted(name: str, k: int) -> None:
     """Run each phase of each rung once where Nsight Compute looks, in a range of its name."""
     device = measure.resolve("cuda")
-    tensors, made = LAYERS[name].tensors(k, device), kernels(device)
+    tensors, made = LAYERS[name].tensors(k, device), kernels(kernel_class(device))
     for rung in RUNGS:
         calls = rung_calls(rung, made, tensors, LIMIT)
         for phase in PHASES:

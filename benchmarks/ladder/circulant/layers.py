@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from benchmarks.ladder.circulant.mapping import LIMIT
-from benchmarks.ladder.circulant.rungs import PHASES, RUNGS, Kernels, Pass, Rung, kernels, step
-from lamina.accelerate.circulant import functional, reference
+from lamina.accelerate.methods.circulant import functional, reference
+from lamina.accelerate.papers.circulant_ladder.mapping import LIMIT
+from lamina.accelerate.papers.circulant_ladder.rungs import PHASES, RUNGS, Kernels, Pass, Rung, kernels, step
+from lamina.testing.cuda_on_cpu import kernel_class
 
 Tensors = tuple[Tensor, ...]
 Calls = dict[str, Callable[[], Tensors]]
@@ -123,7 +124,7 @@ def contenders(layer: Layer, k: int, device: torch.device, limit: int = LIMIT) -
     for precision in ("fp32", "tf32") if device.type == "cuda" else ("fp32",):
         yield matmul(tensors, precision)
         yield library(tensors, precision, exact)
-    made = kernels(device)
+    made = kernels(kernel_class(device))
     for rung in RUNGS:
         impl = f"ladder[rung={rung.name},block_size={k}]"
         yield Contender(impl, "fp32", rung_calls(rung, made, tensors, limit), exact)

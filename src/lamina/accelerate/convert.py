@@ -10,44 +10,16 @@ a Sequential of them, its layer takes the first one's place and name, and identi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 from torch import nn
 
-from lamina.errors import UnsupportedError, UsageError, nearest
+from lamina.accelerate.registry import converter, method_of
+from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Conversion, ConvertedLayer
-from lamina.spec import Method
-
-CELLS: Mapping[str, str] = {
-    "circulant": "circulant",
-    "fused": "fusion",
-    "sparse": "sparsity",
-    "eliminated": "elimination",
-    "fissioned": "fission",
-}
-"""The cell of each method. A cell is imported when it is first asked for."""
 
 Where = Callable[[str, nn.Module], bool]
 """Whether to convert the layer of this name."""
-
-
-def configuration(method: Method) -> Any:
-    """The configuration that a written method stands for: ``circulant[block_size=64]``.
-
-    Raises:
-        UsageError: the method is no acceleration, or an option is unknown or wrong.
-    """
-    if method.name not in CELLS:
-        raise UsageError(f"{method}: {nearest(method.name, CELLS)}")
-    kind = _config_class(import_module(f"{__package__}.{CELLS[method.name]}.config"))
-    names = [field.name for field in fields(kind)]
-    for name, _ in method.options:
-        if name not in names:
-            raise UsageError(f"{method}: option {name!r} is unknown: {nearest(name, names)}")
-    return kind(**{name: _truth(value) for name, value in method.options})
 
 
 def convert(model: nn.Module, config: object, where: Where | None = None) -> tuple[nn.Module, Conversion]:
@@ -64,8 +36,8 @@ def convert(model: nn.Module, config: object, where: Where | None = None) -> tup
     Raises:
         UsageError: ``config`` is no configuration of a method, or a layer's weights cannot be used.
     """
-    cell = _cell(config)
-    written = str(_method(config))
+    cell = converter(config)
+    written = str(method_of(config))
     owners = _owners(model)
     layers: list[ConvertedLayer] = []
     replaced: dict[tuple[int, ...], nn.Module] = {}
@@ -140,36 +112,3 @@ def _put(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, layer)
     return model
-
-
-def _cell(config: object) -> ModuleType:
-    """The ``convert`` module beside the configuration's own."""
-    package, _, file = type(config).__module__.rpartition(".")
-    if not (is_dataclass(config) and not isinstance(config, type) and file == "config"):
-        raise UsageError(f"config: expected a method's configuration such as Circulant(block_size=64), got {config!r}")
-    return import_module(f"{package}.convert")
-
-
-def _method(config: Any) -> Method:
-    """A configuration as it is written: its first option, and those that are not at their defaults."""
-    folder = type(config).__module__.split(".")[-2]
-    name = next((method for method, cell in CELLS.items() if cell == folder), folder)
-    told = [
-        (field.name, getattr(config, field.name))
-        for index, field in enumerate(fields(config))
-        if index == 0 or field.default is MISSING or getattr(config, field.name) != field.default
-    ]
-    options = [(key, value if isinstance(value, int | float | str) else str(value)) for key, value in told]
-    return Method(name, options=tuple((key, str(v).lower() if isinstance(v, bool) else v) for key, v in options))
-
-
-def _config_class(module: ModuleType) -> type[Any]:
-    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and is_dataclass(kind)]
-    own = [kind for kind in kinds if kind.__module__ == module.__name__]
-    if len(own) != 1:
-        raise UsageError(f"{module.__name__}: expected one configuration, got {[kind.__name__ for kind in own]}")
-    return own[0]
-
-
-def _truth(value: int | float | str) -> int | float | str | bool:
-    return {"true": True, "false": False}.get(str(value).lower(), value)

@@ -17,7 +17,7 @@ from lamina.cli.networks import networks, training
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lamina.accelerate.sparsity.monitor import Observation
+    from lamina.accelerate.training.sparsity_monitor import Observation
     from lamina.pipeline.sparsity import SparsityProfile
 
 
@@ -68,7 +68,7 @@ def sparsity(
 
         lamina sparsity alexnet --data DIR --iterations 2000 --masks alexnet.npz
     """
-    from lamina.accelerate.sparsity.monitor import Parameters
+    from lamina.accelerate.training.sparsity_monitor import Parameters
     from lamina.cli.watching import Watcher
     from lamina.pipeline.sparsity import Masks, sparsity
     from lamina.store import open_store

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lamina import measure, run
-from lamina.accelerate.sparsity.monitor import MapReport, Monitor, Observation, Parameters
+from lamina.accelerate.training.sparsity_monitor import MapReport, Monitor, Observation, Parameters
 from lamina.build import Target
 from lamina.build.data import loader, train_test
 from lamina.errors import UsageError

@@ -4,7 +4,7 @@ from lamina.spec.cost import Cost, Phase
 from lamina.spec.dnnmark import read_dnnmark
 from lamina.spec.files import read
 from lamina.spec.layers import KINDS, Layer
-from lamina.spec.method import METHODS, Method
+from lamina.spec.method import METHODS, Method, MethodInfo
 from lamina.spec.network import Input, Network, ResolvedLayer
 from lamina.spec.shape import Shape, elements, show
 from lamina.spec.toml import read_toml, write_toml
@@ -19,6 +19,7 @@ __all__ = [
     "Layer",
     "Layout",
     "Method",
+    "MethodInfo",
     "Network",
     "Phase",
     "Point",

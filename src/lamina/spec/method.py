@@ -3,14 +3,47 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from lamina.errors import UsageError, nearest
 
-METHODS = ("dense", "circulant", "fused", "sparse", "eliminated", "fissioned")
 
-_FORM = re.compile(r"(?P<name>[a-z_]+)(?::(?P<algorithm>[a-z0-9_:]+))?(?:\[(?P<options>[^\[\]]*)\])?")
+@dataclass(frozen=True)
+class MethodInfo:
+    """A line of the registry.
+
+    Attributes:
+        name: as users write it: ``--impl circulant``.
+        summary: one line for help and documentation.
+        cell: the folder in ``accelerate/methods/``; empty for dense layers, which need none.
+        config: the name of the configuration class, which the package exports.
+        aliases: earlier names, which files and results of earlier versions hold.
+    """
+
+    name: str
+    summary: str
+    cell: str = ""
+    config: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+METHODS: Mapping[str, MethodInfo] = {
+    info.name: info
+    for info in (
+        MethodInfo("dense", "the vendor library; dense:direct, gemm, fft or winograd names a convolution algorithm"),
+        MethodInfo("circulant", "block-circulant weights: k times fewer parameters", "circulant", "Circulant"),
+        MethodInfo("sparse", "products that skip zeros of the activations", "activation_sparsity", "Sparse"),
+        MethodInfo("eliminated", "input channels pruned: synapse vector elimination", "elimination", "Eliminated"),
+        MethodInfo("weight-only", "weights stored in 8 or 16 bits", "weight_only", "WeightOnly", ("fissioned",)),
+        MethodInfo("fused", "a layer, its activation and its pooling in one kernel", "fusion", "Fusion"),
+    )
+}
+"""The registry: every method by its name. A new method is a cell and a line here."""
+
+_NAMES = {alias: info.name for info in METHODS.values() for alias in (info.name, *info.aliases)}
+_FORM = re.compile(r"(?P<name>[a-z_-]+)(?::(?P<algorithm>[a-z0-9_:]+))?(?:\[(?P<options>[^\[\]]*)\])?")
 
 
 @dataclass(frozen=True)
@@ -39,8 +72,9 @@ class Method:
         if not match:
             raise UsageError(f"implementation {text!r}: expected name, name:algorithm or name[option=value,...]")
         name, algorithm, options = match["name"], match["algorithm"], match["options"]
-        if name not in METHODS:
+        if name not in _NAMES:
             raise UsageError(f"implementation {name!r} is unknown: {nearest(name, METHODS)}")
+        name = _NAMES[name]
         if algorithm and name != "dense":
             raise UsageError(f"implementation {text!r}: only dense takes an algorithm after the colon")
         return cls(name, algorithm, tuple(_option(text, item) for item in (options or "").split(",") if item.strip()))

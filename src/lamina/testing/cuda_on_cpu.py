@@ -16,10 +16,11 @@ from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
 from torch import Tensor
 
-from lamina.accelerate.cuda import Arguments, Macros, Size, check_launch, definitions
-from lamina.accelerate.tapes import launched
+from lamina.accelerate.runtime.launch_cache import launched
+from lamina.accelerate.runtime.nvrtc import Arguments, Kernel, Macros, Size, check_launch, definitions
 from lamina.errors import LaminaError, MissingError, UsageError
 
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+([\w:]+)\s+(\w+)\s*\[\s*\]\s*;")
@@ -35,7 +36,7 @@ extern "C" void {name}_launch(const unsigned* grid, const unsigned* block, unsig
 
 
 class KernelOnCpu:
-    """One ``extern "C" __global__`` function of a CUDA source, as `lamina.accelerate.cuda.Kernel` but on the CPU.
+    """One ``extern "C" __global__`` function of a CUDA source, as `nvrtc.Kernel` but on the CPU.
 
     Args:
         source: CUDA C++, of the part of the language that ``cuda_on_cpu.h`` knows.
@@ -124,3 +125,8 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
         if done.returncode:
             raise LaminaError(f"the CUDA source does not compile on the CPU:\n{done.stderr}")
         return ctypes.CDLL(str(Path(folder) / "kernel.so"))
+
+
+def kernel_class(device: torch.device) -> type[Kernel] | type[KernelOnCpu]:
+    """The class of kernels that run on a device: compiled for the GPU, or as C++ on the CPU."""
+    return Kernel if device.type == "cuda" else KernelOnCpu

@@ -6,8 +6,8 @@ import torch
 from benchmarks.circulant_layers import Layer
 from benchmarks.ladder import linear
 from benchmarks.results import Row
-from lamina.accelerate import ops as launches
-from lamina.accelerate.circulant import ops
+from lamina.accelerate.methods.circulant import ops
+from lamina.accelerate.runtime import triton_ops as launches
 from lamina.record import Timing
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")

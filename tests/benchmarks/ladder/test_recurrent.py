@@ -8,8 +8,8 @@ import torch
 
 from benchmarks.ladder import recurrent
 from benchmarks.results import Row
-from lamina.accelerate.circulant.recurrent import ops
-from lamina.accelerate.circulant.tiles import StepTile
+from lamina.accelerate.methods.circulant.lstm import ops
+from lamina.accelerate.methods.circulant.tiles import StepTile
 from lamina.record import Timing
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from benchmarks.ladder.rungs import beside_predictions, changed
-from lamina.accelerate.tapes import taped
+from lamina.accelerate.runtime.launch_cache import taped
 
 
 def test_what_a_rung_changes_is_seen_where_layers_are_played_from_tape() -> None:

@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.ladder import windows
 from benchmarks.results import Row
-from lamina.accelerate.circulant.window import Window
+from lamina.accelerate.methods.circulant.window import Window
 from lamina.record import Timing
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")

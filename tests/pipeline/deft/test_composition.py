@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from lamina import recipes
-from lamina.accelerate.elimination import Eliminated
-from lamina.accelerate.elimination.convert import build, choose
-from lamina.accelerate.elimination.recovery import observe, recover
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.elimination.convert import build, choose
+from lamina.accelerate.methods.elimination.recovery import observe, recover
 from lamina.build.models import create
 from lamina.errors import UsageError
 from lamina.pipeline import find

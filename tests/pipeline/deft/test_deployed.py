@@ -9,7 +9,7 @@ from torch import nn
 
 from lamina import measure
 from lamina.accelerate import convert
-from lamina.accelerate.fission import Fission
+from lamina.accelerate.methods.weight_only import WeightOnly
 from lamina.build.data import synthetic
 from lamina.errors import UsageError
 from lamina.pipeline.deft import calibration, deployed
@@ -73,7 +73,7 @@ def test_what_is_measured_of_a_network(place: Place) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Linear(3, 3))
     with torch.no_grad():
         model[1].weight[0] = 0
-    model, _ = convert(model, Fission("e4m3"), lambda name, _: name == "2")
+    model, _ = convert(model, WeightOnly("e4m3"), lambda name, _: name == "2")
     found = place.measured("it", place.deploy(model), measure.summarize([1.0], "cpu", "-"))
     assert found.parameters == parameters(model) == 2 * 16 + 3 + 9 + 3
     assert found.multiplications == 16 * 3 + 9

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import lamina
-from lamina.accelerate.fission.nn import FissionedConv, FissionedLinear
+from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
 from lamina.build.data import loader, train_test
 from lamina.errors import UsageError
 from lamina.pipeline import find
@@ -205,7 +205,7 @@ def test_a_named_format_and_another_precision(weights: Path, data: str, store: S
     asked = replace(HALVES, format="e3m4", precision="bf16", shares=(0.9,), max_accuracy_drop=20)
     outcome = run(tmp_path / "out", data, store, asked, weights=weights)
     model = lamina.load(tmp_path / "out")
-    stored = [name for name, one in model.named_modules() if isinstance(one, FissionedConv | FissionedLinear)]
+    stored = [name for name, one in model.named_modules() if isinstance(one, WeightOnlyConv | WeightOnlyLinear)]
     assert stored == [one.layer for one in outcome.layers if one.format == "e3m4"] != []
     assert model.get_parameter("features.0.bias").dtype == torch.bfloat16
     assert outcome.result.bytes < outcome.dense.bytes

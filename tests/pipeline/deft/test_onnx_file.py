@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from lamina.accelerate import convert
-from lamina.accelerate.elimination import Eliminated
-from lamina.accelerate.elimination.indexed import Indexed
-from lamina.accelerate.elimination.network import fold
-from lamina.accelerate.fission import Fission
-from lamina.accelerate.fission.nn import FissionedConv, FissionedLinear
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.elimination.indexed import Indexed
+from lamina.accelerate.methods.elimination.network import fold
+from lamina.accelerate.methods.weight_only import WeightOnly
+from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
 from lamina.errors import CheckError, LaminaError, MissingError
 from lamina.pipeline.deft import onnx_file
 from lamina.pipeline.deft.onnx_file import export, plain
@@ -44,7 +44,7 @@ def test_eliminated_networks_are_slices_and_gathers_before_plain_products(tmp_pa
     model, record = convert(network(), Eliminated(keep=0.5))
     assert len(record.replaced) == 4
     model = fold(model)[0] if folded else model
-    model = convert(model, Fission("e4m3"), lambda name, _: name == "9")[0] if folded else model
+    model = convert(model, WeightOnly("e4m3"), lambda name, _: name == "9")[0] if folded else model
     path = tmp_path / "small.onnx"
     said = export(model, torch.randn(1, 2, 8, 8), path)
     x = torch.randn(5, 2, 8, 8)
@@ -69,16 +69,16 @@ def test_eliminated_networks_are_slices_and_gathers_before_plain_products(tmp_pa
 
 def test_plain_twins_compute_the_same_and_leave_the_network_alone() -> None:
     model, _ = convert(network(), Eliminated(keep=0.5, by="tap"), lambda name, _: name == "4")
-    model, _ = convert(model, Fission("e3m4"))
+    model, _ = convert(model, WeightOnly("e3m4"))
     before = copy.deepcopy(model)
     twin = plain(model.train())
     kinds = {type(module) for module in twin.modules()}
-    assert not kinds & {FissionedLinear, FissionedConv} and not any(isinstance(m, Indexed) for m in twin.modules())
+    assert not kinds & {WeightOnlyLinear, WeightOnlyConv} and not any(isinstance(m, Indexed) for m in twin.modules())
     assert not twin.training and model.training
     x = torch.randn(3, 2, 8, 8)
     torch.testing.assert_close(twin(x), model.eval()(x), rtol=1e-5, atol=1e-6)
     assert [type(module) for module in model.modules()] == [type(module) for module in before.modules()]
-    assert type(plain(FissionedLinear.from_dense(nn.Linear(3, 2), Fission()))) is nn.Linear
+    assert type(plain(WeightOnlyLinear.from_dense(nn.Linear(3, 2), WeightOnly()))) is nn.Linear
 
 
 def test_a_file_that_computes_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

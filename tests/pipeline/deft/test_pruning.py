@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from lamina.accelerate import convert
-from lamina.accelerate.elimination import Eliminated
-from lamina.accelerate.elimination.network import fold
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.elimination.network import fold
 from lamina.build.models import create
 from lamina.errors import MissingError, UsageError
 from lamina.pipeline.deft.pruning import multiplications, pruned, require

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 import lamina
 from lamina import build, recipes
 from lamina.accelerate import convert
-from lamina.accelerate.elimination import Eliminated
-from lamina.accelerate.elimination.network import fold
-from lamina.accelerate.fission import Fission
-from lamina.accelerate.fission.config import FORMATS
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.elimination.network import fold
+from lamina.accelerate.methods.weight_only import WeightOnly
+from lamina.accelerate.methods.weight_only.config import FORMATS
 from lamina.build.models import create
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline import find
@@ -58,7 +58,7 @@ def small(network: nn.Module) -> nn.Module:
     """Half of each layer's inputs, folded, with eight bits for what is plain after that."""
     model, _ = convert(copy.deepcopy(network), Eliminated(keep=0.5), lambda name, _: name != "features.0")
     model, _ = fold(model)
-    return convert(model, Fission("e3m4"))[0]
+    return convert(model, WeightOnly("e3m4"))[0]
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,7 @@ def test_recurrent_layers(tmp_path: Path, bidirectional: bool) -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format(tmp_path: Path, format: Any) -> None:
     dense = nn.Sequential(nn.Conv1d(4, 6, 3, groups=2), nn.Flatten(), nn.Linear(24, 5)).eval()
-    model, _ = convert(copy.deepcopy(dense), Fission(format))
+    model, _ = convert(copy.deepcopy(dense), WeightOnly(format))
     unchanged(tmp_path, model, dense, torch.randn(2, 4, 6))
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from lamina.accelerate import convert
-from lamina.accelerate.elimination import Eliminated
-from lamina.accelerate.fission.choice import Rates
-from lamina.accelerate.fission.nn import FissionedConv, FissionedLinear
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.weight_only.choice import Rates
+from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
 from lamina.errors import UsageError
 from lamina.pipeline.deft import weight_formats
 from lamina.pipeline.deft.weight_formats import Stored, rates_of, store_weights, suggest
@@ -71,12 +71,12 @@ def test_formats_that_cost_too_much_are_taken_back() -> None:
     before = copy.deepcopy(model.state_dict())
 
     def accuracy(tried: nn.Module) -> float:
-        return 40.0 if isinstance(tried.get_submodule("3"), FissionedLinear) else 90.0
+        return 40.0 if isinstance(tried.get_submodule("3"), WeightOnlyLinear) else 90.0
 
     found = store_weights(model, suggested, accuracy, least=89.0)
     assert [found[name].format for name in ("0", "3", "4")] == ["e3m4", None, "e3m4"]
     assert "accuracy 40.00 % is below the 89.00 % allowed" in found["3"].reason
-    assert isinstance(model[0], FissionedConv) and type(model[3]) is nn.Linear
+    assert isinstance(model[0], WeightOnlyConv) and type(model[3]) is nn.Linear
     assert torch.equal(model[3].weight, before["3.weight"])
     assert store_weights(model, {"3": Stored(None, "dense")}, accuracy, 0) == {"3": Stored(None, "dense")}
 

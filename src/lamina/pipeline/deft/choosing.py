@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 
 from lamina import measure
-from lamina.accelerate.elimination.network import Folded
-from lamina.accelerate.elimination.pareto import Point, Search, choose, search
+from lamina.accelerate.methods.elimination.network import Folded
+from lamina.accelerate.methods.elimination.pareto import Point, Search, choose, search
 from lamina.errors import UsageError
 from lamina.pipeline.deft.composition import Candidates, compose
 from lamina.pipeline.deft.deployed import Place

@@ -10,13 +10,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lamina.accelerate.elimination import Eliminated
-from lamina.accelerate.elimination.convert import FITTED, build, inputs_of, refusal, retained
-from lamina.accelerate.elimination.indexed import Indexed
-from lamina.accelerate.elimination.network import Folded, fold
-from lamina.accelerate.elimination.nn import EliminatedLinear
-from lamina.accelerate.elimination.recovery import Moments, observe, recover
-from lamina.accelerate.elimination.search import aligned, spread
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.elimination.convert import FITTED, build, inputs_of, refusal, retained
+from lamina.accelerate.methods.elimination.indexed import Indexed
+from lamina.accelerate.methods.elimination.network import Folded, fold
+from lamina.accelerate.methods.elimination.nn import EliminatedLinear
+from lamina.accelerate.methods.elimination.recovery import Moments, observe, recover
+from lamina.accelerate.methods.elimination.search import aligned, spread
 from lamina.errors import UnsupportedError, UsageError
 
 

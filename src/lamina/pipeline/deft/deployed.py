@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina import build, measure, run
-from lamina.accelerate.fission.nn import FissionedConv, FissionedLinear
+from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
 from lamina.pipeline.deft.calibration import Material, accuracy, placed
 from lamina.pipeline.deft.pruning import multiplications
 from lamina.pipeline.deft.records import Measured
@@ -99,6 +99,6 @@ class Place:
 def parameters(model: nn.Module) -> int:
     """Of a network, those that are not zero; what is stored in another format counts among them."""
     stored = sum(
-        module.weight.numel() for module in model.modules() if isinstance(module, FissionedLinear | FissionedConv)
+        module.weight.numel() for module in model.modules() if isinstance(module, WeightOnlyLinear | WeightOnlyConv)
     )
     return sum(int(parameter.count_nonzero()) for parameter in model.parameters()) + stored

@@ -8,11 +8,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import Tensor, nn
 
-from lamina.accelerate.elimination.convert import ELIMINATED
-from lamina.accelerate.elimination.indexed import Indexed
-from lamina.accelerate.fission import Fission
-from lamina.accelerate.fission.config import Format
-from lamina.accelerate.fission.nn import FissionedConv, FissionedLinear
+from lamina.accelerate.methods.elimination.convert import ELIMINATED
+from lamina.accelerate.methods.elimination.indexed import Indexed
+from lamina.accelerate.methods.weight_only import WeightOnly
+from lamina.accelerate.methods.weight_only.config import Format
+from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
 from lamina.errors import UsageError
 
 _CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
@@ -70,7 +70,7 @@ def describe(model: nn.Module, dense: nn.Module) -> dict[str, LayerRecipe]:
 
 
 def _described(name: str, module: Any) -> LayerRecipe:
-    if isinstance(module, FissionedLinear | FissionedConv):
+    if isinstance(module, WeightOnlyLinear | WeightOnlyConv):
         plain = module.to_dense()
         scaling = "none" if module.format.startswith("deft") else "row"
         return LayerRecipe(
@@ -133,7 +133,7 @@ def _built(name: str, recipe: LayerRecipe, tensors: Mapping[str, Tensor], file: 
     if recipe.kept is not None:
         layer = _eliminated(name, recipe, layer, tensors, file)
     if recipe.format is not None:
-        return _fissioned(layer, recipe)
+        return _weight_only(layer, recipe)
     return layer
 
 
@@ -152,6 +152,6 @@ def _eliminated(
     return built
 
 
-def _fissioned(layer: nn.Module, recipe: LayerRecipe) -> nn.Module:
-    config = Fission(recipe.format or "e4m3", recipe.scaling)
-    return (FissionedLinear if isinstance(layer, nn.Linear) else FissionedConv).from_dense(layer, config)
+def _weight_only(layer: nn.Module, recipe: LayerRecipe) -> nn.Module:
+    config = WeightOnly(recipe.format or "e4m3", recipe.scaling)
+    return (WeightOnlyLinear if isinstance(layer, nn.Linear) else WeightOnlyConv).from_dense(layer, config)

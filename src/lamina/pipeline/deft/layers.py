@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from lamina.accelerate.elimination.network import Folded
-from lamina.accelerate.elimination.pareto import Search
+from lamina.accelerate.methods.elimination.network import Folded
+from lamina.accelerate.methods.elimination.pareto import Search
 from lamina.pipeline.deft.composition import Candidates
 from lamina.pipeline.deft.records import LayerResult
 from lamina.pipeline.deft.weight_formats import Stored

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from lamina import run
-from lamina.accelerate.circulant.nn import (
+from lamina.accelerate.methods.circulant.nn import (
     BlockCirculantConv1d,
     BlockCirculantConv2d,
     BlockCirculantLinear,
     BlockCirculantLSTM,
 )
-from lamina.accelerate.elimination.indexed import Indexed
-from lamina.accelerate.fission.nn import FissionedConv, FissionedLinear
+from lamina.accelerate.methods.elimination.indexed import Indexed
+from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
 from lamina.errors import CheckError, LaminaError, MissingError
 
 PACKAGES = ("onnx", "onnxscript")
@@ -60,7 +60,7 @@ def plain(model: nn.Module) -> nn.Module:
                 twin.impl = "slice" if module.at.prefix else "gather"
         elif isinstance(module, CIRCULANT):
             module.impl = "reference"
-        elif isinstance(module, FissionedLinear | FissionedConv):
+        elif isinstance(module, WeightOnlyLinear | WeightOnlyConv):
             twin = module.to_dense()
         if twin is module:
             continue

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lamina.accelerate.elimination import Eliminated
-from lamina.accelerate.elimination.config import Recovery
-from lamina.accelerate.elimination.pareto import Point
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.elimination.config import Recovery
+from lamina.accelerate.methods.elimination.pareto import Point
 from lamina.errors import UsageError, nearest
 from lamina.pipeline.deft.weight_formats import WANTED
 from lamina.record import Timing

@@ -9,12 +9,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lamina.accelerate.fission import Fission
-from lamina.accelerate.fission.choice import BITS, Rates, choose
-from lamina.accelerate.fission.config import FORMATS, Format
-from lamina.accelerate.fission.convert import refusal, replace
-from lamina.accelerate.fission.formats import errors, pack
-from lamina.accelerate.fission.functional import chosen
+from lamina.accelerate.methods.weight_only import WeightOnly
+from lamina.accelerate.methods.weight_only.choice import BITS, Rates, choose
+from lamina.accelerate.methods.weight_only.config import FORMATS, Format
+from lamina.accelerate.methods.weight_only.convert import refusal, replace
+from lamina.accelerate.methods.weight_only.formats import errors, pack
+from lamina.accelerate.methods.weight_only.functional import chosen
 from lamina.build import DTYPES
 from lamina.errors import UsageError, nearest
 from lamina.record import Roofs
@@ -138,7 +138,7 @@ def store_weights(
             continue
         parent, _, last = name.rpartition(".")
         owner, dense = model.get_submodule(parent), model.get_submodule(name)
-        setattr(owner, last, replace(dense, Fission(stored.format)))
+        setattr(owner, last, replace(dense, WeightOnly(stored.format)))
         if (got := accuracy(model)) < least:
             setattr(owner, last, dense)
             reason = f"{stored.format}: accuracy {got:.2f} % is below the {least:.2f} % allowed"

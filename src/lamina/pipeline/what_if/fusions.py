@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from lamina import accelerate
-from lamina.accelerate.fusion import Fusion
-from lamina.accelerate.fusion.convert import replace as fused
-from lamina.accelerate.fusion.convert import runs as fusible
+from lamina.accelerate.methods.fusion import Fusion
+from lamina.accelerate.methods.fusion.convert import replace as fused
+from lamina.accelerate.methods.fusion.convert import runs as fusible
 from lamina.errors import UnsupportedError
 from lamina.explain import predictions
 from lamina.explain.predictions import Prediction

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.ladder.circulant import counts, rungs
+from benchmarks.ladder.circulant import counts
+from lamina.accelerate.papers.circulant_ladder import rungs
 from lamina.measure import counters
 from lamina.measure.counters import Profiled, Session
 

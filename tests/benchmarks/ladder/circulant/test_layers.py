@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.ladder.circulant import layers, rungs
+from benchmarks.ladder.circulant import layers
+from lamina.accelerate.papers.circulant_ladder import rungs
+from lamina.testing.cuda_on_cpu import kernel_class
 
 CPU = torch.device("cpu")
 
@@ -46,7 +48,7 @@ def test_a_phase_finds_what_the_phases_before_it_kept(
 
     rung = next(rung for rung in rungs.RUNGS if rung.name == name)
     tensors = layers.Layer("small", 2, 2, 8, 4).tensors(4, CPU)
-    calls = layers.rung_calls(rung, rungs.kernels(CPU), tensors, 32)
+    calls = layers.rung_calls(rung, rungs.kernels(kernel_class(CPU)), tensors, 32)
     monkeypatch.setattr(torch.fft, "rfft", counting)
     for phase, ffts in zip(layers.STEPS, (forward, backward_data, backward_weight, step), strict=True):
         for _ in range(2):  # a second call starts where the first did

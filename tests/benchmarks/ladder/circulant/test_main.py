@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from benchmarks.ladder.circulant import __main__ as ladder
-from benchmarks.ladder.circulant import counts, layers, rungs
+from benchmarks.ladder.circulant import counts, layers
 from lamina import measure
+from lamina.accelerate.papers.circulant_ladder import rungs
 from lamina.errors import LaminaError, MissingError
 from lamina.spec.published import entry
 

@@ -1,5 +1,0 @@
-"""Block-circulant layers: ``k`` times fewer weights, multiplied in the frequency domain (Ding et al., CirCNN, 2017)."""
-
-from lamina.accelerate.circulant.config import Circulant
-
-__all__ = ["Circulant"]

@@ -1,0 +1,1 @@
+"""What several methods share: geometry, operands, split-fp16 emulation."""

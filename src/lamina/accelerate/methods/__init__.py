@@ -1,0 +1,1 @@
+"""One cell per method."""

@@ -1,0 +1,134 @@
+"""Which layers can do without some of their inputs, and how."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lamina.accelerate.methods.elimination import reference, search
+from lamina.accelerate.methods.elimination.config import Eliminated
+from lamina.accelerate.methods.elimination.nn import (
+    EliminatedConv1d,
+    EliminatedConv2d,
+    EliminatedLinear,
+    EliminatedLSTM,
+)
+from lamina.accelerate.methods.elimination.table import tap_prefixes
+from lamina.errors import UnsupportedError, UsageError
+
+ELIMINATED: dict[type[nn.Module], Any] = {
+    nn.Linear: EliminatedLinear,
+    nn.Conv1d: EliminatedConv1d,
+    nn.Conv2d: EliminatedConv2d,
+    nn.LSTM: EliminatedLSTM,
+}
+"""The layer that takes the place of each dense one."""
+
+FITTED = ("bias", "least_squares")
+"""Recoveries that need calibration data."""
+
+
+def refusal(module: nn.Module) -> str | None:
+    """Why a layer's inputs cannot be eliminated, or nothing."""
+    kind = type(module).__name__
+    if type(module) not in ELIMINATED:
+        if next(module.parameters(recurse=False), None) is None:
+            return f"{kind} has no weights"
+        return f"{kind} is none of Linear, Conv1d, Conv2d, LSTM"
+    if getattr(module, "groups", 1) > 1:
+        return f"its outputs are in {module.groups} groups, none of which has all inputs"
+    if isinstance(module, nn.Linear) and module.out_features < 2:
+        return "it has one output: vectors of one weight have no correlation"
+    return None
+
+
+def replace(module: nn.Module, config: Eliminated) -> nn.Module:
+    """The layer without the inputs that the search leaves out, in the place of a dense one.
+
+    Raises:
+        UnsupportedError: the layer is refused, or the configuration does not fit it.
+        UsageError: its weights are not finite, or the recovery needs data that a layer alone has not.
+    """
+    if config.recovery in FITTED:
+        raise UsageError(
+            f"recovery {config.recovery!r} needs calibration data: convert with "
+            "lamina.accelerate.methods.elimination.recovery.eliminate(model, config, batches), or use recovery='scale'"
+        )
+    index = choose(module, config)
+    total = inputs_of(module, config)
+    return build(module, index, config, factor=total / len(index) if config.recovery == "scale" else 1.0)
+
+
+def build(module: nn.Module, index: Tensor, config: Eliminated, factor: float = 1.0) -> nn.Module:
+    """The layer that keeps the inputs ``index``, its weights times ``factor``.
+
+    Raises:
+        UnsupportedError: the layer is refused, or the configuration does not fit it.
+    """
+    if reason := refusal(module):
+        raise UnsupportedError(reason)
+    kind = ELIMINATED[type(module)]
+    if isinstance(module, nn.LSTM):
+        if config.impl not in ("auto", "gather"):
+            raise UnsupportedError(f"an LSTM has no {config.impl}: the library's recurrence takes no table")
+        layer: nn.Module = kind.from_dense(module, index, factor=factor, impl=config.impl)
+    elif isinstance(module, nn.Linear):
+        layer = kind.from_dense(module, index, factor=factor, impl=config.impl)
+    else:
+        layer = kind.from_dense(module, index, by=config.by, factor=factor, impl=config.impl)
+    return layer
+
+
+def choose(module: nn.Module, config: Eliminated) -> Tensor:
+    """The inputs to keep, in the order in which the layer's columns will stand.
+
+    Raises:
+        UnsupportedError: the layer is refused, or the configuration does not fit it.
+        UsageError: its weights are not finite.
+    """
+    return retained(module, config)[0]
+
+
+def retained(module: nn.Module, config: Eliminated) -> tuple[Tensor, search.Retention | None]:
+    """As `choose`, with what the search found; nothing, where all inputs were asked for and none was made."""
+    if reason := refusal(module):
+        raise UnsupportedError(reason)
+    weight, taps = _weight(module), _taps(module, config)
+    total = inputs_of(module, config)
+    if config.keep == 1.0:
+        return torch.arange(total, device=weight.device), None
+    by = config.by if isinstance(module, nn.Conv1d | nn.Conv2d) else "channel"
+    vectors = search.synapse_vectors(weight, by, config.group)
+    if vectors.shape[1] < 2:
+        raise UnsupportedError("vectors of one weight have no correlation; use by='channel', or a larger group")
+    places, found = search.select(vectors, keep=config.keep, alpha=config.alpha, align=-(-config.align // config.group))
+    index = search.spread(places, config.group, taps)
+    if len(index) == total:
+        return index, found
+    if config.order == "swap":
+        return index.new_tensor(reference.swap_order(index.tolist(), total)), found
+    if config.order == "prefix" and taps > 1:
+        prefixes = tap_prefixes(index.tolist(), total // taps, taps, config.align)
+        return index.new_tensor(prefixes.places()), found
+    return index[torch.argsort(index % taps, stable=True)], found
+
+
+def inputs_of(module: nn.Module, config: Eliminated) -> int:
+    """How many inputs a layer has, as the configuration counts them."""
+    return int(_weight(module).shape[1]) * _taps(module, config)
+
+
+def _weight(module: nn.Module) -> Tensor:
+    """``(out, in, *window)``; both directions of an LSTM read the same features, so their gates come together."""
+    if not isinstance(module, nn.LSTM):
+        return module.get_parameter("weight").detach()
+    names = ["weight_ih_l0", "weight_ih_l0_reverse"][: 2 if module.bidirectional else 1]
+    return torch.cat([module.get_parameter(name).detach() for name in names])
+
+
+def _taps(module: nn.Module, config: Eliminated) -> int:
+    """Of one input; sorting by them puts neighbouring channels of one tap together."""
+    by_tap = config.by == "tap" and isinstance(module, nn.Conv1d | nn.Conv2d)
+    return _weight(module)[0, 0].numel() if by_tap else 1

@@ -1,0 +1,86 @@
+"""A long short-term memory that lacks some features of its input."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from lamina.accelerate.methods.elimination import reference
+from lamina.accelerate.methods.elimination.config import Impl
+from lamina.accelerate.methods.elimination.indexed import Index, Indexed
+from lamina.errors import UsageError
+
+
+class EliminatedLSTM(Indexed, nn.LSTM):
+    """`torch.nn.LSTM` that lacks some features of its input: ``(T, N, features)``.
+
+    Its parameters are those of an LSTM of as many inputs as stay. The library's recurrence takes no table, so inputs
+    that are no prefix are copied first, once for all steps.
+
+    Args:
+        features: of each step, before the elimination.
+        hidden_size: cells of each level.
+        index: the features that stay.
+        options: the other arguments of `torch.nn.LSTM`.
+    """
+
+    def __init__(self, features: int, hidden_size: int, index: Index, **options: Any) -> None:
+        kept = len(index)
+        nn.LSTM.__init__(self, kept, hidden_size, **options)
+        self.features = features
+        self._keep(index, features, "channel", 1, options.get("device"))
+
+    def forward(self, x: Tensor, hx: Any = None) -> Any:  # type: ignore[override]
+        """As the dense layer's; ``x (..., features)``."""
+        if not isinstance(x, Tensor) or x.shape[-1] != self.features:
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise UsageError(f"EliminatedLSTM: expected a tensor of steps of {self.features} features, got {got}")
+        at = self.at
+        if not at.whole:
+            x = x.narrow(-1, 0, len(self.index)) if at.prefix else x.index_select(-1, self.index)
+        return nn.LSTM.forward(self, x, hx)
+
+    @classmethod
+    @torch.no_grad()
+    def from_dense(cls, dense: nn.LSTM, index: Index, *, factor: float = 1.0, impl: Impl = "auto") -> Self:
+        """The dense layer without the features that ``index`` leaves out, the other weights times ``factor``.
+
+        Raises:
+            UsageError: ``impl`` is one that the library's recurrence has not.
+        """
+        if impl not in ("auto", "gather"):
+            raise UsageError(f"impl: expected auto or gather for an LSTM, got {impl}")
+        places = torch.as_tensor(index, dtype=torch.int64, device=dense.get_parameter("weight_ih_l0").device)
+        layer = cls(dense.input_size, dense.hidden_size, places, **_recurrence(dense))
+        for name, parameter in dense.named_parameters():
+            mine: Tensor = parameter
+            if name in _FIRST_LEVEL:
+                mine = parameter.index_select(1, places)
+                mine = mine if factor == 1.0 else mine * factor
+            layer.get_parameter(name).copy_(mine).requires_grad_(parameter.requires_grad)
+        return layer.train(dense.training)
+
+    @torch.no_grad()
+    def to_dense(self) -> nn.LSTM:
+        """The dense layer that computes the same: its weights for the features that went are zeros."""
+        dense = nn.LSTM(self.features, self.hidden_size, **_recurrence(self))
+        for name, parameter in self.named_parameters():
+            first = name in _FIRST_LEVEL
+            full = reference.dense_weight(parameter, self.index, self.features) if first else parameter
+            dense.get_parameter(name).copy_(full).requires_grad_(parameter.requires_grad)
+        return dense.train(self.training)
+
+    def extra_repr(self) -> str:
+        """As the dense layer's, with what stayed."""
+        return f"{self.features}, kept={super().extra_repr()}"
+
+
+_FIRST_LEVEL = ("weight_ih_l0", "weight_ih_l0_reverse")
+
+
+def _recurrence(layer: nn.LSTM) -> dict[str, Any]:
+    names = ("num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
+    weight = layer.get_parameter("weight_ih_l0")
+    return {name: getattr(layer, name) for name in names} | {"device": weight.device, "dtype": weight.dtype}

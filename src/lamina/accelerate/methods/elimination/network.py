@@ -1,0 +1,294 @@
+"""Elimination carried through a network, so that it costs no reorganisation at run time.
+
+What a layer no longer reads its producer need not compute: outputs that nobody reads are removed, and the others put in
+the order in which they are read. Activations, poolings and norms between the two keep channels apart, so they commute
+with both. A consumer then reads all that it gets, or a slice of it. Nothing is approximated: the network computes what
+it did with its eliminated layers.
+
+The paper moves the inputs of every consumer at run time; here the producer's weights move, once.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from lamina.accelerate.methods.elimination.indexed import Indexed
+from lamina.accelerate.methods.elimination.nn import EliminatedConv1d, EliminatedConv2d, EliminatedLinear
+from lamina.accelerate.methods.elimination.reference import dense_weight
+from lamina.errors import UsageError
+
+ELEMENTWISE = (
+    *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.Hardswish),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d),
+)
+POOLS = (
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d),
+)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+FUNCTIONS = (F.relu, torch.relu, torch.tanh, torch.sigmoid, F.gelu, F.silu, F.leaky_relu, F.dropout)
+POOL_FUNCTIONS = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d)
+METHODS = ("relu", "tanh", "sigmoid", "contiguous")
+"""What keeps channels apart, as modules, functions and methods."""
+
+PRODUCERS = (nn.Linear, nn.Conv1d, nn.Conv2d, EliminatedLinear, EliminatedConv1d, EliminatedConv2d)
+CONSUMERS = (EliminatedLinear, EliminatedConv1d, EliminatedConv2d)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """What became of one producer: how many of its outputs are left, and who reads them."""
+
+    producer: str
+    outputs: int
+    live: int
+    consumers: tuple[str, ...]
+    plain: tuple[str, ...]
+    """Consumers that are dense layers now, since they read all there is in its order."""
+
+
+@dataclass(frozen=True)
+class _Read:
+    """One consumer of a tensor: how many entries of its index each channel has, and the norms on the way."""
+
+    name: str
+    entries: int
+    norms: tuple[str, ...]
+
+
+_ROOM = __name__.rsplit(".", 2)[0]
+
+
+class _Tracer(fx.Tracer):
+    """Layers of this room are looked at from outside, as those of torch are: their checks cannot be traced."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m).__module__.startswith(f"{_ROOM}.") or super().is_leaf_module(m, module_qualified_name)
+
+
+def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
+    """Remove outputs that nobody reads and put the others in the order in which they are read, in place.
+
+    Args:
+        model: with layers from an elimination; others stay as they are. `torch.fx` must be able to trace it.
+
+    Returns:
+        The model, and every producer that changed. It computes what it did, but for the order in which sums are taken.
+
+    Raises:
+        UsageError: the model cannot be traced.
+    """
+    try:
+        graph = _Tracer().trace(model)
+    except Exception as error:
+        raise UsageError(
+            f"expected a model that torch.fx can trace, got {type(error).__name__}: {error}; "
+            "fold its sequential parts one by one"
+        ) from error
+    modules = dict(model.named_modules(remove_duplicate=False))
+    called = [id(modules[str(node.target)]) for node in graph.nodes if node.op == "call_module"]
+    once = {name for name, module in modules.items() if called.count(id(module)) == 1}
+    folded = []
+    for node in graph.nodes:
+        if node.op != "call_module" or not isinstance(modules[str(node.target)], PRODUCERS):
+            continue
+        reads = _reads(node, modules)
+        touched = {str(node.target), *(name for read in reads for name in (read.name, *read.norms))}
+        if reads and touched <= once and _alone(model, [modules[name] for name in touched]):
+            folded.append(_fold_one(model, modules, str(node.target), reads))
+    return model, tuple(one for one in folded if one is not None)
+
+
+def _reads(producer: fx.Node, modules: dict[str, nn.Module]) -> list[_Read]:
+    """The eliminated layers that read a producer's output; none, if anything else does."""
+    layer: Any = modules[str(producer.target)]
+    outputs, image = len(layer.weight), not isinstance(layer, nn.Linear | EliminatedLinear)
+    found: list[_Read] = []
+    front: list[tuple[fx.Node, tuple[str, ...], bool]] = [(producer, (), False)]
+    while front:
+        node, norms, flat = front.pop()
+        if not node.users:
+            return []
+        for user in node.users:
+            match _step(user, node, modules):
+                case "pass":
+                    front.append((user, norms, flat))
+                case "pool" if image and not flat:
+                    front.append((user, norms, flat))
+                case "norm" if not flat:
+                    front.append((user, (*norms, str(user.target)), flat))
+                case "flatten" if not flat:
+                    front.append((user, norms, image))
+                case "consume":
+                    entries = _entries(modules[str(user.target)], outputs, image, flat)
+                    if not entries:
+                        return []
+                    found.append(_Read(str(user.target), entries, norms))
+                case _:
+                    return []
+    return sorted(found, key=lambda read: list(modules).index(read.name))
+
+
+def _entries(reader: Any, outputs: int, image: bool, flat: bool) -> int:
+    """Entries of a consumer's index for each channel: its taps, or a flattened image's pixels; 0 for none."""
+    linear = isinstance(reader, EliminatedLinear)
+    inputs = reader.in_features if linear else reader.in_channels
+    if flat:
+        return inputs // outputs if linear and inputs % outputs == 0 else 0
+    if inputs != outputs or linear == image:
+        return 0
+    return _taps(reader)
+
+
+def _taps(reader: Any) -> int:
+    return torch.Size(reader.kernel_size).numel() if getattr(reader, "by", "channel") == "tap" else 1
+
+
+def _step(user: fx.Node, source: fx.Node, modules: dict[str, nn.Module]) -> str | None:
+    """What a node does with a tensor's channels."""
+    if user.op == "call_module" and user.args == (source,) and not user.kwargs:
+        module = modules[str(user.target)]
+        if isinstance(module, CONSUMERS):
+            return "consume"
+        if isinstance(module, nn.Flatten):
+            return "flatten" if (module.start_dim, module.end_dim) == (1, -1) else None
+        if isinstance(module, _BatchNorm):
+            return "norm" if type(module) in NORMS else None
+        if type(module) in POOLS:
+            return None if getattr(module, "return_indices", False) else "pool"
+        return "pass" if type(module) in ELEMENTWISE else None
+    alone = [argument for argument in user.all_input_nodes if argument is not source] == []
+    if user.op == "call_function" and alone and user.args[:1] == (source,):
+        if user.target is torch.flatten:
+            return "flatten" if _flattens(user) else None
+        if user.target in POOL_FUNCTIONS:
+            return "pool"
+        return "pass" if user.target in FUNCTIONS else None
+    if user.op == "call_method" and alone and user.args[:1] == (source,):
+        if user.target == "flatten":
+            return "flatten" if _flattens(user) else None
+        return "pass" if user.target in METHODS else None
+    return None
+
+
+def _flattens(node: fx.Node) -> bool:
+    start = node.args[1] if len(node.args) > 1 else node.kwargs.get("start_dim", 0)
+    end = node.args[2] if len(node.args) > 2 else node.kwargs.get("end_dim", -1)
+    return (operator.index(start), operator.index(end)) == (1, -1)  # type: ignore[arg-type]
+
+
+def _alone(model: nn.Module, touched: list[nn.Module]) -> bool:
+    """Whether no other module shares what would be changed, and no hook would be lost with it."""
+    if any(module._forward_hooks or module._forward_pre_hooks for module in touched):
+        return False
+    owners: dict[int, set[int]] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            owners.setdefault(id(parameter), set()).add(id(module))
+    return all(len(owners[id(parameter)]) == 1 for module in touched for parameter in module.parameters())
+
+
+def _fold_one(
+    model: nn.Module, modules: dict[str, nn.Module], producer: str, reads: list[_Read]
+) -> Folded | None:  # fmt: skip
+    layer: Any = modules[producer]
+    outputs = len(layer.weight)
+    order = _order([_channels(modules[read.name], read.entries) for read in reads], outputs)
+    if order == list(range(outputs)):
+        return None
+    device = layer.weight.device
+    chosen = torch.tensor(order, device=device)
+    _narrow_outputs(layer, chosen)
+    for name in dict.fromkeys(name for read in reads for name in read.norms):
+        _narrow_norm(modules[name], chosen)
+    plain = []
+    for read in reads:
+        reader: Any = modules[read.name]
+        new = _moved(reader.index, chosen, read.entries, outputs)
+        fresh = _renumbered(reader, new, len(order) * read.entries)
+        if not isinstance(fresh, Indexed):
+            plain.append(read.name)
+        parent, _, last = read.name.rpartition(".")
+        setattr(model.get_submodule(parent), last, fresh)
+        modules[read.name] = fresh
+    return Folded(producer, outputs, len(order), tuple(read.name for read in reads), tuple(plain))
+
+
+def _channels(reader: Any, entries: int) -> list[int]:
+    """Channels that a layer reads, in the order that suits it: its own, or the most entries first."""
+    channels = (reader.index // entries).tolist()
+    if entries == 1:
+        return list(channels)
+    count = Counter(channels)
+    return sorted(count, key=lambda channel: (-count[channel], channel))
+
+
+def _order(reads: list[list[int]], outputs: int) -> list[int]:
+    """Live channels: first those that the most consumers read, so that these are a prefix of all."""
+    rank = {channel: place for places in reversed(reads) for place, channel in enumerate(places)}
+    readers = {channel: tuple(channel not in places for places in reads) for channel in rank}
+    return sorted(rank, key=lambda channel: (sum(readers[channel]), readers[channel], rank[channel]))
+
+
+def _moved(index: Tensor, chosen: Tensor, entries: int, outputs: int) -> Tensor:
+    place = torch.full((outputs,), -1, dtype=torch.int64, device=index.device)
+    place[chosen] = torch.arange(len(chosen), device=index.device)
+    return place[index // entries] * entries + index % entries
+
+
+@torch.no_grad()
+def _narrow_outputs(layer: Any, chosen: Tensor) -> None:
+    for name in ("weight", "bias"):
+        parameter = getattr(layer, name)
+        if parameter is not None:
+            setattr(layer, name, _like(parameter, parameter[chosen]))
+    setattr(layer, "out_channels" if hasattr(layer, "out_channels") else "out_features", len(chosen))
+
+
+@torch.no_grad()
+def _narrow_norm(norm: Any, chosen: Tensor) -> None:
+    for name in ("weight", "bias"):
+        if getattr(norm, name) is not None:
+            setattr(norm, name, _like(getattr(norm, name), getattr(norm, name)[chosen]))
+    for name in ("running_mean", "running_var"):
+        if getattr(norm, name) is not None:
+            setattr(norm, name, getattr(norm, name)[chosen].clone())
+    norm.num_features = len(chosen)
+
+
+def _like(parameter: nn.Parameter, value: Tensor) -> nn.Parameter:
+    return nn.Parameter(value.clone(), requires_grad=parameter.requires_grad)
+
+
+@torch.no_grad()
+def _renumbered(reader: Any, index: Tensor, entries: int) -> nn.Module:
+    """The same layer on the inputs as they come now, ``entries`` of them: a dense one where it reads them all."""
+    taps = _taps(reader)
+    inputs = entries // taps
+    order = torch.argsort(index % taps * inputs + index // taps)
+    weight, index = reader.weight[:, order], index[order]
+    if isinstance(reader, EliminatedLinear):
+        dense: Any = nn.Linear(inputs, reader.out_features, bias=reader.bias is not None, device="meta")
+    else:
+        dense = reader.dense(
+            inputs, reader.out_channels, reader.kernel_size, reader.stride, reader.padding, reader.dilation,
+            1, reader.bias is not None, reader.padding_mode, device="meta",
+        )  # fmt: skip
+    kernel = getattr(reader, "kernel_size", ())
+    dense.weight = _like(reader.weight, dense_weight(weight, index, inputs, kernel))
+    if reader.bias is not None:
+        dense.bias = _like(reader.bias, reader.bias)
+    dense.train(reader.training)
+    if len(index) == entries:
+        return cast(nn.Module, dense)
+    options = {} if isinstance(reader, EliminatedLinear) else {"by": reader.by}
+    layer: nn.Module = type(reader).from_dense(dense, index, impl=reader.impl, **options)
+    return layer

@@ -1,0 +1,239 @@
+"""How the inputs that stay make up for those that went, from what a layer's inputs look like.
+
+With ``X`` the inputs of a layer, a column for every position that it is applied to, and ``S`` those that stay:
+
+* ``scale`` multiplies the weights by ``K / (K - D)``, as the paper does; it needs no data;
+* ``bias`` adds to the bias what the others contribute on average;
+* ``least_squares`` takes the weights ``W'`` and the bias with the smallest ``|W X + b - W' X_S - b'|^2``.
+
+Both need only the mean and the second moments of ``X``, which are summed over batches in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lamina.accelerate import convert
+from lamina.accelerate.methods.elimination.config import Eliminated
+from lamina.accelerate.methods.elimination.convert import FITTED, refusal
+from lamina.accelerate.methods.elimination.indexed import Indexed
+from lamina.accelerate.methods.elimination.lstm import EliminatedLSTM
+from lamina.errors import UsageError
+from lamina.record import Conversion
+
+RIDGE = 1e-6
+"""Of the mean variance of an input: added to every variance, so that inputs which are sums of others do no harm."""
+
+Where = Callable[[str, nn.Module], bool]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over ``count`` positions: of the inputs ``(K,)``, and of their products ``(K, K)``, in float64."""
+
+    count: int
+    total: Tensor
+    products: Tensor
+
+    @classmethod
+    def of(cls, columns: Tensor) -> Moments:
+        """Of the positions ``(count, K)``."""
+        wide = columns.double()
+        return cls(len(wide), wide.sum(0), wide.mT @ wide)
+
+    def __add__(self, other: Moments) -> Moments:
+        return Moments(self.count + other.count, self.total + other.total, self.products + other.products)
+
+    @property
+    def mean(self) -> Tensor:
+        """Of each input: ``(K,)``."""
+        return self.total / self.count
+
+    @property
+    def covariance(self) -> Tensor:
+        """Of every two inputs: ``(K, K)``."""
+        return self.products / self.count - torch.outer(self.mean, self.mean)
+
+
+def bias_correction(weight: Tensor, index: Tensor, moments: Moments) -> Tensor:
+    """What the inputs that went contribute on average, ``(out,)``, of the dense ``weight (out, K)``."""
+    gone = torch.ones(weight.shape[1], dtype=torch.bool, device=weight.device)
+    gone[index] = False
+    return weight[:, gone].double() @ moments.mean[gone]
+
+
+def least_squares(
+    weight: Tensor, index: Tensor, moments: Moments, *, bias: bool = True, ridge: float = RIDGE
+) -> tuple[Tensor, Tensor]:
+    """The weights ``(out, kept)`` that best reproduce a dense layer's outputs, and what to add to its bias ``(out,)``.
+
+    Args:
+        weight: the dense weights, ``(out, K)``.
+        index: the inputs that stay.
+        moments: of all inputs.
+        bias: whether there is a bias to change; without, the weights make up for the means too, and zeros come back.
+        ridge: share of the mean variance added to each.
+
+    Raises:
+        UsageError: the moments are not finite, or the ridge is negative.
+    """
+    if not (ridge >= 0 and bool(moments.products.isfinite().all())):
+        raise UsageError(f"least squares: expected finite inputs and a ridge of at least 0, got a ridge of {ridge}")
+    wide = weight.double()
+    second = moments.covariance if bias else moments.products / moments.count
+    among = second[index][:, index]
+    damping = ridge * among.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny)
+    # Towards the weights as they were, so that inputs which were always zero in the data keep theirs.
+    kept = wide[:, index]
+    missing = (wide @ second[:, index]) - kept @ among
+    damped = among + damping * torch.eye(len(index)).to(among)
+    step = torch.linalg.solve(damped, missing, left=False) if ridge else missing @ _inverse(among)
+    fitted = kept + step
+    shift = wide @ moments.mean - fitted @ moments.mean[index] if bias else wide.new_zeros(len(wide))
+    return fitted, shift
+
+
+def _inverse(among: Tensor) -> Tensor:
+    """Of a symmetric matrix that may lack rank."""
+    inverse: Tensor = torch.linalg.pinv(among, hermitian=True)
+    return inverse
+
+
+def eliminate(
+    model: nn.Module,
+    config: Eliminated,
+    batches: Iterable[Any] = (),
+    where: Where | None = None,
+    *,
+    ridge: float = RIDGE,
+) -> tuple[nn.Module, Conversion]:
+    """`lamina.accelerate.convert` with calibration data: inputs are seen as the dense model has them.
+
+    Args:
+        model: changed in place, in its own mode of training or evaluation.
+        config: what to eliminate, and the recovery.
+        batches: inputs of the model, each a tensor or a tuple of arguments; at least one for a fitted recovery.
+        where: which layers to convert; all, if left out.
+        ridge: of `least_squares`.
+
+    Raises:
+        UsageError: a fitted recovery has no data, or an input is not finite.
+    """
+    if config.recovery not in FITTED:
+        return convert(model, config, where)
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if refusal(layer) is None and (where is None or where(name, layer))
+    }
+    seen = observe(model, layers, batches)
+    model, record = convert(model, replace(config, recovery="none"), where)
+    for entry in record.replaced:
+        if entry.layer not in seen:
+            raise UsageError(
+                f"{entry.layer or 'model'}: expected calibration batches that reach this layer, got none; "
+                "pass more, or leave the layer out by where="
+            )
+        recover(model.get_submodule(entry.layer), layers[entry.layer], seen[entry.layer], config, ridge)
+    return model, replace(record, method=record.method.replace("recovery=none", f"recovery={config.recovery}"))
+
+
+@torch.no_grad()
+def recover(layer: nn.Module, dense: nn.Module, moments: Moments, config: Eliminated, ridge: float = RIDGE) -> None:
+    """Change an eliminated layer's weights and bias in place, by the moments of its dense layer's inputs."""
+    if isinstance(layer, EliminatedLSTM):
+        for suffix in ("l0", "l0_reverse") if layer.bidirectional else ("l0",):
+            weight, bias = (f"{kind}_ih_{suffix}" for kind in ("weight", "bias"))
+            _fit(layer, dense, layer.index, weight, bias, moments, config, ridge)
+        return
+    places = cast(Indexed, layer).index
+    taps = dense.get_parameter("weight")[0, 0].numel()
+    if dense.get_parameter("weight").dim() > 2 and getattr(layer, "by", "channel") == "channel":
+        places = (places[:, None] * taps + torch.arange(taps, device=places.device)).flatten()
+    _fit(layer, dense, places, "weight", "bias", moments, config, ridge)
+
+
+def _fit(
+    layer: nn.Module, dense: nn.Module, places: Tensor, weight: str, bias: str,
+    moments: Moments, config: Eliminated, ridge: float,
+) -> None:  # fmt: skip
+    full = dense.get_parameter(weight).flatten(1)
+    mine = layer.get_parameter(weight)
+    biased = getattr(layer, bias, None) is not None
+    if config.recovery == "bias":
+        if not biased:
+            raise UsageError("recovery 'bias': expected layers with a bias, got one without; use 'least_squares'")
+        shift = bias_correction(full, places, moments)
+    else:
+        fitted, shift = least_squares(full, places, moments, bias=biased, ridge=ridge)
+        mine.copy_(fitted.view(mine.shape))
+    if biased:
+        offset = dense.get_parameter(bias)
+        layer.get_parameter(bias).copy_(offset.double() + shift)
+
+
+@torch.no_grad()
+def observe(
+    model: nn.Module, layers: dict[str, nn.Module], batches: Iterable[Any], most: int | None = None
+) -> dict[str, Moments]:
+    """The moments of what goes into each layer.
+
+    Args:
+        model: run once for each batch.
+        layers: of the model, by names.
+        batches: inputs of the model, each a tensor or a tuple of arguments.
+        most: positions of a batch to look at, evenly spread; all, if left out.
+
+    Raises:
+        UsageError: there is no batch.
+    """
+    seen: dict[str, Moments] = {}
+    with _watching(layers, seen, most):
+        for number, batch in enumerate(batches, 1):
+            model(*batch) if isinstance(batch, tuple) else model(batch)
+            for name in (name for name, moments in seen.items() if not bool(moments.total.isfinite().all())):
+                raise UsageError(f"{name}: expected finite inputs, got NaN or infinity in calibration batch {number}")
+    if not seen:
+        raise UsageError("batches: expected at least one batch of calibration data that reaches a layer, got none")
+    return seen
+
+
+@contextmanager
+def _watching(layers: dict[str, nn.Module], seen: dict[str, Moments], most: int | None) -> Iterator[None]:
+    def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+            columns = positions(module, arguments[0])
+            if most is not None and len(columns) > most:
+                columns = columns[torch.linspace(0, len(columns) - 1, most, device=columns.device).long()]
+            new = Moments.of(columns)
+            seen[name] = seen[name] + new if name in seen else new
+
+        return hook
+
+    handles = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def positions(module: nn.Module, x: Tensor) -> Tensor:
+    """What a dense layer multiplies its weights by, a row for every position that it is applied to: ``(count, K)``."""
+    if not isinstance(module, nn.Conv1d | nn.Conv2d):
+        return x.reshape(-1, x.shape[-1])
+    axes = len(module.kernel_size)
+    x = x if x.dim() == axes + 2 else x[None]
+    margins: Sequence[int] = module._reversed_padding_repeated_twice
+    x = F.pad(x, list(margins), "constant" if module.padding_mode == "zeros" else module.padding_mode)
+    kernel, stride, dilation = (tuple(sizes) for sizes in (module.kernel_size, module.stride, module.dilation))
+    if axes == 1:
+        x, kernel, stride, dilation = x[:, :, None], (1, *kernel), (1, *stride), (1, *dilation)
+    return F.unfold(x, kernel, dilation, 0, stride).movedim(1, 2).flatten(0, 1)

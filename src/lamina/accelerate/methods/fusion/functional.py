@@ -1,0 +1,182 @@
+"""Fused layers: checked, and computed the way that was asked for.
+
+``impl`` says how: ``kernel`` by Triton, ``cublaslt`` by the vendor library's epilogue (linear maps with ReLU and a
+bias), ``reference`` by plain PyTorch on any device. `chosen` tells what ``auto`` means; nothing falls back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lamina.accelerate.common.choices import check_choice
+from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, sizes
+from lamina.accelerate.methods.fusion import reference
+from lamina.accelerate.methods.fusion.config import ACTIVATIONS, IMPLS, Activation, Impl
+from lamina.accelerate.methods.fusion.window import PoolWindow
+from lamina.errors import MissingError, UnsupportedError, UsageError
+
+if HAS_TRITON:
+    from lamina.accelerate.methods.fusion import ops
+    from lamina.accelerate.runtime.triton_ops import check_device
+
+
+def chosen(impl: Impl, x: Tensor, activation: Activation = "relu", biased: bool = True, product: bool = True) -> Impl:
+    """The implementation that ``impl`` stands for; only ``auto`` is anything but itself.
+
+    ``auto`` is the reference off the GPU and in float64. For a ``product`` it is the library's epilogue where that
+    has one (ReLU with a bias) and its product is the faster: everywhere but in strict float32, which the library
+    computes without tensor cores and the kernel as three TF32 products.
+
+    Raises:
+        UsageError: no such implementation.
+        MissingError: ``impl`` needs Triton or a GPU, which is not there.
+        UnsupportedError: the library has no such epilogue.
+    """
+    check_choice("impl", impl, IMPLS)
+    if impl == "auto":
+        if not has_kernels(x) or x.dtype == torch.float64:
+            return "reference"
+        strict = x.dtype == torch.float32 and _strict_float32()
+        return "cublaslt" if product and activation == "relu" and biased and not strict else "kernel"
+    if impl == "cublaslt":
+        if not product:
+            raise UnsupportedError('impl="cublaslt" is for linear maps; convolutions have "kernel" and "reference"')
+        if activation != "relu" or not biased:
+            what = activation if activation != "relu" else "a layer without bias"
+            raise UnsupportedError(f'impl="cublaslt": expected ReLU and a bias, got {what}; use "kernel"')
+        if not x.is_cuda:
+            raise MissingError(f'impl="cublaslt": expected tensors on a CUDA device, got {x.device}')
+    if impl != "reference" and not HAS_TRITON:
+        raise MissingError(f'impl="{impl}" needs Triton: install lamina with its kernels extra, or use "reference"')
+    return impl
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: Activation = "relu",
+    impl: Impl = "auto",
+    l1_bypass: bool = False,
+) -> Tensor:
+    """``activation(x W^T + b)``.
+
+    Args:
+        x: ``(..., in_features)``, of any strides.
+        weight: ``(out_features, in_features)``.
+        bias: ``(out_features,)``.
+        activation: what follows.
+        impl: how to compute it.
+        l1_bypass: whether kernels load past L1.
+
+    Returns:
+        ``(..., out_features)``, in the type of ``x``, or of autocast.
+
+    Raises:
+        UsageError: sizes, types or devices do not fit.
+        UnsupportedError: the implementation does not take this type or activation.
+        MissingError: it needs a GPU, or Triton.
+    """
+    check_choice("activation", activation, ACTIVATIONS)
+    if weight.dim() != 2:
+        raise UsageError(f"weight: expected (out_features, in_features), got {sizes(weight)}")
+    check_operands(x, weight, bias)
+    if not x.dim() or x.shape[-1] != weight.shape[1]:
+        raise UsageError(f"x: expected (..., {weight.shape[1]}), got {sizes(x)}")
+    name = chosen(impl, x, activation, bias is not None)
+    dtype = compute_dtype(x)
+    x, weight, bias = x.to(dtype), weight.to(dtype), cast(bias, dtype)
+    if name == "reference":
+        return reference.linear(x, weight, bias, activation)
+    flat = x.reshape(-1, x.shape[-1])
+    y: Tensor
+    if name == "cublaslt":
+        assert bias is not None
+        y = ops.linear_cublaslt(flat, weight, bias)
+    else:
+        check_device(flat, *ops.KERNELS)
+        keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (flat, weight, bias))
+        y, _ = ops.linear(flat, weight, bias, activation, keep, l1_bypass)
+    return y.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    pool: PoolWindow | None = None,
+    impl: Impl = "auto",
+    l1_bypass: bool = False,
+) -> Tensor:
+    """``max_pool(relu(conv(x) + b))``: the library's convolution without a bias, then one pass for the rest.
+
+    Args:
+        x: ``(N, C, H, W)``, channels-last or not; the output follows.
+        weight: ``(out_channels, C / groups, KH, KW)``.
+        bias: ``(out_channels,)``.
+        stride, padding, dilation, groups: as for ``torch.nn.functional.conv2d``.
+        pool: the pooling, if one follows.
+        impl: how to compute the pass.
+        l1_bypass: whether it loads past L1.
+
+    Raises:
+        UsageError, UnsupportedError, MissingError: as `linear` does.
+    """
+    if weight.dim() != 4:
+        raise UsageError(f"weight: expected (out_channels, in_channels, KH, KW), got {sizes(weight)}")
+    check_operands(x, weight, bias)
+    if x.dim() != 4 or x.shape[1] != weight.shape[1] * groups:
+        raise UsageError(f"x: expected (N, {weight.shape[1] * groups}, H, W), got {sizes(x)}")
+    chosen(impl, x, product=False)
+    y = F.conv2d(x, weight, None, stride, padding, dilation, groups)
+    return bias_relu_max_pool2d(y, cast(bias, y.dtype), pool, impl=impl, l1_bypass=l1_bypass)
+
+
+def bias_relu_max_pool2d(
+    x: Tensor,
+    bias: Tensor | None = None,
+    pool: PoolWindow | None = None,
+    *,
+    impl: Impl = "auto",
+    l1_bypass: bool = False,
+) -> Tensor:
+    """``max_pool(relu(x + b))`` in one pass over ``x (N, C, H, W)``, and in one pass back.
+
+    Of ``x`` nothing is kept for the backward pass but a byte for each pixel of the result. Of equal candidates the
+    first of a window wins; NaN wins over numbers.
+
+    Raises:
+        UsageError, UnsupportedError, MissingError: as `linear` does.
+    """
+    window = pool or PoolWindow()
+    if x.dim() != 4:
+        raise UsageError(f"x: expected (N, C, H, W), got {sizes(x)}")
+    check_operands(x, None, bias)
+    if bias is not None and bias.shape != x.shape[1:2]:
+        raise UsageError(f"bias: expected ({x.shape[1]},), got {sizes(bias)}")
+    window.output(x.shape[2], x.shape[3])
+    if chosen(impl, x, product=False) == "reference":
+        return reference.bias_relu_max_pool(x, bias, window)
+    check_device(x, *ops.KERNELS)
+    y: Tensor
+    y, _ = ops.bias_relu_max_pool(x, bias, window.pack(), l1_bypass)
+    return y
+
+
+def _strict_float32() -> bool:
+    return bool(torch.backends.cuda.matmul.fp32_precision != "tf32")
+
+
+# The compiler cannot trace a reading of the switch. This is all that torch.compiler.assume_constant_result does,
+# after importing the compiler, which would double the time that every command takes to start.
+_strict_float32._dynamo_marked_constant = True  # type: ignore[attr-defined]

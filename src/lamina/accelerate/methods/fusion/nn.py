@@ -1,0 +1,197 @@
+"""Fused layers. Their parameters have the names and shapes of the dense layers', so state dicts load both ways."""
+
+from __future__ import annotations
+
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+
+from lamina.accelerate.common.choices import check_choice
+from lamina.accelerate.methods.fusion import functional
+from lamina.accelerate.methods.fusion.config import ACTIVATIONS, IMPLS, Activation, Impl
+from lamina.accelerate.methods.fusion.window import PoolWindow
+from lamina.errors import UsageError
+
+MODULES: dict[Activation, Any] = {
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "gelu": nn.GELU,
+    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),
+}
+
+
+class FusedLinear(nn.Module):
+    """``activation(x W^T + b)``: ``(..., in_features)`` to ``(..., out_features)``.
+
+    Args:
+        in_features: the input's width.
+        out_features: the output's width.
+        activation: what follows the product.
+        bias: whether to add one.
+        impl: how to compute it; see `functional`.
+        l1_bypass: whether kernels load past L1.
+
+    Raises:
+        UsageError: an unknown activation or implementation.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        activation: Activation = "relu",
+        bias: bool = True,
+        *,
+        impl: Impl = "auto",
+        l1_bypass: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_choice("activation", activation, ACTIVATIONS)
+        check_choice("impl", impl, IMPLS)
+        dense = nn.Linear(in_features, out_features, bias, device=device, dtype=dtype)
+        self.in_features, self.out_features = in_features, out_features
+        self.weight, self.bias = dense.weight, dense.bias
+        self.activation: Activation = activation
+        self.impl: Impl = impl
+        self.l1_bypass = l1_bypass
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x (..., in_features)`` to ``(..., out_features)``."""
+        return functional.linear(
+            x, self.weight, self.bias, activation=self.activation, impl=self.impl, l1_bypass=self.l1_bypass
+        )
+
+    @classmethod
+    def from_dense(cls, dense: nn.Sequential, *, impl: Impl = "auto", l1_bypass: bool = False) -> Self:
+        """The fused form of a linear layer and its activation, with the same parameters.
+
+        Raises:
+            UsageError: they are no such pair.
+        """
+        activation = activation_of(dense[1]) if len(dense) == 2 and type(dense[0]) is nn.Linear else None
+        if activation is None:
+            raise UsageError(f"expected a Linear and its activation, got {[type(m).__name__ for m in dense]}")
+        old = cast(nn.Linear, dense[0])
+        layer = cls(
+            old.in_features, old.out_features, activation, old.bias is not None, impl=impl, l1_bypass=l1_bypass,
+            device="meta",
+        )  # fmt: skip
+        layer.weight, layer.bias = old.weight, old.bias
+        return layer.train(old.training)
+
+    def to_dense(self) -> nn.Sequential:
+        """The linear layer and its activation, with the same parameters."""
+        dense = nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta")
+        dense.weight, dense.bias = self.weight, self.bias
+        return nn.Sequential(dense, MODULES[self.activation]()).train(self.training)
+
+    def extra_repr(self) -> str:
+        """Sizes, and what follows the product."""
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+        return f"{sizes}, activation={self.activation}, impl={self.impl}" + ", l1_bypass=True" * self.l1_bypass
+
+
+class FusedConv2d(nn.Module):
+    """``max_pool(relu(conv(x) + b))``, or without the pooling: ``(N, C, H, W)`` to ``(N, C', H', W')``.
+
+    The convolution itself is the library's; bias, ReLU and pooling are one pass over its result.
+
+    Args:
+        dense: the convolution, whose parameters become this layer's.
+        pool: the pooling, if one follows.
+        impl: how to compute the pass.
+        l1_bypass: whether it loads past L1.
+    """
+
+    def __init__(
+        self, dense: nn.Conv2d, pool: PoolWindow | None = None, *, impl: Impl = "auto", l1_bypass: bool = False
+    ) -> None:
+        super().__init__()
+        check_choice("impl", impl, IMPLS)
+        self.weight, self.bias = dense.weight, dense.bias
+        self.kernel_size, self.stride, self.padding = dense.kernel_size, dense.stride, dense.padding
+        self.dilation, self.groups, self.pool = dense.dilation, dense.groups, pool
+        self.impl: Impl = impl
+        self.l1_bypass = l1_bypass
+        self.train(dense.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x (N, C, H, W)`` to ``(N, C', H', W')``; one image may come without ``N``."""
+        if x.dim() == 3:
+            return self.forward(x[None])[0]
+        return functional.conv2d(
+            x, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation,
+            groups=self.groups, pool=self.pool, impl=self.impl, l1_bypass=self.l1_bypass,
+        )  # fmt: skip
+
+    @classmethod
+    def from_dense(cls, dense: nn.Sequential, *, impl: Impl = "auto", l1_bypass: bool = False) -> Self:
+        """The fused form of a convolution, its ReLU and perhaps its max pooling, with the same parameters.
+
+        Raises:
+            UsageError: they are no such layers.
+        """
+        kinds = [type(module) for module in dense]
+        if kinds not in ([nn.Conv2d, nn.ReLU], [nn.Conv2d, nn.ReLU, nn.MaxPool2d]):
+            raise UsageError(f"expected a Conv2d, its ReLU and perhaps a MaxPool2d, got {[k.__name__ for k in kinds]}")
+        pool = window_of(cast(nn.MaxPool2d, dense[2])) if len(dense) == 3 else None
+        return cls(cast(nn.Conv2d, dense[0]), pool, impl=impl, l1_bypass=l1_bypass)
+
+    def to_dense(self) -> nn.Sequential:
+        """The layers apart, with the same parameters."""
+        out_channels, per_group = self.weight.shape[:2]
+        dense = nn.Conv2d(
+            per_group * self.groups, out_channels, cast(Any, self.kernel_size), cast(Any, self.stride),
+            cast(Any, self.padding), cast(Any, self.dilation), self.groups, self.bias is not None, device="meta",
+        )  # fmt: skip
+        dense.weight, dense.bias = self.weight, self.bias
+        after: list[nn.Module] = [nn.ReLU()]
+        if self.pool is not None:
+            at = self.pool
+            after.append(
+                nn.MaxPool2d(
+                    (at.kernel_height, at.kernel_width), (at.stride_height, at.stride_width),
+                    (at.padding_height, at.padding_width), ceil_mode=at.ceil,
+                )
+            )  # fmt: skip
+        return nn.Sequential(dense, *after).train(self.training)
+
+    def extra_repr(self) -> str:
+        """Sizes, and what follows the convolution."""
+        out_channels, per_group = self.weight.shape[:2]
+        sizes = f"{per_group * self.groups}, {out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        return f"{sizes}, relu, pool={self.pool}, impl={self.impl}" + ", l1_bypass=True" * self.l1_bypass
+
+
+def activation_of(module: nn.Module) -> Activation | None:
+    """The name of an activation that a linear layer can take in."""
+    match module:
+        case nn.GELU():
+            return "gelu_tanh" if module.approximate == "tanh" else "gelu"
+        case nn.ReLU() if type(module) is nn.ReLU:
+            return "relu"
+        case nn.Tanh():
+            return "tanh"
+        case nn.Sigmoid():
+            return "sigmoid"
+    return None
+
+
+def window_of(module: nn.MaxPool2d) -> PoolWindow:
+    """The window of a max pooling.
+
+    Raises:
+        UsageError: the pass cannot pool so.
+    """
+    if module.return_indices or _pair(module.dilation) != (1, 1):
+        raise UsageError("pooling: expected no dilation and no indices")
+    sizes = (*_pair(module.kernel_size), *_pair(module.stride), *_pair(module.padding))
+    return PoolWindow(*sizes, ceil=module.ceil_mode)
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])

@@ -1,0 +1,255 @@
+"""The kernels as PyTorch operators with their derivatives.
+
+Backward, one pass over the outgoing gradient makes what the activation lets through together with the bias gradient;
+the two products that are left are the vendor library's. float32 products follow
+``torch.backends.cuda.matmul.allow_tf32``, as the library's do: three TF32 products keep float32 accuracy.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from lamina.accelerate.methods.fusion import kernels
+from lamina.accelerate.methods.fusion.tiles import linear_tile, pixel_tile, row_tile
+from lamina.accelerate.methods.fusion.window import PoolWindow
+from lamina.accelerate.runtime.launch import launch
+from lamina.accelerate.runtime.triton_ops import INTERPRETED, SHARING, check_device, index_type, precision
+
+FROM_ARGUMENT = ("gelu", "gelu_tanh")
+"""Activations whose derivative their result does not tell."""
+
+KERNELS = ("fusion", 'use impl="reference"')
+"""As refusals tell it: whose kernels, and what to do without them."""
+
+
+def _switches(l1_bypass: bool, *tensors: Tensor) -> dict[str, Any]:
+    check_device(tensors[0], *KERNELS)
+    return {
+        "CACHE": ".cg" if l1_bypass else "",
+        "UPCAST": INTERPRETED,
+        "INDEX": index_type(*tensors),
+    }
+
+
+def _kept(y: Tensor, activation: str, keep: bool) -> Tensor:
+    """Where the activation's argument goes: as large as its result, or of no size where nobody asks for it."""
+    return torch.empty_like(y) if keep and activation in FROM_ARGUMENT else y.new_empty(0)
+
+
+@torch.library.custom_op("lamina::fused_linear", mutates_args=())
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, keep: bool, l1_bypass: bool
+) -> tuple[Tensor, Tensor]:
+    """``activation(x W^T + b)`` of ``x (rows, in)`` and ``weight (out, in)``, and with ``keep`` what a backward pass
+    needs besides: the activation's argument, for GELU."""
+    (rows, summed), columns = x.shape, weight.shape[0]
+    y = x.new_empty(rows, columns)
+    z = _kept(y, activation, keep)
+    tile = linear_tile(rows, columns, summed, x.itemsize)
+    shares = x.new_empty((tile.splits, rows, columns) if tile.splits > 1 else 0, dtype=torch.float32)
+    common = _switches(l1_bypass, x, weight, y, shares)
+    cache, at = common.pop("CACHE"), {"BM": tile.rows, "BN": tile.columns}
+    epilogue = {"ACTIVATION": activation, "BIAS": bias is not None, "KEEP": z.numel() > 0, "SPLITS": tile.splits}
+    offset = y if bias is None else bias.contiguous()
+    tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
+    launch(
+        kernels.linear_kernel, (tiles * tile.splits,), x,
+        x, weight, offset, y, z, shares, rows, columns, summed, *x.stride(), *weight.stride(),
+        **epilogue, **at, BK=tile.depth, GROUP=SHARING, PRECISION=precision(), CACHE=cache, **common,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    if tile.splits > 1:
+        small = {"BM": min(tile.rows, 16), "BN": min(tile.columns, 128)}
+        programs = -(-rows // small["BM"]) * -(-columns // small["BN"])
+        launch(
+            kernels.finish_kernel, (programs,), x, shares, offset, y, z, rows, columns, **epilogue, **small, **common
+        )
+    return y, z
+
+
+@torch.library.custom_op("lamina::fused_linear_cublaslt", mutates_args=())
+def linear_cublaslt(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``relu(x W^T + b)`` by the vendor library's own epilogue."""
+    y: Tensor = torch._addmm_activation(bias, x, weight.t(), use_gelu=False)
+    return y
+
+
+@torch.library.custom_op("lamina::fused_activation_backward", mutates_args=())
+def activation_backward(dy: Tensor, saved: Tensor, activation: str, l1_bypass: bool) -> tuple[Tensor, Tensor]:
+    """The gradient that the activation lets through ``(rows, columns)``, and its column sums in float32."""
+    rows, columns = dy.shape
+    dz, saved = dy.new_empty(rows, columns), saved.contiguous()
+    tile = row_tile(rows, columns)
+    down = -(-rows // tile.pixels)
+    sums = dy.new_empty(down, columns, dtype=torch.float32)
+    launch(
+        kernels.activation_backward_kernel, (down * -(-columns // tile.channels),), dy,
+        dy, saved, dz, sums, rows, columns, *dy.stride(),
+        ACTIVATION=activation, BM=tile.pixels, BN=tile.channels, **_switches(l1_bypass, dy, dz), num_warps=tile.warps,
+    )  # fmt: skip
+    return dz, _total(sums)
+
+
+@torch.library.custom_op("lamina::fused_bias_relu_max_pool", mutates_args=())
+def bias_relu_max_pool(x: Tensor, bias: Tensor | None, window: list[int], l1_bypass: bool) -> tuple[Tensor, Tensor]:
+    """``max_pool(relu(x + b))`` of ``x (N, C, H, W)``, and which pixel of each window won, -1 for none."""
+    x = x.contiguous(memory_format=_format(x))
+    y, winners = _pooled_like(x, window)
+    sizes, strides = _plan(x, y, window)
+    tile = pixel_tile(sizes["OH"] * sizes["OW"], x.shape[1], sizes["LAST"])
+    tiles = -(-sizes["OH"] * sizes["OW"] // tile.pixels)
+    launch(
+        kernels.pool_kernel, (x.shape[0] * tiles, -(-x.shape[1] // tile.channels)), x,
+        x, y if bias is None else bias.contiguous(), y, winners, x.shape[1], tiles, *strides[0], *strides[1],
+        **sizes, BIAS=bias is not None, BP=tile.pixels, BC=tile.channels, **_switches(l1_bypass, x),
+        num_warps=tile.warps,
+    )  # fmt: skip
+    return y, winners
+
+
+@torch.library.custom_op("lamina::fused_bias_relu_max_pool_backward", mutates_args=())
+def bias_relu_max_pool_backward(
+    dy: Tensor, winners: Tensor, height: int, width: int, window: list[int], l1_bypass: bool
+) -> tuple[Tensor, Tensor]:
+    """The gradient of the input, in the layout of ``winners``, and that of the bias in float32."""
+    dy = dy.contiguous(memory_format=_format(winners))
+    dx = _unpooled_like(dy, winners, height, width)
+    sizes, strides = _plan(dx, winners, window)
+    tile = pixel_tile(height * width, dx.shape[1], sizes["LAST"])
+    tiles = -(-height * width // tile.pixels)
+    sums = dy.new_empty(dx.shape[0] * tiles, dx.shape[1], dtype=torch.float32)
+    launch(
+        kernels.pool_backward_kernel, (dx.shape[0] * tiles, -(-dx.shape[1] // tile.channels)), dy,
+        dy, winners, dx, sums, dx.shape[1], tiles, *strides[1], *strides[0],
+        **sizes, BP=tile.pixels, BC=tile.channels, **_switches(l1_bypass, dx), num_warps=tile.warps,
+    )  # fmt: skip
+    return dx, _total(sums)
+
+
+def _total(sums: Tensor) -> Tensor:
+    """Shares of a sum, added in their order; a single one is there already."""
+    return sums.view(-1) if sums.shape[0] == 1 else sums.sum(0)
+
+
+def _format(x: Tensor) -> torch.memory_format:
+    """The layout a tensor has; any that is neither counts as the ordinary one."""
+    last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return torch.channels_last if last else torch.contiguous_format
+
+
+def _pooled_like(x: Tensor, window: list[int]) -> tuple[Tensor, Tensor]:
+    out = PoolWindow.unpack(window).output(x.shape[2], x.shape[3])
+    shape, layout = (x.shape[0], x.shape[1], *out), _format(x)
+    y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
+    return y, torch.empty(shape, dtype=torch.int8, device=x.device, memory_format=layout)
+
+
+def _unpooled_like(dy: Tensor, winners: Tensor, height: int, width: int) -> Tensor:
+    shape = (*dy.shape[:2], height, width)
+    return torch.empty(shape, dtype=dy.dtype, device=dy.device, memory_format=_format(winners))
+
+
+def _plan(x: Tensor, y: Tensor, window: list[int]) -> tuple[dict[str, Any], tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Sizes that a pooling kernel is compiled for, and the strides of the large and of the small image.
+
+    Without pooling an image is one row of pixels, whatever its sizes.
+    """
+    at = PoolWindow.unpack(window)
+    steps = {
+        "KH": at.kernel_height, "KW": at.kernel_width, "SH": at.stride_height, "SW": at.stride_width,
+        "PH": at.padding_height, "PW": at.padding_width, "LAST": _format(y) is torch.channels_last,
+    }  # fmt: skip
+    if not at.pointwise:
+        (height, width), (out_height, out_width) = x.shape[2:], y.shape[2:]
+        return {"H": height, "W": width, "OH": out_height, "OW": out_width, **steps}, (x.stride(), y.stride())
+    pixels = x.shape[2] * x.shape[3]
+    flat = tuple((s[0], s[1], 0, x.shape[1] if steps["LAST"] else 1) for s in (x.stride(), y.stride()))
+    return {"H": 1, "W": pixels, "OH": 1, "OW": pixels, **steps}, (flat[0], flat[1])
+
+
+@linear.register_fake
+def _(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, keep: bool, l1_bypass: bool
+) -> tuple[Tensor, Tensor]:
+    y = x.new_empty(x.shape[0], weight.shape[0])
+    return y, _kept(y, activation, keep)
+
+
+@linear_cublaslt.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], weight.shape[0])
+
+
+@activation_backward.register_fake
+def _(dy: Tensor, saved: Tensor, activation: str, l1_bypass: bool) -> tuple[Tensor, Tensor]:
+    return dy.new_empty(dy.shape), dy.new_empty(dy.shape[1], dtype=torch.float32)
+
+
+@bias_relu_max_pool.register_fake
+def _(x: Tensor, bias: Tensor | None, window: list[int], l1_bypass: bool) -> tuple[Tensor, Tensor]:
+    return _pooled_like(x, window)
+
+
+@bias_relu_max_pool_backward.register_fake
+def _(
+    dy: Tensor, winners: Tensor, height: int, width: int, window: list[int], l1_bypass: bool
+) -> tuple[Tensor, Tensor]:
+    return _unpooled_like(dy, winners, height, width), dy.new_empty(dy.shape[1], dtype=torch.float32)
+
+
+def _linear_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, weight, bias, ctx.activation, _, ctx.l1_bypass = inputs
+    ctx.biased = None if bias is None else bias.dtype
+    ctx.save_for_backward(x, weight, output[1] if ctx.activation in FROM_ARGUMENT else output[0])
+
+
+def _linear_backward(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, saved = ctx.saved_tensors
+    return *_gradients(ctx, dy, x, weight, saved, ctx.activation, ctx.l1_bypass), None, None, None
+
+
+def _cublaslt_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, bias = inputs
+    ctx.biased = bias.dtype
+    ctx.save_for_backward(x, weight, output)
+
+
+def _cublaslt_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, y = ctx.saved_tensors
+    return _gradients(ctx, dy, x, weight, y, "relu", False)
+
+
+def _gradients(
+    ctx: Any, dy: Tensor, x: Tensor, weight: Tensor, saved: Tensor, activation: str, l1_bypass: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    dz, sums = activation_backward(dy, saved, activation, l1_bypass)
+    for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
+    return (
+        dz @ weight if for_x else None,
+        dz.t() @ x if for_weight else None,
+        sums.to(ctx.biased) if for_bias and ctx.biased is not None else None,
+    )
+
+
+def _pool_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    x, bias, ctx.window, ctx.l1_bypass = inputs
+    ctx.size, ctx.biased = x.shape[2:], None if bias is None else bias.dtype
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(output[1])
+
+
+def _pool_backward(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    dx, sums = bias_relu_max_pool_backward(dy, *ctx.saved_tensors, *ctx.size, ctx.window, ctx.l1_bypass)
+    return dx, None if ctx.biased is None else sums.to(ctx.biased), None, None
+
+
+linear.register_autograd(_linear_backward, setup_context=_linear_setup)
+linear_cublaslt.register_autograd(_cublaslt_backward, setup_context=_cublaslt_setup)
+bias_relu_max_pool.register_autograd(_pool_backward, setup_context=_pool_setup)
+
+
+@register_flop_formula([torch.ops.lamina.fused_linear, torch.ops.lamina.fused_linear_cublaslt])
+def _(x: torch.Size, weight: torch.Size, *args: Any, **kwargs: Any) -> int:
+    return 2 * x[0] * x[1] * weight[0]

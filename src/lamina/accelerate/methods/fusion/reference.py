@@ -1,0 +1,41 @@
+"""The definition of the fused layers: plain operators, one after the other, for any float type and device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from lamina.accelerate.methods.fusion.config import Activation
+from lamina.accelerate.methods.fusion.window import PoolWindow
+
+FUNCTIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activation) -> Tensor:
+    """``activation(x W^T + b)``: ``x (..., in)``, ``weight (out, in)`` to ``(..., out)``."""
+    return FUNCTIONS[activation](F.linear(x, weight, bias))
+
+
+def bias_relu_max_pool(x: Tensor, bias: Tensor | None, window: PoolWindow) -> Tensor:
+    """``max_pool(relu(x + b))``: ``x (N, C, H, W)`` to ``(N, C, H', W')``."""
+    y = F.relu(x if bias is None else x + bias[:, None, None])
+    if window.pointwise:
+        return y
+    pooled: Tensor = F.max_pool2d(
+        y,
+        (window.kernel_height, window.kernel_width),
+        (window.stride_height, window.stride_width),
+        (window.padding_height, window.padding_width),
+        ceil_mode=window.ceil,
+    )
+    return pooled

@@ -1,0 +1,64 @@
+"""Products with stored weights: checked, and computed the way that was asked for."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lamina.accelerate.common.choices import check_choice
+from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, sizes
+from lamina.accelerate.methods.weight_only import reference
+from lamina.accelerate.methods.weight_only.config import IMPLS, Impl
+from lamina.accelerate.methods.weight_only.formats import Packed
+from lamina.errors import MissingError, UsageError
+
+if HAS_TRITON:
+    from lamina.accelerate.methods.weight_only import ops
+
+
+def chosen(impl: Impl, x: Tensor, packed: Packed) -> Impl:
+    """The implementation that ``impl`` stands for; only ``auto`` is anything but itself.
+
+    Raises:
+        UsageError: no such implementation.
+        MissingError: ``kernel`` without Triton.
+    """
+    check_choice("impl", impl, IMPLS)
+    if impl == "auto":
+        runs = has_kernels(x) and x.dtype in ops.dtypes(packed.format)
+        return "kernel" if runs else "reference"
+    if impl == "kernel" and not HAS_TRITON:
+        raise MissingError('impl="kernel" needs Triton: install lamina with its kernels extra, or use "reference"')
+    return impl
+
+
+def linear(x: Tensor, packed: Packed, bias: Tensor | None = None, *, impl: Impl = "auto") -> Tensor:
+    """``x W^T + b``.
+
+    Args:
+        x: ``(..., inputs)``, of any strides.
+        packed: the weights.
+        bias: ``(outputs,)``.
+        impl: how to compute it.
+
+    Returns:
+        ``(..., outputs)``, in the type of ``x``, or of autocast.
+
+    Raises:
+        UsageError: sizes, types or devices do not fit.
+        UnsupportedError: the kernel does not take this type.
+        MissingError: it needs a GPU, or Triton.
+    """
+    outputs = len(packed.codes)
+    check_operands(x, None, bias, outputs)
+    if not x.dim() or x.shape[-1] != packed.inputs:
+        raise UsageError(f"x: expected (..., {packed.inputs}), got {sizes(x)}")
+    if packed.codes.device != x.device:
+        raise UsageError(f"weights: expected them on {x.device} with x, got {packed.codes.device}")
+    x = x.to(compute_dtype(x))
+    bias = cast(bias, x.dtype)
+    if chosen(impl, x, packed) == "reference":
+        return reference.linear(x, packed, bias)
+    flat = x.reshape(-1, packed.inputs)
+    ops.check_input(flat, packed.format)
+    y: Tensor = ops.linear(flat, packed.codes, packed.scale, bias, packed.format, packed.inputs)
+    return y.reshape(*x.shape[:-1], outputs)

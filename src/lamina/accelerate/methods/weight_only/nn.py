@@ -1,0 +1,107 @@
+"""Layers whose weights are stored in another format: for inference, and with gradients for what is before them."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lamina.accelerate.methods.weight_only import functional
+from lamina.accelerate.methods.weight_only.config import Format, Impl, WeightOnly
+from lamina.accelerate.methods.weight_only.formats import Packed, pack, unpack
+
+CONVOLUTIONS: dict[type[nn.Module], Any] = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}
+
+
+class _Stored(nn.Module):
+    """Weights as buffers ``codes`` and ``scale``, and a dense layer without weights that knows the sizes."""
+
+    codes: Tensor
+    scale: Tensor
+
+    def __init__(self, dense: Any, config: WeightOnly) -> None:
+        super().__init__()
+        packed = pack(dense.weight.flatten(1), config.format, config.scaling)
+        self.register_buffer("codes", packed.codes)
+        self.register_buffer("scale", packed.scale)
+        self.bias = dense.bias
+        self.format: Format = config.format
+        self.impl: Impl = config.impl
+        self._inputs = packed.inputs
+        self._shape, self._dtype = dense.weight.shape, dense.weight.dtype
+        self._sizes = dense.extra_repr()
+        self.train(dense.training)
+
+    @property
+    def packed(self) -> Packed:
+        """The weights as they are stored."""
+        return Packed(self.format, self.codes, self.scale, self._inputs)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights as they are read, in the dense layer's type."""
+        return unpack(self.packed).to(self._dtype).view(self._shape)
+
+    @classmethod
+    def from_dense(cls, dense: Any, config: WeightOnly) -> Self:
+        """The layer with the weights of a dense one, rounded to the format.
+
+        Raises:
+            UsageError: a weight is not finite, or the format cannot hold it.
+        """
+        return cls(dense, config)
+
+    def extra_repr(self) -> str:
+        """The dense layer's sizes, and the format."""
+        return f"{self._sizes}, format={self.format}, impl={self.impl}"
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        # Codes are not numbers: .half() or .double() leave them as they are, only their device changes.
+        codes, scale = self.codes, self.scale
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.codes = codes.to(self.codes.device)
+        self.scale = scale.to(self.scale.device)
+        self._dtype = fn(torch.empty(0, dtype=self._dtype)).dtype
+        return self
+
+
+class WeightOnlyLinear(_Stored):
+    """``x W^T + b``: ``(..., in_features)`` to ``(..., out_features)``."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``x (..., in_features)`` to ``(..., out_features)``."""
+        return functional.linear(x, self.packed, self.bias, impl=self.impl)
+
+    def to_dense(self) -> nn.Linear:
+        """A linear layer with the weights as they are read."""
+        dense = nn.Linear(self._shape[1], self._shape[0], self.bias is not None, device="meta")
+        dense.weight = nn.Parameter(self.weight)
+        dense.bias = self.bias
+        return dense.train(self.training)
+
+
+class WeightOnlyConv(_Stored):
+    """A convolution whose weights are widened before it: less to store and to load, the arithmetic unchanged."""
+
+    def __init__(self, dense: Any, config: WeightOnly) -> None:
+        super().__init__(dense, config)
+        self._function = CONVOLUTIONS[type(dense)]
+        self._kind = type(dense)
+        self._steps = (dense.stride, dense.padding, dense.dilation, dense.groups)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As the dense convolution's, with the weights as they are read."""
+        result: Tensor = self._function(x, self.weight.to(x.dtype), self.bias, *self._steps)
+        return result
+
+    def to_dense(self) -> nn.Module:
+        """A convolution with the weights as they are read."""
+        stride, padding, dilation, groups = self._steps
+        sizes = (self._shape[1] * groups, self._shape[0], tuple(self._shape[2:]), stride, padding, dilation, groups)
+        dense: Any = self._kind(*sizes, bias=self.bias is not None, device="meta")
+        dense.weight = nn.Parameter(self.weight)
+        dense.bias = self.bias
+        trained: nn.Module = dense.train(self.training)
+        return trained

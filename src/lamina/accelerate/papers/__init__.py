@@ -1,0 +1,1 @@
+"""Kernels as the papers describe them."""

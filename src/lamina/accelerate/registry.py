@@ -1,0 +1,86 @@
+"""From the registry's lines to the cells: configuration classes, and modules that replace layers.
+
+A cell is imported when it is first used, so that the list itself costs nothing to read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields, is_dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from lamina.errors import UsageError, nearest
+from lamina.spec import METHODS, Method, MethodInfo
+
+CELLS = {name: info for name, info in METHODS.items() if info.cell}
+"""The methods that replace layers, by name."""
+
+
+def config_class(name: str) -> type[Any]:
+    """The configuration class of a method, such as `Circulant` of ``"circulant"``."""
+    info = CELLS[name]
+    kind: type[Any] = getattr(import_module(f"{_package(info)}.config"), info.config)
+    return kind
+
+
+def configuration(method: Method) -> Any:
+    """The configuration that a written method stands for: ``circulant[block_size=64]``.
+
+    Raises:
+        UsageError: the method replaces no layers, or an option is unknown or wrong.
+    """
+    if method.name not in CELLS:
+        raise UsageError(f"{method}: {nearest(method.name, CELLS)}")
+    kind = config_class(method.name)
+    names = [field.name for field in fields(kind)]
+    for name, _ in method.options:
+        if name not in names:
+            raise UsageError(f"{method}: option {name!r} is unknown: {nearest(name, names)}")
+    return kind(**{name: _parsed(value) for name, value in method.options})
+
+
+def method_of(config: Any) -> Method:
+    """A configuration in its written form: its first option, and all that differ from their defaults.
+
+    Raises:
+        UsageError: it is not the configuration of a method.
+    """
+    info = _info(config)
+    options = [
+        (field.name, getattr(config, field.name))
+        for index, field in enumerate(fields(config))
+        if index == 0 or field.default is MISSING or getattr(config, field.name) != field.default
+    ]
+    return Method(info.name, options=tuple((name, _written(value)) for name, value in options))
+
+
+def converter(config: Any) -> ModuleType:
+    """The ``convert`` module of a configuration's cell.
+
+    Raises:
+        UsageError: it is not the configuration of a method.
+    """
+    return import_module(f"{_package(_info(config))}.convert")
+
+
+def _info(config: Any) -> MethodInfo:
+    module, name = type(config).__module__, type(config).__name__
+    for info in CELLS.values():
+        if is_dataclass(config) and (module, name) == (f"{_package(info)}.config", info.config):
+            return info
+    raise UsageError(f"config: expected a method's configuration such as Circulant(block_size=64), got {config!r}")
+
+
+def _package(info: MethodInfo) -> str:
+    return f"{__package__}.methods.{info.cell}"
+
+
+def _parsed(value: int | float | str) -> int | float | str | bool:
+    return {"true": True, "false": False}.get(str(value).lower(), value)
+
+
+def _written(value: Any) -> int | float | str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, int | float | str) else str(value)

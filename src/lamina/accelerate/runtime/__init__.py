@@ -1,0 +1,1 @@
+"""Run-time of the kernels: compiling, launching and caching launches."""

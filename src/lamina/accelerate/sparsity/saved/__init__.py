@@ -1,5 +1,0 @@
-"""Activations that wait for the backward pass, kept without their zeros."""
-
-from lamina.accelerate.sparsity.saved.context import Held, SavedActivations, Saving, saved_activations
-
-__all__ = ["Held", "SavedActivations", "Saving", "saved_activations"]

@@ -1,0 +1,1 @@
+"""What changes training without replacing a layer."""

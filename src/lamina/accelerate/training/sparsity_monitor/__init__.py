@@ -1,0 +1,25 @@
+"""Spartan's sparsity monitor: how many zeros activation maps hold during training, at next to no cost."""
+
+from lamina.accelerate.training.sparsity_monitor.attach import Monitor
+from lamina.accelerate.training.sparsity_monitor.calculator import Calculator, Impl, Ticket
+from lamina.accelerate.training.sparsity_monitor.observation import Observation
+from lamina.accelerate.training.sparsity_monitor.parameters import Pace, Parameters
+from lamina.accelerate.training.sparsity_monitor.report import MapReport
+from lamina.accelerate.training.sparsity_monitor.scheduler import Scheduler
+from lamina.accelerate.training.sparsity_monitor.sparsity_list import Entry, SparsityList
+from lamina.accelerate.training.sparsity_monitor.state import State
+
+__all__ = [
+    "Calculator",
+    "Entry",
+    "Impl",
+    "MapReport",
+    "Monitor",
+    "Observation",
+    "Pace",
+    "Parameters",
+    "Scheduler",
+    "SparsityList",
+    "State",
+    "Ticket",
+]

@@ -1,0 +1,102 @@
+"""The sparsity list: what the monitor knows of each activation map."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lamina.accelerate.training.sparsity_monitor.parameters import Pace, Parameters
+
+
+@dataclass
+class Process:
+    """A monitoring process under way: ``issued`` iterations observed, of which the results in ``measured`` are in."""
+
+    begun: int
+    issued: int = 0
+    measured: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Entry:
+    """One activation map.
+
+    Attributes:
+        pace: its initial period and its duration.
+        period: its period in the active state, doubled while it is stable.
+        history: its last measurements, the oldest first.
+        next: the iteration at which its next monitoring process begins.
+        processes: those under way, the oldest first; all but the last only wait for results.
+        why: what the last measurement led to, in words.
+    """
+
+    name: str
+    pace: Pace
+    period: int
+    history: deque[float]
+    next: int
+    processes: list[Process] = field(default_factory=list)
+    why: str = "not measured yet"
+
+    @property
+    def under_way(self) -> bool:
+        """Whether its last process has iterations left to observe."""
+        return bool(self.processes) and self.processes[-1].issued < self.pace.duration
+
+    @property
+    def sparsity(self) -> float | None:
+        """The last measurement."""
+        return self.history[-1] if self.history else None
+
+
+class SparsityList:
+    """The entries of all maps, in the order in which they were added."""
+
+    def __init__(self, parameters: Parameters, paces: Mapping[str, Pace]):
+        self._parameters = parameters
+        self._paces = dict(paces)
+        self._entries: dict[str, Entry] = {}
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries.values())
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def __getitem__(self, name: str) -> Entry:
+        return self._entries[name]
+
+    def add(self, name: str, iteration: int) -> Entry:
+        """A new map, to be monitored from an iteration on."""
+        pace = self._paces.get(name, self._parameters.pace)
+        entry = Entry(name, pace, pace.period, deque(maxlen=self._parameters.history), iteration)
+        self._entries[name] = entry
+        return entry
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Everything but the paces, as plain data."""
+        return {
+            entry.name: {
+                "period": entry.period,
+                "history": [*entry.history],
+                "next": entry.next,
+                "process": [(each.begun, [*each.measured]) for each in entry.processes[-1:]],
+                "why": entry.why,
+            }
+            for entry in self
+        }
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take over what :meth:`state_dict` gave."""
+        self._entries.clear()
+        for name, saved in state.items():
+            entry = self.add(name, saved["next"])
+            entry.period, entry.why = saved["period"], saved["why"]
+            entry.history.extend(saved["history"])
+            # What was observed but whose result is not in is lost with the device that has it: observe again.
+            entry.processes = [Process(begun, len(measured), [*measured]) for begun, measured in saved["process"]]

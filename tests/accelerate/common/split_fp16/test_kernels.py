@@ -1,0 +1,54 @@
+"""Kernels compile for a Hopper GPU, which needs no GPU; what they compute is tested through the operators."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Run without the interpreter, which is fixed when a kernel is decorated.
+COMPILE = """
+import triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from lamina.accelerate.common.split_fp16 import kernels
+
+window = dict(GROUPS=1, TAPS=9, KW=3, SH=1, SW=1, PH=1, PW=1, DH=1, DW=1)
+common = dict(TOP=12, UPCAST=False, INDEX=tl.int32)
+product = dict(**window, SUMMED=128, KEPT=128, PARTS=2, A_SHARES=512, W_SHARES=32, BIAS=True, BM=128, BN=128, BK=64)
+gradient = dict(**window, OUTPUTS=128, INPUTS=128, PARTS=2, DY_SHARES=512, A_SHARES=512, BM=128, BN=128, BK=64)
+launches = [
+    (kernels.peaks_kernel, dict(BLOCK=4096), 0, "fp32"),
+    (kernels.split_kernel, dict(PARTS=2, SHARES=512, BL=64, BC=64), 0, "fp16"),
+    (kernels.product_kernel, dict(**product, BACK=False, LAST=True, stride_c=1), 12, "fp16"),
+    (kernels.product_kernel, dict(**product, BACK=True, LAST=False, stride_l=1), 12, "fp16"),
+    (kernels.gradient_kernel, gradient, 12, "fp16"),
+    (kernels.gradient_kernel, gradient | dict(PARTS=1, DY_SHARES=0, A_SHARES=0), 4, "bf16"),
+]
+for kernel, constants, products, kind in launches:
+    constants = {name: value for name, value in (constants | common).items() if name in kernel.arg_names}
+    types = dict.fromkeys(("a", "dy", "w"), "*" + kind) | dict.fromkeys(("per_height", "per_width"), "i64")
+    types |= dict.fromkeys(("x", "peaks", "a_peaks", "dy_peaks", "w_peaks", "bias"), "*fp32")
+    types |= {"out": "*fp16" if kernel is kernels.split_kernel else "*fp32"}
+    signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
+    places = dict(enumerate(kernel.arg_names))
+    constexprs = {(at,): constants[name] for at, name in places.items() if name in constants}
+    even = {(at,): [["tt.divisibility", 16]] for at, name in places.items() if name not in ("tiles_l", "tiles_c")}
+    even = {at: how for at, how in even.items() if at not in constexprs}
+    source = ASTSource(kernel, signature, constexprs, even)
+    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 8, "num_stages": 3})
+    ptx = built.asm["ptx"]
+    assert built.metadata.shared <= 227 * 1024, (kernel.__name__, built.metadata.shared)
+    assert (ptx.count("wgmma.mma_async"), ptx.count("mma.sync")) == (products, 0), (kernel.__name__, products)
+    assert ".local" not in ptx, kernel.__name__
+    assert not products or "cp.async" in ptx, kernel.__name__
+"""
+
+
+def test_kernels_compile_to_warp_group_products_of_shared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,82 @@
+"""The recurrent layer against PyTorch's own on the written-out matrices."""
+
+import pytest
+import torch
+from torch import nn
+
+from lamina.accelerate.methods.circulant.nn import BlockCirculantLSTM
+from lamina.errors import UsageError
+
+pytestmark = pytest.mark.usefixtures("where_kernels_run")
+
+KINDS = [
+    {"num_layers": 2, "bidirectional": True},
+    {"batch_first": True, "bias": False},
+    {"hidden_size": 8},
+]
+
+
+@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize("impl", ["reference", "dense"])
+def test_outputs_states_and_gradients_are_the_dense_layer_s(options: dict[str, object], impl: str) -> None:
+    layer = BlockCirculantLSTM(5, **{"hidden_size": 6, **options}, block_size=4, impl=impl).double()  # type: ignore[arg-type]
+    dense = layer.to_dense()
+    x = torch.randn(3, 2, 5, dtype=torch.float64)
+    levels = layer.num_layers * (1 + layer.bidirectional)
+    batch = 3 if layer.batch_first else 2
+    state = tuple(torch.randn(levels, batch, layer.hidden_size, dtype=torch.float64) for _ in range(2))
+    results = []
+    for lstm in (layer, dense):
+        leaf = x.clone().requires_grad_()
+        y, (h, c) = lstm(leaf, state)
+        slope = torch.autograd.grad(y.square().sum() + (h * c).sum(), leaf)[0]
+        results.append((y, h, c, slope))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("impl", ["kernel", "expand"])
+def test_kernels_step_like_the_reference(impl: str, poisoned_empty: None) -> None:
+    layer = BlockCirculantLSTM(5, 6, block_size=4, impl=impl)  # type: ignore[arg-type]
+    x = torch.randn(2, 1, 5)
+    results = []
+    for name in (impl, "reference"):
+        layer.impl = name  # type: ignore[assignment]
+        y, _ = layer(x)
+        results.append((y, *torch.autograd.grad(y.square().sum(), list(layer.parameters()))))
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_steps_without_a_batch() -> None:
+    layer = BlockCirculantLSTM(5, 6, block_size=4)
+    x = torch.randn(3, 5)
+    y, (h, c) = layer(x, (torch.ones(1, 6), torch.zeros(1, 6)))
+    expected, (h2, c2) = layer(x[:, None], (torch.ones(1, 1, 6), torch.zeros(1, 1, 6)))
+    assert torch.equal(y, expected[:, 0])
+    assert torch.equal(h, h2[:, 0]) and torch.equal(c, c2[:, 0])
+
+
+def test_names_are_the_dense_layer_s_and_dropout_is_between_levels() -> None:
+    layer = BlockCirculantLSTM(5, 6, 2, dropout=1.0, bidirectional=True, block_size=4)
+    assert [*layer.state_dict()] == [*nn.LSTM(5, 6, 2, bidirectional=True).state_dict()]
+    x = torch.randn(3, 2, 5)
+    assert torch.equal(layer(x)[0], layer(torch.zeros_like(x))[0])  # all of the first level is dropped
+    assert not torch.equal(layer.eval()(x)[0], layer(torch.zeros_like(x))[0])
+
+
+def test_kept_energy_is_over_all_matrices() -> None:
+    layer = BlockCirculantLSTM.from_dense(nn.LSTM(32, 32, 2), 8)
+    assert layer.kept_energy == pytest.approx(1 / 8, rel=0.2)
+    assert BlockCirculantLSTM.from_dense(nn.LSTM(8, 8), 4, init="fresh").kept_energy is None
+
+
+def test_projected_outputs_are_refused() -> None:
+    with pytest.raises(UsageError, match="proj_size=4"):
+        BlockCirculantLSTM.from_dense(nn.LSTM(8, 8, proj_size=4), 4)
+
+
+@pytest.mark.parametrize("options", [{"num_layers": 0}, {"dropout": 1.5}, {"hidden_size": 0}])
+def test_impossible_sizes(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        BlockCirculantLSTM(5, **{"hidden_size": 6, **options}, block_size=4)  # type: ignore[arg-type]

@@ -1,0 +1,88 @@
+"""What layers launch compiles for a Hopper GPU, also where sizes are 1, of which the compiler makes constants.
+
+The interpreter takes kernels that the compiler refuses. So this file also runs as a program, without the interpreter:
+layers on the CPU, whose launches compile and do nothing else.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+CASES = [(2, "fp32"), (128, "fp32"), (256, "bf16")]
+
+
+@pytest.mark.parametrize(("block_size", "precision"), CASES)
+def test_single_rows_and_blocks_compile(
+    block_size: int, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    command = [sys.executable, __file__, str(block_size), precision]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 10
+
+
+def main(block_size: int, precision: str) -> None:
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    from lamina.accelerate.methods.circulant import functional
+    from lamina.accelerate.methods.circulant import ops as circulant
+    from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear, BlockCirculantLSTM
+    from lamina.accelerate.runtime import launch as launches
+    from lamina.build import DTYPES
+
+    compiled = set()
+
+    def compile_only(kernel: Any, programs: int, tensor: Any, *args: Any, **switches: Any) -> None:
+        if programs:
+            built = kernel.warmup(*args, grid=(programs,), **switches)
+            assert built.metadata.shared <= 227 * 1024, kernel.__name__
+            compiled.add(built.hash)
+
+    def compile_alike(kernel: Any, programs: int, sizes: Any, *rest: Any, **switches: Any) -> None:
+        compile_only(kernel, programs, *rest, **switches)
+
+    instead = {launches.launch: compile_only, launches.launch_alike: compile_alike}
+    others = {"check_device": nothing, "can_wait": lambda _: True, "shared_memory": lambda _: 227 * 1024}
+    for module in [module for name, module in sys.modules.items() if name.startswith("lamina.accelerate")]:
+        for name, value in list(vars(module).items()):
+            if isinstance(value, FunctionType) and value in instead:
+                setattr(module, name, instead[value])
+            elif name in others:
+                setattr(module, name, others[name])
+    assert functional.check_device is circulant.check_device is nothing
+    driver.set_active(SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0,
+        get_current_stream=lambda _: 0,
+    ))  # fmt: skip
+    k, dtype = block_size, DTYPES[precision]
+    layers: list[tuple[nn.Module, tuple[int, ...]]] = [
+        (BlockCirculantLinear(k, k, k, impl="kernel"), (1, k)),
+        (BlockCirculantLinear(2 * k - 1, k + 1, k, impl="kernel", signs=True), (5, 2 * k - 1)),
+        (BlockCirculantLinear(k, k, k, impl="expand"), (1, k)),
+        (BlockCirculantConv2d(k, 2 * k, 1, block_size=k, impl="kernel"), (1, k, 1, 1)),
+        (BlockCirculantConv2d(k, k, 3, padding=1, block_size=k, impl="kernel"), (1, k, 2, 3)),
+        (BlockCirculantLSTM(k, k, block_size=k, impl="kernel"), (1, 1, k)),
+        (BlockCirculantLSTM(k, k + 1, block_size=k, impl="kernel"), (2, 3, k)),
+    ]
+    for layer, size in layers:
+        x = torch.zeros(size, dtype=dtype, requires_grad=True)
+        y = layer.to(dtype)(x)
+        (y[0] if isinstance(y, tuple) else y).sum().backward()
+    sys.stdout.write(str(len(compiled)))
+
+
+def nothing(*_: Any, **__: Any) -> None:
+    """Instead of what would refuse tensors on the CPU."""
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

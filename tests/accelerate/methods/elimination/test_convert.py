@@ -1,0 +1,121 @@
+"""What a conversion chooses, and what it writes down."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lamina.accelerate import configuration, convert
+from lamina.accelerate.methods.elimination import Eliminated, search
+from lamina.accelerate.methods.elimination import convert as cell
+from lamina.accelerate.methods.elimination.table import tap_prefixes
+from lamina.errors import UsageError
+from lamina.spec import Method
+
+
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [
+        ("eliminated", Eliminated(keep=0.5)),
+        ("eliminated[keep=0.25,recovery=none]", Eliminated(keep=0.25, recovery="none")),
+        ("eliminated[alpha=0.3,by=tap,group=8,align=64]", Eliminated(alpha=0.3, by="tap", group=8, align=64)),
+    ],
+)
+def test_a_written_method_is_its_configuration(text: str, config: Eliminated) -> None:
+    assert configuration(Method.parse(text)) == config
+    _, record = convert(nn.Sequential(nn.Linear(8, 6)), config)
+    assert configuration(Method.parse(record.method)) == config
+
+
+def test_kept_weights_are_scaled_by_what_went() -> None:
+    dense = nn.Linear(12, 5)
+    for recovery, factor in (("scale", 12 / 3), ("none", 1.0)):
+        layer: Any = cell.replace(dense, Eliminated(keep=0.25, recovery=recovery))
+        assert torch.equal(layer.weight, dense.weight[:, layer.index] * factor)
+        assert torch.equal(layer.bias, dense.bias)
+
+
+def test_the_search_decides_what_stays() -> None:
+    dense = nn.Conv2d(8, 5, 3)
+    with torch.no_grad():
+        dense.weight[:, 4:] = 2 * dense.weight[:, :4]
+    layer: Any = cell.replace(dense, Eliminated(alpha=0.999))
+    assert layer.index.tolist() == [0, 1, 2, 3] and layer.keep == 0.5
+    expected, _ = search.select(search.synapse_vectors(dense.weight), keep=0.75)
+    assert cell.choose(dense, Eliminated(keep=0.75)).tolist() == expected.tolist()
+    taps: Any = cell.replace(dense, Eliminated(alpha=0.999, by="tap"))
+    assert len(taps.index) == 36 and taps.index.tolist() == sorted(taps.index.tolist(), key=lambda k: (k % 9, k))
+    assert taps.weight.shape == (5, 36) and set((taps.index // 9).tolist()) == {0, 1, 2, 3}
+
+
+def test_a_choice_comes_with_its_threshold() -> None:
+    layer = nn.Linear(12, 6)
+    index, found = cell.retained(layer, Eliminated(keep=0.5))
+    assert found is not None and torch.equal(index, cell.choose(layer, Eliminated(keep=0.5)))
+    assert torch.equal(index, found.kept(6))
+    correlations = search.correlation(search.synapse_vectors(layer.weight))
+    assert found.representatives == len(search.retain(correlations, found.alpha)) <= 6
+    everything, none = cell.retained(layer, Eliminated(keep=1.0))
+    assert none is None and everything.tolist() == list(range(12))
+
+
+def test_groups_and_alignment() -> None:
+    dense = nn.Conv2d(32, 6, 1)
+    index = cell.choose(dense, Eliminated(keep=0.4, group=4, align=8)).tolist()
+    assert len(index) == 16
+    assert all(index[k : k + 4] == list(range(index[k], index[k] + 4)) and index[k] % 4 == 0 for k in range(0, 16, 4))
+    layer: Any = cell.replace(dense, Eliminated(keep=0.4, group=4, align=8))
+    assert layer.at.run >= 4
+
+
+def test_taps_may_read_prefixes_of_one_order() -> None:
+    dense = nn.Conv2d(16, 6, 3)
+    free = cell.choose(dense, Eliminated(keep=0.5, by="tap"))
+    index = cell.choose(dense, Eliminated(keep=0.5, by="tap", order="prefix", align=4))
+    expected = tap_prefixes(free.tolist(), 16, 9, 4)
+    assert index.tolist() == expected.places()
+    model, _ = convert(nn.Sequential(dense, nn.Flatten(), nn.Linear(6, 3)), Eliminated(by="tap", order="prefix"))
+    assert model(torch.randn(2, 16, 3, 3)).shape == (2, 3)
+
+
+def test_both_directions_of_an_lstm_choose_together() -> None:
+    dense = nn.LSTM(10, 3, bidirectional=True)
+    weight = torch.cat([dense.weight_ih_l0, dense.weight_ih_l0_reverse]).detach()
+    expected, _ = search.select(weight.mT, keep=0.5)
+    layer: Any = cell.replace(dense, Eliminated(keep=0.5, recovery="none"))
+    assert layer.index.tolist() == expected.tolist()
+    assert torch.equal(layer.weight_ih_l0_reverse, dense.weight_ih_l0_reverse[:, expected])
+    assert torch.equal(layer.weight_hh_l0, dense.weight_hh_l0)
+
+
+def test_the_same_weights_give_the_same_choice() -> None:
+    model = nn.Sequential(nn.Conv2d(6, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    first, second = (convert(copy.deepcopy(model), Eliminated(keep=0.5))[0].state_dict() for _ in range(2))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_weights_that_are_no_numbers_are_told_with_their_layer() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with torch.no_grad():
+        model[1].weight[0, 2] = float("nan")
+    with pytest.raises(UsageError, match="1: synapse vectors: expected finite weights"):
+        convert(model, Eliminated(keep=0.5))
+
+
+def test_frozen_layers_stay_frozen_and_others_train() -> None:
+    dense = nn.Conv1d(6, 4, 3).eval().requires_grad_(False)
+    layer = cell.replace(dense, Eliminated(keep=0.5))
+    assert not layer.training and not any(parameter.requires_grad for parameter in layer.parameters())
+    model, _ = convert(nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)), Eliminated(keep=0.5))
+    x, y = torch.randn(16, 6), torch.randn(16, 2)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(20):
+        loss = (model(x) - y).square().mean()
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert losses[-1] < 0.8 * losses[0]

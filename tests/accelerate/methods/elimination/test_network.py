@@ -1,0 +1,215 @@
+"""A folded network computes what its masked dense twin does, in float64."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lamina.accelerate import convert
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.elimination.network import fold
+from lamina.accelerate.methods.elimination.nn import EliminatedConv2d, EliminatedLinear
+from lamina.accelerate.methods.elimination.table import Prefixes, tap_prefixes
+from lamina.accelerate.methods.weight_only import WeightOnly
+from lamina.errors import UsageError
+
+
+def chain() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(12, 16, 3, bias=False), nn.BatchNorm2d(16), nn.Tanh(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+        nn.Dropout(), nn.Linear(64, 20), nn.Sigmoid(), nn.Linear(20, 10), nn.BatchNorm1d(10), nn.Linear(10, 4),
+    )  # fmt: skip
+
+
+class Functions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 9, 3), nn.Conv2d(9, 8, 2)
+        self.third, self.last = nn.Linear(32, 12), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(F.relu(self.first(x)), 2)
+        x = torch.flatten(self.second(x).relu(), 1)
+        return self.last(torch.tanh(self.third(x)))
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.act = nn.Conv2d(3, 14, 3), nn.ReLU()
+        self.left, self.right = nn.Conv2d(14, 5, 1), nn.Conv2d(14, 5, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.act(self.stem(x))
+        return self.left(x) + self.right(x)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(self.first(x))
+
+
+def masked(model: nn.Module) -> nn.Module:
+    """The dense network with zeros where weights went."""
+    twin = copy.deepcopy(model)
+    for name, module in model.named_modules():
+        if hasattr(module, "to_dense"):
+            dense: Any = module
+            parent, _, last = name.rpartition(".")
+            setattr(twin.get_submodule(parent), last, dense.to_dense())
+    return twin
+
+
+def lived_in(model: nn.Module) -> nn.Module:
+    """With norms that do something."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            nn.init.normal_(module.weight), nn.init.normal_(module.bias)
+            module.running_mean, module.running_var = torch.randn(module.num_features), torch.rand(module.num_features)
+    return model.double().eval()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"order": "swap"}, {"by": "tap"}, {"by": "tap", "order": "prefix"}, {"by": "tap", "order": "swap"}],
+    ids=str,
+)
+@pytest.mark.parametrize("make", [chain, Functions, Branches, Residual])
+def test_folded_networks_compute_the_same(make: Callable[[], nn.Module], options: dict[str, Any]) -> None:
+    model, _ = convert(lived_in(make()), Eliminated(keep=0.5, impl="gather", **options))
+    x = torch.randn(2, 6 if make is Residual else 2 if make is Functions else 3, 9, 9, dtype=torch.float64)
+    twin = masked(model)
+    expected = twin(x)
+    before = sum(len(layer.weight) for layer in model.modules() if hasattr(layer, "weight"))
+    folded, record = fold(model)
+    torch.testing.assert_close(folded(x), expected, rtol=1e-10, atol=1e-12)
+    # A flattened reader may need some pixel of every channel, one by tap some tap.
+    if "by" not in options:
+        assert len(record) >= {chain: 3, Functions: 2, Branches: 1, Residual: 1}[make]
+        assert sum(len(layer.weight) for layer in folded.modules() if hasattr(layer, "weight")) < before
+    assert all(one.live <= one.outputs for one in record)
+    assert fold(folded)[1] == ()
+
+
+def test_readers_of_channels_become_dense_and_their_producers_smaller() -> None:
+    model, _ = convert(lived_in(chain()), Eliminated(keep=0.5), lambda name, _: name in ["4", "12", "14"])
+    folded, record = fold(model)
+    assert [(one.producer, one.outputs, one.live, one.plain) for one in record] == [
+        ("0", 12, 6, ("4",)), ("10", 20, 10, ("12",)), ("12", 10, 5, ("14",)),
+    ]  # fmt: skip
+    kinds = [type(module) for module in folded]  # type: ignore[attr-defined]
+    assert EliminatedConv2d not in kinds and EliminatedLinear not in kinds
+    assert folded[0].out_channels == folded[1].num_features == folded[4].in_channels == 6  # type: ignore[index]
+
+
+def test_a_reader_of_some_pixels_of_a_channel_keeps_an_index() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(12, 5)).double()
+    model[2] = EliminatedLinear.from_dense(model[2], [2, 3, 9, 11])
+    x = torch.randn(2, 1, 4, 4, dtype=torch.float64)
+    expected = masked(model)(x)
+    folded, record = fold(model)
+    assert record[0].live == 2 and record[0].plain == ()
+    assert folded[2].index.tolist() == [2, 3, 5, 7]  # type: ignore[index, union-attr]
+    torch.testing.assert_close(folded(x), expected)
+
+
+def test_what_all_branches_read_comes_first() -> None:
+    model = Branches().double()
+    model.left = EliminatedConv2d.from_dense(model.left, [1, 3, 5])  # type: ignore[assignment]
+    model.right = EliminatedConv2d.from_dense(model.right, [1, 3, 5, 7, 9])  # type: ignore[assignment]
+    x = torch.randn(1, 3, 6, 6, dtype=torch.float64)
+    expected = masked(model)(x)
+    folded, record = fold(model)
+    assert record[0].live == 5 and record[0].plain == ("right",)
+    assert folded.left.at.prefix and isinstance(folded.right, nn.Conv2d)
+    torch.testing.assert_close(folded(x), expected)
+
+
+def test_what_others_read_stays() -> None:
+    shared = nn.Linear(6, 6)
+    for model in (
+        nn.Sequential(nn.Conv2d(2, 6, 3), nn.Softmax(1), nn.Conv2d(6, 4, 1)),
+        nn.Sequential(nn.Conv2d(2, 6, 3), nn.PixelShuffle(1), nn.Conv2d(6, 4, 1)),
+        nn.Sequential(shared, nn.ReLU(), shared),
+        nn.Sequential(nn.Linear(4, 6), nn.MaxPool1d(1), nn.Linear(6, 4)),
+        nn.Sequential(nn.Conv2d(2, 6, 3), nn.Linear(6, 6)),
+    ):
+        converted, _ = convert(model, Eliminated(keep=0.5))
+        assert fold(converted)[1] == ()
+
+
+def test_taps_read_prefixes_of_what_their_producer_makes() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 12, 3), nn.ReLU(), nn.Conv2d(12, 6, 3, padding=1)).double()
+    kept = [channel * 9 + tap for channel in (3, 5, 8, 10) for tap in range(9) if (channel, tap) != (5, 0)]
+    prefixes = tap_prefixes(kept, 12, 9, align=2)
+    model[2] = EliminatedConv2d.from_dense(model[2], prefixes.places(), by="tap")
+    x = torch.randn(2, 2, 6, 6, dtype=torch.float64)
+    expected = masked(model)(x)
+    folded, record = fold(model)
+    assert record[0].live == 4 and record[0].plain == ("2",)  # an aligned prefix is all of the four
+    torch.testing.assert_close(folded(x), expected)
+    counts = tuple(2 + 2 * (tap % 2) for tap in range(9))
+    model[2] = EliminatedConv2d.from_dense(model[2], Prefixes((2, 0, 3, 1), counts).places(), by="tap")
+    expected = masked(model)(x)
+    folded, record = fold(model)
+    assert record[0].live == 4 and folded[2].at.run == 2  # type: ignore[index, union-attr]
+    assert folded[2].index.tolist() == Prefixes((0, 1, 2, 3), counts).places()  # type: ignore[index, union-attr]
+    torch.testing.assert_close(folded(x), expected)
+
+
+def test_layers_with_hooks_stay() -> None:
+    model, _ = convert(nn.Sequential(nn.Conv2d(2, 6, 3), nn.Conv2d(6, 6, 3)), Eliminated(keep=0.5))
+    handle = model[0].register_forward_hook(lambda *_: None)  # type: ignore[index, operator]
+    assert fold(model)[1] == ()
+    handle.remove()
+    assert len(fold(model)[1]) == 1
+
+
+def test_a_model_that_decides_as_it_runs_is_refused() -> None:
+    class Undecided(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.sum() > 0 else -x
+
+    with pytest.raises(UsageError, match="torch.fx can trace"):
+        fold(Undecided())
+
+
+def test_layers_of_other_methods_are_looked_at_from_outside() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3)).double()
+    model, _ = convert(model, Eliminated(keep=0.5), lambda name, _: name == "2")
+    model, _ = convert(model, WeightOnly("e4m3"), lambda name, _: name == "4")
+    x = torch.randn(5, 6, dtype=torch.float64)
+    expected = model(x)
+    model, folded = fold(model)
+    assert [(one.producer, one.live) for one in folded] == [("0", 4)]
+    torch.testing.assert_close(model(x), expected)
+
+
+def test_folded_networks_train_and_are_saved() -> None:
+    first, second = (
+        fold(convert(chain(), Eliminated(keep=0.5), lambda name, _: name in ["4", "12", "14"])[0])[0] for _ in range(2)
+    )
+    first(torch.randn(4, 3, 9, 9)).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in first.parameters())
+    second.load_state_dict(first.state_dict())
+    x = torch.randn(2, 3, 9, 9)
+    assert torch.equal(second.eval()(x), first.eval()(x))
+
+
+def test_whole_channels_of_a_flattened_image_go_in_groups() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 5))
+    converted, _ = convert(model, Eliminated(keep=0.5, group=4), lambda name, _: name == "3")
+    x = torch.randn(2, 1, 4, 4)
+    expected = masked(converted)(x)
+    folded, record = fold(converted)
+    assert (record[0].live, record[0].plain) == (3, ("3",))
+    torch.testing.assert_close(folded(x), expected)

@@ -1,0 +1,159 @@
+"""Recoveries against least squares on the inputs themselves; errors fall in the order that theory says."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from lamina.accelerate.methods.elimination import Eliminated, recovery
+from lamina.accelerate.methods.elimination import convert as cell
+from lamina.accelerate.methods.elimination.config import By, Recovery
+from lamina.errors import UsageError
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(12, 5), (60, 12)),
+    "without bias": (lambda: nn.Linear(12, 5, bias=False), (60, 12)),
+    "conv1d": (lambda: nn.Conv1d(6, 5, 3, 2, padding=1, dilation=2), (20, 6, 11)),
+    "conv2d": (lambda: nn.Conv2d(6, 5, (3, 2), padding="same", padding_mode="circular"), (12, 6, 5, 4)),
+}
+
+
+def correlated(*shape: int) -> Tensor:
+    """Positive inputs of which neighbouring channels say much the same, as after a ReLU."""
+    x = torch.randn(shape, dtype=torch.float64) + 1
+    x[:, 1::2] = 0.8 * x[:, ::2] + 0.3 * x[:, 1::2]
+    return x.relu()
+
+
+@torch.no_grad()
+def error(layer: Any, dense: nn.Module, x: Tensor) -> float:
+    return float((layer(x) - dense(x)).square().mean())
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+@pytest.mark.parametrize("name", LAYERS)
+def test_positions_are_what_a_layer_multiplies(name: str) -> None:
+    make, shape = LAYERS[name]
+    dense, x = make().double(), correlated(*shape)
+    y = recovery.positions(dense, x) @ dense.get_parameter("weight").flatten(1).mT
+    y = y if getattr(dense, "bias", None) is None else y + dense.get_parameter("bias")
+    expected = dense(x).movedim(1, -1).reshape(-1, 5) if x.dim() > 2 else dense(x)
+    torch.testing.assert_close(y, expected)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning")
+@pytest.mark.parametrize("by", ["channel", "tap"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_fitted_weights_are_the_best(name: str, by: By) -> None:
+    make, shape = LAYERS[name]
+    dense, x = make().double(), correlated(*shape)
+    config = Eliminated(keep=0.5, by=by, recovery="least_squares", impl="gather")
+    layer, _ = recovery.eliminate(copy.deepcopy(dense), config, [x[:8], x[8:]], ridge=0.0)
+    rows, target = recovery.positions(dense, x).numpy(), recovery.positions(dense, x)
+    kept: Any = layer
+    places = kept.index
+    if dense.get_parameter("weight").dim() > 2 and by == "channel":
+        taps = dense.get_parameter("weight")[0, 0].numel()
+        places = (places[:, None] * taps + torch.arange(taps)).flatten()
+    inputs = rows[:, places.numpy()]
+    has_bias = getattr(dense, "bias", None) is not None
+    if has_bias:
+        inputs = np.concatenate([inputs, np.ones((len(inputs), 1))], 1)
+    wanted = (target @ dense.get_parameter("weight").flatten(1).mT).detach().numpy()
+    solution = np.linalg.lstsq(inputs, wanted, rcond=None)[0]
+    best = float(np.square(inputs @ solution - wanted).mean())
+    assert error(layer, dense, x) == pytest.approx(best, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("by", ["channel", "tap"])
+def test_each_recovery_leaves_less_error(by: By) -> None:
+    dense, x = nn.Conv2d(8, 6, 3, padding=1).double(), correlated(16, 8, 6, 6)
+    errors: dict[Recovery, float] = {}
+    for name in ("none", "bias", "least_squares"):
+        config = Eliminated(keep=0.5, by=by, recovery=name, impl="gather")
+        errors[name] = error(recovery.eliminate(copy.deepcopy(dense), config, [x])[0], dense, x)
+    assert errors["least_squares"] < errors["bias"] < errors["none"]
+    assert errors["least_squares"] < 0.5 * errors["none"]
+
+
+def test_a_bias_takes_the_mean_of_what_went() -> None:
+    dense, x = nn.Linear(6, 4).double(), correlated(40, 6)
+    layer: Any = recovery.eliminate(copy.deepcopy(dense), Eliminated(keep=0.5, recovery="bias"), [x])[0]
+    torch.testing.assert_close(layer(x).mean(0), dense(x).mean(0))
+    assert torch.equal(layer.weight, dense.weight[:, layer.index])
+
+
+def test_scaling_needs_no_data_and_is_the_papers_factor() -> None:
+    dense = nn.Linear(6, 4)
+    ours: Any = recovery.eliminate(copy.deepcopy(dense), Eliminated(keep=0.5))[0]
+    theirs: Any = cell.replace(dense, Eliminated(keep=0.5))
+    assert torch.equal(ours.weight, theirs.weight)
+    # Where the inputs are all alike, the factor is exact.
+    with torch.no_grad():
+        dense.weight.copy_(dense.weight[:, :1].expand(4, 6))
+    layer: Any = cell.replace(dense, Eliminated(keep=0.5))
+    torch.testing.assert_close(layer(torch.full((2, 6), 3.0)), dense(torch.full((2, 6), 3.0)))
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_lstm_inputs_are_fitted(bidirectional: bool) -> None:
+    dense = nn.LSTM(8, 5, bidirectional=bidirectional).double()
+    x = torch.randn(4, 6, 8, dtype=torch.float64)
+    x[..., 1::2] = 0.5 * x[..., ::2] + 0.25
+    for name in ("bias", "least_squares"):
+        config = Eliminated(keep=0.5, recovery=name)
+        layer: Any = cell.build(dense, torch.tensor([0, 2, 4, 6]), config)
+        recovery.recover(layer, dense, recovery.Moments.of(x.reshape(-1, 8)), config)
+        exact = torch.allclose(layer(x)[0], dense(x)[0], rtol=1e-4, atol=1e-4)
+        assert exact == (name == "least_squares")
+    chosen, record = recovery.eliminate(dense, Eliminated(keep=0.5, recovery="least_squares"), [x])
+    assert len(record.replaced) == 1 and chosen(x)[0].isfinite().all()
+
+
+def test_a_whole_network_gets_nearer_and_is_written_down() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5))
+    x = torch.randn(64, 3, 6, 6)
+    errors = {}
+    for name in ("none", "scale", "least_squares"):
+        config = Eliminated(keep=0.5, recovery=name)
+        ours, record = recovery.eliminate(copy.deepcopy(model), config, [(x[:32],), (x[32:],)])
+        errors[name] = error(ours, model, x)
+        assert f"recovery={name}" in record.method and len(record.replaced) == 3
+    assert errors["least_squares"] < min(errors["none"], errors["scale"])
+
+
+def test_inputs_that_never_vary_do_no_harm() -> None:
+    dense = nn.Linear(6, 4)
+    x = torch.randn(30, 6)
+    x[:, 3:] = 0
+    layer: Any = recovery.eliminate(copy.deepcopy(dense), Eliminated(keep=0.7, recovery="least_squares"), [x])[0]
+    assert layer.weight.isfinite().all() and layer.weight.abs().max() < 100
+
+
+def test_faults_are_told() -> None:
+    config = Eliminated(keep=0.5, recovery="least_squares")
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with pytest.raises(UsageError, match="at least one batch"):
+        recovery.eliminate(model, config)
+    with pytest.raises(UsageError, match="0: expected finite inputs, got NaN or infinity in calibration batch 2"):
+        recovery.eliminate(model, config, [torch.zeros(1, 4), torch.full((1, 4), torch.nan)])
+    with pytest.raises(UsageError, match="layers with a bias"):
+        recovery.eliminate(nn.Linear(4, 4, bias=False), Eliminated(recovery="bias"), [torch.zeros(1, 4)])
+    with pytest.raises(UsageError, match="ridge of -1"):
+        recovery.eliminate(copy.deepcopy(model), config, [torch.randn(8, 4)], ridge=-1)
+
+    class Unreached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.relu(self.used(x))
+
+    with pytest.raises(UsageError, match="unused: expected calibration batches that reach this layer"):
+        recovery.eliminate(Unreached(), config, [torch.randn(8, 4)])

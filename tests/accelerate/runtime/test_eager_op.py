@@ -1,0 +1,123 @@
+"""Who sees operators, and that nobody else can tell."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lamina.accelerate.runtime.eager_op import direct, in_backward, unobserved
+
+
+@torch.library.custom_op("lamina_tests::scaled", mutates_args=())
+def scaled(x: Tensor, by: Tensor, more: int) -> Tensor:
+    return x * by * more
+
+
+@scaled.register_fake
+def _(x: Tensor, by: Tensor, more: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, by, ctx.more = inputs
+    ctx.save_for_backward(x, by)
+
+
+def gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    x, by = ctx.saved_tensors
+    return g * by * ctx.more, (g * x * ctx.more).sum(), None
+
+
+scaled.register_autograd(gradient, setup_context=keep)
+calls: list[str] = []
+
+
+def run(x: Tensor, by: Tensor, more: int) -> Tensor:
+    calls.append("direct")
+    return x * by * more
+
+
+either = direct(scaled, run, keep, gradient)
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Own(Tensor):
+    pass
+
+
+def ones() -> Tensor:
+    return torch.ones(2)
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> None:
+    calls.clear()
+
+
+def test_results_and_gradients_of_any_order_are_the_operators() -> None:
+    x, by = torch.randn(3, dtype=torch.float64, requires_grad=True), torch.tensor(2.0, dtype=torch.float64)
+    by.requires_grad_()
+    torch.testing.assert_close(either(x, by, 3), scaled(x, by, 3))
+    assert calls == ["direct"]
+    assert torch.autograd.gradcheck(lambda *args: either(*args, 3), (x, by))
+    assert torch.autograd.gradgradcheck(lambda *args: either(*args, 3), (x, by))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_where_nothing_is_derived_nothing_is_kept(mode: Any) -> None:
+    x = ones().requires_grad_()
+    with mode():
+        y = either(x, torch.tensor(2.0), 3)
+    torch.testing.assert_close(y, torch.full((2,), 6.0))
+    assert not y.requires_grad and calls == ["direct"]
+
+
+def test_a_mode_sees_the_operator() -> None:
+    x, by = ones(), torch.tensor(2.0)
+    with Seen() as mode:
+        either(x, by, 3)
+    assert mode.names == ["lamina_tests.scaled.default"] and not calls
+
+
+def test_transforms_of_functions_see_the_operator() -> None:
+    found: list[bool] = []
+
+    def function(x: Tensor) -> Tensor:
+        found.append(unobserved(x))
+        return x.sum()
+
+    torch.func.vmap(function)(ones())
+    torch.func.grad(function)(ones())
+    assert found == [False, False] and unobserved(ones())
+
+
+def test_a_compiler_sees_the_operator() -> None:
+    compiled = torch.compile(lambda x: either(x, torch.tensor(2.0), 3), backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ones()), torch.full((2,), 6.0))
+    assert not calls
+
+
+def test_tensors_of_other_kinds_go_by_the_operator() -> None:
+    assert unobserved(ones(), torch.nn.Parameter(ones()), None, 3)
+    assert not unobserved(ones(), ones().as_subclass(Own))
+    assert not unobserved(ones(), ones().to_sparse())  # without memory of its own, as batches of gradients are
+
+
+def test_a_derivative_calls_the_operator_where_it_is_differentiated_again() -> None:
+    x, by = ones(), torch.tensor(2.0)
+    for enabled, direct_calls in ((False, ["direct"]), (True, [])):
+        calls.clear()
+        with torch.set_grad_enabled(enabled):
+            torch.testing.assert_close(in_backward(scaled, run, x, by, 3), torch.full((2,), 6.0))
+        assert calls == direct_calls
