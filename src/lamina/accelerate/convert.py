@@ -1,67 +1,149 @@
-"""The one verb of every method: replace a model's layers, and say what happened to each.
+"""The one verb of every method: replace a model's layers, and record what happened to each.
 
-A method is a *cell*, a folder of this room. Its ``config.py`` holds one frozen configuration, its ``convert.py`` two
-functions: ``refusal(module)`` gives the reason why a layer cannot be converted, or nothing, and ``replace(module,
-config)`` returns the new layer, or raises UnsupportedError where the configuration does not fit this one. A cell that
-replaces neighbours together also has ``runs(sequential, config)``, which gives their places; ``replace`` is then given
-a Sequential of them, its layer takes the first one's place and name, and identities those of the others.
+A method is a *cell*, a folder in ``methods/``. Its ``config.py`` holds one frozen configuration. Its ``convert.py`` has
+two functions: ``refusal(module)`` returns the reason why a layer cannot be converted, or ``None``; ``replace(module,
+config)`` returns the new layer, or raises UnsupportedError where the configuration does not fit this one. Two more are
+optional. ``runs(sequential, config)`` gives the indices of neighbours that a cell replaces together: ``replace`` then
+gets a Sequential of them, the new layer takes the name of the first, and identities those of the others.
+``candidates(layer, call)`` gives the implementations of a new layer that a selection compares, each by its written form
+with a function that makes the module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import Any
 
+import torch
 from torch import nn
 
 from lamina.accelerate.registry import converter, method_of
+from lamina.accelerate.select import DENSE, LayerCall, Selector, observe
 from lamina.errors import UnsupportedError, UsageError
-from lamina.record import Conversion, ConvertedLayer
+from lamina.record import Conversion, ConvertedLayer, Selection
 
 Where = Callable[[str, nn.Module], bool]
 """Whether to convert the layer of this name."""
 
 
-def convert(model: nn.Module, config: object, where: Where | None = None) -> tuple[nn.Module, Conversion]:
+Progress = Callable[[str, Selection], object]
+"""Called with a layer's name and what was selected for it."""
+
+
+def convert(
+    model: nn.Module,
+    config: object,
+    where: Where | None = None,
+    *,
+    example: Any = None,
+    selector: Selector | None = None,
+    progress: Progress | None = None,
+) -> tuple[nn.Module, Conversion]:
     """Replace layers in place, under their own names.
 
     Args:
         model: changed in place, unless it is itself a layer that is replaced.
         config: a method's configuration, such as ``Circulant(block_size=64)``.
         where: ``where(name, layer)`` says which layers to convert; all, if left out.
+        example: an input of the model, a tuple of inputs or a dict of keyword arguments; needed with ``selector``.
+        selector: times each layer's implementations on what reaches it when the example goes in. A layer that no
+            implementation makes faster keeps its dense module.
+        progress: is called after each selection.
 
     Returns:
         The model, and a record of every layer replaced and every layer skipped with its reason.
 
     Raises:
-        UsageError: ``config`` is no configuration of a method, or a layer's weights cannot be used.
+        UsageError: ``config`` is no configuration of a method, a layer's weights cannot be used, or the model does not
+            take the example.
     """
     cell = converter(config)
     written = str(method_of(config))
     owners = _owners(model)
+    units = _units(model, cell, config)
+    refusals = [_refusal(unit, cell, owners, where) for unit in units]
+    calls: dict[str, LayerCall] = {}
+    if selector is not None:
+        if example is None:
+            raise UsageError("select: expected example=, an input of the model to time layers on")
+        names = [next(iter(unit)) for unit, reason in zip(units, refusals, strict=True) if reason is None]
+        with torch.set_grad_enabled(selector.training):
+            calls = observe(model, names, example)
     layers: list[ConvertedLayer] = []
     replaced: dict[tuple[int, ...], nn.Module] = {}
-    for unit in _units(model, cell, config):
-        names, modules = list(unit), list(unit.values())
-        module = modules[0] if len(modules) == 1 else nn.Sequential(*modules)
-        reason = next(filter(None, (_kept(*part, owners, where) for part in unit.items())), None)
-        reason = reason or cell.refusal(module)
+    selections: dict[tuple[int, ...], Selection] = {}
+    for unit, refusal in zip(units, refusals, strict=True):
+        names, modules, reason = list(unit), list(unit.values()), refusal
+        module = _together(modules)
         key = tuple(map(id, modules))
         if reason is None and key not in replaced:
             try:
-                replaced[key] = cell.replace(module, config)
+                new = cell.replace(module, config)
+                if selector is not None:
+                    selections[key], new = _selected(names[0], module, new, cell, written, selector, calls)
+                    if progress is not None:
+                        progress(names[0], selections[key])
+                replaced[key] = new
             except UnsupportedError as error:
                 reason = str(error)
             except UsageError as error:
                 raise UsageError(f"{names[0] or 'model'}: {error}") from error
+        selection = selections.get(key)
+        if selection is not None and selection.impl == DENSE:
+            reason = selection.reason
         if reason is not None:
-            layers += [ConvertedLayer(n, _kind(m), written, _numel(m), _numel(m), reason) for n, m in unit.items()]
+            layers += [
+                ConvertedLayer(name, _kind(one), written, _numel(one), _numel(one), reason, selection)
+                for name, one in unit.items()
+            ]
             continue
         kind = " + ".join(map(_kind, modules))
-        layers.append(ConvertedLayer(names[0], kind, written, _numel(module), _numel(replaced[key])))
+        before, after = _numel(module), _numel(replaced[key])
+        layers.append(ConvertedLayer(names[0], kind, written, before, after, selection=selection))
         for name, new in zip(names, [replaced[key], *(nn.Identity() for _ in names[1:])], strict=True):
             model = _put(model, name, new)
     return model, Conversion(written, tuple(layers))
+
+
+def _selected(
+    name: str,
+    dense: nn.Module,
+    new: nn.Module,
+    cell: ModuleType,
+    written: str,
+    selector: Selector,
+    calls: Mapping[str, LayerCall],
+) -> tuple[Selection, nn.Module]:
+    """What is fastest for a layer, and the module that computes it."""
+    call = calls.get(name)
+    if call is None:
+        raise UnsupportedError("the example did not reach it")
+    candidates: dict[str, Callable[[], nn.Module]] = {DENSE: lambda: dense}
+    candidates |= cell.candidates(new, call) if hasattr(cell, "candidates") else {written: lambda: new}
+    selection = selector.select(f"{_described(dense)} as {written} on {call.signature}", candidates, call)
+    return selection, candidates[selection.impl]()
+
+
+def _described(module: nn.Module) -> str:
+    parts = list(module) if isinstance(module, nn.Sequential) else [module]
+    precision = torch.backends.cuda.matmul.fp32_precision
+    return " + ".join(f"{_kind(part)}({part.extra_repr()})" for part in parts) + f" fp32={precision}"
+
+
+def _together(modules: list[nn.Module]) -> nn.Module:
+    return modules[0] if len(modules) == 1 else nn.Sequential(*modules)
+
+
+def _refusal(
+    unit: Mapping[str, nn.Module], cell: ModuleType, owners: Mapping[int, set[int]], where: Where | None
+) -> str | None:
+    """Why a unit is not converted, or nothing."""
+    kept = next(filter(None, (_kept(*part, owners, where) for part in unit.items())), None)
+    if kept is not None:
+        return kept
+    reason: str | None = cell.refusal(_together(list(unit.values())))
+    return reason
 
 
 def _units(model: nn.Module, cell: ModuleType, config: object) -> list[dict[str, nn.Module]]:

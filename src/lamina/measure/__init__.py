@@ -9,6 +9,7 @@ from lamina.measure.clocks.graph import GraphClock
 from lamina.measure.device import resolve
 from lamina.measure.elsewhere import run_elsewhere
 from lamina.measure.environment import environment
+from lamina.measure.interleaved import interleaved
 from lamina.measure.kernels import KernelSession, KernelTimes, Tally, record_kernels
 from lamina.measure.memory import Peak, peak_memory
 from lamina.measure.nvml import sample
@@ -41,6 +42,7 @@ __all__ = [
     "clock",
     "clocks_for",
     "environment",
+    "interleaved",
     "measure_roofs",
     "nvtx_range",
     "peak_memory",

@@ -9,6 +9,7 @@ from lamina.record.kernel_run import Counter, KernelRun
 from lamina.record.layer_run import Key, LayerRun, Outcome
 from lamina.record.roofs import Roofs
 from lamina.record.run import Run, Status
+from lamina.record.selection import MODES, Mode, Selection
 from lamina.record.sim_run import SimRun
 from lamina.record.sparsity import Sparsity
 from lamina.record.timing import Timing
@@ -16,6 +17,7 @@ from lamina.record.training import Epoch
 from lamina.record.what_if import WhatIf
 
 __all__ = [
+    "MODES",
     "Conversion",
     "ConvertedLayer",
     "Counter",
@@ -27,10 +29,12 @@ __all__ = [
     "KernelRun",
     "Key",
     "LayerRun",
+    "Mode",
     "Outcome",
     "Roofline",
     "Roofs",
     "Run",
+    "Selection",
     "SimRun",
     "Sparsity",
     "Status",

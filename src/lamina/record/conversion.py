@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lamina.record.selection import Selection
+
 
 @dataclass(frozen=True)
 class ConvertedLayer:
-    """One layer: replaced by ``method`` where ``refusal`` is ``None``."""
+    """One layer: replaced by ``method`` where ``refusal`` is ``None``.
+
+    ``selection`` holds what was measured where implementations were compared; a layer where dense won keeps its dense
+    module, and the reason is its ``refusal``.
+    """
 
     layer: str
     kind: str
@@ -15,6 +21,7 @@ class ConvertedLayer:
     parameters_before: int
     parameters_after: int
     refusal: str | None = None
+    selection: Selection | None = None
 
 
 @dataclass(frozen=True)

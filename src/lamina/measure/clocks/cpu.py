@@ -33,6 +33,13 @@ class CpuClock:
         samples = collect(lambda n: [timer.timeit(calls).median * 1e6 for _ in range(n)], repeat)
         return summarize(samples, self.name, "-")
 
+    def sampler(self, fn: Callable[[], object]) -> Callable[[int], list[float]]:
+        """Warm a callable up; the answer draws samples of it, each of 1 ms or more."""
+        fn()
+        timer = Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
+        calls = _calls_per_sample(timer)
+        return lambda samples: [timer.timeit(calls).median * 1e6 for _ in range(samples)]
+
 
 def _calls_per_sample(timer: Timer) -> int:
     calls = 1

@@ -64,8 +64,27 @@ class GraphClock:
             run_without_sync(fn)
         torch.cuda.synchronize()
 
+    def sampler(self, fn: Callable[[], object]) -> Callable[[int], list[float]]:
+        """Capture a callable once; the answer draws samples of it, L2 warm."""
+        with torch.cuda.device(self.device):
+            self._warm_up(fn, 2)
+            graph, copies = self._captured(fn)
+
+        def draw(samples: int) -> list[float]:
+            with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+                return [sample / copies for sample in between_events(graph.replay, samples)]
+
+        return draw
+
     def _replays(self, fn: Callable[[], object], repeat: Repeat) -> list[float]:
         """Microseconds per call, one sample a replay."""
+        graph, copies = self._captured(fn)
+        with torch.cuda.stream(self.stream):
+            samples = collect(lambda n: between_events(graph.replay, n), repeat, batch=_BATCH)
+        return [sample / copies for sample in samples]
+
+    def _captured(self, fn: Callable[[], object]) -> tuple[torch.cuda.CUDAGraph, int]:
+        """A graph that takes long enough to be timed, and how many calls are in it."""
         copies = 1
         with torch.cuda.stream(self.stream):
             while True:
@@ -75,8 +94,7 @@ class GraphClock:
                     break
                 # A short graph is mostly launch overhead, so the first guess is too small and is refined.
                 copies = min(_MOST_COPIES, max(copies + 1, math.ceil(1.1 * copies * _REPLAY_US / replay_us)))
-            samples = collect(lambda n: between_events(graph.replay, n), repeat, batch=_BATCH)
-        return [sample / copies for sample in samples]
+        return graph, copies
 
 
 def difference(both: Timing, alone: Timing) -> Timing:

@@ -39,6 +39,18 @@ class WallClock:
             samples = collect(lambda n: [_seconds(fn, calls) / calls * 1e6 for _ in range(n)], repeat)
         return summarize(samples, self.name, l2)
 
+    def sampler(self, fn: Callable[[], object]) -> Callable[[int], list[float]]:
+        """Warm a callable up; the answer draws samples of it, each a loop of several calls."""
+        with torch.cuda.device(self.device):
+            fn()
+            calls = max(_CALLS, math.ceil(_SAMPLE_S / _seconds(fn, 1)))
+
+        def draw(samples: int) -> list[float]:
+            with torch.cuda.device(self.device):
+                return [_seconds(fn, calls) / calls * 1e6 for _ in range(samples)]
+
+        return draw
+
 
 def _seconds(fn: Callable[[], object], calls: int) -> float:
     torch.cuda.synchronize()

@@ -1,0 +1,21 @@
+"""Which implementation of a layer runs, and why: one mechanism for every method."""
+
+from lamina.accelerate.select.cache import Cache
+from lamina.accelerate.select.executed import executed
+from lamina.accelerate.select.observed import LayerCall, observe
+from lamina.accelerate.select.selection import DENSE, MIN_SPEEDUP, Candidates, Selector, Timer, decide
+from lamina.accelerate.select.step import layer_step
+
+__all__ = [
+    "DENSE",
+    "MIN_SPEEDUP",
+    "Cache",
+    "Candidates",
+    "LayerCall",
+    "Selector",
+    "Timer",
+    "decide",
+    "executed",
+    "layer_step",
+    "observe",
+]

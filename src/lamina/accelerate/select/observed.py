@@ -1,0 +1,112 @@
+"""What reaches each layer when an example goes through a model: the inputs that candidates are timed on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from lamina.errors import UsageError
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """One call of a layer, detached from the graph that it was part of.
+
+    Attributes:
+        leaves: arguments and keyword arguments, flattened.
+        spec: their structure.
+        differentiated: for each leaf, whether the model computes a gradient with respect to it.
+        autocast: the type that autocast computes in, if it is on.
+    """
+
+    leaves: tuple[Any, ...]
+    spec: Any
+    differentiated: tuple[bool, ...]
+    autocast: torch.dtype | None
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors among the leaves."""
+        return tuple(leaf for leaf in self.leaves if isinstance(leaf, Tensor))
+
+    def arguments(self) -> tuple[list[Any], tuple[Any, ...], Mapping[str, Any]]:
+        """Fresh leaves that require gradients as in the model, and the arguments made of them."""
+        leaves = [
+            leaf.detach().requires_grad_(wanted) if isinstance(leaf, Tensor) else leaf
+            for leaf, wanted in zip(self.leaves, self.differentiated, strict=True)
+        ]
+        args, kwargs = tree_unflatten(leaves, self.spec)
+        return leaves, args, kwargs
+
+    @property
+    def signature(self) -> str:
+        """Shapes, strides, types and autocast: what times depend on, without the values."""
+        parts = [
+            f"{tuple(leaf.shape)}:{tuple(leaf.stride())}:{str(leaf.dtype).removeprefix('torch.')}"
+            + (":grad" if wanted else "")
+            if isinstance(leaf, Tensor)
+            else repr(leaf)
+            for leaf, wanted in zip(self.leaves, self.differentiated, strict=True)
+        ]
+        return f"{'; '.join(parts)} autocast={self.autocast}"
+
+
+def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str, LayerCall]:
+    """The first call of each named layer in one forward pass of the model, with gradients where grad mode is on.
+
+    Random state and buffers such as running statistics are put back.
+
+    Args:
+        model: in the mode, type, device and layout to select for; under autocast if it will run so.
+        names: paths of modules.
+        example: the model's input, a tuple of inputs, or a dict of keyword arguments.
+
+    Raises:
+        UsageError: the model does not take the example.
+    """
+    seen: dict[str, LayerCall] = {}
+
+    def hook(name: str) -> Any:
+        def before(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if name in seen:
+                return
+            leaves, spec = tree_flatten((args, kwargs))
+            wanted = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves]
+            kept = tuple(leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+            seen[name] = LayerCall(kept, spec, tuple(wanted), _autocast(leaves))
+
+        return before
+
+    handles = [model.get_submodule(name).register_forward_pre_hook(hook(name), with_kwargs=True) for name in names]
+    args, kwargs = as_arguments(example)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    devices = {leaf.device for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)}
+    try:
+        with torch.random.fork_rng([device for device in devices if device.type == "cuda"]):
+            model(*args, **kwargs)
+    except (TypeError, RuntimeError, ValueError, IndexError) as error:
+        raise UsageError(f"example: the model does not take it: {type(error).__name__}: {error}") from error
+    finally:
+        for handle in handles:
+            handle.remove()
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
+    return seen
+
+
+def as_arguments(example: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Positional and keyword arguments of an example: a tensor, a tuple or list of inputs, or a dict of keywords."""
+    if isinstance(example, Mapping):
+        return (), {str(name): value for name, value in example.items()}
+    return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})
+
+
+def _autocast(leaves: Collection[Any]) -> torch.dtype | None:
+    device = next((leaf.device.type for leaf in leaves if isinstance(leaf, Tensor)), "cpu")
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None

@@ -1,0 +1,121 @@
+"""The selection: the fastest candidate as measured, or dense where none is faster by more than the spread.
+
+This room has no clock: what times callables is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import nn
+
+from lamina.accelerate.select.cache import Cache
+from lamina.accelerate.select.observed import LayerCall
+from lamina.accelerate.select.step import layer_step
+from lamina.errors import MissingError, UnsupportedError, UsageError
+from lamina.record import Mode, Selection, Timing
+
+DENSE = "dense"
+"""The user's own layer, which is always among the candidates."""
+
+MIN_SPEEDUP = 1.02
+"""Dense over candidate that a candidate must reach, however small the spread."""
+
+Timer = Callable[[Mapping[str, Callable[[], object]]], Mapping[str, Timing | Exception]]
+"""Times callables against one another, interleaved; what cannot be timed has its exception in place of a time."""
+
+Candidates = Mapping[str, Callable[[], nn.Module]]
+"""By implementation, what makes the module that computes the layer so; it may refuse by UnsupportedError."""
+
+
+def decide(
+    times: Mapping[str, Timing],
+    mode: Mode,
+    refusals: Mapping[str, str] | None = None,
+    min_speedup: float = MIN_SPEEDUP,
+) -> Selection:
+    """The fastest candidate; dense unless its interquartile range and a candidate's are apart.
+
+    Raises:
+        UsageError: nothing was timed, or a time is not positive.
+    """
+    if not times or not all(0 < time.median_us < float("inf") for time in times.values()):
+        raise UsageError(f"times: expected at least one, all positive, got {dict(times)}")
+    best = min(times, key=lambda name: times[name].median_us)
+    dense = times.get(DENSE)
+    rejected = ""
+    if dense is not None and best != DENSE:
+        ours = times[best]
+        if ours.q3_us >= dense.q1_us:
+            rejected = f"{best} {ours.median_us:.3g} us is within the spread"
+        elif dense.median_us < min_speedup * ours.median_us:
+            rejected = f"{best} {ours.median_us:.3g} us is less than {min_speedup - 1:.0%} faster"
+        if rejected:
+            best = DENSE
+    others = sorted((time.median_us, name) for name, time in times.items() if name != best)
+    rest = ", ".join(f"{name} {time:.3g} us" for time, name in others)
+    reason = f"{best}: {times[best].median_us:.3g} us" + (f"; {rejected}" if rejected else f" < {rest}" if rest else "")
+    if not others and refusals:
+        reason += f"; {'; '.join(f'{name}: {why}' for name, why in refusals.items())}"
+    medians = {name: time.median_us for name, time in times.items()}
+    return Selection(best, reason, medians, mode, refusals=dict(refusals or {}))
+
+
+class Selector:
+    """Selects an implementation for each layer by timing its step in one mode, once per question.
+
+    Args:
+        timer: times callables in that mode.
+        cache: holds earlier answers.
+        mode: that the model will run in.
+        training: whether steps have a backward pass.
+        min_speedup: as `decide` takes it.
+    """
+
+    def __init__(
+        self, timer: Timer, cache: Cache, mode: Mode, training: bool, min_speedup: float = MIN_SPEEDUP
+    ) -> None:
+        self.timer, self.cache, self.mode = timer, cache, mode
+        self.training, self.min_speedup = training, min_speedup
+
+    def select(self, question: str, candidates: Candidates, call: LayerCall) -> Selection:
+        """The fastest of the candidates, from the cache or by measuring.
+
+        Args:
+            question: what the answer depends on besides this selector's mode and provenance.
+            candidates: ``dense`` among them.
+            call: the inputs to time on.
+
+        Raises:
+            UsageError: no candidate ran.
+        """
+        key = f"{question} | {self.mode} {'training' if self.training else 'inference'}"
+        if (known := self.cache.get(key)) is not None and known.impl in candidates:
+            return known
+        steps: dict[str, Callable[[], object]] = {}
+        refusals: dict[str, str] = {}
+        for name, make in candidates.items():
+            try:
+                step = layer_step(make(), call, self.mode, self.training)
+                step()  # once without a clock: it compiles kernels, and fails here if it must
+                steps[name] = step
+            except (UnsupportedError, MissingError, RuntimeError, NotImplementedError) as error:
+                refusals[name] = _first_line(error)
+        times: dict[str, Timing] = {}
+        for name, time in self.timer(steps).items() if steps else ():
+            if isinstance(time, Exception):
+                refusals[name] = _first_line(time)
+            else:
+                times[name] = time
+        if not times:
+            raise UsageError(f"{question}: expected one candidate that runs, got {refusals}")
+        if DENSE not in times and DENSE in refusals:
+            raise UsageError(f"{question}: the dense layer does not run: {refusals[DENSE]}")
+        selection = decide(times, self.mode, refusals, self.min_speedup)
+        self.cache.put(key, selection)
+        return selection
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0][:300]

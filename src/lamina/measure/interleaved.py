@@ -1,0 +1,55 @@
+"""Interleaved (A/B) timing: callables take turns, so that a drift of clocks or load meets all of them alike."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from lamina.errors import UnsupportedError, UsageError
+from lamina.measure.repeat import quartiles
+from lamina.record.timing import Timing
+
+K = TypeVar("K", bound=Hashable)
+
+Draw = Callable[[int], Sequence[float]]
+"""Draws so many samples, in microseconds per call."""
+
+
+class Sampling(Protocol):
+    """A clock that prepares a callable once and then draws samples of it at any time."""
+
+    @property
+    def name(self) -> str: ...
+
+    def sampler(self, fn: Callable[[], object]) -> Draw: ...
+
+
+def interleaved(
+    clock: Sampling, fns: Mapping[K, Callable[[], object]], *, rounds: int = 9, samples: int = 3
+) -> dict[K, Timing | Exception]:
+    """The Timing of each callable over rounds in which all of them take turns, or what went wrong with it.
+
+    A round's time is the median of its samples; the Timing's quartiles are over rounds. Every other round goes in the
+    opposite order.
+
+    Raises:
+        UsageError: less than one round or sample.
+    """
+    if rounds < 1 or samples < 1:
+        raise UsageError(f"expected at least one round and one sample, got {rounds} and {samples}")
+    draws: dict[K, Draw] = {}
+    found: dict[K, Timing | Exception] = {}
+    for key, fn in fns.items():
+        try:
+            draws[key] = clock.sampler(fn)
+        except (RuntimeError, UnsupportedError) as error:
+            found[key] = error
+    times: dict[K, list[float]] = {key: [] for key in draws}
+    for index in range(rounds):
+        for key in list(draws)[:: 1 if index % 2 == 0 else -1]:
+            times[key].append(statistics.median(draws[key](samples)))
+    for key, seen in times.items():
+        q1, median, q3 = quartiles(seen)
+        found[key] = Timing(clock.name, "-" if clock.name == "cpu" else "warm", median, q1, q3, rounds)
+    return found

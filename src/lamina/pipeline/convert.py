@@ -1,0 +1,117 @@
+"""``convert``: replace a model's layers by a method, with each layer timed in place where that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from lamina import accelerate, measure
+from lamina.accelerate.convert import Progress, Where
+from lamina.accelerate.select import Cache, Selector, Timer
+from lamina.errors import UsageError, nearest
+from lamina.record import MODES, Conversion, Mode
+
+Select = Literal["measure"]
+"""How to select an implementation for each layer."""
+
+ROUNDS = 9
+"""Rounds in which candidates take turns."""
+
+
+def convert(
+    model: nn.Module,
+    config: object,
+    where: Where | None = None,
+    *,
+    example: Any = None,
+    select: Select | None = None,
+    mode: Mode = "eager",
+    training: bool | None = None,
+    cache: Path | str | None = None,
+    progress: Progress | None = None,
+) -> tuple[nn.Module, Conversion]:
+    """Replace the layers of a model by a method; with ``select="measure"``, only those that get faster.
+
+    With ``select``, every layer that the method can replace is timed as it stands and in each of the method's
+    implementations, on the inputs that reach it when ``example`` goes through the model: its forward pass, and in
+    training the gradients of its weights and inputs. A layer keeps its dense module unless an implementation is faster
+    by more than the spread of the times. Move the model to its device, type and memory layout first, and call this
+    under ``torch.autocast`` if the model will run so.
+
+    Args:
+        model: changed in place, unless it is itself a layer that is replaced.
+        config: a method's configuration, such as ``Circulant(block_size=64)``.
+        where: ``where(name, layer)`` says which layers to convert; all, if left out.
+        example: an input of the model, a tuple of inputs, or a dict of keyword arguments.
+        select: ``"measure"``, or ``None`` to replace every layer that the method can replace.
+        mode: how the model will run: ``"eager"``, ``"compiled"`` by ``torch.compile``, or ``"graph"`` in CUDA graphs.
+        training: whether to time backward passes too; by default, if the model is in training mode.
+        cache: a folder that keeps selections for the next time, in ``selections.json``.
+        progress: is called with a layer's name and its selection after each one.
+
+    Returns:
+        The model, and a record of every layer: replaced or skipped, why, and all times.
+
+    Raises:
+        UsageError: an unknown option, no method's configuration, no example, or a mode that the device does not have.
+
+    Example:
+        >>> import lamina, torch
+        >>> model, record = lamina.convert(torch.nn.Linear(64, 64), lamina.Circulant(16))
+        >>> [layer.method for layer in record.replaced]
+        ['circulant[block_size=16]']
+    """
+    if select is None:
+        return accelerate.convert(model, config, where)
+    if select != "measure":
+        raise UsageError(f"select {select!r} is unknown: {nearest(str(select), ['measure'])}")
+    training = model.training if training is None else training
+    device = _device(model, example)
+    chosen = selector(device, mode, training, cache)
+    return accelerate.convert(model, config, where, example=example, selector=chosen, progress=progress)
+
+
+def selector(device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None) -> Selector:
+    """What times candidates on a device in a mode.
+
+    Raises:
+        UsageError: the mode is unknown, or the device does not have it.
+    """
+    folder = None if cache is None else Path(cache)
+    return Selector(timer(device, mode), Cache(folder, provenance(device)), mode, training)
+
+
+def timer(device: torch.device, mode: Mode, rounds: int = ROUNDS) -> Timer:
+    """Interleaved timing by the clock that fits a mode: wall time where Python launches, replays for CUDA graphs.
+
+    Raises:
+        UsageError: the mode is unknown, or the device does not have it.
+    """
+    if mode not in MODES:
+        raise UsageError(f"mode {mode!r} is unknown: {nearest(str(mode), MODES)}")
+    if device.type != "cuda":
+        if mode == "graph":
+            raise UsageError(f"mode 'graph': CUDA graphs need a GPU, the model is on {device.type}; use mode='eager'")
+        clock: Any = measure.CpuClock()
+        samples = 1
+    else:
+        clock = measure.clock("graph" if mode == "graph" else "wall", device)
+        samples = 3 if mode == "graph" else 1
+    return lambda steps: measure.interleaved(clock, steps, rounds=rounds, samples=samples)
+
+
+def provenance(device: torch.device) -> dict[str, str]:
+    """What times depend on besides the question: device, driver and versions."""
+    here = measure.environment(device)
+    names = ("device", "driver", "torch", "triton", "cuda", "cudnn", "lamina")
+    return {name: str(getattr(here, name, None)) for name in names}
+
+
+def _device(model: nn.Module, example: Any) -> torch.device:
+    tensors = [*model.parameters(), *(leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor))]
+    return tensors[0].device if tensors else torch.device("cpu")
+

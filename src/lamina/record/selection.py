@@ -1,0 +1,39 @@
+"""Which implementation of a layer was selected, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+Mode = Literal["eager", "compiled", "graph"]
+"""How a model runs: launched by Python, compiled by ``torch.compile``, or replayed as a CUDA graph."""
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The implementation of a layer that was selected among candidates.
+
+    Attributes:
+        impl: the winner: ``dense``, or a candidate such as ``circulant[block_size=64,impl=kernel]``.
+        reason: one sentence with the times.
+        times_us: of each candidate that ran, in microseconds: its forward pass, and backward in training.
+        mode: in which the times were taken.
+        by: ``measure``, or ``model`` for predicted times.
+        refusals: why each other candidate did not run.
+    """
+
+    impl: str
+    reason: str
+    times_us: Mapping[str, float]
+    mode: Mode
+    by: Literal["measure", "model"] = "measure"
+    refusals: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def speedup(self) -> float | None:
+        """Dense over selected, at least 1; ``None`` where dense was no candidate."""
+        dense = self.times_us.get("dense")
+        return None if dense is None else dense / self.times_us[self.impl]

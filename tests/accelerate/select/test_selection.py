@@ -1,0 +1,123 @@
+"""The decision between candidates, and the selector that times each question once."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from lamina.accelerate.select import DENSE, MIN_SPEEDUP, Cache, LayerCall, Selector, decide, observe
+from lamina.errors import UnsupportedError, UsageError
+from lamina.record import Timing
+
+PROVENANCE = {"device": "a device"}
+
+
+def timing(median: float, spread: float = 0.0) -> Timing:
+    return Timing("cpu", "-", median, median - spread, median + spread, 9)
+
+
+def test_the_fastest_wins_and_says_by_what() -> None:
+    found = decide({DENSE: timing(25.0), "kernel": timing(9.5), "other": timing(12.0)}, "graph")
+    assert (found.impl, found.reason) == ("kernel", "kernel: 9.5 us < other 12 us, dense 25 us")
+    assert found.times_us == {DENSE: 25.0, "kernel": 9.5, "other": 12.0} and found.mode == "graph"
+    assert found.speedup == pytest.approx(25 / 9.5)
+
+
+@pytest.mark.parametrize(
+    ("dense", "kernel", "words"),
+    [
+        (timing(10.0, 1.0), timing(9.0, 0.5), "within the spread"),
+        (timing(10.0), timing(9.9), "less than 2% faster"),
+        (timing(10.0), timing(11.0), "dense: 10 us < kernel 11 us"),
+    ],
+)
+def test_dense_wins_unless_beaten_by_more_than_the_spread(dense: Timing, kernel: Timing, words: str) -> None:
+    found = decide({DENSE: dense, "kernel": kernel}, "eager")
+    assert found.impl == DENSE and words in found.reason and found.speedup == 1.0
+
+
+TIMES = st.floats(0.1, 1e6)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c"]), TIMES, max_size=3), TIMES, st.floats(0, 0.3))
+def test_the_selected_is_never_slower_than_dense(others: dict[str, float], dense: float, spread: float) -> None:
+    times = {name: timing(time, spread * time) for name, time in others.items()} | {DENSE: timing(dense)}
+    found = decide(times, "eager")
+    assert found.times_us[found.impl] <= dense
+    if found.impl != DENSE:
+        assert dense >= MIN_SPEEDUP * found.times_us[found.impl]
+        assert times[found.impl].q3_us < dense
+
+
+@pytest.mark.parametrize("times", [{}, {DENSE: timing(0.0)}, {DENSE: timing(float("nan"))}])
+def test_no_time_is_no_decision(times: dict[str, Timing]) -> None:
+    with pytest.raises(UsageError, match="expected at least one"):
+        decide(times, "eager")
+
+
+class Stepped:
+    """A timer that runs each step once and gives times by name."""
+
+    def __init__(self, **times: float) -> None:
+        self.times, self.asked = times, 0
+
+    def __call__(self, steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
+        self.asked += 1
+        for step in steps.values():
+            step()
+        return {name: timing(self.times[name]) for name in steps}
+
+
+def call_of(layer: nn.Module, x: torch.Tensor) -> LayerCall:
+    return observe(layer, [""], x)[""]
+
+
+def test_a_question_is_timed_once_and_kept_in_the_file(tmp_path: object) -> None:
+    layer, x = nn.Linear(4, 3), torch.randn(2, 4)
+    candidates = {DENSE: lambda: layer, "twin": lambda: nn.Linear(4, 3)}
+    timer = Stepped(dense=5.0, twin=2.0)
+    first = Selector(timer, Cache(tmp_path, PROVENANCE), "eager", True)  # type: ignore[arg-type]
+    found = first.select("question", candidates, call_of(layer, x))
+    assert found.impl == "twin" and timer.asked == 1
+    again = Selector(timer, Cache(tmp_path, PROVENANCE), "eager", True)  # type: ignore[arg-type]
+    assert again.select("question", candidates, call_of(layer, x)) == found and timer.asked == 1
+    for other in (
+        Selector(timer, Cache(tmp_path, PROVENANCE), "eager", False),  # type: ignore[arg-type]
+        Selector(timer, Cache(tmp_path, PROVENANCE), "graph", True),  # type: ignore[arg-type]
+        Selector(timer, Cache(tmp_path, {"device": "another"}), "eager", True),  # type: ignore[arg-type]
+    ):
+        before = timer.asked
+        other.select("question", candidates, call_of(layer, x))
+        assert timer.asked == before + 1
+
+
+def test_candidates_that_refuse_are_left_out_with_their_reason() -> None:
+    layer = nn.Linear(4, 3)
+
+    def refuses() -> nn.Module:
+        raise UnsupportedError("not for this layer")
+
+    selector = Selector(Stepped(dense=5.0), Cache(None, PROVENANCE), "eager", True)
+    found = selector.select("q", {DENSE: lambda: layer, "other": refuses}, call_of(layer, torch.randn(2, 4)))
+    assert found.impl == DENSE and found.refusals == {"other": "not for this layer"}
+    assert "not for this layer" in found.reason
+
+
+def test_a_dense_layer_that_does_not_run_is_an_error() -> None:
+    layer = nn.Linear(4, 3)
+    call = call_of(layer, torch.randn(2, 4))
+    selector = Selector(Stepped(other=1.0), Cache(None, PROVENANCE), "eager", True)
+    with pytest.raises(UsageError, match="dense layer does not run"):
+        selector.select("q", {DENSE: lambda: nn.Linear(5, 3), "other": lambda: layer}, call)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: object) -> None:
+    from pathlib import Path
+
+    folder = Path(str(tmp_path))
+    (folder / "selections.json").write_text("[1, 2]")
+    with pytest.raises(UsageError, match="delete it"):
+        Cache(folder, PROVENANCE)
