@@ -35,7 +35,7 @@ class Row(BaseModel):
     phase: Literal["forward", "backward_data", "backward_weight", "step", "end_to_end"]
     precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"]
     layout: str
-    impl: Annotated[str, Field(pattern=r"^[a-z]\w*(:\w+)?(\[.+\])?$")]
+    impl: Annotated[str, Field(pattern=r"^[a-z][\w-]*(:\w+)?(\[.+\])?$")]
     batch: Annotated[int, Field(gt=0)]
     timing: Literal["wall", "events", "cupti", "graph", "ncu", "cpu", "simulated"]
     l2: Literal["cold", "warm"] | None

@@ -1,6 +1,7 @@
 """Module names of version 0.1 still import, with a warning, and give the very modules."""
 
 import pickle
+import sys
 import warnings
 from importlib import import_module
 
@@ -20,8 +21,15 @@ def test_old_names_give_the_modules_of_today(old: str) -> None:
 
 
 def test_an_old_import_warns() -> None:
-    with pytest.warns(DeprecationWarning, match="methods.circulant.parameter_groups"):
+    for name in ("circulant", "circulant.parameter_groups"):
+        sys.modules.pop(f"lamina.accelerate.{name}", None)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
         import_module("lamina.accelerate.circulant.parameter_groups")
+    assert [str(each.message).split()[-1] for each in found if each.category is DeprecationWarning] == [
+        "lamina.accelerate.methods.circulant",
+        "lamina.accelerate.methods.circulant.parameter_groups",
+    ]
 
 
 def test_what_was_pickled_under_an_old_name_is_read() -> None:

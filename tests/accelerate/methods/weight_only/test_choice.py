@@ -12,7 +12,7 @@ BARE = Rates(4000.0, 800e3, widening=1.25, streaming=1.0, general=1.0, cached=1e
 """Bytes and operations alone."""
 
 LAYERS = ((4096, 9216), (4096, 4096), (1000, 4096), (4096, 25088))
-RESULTS = sorted((Path(__file__).parents[3] / "benchmarks" / "results").glob("fission_weights_*.json"))
+RESULTS = sorted((Path(__file__).parents[4] / "benchmarks" / "results").glob("fission_weights_*.json"))
 
 
 def test_few_rows_are_bound_by_the_weights_bytes() -> None:
