@@ -23,7 +23,8 @@ def main() -> None:
     for paragraph in done.paragraphs[:3]:
         print(f"{paragraph.text}\n")
     for finding in done.findings[:5]:
-        print(f"{explain.stake(finding):6.1%} at stake, {finding.confidence:.0%} sure: {finding.claim}")
+        saving = explain.potential_saving(finding)
+        print(f"{saving:6.1%} potential saving, {finding.confidence:.0%} confidence: {finding.claim}")
     pairs = compare_layers(small, large, per_item=True)
     print(f"\nan image at batch 32 against one at batch 8: {explain.overall(pairs):.2f}x")
 

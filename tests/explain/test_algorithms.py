@@ -22,7 +22,7 @@ FREE = replace(H200, copy_gbs=1e12)  # nothing but arithmetic counts
 NO_MATH: Roofs = replace(H200, gemm_gflops=dict.fromkeys(H200.gemm_gflops, 1e15))
 
 
-def test_winograd_saves_what_the_paper_says() -> None:
+def test_winograd_saves_as_in_the_paper() -> None:
     direct, size = convolution_us(conv(), FREE, "gemm"), 16  # four tiles of four outputs cover 14
     f4 = convolution_us(conv(size=size), FREE, "winograd")
     assert direct and f4
@@ -45,13 +45,13 @@ def test_the_product_of_spectra_does_not_grow_with_the_kernel() -> None:
     assert small == pytest.approx(8 * grid[3] * 32 * 256 * 384 / 400e6)
 
 
-def test_products_reach_the_part_of_the_roof_that_is_said() -> None:
+def test_products_reach_the_given_fraction_of_the_peak() -> None:
     at_roof, half = (convolution_us(conv(), FREE, "gemm", reached) for reached in (1.0, 0.5))
     assert at_roof and half == pytest.approx(2 * at_roof)
     assert convolution_us(conv(), NO_MATH, "gemm", 0.5) == convolution_us(conv(), NO_MATH, "gemm")
 
 
-def test_half_precisions_transform_in_single() -> None:
+def test_half_precision_transforms_in_fp32() -> None:
     assert convolution_us(conv(precision="bf16"), H200, "fft") == convolution_us(conv(precision="fp32"), H200, "fft")
 
 
@@ -67,5 +67,5 @@ def test_half_precisions_transform_in_single() -> None:
         (replace(conv(), inputs=((32, 256, 196),)), "gemm"),
     ],
 )
-def test_what_does_not_fit_has_no_time(asked: LayerRun, algorithm: str) -> None:
+def test_unsupported_shapes_have_no_time(asked: LayerRun, algorithm: str) -> None:
     assert convolution_us(asked, H200, algorithm) is None

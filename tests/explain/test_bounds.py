@@ -11,17 +11,17 @@ IDLE = {metrics.DRAM: 5.0, metrics.ISSUE: 5.0, metrics.L2: 5.0, metrics.TENSOR: 
 @pytest.mark.parametrize(
     ("layer", "phase", "expected", "unit"),
     [
-        ("features.0", "forward", "on-chip", "shared memory pipe"),
+        ("features.0", "forward", "on-chip", "shared memory"),
         ("features.1", "forward", "dram", "DRAM"),
         ("features.2", "backward_data", "compute", "instruction issue"),
         ("features.3", "forward", "compute", "tensor cores"),
-        ("classifier.1", "forward", "on-chip", "shared memory pipe"),
+        ("classifier.1", "forward", "on-chip", "shared memory"),
         ("classifier.1", "backward_weight", "compute", "instruction issue"),
         ("classifier.4", "forward", "latency", ""),
         ("classifier.2", "forward", "launch", ""),
     ],
 )
-def test_what_limits_layers_that_were_counted(layer: str, phase: str, expected: str, unit: str) -> None:
+def test_bottleneck_of_layers_with_counters(layer: str, phase: str, expected: str, unit: str) -> None:
     rows, kernels, counters = recorded()
     (of,) = (it for it in rows if (it.layer, it.phase) == (layer, phase))
     found = bound(of, Launches(kernels, counters)[of.key], H200)
@@ -29,22 +29,22 @@ def test_what_limits_layers_that_were_counted(layer: str, phase: str, expected: 
     assert 0 < found.share <= 1 and found.confidence == pytest.approx(0.9 * found.share)
 
 
-def test_the_limit_holds_the_kernels_that_have_it() -> None:
+def test_a_bound_lists_the_launches_that_have_its_limiter() -> None:
     rows, kernels, counters = recorded("features.0")
     found = bound(rows[0], Launches(kernels, counters)[rows[0].key], H200)
     convolution = max(document()["kernels"], key=lambda one: one["us"])
-    assert [one.kernel.name for one in found.held] == [convolution["name"]]
+    assert [one.kernel.name for one in found.launches] == [convolution["name"]]
     assert found.share == pytest.approx(
         convolution["us"] / sum(it.duration_us for it in kernels if it.key == rows[0].key)
     )
-    assert str(found) == "shared memory pipe (89 %)"  # 88.05 % of the time, 99.01 % of it with warps
+    assert str(found) == "shared memory (89 %)"  # 88.05 % of the time, 99.01 % of it with warps
 
 
-def test_the_use_is_that_of_the_kernels_the_unit_holds() -> None:
+def test_utilization_is_of_the_kernels_the_unit_limits() -> None:
     rows, kernels, counters = recorded("features.3")
     found = bound(rows[0], Launches(kernels, counters)[rows[0].key], H200)
     # The bias's kernel is limited by computing too, but by instructions: it does not dilute the product's 88 %.
-    assert len(found.held) == 2 and str(found) == "tensor cores (88 %)"
+    assert len(found.launches) == 2 and str(found) == "tensor cores (88 %)"
 
 
 @pytest.mark.parametrize(
@@ -58,21 +58,21 @@ def test_the_use_is_that_of_the_kernels_the_unit_holds() -> None:
         (metrics.ISSUE, "compute"),
     ],
 )
-def test_the_busiest_unit_is_the_limit_once_it_is_saturated(metric: str, expected: str) -> None:
+def test_the_busiest_unit_limits_once_saturated(metric: str, expected: str) -> None:
     one = kernel(key("x"), 50.0)
     for value, kind in ((80.0, expected), (55.0, "latency")):
         launches = Launches([one], counted(one, IDLE | {metric: value}))[key("x")]
         assert bound(row(key("x"), 50.0), launches, H200).kind == kind
 
 
-def test_a_kernel_of_a_launch_or_two_is_bound_by_launching() -> None:
+def test_a_very_short_kernel_is_launch_bound() -> None:
     one = kernel(key("x"), 3.0)
     launches = Launches([one], counted(one, IDLE | {metrics.DRAM: 90.0}))[key("x")]
     assert bound(row(key("x"), 3.0), launches, H200).kind == "launch"
     assert bound(row(key("x"), 3.0), launches, None).kind == "dram"
 
 
-def test_without_counters_the_roofs_tell_with_less_confidence() -> None:
+def test_without_counters_the_roofline_decides_with_less_confidence() -> None:
     near = row(key("features.3"), 80.0)  # 64 us at the TF32 roof
     far = row(key("features.3"), 800.0)
     assert [bound(it, (), H200).kind for it in (near, far)] == ["compute", "compute"]
@@ -82,7 +82,7 @@ def test_without_counters_the_roofs_tell_with_less_confidence() -> None:
     assert bound(near, (), None).kind == "unknown" and bound(near, (), None).confidence == 0
 
 
-def test_half_the_counters_are_no_counters() -> None:
+def test_incomplete_counters_are_not_used() -> None:
     one = kernel(key("x"), 50.0)
     launches = Launches([one], counted(one, {metrics.DRAM: 90.0, metrics.ISSUE: None}))[key("x")]
     assert bound(row(key("x"), 50.0), launches, None).kind == "unknown"

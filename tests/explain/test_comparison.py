@@ -41,7 +41,7 @@ def test_too_few_samples_give_no_verdict() -> None:
     assert it.speedup == pytest.approx(2)
 
 
-def test_what_each_run_holds_fixed_is_what_is_compared() -> None:
+def test_axes_fixed_in_each_run_are_compared() -> None:
     b = [replace(row, device="Other GPU") for row in bench("bf16", layout="nhwc")]
     pairs = compare(bench(), b)
     assert Counter(it.verdict for it in pairs)["unmatched"] == 0
@@ -53,7 +53,7 @@ def test_what_each_run_holds_fixed_is_what_is_compared() -> None:
     }
 
 
-def test_rows_of_a_grid_pair_with_their_like() -> None:
+def test_rows_of_a_grid_pair_by_setting() -> None:
     a, b = [*bench("fp32"), *bench("bf16")], [*bench("bf16", "nhwc"), *bench("fp32", "nhwc")]
     pairs = compare(a, b)
     assert len(pairs) == 88
@@ -61,7 +61,7 @@ def test_rows_of_a_grid_pair_with_their_like() -> None:
     assert all(it.differs == {"layout": ("nchw", "nhwc")} for it in pairs)
 
 
-def test_one_side_s_grid_leaves_its_other_points_unmatched() -> None:
+def test_extra_points_of_one_grid_are_unmatched() -> None:
     pairs = compare(bench("fp32"), [*bench("fp32"), *bench("bf16")])
     lonely = [it for it in pairs if it.verdict == "unmatched"]
     assert len(lonely) == 44
@@ -69,7 +69,7 @@ def test_one_side_s_grid_leaves_its_other_points_unmatched() -> None:
     assert lonely[0].reason == "not in the first run with precision bf16"
 
 
-def test_a_converted_layer_is_compared_with_its_dense_self() -> None:
+def test_a_converted_layer_is_compared_with_its_dense_layer() -> None:
     b = [replace(row, impl="eliminated") if row.layer == "conv2" else row for row in bench()]
     (it,) = (it for it in compare(bench(), b) if (it.layer, it.phase) == ("conv2", "forward"))
     assert it.differs == {"impl": ("dense", "eliminated")}
@@ -84,7 +84,7 @@ def test_unmatched_rows_of_both_sides_are_listed() -> None:
     assert lonely == [("conv1", "not in the second run")] * 3 + [("fc8", "not in the first run")] * 3
 
 
-def test_a_failed_row_keeps_its_partner_and_says_why() -> None:
+def test_a_failed_row_is_paired_and_has_a_reason() -> None:
     rows = bench()
     b = changed(rows, pick(rows, "conv1"), failed(CONV, "out of memory"))
     (it,) = (it for it in compare(rows, b) if it.verdict == "unmatched")
@@ -99,8 +99,8 @@ def test_a_failed_row_pairs_although_no_clock_timed_it() -> None:
     assert [bool(it.a and it.b) for it in verdicts] == [True, False]
 
 
-def test_the_same_row_twice_is_refused() -> None:
-    with pytest.raises(UsageError, match="second run holds 1 rows more than once \\(conv1 forward\\)"):
+def test_duplicate_rows_are_rejected() -> None:
+    with pytest.raises(UsageError, match="second run has 1 duplicate rows \\(conv1 forward\\)"):
         compare([CONV], [CONV, timed(CONV, 7.0)])
 
 
@@ -125,7 +125,7 @@ def test_batches_compare_by_the_time_of_one_item() -> None:
         assert getattr(one.timing, field) == pytest.approx(getattr(large.timing, field) / 128)
 
 
-def test_all_pairs_together_leave_out_the_step_and_what_has_no_partner() -> None:
+def test_overall_excludes_the_step_and_unmatched_rows() -> None:
     a = [timed(row, 10.0) for row in bench()]
     b = [timed(row, 5.0) for row in a[:-1]] + [failed(a[-1])]
     pairs = compare([*a, whole_step(a, 1e6)], [*b, whole_step(b, 1.0)])

@@ -28,7 +28,7 @@ def test_counts_per_item_and_rates_as_they_are() -> None:
     assert hit.ratio == 1.0
 
 
-def test_what_one_run_did_not_count_stays_open() -> None:
+def test_a_counter_of_one_run_only_has_no_ratio() -> None:
     found = compare_counters(*side(20.0, None), *side(None, 100.0))
     assert [(it.metric, it.a, it.b, it.ratio) for it in found] == [
         (metrics.DRAM_READS, None, 200.0, None),
@@ -37,7 +37,7 @@ def test_what_one_run_did_not_count_stays_open() -> None:
     assert compare_counters(*side(None, None), *side(None, None)) == ()
 
 
-def test_only_the_metrics_asked_for_in_their_order() -> None:
+def test_requested_metrics_in_the_requested_order() -> None:
     asked = [metrics.L1_HIT, metrics.DRAM_READS]
     found = compare_counters(*side(1.0, 1.0), *side(1.0, 1.0), metrics=asked)
     assert [it.metric for it in found] == asked

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explain.recorded import H200, recorded
 
-from lamina.explain import findings, paragraphs, stake
+from lamina.explain import findings, paragraphs, potential_saving
 from lamina.explain.findings import RULES
 from lamina.record import Finding, LayerRun
 
@@ -30,7 +30,7 @@ def slower(rows: list[LayerRun], layer: str, phase: str, times: float) -> list[L
     return changed(rows, row, timed(row, row.timing.median_us * times, spread=0.02))
 
 
-def test_the_layers_that_take_most_are_the_fewest_that_do() -> None:
+def test_dominant_layers_are_the_fewest_that_cover_most_of_the_step() -> None:
     rows = [timed(row, 10.0) for row in bench()]
     for phase in ("forward", "backward_data", "backward_weight"):
         rows = slower(rows, "conv2", phase, 90)
@@ -42,15 +42,15 @@ def test_the_layers_that_take_most_are_the_fewest_that_do() -> None:
     assert it.layer is None
 
 
-def test_a_phase_far_below_its_roof_is_named_with_what_it_costs() -> None:
+def test_a_phase_below_its_roofline_is_reported_with_its_cost() -> None:
     rows = at_roof(bench())
-    assert of("far below the roof", rows) == []
-    (it,) = of("far below the roof", slower(rows, "conv2", "backward_weight", 4))
+    assert of("below roofline", rows) == []
+    (it,) = of("below roofline", slower(rows, "conv2", "backward_weight", 4))
     assert (it.layer, it.phase) == ("conv2", "backward_weight")
-    assert it.evidence["share of roof"] == pytest.approx(0.2)
+    assert it.evidence["share of roofline"] == pytest.approx(0.2)
     part = it.evidence["share of step"]
     assert isinstance(part, float)
-    assert it.claim.startswith("conv2 backward_weight reaches 20% of its compute roof; at the roof")
+    assert it.claim.startswith("conv2 backward_weight reaches 20% of its compute roofline; at the roofline")
     assert f"{0.8 * part:.0%} shorter" in it.claim
 
 
@@ -58,11 +58,11 @@ def test_gains_come_largest_first_and_small_phases_not_at_all() -> None:
     rows = at_roof(bench())
     for layer, phase in (("conv1", "forward"), ("conv2", "forward"), ("relu7", "forward")):
         rows = slower(rows, layer, phase, 3)
-    assert [it.layer for it in of("far below the roof", rows)] == ["conv2", "conv1"]
+    assert [it.layer for it in of("below roofline", rows)] == ["conv2", "conv1"]
 
 
 @pytest.mark.parametrize("phase", ["backward_data", "backward_weight", "forward"])
-def test_a_direction_less_efficient_than_the_other_is_found(phase: str) -> None:
+def test_an_inefficient_direction_is_reported(phase: str) -> None:
     rows = at_roof(bench())
     assert of("imbalance", rows) == []
     found = of("imbalance", slower(rows, "conv4", phase, 3))
@@ -70,7 +70,7 @@ def test_a_direction_less_efficient_than_the_other_is_found(phase: str) -> None:
     assert f"conv4 {phase} takes 3.0 times as long as" in found[0].claim
 
 
-def test_backward_may_take_longer_where_it_has_more_to_do() -> None:
+def test_backward_with_more_work_may_take_longer() -> None:
     rows = at_roof(bench())
     back = pick(rows, "conv4", "backward_data")
     assert back.flops is not None
@@ -78,7 +78,7 @@ def test_backward_may_take_longer_where_it_has_more_to_do() -> None:
     assert of("imbalance", slower(rows, "conv4", "backward_data", 4)) == []
 
 
-def test_an_unknown_count_bounds_nothing() -> None:
+def test_without_flops_there_is_no_imbalance() -> None:
     rows = at_roof(bench())
     for phase in ("forward", "backward_data", "backward_weight"):
         row = pick(rows, "conv4", phase)
@@ -95,18 +95,18 @@ def test_launch_bound_phases_are_counted_together() -> None:
     assert it.claim.startswith(f"{len(short)} phases are shorter than 2 kernel launches")
 
 
-def test_faster_than_the_roof_is_said() -> None:
+def test_phases_above_the_roofline_are_reported() -> None:
     rows = at_roof(bench())
-    assert of("above the roof", rows) == []
-    (it,) = of("above the roof", slower(rows, "conv3", "forward", 0.5))
-    assert it.evidence == pytest.approx({"conv3 forward share of roof": 1.6})
+    assert of("above roofline", rows) == []
+    (it,) = of("above roofline", slower(rows, "conv3", "forward", 0.5))
+    assert it.evidence == pytest.approx({"conv3 forward share of roofline": 1.6})
 
 
 @pytest.mark.parametrize(
     ("times", "words"),
     [(1.25, "20% of the step is spent between the layers"), (0.8, "overlap"), (1.02, None)],
 )
-def test_the_whole_step_is_held_against_its_layers(times: float, words: str | None) -> None:
+def test_the_whole_step_is_compared_with_its_layers(times: float, words: str | None) -> None:
     rows = at_roof(bench())
     total = sum(row.timing.median_us for row in rows if row.timing)
     found = of("step gap", [*rows, timed(whole_step(rows, 1.0), total * times, spread=0.01)])
@@ -114,7 +114,7 @@ def test_the_whole_step_is_held_against_its_layers(times: float, words: str | No
     assert len(found) == (words is not None)
 
 
-def test_a_step_of_which_a_phase_is_missing_is_held_against_nothing() -> None:
+def test_a_step_with_a_missing_phase_is_not_compared() -> None:
     rows = at_roof(bench())
     rows = changed(rows, rows[3], failed(rows[3]))
     assert of("step gap", [*rows, whole_step(rows, 1e6)]) == []
@@ -150,20 +150,20 @@ def test_noise_is_named_and_lowers_confidence() -> None:
     assert of("noisy", quiet) == []
     (it,) = of("noisy", loud)
     assert (it.layer, it.evidence) == ("conv2", pytest.approx({"conv2 forward spread": 0.3}))
-    before, after = of("far below the roof", quiet), of("far below the roof", loud)
+    before, after = of("below roofline", quiet), of("below roofline", loud)
     assert before[0].confidence == pytest.approx(0.78)
     assert after[0].confidence == pytest.approx(0.56)
 
 
 def test_each_setting_is_explained_apart_and_named() -> None:
     rows = [*slower(at_roof(bench()), "conv2", "forward", 4), *at_roof(bench("bf16"))]
-    (it,) = of("far below the roof", rows)
+    (it,) = of("below roofline", rows)
     assert it.claim.startswith("fp32: conv2 forward reaches")
     assert it.evidence["setting"] == "fp32"
     assert [found.evidence["setting"] for found in of("dominant layers", rows)] == ["fp32", "bf16"]
 
 
-def test_without_roofs_the_rules_that_need_them_are_silent() -> None:
+def test_without_roofs_rules_that_need_them_yield_nothing() -> None:
     rows = slower(at_roof(bench()), "conv2", "backward_weight", 4)
     assert {it.rule for it in findings(rows, None)} == {"dominant layers", "imbalance"}
 
@@ -178,20 +178,20 @@ KERNELS = recorded()
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**32), st.floats(0, 1))
-def test_whatever_was_not_counted_nothing_breaks(seed: int, kept: float) -> None:
+def test_missing_counters_break_nothing(seed: int, kept: float) -> None:
     random, (rows, kernels, counters) = Random(seed), KERNELS
     some = [it for it in counters if random.random() < kept]
     some = [replace(it, value=None) if random.random() < 0.2 else it for it in some]
     launched = [it for it in kernels if random.random() < 0.9]
     for roofs in (H200, None):
         for it in findings(rows, roofs, launched, some):
-            assert 0 <= it.confidence <= 1 and 0 <= stake(it) <= 1, it
+            assert 0 <= it.confidence <= 1 and 0 <= potential_saving(it) <= 1, it
             assert "None" not in it.claim and "nan" not in it.claim, it
         assert all(it.text for it in paragraphs(rows, roofs, launched, some))
 
 
-def test_findings_rank_by_what_could_be_saved() -> None:
+def test_findings_are_ranked_by_potential_saving() -> None:
     found = findings(KERNELS[0], H200, *KERNELS[1:])
-    ranks = [stake(it) for it in found if it.rule not in ("dominant layers", "limits of the step")]
+    ranks = [potential_saving(it) for it in found if it.rule not in ("dominant layers", "bottlenecks")]
     assert ranks == sorted(ranks, reverse=True) and ranks[0] > 0
-    assert [it.rule for it in found[:2]] == ["dominant layers", "limits of the step"]
+    assert [it.rule for it in found[:2]] == ["dominant layers", "bottlenecks"]

@@ -31,11 +31,11 @@ METRIC = "sm__some.avg"
         ("void at::native::max_pool_forward_nchw<float>(int)", "other"),
     ],
 )
-def test_a_kernel_is_told_by_its_name(name: str, expected: str) -> None:
+def test_kernel_kind_by_name(name: str, expected: str) -> None:
     assert kind(kernel(key("features.0"), 1.0, name)) == expected
 
 
-def test_what_has_no_grid_is_a_copy() -> None:
+def test_an_activity_without_a_grid_is_a_copy() -> None:
     assert kind(kernel(key("features.0"), 1.0, "Memcpy DtoD", grid=None, block=None)) == "copy"
 
 
@@ -54,7 +54,7 @@ def test_a_mean_is_weighted_by_time_and_a_total_is_not() -> None:
     assert total_us(launches) == 40
 
 
-def test_a_counter_of_a_part_speaks_for_no_row() -> None:
+def test_a_counter_with_low_coverage_is_not_used() -> None:
     pair = [kernel(key("a"), 30.0, invocation=0), kernel(key("a"), 10.0, invocation=1)]
     launches = Launches(pair, [*counted(pair[0], {METRIC: 10.0}), *counted(pair[1], {METRIC: None})])[key("a")]
     assert mean(launches, METRIC) is None and total(launches, METRIC) is None

@@ -22,7 +22,7 @@ def what_if(
     ("after", "predicted", "error"),
     [(80.0, 80.0, 0.0), (80.0, 90.0, (1 / 9 - 0.25) / 0.25), (125.0, 80.0, (0.25 + 0.2) / 0.2), (None, 80.0, None)],
 )
-def test_the_error_is_a_share_of_the_measured_gain(
+def test_the_error_is_relative_to_the_measured_gain(
     after: float | None, predicted: float | None, error: float | None
 ) -> None:
     assert gain_error(what_if(after, predicted)) == pytest.approx(error)
@@ -33,7 +33,7 @@ def test_a_difference_inside_the_spread_is_none() -> None:
     assert gain_error(what_if(100.0, 95.0, spread=2.0)) == float("inf")
 
 
-def test_each_way_of_not_holding_is_told() -> None:
+def test_each_kind_of_miss_is_reported() -> None:
     assert miss(what_if(80.0, 80.0)) == ""
     assert miss(what_if(80.0, 90.0)) == "10.0 us shorter than predicted"
     assert miss(what_if(80.0, 70.0)) == "10.0 us longer than predicted"
@@ -41,7 +41,7 @@ def test_each_way_of_not_holding_is_told() -> None:
     assert miss(what_if(None, 80.0, reason="needs a GPU")) == "needs a GPU"
 
 
-def test_every_change_has_its_reason_and_only_misses_are_given_one() -> None:
+def test_every_change_has_a_reason_and_only_misses_get_one() -> None:
     assert {*LEFT_OUT} == {*CHANGES}
     found = left_out([what_if(80.0, 90.0), what_if(80.0, 80.0, change="cuda_graph")])
     assert found == [f"fusion: {LEFT_OUT['fusion']}"]

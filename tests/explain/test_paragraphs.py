@@ -15,32 +15,32 @@ def test_the_network_comes_first_and_then_its_longest_layers() -> None:
     assert [it.layer for it in found] == [None, *longest, None, None]
     network = found[0].text
     assert network.startswith(f"The step takes 3.22 ms in {len(kernels)} kernels.")
-    assert "What limits the step: compute" in network
-    assert "Most to gain: (1)" in network and "channels-last" in network and "tensor cores" in network
+    assert "Bottlenecks by step time: compute" in network
+    assert "Largest potential savings: (1)" in network and "channels-last" in network and "tensor cores" in network
     assert sum(it.share for it in found[1:7]) == pytest.approx(1.0)
     assert found[-2].text.startswith("The other 2 layers (features.1, classifier.2) take 1.6% of the step")
-    assert found[-1].text.startswith("Reading the counters: The L1 hit rate near 0 of features.3 forward")
+    assert found[-1].text.startswith("Notes on counters: The L1 hit rate near 0 of features.3 forward")
 
 
-def test_a_layer_says_what_limits_it_what_it_waits_for_and_what_to_do() -> None:
+def test_a_layer_paragraph_has_limiter_stalls_and_recommendations() -> None:
     rows, kernels, counters = recorded()
     by_layer = {it.layer: it.text for it in paragraphs(rows, H200, kernels, counters) if it.layer}
     first = by_layer["features.0"]
     assert first.startswith("features.0 (convolution) takes 1.80 ms, ")
-    assert "forward (1.17 ms) by shared memory pipe (89 %) for 67% of it" in first
-    assert "In forward, warps wait mostly for the fixed latency of its previous instruction (35%)" in first
-    assert "use channels-last" in first
+    assert "forward (1.17 ms): shared memory (89 %) for 67% of its kernel time" in first
+    assert "Main stall reasons in forward: the fixed latency of the previous instruction (wait, 35%)" in first
+    assert "use channels-last to remove layout conversions" in first
     linear = by_layer["classifier.1"]
-    assert "To do: let the tensor cores work (forward, backward_weight: up to" in linear
+    assert "Recommendations: enable tensor cores (forward, backward_weight: up to" in linear
     assert "features.1" not in by_layer  # below the share that matters
 
 
-def test_advice_closes_the_distance_by_what_limits_the_phase() -> None:
+def test_advice_below_the_roofline_depends_on_the_limiter() -> None:
     rows, kernels, counters = recorded("features.3")
     (_, layer, *_) = paragraphs(rows, H200, kernels, counters)
-    assert "only fewer operations, a smaller element or sparsity help" in layer.text
+    assert "only fewer FLOPs, a smaller data type or sparsity help" in layer.text
     (_, by_time, *_) = paragraphs(rows, H200)
-    assert "close the distance to the roof" in by_time.text or "smaller element" not in by_time.text
+    assert "more efficient kernels" in by_time.text or "smaller data type" not in by_time.text
 
 
 def test_the_list_is_short() -> None:
@@ -58,7 +58,7 @@ def test_one_layer_however_short() -> None:
     assert paragraphs(rows, H200, kernels, counters, layer="nothing") == ()
 
 
-def test_each_setting_speaks_for_itself() -> None:
+def test_each_setting_has_its_own_paragraphs() -> None:
     both = [*bench(), *bench("bf16")]
     found = paragraphs(both, ROOFS, limit=1)
     assert [it.setting for it in found if it.layer] == ["fp32", "bf16"]
@@ -66,14 +66,14 @@ def test_each_setting_speaks_for_itself() -> None:
     assert found[0].text.count("fp32") == 1
 
 
-def test_the_time_between_kernels_is_the_first_thing_to_save() -> None:
+def test_launch_overhead_is_the_first_potential_saving() -> None:
     rows, kernels, counters = recorded()
     busy = sum(it.duration_us for it in kernels)
     found = paragraphs([*rows, whole(2 * busy, rows)], H200, kernels, counters)
     assert "(1) the whole step takes 6.44 ms, its 25 kernels 3.22 ms: 50% of it" in found[0].text
 
 
-def test_nothing_measured_nothing_said() -> None:
+def test_without_times_there_are_no_paragraphs() -> None:
     assert paragraphs([], H200) == ()
     rows, *_ = recorded("features.1")
     assert paragraphs([replace(rows[0], timing=None, outcome="failed", reason="no memory")], H200) == ()

@@ -49,7 +49,7 @@ def test_fusion_backward_still_reads_the_saved_output() -> None:
     assert predict_fusion([replace(back, timing=None, outcome="failed")], [], [], H200).us is None
 
 
-def test_fusion_takes_the_bias_sum_and_brings_a_pooling_to_the_copy_roof() -> None:
+def test_fusion_removes_the_bias_sum_and_brings_pooling_to_the_copy_bandwidth() -> None:
     back = CONV._replace(phase="backward_weight")
     sums = [kernel(back, 60.0, GEMM), kernel(back, 40.0, "void at::native::reduce_kernel<512, 1>(int)", 1)]
     assert predict_fusion([row(back, 100.0)], sums, [], H200).us == pytest.approx(60.0)
@@ -60,7 +60,7 @@ def test_fusion_takes_the_bias_sum_and_brings_a_pooling_to_the_copy_roof() -> No
     assert predict_fusion([pool], [], [], None).us == 900.0
 
 
-def test_without_activations_their_gaps_go_too() -> None:
+def test_without_activations_their_gaps_are_removed() -> None:
     rows, kernels = layer()
     step = whole(160.0, rows)
     found = predict_without_activations([*rows, step], kernels, [], H200)
@@ -85,7 +85,7 @@ def test_precision_follows_operations_and_bytes() -> None:
     assert predict_precision([fc], [], [], H200, "bf16").us == pytest.approx(300 * bf16 / fp32)
 
 
-def test_precision_spares_what_instructions_hold() -> None:
+def test_precision_does_not_scale_kernels_limited_by_instructions() -> None:
     kernels = [kernel(FC, 200.0, GEMM), kernel(FC, 100.0, ADD, 1)]
     issue = counted(kernels[1], {metrics.DRAM: 30.0, metrics.ISSUE: 85.0})
     memory = counted(kernels[1], {metrics.DRAM: 85.0, metrics.ISSUE: 30.0})
@@ -93,7 +93,7 @@ def test_precision_spares_what_instructions_hold() -> None:
     assert held and free and held - free == pytest.approx(50.0)
 
 
-def test_a_slower_roof_only_slows_what_comes_under_it() -> None:
+def test_a_lower_roofline_slows_only_kernels_above_it() -> None:
     conv = row(CONV, 5000.0)
     assert predict_precision([conv], [kernel(CONV, 5000.0, GEMM)], [], H200, "fp32").us == pytest.approx(5000.0)
     assert conv.flops
@@ -109,7 +109,7 @@ def test_no_kernel_gets_shorter_than_a_launch() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"roofs": None}, {"precision": "fp8"}, {"precision": "fp64"}])
-def test_precision_without_its_roof_is_not_predicted(changes: dict[str, str | None]) -> None:
+def test_precision_without_its_peak_is_not_predicted(changes: dict[str, str | None]) -> None:
     asked = {"roofs": H200, "precision": "bf16"} | changes
     found = predict_precision([row(FC, 300.0)], [], [], asked["roofs"], str(asked["precision"]))  # type: ignore[arg-type]
     assert found.us is None and found.rule
@@ -127,7 +127,7 @@ def test_a_graph_leaves_the_kernels() -> None:
 @pytest.mark.parametrize(
     ("hit", "load", "expected"), [(0.0, 50.0, 1.0), (80.0, 10.0, 1.0), (50.0, 80.0, 1.6), (80.0, 40.0, 2.0)]
 )
-def test_bypassing_l1_costs_once_l2_cannot_serve_the_sum(hit: float, load: float, expected: float) -> None:
+def test_bypassing_l1_costs_once_l2_is_saturated(hit: float, load: float, expected: float) -> None:
     one = kernel(CONV, 100.0)
     values = {metrics.L1_HIT: hit, metrics.L2: load, metrics.L2_READS: 10.0, metrics.L2_WRITES: 0.0}
     found = predict_l1_bypass([row(CONV, 100.0)], [one], counted(one, values), H200)
@@ -150,7 +150,7 @@ def conv(us: float, share_of_roof: float = 0.5) -> LayerRun:
     return replace(made, timing=None) if not us else row(CONV, made.flops / 400e6 / share_of_roof)
 
 
-def test_the_best_algorithm_reaches_what_its_peers_do() -> None:
+def test_the_best_algorithm_reaches_the_roofline_fraction_of_its_peers() -> None:
     bad, peers = conv(1, 0.1), [conv(1, 0.4), conv(1, 0.5), conv(1, 0.6)]
     assert bad.flops and bad.timing
     assert predict_algorithm([bad], [], [], H200, "", peers).us == pytest.approx(bad.flops / 400e6 / 0.5)
@@ -172,11 +172,11 @@ def test_skipped_phases_take_no_time_and_failed_ones_no_prediction() -> None:
     assert predict_channels_last([*rows, replace(absent, outcome="failed")], kernels, [], H200).us is None
 
 
-def test_what_an_h200_counted_predicts_sensibly() -> None:
+def test_predictions_from_h200_counters() -> None:
     rows, kernels, counters = recorded("features.0")
     time = sum(it.timing.median_us for it in rows if it.timing)
     converted = predict_channels_last(rows, kernels, counters, H200)
     spent = sum(it.duration_us for it in kernels if "nchwToNhwc" in it.name or "nhwcToNchw" in it.name)
     assert converted.us == pytest.approx(time - spent)
     bypassed = predict_l1_bypass(rows, kernels, counters, H200)
-    assert bypassed.us == pytest.approx(time) and "L1 serves 4" in bypassed.rule
+    assert bypassed.us == pytest.approx(time) and "L1 hit rate 4" in bypassed.rule

@@ -6,7 +6,7 @@ from lamina.explain.metrics import stall
 from lamina.explain.stalls import ISSUED, REASONS, shares
 
 
-def test_all_nineteen_names_are_those_of_the_tool() -> None:
+def test_all_nineteen_reasons_are_those_of_nsight_compute() -> None:
     assert {stall(reason) for reason in (*REASONS, ISSUED)} == {it for it in document()["units"] if "stalled" in it}
     assert len(REASONS) == 18
 
@@ -19,7 +19,7 @@ def test_all_nineteen_names_are_those_of_the_tool() -> None:
         ("classifier.4", ["long_scoreboard", "short_scoreboard"]),
     ],
 )
-def test_shares_leave_out_the_time_a_warp_issued(layer: str, two: list[str]) -> None:
+def test_shares_exclude_the_issued_time(layer: str, two: list[str]) -> None:
     _, kernels, counters = recorded(layer)
     launches = Launches(kernels, counters)[key(layer)]
     found = shares(launches)
@@ -38,7 +38,7 @@ def test_without_the_time_issued_there_are_no_shares() -> None:
     assert shares(Launches([one])[key("x")]) == {}
 
 
-def test_an_older_chip_has_one_reason_less() -> None:
+def test_an_older_gpu_has_one_reason_less() -> None:
     one = kernel(key("x"), 10.0)
     values = {stall("selected"): 20.0, stall("wait"): 60.0, stall("barrier"): 20.0, stall("gmma"): None}
     assert shares(Launches([one], counted(one, values))[key("x")]) == {"wait": 0.75, "barrier": 0.25}

@@ -28,7 +28,7 @@ def test_the_network_is_the_sum_of_its_layers_in_order_of_execution() -> None:
     assert [layer.layer for layer in network.layers] == list(dict.fromkeys(row.layer for row in rows))
 
 
-def test_a_missing_phase_leaves_no_step_and_says_why() -> None:
+def test_a_missing_phase_gives_no_step_and_a_reason() -> None:
     rows = bench()
     lost = pick(rows, "fc6", "backward_weight")
     assert lost.timing is not None
@@ -56,7 +56,7 @@ def test_settings_are_summed_apart() -> None:
     assert bf16.step == steps(bench("bf16"))[0].step
 
 
-def test_the_whole_step_is_kept_out_of_the_sums() -> None:
+def test_the_whole_step_is_in_no_sum() -> None:
     rows = bench()
     whole = whole_step(rows, 50_000.0)
     (network,) = steps([*rows, whole])

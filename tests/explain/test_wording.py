@@ -9,7 +9,7 @@ def test_a_row_is_its_layer_and_phase() -> None:
     assert name(bench()[0]) == "conv1 forward"
 
 
-def test_numbers() -> None:
+def test_formatting() -> None:
     assert [percent(part) for part in (0.034, 0.34, 1.2)] == ["3.4%", "34%", "120%"]
     assert ms(1_234_567) == "1,234.57 ms"
     assert (phases([bench()[0]]), phases(bench()[:3])) == ("1 phase is", "3 phases are")
@@ -30,5 +30,5 @@ def test_numbers() -> None:
         ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD"),
     ],
 )  # fmt: skip
-def test_a_kernel_is_called_by_its_name(full: str, short: str) -> None:
+def test_short_kernel_names(full: str, short: str) -> None:
     assert kernel_name(full) == short

@@ -32,11 +32,11 @@ def store() -> Iterator[Store]:
 def test_a_stored_run_is_explained_as_its_records_are(store: Store) -> None:
     found = explain(store, "counted")
     rules = {it.rule for it in found.findings}
-    assert {"limits of the step", "stalls", "layout conversions", "tensor cores idle", "between kernels"} <= rules
+    assert {"bottlenecks", "warp stalls", "layout conversions", "tensor cores idle", "launch overhead"} <= rules
     assert found.run.id == "counted" and "20%" in next(
-        it.claim for it in found.findings if it.rule == "between kernels"
+        it.claim for it in found.findings if it.rule == "launch overhead"
     )
-    assert "stalls" not in {it.rule for it in explain(store, "timed").findings}
+    assert "warp stalls" not in {it.rule for it in explain(store, "timed").findings}
 
 
 def test_one_layer(store: Store) -> None:
@@ -55,7 +55,7 @@ def test_sides_are_compared_by_layer_kernel_and_counter(store: Store) -> None:
     assert {it.layer for it in compare_layers(a, look_up(store, "timed"), "features.3")} == {"features.3"}
 
 
-def test_what_a_side_lacks_is_said(store: Store) -> None:
+def test_missing_kernels_and_counters_are_reported(store: Store) -> None:
     a, b = look_up(store, "counted"), look_up(store, "timed")
     with pytest.raises(UsageError, match="run timed has no kernels"):
         compare_kernels(a, b)

@@ -47,10 +47,10 @@ def test_it_is_explained(recorded: Store) -> None:
     rules = {finding.rule for finding in found.findings}
     convolutional = any(row.kind == "convolution" for row in recorded.layers(found.run.id))
     stalls_counted = any("issue_stalled" in counter.metric for counter in recorded.counters(found.run.id))
-    assert "limits of the step" in rules and ("layout conversions" in rules) == convolutional
-    assert ("stalls" in rules) == stalls_counted
+    assert "bottlenecks" in rules and ("layout conversions" in rules) == convolutional
+    assert ("warp stalls" in rules) == stalls_counted
     whole = found.paragraphs[0].text
-    assert whole.startswith("batch ") and "What limits the step" in whole and "Most to gain" in whole
+    assert whole.startswith("batch ") and "Bottlenecks by step time" in whole and "Largest potential savings" in whole
 
 
 def test_two_batch_sizes_are_compared(recorded: Store) -> None:

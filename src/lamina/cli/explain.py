@@ -70,10 +70,10 @@ def _print_text(done: Explained) -> None:
 
 def _print_table(done: Explained, limit: int) -> None:
     from lamina.cli import printing
-    from lamina.explain import stake
+    from lamina.explain import potential_saving
     from lamina.report.findings_table import findings_table
 
     shown = done.findings[: limit or None]
     title = f"{done.run.target} on {done.run.environment.get('device')} (run {done.run.id})"
-    rows = [(finding, stake(finding)) for finding in shown]
+    rows = [(finding, potential_saving(finding)) for finding in shown]
     printing.show(findings_table(rows, title, len(done.findings) - len(shown), printing.width()))

@@ -1,6 +1,6 @@
-"""What convolution algorithms would take if their stages ran at the roofs.
+"""Estimated time of convolution algorithms whose stages run at the measured peaks.
 
-The stages are those of the plain forms in ``lamina.build.convolution``: what one writes, the next one reads.
+The stages are those of the implementations in ``lamina.build.convolution``: each reads what the previous one wrote.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from lamina.record import LayerRun, Roofs
 from lamina.spec import ITEM_BYTES
 
 TILES = (4, 2)
-"""Outputs of F(m, 3) along each side; the larger where the output is at least two of its tiles wide."""
+"""Tile sizes m of F(m, 3); the larger one if the output is at least two of its tiles wide."""
 
 
 def convolution_us(row: LayerRun, roofs: Roofs, algorithm: str, reached: float = 1.0) -> float | None:
     """Microseconds of one phase of an ungrouped two-dimensional convolution by ``gemm``, ``winograd`` or ``fft``.
 
-    ``reached`` is the part of the compute roof that their products reach; all else runs at the copy roof. All phases
-    cost the same: each exchanges the roles of input, output and filters. ``None`` where the algorithm
-    is not made for the shape, or a roof is unknown.
+    ``reached`` is the fraction of the peak GEMM rate that the matrix products reach; all other stages run at the copy
+    bandwidth. All phases cost the same: each exchanges the roles of input, output and filters. Returns ``None`` if the
+    algorithm does not support the shape or a peak is unknown.
 
     Sources: Chellapilla 2006 (gemm); Lavin and Gray, CVPR 2016 (winograd); Mathieu, Henaff, LeCun 2014 (fft).
     """
@@ -49,12 +49,12 @@ def convolution_us(row: LayerRun, roofs: Roofs, algorithm: str, reached: float =
         ]
     elif algorithm == "fft":
         side = isqrt(taps) - 1
-        numbers = 2 * (height + side) * ((width + side) // 2 + 1)  # a complex one is two
-        spectra = numbers * (batch * channels + batch * filters + channels * filters)
+        elements = 2 * (height + side) * ((width + side) // 2 + 1)  # real elements of one half spectrum
+        spectra = elements * (batch * channels + batch * filters + channels * filters)
         stages = [
-            (0, images + weights + numbers * channels * (batch + filters)),
-            (4 * numbers * batch * channels * filters, spectra),
-            (0, numbers * batch * filters + outputs),
+            (0, images + weights + elements * channels * (batch + filters)),
+            (4 * elements * batch * channels * filters, spectra),
+            (0, elements * batch * filters + outputs),
         ]
         precision, item = ("fp32", 4) if item == 2 else (precision, item)
     else:
@@ -62,4 +62,4 @@ def convolution_us(row: LayerRun, roofs: Roofs, algorithm: str, reached: float =
     rate = roofs.gemm_gflops.get(precision)
     if rate is None:
         return None
-    return sum(max(flops / (rate * reached), elements * item / roofs.copy_gbs) for flops, elements in stages) / 1e3
+    return sum(max(flops / (rate * reached), moved * item / roofs.copy_gbs) for flops, moved in stages) / 1e3

@@ -1,4 +1,4 @@
-"""What limits a phase: the busiest unit where counters tell, the nearest roof where only times do."""
+"""What limits a phase: its busiest hardware unit if counters were collected, else the nearer roofline."""
 
 from __future__ import annotations
 
@@ -9,36 +9,40 @@ from typing import Literal
 
 from lamina.explain import metrics
 from lamina.explain.launches import Launch, mean, total_us
-from lamina.explain.roofline import LAUNCH_FACTOR, place
+from lamina.explain.roofline import LAUNCH_FACTOR, roofline_of
 from lamina.record import LayerRun, Roofs
 
 BoundKind = Literal["compute", "dram", "l2", "on-chip", "latency", "launch", "unknown"]
 
 SATURATED = 60.0
-"""Percent of its peak from which a unit is called the limit; Nsight Compute's own guidance draws the line there."""
-COUNTED, TIMED, GUESSED = 0.9, 0.5, 0.3
-"""Confidence in counters, in a roof that was nearly reached, and in one that was not."""
+"""Utilization, in percent of peak, from which a unit is the limiter; Nsight Compute's guidance uses the same value."""
+COUNTED, TIMED, FAR_FROM_ROOFLINE = 0.9, 0.5, 0.3
+"""Confidence with counters, with times near the roofline, and with times far below it."""
 REACHED = 0.5
-"""Part of a roof from which a phase is believed to be held by it."""
+"""Fraction of the roofline from which a phase is taken to be limited by it."""
 
-SAYS: dict[BoundKind, str] = {
-    "compute": "arithmetic",
+DESCRIPTIONS: dict[BoundKind, str] = {
+    "compute": "compute throughput",
     "dram": "DRAM bandwidth",
     "l2": "L2 bandwidth",
-    "on-chip": "the data pipe of shared memory",
-    "latency": "latency, with no unit saturated",
-    "launch": "launching, since its kernels are too short to do much",
+    "on-chip": "shared memory bandwidth",
+    "latency": "latency (no unit is saturated)",
+    "launch": "launch overhead (its kernels are too short)",
     "unknown": "nothing that was measured",
 }
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The limit of one phase.
+    """What limits one phase.
 
-    ``share`` is the part of the phase's kernel time that this limit holds, and ``held`` the kernels it holds;
-    ``units`` the use of each unit by all of the phase's kernels, in percent of its peak, weighted by time; ``source``
-    is ``counters`` or ``timings``.
+    Attributes:
+        kind: ``compute``, ``dram``, ``l2``, ``on-chip`` (shared memory and L1), ``latency``, ``launch`` or ``unknown``.
+        share: fraction of the phase's kernel time in kernels that have this limiter.
+        confidence: from 0 to 1.
+        source: ``counters`` or ``timings``.
+        units: utilization of each unit over all kernels of the phase, in percent of peak, weighted by time.
+        launches: the kernel launches that have this limiter.
     """
 
     kind: BoundKind
@@ -46,70 +50,74 @@ class Bound:
     confidence: float
     source: Literal["counters", "timings"]
     units: Mapping[str, float] = field(default_factory=dict)
-    held: tuple[Launch, ...] = field(default=(), repr=False)
+    launches: tuple[Launch, ...] = field(default=(), repr=False)
 
     @cached_property
     def _by_unit(self) -> Mapping[str, list[Launch]]:
-        """The kernels held, by the unit that holds each."""
+        """The launches, by the unit that limits each."""
         found: dict[str, list[Launch]] = {}
-        for one in self.held:
+        for one in self.launches:
             if self.kind in KINDS.values():
                 found.setdefault(_busiest(_use(one.counters.get)), []).append(one)
         return found
 
     @property
     def unit(self) -> str:
-        """The unit that holds the phase for longest; the empty text where none does or none was counted."""
+        """The unit that limits most of the phase's time; empty if none does or no counters were collected."""
         return max(self._by_unit, key=lambda unit: total_us(self._by_unit[unit]), default="")
 
     def __str__(self) -> str:
-        """What limits the phase, in words that follow 'limited by'."""
-        return f"{self.unit} ({units(self._by_unit[self.unit])[self.unit]:.0f} %)" if self.unit else SAYS[self.kind]
+        """The limiter, as text that follows 'limited by'."""
+        return (
+            f"{self.unit} ({units(self._by_unit[self.unit])[self.unit]:.0f} %)"
+            if self.unit
+            else DESCRIPTIONS[self.kind]
+        )
 
 
 _UNITS: tuple[tuple[str, str, BoundKind], ...] = (
     ("tensor cores", metrics.TENSOR, "compute"),
-    ("multiply-add units", metrics.FMA, "compute"),
+    ("FMA units", metrics.FMA, "compute"),
     ("instruction issue", metrics.ISSUE, "compute"),
     ("DRAM", metrics.DRAM, "dram"),
     ("L2", metrics.L2, "l2"),
-    ("shared memory pipe", metrics.SHARED, "on-chip"),
+    ("shared memory", metrics.SHARED, "on-chip"),
 )
 KINDS: Mapping[str, BoundKind] = {name: kind for name, _, kind in _UNITS}
-"""What a phase is called that is limited by a unit."""
-_LEAST = (metrics.DRAM, metrics.ISSUE)
-"""Without these nothing can be said to be unsaturated."""
+"""The kind of limit that each unit stands for."""
+_REQUIRED = (metrics.DRAM, metrics.ISSUE)
+"""Counters without which latency cannot be told from an uncounted unit that is saturated."""
 
 
 def bound(row: LayerRun, launches: Sequence[Launch], roofs: Roofs | None) -> Bound:
-    """What limits one phase: that of its kernels' limits which holds for most of their time.
+    """What limits one phase: the limiter that most of its kernel time has.
 
-    Each kernel is limited by its busiest unit, or by latency where none reaches ``SATURATED``, or by launching
-    where it is shorter than ``LAUNCH_FACTOR`` launches. Units of a multiprocessor count while it has warps, so
-    that a grid that leaves some empty does not hide what the others wait for; memories count all the time.
+    A kernel is limited by its busiest unit, by latency if no unit reaches ``SATURATED``, or by launch overhead if it
+    is shorter than ``LAUNCH_FACTOR`` launches. Utilization of units inside an SM is taken over the cycles in which the
+    SM has warps, so idle SMs of a small grid do not hide the limiter of the others; that of memories over all cycles.
     """
     all_us = total_us(launches)
-    if all_us and all(mean(launches, metric) is not None for metric in _LEAST):
-        held: dict[BoundKind, list[Launch]] = {}
+    if all_us and all(mean(launches, metric) is not None for metric in _REQUIRED):
+        groups: dict[BoundKind, list[Launch]] = {}
         for one in launches:
-            held.setdefault(limit(one, roofs), []).append(one)
-        kind = max(held, key=lambda it: total_us(held[it]))
-        share = total_us(held[kind]) / all_us
-        return Bound(kind, share, COUNTED * share, "counters", units(launches), tuple(held[kind]))
-    roofline = place(row, roofs)
+            groups.setdefault(limiter(one, roofs), []).append(one)
+        kind = max(groups, key=lambda it: total_us(groups[it]))
+        share = total_us(groups[kind]) / all_us
+        return Bound(kind, share, COUNTED * share, "counters", units(launches), tuple(groups[kind]))
+    roofline = roofline_of(row, roofs)
     if roofline.bound == "launch":
         return Bound("launch", 1.0, TIMED, "timings")
     if roofline.bound in ("compute", "memory") and roofline.share is not None:
-        confidence = TIMED if roofline.share >= REACHED else GUESSED
+        confidence = TIMED if roofline.share >= REACHED else FAR_FROM_ROOFLINE
         return Bound("dram" if roofline.bound == "memory" else "compute", 1.0, confidence, "timings")
     return Bound("unknown", 1.0, 0.0, "timings")
 
 
-def limit(launch: Launch, roofs: Roofs | None) -> BoundKind:
+def limiter(launch: Launch, roofs: Roofs | None) -> BoundKind:
     """What limits one kernel; ``unknown`` without counters."""
     if roofs is not None and launch.us < LAUNCH_FACTOR * roofs.launch_us:
         return "launch"
-    if any(metric not in launch.counters for metric in _LEAST):
+    if any(metric not in launch.counters for metric in _REQUIRED):
         return "unknown"
     found = _use(launch.counters.get)
     busiest = _busiest(found)
@@ -121,7 +129,7 @@ def _busiest(used: Mapping[str, float]) -> str:
 
 
 def units(launches: Sequence[Launch]) -> dict[str, float]:
-    """Use of each unit that was counted, in percent of its peak, weighted by time."""
+    """Utilization of each unit that has counters, in percent of peak, weighted by time."""
     return _use(lambda metric: mean(launches, metric))
 
 
@@ -131,6 +139,6 @@ def _use(counted: Callable[[str], float | None]) -> dict[str, float]:
         value = counted(metric)
         busy = counted(metrics.BUSY) if metric == metrics.SHARED else None
         if value is not None:
-            # Counted over the whole kernel, unlike the other units of a multiprocessor.
+            # Nsight Compute has this one over elapsed cycles only, unlike the other units of an SM.
             found[name] = min(value / busy * 100, 100.0) if busy else value
     return found

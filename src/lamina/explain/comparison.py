@@ -1,4 +1,4 @@
-"""Two runs side by side, layer by layer."""
+"""Comparison of two runs, layer by layer."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lamina.record.comparison import AXES, Axis, Comparison, Setting, Verdict, a
 
 Key = tuple[str, str, Setting]
 
-LEAST_SAMPLES = 4
-"""Quartiles of fewer have an empty quarter, so they cannot tell a difference from noise."""
+MIN_SAMPLES = 4
+"""Quartiles of fewer samples have an empty quarter, so they cannot separate a difference from noise."""
 
 
 def per_item(rows: Iterable[LayerRun]) -> tuple[LayerRun, ...]:
-    """The rows with each time divided by its batch: the time of one image, so that batch sizes can be compared."""
+    """The rows with each time divided by its batch size: the time of one sample, to compare batch sizes."""
     return tuple(row if row.timing is None else replace(row, timing=_divided(row.timing, row.batch)) for row in rows)
 
 
 def overall(comparisons: Iterable[Comparison]) -> float | None:
-    """The time of all paired phases in ``a`` over that in ``b``, the whole step aside; ``None`` if none is paired."""
+    """Speedup of ``b`` over ``a``, summed over all paired phases (not the whole step); ``None`` if there are none."""
     pairs = [(it.a.timing, it.b.timing) for it in comparisons if it.a and it.b and it.phase != WHOLE]
     both = [(a.median_us, b.median_us) for a, b in pairs if a and b]
     later = sum(b for _, b in both)
@@ -35,14 +35,14 @@ def _divided(timing: Timing, by: int) -> Timing:
 
 
 def compare(a_rows: Sequence[LayerRun], b_rows: Sequence[LayerRun]) -> tuple[Comparison, ...]:
-    """Pair the rows of ``a`` with those of ``b`` and say where ``b`` is faster, slower or the same.
+    """Pair the rows of ``a`` with those of ``b`` and report where ``b`` is faster, slower or the same.
 
-    Rows pair by layer, by phase, and by the axes on which either run spans a grid. What each run holds
-    fixed may differ between the two: that is what is being compared, and ``Comparison.differs`` names it. A
-    row that finds no partner is listed as ``unmatched``, in the order of ``a`` and then of ``b``.
+    Rows are paired by layer, by phase, and by the axes on which either run has several values. An axis on which each
+    run has one value may differ between them: ``Comparison.differs`` names it. Rows without a partner are listed as
+    ``unmatched``, first those of ``a``, then those of ``b``.
 
     Raises:
-        UsageError: a run holds the same row twice.
+        UsageError: a run has the same row twice.
     """
     axes = tuple(axis for axis in AXES if axis in grid(a_rows) or axis in grid(b_rows))
     a_by_key, b_by_key = _index("first", a_rows, axes), _index("second", b_rows, axes)
@@ -68,7 +68,7 @@ def _index(which: str, rows: Sequence[LayerRun], axes: Sequence[Axis]) -> dict[K
     twice = [f"{layer} {phase}" for (layer, phase, _), count in Counter(keys).items() if count > 1]
     if twice:
         raise UsageError(
-            f"the {which} run holds {len(twice)} rows more than once ({', '.join(twice[:3])}); "
+            f"the {which} run has {len(twice)} duplicate rows ({', '.join(twice[:3])}); "
             "compare needs each layer and phase once per setting: choose one run, or filter its rows"
         )
     return dict(zip(keys, rows, strict=True))
@@ -93,10 +93,10 @@ def _pair(a: LayerRun, b: LayerRun) -> Comparison:
         return Comparison(a.layer, a.phase, a, b, None, "unmatched", differs, "; ".join(reasons))
     verdict: Verdict = "faster" if b.timing.median_us < a.timing.median_us else "slower"
     reason = ""
-    if min(a.timing.n, b.timing.n) < LEAST_SAMPLES:
-        verdict, reason = "unclear", f"fewer than {LEAST_SAMPLES} samples show no spread"
+    if min(a.timing.n, b.timing.n) < MIN_SAMPLES:
+        verdict, reason = "unclear", f"fewer than {MIN_SAMPLES} samples: the spread is unknown"
     elif a.timing.overlaps(b.timing):
         verdict = "same"
-    # A phase without a kernel, such as a reshape, takes no device time: there is nothing to divide by.
+    # A phase without kernels, such as a reshape, has no device time to divide by.
     speedup = a.timing.median_us / b.timing.median_us if b.timing.median_us else None
     return Comparison(a.layer, a.phase, a, b, speedup, verdict, differs, reason)

@@ -1,4 +1,4 @@
-"""What the hardware counted in two runs for the same phase."""
+"""Comparison of the hardware counters of two runs, phase by phase."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from lamina.explain.launches import Launches, mean, total
 from lamina.record import Counter, KernelRun, LayerRun
 
 COUNTED = (".sum",)
-"""How the names of metrics end that add up over kernels; all others are rates, averages or percentages."""
+"""Suffix of metrics that are summed over kernels; all others are rates, averages or percentages."""
 
 
 @dataclass(frozen=True)
 class CounterComparison:
-    """One metric of one phase in run ``a`` and in run ``b``: ``None`` where it was not counted.
+    """One metric of one phase in run ``a`` and in run ``b``; ``None`` where it was not collected.
 
-    Counts are summed over the phase's kernels, everything else is averaged with their time as weight.
+    Counts are summed over the phase's kernels; other metrics are averaged, weighted by kernel time.
     """
 
     layer: str
@@ -43,14 +43,14 @@ def compare_counters(
     metrics: Sequence[str] = (),
     per_item: bool = False,
 ) -> tuple[CounterComparison, ...]:
-    """Pair the rows as ``compare`` does, and hold each metric that either run counted against the other's.
+    """Pair the rows as ``compare`` does, and compare each metric that either run collected.
 
     Args:
-        metrics: only these, in this order; all of them by name otherwise.
-        per_item: divide counts by the batch.
+        metrics: the metrics to compare, in this order; all, sorted by name, if empty.
+        per_item: divide counts by the batch size.
 
     Raises:
-        UsageError: a run holds the same row twice.
+        UsageError: a run has the same row twice.
     """
     ours, theirs = Launches(a_kernels, a_counters), Launches(b_kernels, b_counters)
     units = {one.metric: one.unit for one in (*b_counters, *a_counters)}

@@ -1,4 +1,4 @@
-"""All rules asked about all settings of a run."""
+"""Applies every rule to every setting of a run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from lamina.explain.roofline import rooflines
 from lamina.explain.rules import RULES
 from lamina.explain.rules.batches import algorithm_changes
 from lamina.explain.steps import WHOLE, shares, steps
-from lamina.explain.view import View, stake
+from lamina.explain.view import View, potential_saving
 from lamina.record import Counter, Finding, KernelRun, LayerRun, Roofs
 from lamina.record.comparison import by_setting
 
-FIRST = ("dominant layers", "limits of the step", "failed")
-"""Rules whose findings come before those that rank by what they could save."""
+SUMMARY_RULES = ("dominant layers", "bottlenecks", "failed")
+"""Rules whose findings come before those ranked by potential saving."""
 
 
 def findings(
@@ -24,15 +24,15 @@ def findings(
     kernels: Iterable[KernelRun] = (),
     counters: Iterable[Counter] = (),
 ) -> tuple[Finding, ...]:
-    """Everything the rules find, setting by setting: what is most of the step, then by what could be saved most.
+    """All findings, setting by setting: first the summary of the step, then by potential saving, largest first.
 
-    A finding's evidence names the part of the step that acting on it could save at most as ``at stake``; those
-    without one come last, in the order of the rules. Rules stay silent where the roofs, kernels or counters they
-    need are absent.
+    ``evidence["potential saving"]`` is the largest fraction of the step time that acting on a finding can save.
+    Findings without it come last, in the order of the rules. A rule yields nothing if the measured peaks, kernels or
+    counters that it needs are absent.
     """
-    looked_at = views(rows, roofs, kernels, counters)
-    found = [finding for view in looked_at for finding in ranked([it for rule in RULES for it in rule(view)])]
-    return (*found, *algorithm_changes(looked_at))
+    per_setting = views(rows, roofs, kernels, counters)
+    found = [finding for view in per_setting for finding in ranked([it for rule in RULES for it in rule(view)])]
+    return (*found, *algorithm_changes(per_setting))
 
 
 def bounds(
@@ -41,7 +41,7 @@ def bounds(
     kernels: Iterable[KernelRun] = (),
     counters: Iterable[Counter] = (),
 ) -> dict[LayerRun, Bound]:
-    """What limits every row that has a time; the whole step has no limit of its own."""
+    """What limits every row that has a time; the row of the whole step has no limiter of its own."""
     return {row: it for view in views(rows, roofs, kernels, counters) for row, it in view.bounds.items()}
 
 
@@ -52,7 +52,7 @@ def views(
     counters: Iterable[Counter] = (),
 ) -> list[View]:
     """One view for each setting."""
-    share, placed = shares(rows), rooflines(rows, roofs)
+    share, roofline = shares(rows), rooflines(rows, roofs)
     launches = Launches(kernels, counters)
     networks = {network.setting: network for network in steps(rows)}
     return [
@@ -61,7 +61,7 @@ def views(
             rows=tuple(row for row in members if row.phase != WHOLE),
             network=networks[setting],
             share=share,
-            roofline=placed,
+            roofline=roofline,
             roofs=roofs,
             launches=launches,
         )
@@ -70,5 +70,5 @@ def views(
 
 
 def ranked(found: Sequence[Finding]) -> list[Finding]:
-    """Findings by what they could save, after those that say what the step consists of."""
-    return sorted(found, key=lambda finding: (finding.rule not in FIRST, -stake(finding)))
+    """Findings sorted by potential saving, after those that summarize the step."""
+    return sorted(found, key=lambda finding: (finding.rule not in SUMMARY_RULES, -potential_saving(finding)))

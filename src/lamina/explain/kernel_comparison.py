@@ -1,4 +1,4 @@
-"""Which kernels two runs used for the same phase."""
+"""Comparison of the kernels that two runs launch for the same phase."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Change = Literal["same", "changed", "added", "removed"]
 
 @dataclass(frozen=True)
 class KernelComparison:
-    """The kernels of one phase in run ``a`` and in run ``b``, each in the order of their launches.
+    """The kernels of one phase in run ``a`` and in run ``b``, each in launch order.
 
     ``change`` is ``same`` where both launch the same kernels in the same order, ``added`` where only ``b`` has the
-    phase (or any kernel in it), ``removed`` where only ``a`` has. Times are of the kernels alone, in microseconds.
+    phase (or any kernel in it), ``removed`` where only ``a`` has. Times are kernel times in microseconds.
     """
 
     layer: str
@@ -32,17 +32,17 @@ class KernelComparison:
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """Kernels that ``b`` launches less often, once for each time, in ``a``'s order."""
+        """Kernels that ``b`` launches less often than ``a``: one entry per missing launch, in ``a``'s order."""
         return _surplus(self.a, self.b)
 
     @property
     def added(self) -> tuple[str, ...]:
-        """Kernels that ``b`` launches more often, once for each time, in ``b``'s order."""
+        """Kernels that ``b`` launches more often than ``a``: one entry per extra launch, in ``b``'s order."""
         return _surplus(self.b, self.a)
 
     @property
     def reordered(self) -> bool:
-        """Whether both launch the same kernels, but in another order."""
+        """Whether both launch the same kernels in a different order."""
         return self.a != self.b and Counter(self.a) == Counter(self.b)
 
 
@@ -52,13 +52,13 @@ def compare_kernels(
     b_rows: Sequence[LayerRun],
     b_kernels: Iterable[KernelRun],
 ) -> tuple[KernelComparison, ...]:
-    """Pair the rows as ``compare`` does, and hold their kernels against each other by name and order.
+    """Pair the rows as ``compare`` does, and compare their kernels by name and order.
 
-    Phases without kernels on either side are left out. Kernels are the same where their names are: two spellings
-    of one name, as two profilers write them, are two kernels here.
+    Phases without kernels in both runs are omitted. Kernels are matched by name: two profilers that spell a name
+    differently give two kernels.
 
     Raises:
-        UsageError: a run holds the same row twice.
+        UsageError: a run has the same row twice.
     """
     ours, theirs = Launches(a_kernels), Launches(b_kernels)
     made = []
@@ -78,7 +78,7 @@ def _compared(layer: str, phase: str, a: Sequence[Launch], b: Sequence[Launch]) 
 
 def _surplus(of: Sequence[str], over: Sequence[str]) -> tuple[str, ...]:
     left = Counter(of) - Counter(over)
-    # The last ones of each name are the surplus: the first ones found their partners.
+    # The first launches of each name are the matched ones, the last ones the surplus.
     picked = []
     for name in reversed(of):
         if left[name]:

@@ -1,4 +1,4 @@
-"""The kernels of a run and their counters, by the row that launched them."""
+"""The kernel launches of a run and their counters, grouped by the row that launched them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _COPY = re.compile(r"direct_copy_kernel|\bmemcpy\b|\bmemset\b", re.IGNORECASE)
 
 
 def kind(launch: KernelRun) -> KernelKind:
-    """What a kernel does, as its name tells.
+    """The kind of a kernel, by its name.
 
-    ``layout`` and ``copy`` compute nothing; ``matrix`` is a matrix product or a convolution.
+    ``layout`` and ``copy`` only move data; ``matrix`` is a matrix product or a convolution.
     """
     return "copy" if launch.grid is None else _kind_by_name(launch.name)
 
@@ -33,7 +33,7 @@ def kind(launch: KernelRun) -> KernelKind:
 def _kind_by_name(name: str) -> KernelKind:
     if _COPY.search(name):
         return "copy"
-    # Deeper template arguments name everything that a matrix kernel is made of, transpositions too.
+    # Nested template arguments name every part of a matrix kernel, transpositions included.
     head = "<".join(name.split("<", 2)[:2])
     found = next((it for it, pattern in _KINDS if re.search(pattern, head, re.IGNORECASE)), None)
     return found or ("elementwise" if "elementwise" in head else "other")
@@ -41,14 +41,14 @@ def _kind_by_name(name: str) -> KernelKind:
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch with what was counted in it; a counter the chip cannot tell is not in ``counters``."""
+    """One kernel launch with its hardware counters; counters that the GPU does not support are absent."""
 
     kernel: KernelRun
     counters: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def us(self) -> float:
-        """Its duration."""
+        """Duration in microseconds."""
         return self.kernel.duration_us
 
     @cached_property
@@ -57,7 +57,7 @@ class Launch:
 
 
 class Launches(Mapping[Key, tuple[Launch, ...]]):
-    """The launches of each row, in their order; none for a row without kernels."""
+    """The launches of each row, in launch order; an empty tuple for a row without kernels."""
 
     def __init__(self, kernels: Iterable[KernelRun], counters: Iterable[Counter] = ()):
         counted: dict[tuple[Key, int], dict[str, float]] = {}
@@ -84,12 +84,12 @@ class Launches(Mapping[Key, tuple[Launch, ...]]):
 
 
 def total_us(launches: Iterable[Launch]) -> float:
-    """Duration of several kernels together."""
+    """Sum of the durations, in microseconds."""
     return sum(launch.kernel.duration_us for launch in launches)
 
 
 def mean(launches: Sequence[Launch], metric: str) -> float | None:
-    """A metric over several kernels, weighted by their time: ``None`` unless most of that time was counted."""
+    """Mean of a metric, weighted by duration; ``None`` unless it covers ``MIN_COVERAGE`` of the launches' time."""
     time = counted = weighted = 0.0
     for launch in launches:
         us, value = launch.kernel.duration_us, launch.counters.get(metric)
@@ -97,15 +97,15 @@ def mean(launches: Sequence[Launch], metric: str) -> float | None:
         if value is not None:
             counted += us
             weighted += value * us
-    return weighted / counted if counted > 0 and counted >= MOST_COUNTED * time else None
+    return weighted / counted if counted > 0 and counted >= MIN_COVERAGE * time else None
 
 
 def total(launches: Sequence[Launch], metric: str) -> float | None:
-    """A count over several kernels: ``None`` unless most of their time was counted."""
+    """Sum of a counter over launches; ``None`` unless it covers ``MIN_COVERAGE`` of their time."""
     if mean(launches, metric) is None:
         return None
     return sum(launch.counters.get(metric, 0.0) for launch in launches)
 
 
-MOST_COUNTED = 0.9
-"""Part of the kernels' time that must have a counter before it speaks for all: copies and fills never have any."""
+MIN_COVERAGE = 0.9
+"""Fraction of the kernel time that must have a counter: copies and fills never have any."""

@@ -1,4 +1,4 @@
-"""A prediction held against the change executed: how far it was off, and what its rule left out."""
+"""Error of what-if predictions against the executed change, and what each rule does not model."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Iterable, Mapping
 from lamina.record import Timing, WhatIf
 
 TOLERATED = 0.25
-"""Share of the measured gain by which a predicted one may be off before the miss is explained."""
+"""Largest relative error of a predicted gain that is not reported as a miss."""
 
 LEFT_OUT: Mapping[str, str] = {
-    "fusion": "the rule keeps the library's product and takes its element-wise passes away; the fused product is "
-    "another kernel, its passes may be far from the roofs, and a compiler may choose layouts as well",
-    "without_activations": "without activations others of the step's kernels meet other data, clocks and caches",
-    "l1_bypass": "the rule counts hits and loads, not what allocating lines in L1 costs",
-    "channels_last": "the rule takes layout conversions away and keeps every other kernel; the library has other "
+    "fusion": "the rule keeps the library's matrix kernel and removes its element-wise kernels; the fused kernel is "
+    "another kernel, its memory passes may be far from the roofline, and a compiler may change layouts as well",
+    "without_activations": "without activations the other kernels run with other data, clocks and cache contents",
+    "l1_bypass": "the rule models hits and loads, not the cost of allocating lines in L1",
+    "channels_last": "the rule removes layout conversions and keeps every other kernel; the library has other "
     "kernels for this layout",
-    "precision": "the rule keeps the part of the roofs that kernels reach; those of the new precision reach another",
-    "cuda_graph": "the rule adds the kernels up; in a graph their ends and beginnings overlap, and a device "
-    "that never rests may lower its clock",
-    "algorithm": "the rule lets stages move bytes at the copy roof and products reach the usual part of the compute "
-    "roof",
+    "precision": "the rule keeps each kernel's fraction of the roofline; those of the new precision reach another",
+    "cuda_graph": "the rule sums the kernel times; in a graph consecutive kernels overlap at their ends, and a device "
+    "that is never idle may lower its clock",
+    "algorithm": "the rule lets stages reach the copy bandwidth and matrix products the usual fraction of the "
+    "peak GEMM rate",
 }
-"""What the rule of each change does not know."""
+"""What the rule of each change does not model."""
 
 
 def gain_error(what_if: WhatIf) -> float | None:
-    """The predicted gain less the measured one, as a share of the latter; ``None`` where there is nothing to compare.
+    """Relative error of the predicted gain against the measured one; ``None`` if either is absent.
 
-    A difference inside the spread of the times, or of one part in a thousand, is none.
+    A difference inside the spread of the times, or below 0.1 % of the time, counts as zero.
     """
     predicted, measured, after = what_if.predicted_gain, what_if.measured_gain, what_if.after
     if predicted is None or measured is None or after is None or what_if.predicted_us is None:
@@ -40,7 +40,7 @@ def gain_error(what_if: WhatIf) -> float | None:
 
 
 def miss(what_if: WhatIf) -> str:
-    """Why there is no comparison, or by what a prediction missed (`left_out` says why); nothing where it held."""
+    """Why there is no comparison, or by how much a prediction missed (see `left_out`); empty if it held."""
     if what_if.after is None:
         return what_if.reason
     if what_if.predicted_us is None:
@@ -53,11 +53,11 @@ def miss(what_if: WhatIf) -> str:
 
 
 def left_out(what_ifs: Iterable[WhatIf]) -> list[str]:
-    """For each change that was mispredicted, what its rule does not know."""
+    """For each change that was mispredicted, what its rule does not model."""
     missed = {one.change for one in what_ifs if abs(gain_error(one) or 0.0) > TOLERATED}
     return [f"{change}: {LEFT_OUT[change]}" for change in LEFT_OUT if change in missed]
 
 
 def _spread_us(timing: Timing) -> float:
-    """From the median to the farther quartile."""
+    """Distance from the median to the farther quartile."""
     return max(timing.q3_us - timing.median_us, timing.median_us - timing.q1_us)

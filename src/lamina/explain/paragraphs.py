@@ -1,4 +1,4 @@
-"""Findings as a few paragraphs: the network first, then the layers that take most of the step."""
+"""Findings as text: a paragraph for the network, then one for each of its longest layers."""
 
 from __future__ import annotations
 
@@ -6,55 +6,55 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from lamina.explain.bounds import Bound
-from lamina.explain.findings import ranked, views
+from lamina.explain.findings import SUMMARY_RULES, ranked, views
 from lamina.explain.rules import RULES
 from lamina.explain.stalls import REASONS, shares
-from lamina.explain.view import MATTERS, View, stake
+from lamina.explain.view import MATTERS, View, potential_saving
 from lamina.explain.wording import percent, us
 from lamina.record import Counter, Finding, KernelRun, LayerRun, Roofs
 from lamina.record.wording import listed, place
 
 LAYERS = 6
-"""Layers that get a paragraph of their own."""
+"""Layers with a paragraph of their own."""
 ACTIONS = 3
-"""Pieces of advice in one paragraph."""
-WORTH = 0.005
-"""Part of the step that advice must be able to save to be given."""
+"""Recommendations per paragraph."""
+MIN_SAVING = 0.005
+"""Smallest potential saving, as a fraction of the step, for which a recommendation is given."""
 
-ROOF = "far below the roof"
-BEGINNINGS = ("the", "what", "warps", "multiprocessors")
-"""Words that begin a claim and are no layer's name."""
+BELOW_ROOFLINE = "below roofline"
+FIRST_WORDS = ("the", "bottlenecks", "nearest", "warps", "idle")
+"""First words of claims that are not layer names: they are capitalized."""
 
 MOSTLY = 0.75
-"""Part of a phase below which its limit is said to hold for a part only."""
+"""Fraction of a phase's kernel time below which the text says for how much of it the limiter holds."""
 ADVICE = {
-    "layout conversions": "use channels-last: its layout conversions vanish",
-    "tensor cores idle": "let the tensor cores work",
-    "far below the roof": "close the distance to the roof",
-    "imbalance": "look for another algorithm in one direction, since the other is far more efficient",
-    "traffic": "fuse, or keep intermediate results in the cache, since it moves too much through DRAM",
-    "between kernels": "take the host out of the way (CUDA graph, torch.compile)",
-    "device not filled": "give it more blocks, since its grids leave multiprocessors empty",
+    "layout conversions": "use channels-last to remove layout conversions",
+    "tensor cores idle": "enable tensor cores",
+    "below roofline": "use more efficient kernels, since these are far below the roofline",
+    "imbalance": "try another algorithm in this direction, since the other one is far more efficient",
+    "excess DRAM traffic": "reduce DRAM traffic (fuse kernels, or keep intermediate results in L2)",
+    "launch overhead": "reduce launch overhead (CUDA graph, torch.compile)",
+    "idle SMs": "launch more thread blocks, since the grids leave SMs idle",
 }
-"""What to do about each rule that knows what could be saved."""
-AGAINST = {
-    "tensor cores": "only fewer operations, a smaller element or sparsity help tensor cores that are saturated",
-    "multiply-add units": "the tensor cores (tf32, bf16) have many times the rate of multiply-add units",
-    "instruction issue": "fewer instructions for the same work help: wider loads, simpler indexing, fusion",
-    "shared memory pipe": "larger tiles for each warp, or smaller elements, take load off shared memory",
-    "DRAM": "only moving less helps: fuse with the neighbours, or use smaller elements",
-    "L2": "more reuse above L2 helps: larger tiles, or a better order of blocks",
-    "latency": "more work in flight helps: a larger batch, splitting the sum, more warps or deeper prefetching",
-    "launch": "fewer kernels help: fuse them, or replay a CUDA graph",
+"""Recommendation for each rule that estimates a potential saving."""
+ADVICE_BY_LIMITER = {
+    "tensor cores": "tensor cores are saturated: only fewer FLOPs, a smaller data type or sparsity help",
+    "FMA units": "enable tensor cores (tf32, bf16), which have many times the throughput of FMA units",
+    "instruction issue": "use fewer instructions: wider loads, simpler indexing, fusion",
+    "shared memory": "reduce shared memory traffic: larger warp tiles or a smaller data type",
+    "DRAM": "memory-bound: fuse with adjacent layers or use a smaller data type",
+    "L2": "increase reuse in L1 and shared memory: larger tiles or a better order of thread blocks",
+    "latency": "latency-bound: a larger batch, split-K, more warps or deeper prefetching",
+    "launch": "launch-bound: fuse kernels or replay a CUDA graph",
 }
-"""What helps against each limit: by the busiest unit, or by kind where no unit is busy."""
+"""Recommendation for each limiter: by the busiest unit, or by kind if no unit is busy."""
 
 
 @dataclass(frozen=True)
 class Paragraph:
     """A few sentences about one layer, or about the network where ``layer`` is ``None``.
 
-    ``setting`` is the point of the grid it speaks of, empty where there is one only; ``share`` the part of the step.
+    ``setting`` is the point of the grid, empty if there is only one; ``share`` the fraction of the step time.
     """
 
     setting: str
@@ -71,12 +71,12 @@ def paragraphs(
     limit: int = LAYERS,
     layer: str | None = None,
 ) -> tuple[Paragraph, ...]:
-    """For each setting the network, its ``limit`` longest layers, and how to read the counters where they mislead.
+    """For each setting: the network, its ``limit`` longest layers, and counters that must be read with care.
 
-    With ``layer`` only that one, however short it is.
+    With ``layer``, only the paragraph of that layer, however short its time.
     """
-    looked_at = views(rows, roofs, kernels, counters)
-    return tuple(it for view in looked_at for it in _of_setting(view, limit, layer))
+    per_setting = views(rows, roofs, kernels, counters)
+    return tuple(it for view in per_setting for it in _of_setting(view, limit, layer))
 
 
 def _of_setting(view: View, limit: int, only: str | None) -> list[Paragraph]:
@@ -103,10 +103,10 @@ def _of_setting(view: View, limit: int, only: str | None) -> list[Paragraph]:
         who = f"The other {len(rest)} layers ({listed(rest)}) take" if several else f"The other layer ({rest[0]}) takes"
         text = f"{who} {percent(left)} of the step{' together' if several else ''}."
         made.append(Paragraph(setting, None, text, left))
-    if traps := [finding.claim for finding in found if finding.rule.startswith("trap")]:
+    if caveats := [finding.claim for finding in found if finding.rule.startswith("counters: ")]:
         prefix = f"{setting}: " if setting else ""
-        said = " ".join(_sentence(claim.removeprefix(prefix)) for claim in traps)
-        made.append(Paragraph(setting, None, f"Reading the counters: {said}", 0.0))
+        text = " ".join(_sentence(claim.removeprefix(prefix)) for claim in caveats)
+        made.append(Paragraph(setting, None, f"Notes on counters: {text}", 0.0))
     return made
 
 
@@ -114,75 +114,84 @@ def _network(view: View, found: Sequence[Finding], setting: str, members: dict[s
     whole, prefix = view.network.whole, f"{setting}: " if setting else ""
     count = sum(len(view.launches[row.key]) for of in members.values() for row in of)
     time = whole.timing.median_us if whole and whole.timing else view.network.measured_us
-    begin = f"The step takes {us(time)}" + (f" in {count} kernels." if count else ".")
-    facts = [finding for finding in found if finding.rule in ("dominant layers", "limits of the step", "failed")]
-    said = [begin, *(_sentence(finding.claim.removeprefix(prefix)) for finding in facts)]
-    about = {finding.rule: finding for finding in reversed(found) if finding.layer is None and stake(finding) >= WORTH}
-    advice = {rule: (stake(finding), finding.claim.removeprefix(prefix)) for rule, finding in about.items()}
+    first = f"The step takes {us(time)}" + (f" in {count} kernels." if count else ".")
+    summary = [finding for finding in found if finding.rule in SUMMARY_RULES]
+    sentences = [first, *(_sentence(finding.claim.removeprefix(prefix)) for finding in summary)]
+    about = {
+        finding.rule: finding
+        for finding in reversed(found)
+        if finding.layer is None and potential_saving(finding) >= MIN_SAVING
+    }
+    advice = {rule: (potential_saving(finding), finding.claim.removeprefix(prefix)) for rule, finding in about.items()}
     for rule, (gain, layers) in _gains(found, lambda finding: finding.layer or "").items():
         if rule not in advice:
             advice[rule] = (gain, f"{ADVICE[rule]} in {listed(layers)}: up to {percent(gain)} of the step")
     best = sorted(advice.values(), reverse=True)[:ACTIONS]
     if best:
-        said.append("Most to gain: " + " ".join(f"({i}) {text}." for i, (_, text) in enumerate(best, 1)))
-    return prefix + " ".join(said)
+        sentences.append(
+            "Largest potential savings: " + " ".join(f"({i}) {text}." for i, (_, text) in enumerate(best, 1))
+        )
+    return prefix + " ".join(sentences)
 
 
 def _layer(view: View, layer: str, rows: Sequence[LayerRun], found: Sequence[Finding]) -> str:
     time = sum(row.timing.median_us for row in rows if row.timing)
-    said = [f"{layer} ({rows[0].kind}) takes {us(time)}, {percent(sum(view.share[row] for row in rows))} of the step."]
+    sentences = [
+        f"{layer} ({rows[0].kind}) takes {us(time)}, {percent(sum(view.share[row] for row in rows))} of the step."
+    ]
     ordered = sorted(rows, key=lambda row: -view.share[row])
     limits = [
-        f"{row.phase} ({us(row.timing.median_us)}) {_limited(view.bounds[row])}"
+        f"{row.phase} ({us(row.timing.median_us)}): {_limiter(view.bounds[row])}"
         for row in ordered
         if row.timing and view.bounds[row].kind != "unknown"
     ]
     if limits:
         counted = any(view.bounds[row].source == "counters" for row in ordered)
-        said.append(f"{'It is limited' if counted else 'Its nearest roof is'} in {', '.join(limits)}.")
-    first = view.bounds[ordered[0]]
-    waits = list(shares(first.held).items())[:2]
+        sentences.append(f"{'Limiter' if counted else 'Nearer roofline'} of {'; '.join(limits)}.")
+    longest = view.bounds[ordered[0]]
+    waits = list(shares(longest.launches).items())[:2]
     if waits:
-        two = " and ".join(f"{REASONS[reason].means} ({percent(of)})" for reason, of in waits)
-        said.append(f"In {ordered[0].phase}, warps wait mostly for {two}.")
+        two = " and ".join(f"{REASONS[reason].waits_for} ({reason}, {percent(of)})" for reason, of in waits)
+        sentences.append(f"Main stall reasons in {ordered[0].phase}: {two}.")
     gains = _gains(found, lambda finding: finding.phase or "")
-    # What closes the distance to the roof depends on what limits the phase.
+    # The advice for a phase far below its roofline depends on its limiter.
+    by_limiter = ADVICE_BY_LIMITER.get(longest.unit) or ADVICE_BY_LIMITER.get(longest.kind)
     advice = [
-        f"{AGAINST.get(first.unit) or AGAINST.get(first.kind) or ADVICE[rule] if rule == ROOF else ADVICE[rule]} "
+        f"{by_limiter if by_limiter and rule == BELOW_ROOFLINE else ADVICE[rule]} "
         f"({', '.join(phases)}: up to {percent(gain)} of the step)"
         for rule, (gain, phases) in list(gains.items())[:ACTIONS]
     ]
     if advice:
-        said.append(f"To do: {'; '.join(advice)}.")
-    return " ".join(said)
+        sentences.append(f"Recommendations: {'; '.join(advice)}.")
+    return " ".join(sentences)
 
 
-def _limited(bound: Bound) -> str:
+def _limiter(bound: Bound) -> str:
     if bound.source == "timings":
         return str(bound)
-    return f"by {bound}" + (f" for {percent(bound.share)} of it" if bound.share < MOSTLY else "")
+    return str(bound) + (f" for {percent(bound.share)} of its kernel time" if bound.share < MOSTLY else "")
 
 
-def _gains(found: Sequence[Finding], place: Callable[[Finding], str]) -> dict[str, tuple[float, list[str]]]:
-    """What the findings about single layers could save together by rule, most first, and where.
+def _gains(found: Sequence[Finding], group: Callable[[Finding], str]) -> dict[str, tuple[float, list[str]]]:
+    """Total potential saving of the findings about single layers, by rule and largest first, with their groups.
 
-    The distance to the roof counts without what a more particular finding says of the same phase.
+    The saving of a phase below its roofline is reduced by that of more specific findings about the same phase.
     """
-    single = [it for it in found if it.layer and it.rule in ADVICE and stake(it) > 0]
-    particular: dict[tuple[str | None, str | None], float] = {}
+    single = [it for it in found if it.layer and it.rule in ADVICE and potential_saving(it) > 0]
+    specific: dict[tuple[str | None, str | None], float] = {}
     for it in single:
-        if it.rule != ROOF:
-            particular[it.layer, it.phase] = particular.get((it.layer, it.phase), 0.0) + stake(it)
+        if it.rule != BELOW_ROOFLINE:
+            specific[it.layer, it.phase] = specific.get((it.layer, it.phase), 0.0) + potential_saving(it)
     gains: dict[str, tuple[float, list[str]]] = {}
     for it in single:
-        more = stake(it) - (particular.get((it.layer, it.phase), 0.0) if it.rule == ROOF else 0.0)
-        if more >= WORTH:
-            gain, places = gains.get(it.rule, (0.0, []))
-            gains[it.rule] = (gain + more, list(dict.fromkeys([*places, place(it)])))
+        more = potential_saving(it) - (specific.get((it.layer, it.phase), 0.0) if it.rule == BELOW_ROOFLINE else 0.0)
+        if more >= MIN_SAVING:
+            gain, groups = gains.get(it.rule, (0.0, []))
+            gains[it.rule] = (gain + more, list(dict.fromkeys([*groups, group(it)])))
     return dict(sorted(gains.items(), key=lambda item: -item[1][0]))
 
 
 def _sentence(claim: str) -> str:
-    """The claim as a sentence; what begins with a layer's name keeps it as it is."""
+    """The claim as a sentence; a layer name at its beginning is not capitalized."""
     first, _, rest = claim.partition(" ")
-    return f"{first.capitalize() if first in BEGINNINGS else first} {rest}."
+    return f"{first.capitalize() if first in FIRST_WORDS else first} {rest}."

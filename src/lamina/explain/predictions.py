@@ -1,9 +1,9 @@
-"""What a change should bring, from records alone: to be held against the change executed.
+"""Predicted time after a change, from records alone, to be compared with the executed change.
 
-Every function is given the ``rows`` that the change concerns, all of one setting, and answers their time together
-after it; a row of phase ``step`` among them stands for the whole network and is the time that is changed. The
-``kernels`` and ``counters`` of other rows are passed over, so a whole run's may be given. A prediction is ``None``
-with the reason in its rule where the records do not tell.
+Every function takes the ``rows`` that the change affects, all of one setting, and returns their total time after it. If
+a row of phase ``step`` is among them, it stands for the whole network and its time is the one that changes. The
+``kernels`` and ``counters`` may be those of the whole run: those of other rows are ignored. If the records are not
+sufficient, the prediction is ``None`` and its rule gives the reason.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from lamina.record import Counter, KernelRun, LayerRun, Roofs
 from lamina.spec import ITEM_BYTES
 
 FUSABLE = ("convolution", "linear")
-"""Kinds whose kernels can take a bias and an activation into their epilogue."""
+"""Layer kinds whose kernels can apply a bias and an activation in their epilogue."""
 ACTIVATIONS = ("activation",)
 POOLINGS = ("pooling",)
 NO_HITS = 5.0
-"""L1 hit rate, in percent, below which going past the cache loses nothing."""
+"""L1 hit rate, in percent, below which bypassing the cache loses nothing."""
 
 
 class Prediction(NamedTuple):
-    """The time predicted, in microseconds, and how it was come by."""
+    """The predicted time in microseconds, and the rule that gave it."""
 
     us: float | None
     rule: str
@@ -41,10 +41,10 @@ def predict_fusion(
 ) -> Prediction:
     """A linear layer (or convolution), its bias and its activation as one kernel; ``rows`` of one phase.
 
-    The matrix kernels stay, with the activation in their epilogue; the element-wise kernels vanish, and with them a
-    write and a read of the intermediate tensor. Backward, the fused kernel still has to read the saved output to
-    know where the activation was flat, and sums the bias gradient on its way: one pass over it at the read roof
-    stays. A pooling among the rows is fused as well: its pass stays, at the copy roof.
+    The matrix kernels stay, with the activation in their epilogue. The element-wise kernels are removed, and with them
+    a write and a read of the intermediate tensor. In backward, the fused kernel still reads the saved output for the
+    activation's derivative and sums the bias gradient in the same pass: one pass at the read bandwidth stays. A
+    pooling layer among the rows is fused as well: its pass stays, at the copy bandwidth.
     """
     launches = Launches(kernels, counters)
     before = _before(rows)
@@ -66,16 +66,16 @@ def predict_fusion(
                 gone -= min(us, rate / 3 / roofs.read_gbs)
         elif row.kind in POOLINGS and rate and roofs:
             gone += us - min(us, rate / roofs.copy_gbs)
-    rule = f"the element-wise kernels vanish, poolings run at the copy roof ({gone:.1f} of {before:.1f} us)"
+    rule = f"element-wise kernels removed, pooling at the copy bandwidth ({gone:.1f} of {before:.1f} us)"
     return Prediction(max(before - gone, 0.0), rule)
 
 
 def predict_without_activations(
     rows: Sequence[LayerRun], kernels: Sequence[KernelRun], counters: Sequence[Counter], roofs: Roofs | None
 ) -> Prediction:
-    """The upper bound of fusion: the activations are removed and nothing takes their place.
+    """The upper bound of fusion: the activations are removed and not replaced.
 
-    With the whole step among the rows, their part of the time between kernels vanishes too. Source: ICPE'18,
+    If the whole step is among the rows, their part of the time between kernels is removed too. Source: ICPE'18,
     potential optimizations.
     """
     before = _before(rows)
@@ -86,20 +86,20 @@ def predict_without_activations(
     between = max(before - sum(row.timing.median_us for row in parts if row.timing), 0.0)
     launches = Launches(kernels, counters)
     count = sum(len(launches[row.key]) for row in parts)
-    theirs = sum(len(launches[row.key]) for row in parts if row.kind in ACTIVATIONS)
-    between = between * theirs / count if count else 0.0
-    rule = f"the activations vanish ({gone:.1f} us), and their {theirs} of {count} launches ({between:.1f} us)"
+    of_activations = sum(len(launches[row.key]) for row in parts if row.kind in ACTIVATIONS)
+    between = between * of_activations / count if count else 0.0
+    rule = f"activations removed ({gone:.1f} us), with {of_activations} of {count} launches ({between:.1f} us)"
     return Prediction(max(before - gone - between, 0.0), rule)
 
 
 def predict_l1_bypass(
     rows: Sequence[LayerRun], kernels: Sequence[KernelRun], counters: Sequence[Counter], roofs: Roofs | None
 ) -> Prediction:
-    """Loads that go past L1 to L2 (``.cg``).
+    """Loads that bypass L1 (cache operator ``.cg``).
 
-    Every sector that hit in L1 becomes one more for L2. Nothing changes where nothing hit; where something did,
-    the time stays as long as L2 can serve the sum, and grows with its load beyond that. A gain is never predicted:
-    what bypassing may save (allocating lines that nobody reads again) no counter shows.
+    Every sector that hit in L1 becomes one more access to L2. Without L1 hits nothing changes. With hits, the time
+    stays the same while L2 can serve the sum, and grows with the L2 load beyond that. A gain is never predicted: no
+    counter shows what bypassing saves (the allocation of lines that are never read again).
     """
     before = _before(rows)
     if before is None:
@@ -107,27 +107,27 @@ def predict_l1_bypass(
     launches = [launch for row in rows for launch in Launches(kernels, counters)[row.key]]
     hit, load = mean(launches, metrics.L1_HIT), mean(launches, metrics.L2)
     if hit is None or load is None:
-        return Prediction(None, "needs the L1 hit rate and the load of L2: profile with counters")
+        return Prediction(None, "needs the L1 hit rate and the L2 throughput: profile with counters")
     if hit < NO_HITS:
-        return Prediction(before, f"L1 serves {hit:.0f} % of the sectors: bypassing it changes nothing")
+        return Prediction(before, f"L1 hit rate {hit:.0f} %: bypassing L1 changes nothing")
     reads, writes = total(launches, metrics.L2_READS), total(launches, metrics.L2_WRITES)
     part = reads / (reads + writes) if reads and writes is not None else 1.0
     after = load * (1 - part + part / (1 - min(hit, 99.0) / 100))
-    rule = f"L1 serves {hit:.0f} % of the sectors: without it L2 is loaded to {after:.0f} instead of {load:.0f} %"
+    rule = f"L1 hit rate {hit:.0f} %: without L1, the L2 load rises from {load:.0f} to {after:.0f} %"
     return Prediction(before * max(1.0, after / 100), rule)
 
 
 def predict_channels_last(
     rows: Sequence[LayerRun], kernels: Sequence[KernelRun], counters: Sequence[Counter], roofs: Roofs | None
 ) -> Prediction:
-    """Tensors that already lie as the kernels want them: layout conversions vanish, all else stays."""
+    """Tensors in the layout that the kernels use: layout conversions are removed, all else stays."""
     before = _before(rows)
     launches = Launches(kernels, counters)
     if before is None or not any(launches[row.key] for row in rows):
         return Prediction(None, _UNTIMED if before is None else _NO_KERNELS)
     found = [one for row in rows for one in launches[row.key] if one.kind == "layout"]
     gone = sum(_us_of(row, launches, "layout") for row in rows)
-    return Prediction(max(before - gone, 0.0), f"{len(found)} layout conversions vanish ({gone:.1f} us)")
+    return Prediction(max(before - gone, 0.0), f"{len(found)} layout conversions removed ({gone:.1f} us)")
 
 
 def predict_precision(
@@ -139,16 +139,16 @@ def predict_precision(
 ) -> Prediction:
     """The same work in another precision.
 
-    Matrix kernels shrink as their operations and bytes at the roofs do, or grow as far as a slower roof makes them.
-    Both times are added, not the longer one taken: blocks that load, multiply and end together overlap little where
-    a grid has few waves. All other kernels shrink with the element, but not where counters say that instructions or
-    latency hold them. No kernel gets shorter than a launch, unless it already is.
+    Matrix kernels scale with their compute time plus memory time at the measured peaks, and grow at most to a lower
+    roofline. The two times are summed, not maximized: thread blocks that load, multiply and end together overlap
+    little if the grid has few waves. All other kernels scale with the element size, unless counters show that they are
+    limited by instructions or latency. No kernel becomes shorter than a launch, unless it already is.
     """
     before = _before(rows)
     if before is None:
         return Prediction(None, _UNTIMED)
     if roofs is None:
-        return Prediction(None, "needs the machine's roofs")
+        return Prediction(None, "needs the measured peaks of the machine")
     if {row.precision for row in rows} - ITEM_BYTES.keys() or precision not in ITEM_BYTES:
         return Prediction(None, f"the size of an element in {precision} is unknown")
     launches = Launches(kernels, counters)
@@ -158,24 +158,24 @@ def predict_precision(
             continue
         after = in_precision(row, launches[row.key], roofs, precision)
         if after is None:
-            return Prediction(None, f"{row.layer}: its operations, its bytes or the roof of {precision} is unknown")
+            return Prediction(None, f"{row.layer}: its FLOPs, its bytes or the peak of {precision} is unknown")
         gone += row.timing.median_us - after
-    # What no row of a layer accounts for, the time between kernels, stays as it is.
+    # The time between kernels is in no layer's row and stays as it is.
     return Prediction(
-        max(before - gone, 0.0), "matrix kernels follow their operations and bytes at the roofs, the others their bytes"
+        max(before - gone, 0.0), "matrix kernels scale with FLOPs and bytes at the measured peaks, others with bytes"
     )
 
 
 def predict_cuda_graph(
     rows: Sequence[LayerRun], kernels: Sequence[KernelRun], counters: Sequence[Counter], roofs: Roofs | None
 ) -> Prediction:
-    """The whole step replayed as one CUDA graph: the device no longer waits for the host, only for its kernels."""
+    """The whole step replayed as one CUDA graph: its time is the sum of its kernel times, without launch overhead."""
     before = _before(rows)
     launches = [launch for row in rows for launch in Launches(kernels, counters)[row.key]]
     if before is None or not launches:
         return Prediction(None, _UNTIMED if before is None else _NO_KERNELS)
     busy = total_us(launches)
-    return Prediction(min(before, busy), f"{len(launches)} kernels, one after the other, take {busy:.1f} us")
+    return Prediction(min(before, busy), f"the {len(launches)} kernels take {busy:.1f} us in sequence")
 
 
 def predict_algorithm(
@@ -186,17 +186,17 @@ def predict_algorithm(
     algorithm: str = "",
     peers: Sequence[LayerRun] = (),
 ) -> Prediction:
-    """Another algorithm for a convolution (``gemm``, ``direct``, ``winograd``, ``fft``; none: the library's best).
+    """Another algorithm for a convolution (``gemm``, ``direct``, ``winograd``, ``fft``; empty: the library's best).
 
-    The library's best reaches the median part of the roof that the ``peers`` reach, layers of the same kind and
-    phase, and is no slower than now. The other algorithms' stages move their bytes at the copy roof and do their
-    product at that part of the compute roof (without peers, at the part that the rows reach now).
+    The library's best reaches the median fraction of the roofline that the ``peers`` reach (layers of the same kind
+    and phase), and is no slower than now. The stages of the other algorithms move their bytes at the copy bandwidth and
+    run their matrix product at that fraction of the peak GEMM rate. Without peers, the fraction is that of the rows.
     """
     before = _before(rows)
     if before is None:
         return Prediction(None, _UNTIMED)
     if roofs is None:
-        return Prediction(None, "needs the machine's roofs")
+        return Prediction(None, "needs the measured peaks of the machine")
     least = [attainable_us(row, roofs) for row in rows if row.timing]
     reached = [
         best / row.timing.median_us
@@ -204,15 +204,15 @@ def predict_algorithm(
         if row.timing and row.timing.median_us and (best := attainable_us(row, roofs))
     ]
     if not reached or None in least:
-        return Prediction(None, "needs operations, bytes and the roof of the precision")
+        return Prediction(None, "needs FLOPs, bytes and the measured peak of the precision")
     usual = min(median(reached), 1.0)
     if algorithm in ("", "direct"):
-        rule = f"the library's kernel reaches {usual:.0%} of the roof, as layers of its kind do here"
+        rule = f"the library's kernel reaches {usual:.0%} of the roofline, like other layers of its kind"
         return Prediction(min(before, sum(one or 0.0 for one in least) / usual), rule)
     stages = [convolution_us(row, roofs, algorithm, usual) for row in rows if row.timing]
     if None in stages:
-        return Prediction(None, f"{algorithm} is not made for this shape, or its roof is unknown")
-    rule = f"the stages of {algorithm} at the copy roof, its product at {usual:.0%} of the compute roof"
+        return Prediction(None, f"{algorithm} does not support this shape, or its peak is unknown")
+    rule = f"stages of {algorithm} at the copy bandwidth, matrix product at {usual:.0%} of the peak GEMM rate"
     return Prediction(sum(one or 0.0 for one in stages), rule)
 
 
@@ -221,7 +221,7 @@ _NO_KERNELS = "needs the kernels of the rows: profile them"
 
 
 def _before(rows: Sequence[LayerRun]) -> float | None:
-    """What is changed: the whole step where it was timed, else all rows together but those that never run."""
+    """The time before the change: that of the whole step if it was timed, else of all rows that were not skipped."""
     whole = [row for row in rows if row.phase == WHOLE]
     timings = [row.timing for row in whole or rows if row.outcome != "skipped"]
     known = [timing.median_us for timing in timings if timing]
@@ -229,7 +229,7 @@ def _before(rows: Sequence[LayerRun]) -> float | None:
 
 
 def _us_of(row: LayerRun, launches: Launches, kind: KernelKind) -> float:
-    """The part of a row's time that its kernels of one kind take."""
+    """Time of a row in its kernels of one kind, in microseconds."""
     return _us_where(row, launches, lambda one: one.kind == kind)
 
 

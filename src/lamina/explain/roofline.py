@@ -1,4 +1,4 @@
-"""Where a measured phase stands under the roofs of its machine."""
+"""The roofline model, with the measured peaks of the machine."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from lamina.record import LayerRun, Roofline, Roofs
 
 LAUNCH_FACTOR = 2.0
-"""A phase that takes less than this many launches is bound by launching: most of its time is not work."""
+"""A phase shorter than this many launches is launch-bound."""
 
 UNKNOWN = Roofline(intensity=None, achieved_gflops=None, attainable_gflops=None, bound="unknown", share=None)
 
 
-def place(row: LayerRun, roofs: Roofs | None) -> Roofline:
-    """Intensity, achieved and attainable rate of one phase, and which roof it is under.
+def roofline_of(row: LayerRun, roofs: Roofs | None) -> Roofline:
+    """Arithmetic intensity, achieved and attainable rate of one phase, and its bound.
 
-    The compute roof is the measured GEMM rate of the row's precision, the memory roof the measured copy
-    bandwidth; attainable is the lower of the compute roof and intensity times bandwidth. ``share`` goes by
-    operations, or by bytes for a phase without operations. It exceeds 1 where the roof does not hold:
-    operands that stay in the cache, or an algorithm with fewer operations than the definition. ``bound`` is
-    ``launch`` below ``LAUNCH_FACTOR`` times the launches of its kernels (of one, where the clock cannot
-    count them), and ``unknown`` without time, operations, bytes or the roof that is needed.
+    The compute peak is the measured GEMM rate of the row's precision, the memory peak the measured copy bandwidth.
+    The attainable rate is the lower of the compute peak and intensity times bandwidth. ``share`` is the achieved
+    fraction of it, by operations, or by bytes for a phase without operations. It exceeds 1 if operands stay in the
+    cache, or if an algorithm needs fewer operations than the definition. ``bound`` is ``launch`` below
+    ``LAUNCH_FACTOR`` launches per kernel (one kernel if the clock cannot count them), and ``unknown`` without time,
+    operations, bytes or the peak that is needed.
 
     Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
     """
@@ -42,18 +42,18 @@ def place(row: LayerRun, roofs: Roofs | None) -> Roofline:
     return Roofline(intensity, row.gflops, attainable, bound, row.gflops / attainable if row.gflops else None)
 
 
-def attainable_us(row: LayerRun, roofs: Roofs, precision: str = "", shrunk: float = 1.0) -> float | None:
-    """The least time of one phase under the roofs: the longer of its operations and its compulsory bytes.
+def attainable_us(row: LayerRun, roofs: Roofs, precision: str = "", size_ratio: float = 1.0) -> float | None:
+    """Roofline time of one phase: the larger of its compute time and the time of its compulsory bytes.
 
-    ``precision`` is another one than the row's, and ``shrunk`` how much smaller its elements are. ``None``
-    without operations, bytes or the roof that is needed.
+    ``precision`` replaces the row's, and ``size_ratio`` is the size of its elements over that of the row's. Returns
+    ``None`` without operations, bytes or the peak that is needed.
     """
     rate = roofs.gemm_gflops.get(precision or row.precision)
     if row.bytes is None or row.flops is None or (row.flops and rate is None):
         return None
-    return max(row.flops / rate if rate else 0.0, row.bytes * shrunk / roofs.copy_gbs) / 1e3
+    return max(row.flops / rate if rate else 0.0, row.bytes * size_ratio / roofs.copy_gbs) / 1e3
 
 
 def rooflines(rows: Iterable[LayerRun], roofs: Roofs | None) -> dict[LayerRun, Roofline]:
-    """Every row's place under the roofs."""
-    return {row: place(row, roofs) for row in rows}
+    """The roofline of every row."""
+    return {row: roofline_of(row, roofs) for row in rows}

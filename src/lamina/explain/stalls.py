@@ -1,4 +1,4 @@
-"""Why warps wait: the reasons that the hardware tells apart, what each means and what to do about it."""
+"""Warp stall reasons of Nsight Compute: what each means and how to reduce it."""
 
 from __future__ import annotations
 
@@ -14,76 +14,76 @@ ISSUED = "selected"
 
 @dataclass(frozen=True)
 class Reason:
-    """A stall reason: ``means`` what a warp waits for, ``do`` what shortens it.
+    """A stall reason: what a warp ``waits_for``, and the ``advice`` that reduces the wait.
 
-    ``fine`` names the units of which one is simply busy where the reason is large beside it.
+    If one of the units in ``expected_with`` is saturated, the stall is expected and needs no action.
     """
 
-    means: str
-    do: str
-    fine: tuple[str, ...] = ()
+    waits_for: str
+    advice: str
+    expected_with: tuple[str, ...] = ()
 
 
 REASONS: dict[str, Reason] = {
     "long_scoreboard": Reason(
-        "data from global memory, by way of L1, L2 or DRAM",
-        "load earlier or more at once, keep more warps in flight, or reuse what is near",
+        "data from global memory (L1, L2 or DRAM)",
+        "prefetch, use wider loads, raise occupancy or increase data reuse",
     ),
     "short_scoreboard": Reason(
         "data from shared memory or the special function units",
-        "keep more in registers, use wider shared loads, avoid bank conflicts",
+        "keep more data in registers, use wider shared memory loads, avoid bank conflicts",
     ),
     "barrier": Reason(
-        "the other warps of the block at a barrier",
-        "smaller blocks, or work split evenly between their warps",
+        "other warps of the thread block at a barrier",
+        "use smaller thread blocks or balance work between their warps",
     ),
     "wait": Reason(
-        "the fixed latency of its previous instruction",
-        "more independent instructions (unroll), or more warps",
+        "the fixed latency of the previous instruction",
+        "increase instruction-level parallelism (unroll) or occupancy",
     ),
     "math_pipe_throttle": Reason(
-        "an arithmetic unit that is taken",
-        "nothing but fewer operations or another unit",
-        ("tensor cores", "multiply-add units"),
+        "a math pipeline that is busy",
+        "only fewer operations or another pipeline help",
+        ("tensor cores", "FMA units"),
     ),
     "gmma": Reason(
-        "a warpgroup's matrix product on the tensor cores",
-        "a deeper pipeline of tiles if the tensor cores are not busy",
+        "a warpgroup matrix instruction (wgmma) on the tensor cores",
+        "use a deeper software pipeline if the tensor cores are not busy",
         ("tensor cores",),
     ),
     "not_selected": Reason(
-        "its turn: other warps were ready too",
-        "nothing; fewer warps with more work each would do",
+        "the scheduler, which selected another eligible warp",
+        "no action needed; fewer warps with more work each would suffice",
         ("instruction issue",),
     ),
-    "dispatch_stall": Reason("the dispatcher", "less pressure on one unit at a time"),
+    "dispatch_stall": Reason("the dispatcher", "reduce pressure on a single pipeline"),
     "mio_throttle": Reason(
-        "a place in the queue of shared memory, special functions and dynamic branches",
-        "fewer and wider shared memory instructions",
+        "the full MIO instruction queue (shared memory, special functions, dynamic branches)",
+        "use fewer and wider shared memory instructions",
     ),
     "lg_throttle": Reason(
-        "a place in the queue of global memory instructions",
-        "fewer and wider loads and stores",
+        "the full LG instruction queue (local and global memory)",
+        "use fewer and wider loads and stores",
     ),
-    "tex_throttle": Reason("a place in the queue of texture instructions", "fewer texture fetches"),
-    "drain": Reason("its stores to reach memory before it may exit", "wider, coalesced stores"),
-    "membar": Reason("a memory fence", "fewer or narrower fences"),
-    "imc_miss": Reason("a constant or parameter that is not in its cache", "fewer distinct constants, longer kernels"),
+    "tex_throttle": Reason("the full TEX instruction queue", "use fewer texture fetches"),
+    "drain": Reason("its stores to complete before it exits", "use wider, coalesced stores"),
+    "membar": Reason("a memory barrier", "use fewer fences or a narrower scope"),
+    "imc_miss": Reason("an immediate constant cache miss", "use fewer distinct constants or longer kernels"),
     "no_instruction": Reason(
-        "instructions to be fetched",
-        "shorter code or longer kernels: cold code is fetched once per launch",
+        "instruction fetch",
+        "use shorter code or longer kernels: cold code is fetched once per launch",
     ),
-    "branch_resolving": Reason("the target of a branch", "fewer branches"),
-    "sleeping": Reason("the end of a sleep it asked for", "look for spinning synchronization"),
-    "misc": Reason("something the hardware does not tell", "nothing to go by"),
+    "branch_resolving": Reason("a branch target", "use fewer branches"),
+    "sleeping": Reason("the end of a nanosleep", "check for spin-wait synchronization"),
+    "misc": Reason("a reason that the hardware does not report", "no advice"),
 }
 
 
 def shares(launches: Sequence[Launch]) -> dict[str, float]:
-    """Part of the waiting, from 0 to 1, that each reason has, largest first; nothing where it was not counted.
+    """Fraction of the stall time, from 0 to 1, of each reason, largest first; empty without counters.
 
-    Nsight Compute's percentages are of all the time warps spend, ``selected`` included; without it they add up to
-    the waiting alone, which is what nvprof reported.
+    Nsight Compute's percentages are of all warp time, state ``selected`` included. Without that state they add up to
+    the stall time alone, which is what nvprof reported.
     """
     found = {reason: mean(launches, metrics.stall(reason)) for reason in REASONS}
     counted = {reason: value for reason, value in found.items() if value is not None}

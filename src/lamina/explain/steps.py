@@ -1,8 +1,7 @@
-"""Sums: phases into a layer's step, layers into the network's.
+"""Sums of phases to the step of a layer, and of layers to the step of the network.
 
-Quartiles are added like medians. That is exact where all parts slow down and speed up together, as under a
-changing clock, and wider than the truth where they vary on their own; so a difference that survives it is
-real.
+Quartiles are added like medians. The result is exact if all parts vary together, as under a changing clock, and
+conservative if they vary independently; so a difference outside it is significant.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Span:
 
 @dataclass(frozen=True)
 class LayerStep:
-    """One layer's training step, the sum of its phases: ``None`` with a ``reason`` where one has no time."""
+    """One layer's training step, the sum of its phases; ``None`` with a ``reason`` if a phase has no time."""
 
     layer: str
     kind: str
@@ -40,10 +39,10 @@ class LayerStep:
 
 @dataclass(frozen=True)
 class NetworkStep:
-    """The layers of one setting and their sum; ``None`` with a ``reason`` where one has no time.
+    """The layers of one setting and their sum; ``None`` with a ``reason`` if a layer has no time.
 
-    ``measured_us`` is the sum of what has a time. ``whole`` is the row of the whole step timed at once, if
-    there is one; it is no part of any sum.
+    ``measured_us`` is the sum over all phases that have a time. ``whole`` is the row of the whole step timed at once,
+    if there is one; it is in no sum.
     """
 
     setting: Setting
@@ -55,7 +54,7 @@ class NetworkStep:
 
 
 def steps(rows: Sequence[LayerRun]) -> tuple[NetworkStep, ...]:
-    """The step of every setting, layers in order of execution.
+    """The step of every setting, with its layers in order of execution.
 
     A layer is expected to have, in each setting, the phases it has in any.
     """
@@ -81,20 +80,19 @@ def steps(rows: Sequence[LayerRun]) -> tuple[NetworkStep, ...]:
 
 
 def phase_totals(network: NetworkStep) -> dict[str, Span]:
-    """Sum over the layers of each phase, of what has a time."""
+    """Sum of each phase over the layers that have a time for it."""
     phases = dict.fromkeys(phase for layer in network.layers for phase in layer.phases)
     return {phase: _sum(layer.phases[phase] for layer in network.layers if phase in layer.phases) for phase in phases}
 
 
 def shares(rows: Sequence[LayerRun]) -> dict[LayerRun, float]:
-    """Each timed row's part, from 0 to 1, of all that was measured in its setting; the whole step has
-    none."""
-    parts: dict[LayerRun, float] = {}
+    """Each timed row's fraction, from 0 to 1, of the total time of its setting; the row of the whole step has none."""
+    fractions: dict[LayerRun, float] = {}
     for members in by_setting(rows).values():
         timed = {row: row.timing.median_us for row in _layers(members) if row.timing}
         total = sum(timed.values())
-        parts |= {row: time / total for row, time in timed.items() if total > 0}
-    return parts
+        fractions |= {row: time / total for row, time in timed.items() if total > 0}
+    return fractions
 
 
 def _layers(rows: Iterable[LayerRun]) -> list[LayerRun]:

@@ -1,4 +1,4 @@
-"""What the rules look at: one setting of a run, with everything that can be asked about it."""
+"""The input of the rules: one setting of a run with its times, rooflines, kernels and counters."""
 
 from __future__ import annotations
 
@@ -14,19 +14,18 @@ from lamina.record.comparison import Setting
 from lamina.record.wording import place
 
 MATTERS = 0.02
-"""Phases below this part of the step are passed over: even at no cost at all they would not show in the
-total."""
-STAKE = "at stake"
-"""Evidence that ranks findings: the part of the step, from 0 to 1, that acting on one could save at most."""
+"""Phases below this fraction of the step are ignored: removing them entirely would hardly change the total."""
+SAVING = "potential saving"
+"""Evidence that ranks findings: the largest fraction of the step time, from 0 to 1, that acting on one can save."""
 
 FACT, MODEL, BY_NAME = 1.0, 0.8, 0.6
-"""Confidence in arithmetic on times and counters, in what rests on operation and byte counts being the true
-work, and in what only a kernel's name tells."""
+"""Confidence of findings from times and counters, of those that assume that the counted FLOPs and bytes are the actual
+work, and of those from kernel names."""
 
 
 @dataclass(frozen=True)
 class View:
-    """One setting of a run, with everything the rules ask about it. ``rows`` exclude the whole step."""
+    """One setting of a run, as the rules read it. ``rows`` exclude the row of the whole step."""
 
     setting: Setting
     rows: tuple[LayerRun, ...]
@@ -44,8 +43,8 @@ class View:
     def matters(self, row: LayerRun) -> bool:
         return self.share.get(row, 0.0) >= MATTERS
 
-    def part(self, row: LayerRun, launches: Sequence[Launch]) -> float:
-        """The part of the step that some of a row's kernels take."""
+    def fraction(self, row: LayerRun, launches: Sequence[Launch]) -> float:
+        """The fraction of the step time in the given kernels of a row."""
         all_us = total_us(self.launches[row.key])
         return self.share.get(row, 0.0) * total_us(launches) / all_us if all_us else 0.0
 
@@ -58,7 +57,7 @@ class View:
         base: float,
         about: LayerRun | None = None,
     ) -> Finding:
-        """A finding that rests on ``rows``: their noise lowers ``base``, at most to half."""
+        """A finding based on ``rows``: their spread lowers the confidence ``base``, at most by half."""
         where = place(self.setting)
         noise = max((spread(row) for row in rows), default=0.0)
         return Finding(
@@ -71,9 +70,9 @@ class View:
         )
 
 
-def stake(finding: Finding) -> float:
-    """The part of the step that acting on a finding could save at most; 0 where it says nothing of that."""
-    value = finding.evidence.get(STAKE)
+def potential_saving(finding: Finding) -> float:
+    """The largest fraction of the step time that acting on a finding can save; 0 if it has no such estimate."""
+    value = finding.evidence.get(SAVING)
     return value if isinstance(value, float) else 0.0
 
 

@@ -1,4 +1,4 @@
-"""How findings name rows and write numbers."""
+"""Formatting of names and values in findings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ms(us: float) -> str:
 
 
 def us(time_us: float) -> str:
-    """A time at the unit a person would choose.
+    """A time in microseconds or milliseconds.
 
     >>> us(3.14159), us(141.2), us(2345.0)
     ('3.1 us', '141 us', '2.35 ms')
@@ -39,7 +39,7 @@ def us(time_us: float) -> str:
 
 
 def megabytes(count: float) -> str:
-    """A number of bytes.
+    """A byte count.
 
     >>> megabytes(123_456_789), megabytes(4_300_000_000)
     ('123 MB', '4.3 GB')
@@ -48,15 +48,15 @@ def megabytes(count: float) -> str:
 
 
 LONGEST = 60
-"""Characters of a kernel's name that a sentence can bear."""
+"""Maximum number of characters of a kernel name in a sentence."""
 
 
 WRAPPERS = ("Kernel", "Kernel2", "kernel")
-"""Kernels that are named by their first template argument."""
+"""Generic kernel names: the first template argument identifies the kernel."""
 
 
 def kernel_name(name: str) -> str:
-    """What a person calls a kernel: without its return type, namespaces, template and function arguments.
+    """A kernel's short name: without return type, namespaces, template and function arguments.
 
     >>> kernel_name("void cudnn::nchwToNhwcKernel<float, float, float>(cudnn::Params<float>, float const*)")
     'nchwToNhwcKernel'

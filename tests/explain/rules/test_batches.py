@@ -23,9 +23,9 @@ def test_another_matrix_kernel_at_another_batch_is_found() -> None:
     assert found.evidence == {"features.3 forward, batch 16 to 128": "sm90_xmma_gemm_a to sm90_xmma_gemm_b"}
 
 
-def test_helpers_come_and_go() -> None:
+def test_auxiliary_kernels_are_ignored() -> None:
     assert two(["sm90_xmma_gemm_a"], [LAYOUT, "sm90_xmma_gemm_a", LAYOUT]) == []
 
 
-def test_what_does_not_matter_is_not_mentioned() -> None:
+def test_insignificant_phases_are_ignored() -> None:
     assert two(["sm90_xmma_gemm_a"], ["sm90_xmma_gemm_b"], rest=10_000.0) == []

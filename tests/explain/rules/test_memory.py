@@ -4,8 +4,8 @@ import pytest
 from tests.explain.recorded import counted, document, kernel, key, recorded, row, view
 
 from lamina.explain import metrics
-from lamina.explain.rules.memory import dram_bytes, traffic, workspace
-from lamina.explain.view import STAKE, View
+from lamina.explain.rules.memory import dram_bytes, excess_traffic, workspace
+from lamina.explain.view import SAVING, View
 
 OF = key("features.1")
 BYTES = 2 * 4 * 128 * 64 * 55 * 55
@@ -18,23 +18,23 @@ def moved(times: float, used: float = 80.0) -> View:
     return view([row(OF, 100.0)], [one], counted(one, values))
 
 
-def test_traffic_beyond_need_is_found() -> None:
-    (found,) = traffic(moved(3.0))
+def test_excess_dram_traffic_is_reported() -> None:
+    (found,) = excess_traffic(moved(3.0))
     assert found.evidence["amplification"] == pytest.approx(3.0)
-    assert found.evidence[STAKE] == pytest.approx(2 / 3)
+    assert found.evidence[SAVING] == pytest.approx(2 / 3)
     assert "(3.0 times)" in found.claim and f"{BYTES / 1e6:.0f} MB of operands" in found.claim
 
 
 @pytest.mark.parametrize(("times", "used"), [(1.9, 80.0), (3.0, 20.0)])
-def test_little_more_or_an_idle_dram_is_not(times: float, used: float) -> None:
-    assert list(traffic(moved(times, used))) == []
+def test_little_excess_or_an_idle_dram_is_not_reported(times: float, used: float) -> None:
+    assert list(excess_traffic(moved(times, used))) == []
 
 
-def test_without_counts_nothing_is_said() -> None:
-    assert list(traffic(view([row(OF, 100.0)], [kernel(OF, 100.0)]))) == []
+def test_without_counters_there_is_no_traffic_finding() -> None:
+    assert list(excess_traffic(view([row(OF, 100.0)], [kernel(OF, 100.0)]))) == []
 
 
-def test_rates_tell_what_counts_tell() -> None:
+def test_dram_bytes_from_rates_match_those_from_counts() -> None:
     rows, kernels, counters = recorded("features.1")
     rated = [it for it in counters if not it.metric.startswith("dram__sectors")]
     by_count, by_rate = (
@@ -47,7 +47,7 @@ def test_rates_tell_what_counts_tell() -> None:
     assert by_rate == pytest.approx(expected, rel=0.02)
 
 
-def test_a_phase_that_takes_memory_for_itself_is_found() -> None:
+def test_temporary_memory_at_the_peak_is_reported() -> None:
     small = row(key("features.1"), 10.0, peak_bytes=700, live_bytes=690)
     large = row(key("features.3", "backward_weight"), 10.0, peak_bytes=1000, live_bytes=600)
     (found,) = workspace(view([small, large]))

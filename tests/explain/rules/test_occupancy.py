@@ -3,8 +3,8 @@ from tests.explain.recorded import counted, kernel, key, names, recorded, row, v
 
 from lamina.explain import metrics
 from lamina.explain.launches import Launches
-from lamina.explain.rules.occupancy import device_not_filled, few_warps, limiter
-from lamina.explain.view import STAKE, View
+from lamina.explain.rules.occupancy import idle_sms, limiting_resource, low_occupancy
+from lamina.explain.view import SAVING, View
 from lamina.record import Finding
 
 LIMITS = {
@@ -25,36 +25,36 @@ def one(values: dict[str, float]) -> View:
     ("busy", "waves", "empty"), [(60.0, 0.8, 0.4), (60.0, 1.3, 0.4), (60.0, 40.0, None), (95.0, 0.8, None)]
 )
 def test_a_grid_that_does_not_fill_the_device_is_found(busy: float, waves: float, empty: float | None) -> None:
-    found = list(device_not_filled(one({metrics.BUSY: busy, metrics.WAVES: waves})))
-    assert [it.evidence[STAKE] for it in found] == ([pytest.approx(empty)] if empty else [])
+    found = list(idle_sms(one({metrics.BUSY: busy, metrics.WAVES: waves})))
+    assert [it.evidence[SAVING] for it in found] == ([pytest.approx(empty)] if empty else [])
     if empty:
-        assert "40% empty" in found[0].claim and found[0].layer == "features.3"
+        assert "40% idle" in found[0].claim and found[0].layer == "features.3"
 
 
-def test_without_both_counters_nothing_is_said_of_the_grid() -> None:
-    assert list(device_not_filled(one({metrics.BUSY: 10.0}))) == []
-    assert list(device_not_filled(one({metrics.WAVES: 0.5}))) == []
+def test_without_both_counters_there_is_no_idle_sm_finding() -> None:
+    assert list(idle_sms(one({metrics.BUSY: 10.0}))) == []
+    assert list(idle_sms(one({metrics.WAVES: 0.5}))) == []
 
 
 def warps(**changes: float) -> list[Finding]:
     values = {metrics.OCCUPANCY: 12.0, metrics.WAVES: 3.0, metrics.BUSY: 95.0}
-    return list(few_warps(one(values | {getattr(metrics, name): value for name, value in changes.items()})))
+    return list(low_occupancy(one(values | {getattr(metrics, name): value for name, value in changes.items()})))
 
 
-def test_the_resource_that_keeps_warps_out_is_named() -> None:
+def test_the_resource_that_limits_occupancy_is_named() -> None:
     (found,) = warps()
-    assert found.evidence["limiter"] == "registers" and "registers allow no more (200 a thread)" in found.claim
+    assert found.evidence["limiter"] == "registers" and "limited by registers (200 per thread)" in found.claim
     assert found.evidence["shared memory"] == 3.0 and names([found]) == [("features.3", "forward")]
 
 
 @pytest.mark.parametrize("changes", [{"OCCUPANCY": 50.0}, {"TENSOR": 80.0}, {"WAVES": 0.3}])
-def test_few_warps_are_no_fault_where_a_unit_is_busy_or_blocks_are_few(changes: dict[str, float]) -> None:
+def test_low_occupancy_is_fine_with_a_saturated_unit_or_few_blocks(changes: dict[str, float]) -> None:
     assert warps(**changes) == []
 
 
-def test_the_limiter_is_the_least_of_those_recorded() -> None:
+def test_the_limiting_resource_is_the_least_of_those_recorded() -> None:
     rows, kernels, counters = recorded("features.1", "classifier.1")
     launches = Launches(kernels, counters)
-    assert limiter(launches[key("classifier.1")][0]) == "registers"
-    assert limiter(launches[key("features.1")][0]) in ("registers", "threads per block")
-    assert limiter(Launches(kernels)[rows[0].key][0]) == ""
+    assert limiting_resource(launches[key("classifier.1")][0]) == "registers"
+    assert limiting_resource(launches[key("features.1")][0]) in ("registers", "threads per block")
+    assert limiting_resource(Launches(kernels)[rows[0].key][0]) == ""

@@ -3,28 +3,28 @@ from dataclasses import replace
 import pytest
 from tests.explain.recorded import kernel, key, names, recorded, row, view, whole
 
-from lamina.explain.rules.small import between_kernels, layout_conversions, slower_than_its_kernels, small_kernels
-from lamina.explain.view import STAKE
+from lamina.explain.rules.small import launch_overhead, layout_conversions, phase_launch_overhead, small_kernels
+from lamina.explain.view import SAVING
 from lamina.record import KernelRun, LayerRun, Timing
 
 LAYOUT = "void cudnn::nchwToNhwcKernel<float>(int)"
 GEMM = "sm90_xmma_fprop_implicit_gemm_f32f32"
 
 
-def test_conversions_are_summed_and_named_where_they_cost() -> None:
+def test_layout_conversions_are_summed_and_reported_per_phase() -> None:
     rows, kernels, _ = recorded()
     summary, *each = layout_conversions(view(rows, kernels))
     spent = sum(it.duration_us for it in kernels if "nchwToNhwc" in it.name or "nhwcToNchw" in it.name)
     total = sum(it.duration_us for it in kernels)
     assert summary.evidence["us"] == pytest.approx(spent)
-    assert summary.evidence[STAKE] == pytest.approx(spent / total)
+    assert summary.evidence[SAVING] == pytest.approx(spent / total)
     assert names(each) == [("features.0", "backward_weight"), ("features.0", "forward"), ("features.3", "forward")]
     (longest,) = (it for it in kernels if "ImplicitGemmConvolution" in it.name)  # its name mentions transpositions
     assert longest.duration_us == pytest.approx(243.04)
-    assert "channels-last" in summary.claim and each[0].claim.startswith("50% of features.0 backward_weight")
+    assert "channels-last" in summary.claim and each[0].claim.startswith("features.0 backward_weight spends 50%")
 
 
-def test_without_conversions_or_with_few_nothing_is_said() -> None:
+def test_few_layout_conversions_are_not_reported() -> None:
     of = key("features.3")
     made = [kernel(of, 99.0, GEMM), kernel(of, 1.0, LAYOUT, 1)]
     assert list(layout_conversions(view([row(of, 100.0)], made))) == []
@@ -42,31 +42,31 @@ def many(us: float, count: int = 20) -> tuple[list[LayerRun], list[KernelRun]]:
     return rows, [*(kernel(of, us, invocation=i) for i in range(count)), rest]
 
 
-def test_small_kernels_are_counted_with_their_part() -> None:
+def test_small_kernels_are_counted_with_their_share() -> None:
     rows, kernels = many(3.0)
     (found,) = small_kernels(view(rows, kernels))
-    assert found.evidence == pytest.approx({"kernels": 20, "of": 21, STAKE: 60 / 960})
+    assert found.evidence == pytest.approx({"kernels": 20, "of": 21, SAVING: 60 / 960})
     assert "20 of 21 kernels are shorter than 5.0 us" in found.claim and "features.1" in found.claim
 
 
 @pytest.mark.parametrize(("us", "count"), [(6.0, 20), (3.0, 2)])
-def test_long_or_few_kernels_are_not(us: float, count: int) -> None:
+def test_long_or_few_kernels_are_not_reported(us: float, count: int) -> None:
     assert list(small_kernels(view(*many(us, count)))) == []
 
 
 @pytest.mark.parametrize(("us", "gap"), [(1600.0, 0.4), (980.0, None), (800.0, None)])
-def test_the_step_without_a_profiler_is_held_against_its_kernels(us: float, gap: float | None) -> None:
+def test_the_step_is_compared_with_its_kernels(us: float, gap: float | None) -> None:
     rows, kernels = many(3.0)
-    found = list(between_kernels(view([*rows, whole(us, rows)], kernels)))
-    assert [it.evidence[STAKE] for it in found] == ([pytest.approx(gap)] if gap else [])
+    found = list(launch_overhead(view([*rows, whole(us, rows)], kernels)))
+    assert [it.evidence[SAVING] for it in found] == ([pytest.approx(gap)] if gap else [])
     if gap:
-        assert "(30 us for each kernel)" in found[0].claim
+        assert "(30 us per kernel)" in found[0].claim
 
 
-def test_a_step_whose_kernels_are_not_all_known_is_held_against_nothing() -> None:
+def test_a_step_with_unknown_kernels_is_not_compared() -> None:
     rows, kernels = many(3.0)
-    assert list(between_kernels(view([*rows, whole(1600.0, rows)], kernels[:-1]))) == []
-    assert list(between_kernels(view(rows, kernels))) == []
+    assert list(launch_overhead(view([*rows, whole(1600.0, rows)], kernels[:-1]))) == []
+    assert list(launch_overhead(view(rows, kernels))) == []
 
 
 def clocked(us: float, clock: str) -> list[LayerRun]:
@@ -77,10 +77,10 @@ def clocked(us: float, clock: str) -> list[LayerRun]:
 @pytest.mark.parametrize(
     ("us", "clock", "fires"), [(200.0, "events", True), (110.0, "events", False), (200.0, "cupti", False)]
 )
-def test_a_phase_that_waits_for_the_host_is_found(us: float, clock: str, fires: bool) -> None:
+def test_a_cpu_bound_phase_is_reported(us: float, clock: str, fires: bool) -> None:
     kernels = [kernel(key("features.3"), 100.0, GEMM)]
-    found = list(slower_than_its_kernels(view(clocked(us, clock), kernels)))
+    found = list(phase_launch_overhead(view(clocked(us, clock), kernels)))
     assert names(found) == ([("features.3", "forward")] if fires else [])
     if fires:
-        assert found[0].evidence[STAKE] == pytest.approx(0.5)
-    assert list(slower_than_its_kernels(view(clocked(us, clock)))) == []
+        assert found[0].evidence[SAVING] == pytest.approx(0.5)
+    assert list(phase_launch_overhead(view(clocked(us, clock)))) == []

@@ -11,11 +11,11 @@ from lamina.record import Finding, LayerRun
 from lamina.record.wording import listed
 
 HELPERS = ("copy", "layout", "elementwise", "reduction")
-"""Kernels that come and go around the one that does the work."""
+"""Kinds of auxiliary kernels, which do not identify an algorithm."""
 
 
 def algorithm_changes(views: Sequence[View]) -> Iterator[Finding]:
-    """Phases that matter at some batch and run other matrix kernels there than at the next smaller batch."""
+    """Phases that run other matrix kernels than at the next smaller batch size."""
     groups: dict[tuple[str, ...], list[tuple[LayerRun, View]]] = {}
     for view in views:
         for row in view.rows:
@@ -23,7 +23,7 @@ def algorithm_changes(views: Sequence[View]) -> Iterator[Finding]:
                 group = (row.layer, row.phase, row.impl, row.precision, row.layout)
                 groups.setdefault(group, []).append((row, view))
     changed: list[LayerRun] = []
-    said: dict[str, float | str | None] = {}
+    evidence: dict[str, float | str | None] = {}
     for members in groups.values():
         members.sort(key=lambda member: member[0].batch)
         for (small, one), (large, other) in pairwise(members):
@@ -32,18 +32,18 @@ def algorithm_changes(views: Sequence[View]) -> Iterator[Finding]:
             if small.batch != large.batch and before != after and weight >= MATTERS:
                 changed.append(large)
                 kernels = [listed(sorted(map(kernel_name, side))) or "none" for side in (before, after)]
-                said[f"{name(large)}, batch {small.batch} to {large.batch}"] = " to ".join(kernels)
+                evidence[f"{name(large)}, batch {small.batch} to {large.batch}"] = " to ".join(kernels)
     if changed:
         several = dict.fromkeys(name(row) for row in changed)
         claim = (
             f"{listed(list(several))} run other kernels at another batch size: the library changes its algorithm, so "
-            "times do not follow the batch there"
+            "the time does not scale with the batch size there"
         )
-        yield Finding(None, None, "algorithm changes", claim, said, FACT)
+        yield Finding(None, None, "algorithm changes", claim, evidence, FACT)
 
 
 def _work(view: View, row: LayerRun) -> frozenset[str]:
-    """Names of the kernels that do a phase's work; matrix kernels where there are any."""
+    """Names of a phase's main kernels: its matrix kernels if it has any."""
     launches = view.launches[row.key]
     matrix = [one.kernel for one in launches if one.kind == "matrix"]
     return frozenset(kernel.name for kernel in matrix or [one.kernel for one in launches if one.kind not in HELPERS])

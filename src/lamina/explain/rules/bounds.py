@@ -1,4 +1,4 @@
-"""What limits the phases that matter, and why their warps wait."""
+"""Bottlenecks and warp stalls of the phases that take a significant part of the step."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from lamina.explain.view import FACT, View
 from lamina.explain.wording import name, percent
 from lamina.record import Finding
 
-SHOWN = 2
+MAX_REASONS = 2
 """Stall reasons named for each phase."""
-LEAST = 0.005
-"""Part of the step that a limit must hold to be listed."""
-WHOLLY = 0.95
-"""Part of a phase from which its limit is called that of all of it."""
-HIDING = ("tensor cores", "multiply-add units")
-"""Units that do the work: where one is saturated, other warps wait at no cost."""
-SLIGHT = 0.15
-"""Part of the waiting below which a reason is not worth naming second."""
+MIN_LISTED = 0.005
+"""Smallest fraction of the step for which a limiter is listed."""
+ALL = 0.95
+"""Fraction of a phase's kernel time from which its limiter is taken to be that of the whole phase."""
+MATH_UNITS = ("tensor cores", "FMA units")
+"""Units that do the arithmetic: while one is saturated, stalls of other warps are hidden."""
+MIN_REASON = 0.15
+"""Smallest fraction of the stall time for which a reason is named."""
 
 
-def what_limits(view: View) -> Iterator[Finding]:
-    """Each limit's part of the step in one sentence, then each phase that matters."""
+def bottlenecks(view: View) -> Iterator[Finding]:
+    """One finding with each limiter's part of the step, then one for each significant phase."""
     parts: dict[str, float] = {}
     counted = [row for row, bound in view.bounds.items() if bound.source == "counters"]
     if all(bound.kind == "unknown" for bound in view.bounds.values()):
@@ -31,20 +31,20 @@ def what_limits(view: View) -> Iterator[Finding]:
     for row, bound in view.bounds.items():
         parts[bound.kind] = parts.get(bound.kind, 0.0) + view.share.get(row, 0.0)
     ordered = dict(sorted(parts.items(), key=lambda item: -item[1]))
-    said = ", ".join(f"{kind} {percent(part)}" for kind, part in ordered.items() if part >= LEAST)
+    limits = ", ".join(f"{kind} {percent(part)}" for kind, part in ordered.items() if part >= MIN_LISTED)
     weight = sum(view.share.get(row, 0.0) * bound.confidence for row, bound in view.bounds.items())
     yield view.finding(
-        "limits of the step",
-        f"{'what limits the step' if counted else 'the nearest roofs of the step'}: {said}",
+        "bottlenecks",
+        f"{'bottlenecks' if counted else 'nearest rooflines'} by step time: {limits}",
         ordered,
         list(view.bounds),
         weight,
     )
     for row in sorted(filter(view.matters, counted), key=lambda row: -view.share[row]):
         bound = view.bounds[row]
-        evidence = {"share of step": view.share[row], "share of kernel time": bound.share, **units(bound.held)}
+        evidence = {"share of step": view.share[row], "share of kernel time": bound.share, **units(bound.launches)}
         yield view.finding(
-            f"limit: {bound.kind}",
+            f"bottleneck: {bound.kind}",
             f"{name(row)} is limited by {_limited(bound)}",
             evidence,
             [row],
@@ -54,30 +54,32 @@ def what_limits(view: View) -> Iterator[Finding]:
 
 
 def _limited(bound: Bound) -> str:
-    return str(bound) if bound.share > WHOLLY else f"{bound} for {percent(bound.share)} of its kernel time"
+    return str(bound) if bound.share > ALL else f"{bound} for {percent(bound.share)} of its kernel time"
 
 
-def why_warps_wait(view: View) -> Iterator[Finding]:
-    """The two largest stall reasons of each phase that matters, and what to do about them."""
+def warp_stalls(view: View) -> Iterator[Finding]:
+    """The two largest stall reasons of each significant phase, with advice."""
     for row in sorted(filter(view.matters, view.rows), key=lambda row: -view.share[row]):
-        held = view.bounds[row].held or view.launches[row.key]
-        largest = [(reason, part) for reason, part in list(stalls.shares(held).items())[:SHOWN] if part >= SLIGHT]
+        launches = view.bounds[row].launches or view.launches[row.key]
+        largest = [
+            (reason, part) for reason, part in list(stalls.shares(launches).items())[:MAX_REASONS] if part >= MIN_REASON
+        ]
         if not largest:
             continue
-        said = [
-            f"{percent(part)} for {stalls.REASONS[reason].means} ({_judged(reason, units(held))})"
+        reasons = [
+            f"{percent(part)} waiting for {stalls.REASONS[reason].waits_for} ({_advice(reason, units(launches))})"
             for reason, part in largest
         ]
-        claim = f"warps of {name(row)} wait {', '.join(said)}"
+        claim = f"warp stalls of {name(row)}: {', '.join(reasons)}"
         evidence = {"share of step": view.share[row], **dict(largest)}
-        yield view.finding("stalls", claim, evidence, [row], FACT, row)
+        yield view.finding("warp stalls", claim, evidence, [row], FACT, row)
 
 
-def _judged(reason: str, used: Mapping[str, float]) -> str:
-    """A stall reason with what to do, or with the unit that is busy all the same."""
+def _advice(reason: str, used: Mapping[str, float]) -> str:
+    """The stall reason with its advice, or with the saturated unit that makes the stall harmless."""
     known = stalls.REASONS[reason]
-    good = [unit for unit in known.fine or HIDING if used.get(unit, 0.0) >= SATURATED]
-    if not good:
-        return f"{reason}; {known.do}"
-    unit = max(good, key=lambda unit: used[unit])
-    return f"{reason}; {'good' if known.fine else 'hidden'}: {unit} {used[unit]:.0f} %"
+    saturated = [unit for unit in known.expected_with or MATH_UNITS if used.get(unit, 0.0) >= SATURATED]
+    if not saturated:
+        return f"{reason}; {known.advice}"
+    unit = max(saturated, key=lambda unit: used[unit])
+    return f"{reason}; {'expected' if known.expected_with else 'hidden'}: {unit} {used[unit]:.0f} %"

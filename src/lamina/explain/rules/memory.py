@@ -1,4 +1,4 @@
-"""What moves through the caches and DRAM beyond need, and what memory a phase takes for itself."""
+"""DRAM traffic beyond the compulsory bytes, and temporary memory of a phase."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 from lamina.explain import metrics
 from lamina.explain.launches import mean, total
-from lamina.explain.view import FACT, MODEL, STAKE, View
+from lamina.explain.view import FACT, MODEL, SAVING, View
 from lamina.explain.wording import megabytes, name
 from lamina.record import Finding, LayerRun
 
 AMPLIFIED = 2.0
-"""How much more than the compulsory bytes DRAM must move: a conversion before and after is below it."""
+"""Least ratio of DRAM traffic to compulsory bytes; a layout conversion before and after stays below it."""
 USED = 40.0
-"""Percent of DRAM's peak below which moving less would not be felt."""
+"""DRAM throughput, in percent of peak, below which less traffic would not save time."""
 WORKSPACE = 0.2
-"""Part of the step's peak memory that one phase may take beside its tensors."""
+"""Fraction of the step's peak memory that one phase may allocate temporarily."""
 
 
-def traffic(view: View) -> Iterator[Finding]:
-    """Phases that matter and move much more through DRAM than their tensors hold."""
+def excess_traffic(view: View) -> Iterator[Finding]:
+    """Significant phases whose DRAM traffic is far above the size of their tensors."""
     for row in filter(view.matters, view.rows):
         mine = view.launches[row.key]
         moved, used = dram_bytes(view, row), mean(mine, metrics.DRAM)
@@ -27,8 +27,8 @@ def traffic(view: View) -> Iterator[Finding]:
             continue
         times = moved / row.bytes
         claim = (
-            f"{name(row)} moves {megabytes(moved)} through DRAM for {megabytes(row.bytes)} of operands and results "
-            f"({times:.1f} times): fuse its kernels, or let them find each other's results in the cache"
+            f"{name(row)} has {megabytes(moved)} of DRAM traffic for {megabytes(row.bytes)} of operands and results "
+            f"({times:.1f} times): fuse its kernels, or keep intermediate results in L2"
         )
         evidence = {
             "dram bytes": moved,
@@ -37,13 +37,13 @@ def traffic(view: View) -> Iterator[Finding]:
             "L1 hit rate": mean(mine, metrics.L1_HIT),
             "L2 hit rate": mean(mine, metrics.L2_HIT),
             "dram": used,
-            STAKE: view.share[row] * (1 - 1 / times),
+            SAVING: view.share[row] * (1 - 1 / times),
         }
-        yield view.finding("traffic", claim, evidence, [row], MODEL, row)
+        yield view.finding("excess DRAM traffic", claim, evidence, [row], MODEL, row)
 
 
 def dram_bytes(view: View, row: LayerRun) -> float | None:
-    """Bytes that a phase's kernels moved through DRAM, by count or by rate."""
+    """DRAM bytes of a phase's kernels, from sector counts or from transfer rates."""
     mine = view.launches[row.key]
     counts = [total(mine, metric) for metric in (metrics.DRAM_READS, metrics.DRAM_WRITES)]
     if None not in counts:
@@ -55,7 +55,7 @@ def dram_bytes(view: View, row: LayerRun) -> float | None:
 
 
 def workspace(view: View) -> Iterator[Finding]:
-    """The phase at the step's peak memory, where it takes much for itself."""
+    """The phase with the step's peak memory, if much of it is temporary."""
     known = [row for row in view.rows if row.peak_bytes and row.live_bytes is not None]
     if len(known) < 2:
         return
@@ -65,8 +65,8 @@ def workspace(view: View) -> Iterator[Finding]:
     if peak - live < WORKSPACE * peak:
         return
     claim = (
-        f"the step's memory peaks at {megabytes(peak)} in {name(top)}, of which {megabytes(peak - live)} are "
-        f"gone when it ends: without them the peak would be {megabytes(rest)}"
+        f"the step's peak memory is {megabytes(peak)} in {name(top)}, of which {megabytes(peak - live)} are "
+        f"temporary: without them the peak would be {megabytes(rest)}"
     )
     evidence = {"peak bytes": float(peak), "live bytes": float(live), "next peak bytes": float(rest)}
     yield view.finding("workspace", claim, evidence, [], FACT, top)

@@ -1,32 +1,31 @@
-"""Rules that need times, operation and byte counts, and roofs, but neither kernels nor counters."""
+"""Rules that need times, FLOP and byte counts and measured peaks, but neither kernels nor counters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from lamina.explain.roofline import LAUNCH_FACTOR
-from lamina.explain.view import FACT, MATTERS, MODEL, STAKE, View, spread
+from lamina.explain.view import FACT, MATTERS, MODEL, SAVING, View, spread
 from lamina.explain.wording import ms, name, names, percent, phases
 from lamina.record import Finding, LayerRun
 from lamina.record.wording import listed
 
 MOST = 0.8
-"""Part of the step whose layers are named first: what lies outside cannot gain more than a quarter on it."""
+"""Fraction of the step covered by the dominant layers: the others can save at most a quarter as much."""
 LOW = 0.5
-"""Part of the attainable rate that tuned library kernels of ordinary shapes reach; below it something is
-lost."""
+"""Fraction of the roofline that tuned library kernels reach for ordinary shapes."""
 HIGH = 1.05
-"""Above the roof by more than measuring the roof itself varies."""
+"""Fraction of the roofline that is above it by more than the variation of the measured peaks."""
 IMBALANCE = 2.0
-"""How much less efficient than the other direction a phase must be; choosing among kernels explains less."""
+"""Least ratio of efficiencies between two directions; kernel selection alone explains smaller ones."""
 GAP = 0.05
-"""Part of the whole step that layers may leave unexplained: timing them one by one is no better than that."""
+"""Fraction of the step by which the sum of its layers may differ: the accuracy of timing layers one by one."""
 NOISY = 0.1
-"""Interquartile range over median at which a time means little; a quiet machine shows a few percent."""
+"""Interquartile range over median above which a time is noisy; an idle machine has a few percent."""
 
 
 def dominant_layers(view: View) -> Iterator[Finding]:
-    """Which layers take most of the step."""
+    """The layers that take most of the step."""
     total = view.network.measured_us
     times = {layer.layer: sum(span.median_us for span in layer.phases.values()) for layer in view.network.layers}
     if total <= 0 or len(times) < 2:
@@ -45,8 +44,8 @@ def dominant_layers(view: View) -> Iterator[Finding]:
     yield view.finding("dominant layers", claim, taken | {"total_us": total}, rows, FACT)
 
 
-def far_below_roof(view: View) -> Iterator[Finding]:
-    """Phases that matter and reach little of what their roof allows, largest possible gain first."""
+def below_roofline(view: View) -> Iterator[Finding]:
+    """Significant phases far below their roofline, largest potential saving first."""
     gains = {}
     for row in filter(view.matters, view.rows):
         roofline = view.roofline[row]
@@ -55,27 +54,26 @@ def far_below_roof(view: View) -> Iterator[Finding]:
     for row, gain in sorted(gains.items(), key=lambda item: -item[1]):
         roofline = view.roofline[row]
         claim = (
-            f"{name(row)} reaches {percent(roofline.share or 0)} of its {roofline.bound} roof; "
-            f"at the roof the step would be {percent(gain)} shorter"
+            f"{name(row)} reaches {percent(roofline.share or 0)} of its {roofline.bound} roofline; "
+            f"at the roofline the step would be {percent(gain)} shorter"
         )
         evidence = {
-            "share of roof": roofline.share,
+            "share of roofline": roofline.share,
             "achieved_gflops": roofline.achieved_gflops,
             "attainable_gflops": roofline.attainable_gflops,
             "achieved_gbs": row.gbs,
             "intensity": roofline.intensity,
             "share of step": view.share[row],
-            STAKE: gain,
+            SAVING: gain,
         }
-        yield view.finding("far below the roof", claim, evidence, [row], MODEL, row)
+        yield view.finding("below roofline", claim, evidence, [row], MODEL, row)
 
 
 def imbalance(view: View) -> Iterator[Finding]:
-    """A backward phase far less efficient than its forward, or the reverse.
+    """A backward phase that is far less efficient than the forward phase, or the reverse.
 
-    On any machine a phase takes the longer of operations over rate and bytes over bandwidth. The ratio of
-    two phases' times therefore lies between the ratios of their operations and of their bytes, whatever the
-    roofs.
+    By the roofline model, a phase takes the larger of operations over rate and bytes over bandwidth. The ratio of two
+    phases' times therefore lies between the ratio of their operations and that of their bytes, whatever the peaks.
     """
     present = {(row.layer, row.phase): row for row in view.rows}
     for back in view.rows:
@@ -92,20 +90,20 @@ def imbalance(view: View) -> Iterator[Finding]:
                 times = slow.timing.median_us / quick.timing.median_us
                 claim = (
                     f"{name(slow)} takes {times:.1f} times as long as {quick.phase}, "
-                    f"where its work explains {expected:.1f} times at most"
+                    f"its FLOPs and bytes explain at most {expected:.1f} times"
                 )
                 evidence = {
                     "time ratio": times,
                     "explained ratio": expected,
                     f"{slow.phase}_us": slow.timing.median_us,
                     f"{quick.phase}_us": quick.timing.median_us,
-                    STAKE: view.share[slow] * (1 - expected / times),
+                    SAVING: view.share[slow] * (1 - expected / times),
                 }
                 yield view.finding("imbalance", claim, evidence, [slow, quick], MODEL, slow)
 
 
 def _explained(slow: LayerRun, quick: LayerRun) -> float | None:
-    """The most by which work alone can make ``slow`` take longer; ``None`` where there is no bound."""
+    """The largest time ratio that the work of the two phases explains; ``None`` if there is no bound."""
     work = ((slow.flops, quick.flops), (slow.bytes, quick.bytes))
     if any(s is None or q is None or (s and not q) for s, q in work):
         return None
@@ -113,51 +111,51 @@ def _explained(slow: LayerRun, quick: LayerRun) -> float | None:
 
 
 def launch_bound(view: View) -> Iterator[Finding]:
-    """Phases too short for the device to do much between launches."""
+    """Phases dominated by launch overhead."""
     short = [row for row in view.rows if view.roofline[row].bound == "launch"]
     part = sum(view.share[row] for row in short)
     if part >= MATTERS:
         claim = (
             f"{phases(short)} shorter than {LAUNCH_FACTOR:g} kernel launches, {percent(part)} of the step: "
-            f"fusing them with their neighbours would help more than faster kernels ({names(short)})"
+            f"fuse them with adjacent layers; faster kernels would not help ({names(short)})"
         )
-        yield view.finding("launch bound", claim, {"phases": len(short), STAKE: part}, short, MODEL)
+        yield view.finding("launch bound", claim, {"phases": len(short), SAVING: part}, short, MODEL)
 
 
-def above_roof(view: View) -> Iterator[Finding]:
-    """Phases faster than their roof: a sign about the counts or the cache, not about the layer."""
+def above_roofline(view: View) -> Iterator[Finding]:
+    """Phases above their roofline, because of cache hits or of FLOP counts that do not apply."""
     over = {row: share for row in view.rows if (share := view.roofline[row].share) is not None and share > HIGH}
     if over:
         claim = (
-            f"{phases(list(over))} faster than the roof allows: operands that stay in the cache, or an "
-            f"algorithm with fewer operations than the definition ({names(list(over))})"
+            f"{phases(list(over))} above the roofline: operands stay in the cache, or the "
+            f"algorithm needs fewer operations than the definition ({names(list(over))})"
         )
-        evidence = {f"{name(row)} share of roof": share for row, share in over.items()}
-        yield view.finding("above the roof", claim, evidence, list(over), MODEL)
+        evidence = {f"{name(row)} share of roofline": share for row, share in over.items()}
+        yield view.finding("above roofline", claim, evidence, list(over), MODEL)
 
 
 def step_gap(view: View) -> Iterator[Finding]:
-    """The step timed at once against the sum of its layers."""
+    """The time of the whole step against the sum of its layers."""
     whole, parts = view.network.whole, view.network.step
     if whole is None or whole.timing is None or parts is None:
         return
     if any(row.key in view.launches for row in view.rows):
-        return  # then its kernels tell more
+        return  # ``launch_overhead`` is more precise
     apart = whole.timing.q1_us > parts.q3_us or whole.timing.q3_us < parts.q1_us
     gap = (whole.timing.median_us - parts.median_us) / whole.timing.median_us
     if not apart or abs(gap) < GAP:
         return
-    both = f"the whole step takes {ms(whole.timing.median_us)}, its layers one by one {ms(parts.median_us)}"
+    both = f"the whole step takes {ms(whole.timing.median_us)}, its layers timed separately {ms(parts.median_us)}"
     if gap > 0:
         claim = f"{both}: {percent(gap)} of the step is spent between the layers"
     else:
-        claim = f"{both}: together the layers overlap or find their operands in the cache"
-    evidence = {"whole_us": whole.timing.median_us, "layers_us": parts.median_us, "gap": gap, STAKE: max(gap, 0.0)}
+        claim = f"{both}: in the step the layers overlap or find their operands in the cache"
+    evidence = {"whole_us": whole.timing.median_us, "layers_us": parts.median_us, "gap": gap, SAVING: max(gap, 0.0)}
     yield view.finding("step gap", claim, evidence, [whole, *view.rows], FACT)
 
 
 def without_time(view: View) -> Iterator[Finding]:
-    """Rows that failed or were skipped, together where the reason is the same."""
+    """Rows that failed or were skipped, grouped by reason."""
     groups: dict[tuple[str, str], list[LayerRun]] = {}
     for row in view.rows:
         if row.outcome != "ok":
@@ -171,7 +169,7 @@ def without_time(view: View) -> Iterator[Finding]:
 
 
 def noisy(view: View) -> Iterator[Finding]:
-    """Phases that matter and whose times vary too much to lean on."""
+    """Significant phases whose times vary too much to be compared."""
     rows = [row for row in view.rows if view.matters(row) and spread(row) > NOISY]
     if rows:
         claim = (

@@ -3,11 +3,11 @@ from tests.explain.recorded import counted, kernel, key, recorded, row, view
 
 from lamina.explain import metrics
 from lamina.explain.metrics import stall
-from lamina.explain.rules.traps import (
-    l2_counts_twice,
-    tensor_work_is_not_counted,
-    tma_goes_past_l1,
-    waiting_for_a_warpgroup,
+from lamina.explain.rules.counters import (
+    l2_partitions,
+    tensor_core_flops,
+    tma_bypasses_l1,
+    wgmma_stalls,
 )
 from lamina.explain.view import View
 
@@ -20,8 +20,8 @@ def one(values: dict[str, float | None], name: str = SM90) -> View:
     return view([row(key("features.3"), 100.0)], [made], counted(made, values))
 
 
-def test_an_empty_l1_is_explained_where_tiles_go_past_it() -> None:
-    (found,) = tma_goes_past_l1(view(*recorded()))
+def test_a_low_l1_hit_rate_with_tma_is_explained() -> None:
+    (found,) = tma_bypasses_l1(view(*recorded()))
     assert found.layer is None and "features.3 forward" in found.claim and "features.1" not in found.claim
 
 
@@ -36,34 +36,34 @@ def test_an_empty_l1_is_explained_where_tiles_go_past_it() -> None:
         ({metrics.L1_HIT: 2.0, metrics.TMA_SECTORS: 9.0}, "void some_kernel(int)", True),
     ],
 )
-def test_the_counter_of_tma_decides_where_it_is_there(values: dict[str, float | None], name: str, fires: bool) -> None:
-    assert len(list(tma_goes_past_l1(one(values, name)))) == fires
+def test_the_tma_counter_overrides_the_name(values: dict[str, float | None], name: str, fires: bool) -> None:
+    assert len(list(tma_bypasses_l1(one(values, name)))) == fires
 
 
-def test_instruction_counts_without_tensor_work_are_flagged() -> None:
-    (found,) = tensor_work_is_not_counted(view(*recorded()))
+def test_flop_counters_without_tensor_cores_are_flagged() -> None:
+    (found,) = tensor_core_flops(view(*recorded()))
     assert "features.0 forward" in found.claim and "features.3 forward" in found.claim
     assert "classifier" not in found.claim
     flops = row(key("features.3"), 1.0).flops
     assert flops
-    assert list(tensor_work_is_not_counted(one(COUNTS | {metrics.TENSOR: 80.0})))
-    assert not list(tensor_work_is_not_counted(one(COUNTS | {metrics.TENSOR: 1.0})))
-    assert not list(tensor_work_is_not_counted(one({metrics.TENSOR: 80.0})))
+    assert list(tensor_core_flops(one(COUNTS | {metrics.TENSOR: 80.0})))
+    assert not list(tensor_core_flops(one(COUNTS | {metrics.TENSOR: 1.0})))
+    assert not list(tensor_core_flops(one({metrics.TENSOR: 80.0})))
     full = COUNTS | {metrics.FP_FUSED: flops / 2, metrics.TENSOR: 80.0}
-    assert not list(tensor_work_is_not_counted(one(full)))
+    assert not list(tensor_core_flops(one(full)))
 
 
 @pytest.mark.parametrize(("gmma", "fires"), [(40.0, True), (2.0, False)])
-def test_waiting_for_a_warpgroup_is_explained(gmma: float, fires: bool) -> None:
+def test_wgmma_stalls_are_explained(gmma: float, fires: bool) -> None:
     values = {stall("selected"): 20.0, stall("gmma"): gmma, stall("wait"): 80.0 - gmma}
-    assert len(list(waiting_for_a_warpgroup(one(values)))) == fires
-    assert list(waiting_for_a_warpgroup(one({}))) == []
+    assert len(list(wgmma_stalls(one(values)))) == fires
+    assert list(wgmma_stalls(one({}))) == []
 
 
-def test_hit_rates_that_cannot_be_are_flagged() -> None:
-    (found,) = l2_counts_twice(view(*recorded()))
+def test_impossible_hit_rates_are_flagged() -> None:
+    (found,) = l2_partitions(view(*recorded()))
     assert found.evidence["highest hit rate"] == pytest.approx(195.75)
     assert "features.3 forward" in found.claim
-    assert list(l2_counts_twice(one({metrics.L2_HIT: 99.0, metrics.L2_FABRIC: 5.0})))
-    assert list(l2_counts_twice(one({metrics.L2_HIT: 99.0, metrics.L2_FABRIC: 0.0}))) == []
-    assert list(l2_counts_twice(one({metrics.L2_HIT: 99.0}))) == []
+    assert list(l2_partitions(one({metrics.L2_HIT: 99.0, metrics.L2_FABRIC: 5.0})))
+    assert list(l2_partitions(one({metrics.L2_HIT: 99.0, metrics.L2_FABRIC: 0.0}))) == []
+    assert list(l2_partitions(one({metrics.L2_HIT: 99.0}))) == []
