@@ -171,7 +171,7 @@ def parts(case: Case, kernels: bool) -> Iterator[Part]:
     """All that is timed of a case; what waits for the device cannot be captured."""
     problem, x = case.problem, case.x
     window, at = problem.window, ops.turned(case.weight).contiguous()
-    b = reference.columns_of(x, window)
+    b = reference.im2col(x, window)
     a, turned = at.mT.contiguous(), b.mT.contiguous()
     images, pixels = x.shape[0], x.shape[2] * x.shape[3]
 
@@ -191,7 +191,7 @@ def parts(case: Case, kernels: bool) -> Iterator[Part]:
         yield Part("csr", "product", lambda: csr @ at, lambda y: y.mT, waits=True)
     if not kernels:
         return
-    matrix = ops.matrix_map(b)
+    matrix = ops.matrix_as_map(b)
     y = b.new_empty(1, problem.outputs, 1, b.shape[1])
     ways = ("same", "fp16", "bf16")[: 1 if x.dtype != torch.float32 else 3 if full else 2]
     for weights in ways:
@@ -207,13 +207,13 @@ def parts(case: Case, kernels: bool) -> Iterator[Part]:
     yield Part("nonzero", "convert, called", lambda: functional.compress(b, panel=panel), waits=True)
     yield Part("nonzero", "convert by a known scale", lambda: functional.compress(b, panel=panel, scales=scales))
     yield Part("nonzero", "convert the map", lambda: functional.compress(x, panel=panel))
-    yield Part("nonzero", "count", lambda: ops.count(matrix))
+    yield Part("nonzero", "count", lambda: ops.count_nonzeros(matrix))
     halves, of_weights = parts_for(x)
     width = union_tile(problem.outputs, b.shape[1]).columns
     depth = living_tile(problem.outputs, b.shape[1], of_weights).depth
-    yield Part("union", "convert", lambda: ops.united(matrix, ops.PIXEL, width, halves))
-    yield Part("union", "convert the map", lambda: living.living(x, depth, halves))
-    for impl in ("union", "rounded")[: 2 if halves == 2 else 1]:
+    yield Part("row_union", "convert", lambda: ops.united(matrix, ops.PIXEL, width, halves))
+    yield Part("row_union", "convert the map", lambda: living.living(x, depth, halves))
+    for impl in ("row_union", "row_union_fp16")[: 2 if halves == 2 else 1]:
         yield Part(impl, "product", partial(ops.product, at, None, matrix, ops.PIXEL, impl), lambda y: y[0, :, 0])
         for layout, memory in (("nchw", torch.contiguous_format), ("nhwc", torch.channels_last)):
             one = x.contiguous(memory_format=memory)
@@ -247,7 +247,7 @@ def row(case: Case, part: Part, precision: str, error: float | None, time: Mappi
 def measured(case: Case, scope: Scope, precision: str) -> Iterator[dict[str, Any]]:
     """Every part of a case, held to float64."""
     graph, events = clocks(scope)
-    exact = case.weight.double().permute(0, 2, 3, 1).flatten(1) @ reference.columns_of(
+    exact = case.weight.double().permute(0, 2, 3, 1).flatten(1) @ reference.im2col(
         case.x.double(), case.problem.window
     )
     for part in parts(case, case.x.is_cuda):

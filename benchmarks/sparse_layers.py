@@ -27,7 +27,7 @@ from benchmarks.turns import in_turns
 from lamina import measure, run
 from lamina.accelerate.methods.activation_sparsity.dispatch import Line, Measured, union_share
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, choices_of
-from lamina.accelerate.methods.activation_sparsity.tiles import columns_together
+from lamina.accelerate.methods.activation_sparsity.tiles import columns_per_list
 from lamina.accelerate.training.sparsity_monitor import Observation
 from lamina.accelerate.training.sparsity_monitor.reference import as_matrices, count
 from lamina.spec import Phase
@@ -96,12 +96,12 @@ def calibrated(problem: Problem, scope: Scope, precision: str, layout: str) -> d
         return {Phase.FORWARD: Measured(dense_us)}
     points = [forward("nonzero", "iid", zeros) for zeros in (70, 95)]
     nonzero = Line.through(*((seen.density, us) for us, seen in points))
-    points = [forward("union", "channel", zeros) for zeros in (50, 90)]
-    wide = problem.size**2 if columns_together(problem.images, problem.size, problem.size, problem.window) else 128
+    points = [forward("row_union", "channel", zeros) for zeros in (50, 90)]
+    wide = problem.size**2 if columns_per_list(problem.images, problem.size, problem.size, problem.window) else 128
     shares = [(union_share(seen.union_density, wide) or 1.0, us) for us, seen in points]
     union = Line.through(*shares) if shares[0][0] != shares[1][0] else None
     dense, adaptive, x = layers(next(cases(problem, replace(scope, zeros=(0,)), precision, ("iid",))), layout)
-    adaptive.impl = "union"
+    adaptive.impl = "row_union"
     gradient = [data_us(clock, scope.repeat, x, layer.requires_grad_(False)) for layer in (dense, adaptive)]
     return {
         Phase.FORWARD: Measured(dense_us, nonzero, union),
@@ -145,7 +145,7 @@ def measured(
 def told(calibration: dict[Phase, Measured]) -> dict[str, Any]:
     """The forward pass's calibration for the summary, in microseconds."""
     forward = calibration[Phase.FORWARD]
-    lines = {name: getattr(forward, name) for name in ("nonzero", "union")}
+    lines = {name: getattr(forward, name) for name in ("nonzero", "row_union")}
     found = {name: [round(number, 1) for number in line] for name, line in lines.items() if line}
     return {"dense": round(forward.dense_us, 1), **found}
 

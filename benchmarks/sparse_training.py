@@ -38,9 +38,9 @@ from benchmarks.sparse_layers import data_us, observed
 from lamina import measure, run
 from lamina.accelerate import convert
 from lamina.accelerate.methods.activation_sparsity import Sparse, functional
-from lamina.accelerate.methods.activation_sparsity.dispatch import Line, Measured, Plan, union_share
+from lamina.accelerate.methods.activation_sparsity.dispatch import Line, Measured, PhaseImpls, union_share
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, choices_of
-from lamina.accelerate.methods.activation_sparsity.tiles import columns_together
+from lamina.accelerate.methods.activation_sparsity.tiles import columns_per_list
 from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.accelerate.training.sparsity_monitor import Monitor, Observation, Parameters
 from lamina.build.data import Dataset, loader, train_test
@@ -187,26 +187,26 @@ def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Pha
     if device == "cpu":
         return {}
     clock = measure.GraphClock(device)  # a training queues its launches ahead
-    steps = tuple(layer.stride), layer.margins, tuple(layer.dilation)
+    steps = tuple(layer.stride), layer.zero_padding, tuple(layer.dilation)
 
     def forward_us(one: Tensor, impl: Any) -> float:
         with torch.no_grad():
-            call = partial(functional.conv2d, one, layer.weight, layer.bias, *steps, plan=Plan(impl))
+            call = partial(functional.conv2d, one, layer.weight, layer.bias, *steps, impls=PhaseImpls(impl))
             return clock.time(call, repeat=BRIEF).median_us
 
     def gradient_us(impl: Any) -> float:
-        call = partial(functional.conv2d, plan=Plan("dense", impl))
+        call = partial(functional.conv2d, impls=PhaseImpls("dense", impl))
         return data_us(clock, BRIEF, x, lambda leaf: call(leaf, layer.weight.detach(), None, *steps))
 
     window, known = Window.of(layer.kernel_size, *steps), observed(x)
-    together = columns_together(x.shape[0], x.shape[2], x.shape[3], window)
-    share, united_us = union_share(known.union_density, together), forward_us(x, "union")
+    together = columns_per_list(x.shape[0], x.shape[2], x.shape[3], window)
+    share, united_us = union_share(known.union_density, together), forward_us(x, "row_union")
     union = Line(united_us, 0.0)
     if share is not None and share < 0.9:  # nearer points would tell of noise
-        union = Line.through((share, united_us), (1.0, forward_us(torch.where(x == 0, 1.0, x), "union")))
+        union = Line.through((share, united_us), (1.0, forward_us(torch.where(x == 0, 1.0, x), "row_union")))
     nonzero = Line(0.0, forward_us(x, "nonzero") / max(known.density, 1e-3))
     forward = Measured(forward_us(x, "dense"), nonzero, union)
-    gradient = None if window.strided else Line(gradient_us("union"), 0.0)
+    gradient = None if window.strided else Line(gradient_us("row_union"), 0.0)
     return {Phase.FORWARD: forward, Phase.BACKWARD_DATA: Measured(gradient_us("dense"), None, gradient)}
 
 

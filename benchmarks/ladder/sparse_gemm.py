@@ -31,7 +31,7 @@ from lamina.accelerate.methods.activation_sparsity.split_fp16.ops import parts_f
 from lamina.accelerate.methods.activation_sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
 
 ZEROS = 90
-PATTERNS = {"convert": "iid", "nonzero": "iid", "union": "channel"}
+PATTERNS = {"convert": "iid", "nonzero": "iid", "row_union": "channel"}
 """Zeros that each ladder is for."""
 
 
@@ -61,16 +61,16 @@ def rungs(case: Case, ladder: str, kernels: bool) -> Iterator[Rung]:
     if ladder == "convert":
         tile, block = convert_tile(rows, columns, 1), compiled.product_block(outputs, columns, x.itemsize)
         scales = ops.scales_of(x, -(-rows // block.panel))
-        yield Rung(ladder, "tiles", "tile after tile down the columns", lambda: ops.convert(x, tile=tile), False)
+        yield Rung(ladder, "tiles", "tile after tile down the columns", lambda: ops.to_ellpack(x, tile=tile), False)
         words = x.new_empty((1, rows, columns), dtype=torch.int32)
         image, counts, scale = x.flatten(2)[:, :, None], words[:, 0].clone(), scales[:1].clone()
         threads = partial(compiled.fit, image, words, counts, scale, rows, Scan())
         yield Rung(ladder, "threads", "a thread for 16 rows, all read at once", threads, False)
-        staged = partial(ops.convert, x, panel=block.panel)
+        staged = partial(ops.to_ellpack, x, panel=block.panel)
         yield Rung(ladder, "staged", "panels that are put in order before they are written", staged, False)
         yield Rung(ladder, "scaled", "by a scale that is known", partial(staged, scales), False)
     if ladder == "nonzero":
-        whole, tile = ops.convert(x), nonzero_tile(outputs, columns)
+        whole, tile = ops.to_ellpack(x), nonzero_tile(outputs, columns)
         cached = partial(ops.nonzero_product, at, None, whole, y, size, window, tile)
         yield Rung(ladder, "cached", "weights through the cache", cached)
         for name, idea, weights, single in (
@@ -79,7 +79,7 @@ def rungs(case: Case, ladder: str, kernels: bool) -> Iterator[Rung]:
             ("columns", "192 columns, so that weights are fetched a quarter as often", at, Single()),
             ("halves", "weights of 16 bits, twice as many a read", at.half(), Single(panel=128)),
         ):
-            stored, held = compiled.weights(weights, weights.dtype), ops.convert(x, panel=single.panel)
+            stored, held = compiled.weights(weights, weights.dtype), ops.to_ellpack(x, panel=single.panel)
             call = partial(earlier.product, stored, held, y, size, window, single)
             yield Rung(ladder, name, idea, lambda call=call: (call(), y)[1])  # type: ignore[misc]
         for name, idea, weights in (
@@ -87,10 +87,10 @@ def rungs(case: Case, ladder: str, kernels: bool) -> Iterator[Rung]:
             ("tensor", "and weights of 16 bits, unpacked and multiplied by tensor cores", at.half()),
         ):
             block = compiled.product_block(outputs, columns, weights.itemsize)
-            stored, held = compiled.weights(weights, weights.dtype), ops.convert(x, panel=block.panel)
-            call = partial(compiled.product, stored, None, held, y, size, window, block)
+            stored, held = compiled.weights(weights, weights.dtype), ops.to_ellpack(x, panel=block.panel)
+            call = partial(cuda.product, stored, None, held, y, size, window, block)
             yield Rung(ladder, name, idea, lambda call=call: (call(), y)[1])  # type: ignore[misc]
-    if ladder == "union":
+    if ladder == "row_union":
         tile, narrow, of_weights = union_tile(outputs, columns), Tile(64, 64, 32, 4, 2), parts_for(x)[1]
         yield Rung(ladder, "tiles", "lists of tiles", partial(ops.union_product, at, None, x, y, window, tile))
         images = "lists of images, whose living channels are brought side by side"
@@ -99,7 +99,7 @@ def rungs(case: Case, ladder: str, kernels: bool) -> Iterator[Rung]:
         yield Rung(ladder, "wide", wide, partial(living.product, at, None, x, y, window))
         if of_weights == 2:
             half = "activations as one half"
-            yield Rung(ladder, "rounded", half, partial(living.product, at, None, x, y, window, None, (1, 2)))
+            yield Rung(ladder, "row_union_fp16", half, partial(living.product, at, None, x, y, window, None, (1, 2)))
 
 
 @torch.no_grad()

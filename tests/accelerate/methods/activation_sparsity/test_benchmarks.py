@@ -44,9 +44,7 @@ def test_smoke_writes_results(benchmark: ModuleType, tmp_path: Path, monkeypatch
 def test_every_way_of_a_product_is_the_product() -> None:
     scope = sparse_gemm.SCOPES["smoke"]
     case = next(sparse_gemm.cases(sparse_gemm.Problem("small", 1, 3, 3, 2, 3), scope, "fp32", ("iid",)))
-    exact = case.weight.double().permute(0, 2, 3, 1).flatten(1) @ reference.columns_of(
-        case.x.double(), case.problem.window
-    )
+    exact = case.weight.double().permute(0, 2, 3, 1).flatten(1) @ reference.im2col(case.x.double(), case.problem.window)
     seen = []
     for part in sparse_gemm.parts(case, kernels=True):
         result = part.call()

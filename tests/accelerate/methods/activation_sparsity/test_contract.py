@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lamina.accelerate.methods.activation_sparsity import Sparse, dispatch, functional, kernels, ops, reference
 from lamina.accelerate.methods.activation_sparsity import convert as cell
-from lamina.accelerate.methods.activation_sparsity.dispatch import Calibration, Plan
+from lamina.accelerate.methods.activation_sparsity.dispatch import Calibration, PhaseImpls
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, SparseAdaptiveLinear
 from lamina.accelerate.methods.activation_sparsity.tiles import Tile
 from lamina.accelerate.methods.activation_sparsity.window import Window
@@ -35,13 +35,13 @@ def activations(*shape: int) -> Tensor:
     return x
 
 
-def linear(plan: Plan, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+def linear(impls: PhaseImpls, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """With operands whose rows are columns of others."""
-    return functional.linear(x.mT.contiguous().mT, w.mT.contiguous().mT, b, plan=plan)
+    return functional.linear(x.mT.contiguous().mT, w.mT.contiguous().mT, b, impls=impls)
 
 
-def conv(plan: Plan, steps: Any, layout: torch.memory_format, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    return functional.conv2d(x.contiguous(memory_format=layout), w, b, *steps, plan=plan)
+def conv(impls: PhaseImpls, steps: Any, layout: torch.memory_format, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return functional.conv2d(x.contiguous(memory_format=layout), w, b, *steps, impls=impls)
 
 
 class Sparsities:
@@ -71,24 +71,24 @@ class Sparsities:
         zeros = torch.where(numbers(5, 6) > 0.3, 0.0, numbers(5, 6))
         sparse = reference.from_dense(zeros)
         yield "matmul", lambda a: reference.matmul(a, sparse), (numbers(3, 5),)
-        yield "union", lambda a, z: reference.union_matmul(a, z.relu(), 2), (numbers(3, 5), numbers(5, 6))
-        yield "columns", lambda x: reference.columns_of(x, Window(2, 2, 1, 2, 1, 0)), (numbers(1, 2, 3, 4),)
+        yield "row_union", lambda a, z: reference.row_union_matmul(a, z.relu(), 2), (numbers(3, 5), numbers(5, 6))
+        yield "columns", lambda x: reference.im2col(x, Window(2, 2, 1, 2, 1, 0)), (numbers(1, 2, 3, 4),)
 
     def products(self) -> Iterable[Product]:
-        for impl in ("nonzero", "union"):
-            both = Plan(impl, impl, impl)
+        for impl in ("nonzero", "row_union"):
+            both = PhaseImpls(impl, impl, impl)
             for rows, inputs, outputs, dtype in ((1, 2, 1, FP32), (5, 9, 7, BF16), (17, 6, 20, FP16)):
                 operands = activations(rows, inputs), numbers(outputs, inputs), numbers(outputs)
                 # Gradients that are not zero lose what float16 cannot hold: only the forward pass is exact.
-                plan = both if impl == "union" else both._replace(backward_data="dense")
+                impls = both if impl == "row_union" else both._replace(backward_data="dense")
                 name = f"linear {rows}x{inputs}>{outputs} {impl}"
                 # Of so few numbers plain torch may happen to round hardly one.
-                yield Product(name, partial(linear, plan), F.linear, operands, dtype, worst=3.0, mean=3.0)
+                yield Product(name, partial(linear, impls), F.linear, operands, dtype, worst=3.0, mean=3.0)
             operands = activations(2, 3, 4, 3), numbers(4, 3, 2, 1), numbers(4)
             steps = (2, 1), (1, 0), (1, 1)
             plain = partial(F.conv2d, stride=steps[0], padding=steps[1])
             for layout, dtype in ((torch.contiguous_format, FP32), (torch.channels_last, BF16)):
-                ours = partial(conv, Plan(impl), steps, layout)
+                ours = partial(conv, PhaseImpls(impl), steps, layout)
                 yield Product(f"conv {impl}", ours, plain, operands, dtype, worst=3.0, mean=3.0)
 
     def operators(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
@@ -96,11 +96,11 @@ class Sparsities:
             return torch.randn(shape, requires_grad=True)
 
         steps = Window(1, 2, 1, 1, 1, 0).pack()
-        yield ops.linear, (leaf(3, 4), leaf(5, 4), leaf(5), "union", "nonzero", "dense", "same")
-        yield ops.linear, (leaf(3, 4), leaf(5, 4), None, "nonzero", "dense", "union", "bf16")
-        yield ops.conv, (leaf(1, 2, 2, 3), leaf(4, 2, 1, 2), leaf(4), steps, "union", "union", "same")
-        yield ops.conv, (leaf(1, 2, 2, 3), leaf(4, 2, 1, 2), None, steps, "dense", "union", "same")
-        yield ops.matmul, (leaf(3, 4), leaf(4, 5), "union", "same", True)
+        yield ops.linear, (leaf(3, 4), leaf(5, 4), leaf(5), "row_union", "nonzero", "dense", "same")
+        yield ops.linear, (leaf(3, 4), leaf(5, 4), None, "nonzero", "dense", "row_union", "bf16")
+        yield ops.conv, (leaf(1, 2, 2, 3), leaf(4, 2, 1, 2), leaf(4), steps, "row_union", "row_union", "same")
+        yield ops.conv, (leaf(1, 2, 2, 3), leaf(4, 2, 1, 2), None, steps, "dense", "row_union", "same")
+        yield ops.matmul, (leaf(3, 4), leaf(4, 5), "row_union", "same", True)
 
     def costs(self) -> Iterable[tuple[Cost, Cost]]:
         yield kernels.convert_cost(3, 4, 5, 2), Cost(0, 24, 20 + 16)
@@ -110,20 +110,21 @@ class Sparsities:
     def faults(self) -> Mapping[str, tuple[Callable[[], object], tuple[str, ...]]]:
         x, w, image = torch.zeros(2, 8), torch.zeros(6, 8), torch.zeros(1, 4, 5, 5)
         kernel, bad = torch.zeros(3, 4, 3, 3), Sparse
-        union = Plan("union", "union", "dense")
+        union = PhaseImpls("row_union", "row_union", "dense")
 
         def lin(**changes: Any) -> Callable[[], object]:
-            operands: dict[str, Any] = {"x": x, "weight": w, "plan": union} | changes
+            operands: dict[str, Any] = {"x": x, "weight": w, "impls": union} | changes
             return lambda: functional.linear(**operands)
 
         def convolved(**changes: Any) -> Callable[[], object]:
-            operands: dict[str, Any] = {"x": image, "weight": kernel, "plan": union} | changes
+            operands: dict[str, Any] = {"x": image, "weight": kernel, "impls": union} | changes
             return lambda: functional.conv2d(**operands)
 
         return {
-            "impl": (lambda: bad(impl="unions"), ("unions", "did you mean 'union'")),
+            "impl": (lambda: bad(impl="row_unions"), ("row_unions", "did you mean 'row_union'")),
             "weights": (lambda: bad(weights="fp161"), ("fp161", "did you mean 'fp16'")),
-            "margin": (lambda: bad(margin=1.0), ("from 0 up to 1", "got 1.0")),
+            "speedup": (lambda: bad(min_speedup=0.9), ("at least 1", "got 0.9")),
+            "margin": (lambda: SparseAdaptiveLinear(2, 2, margin=1.0), ("from 0 up to 1", "got 1.0")),
             "width": (lin(x=torch.zeros(2, 7)), ("(..., in)", "(2, 7)", "(6, 8)")),
             "bias": (lin(bias=torch.zeros(5)), ("expected (6,)", "got (5,)")),
             "type": (lin(weight=w.double()), ("torch.float32", "torch.float64", "autocast")),
@@ -131,22 +132,25 @@ class Sparsities:
             "device": (lin(weight=w.to("meta")), ("with x", "meta")),
             "kernel type": (lin(x=x.double(), weight=w.double()), ("float32", "float64", "reference")),
             "kernel place": (lin(x=x.to("meta"), weight=w.to("meta")), ("CUDA device", "meta")),
-            "plan": (lin(plan=Plan("auto")), ("impl 'auto' is unknown",)),
-            "mixed": (lin(plan=Plan("reference", "union")), ("in all phases or in none",)),
+            "impls": (lin(impls=PhaseImpls("auto")), ("impl 'auto' is unknown",)),
+            "mixed": (lin(impls=PhaseImpls("reference", "row_union")), ("for all phases or for none",)),
             "channels": (convolved(x=torch.zeros(1, 3, 5, 5)), ("(N, C, H, W)", "(1, 3, 5, 5)")),
             "small": (convolved(x=torch.zeros(1, 4, 2, 5)), ("at least as large as the 3x3 window", "got 2x5")),
-            "stride": (convolved(stride=(2, 2)), ("backward_data", "dense for strides (2, 2)", "union")),
-            "weight phase": (convolved(plan=Plan("union", "dense", "union")), ("backward_weight", "got union")),
+            "stride": (convolved(stride=(2, 2)), ("backward_data", "dense for strides (2, 2)", "row_union")),
+            "weight phase": (
+                convolved(impls=PhaseImpls("row_union", "dense", "row_union")),
+                ("backward_weight", "got row_union"),
+            ),
             "matrices": (lambda: functional.matmul(x, w), ("(M, K) and (K, N)", "(2, 8)", "(6, 8)")),
             "integer matrices": (lambda: functional.matmul(w.long(), x.mT.long()), ("floating point", "torch.int64")),
             "map": (lambda: functional.compress(torch.zeros(3)), ("matrix or map", "(3,)")),
-            "matrix window": (lambda: functional.compress(x, Window(2, 2)), ("under a window", "(2, 8)")),
+            "matrix window": (lambda: functional.compress(x, Window(2, 2)), ("with a window", "(2, 8)")),
             "panel": (lambda: functional.compress(x, panel=0), ("1 to 65536 rows", "got 0")),
             "tile": (lambda: Tile(16, 48, 16), ("power of two", "got 48")),
             "workers": (lambda: Tile(16, 16, 16, warps=32), ("1 to 16 warps",)),
             "calibration": (lambda: Calibration(1, 1, 0, 1, 1), ("positive numbers", "'union': 0")),
             "density": (lambda: dispatch.checked(1.5), ("within 0..1", "got 1.5")),
-            "same": (lambda: SparseAdaptiveConv2d(4, 4, 2, padding="same"), ("differ from side to side",)),
+            "same": (lambda: SparseAdaptiveConv2d(4, 4, 2, padding="same"), ("asymmetric",)),
         }
 
 

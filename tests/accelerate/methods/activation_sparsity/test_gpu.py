@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lamina.accelerate import convert
 from lamina.accelerate.methods.activation_sparsity import Sparse, functional, ops, reference
-from lamina.accelerate.methods.activation_sparsity.dispatch import Calibration, Plan
+from lamina.accelerate.methods.activation_sparsity.dispatch import Calibration, PhaseImpls
 from lamina.accelerate.methods.activation_sparsity.ellpack.format import EllpackDib
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d
 from lamina.accelerate.methods.activation_sparsity.window import Window
@@ -32,7 +32,7 @@ PRODUCTS = [(512, 2304, 12544), (64, 27, 4097), (33, 4100, 130), (1000, 77, 1), 
 IMAGES = [  # batch, channels, outputs, size, kernel, stride, padding, dilation
     (8, 256, 512, 28, 3, 1, 1, 1), (16, 96, 256, 27, 5, 1, 2, 1), (3, 7, 33, 17, 3, 2, 0, 1), (2, 5, 9, 11, 2, 1, 1, 2),
 ]  # fmt: skip
-KERNELS = ("nonzero", "union", "rounded")
+KERNELS = ("nonzero", "row_union", "row_union_fp16")
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -81,7 +81,7 @@ def test_convolutions(
     x = sparse(batch, channels, size, size, dtype=dtype).contiguous(memory_format=layout)
     w = (numbers(outputs, channels, kernel, kernel) / (channels * kernel**2) ** 0.5).to(dtype)
     b = numbers(outputs, dtype=dtype)
-    y = functional.conv2d(x, w, b, *steps, plan=Plan(impl))
+    y = functional.conv2d(x, w, b, *steps, impls=PhaseImpls(impl))
     assert y.is_contiguous(memory_format=layout)
     hold(y, lambda *operands: F.conv2d(*operands, *steps), [x, w, b], precision)
 
@@ -93,15 +93,15 @@ def test_gradients(precision: str, impl: Any, poisoned_empty: None) -> None:
     # In numbers that no precision cuts: what is cut is the operands of `hold`.
     sent = cut(sparse(4, 96, 14, 14, zeros=0.9)).to(dtype)
 
-    def gradients(plan: Plan, *operands: Tensor) -> tuple[Tensor, ...]:
+    def gradients(plan: PhaseImpls, *operands: Tensor) -> tuple[Tensor, ...]:
         leaves = [one.detach().requires_grad_() for one in operands]
-        y = functional.conv2d(*leaves, None, (1, 1), (1, 1), plan=plan)
+        y = functional.conv2d(*leaves, None, (1, 1), (1, 1), impls=plan)
         return torch.autograd.grad(y, leaves, sent.to(y))
 
-    ours = gradients(Plan(impl, impl), x, w)
-    hold(ours[0], lambda *two: gradients(Plan(), *two)[0], [x, w], precision, "dx")
+    ours = gradients(PhaseImpls(impl, impl), x, w)
+    hold(ours[0], lambda *two: gradients(PhaseImpls(), *two)[0], [x, w], precision, "dx")
     # The weight's gradient is the library's.
-    theirs, exact = (gradients(Plan(), *two)[1] for two in ((x, w), (x.double(), w.double())))
+    theirs, exact = (gradients(PhaseImpls(), *two)[1] for two in ((x, w), (x.double(), w.double())))
     assert_as_accurate(ours[1], theirs, exact, what="dw")
 
 
@@ -127,14 +127,14 @@ def test_conversion_word_for_word(
     x[-1, 0] = -0.0
     ours = functional.compress(x, capacity="measure")
     assert same(ours, reference.from_dense(x, scales=ours.scales))
-    image = ops.matrix_map(x)
-    assert torch.equal(ops.restore(ours, torch.zeros_like(image)), ops.matrix_map(reference.to_dense(ours, dtype)))
+    image = ops.matrix_as_map(x)
+    assert torch.equal(ops.restore(ours, torch.zeros_like(image)), ops.matrix_as_map(reference.to_dense(ours, dtype)))
 
 
 def test_the_windows_of_a_map_are_converted() -> None:
     x, window = sparse(4, 64, 28, 28), Window(3, 3, 1, 1, 1, 1)
     ours = functional.compress(x, window, capacity="measure")
-    assert same(ours, reference.from_dense(reference.columns_of(x, window), scales=ours.scales))
+    assert same(ours, reference.from_dense(reference.im2col(x, window), scales=ours.scales))
 
 
 @pytest.mark.parametrize("impl", KERNELS)
@@ -168,7 +168,9 @@ def test_nothing_waits_for_the_device_and_graphs_replay(impl: Any) -> None:
 
 
 def test_compiled_layers_compute_the_same() -> None:
-    model, _ = convert(nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(392, 16)), Sparse("union"))
+    model, _ = convert(
+        nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(392, 16)), Sparse("row_union")
+    )
     model, x = model.cuda(), numbers(2, 8, 9, 9)
     torch.testing.assert_close(torch.compile(model, fullgraph=True)(x), model(x))
 

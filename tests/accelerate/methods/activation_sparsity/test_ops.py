@@ -59,11 +59,11 @@ def test_a_matrix_is_converted_word_for_word(
     shape: tuple[int, int], panel: int, dtype: torch.dtype, layout: str
 ) -> None:
     dense = sparse_map(*shape, dtype=dtype)
-    x = ops.matrix_map(laid(dense, layout))
-    ours = ops.convert(x, panel=panel, tile=SMALL)
+    x = ops.matrix_as_map(laid(dense, layout))
+    ours = ops.to_ellpack(x, panel=panel, tile=SMALL)
     assert same(ours, reference.from_dense(dense, panel=panel, scales=ours.scales))
-    assert torch.equal(ours.scales, reference.fitted_scales(dense).expand_as(ours.scales))
-    assert torch.equal(ops.count(x, panel=panel), ours.counts)
+    assert torch.equal(ours.scales, reference.fit_scales(dense).expand_as(ours.scales))
+    assert torch.equal(ops.count_nonzeros(x, panel=panel), ours.counts)
 
 
 @CASES
@@ -71,19 +71,19 @@ def test_a_map_is_converted_as_its_windows(
     image: tuple[int, ...], outputs: int, window: Window, dtype: torch.dtype, layout: str
 ) -> None:
     x = sparse_map(*image, dtype=dtype)
-    ours = ops.convert(laid(x, layout), window=window, panel=8)
-    columns = reference.columns_of(x.float(), window).to(dtype)
+    ours = ops.to_ellpack(laid(x, layout), window=window, panel=8)
+    columns = reference.im2col(x.float(), window).to(dtype)
     assert same(ours, reference.from_dense(columns, panel=8, scales=ours.scales))
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
 def test_hostile_numbers_keep_their_places() -> None:
     dense = torch.tensor([[math.nan, 0.0, 1e30, -0.0], [math.inf, 0.0, 1e-30, 65504.0], [-math.inf, 0.0, -1.0, 1e5]])
-    ours = ops.convert(ops.matrix_map(dense))
+    ours = ops.to_ellpack(ops.matrix_as_map(dense))
     theirs = reference.from_dense(dense)
     assert torch.equal(ours.counts, theirs.counts) and ours.counts.tolist() == [[3, 0, 3, 2]]
     torch.testing.assert_close(reference.to_dense(ours), reference.to_dense(theirs), rtol=0, atol=0, equal_nan=True)
-    given = ops.convert(ops.matrix_map(dense), torch.ones(1))
+    given = ops.to_ellpack(ops.matrix_as_map(dense), torch.ones(1))
     expected = dense.half().float()
     torch.testing.assert_close(reference.to_dense(given), expected, rtol=0, atol=0, equal_nan=True)
     report = reference.rounding(dense, given)
@@ -93,14 +93,14 @@ def test_hostile_numbers_keep_their_places() -> None:
 @pytest.mark.parametrize("largest", [0.0, 1e-42, 1e-38, 0.7, 1.0, 65504.0, 3.4e38, math.inf, math.nan])
 def test_scales_are_the_references(largest: float) -> None:
     dense = torch.tensor([[largest, 0.25 * largest], [0.0, 0.0]])
-    assert torch.equal(ops.scales_of(ops.matrix_map(dense)), reference.fitted_scales(dense))
+    assert torch.equal(ops.scales_of(ops.matrix_as_map(dense)), reference.fit_scales(dense))
 
 
 def test_a_full_column_is_not_overrun_and_makes_its_product_nan() -> None:
     dense = torch.zeros(6, 3)
     dense[:, 1] = 1.0
     dense[2, 2] = 2.0
-    sparse = ops.convert(ops.matrix_map(dense), capacity=3)
+    sparse = ops.to_ellpack(ops.matrix_as_map(dense), capacity=3)
     assert sparse.counts.tolist() == [[0, 6, 1]]
     with pytest.raises(UsageError, match="at most 3 non-zeros"):
         sparse.check()
@@ -114,7 +114,7 @@ def dense_conv(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -
     return F.conv2d(x.double(), weight.double(), None if bias is None else bias.double(), (sh, sw), (ph, pw), (dh, dw))
 
 
-@pytest.mark.parametrize("impl", ["nonzero", "union", "rounded"])
+@pytest.mark.parametrize("impl", ["nonzero", "row_union", "row_union_fp16"])
 @CASES
 def test_convolutions(
     image: tuple[int, ...], outputs: int, window: Window, dtype: torch.dtype, layout: str, impl: str
@@ -140,10 +140,10 @@ def test_weights_of_16_bits(stored: str) -> None:
 def test_panels_and_padded_tails() -> None:
     a, b = torch.randn(19, 37), sparse_map(37, 11, zeros=0.8).half().float()
     y = torch.empty(1, 19, 1, 11)
-    sparse = ops.convert(ops.matrix_map(b), panel=20)
+    sparse = ops.to_ellpack(ops.matrix_as_map(b), panel=20)
     ops.nonzero_product(a.mT, None, sparse, y, (1, 11), tile=Tile(16, 8, 2))
     torch.testing.assert_close(y[0, :, 0].double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
-    ops.union_product(a.mT, None, ops.matrix_map(b), y.fill_(math.nan), tile=Tile(16, 16, 16))
+    ops.union_product(a.mT, None, ops.matrix_as_map(b), y.fill_(math.nan), tile=Tile(16, 16, 16))
     torch.testing.assert_close(y[0, :, 0].double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
 
 
@@ -153,7 +153,7 @@ def test_united_rows_are_the_references(
     image: tuple[int, ...], outputs: int, window: Window, dtype: torch.dtype, layout: str, width: int
 ) -> None:
     x = sparse_map(*image, zeros=0.9)
-    expected = reference.union_rows(reference.columns_of(x, window), width)
+    expected = reference.row_union_rows(reference.im2col(x, window), width)
     lists, lengths, _ = ops.united(laid(x, layout), window, width)
     assert lengths.tolist() == expected.sum(1).tolist()
     for tile, rows in enumerate(expected):
@@ -169,7 +169,7 @@ def test_masked_gradients(dtype: torch.dtype) -> None:
     torch.testing.assert_close(db.double(), expected, rtol=2 * torch.finfo(dtype).eps, atol=2e-5)
 
 
-@pytest.mark.parametrize("impl", ["nonzero", "union"])
+@pytest.mark.parametrize("impl", ["nonzero", "row_union"])
 @pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0)], ids=str)
 def test_matrices_of_nothing(shape: tuple[int, int, int], impl: str) -> None:
     columns, inputs, rows = shape
@@ -178,7 +178,7 @@ def test_matrices_of_nothing(shape: tuple[int, int, int], impl: str) -> None:
     assert ops.masked_product(a.mT, b, torch.randn(rows, columns)).shape == b.shape
 
 
-@pytest.mark.parametrize("impl", ["nonzero", "union"])
+@pytest.mark.parametrize("impl", ["nonzero", "row_union"])
 @pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0)], ids=str)
 def test_nothing_comes_of_nothing(shape: tuple[int, int, int], impl: str) -> None:
     rows, inputs, outputs = shape
@@ -187,7 +187,7 @@ def test_nothing_comes_of_nothing(shape: tuple[int, int, int], impl: str) -> Non
     assert torch.equal(y[..., 0, 0], bias.expand(rows, outputs))
 
 
-@pytest.mark.parametrize("impl", ["nonzero", "union"])
+@pytest.mark.parametrize("impl", ["nonzero", "row_union"])
 @pytest.mark.parametrize("fill", [0.0, 1.5])
 def test_all_zero_and_all_dense(fill: float, impl: str) -> None:
     x, weight = torch.full((1, 3, 3, 2), fill), torch.randn(5, 3, 2, 2)
@@ -196,7 +196,7 @@ def test_all_zero_and_all_dense(fill: float, impl: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-@pytest.mark.parametrize("impl", ["nonzero", "union", "rounded"])
+@pytest.mark.parametrize("impl", ["nonzero", "row_union", "row_union_fp16"])
 def test_nan_and_infinity_reach_the_result(impl: str) -> None:
     x, weight = torch.zeros(1, 2, 1, 4), torch.ones(3, 2, 1, 1)
     x[0, 0, 0, 1], x[0, 1, 0, 3] = math.nan, math.inf
@@ -213,7 +213,7 @@ def test_infinities_meet_low_halves_of_any_sign(images: int) -> None:
     x[:, :, 2, 2] = 1.0  # so that nothing is left out
     x[0, 0, 0, 1], x[-1, 1, 5, 3], x[-1, 2, 4, 4] = math.inf, -math.inf, math.nan
     weight[3, 2], weight[4, 0] = math.inf, -math.inf
-    y = ops.product(ops.by_rows(weight, "union", "same"), None, x, Window(), "union")
+    y = ops.product(ops.by_rows(weight, "row_union", "same"), None, x, Window(), "row_union")
     torch.testing.assert_close(y, F.conv2d(x, weight), equal_nan=True, rtol=1e-3, atol=1e-3)
 
 
@@ -222,7 +222,7 @@ def test_infinities_meet_low_halves_of_any_sign(images: int) -> None:
 def test_numbers_of_any_size(images: int, scale: float) -> None:
     x, weight = sparse_map(images, 4, 6, 6).clamp(-4, 4), torch.randn(5, 4, 1, 1)
     for one, other in ((x * scale, weight / 64), (x, weight * (scale / 64))):
-        y = ops.product(ops.by_rows(other, "union", "same"), None, one, Window(), "union")
+        y = ops.product(ops.by_rows(other, "row_union", "same"), None, one, Window(), "row_union")
         exact = F.conv2d(one.double(), other.double())
         torch.testing.assert_close(y.double(), exact, rtol=1e-5, atol=max(1e-6 * exact.abs().max().item(), 1e-44))
 
@@ -232,7 +232,7 @@ def test_weights_with_gaps_are_read_where_they_are() -> None:
     large, sliced = a.clone(), a[::2, ::2]
     large[1::2] = 1e30
     for one in (sliced, large[::2, ::2], torch.randn(1, 1).expand(6, 6)):
-        torch.testing.assert_close(ops.matmul(one, b, "union", "same", False), one @ b, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ops.matmul(one, b, "row_union", "same", False), one @ b, rtol=1e-5, atol=1e-5)
 
 
 def gradients(function: Any, x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
@@ -242,7 +242,7 @@ def gradients(function: Any, x: Tensor, weight: Tensor, bias: Tensor) -> list[Te
     return [y.detach(), *torch.autograd.grad(y, leaves, upstream.half().to(y.dtype))]
 
 
-@pytest.mark.parametrize("data", ["dense", "nonzero", "union"])
+@pytest.mark.parametrize("data", ["dense", "nonzero", "row_union"])
 @pytest.mark.parametrize("window", [Window(1, 2, 1, 1, 1, 0, 1, 2), Window(2, 1, 1, 1, 0, 1)])
 def test_gradients_of_convolutions(window: Window, data: str) -> None:
     x, weight = sparse_map(1, 4, 3, 4).half().float(), torch.randn(3, 4, *window.pack()[:2])
@@ -253,10 +253,10 @@ def test_gradients_of_convolutions(window: Window, data: str) -> None:
         torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("data", "weights"), [("dense", "nonzero"), ("nonzero", "union"), ("union", "dense")])
+@pytest.mark.parametrize(("data", "weights"), [("dense", "nonzero"), ("nonzero", "row_union"), ("row_union", "dense")])
 def test_gradients_of_linear_maps(data: str, weights: str) -> None:
     x, weight, bias = sparse_map(5, 9).half().float(), torch.randn(6, 9), torch.randn(6)
-    ours = gradients(lambda x, w, b: ops.linear(x, w, b, "union", data, weights, "same"), x, weight, bias)
+    ours = gradients(lambda x, w, b: ops.linear(x, w, b, "row_union", data, weights, "same"), x, weight, bias)
     theirs = gradients(lambda x, w, b: F.linear(x.double(), w.double(), b.double()), x, weight, bias)
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-4)
@@ -266,7 +266,7 @@ def test_gradients_of_linear_maps(data: str, weights: str) -> None:
 def test_a_map_comes_back(panel: int, capacity: int) -> None:
     x = sparse_map(2, 9, 3, 2).half().float()
     for layout in ("contiguous", "channels last"):
-        sparse = ops.convert(laid(x, layout), panel=panel, capacity=capacity)
+        sparse = ops.to_ellpack(laid(x, layout), panel=panel, capacity=capacity)
         y = ops.restore(sparse, torch.zeros_like(laid(x, layout)))
         if capacity:
             assert torch.equal(y, x)

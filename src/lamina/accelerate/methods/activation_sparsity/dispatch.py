@@ -131,7 +131,7 @@ class Choice:
     times_us: Mapping[str, float] = field(default_factory=dict)
 
 
-class Plan(NamedTuple):
+class PhaseImpls(NamedTuple):
     """How each phase is computed."""
 
     forward: Impl = "dense"
@@ -156,7 +156,7 @@ def predict(size: Size, density: Density, calibration: Calibration | Measured) -
         if calibration.nonzero:
             times["nonzero"] = calibration.nonzero.at(share)
         if calibration.union and united is not None:
-            times["union"] = calibration.union.at(united)
+            times["row_union"] = calibration.union.at(united)
         return times
     constants, (outputs, columns, rows, elements, itemsize, _) = calibration, size
     operations = 2.0 * outputs * columns * rows
@@ -171,7 +171,7 @@ def predict(size: Size, density: Density, calibration: Calibration | Measured) -
         + 4 * constants.launch_us,
     }
     if united is not None:
-        times["union"] = scan + max(united * operations / constants.union, traffic) + 3 * constants.launch_us
+        times["row_union"] = scan + max(united * operations / constants.union, traffic) + 3 * constants.launch_us
     return times
 
 
@@ -205,16 +205,16 @@ def choose(
     size: Size,
     density: Density | None,
     calibration: Calibration | Measured | None,
-    margin: float,
+    min_speedup: float,
     dense_us: float | None = None,
 ) -> Choice:
-    """The implementation of a phase: dense unless another one is predicted to be faster by more than ``margin``.
+    """The implementation of a phase: dense unless another one has a predicted speedup of ``min_speedup``.
 
     Args:
         size: of the product.
         density: of its right operand; without one, nothing is taken to be zero.
         calibration: the model's constants, or the layer's own times.
-        margin: share of the dense time that must be saved.
+        min_speedup: least dense time over candidate time for which the candidate is chosen.
         dense_us: the dense time as it was measured; it takes the place of the predicted one.
 
     Raises:
@@ -229,11 +229,11 @@ def choose(
             raise UsageError(f"dense_us: expected a positive time, got {dense_us}")
         times["dense"] = dense_us
     best = min(times, key=lambda name: times[name])
-    told = f"density {density.density:.3g}" if density else "a density that is not known"
+    told = f"density {density.density:.3g}" if density else "unknown density"
     said = ", ".join(f"{name} {time:.3g} us" for name, time in times.items())
-    if best != "dense" and times[best] > times["dense"] * (1 - margin):
-        return Choice("dense", f"dense: {said} at {told}; {best} saves less than {margin:.0%}", times)
-    impls: dict[str, Impl] = {"dense": "dense", "nonzero": "nonzero", "union": "union"}
+    if best != "dense" and times["dense"] < min_speedup * times[best]:
+        return Choice("dense", f"dense: {said} at {told}; the speedup of {best} is below {min_speedup:g}", times)
+    impls: dict[str, Impl] = {"dense": "dense", "nonzero": "nonzero", "row_union": "row_union"}
     return Choice(impls[best], f"{best}: {said} at {told}", times)
 
 

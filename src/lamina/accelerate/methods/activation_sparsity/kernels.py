@@ -14,7 +14,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.common.split_fp16.kernels import halves
+from lamina.accelerate.common.split_fp16.kernels import split_hi_lo
 from lamina.accelerate.methods.activation_sparsity.split_fp16.kernels import (
     added,
     finite_peak,
@@ -250,7 +250,7 @@ def union_sums(
         ))  # fmt: skip
         b_low = b
         if X:
-            b, b_low = halves(b.to(tl.float32) * up)
+            b, b_low = split_hi_lo(b.to(tl.float32) * up)
         sums = added(sums, b, b_low, a, a_low, X, W, UPCAST)
     return sums
 
@@ -325,7 +325,7 @@ def masked_sums(
         d = tl.trans(tl.load(dc + place, (m < outputs)[:, None] & (column < columns)[None, :], 0.0))
         d_low = d
         if X:
-            d, d_low = halves(d.to(tl.float32) * up)
+            d, d_low = split_hi_lo(d.to(tl.float32) * up)
         sums = added(sums, d, d_low, a, a_low, X, W, UPCAST)
     return sums
 

@@ -1,13 +1,14 @@
-"""Layers that choose, phase by phase, between the library's dense product and one without zeros.
+"""Layers that select, for each phase, the library's dense product or one that skips zeros.
 
-They are the dense layers, with the same parameters under the same names; dense phases are computed by the very calls
-that the dense layers make.
+They subclass the dense layers and have the same parameters under the same names. A dense phase makes the same library
+call as the dense layer.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 import torch
@@ -15,118 +16,138 @@ from torch import Tensor, nn
 
 from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.methods.activation_sparsity import functional
-from lamina.accelerate.methods.activation_sparsity.config import IMPLS, WEIGHTS, Impl, Weights, check_margin
+from lamina.accelerate.methods.activation_sparsity.config import (
+    MIN_SPEEDUP,
+    WEIGHTS,
+    Impl,
+    Weights,
+    check_impl,
+    check_min_speedup,
+    speedup_of_margin,
+)
 from lamina.accelerate.methods.activation_sparsity.dispatch import (
     Calibration,
     Choice,
     Density,
     DensitySource,
     Measured,
-    Plan,
+    PhaseImpls,
     Size,
     choose,
 )
-from lamina.accelerate.methods.activation_sparsity.tiles import columns_together
+from lamina.accelerate.methods.activation_sparsity.tiles import columns_per_list
 from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.errors import UsageError
 from lamina.spec import Phase
 
 Layer = TypeVar("Layer", bound=nn.Module)
 PHASES = tuple(Phase)
-"""What a compiled graph can go through, as it cannot through an enumeration."""
+"""A tuple, since ``torch.compile`` cannot iterate over an enumeration."""
 
 __all__ = ["SparseAdaptiveConv2d", "SparseAdaptiveLinear", "choices_of"]
 
 
 class Adaptive(nn.Module, ABC):
-    """What both layers share: what they know, and what they chose.
+    """The selection of an implementation for each phase, common to both layers.
 
     Attributes:
-        impl, weights, margin: as `Sparse` has them.
-        density: where the zeros of the input come from; nothing is known without one.
-        gradient_density: the same for the gradient of the output.
-        calibration: constants of the cost model, or of each phase its own times; without them all is dense.
-        dense_us: times of dense phases as they were measured, in place of predicted ones.
-        choices: how each phase of the last pass was computed, and why.
+        impl, weights, min_speedup: see `Sparse`.
+        density: returns the density of the input; ``None`` if it is unknown.
+        gradient_density: returns the density of the output's gradient.
+        calibration: constants of the cost model, or measured times of each phase; without it all phases are dense.
+        dense_us: measured times of dense phases, which replace the predicted ones.
+        choices: the implementation of each phase in the last pass, and the reason.
 
-    A copy, and a layer that was saved whole, knows no density. In a compiled graph the choices are those of the last
-    pass before it was compiled.
+    A copied or unpickled layer has no density. In a compiled graph the choices are those of the last pass before
+    compilation.
     """
 
     impl: Impl
     weights: Weights
-    margin: float
+    min_speedup: float
     density: DensitySource | None
     gradient_density: DensitySource | None
     calibration: Calibration | Mapping[Phase, Measured] | None
     dense_us: dict[Phase, float]
     choices: dict[Phase, Choice]
-    _planned: tuple[tuple[Any, ...], Plan] | None
+    _cached_impls: tuple[tuple[Any, ...], PhaseImpls] | None
 
-    def _adapt(self, impl: Impl, weights: Weights, margin: float) -> None:
-        check_choice("impl", impl, IMPLS)
+    def _configure(self, impl: Impl, weights: Weights, min_speedup: float, margin: float | None) -> None:
         check_choice("weights", weights, WEIGHTS)
-        check_margin(margin)
-        self.impl, self.weights, self.margin = impl, weights, margin
+        min_speedup = min_speedup if margin is None else speedup_of_margin(margin)
+        check_min_speedup(min_speedup)
+        self.impl, self.weights, self.min_speedup = check_impl(impl), weights, min_speedup
         self.density = self.gradient_density = self.calibration = None
-        self.dense_us, self.choices, self._planned = {}, {}, None
+        self.dense_us, self.choices, self._cached_impls = {}, {}, None
 
-    def plan(self, x: Tensor) -> Plan:
-        """How the phases of a pass by ``x`` are computed; it is noted in `choices`."""
+    def phase_impls(self, x: Tensor) -> PhaseImpls:
+        """The implementation of each phase of a pass with input ``x``; recorded in `choices`."""
         if torch.compiler.is_compiling():
-            return Plan(
-                *(self.choices[phase].impl if phase in self.choices else self._given(phase) for phase in PHASES)
+            return PhaseImpls(
+                *(self.choices[phase].impl if phase in self.choices else self._forced(phase) for phase in PHASES)
             )
         known = [source() if source else None for source in (self.density, self.gradient_density)]
-        asked = self.impl, self.margin, self.calibration, [*self.dense_us.items()]
-        # Most passes are like the one before, and small layers must not wait for a choice to be made again.
-        state = x.shape, x.device, x.dtype, functional.takes(x), known, asked
-        if self._planned is None or self._planned[0] != state:
-            self.choices = {phase: self._chosen(phase, x, *known) for phase in PHASES}
-            self._planned = state, Plan(*(choice.impl for choice in self.choices.values()))
-        return self._planned[1]
+        options = self.impl, self.min_speedup, self.calibration, [*self.dense_us.items()]
+        # Most passes repeat the last one; small layers are launch-bound, so the choice is cached.
+        state = x.shape, x.device, x.dtype, functional.is_supported(x), known, options
+        if self._cached_impls is None or self._cached_impls[0] != state:
+            self.choices = {phase: self._choose(phase, x, *known) for phase in PHASES}
+            self._cached_impls = state, PhaseImpls(*(choice.impl for choice in self.choices.values()))
+        return self._cached_impls[1]
 
-    def _given(self, phase: Phase) -> Impl:
-        """The implementation that was asked for, where the phase has it."""
+    def _forced(self, phase: Phase) -> Impl:
+        """The requested implementation if the phase has it, else dense."""
         return "dense" if self.impl == "auto" or (self._dense_only(phase) and self.impl != "reference") else self.impl
 
-    def _chosen(self, phase: Phase, x: Tensor, density: Density | None, gradient: Density | None) -> Choice:
+    def _choose(self, phase: Phase, x: Tensor, density: Density | None, gradient: Density | None) -> Choice:
         if self.impl != "auto":
-            impl = self._given(phase)
-            return Choice(impl, f"{impl}: {self._dense_only(phase)}" if impl != self.impl else f"{impl}: as asked for")
-        if not functional.takes(x):
-            return Choice("dense", f"dense: the kernels take no {x.dtype} on {x.device.type}")
+            impl = self._forced(phase)
+            return Choice(impl, f"{impl}: {self._dense_only(phase)}" if impl != self.impl else f"{impl}: requested")
+        if not functional.is_supported(x):
+            return Choice("dense", f"dense: the kernels do not support {x.dtype} on {x.device.type}")
         if reason := self._dense_only(phase):
             return Choice("dense", f"dense: {reason}")
         known = gradient if phase is Phase.BACKWARD_DATA else density
-        told = self.calibration
-        calibration = told if told is None or isinstance(told, Calibration) else told.get(phase)
-        return choose(self._size(phase, x), known, calibration, self.margin, self.dense_us.get(phase))
+        given = self.calibration
+        calibration = given if given is None or isinstance(given, Calibration) else given.get(phase)
+        return choose(self._size(phase, x), known, calibration, self.min_speedup, self.dense_us.get(phase))
 
     @abstractmethod
     def _dense_only(self, phase: Phase) -> str | None:
-        """Why a phase can only be dense, or nothing."""
+        """Why a phase has no other implementation than dense, or ``None``."""
 
     @abstractmethod
     def _size(self, phase: Phase, x: Tensor) -> Size:
-        """The sizes of a phase's product."""
+        """The sizes of the product that a phase computes."""
 
-    def _how(self) -> str:
-        told = {"impl": self.impl} | ({"weights": self.weights} if self.weights != "same" else {})
-        return "".join(f", {name}={value}" for name, value in told.items())
+    def _options_repr(self) -> str:
+        options = {"impl": self.impl} | ({"weights": self.weights} if self.weights != "same" else {})
+        return "".join(f", {name}={value}" for name, value in options.items())
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"density": None, "gradient_density": None, "_planned": None}
+        return self.__dict__ | {"density": None, "gradient_density": None, "_cached_impls": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Layers that version 0.1 pickled have a margin, and implementations by their former names.
+        state = {name: value for name, value in state.items() if name not in ("margin", "_planned")} | {
+            "impl": check_impl(state["impl"]),
+            "min_speedup": speedup_of_margin(state["margin"]) if "margin" in state else state["min_speedup"],
+            "choices": {
+                phase: replace(choice, impl=check_impl(choice.impl)) for phase, choice in state["choices"].items()
+            },
+            "_cached_impls": None,
+        }
+        super().__setstate__(state)
 
 
 class SparseAdaptiveLinear(Adaptive, nn.Linear):
-    """``y = x W^T + b``, with the arguments, parameters and names of `torch.nn.Linear`.
+    """``y = x W^T + b``, with the arguments and parameters of `torch.nn.Linear`.
 
     Args:
-        impl, weights, margin: as `Sparse` has them.
+        impl, weights, min_speedup, margin: see `Sparse`.
 
     Raises:
-        UsageError: an unknown word, or a margin that is no share.
+        UsageError: an option is invalid.
     """
 
     def __init__(
@@ -137,16 +158,17 @@ class SparseAdaptiveLinear(Adaptive, nn.Linear):
         *,
         impl: Impl = "auto",
         weights: Weights = "same",
-        margin: float = 0.1,
+        min_speedup: float = MIN_SPEEDUP,
+        margin: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
-        self._adapt(impl, weights, margin)
+        self._configure(impl, weights, min_speedup, margin)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x (..., in_features)`` to ``(..., out_features)``."""
-        return functional.linear(x, self.weight, self.bias, plan=self.plan(x), weights=self.weights)
+        return functional.linear(x, self.weight, self.bias, impls=self.phase_impls(x), weights=self.weights)
 
     def _dense_only(self, phase: Phase) -> str | None:
         return None
@@ -161,32 +183,40 @@ class SparseAdaptiveLinear(Adaptive, nn.Linear):
 
     @classmethod
     def from_dense(
-        cls, dense: nn.Linear, *, impl: Impl = "auto", weights: Weights = "same", margin: float = 0.1
+        cls,
+        dense: nn.Linear,
+        *,
+        impl: Impl = "auto",
+        weights: Weights = "same",
+        min_speedup: float = MIN_SPEEDUP,
+        margin: float | None = None,
     ) -> Self:
-        """The adaptive layer with the very parameters of the dense one."""
+        """The adaptive layer of a dense one; they share their parameters."""
         layer = cls(
-            dense.in_features, dense.out_features, dense.bias is not None, impl=impl, weights=weights, margin=margin,
-            device="meta",
+            dense.in_features, dense.out_features, dense.bias is not None, impl=impl, weights=weights,
+            min_speedup=min_speedup, margin=margin, device="meta",
         )  # fmt: skip
-        return _adopt(layer, dense)
+        return _with_parameters_of(layer, dense)
 
     def to_dense(self) -> nn.Linear:
-        """The dense layer with the very parameters of this one."""
-        return _adopt(nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta"), self)
+        """The dense layer of this one; they share their parameters."""
+        return _with_parameters_of(
+            nn.Linear(self.in_features, self.out_features, self.bias is not None, device="meta"), self
+        )
 
     def extra_repr(self) -> str:
-        """Sizes and how it computes."""
-        return nn.Linear.extra_repr(self) + self._how()
+        """The dense layer's, and the implementation."""
+        return nn.Linear.extra_repr(self) + self._options_repr()
 
 
 class SparseAdaptiveConv2d(Adaptive, nn.Conv2d):
-    """A convolution with the arguments, parameters and names of `torch.nn.Conv2d`, of one group and padded by zeros.
+    """A convolution with the arguments and parameters of `torch.nn.Conv2d`: one group, zero padding.
 
     Args:
-        impl, weights, margin: as `Sparse` has them.
+        impl, weights, min_speedup, margin: see `Sparse`.
 
     Raises:
-        UsageError: an unknown word, a margin that is no share, or margins that differ from side to side.
+        UsageError: an option is invalid, or ``padding="same"`` is asymmetric.
     """
 
     def __init__(
@@ -201,7 +231,8 @@ class SparseAdaptiveConv2d(Adaptive, nn.Conv2d):
         *,
         impl: Impl = "auto",
         weights: Weights = "same",
-        margin: float = 0.1,
+        min_speedup: float = MIN_SPEEDUP,
+        margin: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -217,89 +248,103 @@ class SparseAdaptiveConv2d(Adaptive, nn.Conv2d):
             device=device,
             dtype=dtype,
         )
-        uneven = isinstance(self.padding, str) and uneven_margins(self)
-        if uneven:
-            raise UsageError(f"padding 'same': {uneven}; pad before the layer")
-        self._adapt(impl, weights, margin)
+        if reason := asymmetric_padding(self):
+            raise UsageError(f"padding 'same': {reason}; pad before the layer")
+        self._configure(impl, weights, min_speedup, margin)
 
     @property
-    def margins(self) -> tuple[int, int]:
-        """Zeros on either side of the height and of the width."""
+    def zero_padding(self) -> tuple[int, int]:
+        """Zeros on each side of the height and of the width, for ``"same"`` and ``"valid"`` too."""
         if isinstance(self.padding, str):
             if self.padding == "valid":
                 return 0, 0
-            down, right = (d * (k - 1) // 2 for d, k in zip(self.dilation, self.kernel_size, strict=True))
-            return down, right
-        down, right = self.padding
-        return down, right
+            height, width = (d * (k - 1) // 2 for d, k in zip(self.dilation, self.kernel_size, strict=True))
+            return height, width
+        height, width = self.padding
+        return height, width
 
     def forward(self, x: Tensor) -> Tensor:
         """``x (N, C, H, W)`` or ``(C, H, W)`` to the convolution's output."""
         if x.dim() == 3:
             return self.forward(x[None])[0]
-        plan = self.plan(x) if x.dim() == 4 else functional.DENSE  # of which the library complains
-        if plan == functional.DENSE:
+        impls = self.phase_impls(x) if x.dim() == 4 else functional.ALL_DENSE  # which raises
+        if impls == functional.ALL_DENSE:
             y: Tensor = self._conv_forward(x, self.weight, self.bias)
             return y
         return functional.conv2d(
-            x, self.weight, self.bias, self.stride, self.margins, self.dilation, plan=plan, weights=self.weights
+            x,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.zero_padding,
+            self.dilation,
+            impls=impls,
+            weights=self.weights,
         )
 
     def _dense_only(self, phase: Phase) -> str | None:
         if phase is Phase.BACKWARD_WEIGHT:
-            return "the weight's gradient of a convolution is always the library's"
+            return "a convolution's weight gradient has no other implementation"
         if phase is Phase.BACKWARD_DATA and tuple(self.stride) != (1, 1):
-            return f"its windows are {tuple(self.stride)} apart"
+            return f"stride {tuple(self.stride)} is not supported"
         return None
 
     def _size(self, phase: Phase, x: Tensor) -> Size:
-        window = Window.of(self.kernel_size, self.stride, self.margins, self.dilation)
+        window = Window.of(self.kernel_size, self.stride, self.zero_padding, self.dilation)
         height, width = window.output(*x.shape[2:])
         pixels, out = x.shape[0] * height * width, self.out_channels
         if phase is Phase.FORWARD:
-            together = columns_together(x.shape[0], x.shape[2], x.shape[3], window)
-            return Size(out, pixels, window.taps * self.in_channels, x.numel(), x.itemsize, together)
+            columns_listed = columns_per_list(x.shape[0], x.shape[2], x.shape[3], window)
+            return Size(out, pixels, window.taps * self.in_channels, x.numel(), x.itemsize, columns_listed)
         columns = x.shape[0] * x.shape[2] * x.shape[3]
-        together = columns_together(x.shape[0], height, width, window)
-        return Size(self.in_channels, columns, window.taps * out, pixels * out, x.itemsize, together)
+        columns_listed = columns_per_list(x.shape[0], height, width, window)
+        return Size(self.in_channels, columns, window.taps * out, pixels * out, x.itemsize, columns_listed)
 
     @classmethod
     def from_dense(
-        cls, dense: nn.Conv2d, *, impl: Impl = "auto", weights: Weights = "same", margin: float = 0.1
+        cls,
+        dense: nn.Conv2d,
+        *,
+        impl: Impl = "auto",
+        weights: Weights = "same",
+        min_speedup: float = MIN_SPEEDUP,
+        margin: float | None = None,
     ) -> Self:
-        """The adaptive layer with the very parameters of the dense one."""
-        layer = cls(**_convolution(dense), impl=impl, weights=weights, margin=margin, device="meta")
-        return _adopt(layer, dense)
+        """The adaptive layer of a dense one; they share their parameters."""
+        layer = cls(
+            **_conv_arguments(dense), impl=impl, weights=weights, min_speedup=min_speedup, margin=margin, device="meta"
+        )
+        return _with_parameters_of(layer, dense)
 
     def to_dense(self) -> nn.Conv2d:
-        """The dense layer with the very parameters of this one."""
-        return _adopt(nn.Conv2d(**_convolution(self), device="meta"), self)
+        """The dense layer of this one; they share their parameters."""
+        return _with_parameters_of(nn.Conv2d(**_conv_arguments(self), device="meta"), self)
 
     def extra_repr(self) -> str:
-        """Sizes and how it computes."""
+        """The dense layer's, and the implementation."""
         shown: str = nn.Conv2d.extra_repr(self)
-        return shown + self._how()
+        return shown + self._options_repr()
 
 
 def choices_of(model: nn.Module) -> Mapping[str, Mapping[Phase, Choice]]:
-    """The choices of the last pass of every adaptive layer, by its name; `dispatch.report` makes rows of them."""
+    """The choices of every adaptive layer in its last pass, by the layer's name; `dispatch.report` formats them."""
     return {name: layer.choices for name, layer in model.named_modules() if isinstance(layer, Adaptive)}
 
 
-def uneven_margins(layer: nn.Conv2d) -> str | None:
-    """What ``padding="same"`` cannot split in halves, or nothing."""
-    spans = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
-    odd = [span for span in spans if span % 2]
-    return f"its margins of {odd[0]} in all differ from side to side" if layer.padding == "same" and odd else None
+def asymmetric_padding(layer: nn.Conv2d) -> str | None:
+    """Why ``padding="same"`` cannot be split evenly between both sides, or ``None``."""
+    totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+    odd = [total for total in totals if total % 2]
+    return f"its padding of {odd[0]} in total is asymmetric" if layer.padding == "same" and odd else None
 
 
-def _convolution(layer: nn.Conv2d) -> dict[str, Any]:
+def _conv_arguments(layer: nn.Conv2d) -> dict[str, Any]:
     names = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation")
     return {name: getattr(layer, name) for name in names} | {"bias": layer.bias is not None}
 
 
-def _adopt(layer: Layer, other: nn.Module) -> Layer:
-    """Give a layer the parameters and the mode of another."""
+def _with_parameters_of(layer: Layer, other: nn.Module) -> Layer:
+    """The layer with the parameters and the training mode of another."""
     for name, parameter in other.named_parameters(recurse=False):
         layer.register_parameter(name, parameter)
     return layer.train(other.training)

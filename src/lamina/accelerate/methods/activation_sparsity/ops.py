@@ -1,6 +1,6 @@
 """The kernels as functions of tensors, and the layers as PyTorch operators with derivatives.
 
-A map is ``(N, C, H, W)`` of any strides; `matrix_map` reads a matrix as one. Weights come as ``at (taps * C, M)``, a
+A map is ``(N, C, H, W)`` of any strides; `matrix_as_map` reads a matrix as one. Weights come as ``at (taps * C, M)``, a
 row for each row of the map's matrix, so that what a non-zero is multiplied by lies side by side. float32 products on
 tensor cores follow ``torch.backends.cuda.matmul.allow_tf32``, as the library's do: three TF32 products keep float32
 accuracy.
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.common.split_fp16 import ops as halves_ops
-from lamina.accelerate.common.tiling import between, power
+from lamina.accelerate.common.tiling import clamp, next_power_of_2
 from lamina.accelerate.methods.activation_sparsity import kernels
 from lamina.accelerate.methods.activation_sparsity.ellpack import cuda as compiled
 from lamina.accelerate.methods.activation_sparsity.ellpack.format import LARGEST_EXPONENT, PANEL, EllpackDib, panels_of
@@ -23,20 +23,20 @@ from lamina.accelerate.methods.activation_sparsity.split_fp16.ops import gapless
 from lamina.accelerate.methods.activation_sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
 from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.accelerate.runtime.launch import launch
-from lamina.accelerate.runtime.triton_ops import INTERPRETED, SHARING, index_type
-from lamina.accelerate.runtime.triton_ops import check_device as check_kernels
+from lamina.accelerate.runtime.triton_ops import GROUP_SIZE_M, INTERPRETED, index_type
+from lamina.accelerate.runtime.triton_ops import check_kernel_operand as check_kernels
 from lamina.errors import UnsupportedError
 
 PIXEL = Window()
 STORED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def check_device(tensor: Tensor) -> None:
-    """Refuse what no kernel can read; see `lamina.accelerate.runtime.triton_ops.check_device`."""
+def check_operand(tensor: Tensor) -> None:
+    """Refuse what no kernel can read; see `lamina.accelerate.runtime.triton_ops.check_operand`."""
     check_kernels(tensor, "sparsity", 'use impl="reference"')
 
 
-def matrix_map(matrix: Tensor) -> Tensor:
+def matrix_as_map(matrix: Tensor) -> Tensor:
     """A matrix ``(rows, columns)`` as a map of one image: a view."""
     return matrix[None, :, None, :]
 
@@ -46,17 +46,19 @@ def scales_of(x: Tensor, panels: int = 1) -> Tensor:
 
     float16 needs none: its scales are 1.
     """
-    check_device(x)
+    check_operand(x)
     if x.dtype == torch.float16:
         return x.new_ones(panels, dtype=torch.float32)
-    found = halves_ops.peaks(gapless(x))
+    found = halves_ops.partial_amax(gapless(x))
     scales = x.new_empty(panels, dtype=torch.float32)
     many = found.numel()
-    launch(kernels.scale_kernel, 1, x, found, scales, many, panels, LARGEST=LARGEST_EXPONENT, BLOCK=power(many))
+    launch(
+        kernels.scale_kernel, 1, x, found, scales, many, panels, LARGEST=LARGEST_EXPONENT, BLOCK=next_power_of_2(many)
+    )
     return scales
 
 
-def convert(
+def to_ellpack(
     x: Tensor, scales: Tensor | None = None, window: Window = PIXEL, *, panel: int = PANEL,
     capacity: int | None = None, tile: Tile | None = None,
 ) -> EllpackDib:  # fmt: skip
@@ -71,7 +73,7 @@ def convert(
         capacity: slots of a column; as many as a panel has rows, if left out, which needs no look at the data.
         tile: of a program; the sizes decide, if left out.
     """
-    check_device(x)
+    check_operand(x)
     rows, columns, _ = _sizes(x, window)
     panels = panels_of(rows, panel)
     capacity = min(panel, rows) if capacity is None else capacity
@@ -90,10 +92,10 @@ def convert(
     return EllpackDib(words, counts, scales, rows, panel)
 
 
-def count(x: Tensor, window: Window = PIXEL, *, panel: int = PANEL, tile: Tile | None = None) -> Tensor:
+def count_nonzeros(x: Tensor, window: Window = PIXEL, *, panel: int = PANEL, tile: Tile | None = None) -> Tensor:
     """Non-zeros of each column of each panel, int32 ``(panels, columns)``: one pass that stores nothing else."""
     rows, columns, _ = _sizes(x, window)
-    check_device(x)
+    check_operand(x)
     counts = x.new_empty((panels_of(rows, panel), columns), dtype=torch.int32)
     image = _row_of_pixels(x, window) if tile is None else None
     if image is None:
@@ -105,9 +107,9 @@ def count(x: Tensor, window: Window = PIXEL, *, panel: int = PANEL, tile: Tile |
 
 def restore(sparse: EllpackDib, y: Tensor) -> Tensor:
     """Write the non-zeros of a map in ELLPACK-DIB into ``y (N, C, H, W)``, which holds zeros."""
-    check_device(y)
+    check_operand(y)
     image = _flattened(y)
-    columns, wide = sparse.columns, between(1, power(sparse.columns), 128)
+    columns, wide = sparse.columns, clamp(1, next_power_of_2(sparse.columns), 128)
     pixels = y.shape[2] * y.shape[3]
     if image.shape[2] > 1:
         raise UnsupportedError(f"restore: expected pixels that are evenly apart, got strides {y.stride()}")
@@ -126,7 +128,7 @@ def nonzero_product(
     tile: Tile | None = None,
 ) -> Tensor:  # fmt: skip
     """Fill ``y (N, M, H', W')`` with the convolution of a map of ``sizes`` pixels in ELLPACK-DIB."""
-    check_device(y)
+    check_operand(y)
     outputs, pixels = y.shape[1], y.shape[2] * y.shape[3]
     columns = y.shape[0] * pixels
     if not sparse.rows:
@@ -158,9 +160,9 @@ class United(NamedTuple):
 
 def united(x: Tensor, window: Window, width: int, halves: int = 0) -> United:
     """The rows that tiles of ``width`` columns have, for products in so many halves of ``x``."""
-    check_device(x)
+    check_operand(x)
     rows, columns, inside = _sizes(x, window)
-    tiles, deep = -(-columns // width), max(1, min(power(rows), 4096 // width))
+    tiles, deep = -(-columns // width), max(1, min(next_power_of_2(rows), 4096 // width))
     parts = -(-rows // deep)
     flags = x.new_empty((tiles, rows), dtype=torch.int8)
     found = United(
@@ -174,7 +176,7 @@ def united(x: Tensor, window: Window, width: int, halves: int = 0) -> United:
         INDEX=index_type(x, found.lists),
     )  # fmt: skip
     launch(
-        kernels.list_kernel, tiles, x, flags, found.lists, found.lengths, rows, BK=min(power(rows), 1024),
+        kernels.list_kernel, tiles, x, flags, found.lists, found.lengths, rows, BK=min(next_power_of_2(rows), 1024),
         INDEX=index_type(found.lists),
     )  # fmt: skip
     return found
@@ -189,7 +191,7 @@ def union_product(
     Those that each tile of columns has; where images are large enough, the channels that each image has. ``parts`` are
     the halves of float32 activations and of weights.
     """
-    check_device(y)
+    check_operand(y)
     if tile is None and living.takes(x, window) and y.numel():
         return living.product(at, bias, x, y, window, None, parts)
     rows, columns, inside = _sizes(x, window)
@@ -204,8 +206,8 @@ def union_product(
         found.lengths, y, outputs, columns, rows, max(x.shape[1], 1), blocks, *_told(x, window)[1:],
         y.stride(0), y.stride(1), y.stride(3),
         **window.switches(), INSIDE=inside, SINGLE=_single(x, window), BIAS=bias is not None, X=of_x,
-        W=of_weights, PARTS=power(blocks), SHARES=peaks.numel(),
-        BM=tile.outputs, BN=tile.columns, BK=tile.depth, GROUP=SHARING, UPCAST=INTERPRETED,
+        W=of_weights, PARTS=next_power_of_2(blocks), SHARES=peaks.numel(),
+        BM=tile.outputs, BN=tile.columns, BK=tile.depth, GROUP=GROUP_SIZE_M, UPCAST=INTERPRETED,
         INDEX=index_type(near_at[0], x, found.lists, y), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return y
@@ -216,19 +218,19 @@ def masked_product(at: Tensor, x: Tensor, dc: Tensor, tile: Tile | None = None) 
 
     ``at`` is ``(rows, M)``, ``dc (M, columns)`` of any strides.
     """
-    check_device(x)
+    check_operand(x)
     (rows, columns), outputs = x.shape, at.shape[1]
     tile = tile or union_tile(rows, columns)
     of_dc, of_weights = parts_for(dc)
-    (near_at, peaks), found = weights(at, of_weights), united(matrix_map(x), PIXEL, tile.columns)
-    dc_peaks = halves_ops.peaks(gapless(dc)) if of_dc else dc
+    (near_at, peaks), found = weights(at, of_weights), united(matrix_as_map(x), PIXEL, tile.columns)
+    dc_peaks = halves_ops.partial_amax(gapless(dc)) if of_dc else dc
     db = torch.zeros((rows, columns), dtype=dc.dtype, device=x.device)
     blocks = dc_peaks.numel()
     launch(
         kernels.masked_kernel, -(-columns // tile.columns) * -(-rows // tile.outputs), x,
         near_at[0], near_at[-1], peaks, x, found.lists, found.lengths, dc, dc_peaks, db, outputs, columns, rows, blocks,
         *x.stride(), *dc.stride(),
-        X=of_dc, W=of_weights, PARTS=power(blocks), SHARES=peaks.numel(),
+        X=of_dc, W=of_weights, PARTS=next_power_of_2(blocks), SHARES=peaks.numel(),
         BM=tile.depth, BN=tile.columns, BK=tile.outputs, UPCAST=INTERPRETED,
         INDEX=index_type(near_at[0], x, found.lists, dc), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -245,7 +247,7 @@ def product(at: Tensor, bias: Tensor | None, x: Tensor, window: Window, impl: st
         return union_product(at, bias, x, y, window, parts=parts_for(x, impl == "rounded"))
     at = compiled.weights(at, STORED.get(stored, at.dtype))[:, : at.shape[1]]
     panel = compiled.product_block(y.shape[1], y.numel() // max(y.shape[1], 1), at.itemsize).panel
-    return nonzero_product(at, bias, convert(x, panel=panel), y, (x.shape[2], x.shape[3]), window)
+    return nonzero_product(at, bias, to_ellpack(x, panel=panel), y, (x.shape[2], x.shape[3]), window)
 
 
 def turned(weight: Tensor, stored: str = "same") -> Tensor:
@@ -290,7 +292,7 @@ def matmul(a: Tensor, b: Tensor, impl: str, stored: str, masked: bool) -> Tensor
     """``a (M, K) @ b (K, N)`` without the zeros of ``b``; ``masked``, its gradient is wanted only where it has none."""
     if impl == "dense":
         return a @ b
-    return product(a.mT, None, matrix_map(b), PIXEL, impl, stored)[0, :, 0]
+    return product(a.mT, None, matrix_as_map(b), PIXEL, impl, stored)[0, :, 0]
 
 
 @matmul.register_fake
@@ -428,7 +430,7 @@ def _convert(
     x: Tensor, words: Tensor | None, counts: Tensor, scales: Tensor | None, window: Window, panel: int,
     tile: Tile | None,
 ) -> None:  # fmt: skip
-    check_device(x)
+    check_operand(x)
     x = _flattened(x) if window.pixel else x
     rows, columns, inside = _sizes(x, window)
     panels, capacity = counts.shape[0], 0 if words is None else words.shape[1]

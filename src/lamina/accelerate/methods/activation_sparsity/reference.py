@@ -21,7 +21,7 @@ from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.errors import UsageError
 
 
-def fitted_scales(dense: Tensor, panel: int = PANEL) -> Tensor:
+def fit_scales(dense: Tensor, panel: int = PANEL) -> Tensor:
     """Powers of two that bring each panel's largest finite value just below float16's largest, float32 ``(panels,)``.
 
     1 for a panel without finite non-zeros, and for float16, which needs none.
@@ -52,7 +52,7 @@ def from_dense(
     check_matrix(dense)
     check_panel(panel)
     check_capacity(capacity)
-    scales = fitted_scales(dense, panel) if scales is None else scales
+    scales = fit_scales(dense, panel) if scales is None else scales
     values = _panels(dense.detach(), panel)
     present = values != 0
     counts = present.sum(1, dtype=torch.int32)
@@ -62,7 +62,7 @@ def from_dense(
     p, row, column = (present & (slots < capacity)).nonzero(as_tuple=True)
     words = torch.zeros(len(values), capacity, dense.shape[1], dtype=torch.int32, device=dense.device)
     wide = values.double()[p, row, column] / scales.double()[p]
-    words[p, slots[p, row, column], column] = bundled(wide.half(), row)
+    words[p, slots[p, row, column], column] = pack_words(wide.half(), row)
     return EllpackDib(words, counts, scales, dense.shape[0], panel)
 
 
@@ -76,20 +76,20 @@ def to_dense(sparse: EllpackDib, dtype: torch.dtype = torch.float32) -> Tensor:
     _, capacity, columns = sparse.words.shape
     slot = torch.arange(capacity, device=sparse.words.device)
     p, s, column = (slot[None, :, None] < sparse.counts[:, None]).nonzero(as_tuple=True)
-    values, row = parted(sparse.words[p, s, column])
+    values, row = unpack_words(sparse.words[p, s, column])
     dense = torch.zeros(sparse.rows, columns, dtype=dtype, device=sparse.words.device)
     dense[p * sparse.panel + row, column] = (values.double() * sparse.scales.double()[p]).to(dtype)
     return dense
 
 
-def bundled(values: Tensor, rows: Tensor) -> Tensor:
+def pack_words(values: Tensor, rows: Tensor) -> Tensor:
     """Words of float16 values and rows below 65,536."""
     high = torch.where(rows < PANEL // 2, rows, rows - PANEL).to(torch.int32)
     low = values.view(torch.int16).to(torch.int32) & (PANEL - 1)
     return (high << 16) | low
 
 
-def parted(words: Tensor) -> tuple[Tensor, Tensor]:
+def unpack_words(words: Tensor) -> tuple[Tensor, Tensor]:
     """The float16 values and the rows, int64, of words."""
     values = words.to(torch.int64) & (PANEL - 1)
     signed = torch.where(values < PANEL // 2, values, values - PANEL)
@@ -128,7 +128,7 @@ def matmul(a: Tensor, sparse: EllpackDib) -> Tensor:
     for p in range(len(sparse.words)):
         for slot in range(sparse.capacity):
             column = (slot < sparse.counts[p]).nonzero().squeeze(1)
-            values, row = parted(sparse.words[p, slot, column])
+            values, row = unpack_words(sparse.words[p, slot, column])
             scaled = (values.double() * sparse.scales[p].double()).to(a.dtype)
             c = c.index_add(1, column, a[:, p * sparse.panel + row] * scaled)
     return c
@@ -141,7 +141,7 @@ class _Rounded(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
-        scale = fitted_scales(x.reshape(-1, 1), max(x.numel(), 1)).to(x.dtype)
+        scale = fit_scales(x.reshape(-1, 1), max(x.numel(), 1)).to(x.dtype)
         return (x / scale).half().to(x.dtype) * scale
 
     @staticmethod
@@ -157,13 +157,13 @@ class _Rounded(torch.autograd.Function):
         return tangents[0]
 
 
-def rounded(x: Tensor) -> Tensor:
+def round_to_format(x: Tensor) -> Tensor:
     """Numbers as the format holds them, under one scale for all; gradients pass as if nothing were rounded."""
     held: Tensor = _Rounded.apply(x)  # type: ignore[no-untyped-call]
     return held
 
 
-def columns_of(x: Tensor, window: Window) -> Tensor:
+def im2col(x: Tensor, window: Window) -> Tensor:
     """The matrix that a convolution multiplies: ``(taps * C, N * H' * W')`` of ``x (N, C, H, W)``, tap after tap."""
     kh, kw, sh, sw, ph, pw, dh, dw = window.pack()
     unfolded = F.unfold(x, (kh, kw), (dh, dw), (ph, pw), (sh, sw))  # (N, C * taps, pixels)
@@ -172,21 +172,21 @@ def columns_of(x: Tensor, window: Window) -> Tensor:
     return by_tap.reshape(window.taps * x.shape[1], batch * pixels)
 
 
-def union_rows(dense: Tensor, width: int) -> Tensor:
+def row_union_rows(dense: Tensor, width: int) -> Tensor:
     """For each tile of ``width`` neighbouring columns, whether a row has a non-zero there: bool ``(tiles, rows)``."""
     rows, columns = dense.shape
     padded = F.pad(dense != 0, (0, -columns % width))
     return padded.view(rows, -(-columns // width), width).any(2).mT
 
 
-def union_matmul(a: Tensor, dense: Tensor, width: int) -> Tensor:
+def row_union_matmul(a: Tensor, dense: Tensor, width: int) -> Tensor:
     """``a @ dense`` over the rows that each tile of ``width`` columns has non-zeros in; differentiable.
 
     The gradient of ``dense`` is left out where a whole tile's row is zero: it is for what a ReLU gave.
     """
     parts = [
         a[:, rows] @ columns[rows]
-        for rows, columns in zip(union_rows(dense, width), dense.split(width, 1), strict=True)
+        for rows, columns in zip(row_union_rows(dense, width), dense.split(width, 1), strict=True)
     ]
     return torch.cat(parts, 1) if parts else a.new_zeros(a.shape[0], 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from lamina.accelerate.common.tiling import MULTIPROCESSORS, between, power
+from lamina.accelerate.common.tiling import MULTIPROCESSORS, clamp, next_power_of_2
 from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.errors import UsageError
 
@@ -50,13 +50,13 @@ class Tile:
 def convert_tile(rows: int, columns: int, panels: int) -> Tile:
     """For one pass over a matrix: narrow tiles until every multiprocessor has several."""
     wide = 64 if panels * -(-columns // 64) >= 8 * MULTIPROCESSORS else 32
-    return Tile(1, between(1, power(columns), wide), between(1, power(rows), 64))
+    return Tile(1, clamp(1, next_power_of_2(columns), wide), clamp(1, next_power_of_2(rows), 64))
 
 
 def nonzero_tile(outputs: int, columns: int) -> Tile:
     """For products of single non-zeros: outputs are contiguous loads, columns share nothing but the program."""
-    high = between(16, power(outputs), 128)
-    wide = between(8, power(columns), 32)
+    high = clamp(16, next_power_of_2(outputs), 128)
+    wide = clamp(8, next_power_of_2(columns), 32)
     while wide > 8 and -(-columns // wide) * -(-outputs // high) < 2 * MULTIPROCESSORS:
         wide //= 2
     return Tile(high, wide, 4)
@@ -64,7 +64,7 @@ def nonzero_tile(outputs: int, columns: int) -> Tile:
 
 def union_tile(outputs: int, columns: int) -> Tile:
     """For products over united rows, of a width that unions are known for, so that predictions hold."""
-    return Tile(between(16, power(outputs), 128), between(16, power(columns), 64), 32, 4, 3)
+    return Tile(clamp(16, next_power_of_2(outputs), 128), clamp(16, next_power_of_2(columns), 64), 32, 4, 3)
 
 
 def living_tile(outputs: int, columns: int, parts: int = 2) -> Tile:
@@ -72,13 +72,13 @@ def living_tile(outputs: int, columns: int, parts: int = 2) -> Tile:
 
     ``parts`` of weights: without halves little is read, and narrow tiles fill a GPU more evenly.
     """
-    high = 64 if 0 < outputs % 128 <= 64 < outputs else between(16, power(outputs), 128)
+    high = 64 if 0 < outputs % 128 <= 64 < outputs else clamp(16, next_power_of_2(outputs), 128)
     if parts and high == 128 and -(-columns // 128) * -(-outputs // 128) >= MULTIPROCESSORS:
         return Tile(high, 128, 64, 8, 3)
     return Tile(high, 128 if high < 128 else 64, 32, 4, 4 if not parts else 3)
 
 
-def columns_together(images: int, height: int, width: int, window: Window) -> int:
+def columns_per_list(images: int, height: int, width: int, window: Window) -> int:
     """Pixels that share a list of living channels: an image's where it is large enough, or 0 where tiles have lists."""
     large = images > 1 and height * width >= LARGE
     return height * width if large or not window.pixel else 0

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.accelerate.common.tiling import SHARED
+from lamina.accelerate.common.tiling import SHARED_MEMORY
 from lamina.accelerate.methods.activation_sparsity import functional, ops, reference
 from lamina.accelerate.methods.activation_sparsity.ellpack import cuda as compiled
 from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import Block, Scan
@@ -51,12 +51,12 @@ def same(ours: EllpackDib, dense: Tensor) -> None:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_a_map_is_converted_word_for_word(dtype: torch.dtype, channels: int, layout: torch.memory_format) -> None:
     x = sparse_map(2, channels, 5, 7, dtype=dtype).contiguous(memory_format=layout)
-    dense = reference.columns_of(x, Window())
+    dense = reference.im2col(x, Window())
     for panel in (100, 8):
-        ours = ops.convert(x, panel=panel)
+        ours = ops.to_ellpack(x, panel=panel)
         same(ours, dense)
-        assert torch.equal(ours.scales, reference.fitted_scales(dense).expand_as(ours.scales))
-        assert torch.equal(ops.count(x, panel=panel), ours.counts)
+        assert torch.equal(ours.scales, reference.fit_scales(dense).expand_as(ours.scales))
+        assert torch.equal(ops.count_nonzeros(x, panel=panel), ours.counts)
 
 
 @pytest.mark.parametrize("outlier", [1.0, 3e4, math.inf])
@@ -64,9 +64,9 @@ def test_a_guessed_scale_is_put_right(outlier: float, monkeypatch: pytest.Monkey
     monkeypatch.setattr(compiled, "CACHED", 0)
     x = sparse_map(2, 21, 5, 7)
     x[1, 20, 4, 5] = outlier
-    ours, dense = ops.convert(x, panel=8), reference.columns_of(x, Window())
+    ours, dense = ops.to_ellpack(x, panel=8), reference.im2col(x, Window())
     same(ours, dense)
-    assert torch.equal(ours.scales, reference.fitted_scales(dense).expand_as(ours.scales))
+    assert torch.equal(ours.scales, reference.fit_scales(dense).expand_as(ours.scales))
 
 
 def test_matrices_scales_that_are_given_and_columns_that_do_not_fit() -> None:
@@ -76,7 +76,7 @@ def test_matrices_scales_that_are_given_and_columns_that_do_not_fit() -> None:
         same(functional.compress(matrix, scales=torch.tensor([2.0])), dense)
         short = functional.compress(matrix, capacity=2)
         assert torch.equal(short.counts, (dense != 0).sum(0, dtype=torch.int32)[None])
-    assert ops.count(ops.matrix_map(torch.zeros(3, 0))).shape == (1, 0)
+    assert ops.count_nonzeros(ops.matrix_as_map(torch.zeros(3, 0))).shape == (1, 0)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -127,7 +127,7 @@ def test_what_is_not_finite_stays_where_it_is_and_panels_have_scales(dtype: torc
     a[2, 3], a[5, 30], a[7, 7], b[9, 4], b[10, 5] = math.inf, math.nan, -math.inf, math.inf, math.nan
     y = torch.empty(1, 33, 1, 18)
     scales = torch.tensor([1.0, 4.0, 2.0])
-    ops.nonzero_product(a, None, ops.convert(ops.matrix_map(b), scales, panel=8), y, (1, 18))
+    ops.nonzero_product(a, None, ops.to_ellpack(ops.matrix_as_map(b), scales, panel=8), y, (1, 18))
     exact = torch.where(b[:, None] != 0, a.double()[:, :, None] * b.double()[:, None], 0.0).sum(0)
     torch.testing.assert_close(y[0, :, 0].double(), exact, rtol=1e-5, atol=1e-5, equal_nan=True)
     assert y.isfinite().any() and not y.isfinite().all()
@@ -137,7 +137,7 @@ def test_a_full_column_makes_its_product_nan() -> None:
     dense = torch.zeros(6, 3)
     dense[:, 1], dense[2, 2] = 1.0, 2.0
     y = torch.empty(1, 4, 1, 3)
-    ops.nonzero_product(torch.ones(6, 4), None, ops.convert(ops.matrix_map(dense), capacity=3), y, (1, 3))
+    ops.nonzero_product(torch.ones(6, 4), None, ops.to_ellpack(ops.matrix_as_map(dense), capacity=3), y, (1, 3))
     assert y[0, :, 0].isnan().any(0).tolist() == [False, True, False]
     assert y[0, 0, 0, 2] == 2.0
 
@@ -148,7 +148,7 @@ def test_blocks_fit_a_multiprocessor(outputs: int, itemsize: int, monkeypatch: p
     monkeypatch.undo()
     for columns in (1, 12544, 10**7):
         block = compiled.product_block(outputs, columns, itemsize)
-        assert block.shared(block.panel, itemsize) <= SHARED
+        assert block.shared(block.panel, itemsize) <= SHARED_MEMORY
         assert block.warps * block.warp <= 1024
     # 132 blocks, as many as there are multiprocessors.
     block = compiled.product_block(512, 12544, itemsize)

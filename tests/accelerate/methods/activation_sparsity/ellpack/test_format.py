@@ -143,10 +143,12 @@ def test_products_are_those_of_the_matrix(array: np.ndarray, panel: int, rows: i
 
 def test_gradients_and_transforms_pass_rounding() -> None:
     x, along = torch.randn(3, 4), torch.randn(3, 4)
-    held = reference.rounded(x)
-    torch.testing.assert_close(torch.func.grad(lambda x: reference.rounded(x).square().sum())(x), 2 * held)
-    torch.testing.assert_close(torch.func.jvp(reference.rounded, (x,), (along,))[1], along)
-    torch.testing.assert_close(torch.func.vmap(reference.rounded)(x), torch.stack([*map(reference.rounded, x)]))
+    held = reference.round_to_format(x)
+    torch.testing.assert_close(torch.func.grad(lambda x: reference.round_to_format(x).square().sum())(x), 2 * held)
+    torch.testing.assert_close(torch.func.jvp(reference.round_to_format, (x,), (along,))[1], along)
+    torch.testing.assert_close(
+        torch.func.vmap(reference.round_to_format)(x), torch.stack([*map(reference.round_to_format, x)])
+    )
 
 
 def test_bytes_held_are_counted() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lamina.accelerate.methods.activation_sparsity import ops
 from lamina.accelerate.methods.activation_sparsity.row_union import ops as living
-from lamina.accelerate.methods.activation_sparsity.tiles import Tile, columns_together, living_tile
+from lamina.accelerate.methods.activation_sparsity.tiles import Tile, columns_per_list, living_tile
 from lamina.accelerate.methods.activation_sparsity.window import Window
 
 pytestmark = [pytest.mark.usefixtures("where_kernels_run", "poisoned_empty")]
@@ -50,7 +50,7 @@ def test_products(kind: int, place: int) -> None:
     _, _, sh, sw, ph, pw, dh, dw = window.pack()
     exact = F.conv2d(x.double(), weight.double(), bias.double(), (sh, sw), (ph, pw), (dh, dw))
     y = torch.empty(exact.shape, dtype=dtype).contiguous(memory_format=layout)
-    living.product(ops.by_rows(weight, "union", "same"), bias, x, y, window, NARROW, parts)
+    living.product(ops.by_rows(weight, "row_union", "same"), bias, x, y, window, NARROW, parts)
     if parts in ((1, 2), (1, 1)):
         torch.testing.assert_close(y.double(), exact, rtol=1e-3, atol=1e-3 * exact.abs().max().item())
     else:
@@ -61,15 +61,15 @@ def test_who_has_a_list_of_its_own() -> None:
     large, window = torch.zeros(2, 3, 8, 8), Window(3, 3)
     assert living.takes(large, Window()) and living.takes(large[:1], window)
     # A matrix, and pixels too few for a list: tiles of columns have theirs.
-    assert not living.takes(ops.matrix_map(torch.zeros(9, 100)), Window())
+    assert not living.takes(ops.matrix_as_map(torch.zeros(9, 100)), Window())
     assert not living.takes(torch.zeros(64, 3, 1, 1), Window())
     assert not living.takes(large[:, :, :, ::3], window), "pixels that are not evenly apart"
-    assert (columns_together(2, 8, 8, Window()), columns_together(64, 1, 1, Window())) == (64, 0)
+    assert (columns_per_list(2, 8, 8, Window()), columns_per_list(64, 1, 1, Window())) == (64, 0)
 
 
 def test_uneven_pixels_are_multiplied_all_the_same() -> None:
     x, weight = dead_channels(2, 4, 5, 8)[..., ::2], torch.randn(3, 4, 2, 2)
-    y = ops.product(ops.turned(weight), None, x, Window(2, 2), "union")
+    y = ops.product(ops.turned(weight), None, x, Window(2, 2), "row_union")
     torch.testing.assert_close(y, F.conv2d(x, weight), rtol=1e-5, atol=1e-5)
 
 

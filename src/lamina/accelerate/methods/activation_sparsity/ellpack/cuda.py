@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.accelerate.common.tiling import MULTIPROCESSORS, SHARED
+from lamina.accelerate.common.tiling import MULTIPROCESSORS, SHARED_MEMORY
 from lamina.accelerate.methods.activation_sparsity.ellpack.format import LARGEST_EXPONENT, EllpackDib
 from lamina.accelerate.methods.activation_sparsity.window import Window
-from lamina.accelerate.runtime.nvrtc import KINDS, Kernel, Launchable, goes_on
+from lamina.accelerate.runtime.nvrtc import DTYPE_CODES, Kernel, Launchable, with_common_header
 
 WARP = 32
 CACHED = 48 * 1024 * 1024
@@ -77,19 +77,19 @@ class Block:
 @cache
 def kernel(make: Any, name: str, macros: tuple[tuple[str, int], ...], source: Traversable = SOURCE) -> Launchable:
     """One kernel of a source, specialised."""
-    made: Launchable = make(goes_on(source), name, macros=dict(macros), waits=True)
+    made: Launchable = make(with_common_header(source), name, macros=dict(macros), pdl=True)
     return made
 
 
 def takes(x: Tensor) -> bool:
     """Whether the kernels can read or write a tensor: on a GPU, without gaps, and within reach of their numbers."""
     here = x.is_cuda if kind is Kernel else x.device.type == "cpu"
-    return here and x.dtype in KINDS and 0 < x.numel() < REACH and _laid(x).is_contiguous()
+    return here and x.dtype in DTYPE_CODES and 0 < x.numel() < REACH and _laid(x).is_contiguous()
 
 
 def takes_product(sparse: EllpackDib, y: Tensor, block: Block, itemsize: int) -> bool:
     """Whether `product` can: what it writes is laid without gaps, and panels fit its shared memory."""
-    return takes(y) and sparse.rows > 0 and block.shared(min(sparse.panel, sparse.rows), itemsize) <= SHARED
+    return takes(y) and sparse.rows > 0 and block.shared(min(sparse.panel, sparse.rows), itemsize) <= SHARED_MEMORY
 
 
 def largest(x: Tensor, threads: int = 256, blocks: int = 8 * MULTIPROCESSORS, every: int = 1) -> Tensor:
@@ -171,7 +171,7 @@ def product(
 ) -> None:  # fmt: skip
     """Fill ``y (N, M, H', W')`` from `weights` of ``(taps * rows, M)`` and a map of ``sizes`` pixels."""
     macros = dict(
-        WEIGHT=KINDS[a.dtype], OUT=KINDS[y.dtype], WARPS=block.warps, WIDE=block.wide, EACH=block.each,
+        WEIGHT=DTYPE_CODES[a.dtype], OUT=DTYPE_CODES[y.dtype], WARPS=block.warps, WIDE=block.wide, EACH=block.each,
         SLOTS=block.slots, WARP=block.warp, **window.switches(),
     )  # fmt: skip
     outputs, pixels = y.shape[1], y.shape[2] * y.shape[3]
@@ -195,7 +195,7 @@ def _scan(
     x: Tensor, scan: Scan, threads: int, last: bool = False, staged: bool = False, guessed: int = 0
 ) -> tuple[tuple[str, int], ...]:
     return (
-        ("MAP", KINDS[x.dtype]), ("THREADS", threads), ("COLUMNS", scan.columns), ("GROUPS", scan.groups),
+        ("MAP", DTYPE_CODES[x.dtype]), ("THREADS", threads), ("COLUMNS", scan.columns), ("GROUPS", scan.groups),
         ("DEEP", scan.deep), ("LARGEST", LARGEST_EXPONENT), ("LAST", int(last)), ("STAGED", int(staged)),
         ("GUESSED", guessed), ("WARP", WARP),
     )  # fmt: skip

@@ -51,7 +51,7 @@ inline void raise(int* place, int value) {
 #define DW 1
 #endif
 
-using map_t = Number<MAP>::type;
+using map_t = Element<MAP>::type;
 
 // Of a number that is not finite, 0.
 __device__ __forceinline__ float magnitude(float number) {
@@ -67,10 +67,10 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   struct alignas(16) Quad { map_t at[QUAD]; };
   const Quad* wide = reinterpret_cast<const Quad*>(x);
   float most = 0;
-  wait();
+  griddepcontrol_wait();
   auto see = [&](const Quad& quad) {
 #pragma unroll
-    for (int j = 0; j < QUAD; ++j) most = fmaxf(most, magnitude(widened<MAP>(quad.at[j])));
+    for (int j = 0; j < QUAD; ++j) most = fmaxf(most, magnitude(to_float<MAP>(quad.at[j])));
   };
   const int step = gridDim.x * every * THREADS;
   int i = blockIdx.x * every * THREADS + threadIdx.x;
@@ -81,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   }
   for (; i < quads; i += step) see(wide[i]);
   if (blockIdx.x == 0 && threadIdx.x < rest)
-    most = fmaxf(most, magnitude(widened<MAP>(x[(long long)quads * QUAD + threadIdx.x])));
+    most = fmaxf(most, magnitude(to_float<MAP>(x[(long long)quads * QUAD + threadIdx.x])));
   __shared__ int top;
   if (threadIdx.x == 0) top = 0;
   __syncthreads();
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS, BLOCKS)
   alignas(16) map_t ahead[DEEP];
   float inverse = 1, most = 0;
   bool fitted = known == 0;
-  if (fitted || GUESSED == 2) wait();
+  if (fitted || GUESSED == 2) griddepcontrol_wait();
   for (int tile = blockIdx.x; tile < across * panels; tile += gridDim.x) {
     // From the end, which a pass over the map before this one has left in the cache.
     const int p = panels - 1 - tile / across, first = p * panel, last = min(first + panel, rows);
@@ -142,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS, BLOCKS)
     };
     if (GUESSED != 2) fetch(first);
     if (!fitted) {
-      if (GUESSED != 2) wait();  // here: what found the magnitudes has read the map, so all that made it had ended
+      if (GUESSED != 2) griddepcontrol_wait();  // here: what found the magnitudes has read the map, so all that made it had ended
       if (threadIdx.x == 0) top = seen = 0;
       __syncthreads();
       float here = 0;
@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS, BLOCKS)
       int mine = 0;
 #pragma unroll
       for (int i = 0; i < DEEP; ++i) {
-        value[i] = widened<MAP>(ahead[i]);
+        value[i] = to_float<MAP>(ahead[i]);
         mine += value[i] != 0;
         if (GUESSED == 1) most = fmaxf(most, magnitude(value[i]));
       }
@@ -230,8 +230,8 @@ extern "C" __global__ void __launch_bounds__(COLUMNS* GROUPS, BLOCKS)
 // those before them are used, and so do a warp's words, SLOTS of each column at a time; what a column lacks are zeros in
 // row 0. The threads of a column read its row of weights side by side, those of the next column a quarter of all banks
 // further on: whatever the rows, what is read together lies in banks of its own.
-using weight_t = Number<WEIGHT>::type;
-using out_t = Number<OUT>::type;
+using weight_t = Element<WEIGHT>::type;
+using out_t = Element<OUT>::type;
 
 constexpr int QUADS = WIDE / 4;
 constexpr int BESIDE = QUADS % 4 == 0 ? 4 : QUADS % 2 == 0 ? 2 : 1;  // neighbouring columns of a thread
@@ -331,7 +331,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
             int outputs, int stride, int columns, int rows, int panel, int panels, int capacity, int sources, int pixels,
             int out_width, int height, int width, int y_n, int y_m, int y_p) {
   extern __shared__ float4 shared[];
-  wait();
+  griddepcontrol_wait();
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, t = lane % 4;
   const int m0 = blockIdx.y * BM, column0 = (blockIdx.x * WARPS + warp) * WIDE;
   const int chunk = panel * BM;  // weights of a panel
@@ -363,7 +363,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     to += above * BM + piece;
 #pragma unroll 2
     for (int row = above; row < deep; row += ROWS, to += ROWS * BM, from += there ? ROWS * (long long)stride : 0)
-      copy<16>(to, there ? from : a, there);
+      cp_async<16>(to, there ? from : a, there);
   };
   // The words of some fours of a step, from slot `first` on, as they are: slot after slot.
   auto ask = [&](int step, int p, int span, int first, int into) {
@@ -375,7 +375,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     int* to = &room.words[into][lane / ACROSS][c];
 #pragma unroll 2
     for (; slot < last; slot += TOGETHER, to += TOGETHER * ACROSS, from += (long long)TOGETHER * sources)
-      copy<4>(to, slot < where.y ? from : words, slot < where.y);
+      cp_async<4>(to, slot < where.y ? from : words, slot < where.y);
   };
 
   float sums[QUADS][EACH];
@@ -392,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     const int source = looks ? source_at(room.places[lane], tap) : -1;
     int2* told = &room.told[step % 3][lane];
     told->x = max(source, 0);
-    copy<4>(&told->y, counts + (long long)p * sources + told->x, source >= 0);
+    cp_async<4>(&told->y, counts + (long long)p * sources + told->x, source >= 0);
   };
   auto tell = [&](int step) {
     int2* told = room.told[step % 3];
@@ -420,16 +420,16 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
   int p = 0, next_p = panels > 1, next_tap = panels == 1, turn = 0;
   look(0, 0, 0);
   look(1, next_tap, next_p);
-  copies_asked();
+  cp_async_commit();
   fetch(0, 0, 0);
-  copies_asked();
-  copies_done<1>();
+  cp_async_commit();
+  cp_async_wait<1>();
   tell(0);
   ask(0, 0, 0, 0, 0);
-  copies_asked();
+  cp_async_commit();
   for (int step = 0; step < steps; ++step) {
     const int now = step % 2;
-    copies_done<0>();
+    cp_async_wait<0>();
     __syncthreads();
     const bool more = step + 1 < steps;
     if (more) {
@@ -487,10 +487,10 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
           ask(step, p, span + 1, 0, turn);
         else if (more)
           ask(step + 1, next_p, 0, 0, turn);
-        copies_asked();
+        cp_async_commit();
         if (span == 0 && first == 0) {
           if (more) fetch(1 - now, next_tap, next_p);
-          copies_asked();
+          cp_async_commit();
         }
         // The next words are read while these are used, those of the next four too, and so is its length.
         unsigned one = raw[0], two = raw[4 * SPAN];
@@ -526,9 +526,9 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
         first += SLOTS;
         if (first < longest || span + 1 < QUADS / SPAN) {
           if (span == 0 && first == SLOTS)
-            copies_done<1>();  // but for the weights of the next step
+            cp_async_wait<1>();  // but for the weights of the next step
           else
-            copies_done<0>();
+            cp_async_wait<0>();
         }
         __syncwarp();
       } while (first < longest);
@@ -559,7 +559,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
       for (int b = 0; b < BESIDE; ++b) {
         const float sum = sums[q0 + b][e];
         finite &= fabsf(sum) < __int_as_float(0x7f800000);
-        beside.at[b] = narrowed<OUT>(told[column + b].x ? __int_as_float(0x7fc00000) : __fmaf_rn(sum, scale, start));
+        beside.at[b] = from_float<OUT>(told[column + b].x ? __int_as_float(0x7fc00000) : __fmaf_rn(sum, scale, start));
       }
       if (even) {
         if (column0 + column < columns) *reinterpret_cast<Beside*>(row + told[column].y) = beside;
@@ -577,7 +577,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     const int e = i % EACH, m = m0 + output_of(lane, e / VEC) + e % VEC, column = column_of(t, i / EACH);
     if (m >= outputs || column0 + column >= columns || told[column].x) continue;
     out_t* place = y + m * y_m + told[column].y;
-    if (same && fabsf(widened<OUT>(*place)) < __int_as_float(0x7f800000)) continue;
+    if (same && fabsf(to_float<OUT>(*place)) < __int_as_float(0x7f800000)) continue;
     const Place at = place_of(column0 + column);
     float sum = biased ? bias[m] : 0.0f;
     for (int step = 0; step < steps; ++step) {
@@ -587,9 +587,9 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
         const unsigned word = words[((long long)p * capacity + slot) * sources + from];
         const int row = tap * rows + p * panel + (word >> 16);
         const float value = from_half(word & 0xffff) * scales[p];
-        sum = __fmaf_rn(widened<WEIGHT>(a[(long long)row * stride + m]), value, sum);
+        sum = __fmaf_rn(to_float<WEIGHT>(a[(long long)row * stride + m]), value, sum);
       }
     }
-    *place = narrowed<OUT>(sum);
+    *place = from_float<OUT>(sum);
   }
 }

@@ -12,7 +12,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.common.split_fp16.kernels import halves
+from lamina.accelerate.common.split_fp16.kernels import split_hi_lo
 from lamina.accelerate.methods.activation_sparsity.split_fp16.kernels import (
     added,
     has_nan,
@@ -99,7 +99,7 @@ def gather_kernel(
         value = tl.load(x + image * x_n + place, known, 0.0)
         place = ((image * pixels + pixel).to(INDEX) * room)[:, None] + k[None, :]
         if X:
-            value, rest = halves(value.to(tl.float32) * power_of_two(shift))
+            value, rest = split_hi_lo(value.to(tl.float32) * power_of_two(shift))
             if X == 2:
                 tl.store(low + place, rest, (pixel < pixels)[:, None])
         tl.store(high + place, value, (pixel < pixels)[:, None])

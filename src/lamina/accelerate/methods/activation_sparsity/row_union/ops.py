@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lamina.accelerate.common.tiling import between, power
+from lamina.accelerate.common.tiling import clamp, next_power_of_2
 from lamina.accelerate.methods.activation_sparsity.row_union import kernels
 from lamina.accelerate.methods.activation_sparsity.split_fp16.ops import parts_for, weights
-from lamina.accelerate.methods.activation_sparsity.tiles import Tile, columns_together, living_tile
+from lamina.accelerate.methods.activation_sparsity.tiles import Tile, columns_per_list, living_tile
 from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.triton_ops import INTERPRETED, index_type
@@ -29,7 +29,7 @@ class Living(NamedTuple):
 def takes(x: Tensor, window: Window) -> bool:
     """Whether images are large enough to have lists of their own, and their pixels evenly apart."""
     even = x.shape[2] <= 1 or x.stride(2) == x.shape[3] * x.stride(3)
-    return even and x.numel() > 0 and columns_together(x.shape[0], x.shape[2], x.shape[3], window) > 0
+    return even and x.numel() > 0 and columns_per_list(x.shape[0], x.shape[2], x.shape[3], window) > 0
 
 
 def living(x: Tensor, depth: int, halves: int = 0) -> Living:
@@ -40,14 +40,17 @@ def living(x: Tensor, depth: int, halves: int = 0) -> Living:
     images, channels, pixels = x.shape[0], x.shape[1], x.shape[2] * x.shape[3]
     steps = x.stride(0), x.stride(1), x.stride(3)
     live = x.new_empty((images, channels), dtype=torch.int8)
-    at_once, wide = between(1, power(channels), 8 if x.stride(1) == 1 else 4), between(16, power(pixels), 1024)
+    at_once, wide = (
+        clamp(1, next_power_of_2(channels), 8 if x.stride(1) == 1 else 4),
+        clamp(16, next_power_of_2(pixels), 1024),
+    )
     parts = -(-channels // at_once)
     peaks = x.new_empty((images, parts), dtype=torch.float32)
     launch(
         kernels.live_kernel, images * parts, x, x, live, peaks, channels, pixels, *steps,
         BC=at_once, BP=wide, X=halves, INDEX=index_type(x),
     )  # fmt: skip
-    room, block = -(-channels // depth) * depth, between(16, power(pixels), 64)
+    room, block = -(-channels // depth) * depth, clamp(16, next_power_of_2(pixels), 64)
     found = Living(
         x.new_empty((images, room), dtype=torch.int32),
         x.new_empty(images, dtype=torch.int32),
@@ -57,7 +60,7 @@ def living(x: Tensor, depth: int, halves: int = 0) -> Living:
     launch(
         kernels.gather_kernel, images * -(-pixels // block) * (room // depth), x,
         x, live, peaks, *found[:3], found.near[0], found.near[-1], channels, pixels, room, parts, *steps,
-        ALL=between(16, power(channels), 1024), BP=block, BK=depth, X=halves, PARTS=power(parts),
+        ALL=clamp(16, next_power_of_2(channels), 1024), BP=block, BK=depth, X=halves, PARTS=next_power_of_2(parts),
         INDEX=index_type(x, found.lists, found.near[0]),
     )  # fmt: skip
     return found

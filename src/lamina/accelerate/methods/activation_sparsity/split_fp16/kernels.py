@@ -64,7 +64,7 @@ def has_nan(sums):
 @no_type_check
 def scaled_back(sums, shift, peaks, SHARES: tl.constexpr):
     """Sums of products of activations under ``2 ** shift`` and of weights of these ``peaks [SHARES]`` as they are."""
-    up, _ = kernels.scale(peaks, SHARES, kernels.TOP)
+    up, _ = kernels.load_scale(peaks, SHARES, kernels.TARGET_EXPONENT)
     exponent = 127 - (up.to(tl.int32, bitcast=True) >> 23) - shift
     half = exponent >> 1  # in two steps, none of which leaves float32 unless the result does
     return sums * power_of_two(half) * power_of_two(exponent - half)
