@@ -53,6 +53,7 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         "Pace": "training.sparsity_monitor.Pace",
         "Parameters": "training.sparsity_monitor.Parameters",
     },
+    "methods.activation_sparsity.dispatch": {"Plan": "methods.activation_sparsity.dispatch.PhaseImpls"},
     "methods.weight_only": {"Fission": "methods.weight_only.WeightOnly"},
     "methods.weight_only.config": {"Fission": "methods.weight_only.WeightOnly"},
     "methods.weight_only.nn": {

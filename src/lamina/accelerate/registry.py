@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +34,7 @@ def configuration(method: Method) -> Any:
     if method.name not in CELLS:
         raise UsageError(f"{method}: {nearest(method.name, CELLS)}")
     kind = config_class(method.name)
-    names = [field.name for field in fields(kind)]
+    names = [*signature(kind).parameters]  # deprecated options too, which are no fields
     for name, _ in method.options:
         if name not in names:
             raise UsageError(f"{method}: option {name!r} is unknown: {nearest(name, names)}")
@@ -62,6 +63,11 @@ def converter(config: Any) -> ModuleType:
         UsageError: it is not the configuration of a method.
     """
     return import_module(f"{_package(_info(config))}.convert")
+
+
+def candidates_of(config: Any) -> Any:
+    """``candidates(layer, call, selector)`` of a configuration's cell: what a selection compares."""
+    return import_module(f"{_package(_info(config))}.candidates").candidates
 
 
 def _info(config: Any) -> MethodInfo:
