@@ -2,11 +2,11 @@
 
 A method is a *cell*, a folder in ``methods/``. Its ``config.py`` holds one frozen configuration. Its ``convert.py`` has
 two functions: ``refusal(module)`` returns the reason why a layer cannot be converted, or ``None``; ``replace(module,
-config)`` returns the new layer, or raises UnsupportedError where the configuration does not fit this one. Two more are
-optional. ``runs(sequential, config)`` gives the indices of neighbours that a cell replaces together: ``replace`` then
-gets a Sequential of them, the new layer takes the name of the first, and identities those of the others.
-``candidates(layer, call)`` gives the implementations of a new layer that a selection compares, each by its written form
-with a function that makes the module.
+config)`` returns the new layer, or raises UnsupportedError where the configuration does not fit this one. One more is
+optional: ``runs(sequential, config)`` gives the indices of neighbours that a cell replaces together. ``replace`` then
+gets a Sequential of them, the new layer takes the name of the first, and identities those of the others. In a cell's
+``candidates.py``, ``candidates(layer, call, selector)`` returns the implementations that a selection compares: by the
+options that tell them apart, such as ``impl=kernel``, functions that make the module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lamina.accelerate.registry import converter, method_of
+from lamina.accelerate.registry import candidates_of, converter, method_of
 from lamina.accelerate.select import DENSE, LayerCall, Selector, observe
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Conversion, ConvertedLayer, Selection
@@ -81,7 +81,7 @@ def convert(
             try:
                 new = cell.replace(module, config)
                 if selector is not None:
-                    selections[key], new = _selected(names[0], module, new, cell, written, selector, calls)
+                    selections[key], new = _selected(names[0], module, new, config, selector, calls)
                     if progress is not None:
                         progress(names[0], selections[key])
                 replaced[key] = new
@@ -110,8 +110,7 @@ def _selected(
     name: str,
     dense: nn.Module,
     new: nn.Module,
-    cell: ModuleType,
-    written: str,
+    config: object,
     selector: Selector,
     calls: Mapping[str, LayerCall],
 ) -> tuple[Selection, nn.Module]:
@@ -120,8 +119,11 @@ def _selected(
     if call is None:
         raise UnsupportedError("the example did not reach it")
     candidates: dict[str, Callable[[], nn.Module]] = {DENSE: lambda: dense}
-    candidates |= cell.candidates(new, call) if hasattr(cell, "candidates") else {written: lambda: new}
-    selection = selector.select(f"{_described(dense)} as {written} on {call.signature}", candidates, call)
+    method = method_of(config)
+    options = [f"{key}={value}" for key, value in method.options if key != "impl"]
+    for own, make in candidates_of(config)(new, call, selector).items():
+        candidates[f"{method.name}[{','.join([*options, own])}]"] = make
+    selection = selector.select(f"{_described(dense)} as {method} on {call.signature}", candidates, call)
     return selection, candidates[selection.impl]()
 
 

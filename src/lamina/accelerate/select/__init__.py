@@ -5,6 +5,7 @@ from lamina.accelerate.select.executed import executed
 from lamina.accelerate.select.observed import LayerCall, observe
 from lamina.accelerate.select.selection import DENSE, MIN_SPEEDUP, Candidates, Selector, Timer, decide
 from lamina.accelerate.select.step import layer_step
+from lamina.accelerate.select.variant import variant
 
 __all__ = [
     "DENSE",
@@ -18,4 +19,5 @@ __all__ = [
     "executed",
     "layer_step",
     "observe",
+    "variant",
 ]

@@ -1,0 +1,261 @@
+"""Claim: a network converted with ``select="measure"`` is never slower than the user's own, layer by layer and whole.
+
+Each layer of each network is converted by each method in each precision and mode. A layer keeps its dense module unless
+an implementation is faster by more than the spread. The benchmark then times every selected implementation once more
+against the user's dense layer, interleaved, on fresh graphs. It times the whole step of the converted network against
+that of the dense one too. Layers of the same sizes are measured once, and compared with float64.
+
+fp32 and tf32 run in float32; bf16 runs under autocast, as users train. Images are channels-last except in fp32. Methods
+that train are timed with their backward passes; weight-only and fused layers are timed for inference.
+
+Run: python -m benchmarks.never_slower [--networks alexnet,vgg16] [--precisions bf16] [--methods circulant]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import lamina
+from benchmarks import results
+from lamina import measure, run
+from lamina.accelerate.select import DENSE, LayerCall, Timer, layer_step, observe
+from lamina.build.models import ZOO, create
+from lamina.pipeline.convert import convert, timer
+from lamina.record import ConvertedLayer, Mode, Timing
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of the zoo at a batch size; ``options`` are its builder's."""
+
+    name: str
+    batch: int
+    options: tuple[tuple[str, int], ...] = ()
+
+    def build(self) -> nn.Module:
+        entry = ZOO[self.name]
+        return create(self.name, entry.classes, **dict(self.options))
+
+    def example(self, device: torch.device) -> Tensor:
+        entry = ZOO[self.name]
+        shape = (self.batch, *entry.input)
+        if entry.kind == "tokens":
+            return torch.randint(entry.classes, shape, device=device)
+        return torch.randn(shape, device=device)
+
+
+NETWORKS = (
+    Network("alexnet", 128),
+    Network("vgg16", 64),
+    Network("resnet50", 64),
+    Network("vit_base", 32),
+    Network("gpt2_block", 8),
+    Network("lstm", 64, (("width", 1024),)),
+)
+SMOKE = (Network("lenet5", 4),)
+METHODS: Mapping[str, tuple[Any, bool]] = {
+    "circulant": (lamina.Circulant(64, rescale=True, signs=True), True),
+    "eliminated": (lamina.Eliminated(keep=0.5), True),
+    "sparse": (lamina.Sparse(), True),
+    "weight-only": (lamina.WeightOnly(), False),
+    "fused": (lamina.Fusion(), False),
+}
+"""Each method's configuration, and whether it is timed in training."""
+
+PRECISIONS = ("fp32", "tf32", "bf16")
+LOWEST = 0.98
+"""Dense over selected that no layer may fall below."""
+
+ROUNDS = 9
+
+
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def relative_error(module: nn.Module, call: LayerCall) -> float:
+    """Of a layer's output, to that of its dense equivalent in float64."""
+    dense = module.to_dense() if hasattr(module, "to_dense") else module
+    exact = copy.deepcopy(dense).double()
+    _, args, kwargs = call.arguments()
+    with torch.no_grad():
+        ours = layer_step(module, call, "eager", training=False)()
+        with torch.autocast(call.tensors[0].device.type, enabled=False):
+            theirs = exact(*(x.double() if isinstance(x, Tensor) else x for x in args), **kwargs)
+    pairs = zip(tree_leaves(ours), tree_leaves(theirs), strict=True)
+    squares = [((a.double() - b).square().sum(), b.square().sum()) for a, b in pairs]
+    return math.sqrt(float(sum(error for error, _ in squares) / sum(size for _, size in squares)))
+
+
+def measured(
+    network: Network, precision: str, mode: Mode, method: str, device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """A row for each distinct layer that the method can replace, and one for the whole step."""
+    config, training = METHODS[method]
+    channels_last = precision != "fp32" and ZOO[network.name].kind == "image"
+    layout = "nhwc" if channels_last else "nchw"
+    torch.manual_seed(0)
+    model = network.build().to(device).train(training)
+    x = network.example(device)
+    if channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        x = x.contiguous(memory_format=torch.channels_last)
+    dense = copy.deepcopy(model)
+    common = {
+        "workload": network.name, "precision": precision, "layout": layout, "batch": network.batch, "mode": mode,
+        "timing": "graph" if mode == "graph" else "wall" if device.type == "cuda" else "cpu",
+        "l2": "warm" if device.type == "cuda" else None, "impl": method, "phase": "step", "training": training,
+    }  # fmt: skip
+    clock = timer(device, mode, ROUNDS)
+    with run.precision_mode(precision), autocast(precision, device):
+        model, record = convert(model, config, example=x, select="measure", mode=mode, training=training)
+        selected = distinct(record.layers)
+        with torch.set_grad_enabled(training):
+            calls = observe(dense, [layer.layer for layer in selected], x)
+            whole = observe(dense, [""], x)[""]
+        for layer in selected:
+            unit = [one.layer for one in record.layers if one.selection is layer.selection]
+            yield common | again(layer, unit, model, dense, calls[layer.layer], mode, training, clock)
+        modules = {"dense": dense, "selected": model} if record.replaced else {"dense": dense}
+        times = clock({name: layer_step(one, whole, mode, training) for name, one in modules.items()})
+        yield common | whole_row(network, times, record.layers)
+
+
+def distinct(layers: Sequence[ConvertedLayer]) -> list[ConvertedLayer]:
+    """One layer of each selection, which counts the others that share it."""
+    found: dict[tuple[Any, ...], ConvertedLayer] = {}
+    for layer in layers:
+        if layer.selection is not None:
+            key = layer.kind, layer.parameters_before, layer.selection.impl, tuple(layer.selection.times_us.items())
+            found.setdefault(key, layer)
+    return [*found.values()]
+
+
+def again(
+    layer: ConvertedLayer,
+    unit: Sequence[str],
+    model: nn.Module,
+    dense: nn.Module,
+    call: LayerCall,
+    mode: Mode,
+    training: bool,
+    clock: Timer,
+) -> dict[str, Any]:
+    """A layer's row: the selection, and both sides timed once more; ``unit`` names layers that are fused together."""
+    assert layer.selection is not None
+    kept = layer.refusal is not None
+    ours = model.get_submodule(layer.layer)
+    parts = [dense.get_submodule(name) for name in unit]
+    if not kept and " + " in layer.kind:  # the other parts are identities now
+        theirs: nn.Module = ours.to_dense()  # type: ignore[operator]
+    else:
+        theirs = parts[0] if len(parts) == 1 or not kept else nn.Sequential(*parts)
+    modules = {"dense": theirs} if kept else {"dense": theirs, "selected": ours}
+    times = clock({name: layer_step(one, call, mode, training) for name, one in modules.items()})
+    taken = times["dense" if kept else "selected"]
+    return times_of(times["dense"], taken) | {
+        "layer": layer.layer, "executed_impl": layer.selection.impl, "selection_reason": layer.selection.reason,
+        "times_us": dict(layer.selection.times_us), "refusals": dict(layer.selection.refusals),
+        "speedup": 1.0 if kept else times["dense"].median_us / taken.median_us,
+        "rel_error": relative_error(theirs if kept else ours, call),
+    }  # fmt: skip
+
+
+def whole_row(network: Network, times: Mapping[str, Timing], layers: Sequence[ConvertedLayer]) -> dict[str, Any]:
+    """The row of the whole step; of the dense network alone where no layer was replaced."""
+    replaced = sum(layer.refusal is None for layer in layers)
+    taken = times.get("selected", times["dense"])
+    return times_of(times["dense"], taken) | {
+        "layer": network.name, "phase": "end_to_end", "selection_reason": "",
+        "executed_impl": f"{replaced} layers replaced" if replaced else DENSE,
+        "speedup": times["dense"].median_us / taken.median_us if replaced else 1.0,
+        "rel_error": None, "unchecked": "a converted network has other weights; its layers are checked one by one",
+    }  # fmt: skip
+
+
+def times_of(dense: Any, taken: Any) -> dict[str, Any]:
+    """Both times as a row has them.
+
+    Raises:
+        RuntimeError: one could not be timed.
+    """
+    for one in (dense, taken):
+        if isinstance(one, Exception):
+            raise RuntimeError(f"could not be timed again: {one}") from one
+    theirs = {"dense_us": dense.median_us, "dense_q1_us": dense.q1_us, "dense_q3_us": dense.q3_us}
+    return results.quartiles(taken) | theirs
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """For each method and mode: layers, how many were replaced, the lowest and the mean speedup, and whole steps."""
+    found: dict[str, Any] = {}
+    for method, mode in dict.fromkeys((row["impl"], row["mode"]) for row in rows):
+        mine = [row for row in rows if (row["impl"], row["mode"]) == (method, mode)]
+        layers = [row for row in mine if row["phase"] == "step"]
+        steps = [row for row in mine if row["phase"] == "end_to_end"]
+        replaced = [row["speedup"] for row in layers if row["executed_impl"] != DENSE]
+        found[f"{method}, {mode}"] = {
+            "distinct layers": len(layers),
+            "replaced": len(replaced),
+            "lowest speedup of a replaced layer": round(min(replaced), 3) if replaced else None,
+            "geometric mean of replaced layers": round(math.exp(sum(map(math.log, replaced)) / len(replaced)), 3)
+            if replaced
+            else None,
+            f"layers below {LOWEST}": sum(row["speedup"] < LOWEST for row in layers),
+            "lowest speedup of a whole step": round(min((row["speedup"] for row in steps), default=1.0), 3),
+            "whole steps": {f"{row['workload']} {row['precision']}": round(row["speedup"], 3) for row in steps},
+        }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.never_slower", description=__doc__.split("\n")[0])
+    parser.add_argument("--networks", default=",".join(network.name for network in NETWORKS))
+    parser.add_argument("--precisions", default=",".join(PRECISIONS))
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--modes", default="eager,graph")
+    parser.add_argument("--compile-only", action="store_true", help="compile all kernels and write nothing")
+    parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
+    parser.add_argument("--commit", help="commit of this source, where it is no checkout that could tell")
+    asked = parser.parse_args()
+    device = measure.resolve("cuda" if torch.cuda.is_available() else "cpu")
+    known = {network.name: network for network in (*NETWORKS, *SMOKE)}
+    rows: list[dict[str, Any]] = []
+    path = None
+    for network in asked.networks.split(","):
+        for precision in asked.precisions.split(","):
+            for mode in asked.modes.split(","):
+                for method in asked.methods.split(","):
+                    here = f"{network} {precision} {mode} {method}"
+                    try:
+                        some = list(measured(known[network], precision, mode, method, device))
+                    except (lamina.errors.LaminaError, RuntimeError) as error:
+                        print(f"{here}: {type(error).__name__}: {error}", flush=True)
+                        continue
+                    rows += some
+                    for row in some:
+                        print(
+                            f"{here} {row['layer']}: {row['executed_impl']} {row['median_us']:.1f} us, "
+                            f"dense {row['dense_us']:.1f}, {row['speedup']:.3f}x",
+                            flush=True,
+                        )
+            if rows and not asked.compile_only:  # after each, so that an end before the last leaves what there is
+                path = results.write("never_slower", str(device), rows, summary(rows), asked)
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""The implementations and tiles of a layer with pruned inputs that a selection compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lamina.accelerate.common.operands import has_kernels
+from lamina.accelerate.methods.elimination.functional import WIDE
+from lamina.accelerate.methods.elimination.nn import EliminatedLinear, EliminatedLSTM
+from lamina.accelerate.methods.elimination.tiles import candidates as tiles_of
+from lamina.accelerate.methods.elimination.tiles import thrice
+from lamina.accelerate.methods.elimination.tuning import nearest_first, sizes
+from lamina.accelerate.select import LayerCall, Selector, variant
+
+MOST_TILES = 6
+"""Tiles of an implementation that are timed, those most like the one chosen by sizes."""
+
+
+def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, Callable[[], nn.Module]]:
+    """Every implementation that can be the fastest, with several tiles where it has any."""
+    x = call.tensors[0]
+    if isinstance(layer, EliminatedLSTM):
+        return {"impl=gather": lambda: layer}
+    found: dict[str, Callable[[], nn.Module]] = {}
+    for impl in (layer.impl,) if layer.impl != "auto" else implementations(layer, x):
+        if impl == "kernel" or (impl == "pack" and not isinstance(layer, EliminatedLinear)):
+            rows, outputs, summed = sizes(layer, x)
+            tiles = tiles_of(rows, outputs, summed, x.itemsize, isinstance(layer, EliminatedLinear), thrice(x))
+            for tile in nearest_first(tiles)[:MOST_TILES]:
+                packed = tuple(tile.pack())
+                found[f"impl={impl},tile={'x'.join(map(str, packed))}"] = partial(variant, layer, impl=impl, tile=packed)
+        else:
+            found[f"impl={impl}"] = partial(variant, layer, impl=impl, tile=())
+    return found
+
+
+def implementations(layer: Any, x: Tensor) -> tuple[str, ...]:
+    """Implementations that can be the fastest on inputs like ``x``: not those that another one contains."""
+    kernels = has_kernels(x)
+    library = ("slice", "gather") if layer.at.prefix else ("gather",)
+    if layer.at.whole:
+        library = ("slice",)
+    if not kernels:
+        return library
+    if isinstance(layer, EliminatedLinear):
+        return (*library, "kernel") if layer.at.prefix else (*library, "pack", "kernel")
+    if layer.at.by == "tap":
+        return (*library, "kernel")
+    channels_last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    wide = layer.at.prefix or layer.at.run * x.itemsize >= WIDE
+    packed = () if channels_last and layer.at.prefix else ("pack",)
+    return (*library, *packed, *(("kernel",) if channels_last and wide else ()))

@@ -1,0 +1,63 @@
+"""Interleaved timing: order, rounds, and what cannot be timed."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lamina.errors import UnsupportedError, UsageError
+from lamina.measure import CpuClock, interleaved
+
+
+class Fake:
+    """A clock whose callables return their times."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.order: list[Callable[[], object]] = []
+
+    def sampler(self, fn: Callable[[], object]) -> Callable[[int], list[float]]:
+        if fn() is None:
+            raise UnsupportedError("no time")
+
+        def draw(n: int) -> list[float]:
+            self.order.append(fn)
+            return [float(fn()) for _ in range(n)]  # type: ignore[arg-type]
+
+        return draw
+
+
+def test_callables_take_turns_in_both_orders() -> None:
+    clock, fns = Fake(), {"a": lambda: 1.0, "b": lambda: 2.0}
+    found = interleaved(clock, fns, rounds=3, samples=2)
+    a, b = fns.values()
+    assert clock.order == [a, b, b, a, a, b]
+    assert [(t.median_us, t.n) for t in found.values() if not isinstance(t, Exception)] == [(1.0, 3), (2.0, 3)]
+
+
+def test_one_that_cannot_be_timed_leaves_the_others() -> None:
+    found = interleaved(Fake(), {"a": lambda: None, "b": lambda: 2.0}, rounds=2)
+    assert isinstance(found["a"], UnsupportedError)
+    assert not isinstance(found["b"], Exception) and found["b"].median_us == 2.0
+
+
+@given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=9), st.integers(1, 4))
+def test_quartiles_enclose_the_median(values: list[float], samples: int) -> None:
+    drawn = iter([values[0], *(value for value in values for _ in range(samples))])
+    time = interleaved(Fake(), {"a": lambda: next(drawn)}, rounds=len(values), samples=samples)["a"]
+    assert not isinstance(time, Exception)
+    assert time.q1_us <= time.median_us <= time.q3_us
+
+
+def test_no_rounds_are_refused() -> None:
+    with pytest.raises(UsageError, match="at least one round"):
+        interleaved(Fake(), {}, rounds=0)
+
+
+def test_the_clock_of_the_cpu_draws_samples() -> None:
+    x = torch.randn(16, 16)
+    draws = CpuClock().sampler(lambda: x @ x)(3)
+    assert len(draws) == 3 and all(draw > 0 for draw in draws)

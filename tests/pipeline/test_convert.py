@@ -1,0 +1,58 @@
+"""``lamina.convert`` times layers with the machine's own clocks."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lamina.accelerate.methods.circulant import Circulant
+from lamina.errors import UsageError
+from lamina.pipeline.convert import convert, timer
+from lamina.record import MODES
+
+
+def test_layers_are_timed_and_selections_kept(tmp_path: Path) -> None:
+    x = torch.randn(4, 32)
+    nets = [nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)) for _ in range(2)]
+    records = [convert(net, Circulant(8), example=x, select="measure", cache=tmp_path)[1] for net in nets]
+    first, second = (record.layers[0].selection for record in records)
+    assert first is not None and first == second  # the second was read from the file
+    assert (tmp_path / "selections.json").exists()
+    assert first.mode == "eager" and first.by == "measure" and first.times_us["dense"] > 0
+    assert records[0].layers[2].refusal == "block size 8 exceeds its 4 output features"
+
+
+def test_without_select_every_layer_is_replaced() -> None:
+    _, record = convert(nn.Sequential(nn.Linear(8, 8)), Circulant(4))
+    assert len(record.replaced) == 1 and record.replaced[0].selection is None
+
+
+def test_what_cannot_be_is_refused() -> None:
+    net, x = nn.Sequential(nn.Linear(8, 8)), torch.randn(2, 8)
+    with pytest.raises(UsageError, match="'measured' is unknown"):
+        convert(net, Circulant(4), example=x, select="measured")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="example="):
+        convert(net, Circulant(4), select="measure")
+    with pytest.raises(UsageError, match="'lazy' is unknown"):
+        convert(net, Circulant(4), example=x, select="measure", mode="lazy")  # type: ignore[arg-type]
+    if not torch.cuda.is_available():
+        with pytest.raises(UsageError, match="need a GPU"):
+            convert(net, Circulant(4), example=x, select="measure", mode="graph")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_times_on_a_gpu(mode: str) -> None:
+    x = torch.randn(64, 256, device="cuda")
+    net = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 256)).cuda()
+    net, record = convert(net, Circulant(64), example=x, select="measure", mode=mode)  # type: ignore[arg-type]
+    assert all(layer.selection for layer in record.layers if layer.kind == "Linear")
+    net(x).sum().backward()
+
+
+def test_a_timer_gives_times_of_all() -> None:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    x = torch.randn(32, 32, device=device)
+    times = timer(device, "eager", rounds=3)({"a": lambda: x @ x, "b": lambda: x + x})
+    assert {name: time.n for name, time in times.items() if not isinstance(time, Exception)} == {"a": 3, "b": 3}
