@@ -23,7 +23,7 @@ from benchmarks.gpus import Rows, on_every_gpu, shown
 from benchmarks.ladder.rungs import Changes, beside_predictions, changed
 from lamina import measure, run
 from lamina.accelerate.methods.circulant import ops
-from lamina.accelerate.methods.circulant.tiles import ProductTile, product_tile
+from lamina.accelerate.methods.circulant.tiles import MatmulTile, conv_tile
 from lamina.accelerate.runtime import triton_ops as launches
 from lamina.build import DTYPES
 from lamina.record import Timing
@@ -31,16 +31,16 @@ from lamina.record import Timing
 
 def tile_of_images(
     rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, enough: int, room: int, exact: bool
-) -> ProductTile:
+) -> MatmulTile:
     """What a convolution of one tap would get."""
-    return product_tile(rows, columns, summed, 1, itemsize, exact)
+    return conv_tile(rows, columns, summed, 1, itemsize, exact)
 
 
-IN_TURN = (launches, {"can_wait": lambda device: False})
+IN_TURN = (launches, {"supports_pdl": lambda device: False})
 RUNGS: dict[str, Changes] = {
     "images": (IN_TURN, (ops, {"linear_tile": tile_of_images})),
     "own": (IN_TURN,),
-    "early": ((launches, {"SMALL": -1}),),
+    "early": ((launches, {"SMALL_TENSOR_BYTES": -1}),),
     "room": (),
 }
 """What the rungs change, by module: tiles of products, and which kernels are launched early or let others be."""

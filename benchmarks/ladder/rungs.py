@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from lamina.accelerate.runtime import launch_cache as tapes
+from lamina.accelerate.runtime import launch_cache
 
 Changes = tuple[tuple[Any, Mapping[str, Any]], ...]
 """Modules, and what takes the place of what in them."""
@@ -15,12 +15,12 @@ Changes = tuple[tuple[Any, Mapping[str, Any]], ...]
 
 @contextmanager
 def changed(changes: Changes) -> Iterator[None]:
-    """What a rung says within; layers on tape would go on as they were recorded, and are forgotten."""
+    """Apply a rung's changes within the context. Launch plans were recorded without them, so they are cleared."""
     with ExitStack() as stack:
         for of, names in changes:
             stack.enter_context(patch.multiple(of, **names))
-        stack.callback(tapes.forget)
-        tapes.forget()
+        stack.callback(launch_cache.clear)
+        launch_cache.clear()
         yield
 
 

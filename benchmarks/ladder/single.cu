@@ -8,8 +8,8 @@
 // of each. Panel after panel of each tap, the weights come to shared memory while those before them are used; a warp
 // unpacks its columns' words there too, SLOTS of each column at a time, with the places of their weights, so that every
 // non-zero is one broadcast and a contiguous read.
-using weight_t = Number<WEIGHT>::type;
-using out_t = Number<OUT>::type;
+using weight_t = Element<WEIGHT>::type;
+using out_t = Element<OUT>::type;
 
 constexpr int BM = WARP * EACH;
 constexpr int VEC = 16 / sizeof(weight_t) < EACH ? 16 / sizeof(weight_t) : EACH;  // weights of one read
@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
             int outputs, int stride, int columns, int rows, int panel, int panels, int capacity, int sources, int pixels,
             int out_width, int height, int width, int y_n, int y_m, int y_p) {
   extern __shared__ float4 shared[];
-  wait();
+  griddepcontrol_wait();
   const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
   const int m0 = blockIdx.y * BM, column0 = (blockIdx.x * WARPS + warp) * WIDE;
   const int chunk = panel * BM;  // weights of a panel
@@ -68,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     constexpr int PIECE = 16 / sizeof(weight_t), PIECES = BM / PIECE;
     for (int i = threadIdx.x; i < deep * PIECES; i += WARPS * WARP) {
       const int row = i / PIECES, piece = i % PIECES * PIECE;
-      if (m0 + piece < stride) copy<16>(to + row * BM + piece, from + (long long)row * stride + piece, true);
+      if (m0 + piece < stride) cp_async<16>(to + row * BM + piece, from + (long long)row * stride + piece, true);
     }
   };
   auto told_of = [&](int step) { return tolds + (step % 2 * WARPS + warp) * WIDE; };
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     for (int i = lane; i < here * WIDE; i += WARP) {
       const int2 where = told[i % WIDE];
       const int slot = first + i / WIDE;
-      if (slot < where.y) copy<4>(raw + i, words + (panel_words + slot) * sources + where.x, true);
+      if (slot < where.y) cp_async<4>(raw + i, words + (panel_words + slot) * sources + where.x, true);
     }
   };
 
@@ -113,16 +113,16 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
   fetch(0);
   tell(0);
   ask(0, 0);
-  copies_asked();
+  cp_async_commit();
   look(1);
   for (int step = 0; step < steps; ++step) {
-    copies_done<0>();
+    cp_async_wait<0>();
     __syncthreads();
     if (step + 1 < steps) {
       fetch(step + 1);
       tell(step + 1);
       ask(step + 1, 0);
-      copies_asked();
+      cp_async_commit();
       look(step + 2);
     }
     const int2* told = told_of(step);
@@ -144,8 +144,8 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
     for (int first = 0; first < most; first += SLOTS) {
       if (first > 0) {
         ask(step, first);
-        copies_asked();
-        copies_done<0>();
+        cp_async_commit();
+        cp_async_wait<0>();
         __syncwarp();
       }
       const int here = min(most - first, SLOTS);
@@ -198,7 +198,7 @@ extern "C" __global__ void __launch_bounds__(WARPS* WARP, 1)
       struct alignas(4 * sizeof(out_t)) Four { out_t at[4]; } four;
 #pragma unroll
       for (int c = c0; c < c0 + 4 && c < WIDE; ++c)
-        four.at[c - c0] = narrowed<OUT>(told[c].x ? __int_as_float(0x7fc00000) : sums[c][e] + start);
+        four.at[c - c0] = from_float<OUT>(told[c].x ? __int_as_float(0x7fc00000) : sums[c][e] + start);
       if (even) {  // so is the number of columns
         if (column0 + c0 < columns) *reinterpret_cast<Four*>(row + told[c0].y) = four;
       } else {

@@ -11,7 +11,7 @@ from lamina.accelerate.methods.activation_sparsity.ellpack import cuda as compil
 from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import WARP
 from lamina.accelerate.methods.activation_sparsity.ellpack.format import EllpackDib
 from lamina.accelerate.methods.activation_sparsity.window import Window
-from lamina.accelerate.runtime.nvrtc import KINDS
+from lamina.accelerate.runtime.nvrtc import DTYPE_CODES
 
 SOURCE = Path(__file__).with_suffix(".cu")
 
@@ -36,7 +36,7 @@ class Block:
 def product(a: Tensor, sparse: EllpackDib, y: Tensor, sizes: tuple[int, int], window: Window, block: Block) -> None:
     """Fill ``y (N, M, H', W')`` from weights of ``(taps * rows, M)`` and a map of ``sizes`` pixels."""
     macros = dict(
-        WEIGHT=KINDS[a.dtype], OUT=KINDS[y.dtype], WARPS=block.warps, WIDE=block.wide, EACH=block.each,
+        WEIGHT=DTYPE_CODES[a.dtype], OUT=DTYPE_CODES[y.dtype], WARPS=block.warps, WIDE=block.wide, EACH=block.each,
         SLOTS=block.slots, AHEAD=2, WARP=block.warp, **window.switches(),
     )  # fmt: skip
     outputs, pixels = y.shape[1], y.shape[2] * y.shape[3]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lamina.accelerate.runtime import launch_cache as tapes
+from lamina.accelerate.runtime import launch_cache
 from lamina.run import precision_mode
 
 from .bounds import hold
@@ -44,9 +44,9 @@ def precision(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def no_tapes() -> None:
-    """What one test has replaced is not played in another."""
-    tapes.forget()
+def no_launch_plans() -> None:
+    """Plans that one test recorded with replaced functions are not replayed in another."""
+    launch_cache.clear()
 
 
 @pytest.fixture(autouse=True)

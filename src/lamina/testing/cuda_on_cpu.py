@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from lamina.accelerate.runtime.launch_cache import launched
+from lamina.accelerate.runtime.launch_cache import record_launch
 from lamina.accelerate.runtime.nvrtc import Arguments, Kernel, Macros, Size, check_launch, definitions
 from lamina.errors import LaminaError, MissingError, UsageError
 
@@ -42,10 +42,10 @@ class KernelOnCpu:
         source: CUDA C++, of the part of the language that ``cuda_on_cpu.h`` knows.
         name: of the function.
         macros: defined while compiling.
-        waits: of no account here, where nothing begins before all is done.
+        pdl: without effect: a launch here ends before the next begins.
     """
 
-    def __init__(self, source: str, name: str, *, macros: Macros | None = None, waits: bool = False) -> None:
+    def __init__(self, source: str, name: str, *, macros: Macros | None = None, pdl: bool = False) -> None:
         self.source, self.name = source, name
         self.options = definitions(macros or {})
 
@@ -69,7 +69,7 @@ class KernelOnCpu:
         addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         sizes = ((ctypes.c_uint * 3)(*(*size, 1, 1)[:3]) for size in (grid, block))
         getattr(library, f"{self.name}_launch")(*sizes, ctypes.c_uint(shared), addresses)
-        launched(lambda *args: self.launch(grid, block, args, shared), *args, addresses=False)
+        record_launch(lambda *args: self.launch(grid, block, args, shared), *args, addresses=False)
 
     def _parameters(self, library: ctypes.CDLL, got: int) -> list[tuple[str, int]]:
         if not hasattr(library, f"{self.name}_parameters"):

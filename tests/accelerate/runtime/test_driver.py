@@ -1,4 +1,4 @@
-"""What the driver is told of a launch, read back from the memory that it is given."""
+"""The arguments of driver calls, read back from the memory that they point to."""
 
 import ctypes
 import struct
@@ -6,38 +6,58 @@ from typing import Any
 
 import pytest
 import torch
-from torch.cuda import _utils
 
 from lamina.accelerate.runtime import driver as driver
+from lamina.errors import MissingError
+
+FUNCTION = ctypes.c_void_p(7)
 
 
 class Library:
-    """Stands for the driver: keeps what a launch gave it."""
+    """A fake driver that keeps the arguments of its calls."""
+
+    code = 0
+
+    def cuModuleLoadData(self, module: Any, binary: bytes) -> int:
+        module._obj.value, self.binary = 5, binary
+        return 0
+
+    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
+        function._obj.value, self.name = module.value + 2, name
+        return self.code
+
+    def cuFuncSetAttribute(self, function: Any, attribute: int, value: int) -> int:
+        self.attribute_set = function.value, attribute, value
+        return self.code
+
+    def cuGetErrorString(self, code: int, text: Any) -> int:
+        text._obj.value = b"invalid argument" if code == 1 else None
+        return 0
 
     def cuLaunchKernelEx(self, config: Any, function: Any, addresses: Any, extra: None) -> int:
         self.config = ctypes.string_at(ctypes.cast(config, ctypes.c_void_p), 56)
         self.attribute = ctypes.string_at(struct.unpack_from("<Q", self.config, 40)[0], 72)
         self.function, self.extra = function, extra
         self.values = [ctypes.string_at(address, 8) for address in addresses]
-        return 0
+        return self.code
 
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library()
-    monkeypatch.setattr(_utils, "_get_gpu_runtime_library", lambda: made)
+    monkeypatch.setattr(driver, "_driver", lambda: made)
     return made
 
 
-@pytest.mark.parametrize("early", [False, True])
-def test_the_driver_reads_a_launch_where_its_header_says(library: Library, early: bool) -> None:
+@pytest.mark.parametrize("pdl", [False, True])
+def test_a_launch_has_the_layout_of_the_drivers_header(library: Library, pdl: bool) -> None:
     x = torch.zeros(3)
-    queue = driver.launcher(ctypes.c_void_p(7), (5, 4, 3), (32, 2, 1), [x, -9, 0.5], 1024, early)
+    queue = driver.launcher(FUNCTION, (5, 4, 3), (32, 2, 1), [x, -9, 0.5], 1024, pdl)
     queue(0x1002, x.data_ptr(), -9, 0.5)
-    # CUlaunchConfig: grid and block, bytes of shared memory, and at whole eights the stream, attributes, how many.
+    # CUlaunchConfig: grid, block, bytes of shared memory; aligned to 8 bytes: stream, attributes, their count.
     assert struct.unpack_from("<7I", library.config) == (5, 4, 3, 32, 2, 1, 1024)
     assert struct.unpack_from("<Q", library.config, 32) == (0x1002,)
-    assert struct.unpack_from("<I", library.config, 48) == (int(early),)
+    assert struct.unpack_from("<I", library.config, 48) == (int(pdl),)
     assert struct.unpack_from("<i4xi", library.attribute) == (6, 1)  # programmatic stream serialization, allowed
     assert (library.function.value, library.extra) == (7, None)
     assert struct.unpack("<Q", library.values[0]) == (x.data_ptr(),)
@@ -45,11 +65,30 @@ def test_the_driver_reads_a_launch_where_its_header_says(library: Library, early
     assert struct.unpack("<d", library.values[2]) == (0.5,)
 
 
-def test_what_the_driver_refuses_is_raised(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(code: int) -> None:
-        raise RuntimeError("CUDA error: invalid argument")
+def test_a_function_is_loaded_by_its_name(library: Library) -> None:
+    function = driver.load(b"cubin", "scale")
+    assert (function.value, library.binary, library.name) == (7, b"cubin", b"scale")
+    driver.allow_shared_memory(function, 65536)
+    assert library.attribute_set == (7, 8, 65536)  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
-    monkeypatch.setattr(_utils, "_check_cuda", refused)
-    queue = driver.launcher(ctypes.c_void_p(7), (1, 1, 1), (1, 1, 1), [], 0, False)
-    with pytest.raises(RuntimeError, match="invalid argument"):
-        queue(0)
+
+@pytest.mark.parametrize(("code", "message"), [(1, "CUDA error: invalid argument"), (999, "CUDA error: 999")])
+def test_errors_of_the_driver_are_raised(library: Library, code: int, message: str) -> None:
+    library.code = code
+    queue = driver.launcher(FUNCTION, (1, 1, 1), (1, 1, 1), [], 0, False)
+    for call in (lambda: queue(0), lambda: driver.load(b"", "f"), lambda: driver.allow_shared_memory(FUNCTION, 1)):
+        with pytest.raises(RuntimeError, match=message):
+            call()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
+def test_without_a_driver_it_is_missing() -> None:
+    with pytest.raises(MissingError, match="expected the CUDA driver"):
+        driver.load(b"", "f")
+
+
+@pytest.mark.gpu
+def test_the_driver_names_its_errors() -> None:
+    torch.zeros(1, device="cuda")
+    with pytest.raises(RuntimeError, match="CUDA error: .*(image|source)"):
+        driver.load(b"no binary", "f")

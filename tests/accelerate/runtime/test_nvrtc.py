@@ -1,4 +1,4 @@
-"""Sources compiled at run time: what is refused, what the compiler says, and, on a GPU, what comes out."""
+"""CUDA sources compiled at run time: refused launches, compiler errors and, on a GPU, results."""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -32,8 +32,8 @@ def has_nvrtc() -> bool:
 
 
 @pytest.fixture(autouse=True)
-def kept_nowhere_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Binaries are kept in a folder of the test's own."""
+def binary_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Binaries are cached in a folder of the test's own."""
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path / "hub"))
     compiled.cache_clear()
     yield
@@ -51,16 +51,16 @@ needs_nvrtc = pytest.mark.skipif(not has_nvrtc(), reason="NVRTC is not installed
         ((1, 65536), (1,), [], 0, "grid: expected at most (2147483647, 65535, 65535) blocks, got (1, 65536)"),
         ((1,), (33, 32), [], 0, "block: expected at most 1024 threads"),
         ((1,), (1, 1, 65), [], 0, "block: expected at most 1024 threads, 64 of them along z, got (1, 1, 65)"),
-        ((1,), (1,), [], -4, "shared: expected a number of bytes, got -4"),
+        ((1,), (1,), [], -4, "shared: expected a size in bytes, got -4"),
         ((1,), (1,), [X, X.mT], 0, "argument 1: expected a contiguous tensor, got shape (4, 4) with strides (1, 4)"),
-        ((1,), (1,), [torch.zeros(2, dtype=torch.complex64).conj()], 0, "argument 0: expected numbers as they are"),
-        ((1,), (1,), [2**31], 0, "argument 0: expected a number that fits an int, got 2147483648"),
+        ((1,), (1,), [torch.zeros(2, dtype=torch.complex64).conj()], 0, "argument 0: expected materialized values"),
+        ((1,), (1,), [2**31], 0, "argument 0: expected a value that fits an int, got 2147483648"),
         ((1,), (1,), ["4"], 0, "argument 0: expected a tensor, an int or a float, got '4'"),
         ((1,), (1,), [True], 0, "argument 0: expected a tensor, an int or a float, got True"),
         ((1,), (1,), [X, torch.zeros(1, device="meta")], 0, "expected tensors on one device, got cpu, meta"),
     ],
 )
-def test_a_launch_that_no_device_takes_is_refused(
+def test_a_launch_beyond_every_devices_limits_is_refused(
     grid: cuda.Size, block: cuda.Size, args: cuda.Arguments, shared: int, words: str
 ) -> None:
     with pytest.raises(UsageError) as raised:
@@ -68,7 +68,7 @@ def test_a_launch_that_no_device_takes_is_refused(
     assert str(raised.value).startswith(f"scale: {words}")
 
 
-def test_a_launch_tells_the_device_of_its_tensors() -> None:
+def test_a_checked_launch_returns_the_device_of_its_tensors() -> None:
     assert check_launch("scale", (2**31 - 1, 65535), (32, 16, 2), [X, 1, 0.5], 49152) == torch.device("cpu")
     assert check_launch("scale", (1,), (1,), [1], 0) is None
 
@@ -86,15 +86,13 @@ def test_without_nvrtc_it_is_missing() -> None:
 
 
 class Driver:
-    """A loaded kernel and what launches it, which notes what it is asked for and refuses more than 512 threads."""
-
-    func = "scale"
+    """A fake driver that records its calls and refuses more than 512 threads."""
 
     def __init__(self) -> None:
-        self.asked: list[object] = []
+        self.calls: list[object] = []
 
-    def set_shared_memory_config(self, size: int) -> None:
-        self.asked.append(size)
+    def allow_shared_memory(self, function: str, size: int) -> None:
+        self.calls.append(size)
 
     def launcher(
         self, function: str, grid: cuda.Size, block: cuda.Size, args: object, *rest: object
@@ -102,7 +100,7 @@ class Driver:
         def queue(stream: int, *args: object) -> None:
             if block > (512, 1, 1):
                 raise RuntimeError("CUDA error: too many resources requested for launch")
-            self.asked.append((function, grid, block, stream, *args, *rest))
+            self.calls.append((function, grid, block, stream, *args, *rest))
 
         return queue
 
@@ -111,42 +109,42 @@ class Driver:
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
     monkeypatch.setattr(cuda, "driver", made)
-    monkeypatch.setattr(cuda, "can_wait", lambda device: True)
+    monkeypatch.setattr(cuda, "supports_pdl", lambda device: True)
     monkeypatch.setattr(cuda, "check_launch", lambda *_: torch.device("cuda", 0))
-    monkeypatch.setattr(Kernel, "_on", lambda self, index: made)
+    monkeypatch.setattr(Kernel, "_on", lambda self, index: "scale")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 9, raising=False)
+    monkeypatch.setattr(cuda, "raw_stream", lambda index: 9)
     return made
 
 
 def test_a_launch_reaches_the_driver(driver: Driver) -> None:
     Kernel(SCALE, "scale").launch((4, 2), (32,), [X, 3], 100)
-    assert driver.asked == [("scale", (4, 2, 1), (32, 1, 1), 9, X.data_ptr(), 3, 100, False)]
+    assert driver.calls == [("scale", (4, 2, 1), (32, 1, 1), 9, X.data_ptr(), 3, 100, False)]
 
 
 @pytest.mark.parametrize("can", [False, True])
-def test_what_waits_is_launched_early_where_the_device_can(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, can: bool
-) -> None:
-    monkeypatch.setattr(cuda, "can_wait", lambda device: can)
-    Kernel(SCALE, "scale", waits=True).launch((1,), (32,), [X])
-    assert driver.asked[0][-1] is can  # type: ignore[index]
+def test_pdl_is_used_where_the_device_has_it(driver: Driver, monkeypatch: pytest.MonkeyPatch, can: bool) -> None:
+    monkeypatch.setattr(cuda, "supports_pdl", lambda device: can)
+    Kernel(SCALE, "scale", pdl=True).launch((1,), (32,), [X])
+    assert driver.calls[0][-1] is can  # type: ignore[index]
 
 
-def test_much_shared_memory_is_asked_for_first(driver: Driver) -> None:
-    Kernel(SCALE, "scale").launch((1,), (32,), [X], 65536)
-    assert driver.asked[0] == 65536
-    assert len(driver.asked) == 2
+def test_more_than_48_kib_of_shared_memory_are_allowed_first_and_once(driver: Driver) -> None:
+    kernel = Kernel(SCALE, "scale")
+    for size in (65536, 50000, 65537):
+        kernel.launch((1,), (32,), [X], size)
+    assert [call for call in driver.calls if isinstance(call, int)] == [65536, 65537]
+    assert driver.calls[0] == 65536 and len(driver.calls) == 5
 
 
-def test_a_launch_that_the_driver_refuses_is_told(driver: Driver) -> None:
+def test_a_launch_that_the_driver_refuses_raises(driver: Driver) -> None:
     with pytest.raises(LaminaError, match=r"blocks of \(1024,\) threads failed: .*too many resources"):
         Kernel(SCALE, "scale").launch((4,), (1024,), [X])
 
 
-def test_binaries_are_kept_for_the_next_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_binaries_are_cached_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def compile_(source: str, architecture: str, options: tuple[str, ...]) -> bytes:
@@ -154,29 +152,29 @@ def test_binaries_are_kept_for_the_next_process(tmp_path: Path, monkeypatch: pyt
         return f"{source} {architecture} {options}".encode()
 
     monkeypatch.setattr(cuda, "_compile", compile_)
-    asked = [(SCALE, "sm_90", ("-DOFFSET=1",)), (SCALE, "sm_80", ("-DOFFSET=1",)), (SCALE, "sm_90", ("-DOFFSET=2",))]
-    first = [compiled(*one) for one in asked]
+    sources = [(SCALE, "sm_90", ("-DOFFSET=1",)), (SCALE, "sm_80", ("-DOFFSET=1",)), (SCALE, "sm_90", ("-DOFFSET=2",))]
+    first = [compiled(*one) for one in sources]
     compiled.cache_clear()
-    assert [compiled(*one) for one in asked] == first
+    assert [compiled(*one) for one in sources] == first
     assert made == ["sm_90", "sm_80", "sm_90"]
     assert len(list((tmp_path / "lamina").iterdir())) == 3  # and nothing half written
 
 
-def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_writable_folder_nothing_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lamina").write_text("in the way")
     monkeypatch.setattr(cuda, "_compile", lambda *_: b"binary")
     assert compiled(SCALE, "sm_90") == b"binary"
 
 
 @needs_nvrtc
-def test_binaries_are_for_the_chip_that_was_named() -> None:
+def test_binaries_are_for_the_named_architecture() -> None:
     binary = compiled(SCALE, "sm_90", ("-DOFFSET=2",))
     assert binary.startswith(b"\x7fELF")
     assert b"scale" in binary
 
 
 @needs_nvrtc
-def test_a_source_that_does_not_compile_shows_the_compiler_s_words() -> None:
+def test_a_source_that_does_not_compile_shows_the_compilers_log() -> None:
     with pytest.raises(LaminaError, match='for sm_90:\n.*"OFFSET" is undefined'):
         compiled(SCALE, "sm_90")
 
@@ -191,9 +189,9 @@ def test_a_kernel_computes(shared: int) -> None:
     torch.testing.assert_close(out, 2 + 0.5 * x)
 
 
-WAITING = """
+DEPENDENT = """
 extern "C" __global__ void slow(float* x, int turns) {
-  wait();
+  griddepcontrol_wait();
   float y = x[threadIdx.x];
   for (int i = 0; i < turns; ++i) y = y * 0.5f + 1.0f;
   x[threadIdx.x] = y + 1.0f;
@@ -202,9 +200,9 @@ extern "C" __global__ void slow(float* x, int turns) {
 
 
 @pytest.mark.gpu
-def test_kernels_that_are_launched_early_see_what_those_in_front_wrote() -> None:
-    source = cuda.goes_on() + WAITING
-    kernel = Kernel(source, "slow", waits=True)
+def test_programmatic_dependent_launches_see_the_writes_of_the_kernel_in_front() -> None:
+    source = cuda.with_common_header() + DEPENDENT
+    kernel = Kernel(source, "slow", pdl=True)
     x = torch.zeros(64, device="cuda")
     for _ in range(100):
         kernel.launch((1,), (64,), [x, 100_000])  # to 2, and one more
@@ -214,7 +212,7 @@ def test_kernels_that_are_launched_early_see_what_those_in_front_wrote() -> None
 
 
 @pytest.mark.gpu
-def test_a_kernel_runs_where_torch_s_stream_is_captured() -> None:
+def test_a_kernel_can_be_captured_in_a_cuda_graph() -> None:
     x = torch.randn(128, device="cuda")
     out = torch.empty_like(x)
     kernel = Kernel(SCALE, "scale", macros={"OFFSET": 0})
@@ -228,7 +226,7 @@ def test_a_kernel_runs_where_torch_s_stream_is_captured() -> None:
 
 
 @pytest.mark.gpu
-def test_a_function_that_is_not_there_is_named() -> None:
+def test_a_missing_function_is_named() -> None:
     with pytest.raises(LaminaError, match="absent"):
         Kernel("", "absent").launch((1,), (1,), [torch.zeros(1, device="cuda")])
 

@@ -5,22 +5,22 @@ import torch
 import triton
 import triton.language as tl
 
-from lamina.accelerate.runtime.triton_utils import quotient, reciprocal
+from lamina.accelerate.runtime.triton_utils import fast_divide, fast_divisor
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
 
 @triton.jit
 @no_type_check
-def divide(numbers, by, out, COUNT: tl.constexpr):
-    place = tl.arange(0, COUNT)
-    tl.store(out + place, quotient(tl.load(numbers + place), by))
+def divide(dividends, magic, out, COUNT: tl.constexpr):
+    offsets = tl.arange(0, COUNT)
+    tl.store(out + offsets, fast_divide(tl.load(dividends + offsets), magic))
 
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 56, 113, 12_544, 2**30 + 1, 2**31 - 1])
-def test_quotients_are_exact_up_to_the_largest_row(divisor: int) -> None:
-    numbers = [0, 1, divisor - 1, divisor, min(2 * divisor, 2**31) - 1, 12_345_678, 2**31 - 2, 2**31 - 1]
-    given = torch.tensor(numbers, dtype=torch.int32)
-    found = torch.empty_like(given)
-    divide[1,](given, reciprocal(divisor), found, COUNT=8)
-    assert found.tolist() == [number // divisor for number in numbers]
+def test_fast_division_is_exact_below_2_to_the_31(divisor: int) -> None:
+    dividends = [0, 1, divisor - 1, divisor, min(2 * divisor, 2**31) - 1, 12_345_678, 2**31 - 2, 2**31 - 1]
+    x = torch.tensor(dividends, dtype=torch.int32)
+    quotients = torch.empty_like(x)
+    divide[1,](x, fast_divisor(divisor), quotients, COUNT=8)
+    assert quotients.tolist() == [dividend // divisor for dividend in dividends]

@@ -28,13 +28,13 @@ def test_every_rung_has_the_error_of_its_precision(precision: str) -> None:
 
 
 def test_rungs_change_launches_and_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launches, "can_wait", lambda device: True)
+    monkeypatch.setattr(launches, "supports_pdl", lambda device: True)
     seen = []
 
     def time(call: object) -> Timing:
         small, large = torch.empty(4), torch.empty(2**20)
         tile = ops.linear_tile(128, 16, 256, 32, 2, 1, ops.BUSY, 2**17, False)
-        seen.append((launches.early(small)["EARLY"], launches.early(large)["EARLY"], tile.rows))
+        seen.append((launches.pdl_options(small)["PDL"], launches.pdl_options(large)["PDL"], tile.rows))
         return Timing("graph", "warm", 2.0, 1.0, 3.0, 9)
 
     monkeypatch.setattr(linear, "error_of", lambda *_: 0.0)

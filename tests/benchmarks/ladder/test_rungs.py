@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import torch
 
 from benchmarks.ladder.rungs import beside_predictions, changed
-from lamina.accelerate.runtime.launch_cache import taped
+from lamina.accelerate.runtime.launch_cache import cached_launches
 
 
-def test_what_a_rung_changes_is_seen_where_layers_are_played_from_tape() -> None:
+def test_changes_of_a_rung_reach_cached_launches() -> None:
     module = SimpleNamespace(by=2)
-    scaled, x = taped(lambda x: x * module.by), torch.ones(3)
+    scaled, x = cached_launches(lambda x: x * module.by), torch.ones(3)
 
     def several() -> list[float]:
         return [float(scaled(x)[0]) for _ in range(4)]

@@ -1,19 +1,19 @@
-"""Numbers that tiles are made of."""
+"""Constants and arithmetic of tile choices."""
 
 from __future__ import annotations
 
 MULTIPROCESSORS = 132
-"""Of the GPU that sizes are made for."""
+"""Multiprocessors of the GPU that tiles are tuned for (H100, H200)."""
 
-SHARED = 227 * 1024
-"""Bytes of shared memory that the blocks of one of them may have."""
+SHARED_MEMORY = 227 * 1024
+"""Bytes of shared memory that a block may use on that GPU."""
 
 
-def power(size: int) -> int:
-    """The next power of two."""
+def next_power_of_2(size: int) -> int:
+    """The smallest power of two that is not below ``size``."""
     return 1 << max(size - 1, 0).bit_length()
 
 
-def between(low: int, size: int, high: int) -> int:
-    """``size``, held to limits."""
+def clamp(low: int, size: int, high: int) -> int:
+    """``size``, clamped to ``[low, high]``."""
     return max(low, min(size, high))

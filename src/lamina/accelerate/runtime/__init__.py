@@ -1,1 +1,1 @@
-"""Run-time of the kernels: compiling, launching and caching launches."""
+"""Run-time of the kernels: compilation, launches, the launch cache and eager operators."""

@@ -1,21 +1,28 @@
-"""Launches through the CUDA driver, for what torch's own launcher of compiled functions cannot say: begin early."""
+"""The CUDA driver, by ctypes: loads compiled functions and launches them, with programmatic dependent launch.
+
+PyTorch's own launcher of run-time kernels is private, and has no launch attributes.
+"""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from torch import Tensor
 
-_EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+from lamina.errors import MissingError
+
+_PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CUfunction_attribute
 
 
-class _Attribute(ctypes.Structure):
+class _Attribute(ctypes.Structure):  # CUlaunchAttribute
     _fields_ = (("id", ctypes.c_int), ("pad", ctypes.c_int), ("value", ctypes.c_int), ("rest", ctypes.c_char * 60))
 
 
-class _Config(ctypes.Structure):
+class _Config(ctypes.Structure):  # CUlaunchConfig
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
         ("block", ctypes.c_uint * 3),
@@ -26,37 +33,74 @@ class _Config(ctypes.Structure):
     )
 
 
-_attribute = _Attribute(id=_EARLY, value=1)
+_attribute = _Attribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION, value=1)
+
+
+def load(binary: bytes, name: str) -> ctypes.c_void_p:
+    """Load a function of a binary in the current CUDA context.
+
+    Raises:
+        RuntimeError: the driver refuses the binary, or it has no such function.
+    """
+    driver = _driver()
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    _check(driver, driver.cuModuleLoadData(ctypes.byref(module), binary))
+    _check(driver, driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()))
+    return function
+
+
+def allow_shared_memory(function: ctypes.c_void_p, size: int) -> None:
+    """Let a function use this many bytes of dynamic shared memory; 48 KiB are allowed without.
+
+    Raises:
+        RuntimeError: the device has not as much.
+    """
+    driver = _driver()
+    _check(driver, driver.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED_SIZE_BYTES, size))
 
 
 def launcher(
     function: ctypes.c_void_p, grid: tuple[int, int, int], block: tuple[int, int, int],
-    args: Sequence[Tensor | int | float], shared: int, early: bool,
+    args: Sequence[Tensor | int | float], shared: int, pdl: bool,
 ) -> Callable[..., None]:  # fmt: skip
-    """What queues a loaded function: called with a stream, and with arguments like ``args``, addresses for tensors.
+    """A function that launches a loaded kernel: takes a stream and arguments like ``args``, with addresses for tensors.
 
     Args:
-        function: as the driver has loaded it.
+        function: as `load` returns it.
         grid: blocks along x, y and z.
         block: threads of a block along x, y and z.
-        args: a tensor is passed as its first address, a whole number as an ``int``, another as a ``double``.
+        args: a tensor is passed as its address, an ``int`` as ``int``, a ``float`` as ``double``.
         shared: bytes of dynamic shared memory.
-        early: whether blocks may begin once those of the kernel in front have ended, before what it wrote can be read.
+        pdl: programmatic dependent launch: blocks may start once those of the kernel in front have ended, before its
+            writes are visible.
     """
-    from torch.cuda._utils import _check_cuda, _get_gpu_runtime_library  # private, as is all that loads functions
-
-    kinds, driver = [*map(_kind, args)], _get_gpu_runtime_library()
+    types, driver = [*map(_type, args)], _driver()
 
     def queue(stream: int, *args: int | float) -> None:
-        values = [kind(one) for kind, one in zip(kinds, args, strict=True)]
+        values = [type_(one) for type_, one in zip(types, args, strict=True)]
         addresses = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        config = _Config(grid, block, shared, stream, ctypes.pointer(_attribute), int(early))
-        _check_cuda(driver.cuLaunchKernelEx(ctypes.byref(config), function, addresses, None))
+        config = _Config(grid, block, shared, stream, ctypes.pointer(_attribute), int(pdl))
+        _check(driver, driver.cuLaunchKernelEx(ctypes.byref(config), function, addresses, None))
 
     return queue
 
 
-def _kind(one: Tensor | int | float) -> Callable[[Any], Any]:
+def _type(one: Tensor | int | float) -> Callable[[Any], Any]:
     if isinstance(one, Tensor):
         return ctypes.c_void_p
     return ctypes.c_int if isinstance(one, int) else ctypes.c_double
+
+
+@cache
+def _driver() -> Any:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise MissingError("expected the CUDA driver (libcuda.so.1), found none: install NVIDIA's driver") from error
+
+
+def _check(driver: Any, code: int) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        driver.cuGetErrorString(code, ctypes.byref(text))
+        raise RuntimeError(f"CUDA error: {text.value.decode() if text.value else code}")

@@ -1,6 +1,6 @@
-"""Operators without PyTorch's dispatch of them, which takes the host longer than small kernels take a GPU.
+"""Operators in eager mode without PyTorch's dispatcher, whose overhead exceeds the GPU time of small kernels.
 
-Only who traces, transforms or counts sees operators; for everyone else the same functions are called straight away.
+Tracing, transforms and dispatch modes still see the operators. Otherwise the same functions are called directly.
 """
 
 from __future__ import annotations
@@ -12,30 +12,34 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.common.operands import is_plain, transformed
+from lamina.accelerate.runtime.private_apis import supported
 
 
-def unobserved(*args: Any) -> bool:
-    """Whether nobody would see operators on these: no tracing, transform or mode, and plain tensors."""
-    if torch.compiler.is_compiling() or transformed() or torch._C._len_torch_dispatch_stack():
+def can_skip_dispatch(*args: Any) -> bool:
+    """Whether nothing observes operators on these arguments: no tracing, transform or mode, and plain tensors."""
+    if torch.compiler.is_compiling() or not supported():
+        return False
+    if transformed() or torch._C._len_torch_dispatch_stack():
         return False
     return all(is_plain(each) for each in args if isinstance(each, Tensor))
 
 
-def direct(operator: Any, run: Callable[..., Any], keep: Callable[..., None], gradient: Callable[..., Any]) -> Any:
-    """The operator, called without dispatch where nobody would see it.
+def without_dispatch(
+    operator: Any, implementation: Callable[..., Any], setup_context: Callable[..., None], gradient: Callable[..., Any]
+) -> Any:
+    """The operator as a function that skips the dispatcher where nothing observes it.
 
     Args:
-        operator: as ``torch.library`` has made it.
-        run: what it does, of the same arguments.
-        keep: its ``setup_context``.
-        gradient: its derivative.
+        operator: of ``torch.library``.
+        implementation: what it computes, of the same arguments.
+        setup_context, gradient: of its autograd formula, as ``register_autograd`` takes them.
     """
 
-    class Direct(torch.autograd.Function):
+    class Function(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            output = run(*inputs)
-            keep(ctx, inputs, output)
+            output = implementation(*inputs)
+            setup_context(ctx, inputs, output)
             return output
 
         @staticmethod
@@ -43,13 +47,13 @@ def direct(operator: Any, run: Callable[..., Any], keep: Callable[..., None], gr
             return gradient(ctx, *gradients)
 
     def call(*args: Any) -> Any:
-        if not unobserved(*args):
+        if not can_skip_dispatch(*args):
             return operator(*args)
-        return Direct.apply(*args) if torch.is_grad_enabled() else run(*args)  # type: ignore[no-untyped-call]
+        return Function.apply(*args) if torch.is_grad_enabled() else implementation(*args)  # type: ignore[no-untyped-call]
 
     return call
 
 
-def in_backward(operator: Any, run: Callable[..., Any], *args: Any) -> Any:
-    """What a derivative calls: the operator where it is differentiated again, or seen; else ``run``, what it does."""
-    return (operator if torch.is_grad_enabled() or not unobserved(*args) else run)(*args)
+def call_in_backward(operator: Any, implementation: Callable[..., Any], *args: Any) -> Any:
+    """Call an operator in a backward pass: by dispatch if it is differentiated again or observed, else directly."""
+    return (operator if torch.is_grad_enabled() or not can_skip_dispatch(*args) else implementation)(*args)

@@ -1,7 +1,7 @@
-"""Launching short Triton kernels: the compiled form is found by what it was compiled for, in a few microseconds.
+"""Launching short Triton kernels with little overhead: the compiled kernel is looked up in a few microseconds.
 
-Triton itself looks at its settings and at every global of a kernel at each launch, which takes the host longer than a
-GPU takes for a small map.
+Triton's own launch inspects its settings and every global of the kernel each time, which takes the CPU longer than a
+small kernel takes a GPU.
 """
 
 from __future__ import annotations
@@ -14,88 +14,80 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.runtime import triton_ops as ops
-from lamina.accelerate.runtime.launch_cache import STREAM, is_current, launched, recording
+from lamina.accelerate.runtime.bounded_cache import BoundedCache
+from lamina.accelerate.runtime.launch_cache import STREAM, is_current_device, record_launch, recording
+from lamina.accelerate.runtime.private_apis import supported
 
-ADDRESSES = 2**31
-"""Elements from which addresses have 64 bits."""
+INT64_OFFSETS_FROM = 2**31
+"""Elements from which offsets need 64 bits."""
 
-_compiled: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+MAX_KERNELS = 4096
+"""Compiled kernels that are looked up without Triton; the oldest is evicted first."""
+
+_compiled: BoundedCache[tuple[Any, ...], tuple[Any, ...]] = BoundedCache(MAX_KERNELS)
 
 
-def launch(kernel: Any, programs: int | tuple[int, ...], tensor: Tensor, *args: Any, **switches: Any) -> None:
-    """Run a kernel on the tensor's device; ``args`` come before ``switches``, which are constants or options.
+def launch(
+    kernel: Any, programs: int | tuple[int, ...], tensor: Tensor, *args: Any, sizes: Hashable = None, **constants: Any
+) -> None:
+    """Launch a kernel on the tensor's device. A grid without programs launches nothing.
 
-    No program is no launch. Triton's hooks of launches hear of the first one alone.
+    Triton's launch hooks see the first launch of a compiled kernel only. With versions of PyTorch or Triton that were
+    not tested, Triton launches every time; see `private_apis`.
+
+    Args:
+        kernel: a ``triton.jit`` function.
+        programs: the grid.
+        tensor: on the device where the kernel runs.
+        args: the kernel's arguments in front of its constants.
+        sizes: what all integer arguments follow from. Launches of the same ``sizes`` and dtype are then recognized
+            without an inspection of each argument. Only the first argument may be an unaligned tensor, and the kernel
+            must not specialize on integers that differ between such launches.
+        constants: constexpr arguments, and options such as ``num_warps``.
 
     Raises:
-        UnsupportedError: the device has not the memory that a tile takes.
+        UnsupportedError: the device has too little shared memory or too few registers for the tile.
     """
     grid = (programs,) if isinstance(programs, int) else programs
     if not all(grid):
         return
-    if ops.INTERPRETED or not is_current(tensor.device):
-        ops.by_triton(kernel, grid, tensor, *args, **switches)
-        launched(partial(ops.by_triton, kernel, grid, **switches), tensor, *args, addresses=False)
+    device = tensor.device
+    if ops.INTERPRETED or not is_current_device(device) or not supported():
+        ops.launch_with_triton(kernel, grid, tensor, *args, **constants)
+        record_launch(partial(ops.launch_with_triton, kernel, grid, **constants), tensor, *args, addresses=False)
         return
-    key = (id(kernel), tensor.device.index, *switches.values(), *map(_kind, args))
+    if sizes is None or not 0 < tensor.numel() < INT64_OFFSETS_FROM // 2:
+        key = (id(kernel), device.index, *constants.values(), *map(_specialization, args))
+    else:
+        key = (id(kernel), device.index, *constants.values(), grid, sizes, tensor.dtype, args[0].data_ptr() % 16)
     found = _compiled.get(key)
     if found is None:
-        ops.by_triton(kernel, grid, tensor, *args, **switches)  # tells of what goes wrong
-        found = _compiled[key] = _prepared(kernel, grid, args, switches)
+        ops.launch_with_triton(kernel, grid, tensor, *args, **constants)  # also reports errors
+        found = _prepare(kernel, grid, args, constants)
+        _compiled.put(key, found)
     else:
-        _run(found, grid, tensor.device, args)
-    _note(found, grid, args)
-
-
-_alike: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-
-
-def launch_alike(kernel: Any, programs: int, sizes: Hashable, x: Tensor, *args: Any, **switches: Any) -> None:
-    """`launch`; what was compiled is known for the same sizes and type without a look at all arguments.
-
-    The first argument alone may be memory that PyTorch has not aligned, and what differs otherwise are numbers that the
-    kernel is not specialised to.
-
-    Raises:
-        UnsupportedError: as `launch` does.
-    """
-    device, grid, current = x.device, (programs,), x.is_cuda and is_current(x.device)
-    key = (id(kernel), programs, sizes, x.dtype, device, args[0].data_ptr() % 16, *switches.values())
-    if current and (found := _alike.get(key)) is not None:
-        _run(found, grid, device, args)
-        _note(found, grid, args)
-        return
-    launch(kernel, programs, x, *args, **switches)
-    if current and 0 < x.numel() < ADDRESSES // 2:
-        _alike[key] = _prepared(kernel, grid, args, switches)
-
-
-def _prepared(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], switches: dict[str, Any]) -> tuple[Any, ...]:
-    """What is compiled already, as `_run` takes it."""
-    compiled = kernel.warmup(*args, grid=grid, **switches)
-    constants = [switches[name] for name in kernel.arg_names[len(args) :]]
-    return compiled.run, compiled.function, compiled.packed_metadata, constants
-
-
-def _run(prepared: tuple[Any, ...], grid: tuple[int, ...], device: torch.device, args: tuple[Any, ...]) -> None:
-    run, *told = _told(prepared, grid, torch._C._cuda_getCurrentRawStream(device.index), args)
-    run(*told)
-
-
-def _note(prepared: tuple[Any, ...], grid: tuple[int, ...], args: tuple[Any, ...]) -> None:
+        function, *arguments = _call(found, grid, torch._C._cuda_getCurrentRawStream(device.index), args)
+        function(*arguments)
     if recording():
-        launched(*_told(prepared, grid, STREAM, args), addresses=True)
+        record_launch(*_call(found, grid, STREAM, args), addresses=True)
 
 
-def _told(prepared: tuple[Any, ...], grid: tuple[int, ...], stream: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What launches, and its arguments."""
+def _prepare(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...]:
+    """The kernel that Triton has compiled for these arguments, with what its launcher takes."""
+    compiled = kernel.warmup(*args, grid=grid, **constants)
+    values = [constants[name] for name in kernel.arg_names[len(args) :]]
+    return compiled.run, compiled.function, compiled.packed_metadata, values
+
+
+def _call(prepared: tuple[Any, ...], grid: tuple[int, ...], stream: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Triton's launcher and its arguments."""
     run, function, metadata, constants = prepared
     x, y, z = (*grid, 1, 1)[:3]
     return run, x, y, z, stream, function, metadata, None, None, None, *args, *constants
 
 
-def _kind(argument: Any) -> Any:
-    """What a kernel is compiled for: a type and whether an address, or a number, is a multiple of 16."""
+def _specialization(argument: Any) -> Any:
+    """What Triton compiles an argument for: dtype and 16-byte alignment, or one, divisibility by 16 and 64 bits."""
     if isinstance(argument, Tensor):
         return argument.dtype, argument.data_ptr() % 16 == 0
-    return argument == 1, argument % 16 == 0, argument < ADDRESSES
+    return argument == 1, argument % 16 == 0, argument < INT64_OFFSETS_FROM

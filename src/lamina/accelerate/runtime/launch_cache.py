@@ -1,8 +1,8 @@
-"""Tapes: doing again what a function of tensors did for others like them, without its Python.
+"""The launch cache: replays what a function of tensors launched before, without running its Python again.
 
-To check operands, to choose tiles and to lay out arguments takes the host many times as long as a GPU takes for a small
-layer. All of it follows from sizes, types and settings. So what a function does for the same ones again is recorded,
-once: the operators that it calls, and the kernels that it launches with the places of its tensors' addresses.
+Checking operands, choosing tiles and laying out arguments takes the CPU many times as long as a GPU takes for a small
+layer. All of it follows from sizes, dtypes and settings. So the operators that a function calls and the kernels that
+it launches are recorded once, as a launch plan, with the positions of its tensors' addresses among the arguments.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lamina.accelerate.runtime.bounded_cache import BoundedCache
+from lamina.accelerate.runtime.private_apis import supported
 from lamina.accelerate.runtime.triton_ops import precision
 
 STREAM = object()
-"""Among the arguments of a launch: torch's current stream."""
+"""Placeholder among the arguments of a launch: PyTorch's current stream."""
 
-MOST = 2048
-"""Tapes that are kept; the oldest goes first."""
+MAX_PLANS = 2048
+"""Entries of the cache; the oldest is evicted first."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -33,86 +35,90 @@ _aten = torch.ops.aten
 _EMPTY = {_aten.new_empty.default, _aten.new_empty_strided.default, _aten.empty.memory_format}
 
 
-def taped(function: _Function) -> _Function:
-    """A function that is recorded when it is called for the second time for the same, and played from then on.
+def cached_launches(function: _Function) -> _Function:
+    """Record the function at its second call with the same key and replay its launch plan from then on.
+
+    The key holds the shapes, strides, dtypes, alignments and devices of the tensors, all other arguments, the precision
+    of float32 products and whether autocast is on. With versions of PyTorch or Triton that were not tested, the
+    function runs every time; see `private_apis`.
 
     Args:
-        function: of tensors, and of what can be hashed, to a tensor or a tuple of them. What it does follows from
-            shapes, strides, types, alignments and devices, what is no tensor, how float32 is multiplied and whether
-            autocast is on; whoever changes something else has to `forget`. Tensors that it keeps between calls are
-            never replaced. It launches by `launches` and `cuda` alone.
+        function: of tensors and hashable arguments, to a tensor or a tuple of tensors. What it does must follow from
+            the key; call `clear` after a change of anything else. Tensors that it keeps between calls are never
+            replaced. It launches kernels through `launch` and `nvrtc` only.
     """
 
     @wraps(function)
     def call(*args: Any) -> Any:
         tensors = [each for each in args if isinstance(each, Tensor)]
-        if recording() or not is_current(tensors[0].device):
+        if recording() or not is_current_device(tensors[0].device) or not supported():
             return function(*args)
-        autocast = torch.is_autocast_enabled(tensors[0].device.type)  # which operators see again
-        key = (function, precision(), autocast, *[_alike(each) if isinstance(each, Tensor) else each for each in args])
-        found = _known.get(key)
-        if isinstance(found, Tape):
+        autocast = torch.is_autocast_enabled(tensors[0].device.type)  # operators act on it when they are replayed
+        key = (function, precision(), autocast, *[_layout(each) if isinstance(each, Tensor) else each for each in args])
+        found = _plans.get(key)
+        if isinstance(found, LaunchPlan):
             return found(tensors)
-        if found is None:  # what is asked for once is not worth it
-            if len(_known) >= MOST:
-                _known.pop(next(iter(_known)), None)
-            _known[key] = True
+        if found is None:  # a single call is not worth a recording
+            _plans.put(key, True)
         if not found:
             return function(*args)
-        result, recorded = _record(function, args, tensors)
-        _known[key] = recorded or False
+        result, plan = _record(function, args, tensors)
+        _plans.put(key, plan or False)
         return result
 
     return cast(_Function, call)
 
 
-def forget() -> None:
-    """Forget all tapes: a part of what was recorded has been replaced, such as how tiles are chosen."""
-    _known.clear()
+def clear() -> None:
+    """Remove all launch plans: something that they were recorded with has changed, such as the choice of tiles."""
+    _plans.clear()
 
 
-def launched(function: Callable[..., Any], *args: Any, addresses: bool) -> None:
-    """Tell who records, if anyone does, that a kernel was launched as ``function(*args)`` will again.
+def record_launch(function: Callable[..., Any], *args: Any, addresses: bool) -> None:
+    """Add a launch to the plan under recording, if any: a replay calls ``function(*args)``.
 
-    With ``addresses`` that takes those in place of tensors.
+    With ``addresses``, the function takes the addresses of tensors in their place.
     """
     recorder = _local.recorder
-    if recorder is not None and not recorder.within:
-        recorder.steps.append(_Step(function, args, None, True, addresses))
+    if recorder is not None and not recorder.in_operator:
+        recorder.steps.append(_Recorded(function, args, None, True, addresses))
 
 
 def recording() -> bool:
-    """Whether anyone records."""
+    """Whether this thread is recording a launch plan."""
     return _local.recorder is not None
 
 
-def is_current(device: torch.device) -> bool:
-    """Whether launches go to this device without a change of devices; the CPU's interpreter needs none."""
+def is_current_device(device: torch.device) -> bool:
+    """Whether launches go to this device without a change of the current one; the CPU's interpreter needs none."""
     return device.type != "cuda" or device.index == torch.cuda.current_device()
 
 
 @dataclass(frozen=True, slots=True)
-class Tape:
-    """What was recorded. Values are the stream, inputs, constants, addresses of inputs, and then what steps make.
+class LaunchPlan:
+    """The operators and launches of a function, ready to be replayed.
+
+    A replay builds a list of values: the stream, the inputs, the constants, the addresses in the inputs, and then the
+    outputs of the steps with the addresses in them. Steps take their arguments from that list by position.
 
     Attributes:
-        constants: what steps are told besides tensors, and tensors and addresses that the function keeps.
-        addresses: of inputs, by their places and offsets in bytes.
+        constants: arguments that are neither inputs nor made by steps, including tensors that the function keeps.
+        addresses: in the inputs: the index of the input and the offset in bytes.
         steps: in order.
-        results: their places among the values.
-        single: whether the one result is not in a tuple.
-        keep: whose addresses are constants.
+        results: positions of the results in the list of values.
+        single: whether the function returns one tensor, and no tuple.
+        keep: tensors whose addresses are constants.
     """
 
     constants: list[Any]
     addresses: list[tuple[int, int]]
-    steps: list[_Again]
+    steps: list[_Step]
     results: list[int]
     single: bool
     keep: list[Tensor]
 
     def __call__(self, inputs: list[Tensor]) -> Any:
-        """What the function returns for inputs like those it was recorded with."""
+        """What the function returns for inputs with the same key."""
         device = inputs[0].device
         stream = torch._C._cuda_getCurrentRawStream(device.index) if device.type == "cuda" else None
         values = [stream, *inputs, *self.constants]
@@ -128,119 +134,121 @@ class Tape:
         return results[0] if self.single else tuple(results)
 
 
-class _Again(NamedTuple):
-    """A step: its function, what takes its arguments from the values, and offsets of addresses of what it makes."""
+class _Step(NamedTuple):
+    """A step of a plan: a function, a getter of its arguments, and the offsets of addresses in its output."""
 
     function: Callable[..., Any]
     arguments: Callable[[list[Any]], tuple[Any, ...]]
     offsets: list[int] | None
 
 
-class _Step(NamedTuple):
-    """A step as it was seen: what it made, if anything new, whether it did something besides."""
+class _Recorded(NamedTuple):
+    """A step as it was recorded: its new output, if any, and whether it has side effects."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     out: Tensor | None
-    acts: bool
+    side_effects: bool
     addresses: bool = False
 
     def by_address(self, argument: Any) -> bool:
-        """Whether an argument is told as an address."""
+        """Whether an argument is passed as an address."""
         return self.addresses and isinstance(argument, Tensor)
 
 
 class _Recorder(TorchDispatchMode):
-    """Sees the operators that are called, and is told of launches."""
+    """Records the operators that are called, as a dispatch mode, and launches, by `record_launch`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.steps: list[_Step] = []
-        self.views: dict[int, tuple[Tensor, int]] = {}  # of what, from which byte on
-        self.whole = True
-        self.within = False
+        self.steps: list[_Recorded] = []
+        self.views: dict[int, tuple[Tensor, int]] = {}  # base and offset in bytes
+        self.replayable = True
+        self.in_operator = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.within = True  # what an operator launches is done again with it
+        self.in_operator = True  # a replay of the operator repeats its launches
         out = func(*args, **kwargs)
-        self.within = False
-        given = [each for each in args if isinstance(each, Tensor)]
+        self.in_operator = False
+        tensors = [each for each in args if isinstance(each, Tensor)]
         if not isinstance(out, Tensor) or torch.Tag.dynamic_output_shape in func.tags:
-            self.whole = False
+            self.replayable = False
         elif func in _EMPTY:
             make = partial(torch.empty_strided, tuple(out.shape), out.stride(), dtype=out.dtype, device=out.device)
-            self.steps.append(_Step(make, (), out, False))
+            self.steps.append(_Recorded(make, (), out, False))
         else:
-            new = all(out is not each for each in given)
-            self.steps.append(_Step(partial(func, **kwargs), args, out if new else None, func._schema.is_mutable))
-            for each in given:
+            new = all(out is not each for each in tensors)
+            self.steps.append(_Recorded(partial(func, **kwargs), args, out if new else None, func._schema.is_mutable))
+            for each in tensors:
                 if new and out.untyped_storage()._cdata == each.untyped_storage()._cdata:
                     base, offset = self.base(each)
                     self.views[id(out)] = base, offset + out.data_ptr() - each.data_ptr()
         lists = (each for each in (*args, [*kwargs.values()]) if isinstance(each, (list, tuple)))
-        if any(isinstance(one, Tensor) for each in lists for one in each):  # of which a tape would make constants
-            self.whole = False
+        if any(isinstance(one, Tensor) for each in lists for one in each):  # a plan would hold them as constants
+            self.replayable = False
         return out
 
     def base(self, x: Any) -> tuple[Any, int]:
-        """What a tensor is a view of, and from which byte on; anything else is itself."""
+        """The tensor that a tensor is a view of, and its offset in bytes; anything else is itself."""
         return self.views.get(id(x), (x, 0))
 
-    def tape(self, inputs: list[Tensor], result: Any) -> Tape | None:
-        """What was seen as it can be done again; None if it cannot."""
+    def plan(self, inputs: list[Tensor], result: Any) -> LaunchPlan | None:
+        """The launch plan of what was recorded; None if it cannot be replayed."""
         results = [result] if isinstance(result, Tensor) else list(result)
         ours = {*map(id, inputs)} | {id(step.out) for step in self.steps if step.out is not None}
-        if not self.whole or len({*map(id, inputs)}) < len(inputs) or not {*map(id, results)} <= ours:
+        if not self.replayable or len({*map(id, inputs)}) < len(inputs) or not {*map(id, results)} <= ours:
             return None
         steps, reached = self._needed(results)
-        told, keep = dict[Any, Any](), list[Tensor]()  # what is no input and not made: constants, and what is kept
+        constants, keep = dict[Any, Any](), list[Tensor]()
         for step in steps:
             for each in step.args:
                 base, offset = self.base(each)
                 if id(base) in ours or each is STREAM:
                     continue
-                told[self._name(step, each)] = each
+                constants[self._name(step, each)] = each
                 if step.by_address(each):
-                    told[self._name(step, each)] = base.data_ptr() + offset
+                    constants[self._name(step, each)] = base.data_ptr() + offset
                     keep.append(base)
-        names: list[Any] = [id(STREAM), *map(id, inputs), *told]
+        names: list[Any] = [id(STREAM), *map(id, inputs), *constants]
         names += [(id(each), offset) for each in inputs for offset in reached[id(each)]]
         for step in steps:
             if step.out is not None:
                 names += [id(step.out), *((id(step.out), offset) for offset in reached[id(step.out)])]
-        at = {name: place for place, name in enumerate(names)}
-        again = [
-            _Again(
+        positions = {name: position for position, name in enumerate(names)}
+        plan_steps = [
+            _Step(
                 step.function,
-                _taker([at[self._name(step, each)] for each in step.args]),
+                _getter([positions[self._name(step, each)] for each in step.args]),
                 None if step.out is None else [*reached[id(step.out)]],
             )
             for step in steps
         ]
         addresses = [(which, offset) for which, each in enumerate(inputs) for offset in reached[id(each)]]
-        places = [at[id(each)] for each in results]
-        return Tape([*told.values()], addresses, again, places, isinstance(result, Tensor), keep)
+        result_positions = [positions[id(each)] for each in results]
+        return LaunchPlan(
+            [*constants.values()], addresses, plan_steps, result_positions, isinstance(result, Tensor), keep
+        )
 
-    def _name(self, step: _Step, each: Any) -> Any:
-        """What an argument is called: itself, or an address by what it lies in."""
+    def _name(self, step: _Recorded, each: Any) -> Any:
+        """The identity of an argument: of the object, or of an address by its base and offset."""
         base, offset = self.base(each)
         return (id(base), offset) if step.by_address(each) else id(each)
 
-    def _needed(self, results: list[Tensor]) -> tuple[list[_Step], dict[int, dict[int, None]]]:
-        """Steps without those whose results nobody looks at, and offsets at which addresses of tensors are taken."""
-        wanted, reached, steps = {*map(id, results)}, defaultdict[int, dict[int, None]](dict), list[_Step]()
+    def _needed(self, results: list[Tensor]) -> tuple[list[_Recorded], dict[int, dict[int, None]]]:
+        """Steps without dead ones, whose outputs nothing reads, and the offsets of addresses taken in each tensor."""
+        needed, reached, steps = {*map(id, results)}, defaultdict[int, dict[int, None]](dict), list[_Recorded]()
         for step in reversed(self.steps):
-            if not step.acts and id(step.out) not in wanted:
+            if not step.side_effects and id(step.out) not in needed:
                 continue
             steps.append(step)
             for each in step.args:
                 base, offset = self.base(each)
                 if step.by_address(each):
                     reached[id(base)][offset] = None
-                    wanted.add(id(base))
+                    needed.add(id(base))
                 else:
-                    wanted.add(id(each))
+                    needed.add(id(each))
         return steps[::-1], reached
 
 
@@ -250,14 +258,16 @@ class _Local(threading.local):
 
 _local = _Local()
 
-_known: dict[Any, Tape | bool] = {}  # True: has been asked for once; False: cannot be recorded
+_plans: BoundedCache[Any, LaunchPlan | bool] = BoundedCache(MAX_PLANS)  # True: called once; False: not replayable
 
 
-def _alike(x: Tensor) -> tuple[Any, ...]:
+def _layout(x: Tensor) -> tuple[Any, ...]:
     return x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16
 
 
-def _record(function: Callable[..., Any], args: tuple[Any, ...], tensors: list[Tensor]) -> tuple[Any, Tape | None]:
+def _record(
+    function: Callable[..., Any], args: tuple[Any, ...], tensors: list[Tensor]
+) -> tuple[Any, LaunchPlan | None]:
     recorder = _Recorder()
     _local.recorder = recorder
     try:
@@ -265,14 +275,14 @@ def _record(function: Callable[..., Any], args: tuple[Any, ...], tensors: list[T
             result = function(*args)
     finally:
         _local.recorder = None
-    return result, recorder.tape(tensors, result)
+    return result, recorder.plan(tensors, result)
 
 
-def _taker(where: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    match where:
+def _getter(positions: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    match positions:
         case []:
             return lambda values: ()
         case [one]:
             return lambda values: (values[one],)
         case _:
-            return itemgetter(*where)
+            return itemgetter(*positions)

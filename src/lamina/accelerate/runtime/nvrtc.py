@@ -1,7 +1,7 @@
-"""CUDA C++ compiled while the program runs, for kernels that a tile language cannot say.
+"""CUDA C++ compiled at run time by NVRTC, for kernels that Triton cannot express.
 
-NVRTC, which comes with every CUDA build of torch, compiles, and the binary is kept for each chip, on disk too. No
-toolkit is needed, so a source includes no headers but those that ``options`` name a folder for.
+NVRTC comes with every CUDA build of PyTorch, so no toolkit is needed. A source may include only headers from folders
+that ``options`` name. Binaries are cached for each architecture, also on disk.
 """
 
 from __future__ import annotations
@@ -9,37 +9,41 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from os import getpid
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from lamina.accelerate.runtime import driver as driver
-from lamina.accelerate.runtime.launch_cache import STREAM, launched
-from lamina.accelerate.runtime.target_info import can_wait
+from lamina.accelerate.runtime.launch_cache import STREAM, record_launch
+from lamina.accelerate.runtime.private_apis import raw_stream
+from lamina.accelerate.runtime.target_info import supports_pdl
 from lamina.errors import LaminaError, MissingError, UsageError
 
 Size = tuple[int, ...]
-"""One to three numbers: along x, y and z."""
+"""One to three integers: along x, y and z."""
 
 Arguments = Sequence[Tensor | int | float]
-"""What a kernel is given."""
+"""Arguments of a kernel."""
 
 Macros = Mapping[str, int | str]
-"""What a source is compiled with: names and what they stand for."""
+"""Preprocessor macros of a source and their values."""
 
-KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-"""What ``common.cuh`` calls the types of numbers."""
+DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""The dtypes of ``common.cuh``."""
 
-_MOST_THREADS = 1024
-_MOST_BLOCKS = (2**31 - 1, 2**16 - 1, 2**16 - 1)
-_UNASKED_SHARED = 48 * 1024  # bytes that every kernel may use; beyond that it must ask once
+MAX_BINARIES = 1024
+"""Binaries that are kept in memory; the least recently used is evicted first."""
+
+_MAX_THREADS = 1024
+_MAX_BLOCKS = (2**31 - 1, 2**16 - 1, 2**16 - 1)
+_DEFAULT_SHARED = 48 * 1024  # bytes; more must be allowed once for each kernel
 
 
 class Launchable(Protocol):
@@ -55,34 +59,35 @@ class Kernel:
     Args:
         source: CUDA C++.
         name: of the function.
-        macros: defined while compiling, which is how a source is specialised.
+        macros: by which the source is specialized.
         options: further options of NVRTC.
-        waits: whether it begins with ``wait()`` of ``common.cuh``, so that it may be launched while what is in front of
-            it ends, where the device can.
+        pdl: programmatic dependent launch where the device has it. The kernel must begin with ``griddepcontrol_wait()``
+            of ``common.cuh``.
     """
 
     def __init__(
-        self, source: str, name: str, *, macros: Macros | None = None, options: Sequence[str] = (), waits: bool = False
+        self, source: str, name: str, *, macros: Macros | None = None, options: Sequence[str] = (), pdl: bool = False
     ) -> None:
-        self.source, self.name, self.waits = source, name, waits
+        self.source, self.name, self.pdl = source, name, pdl
         self.options = (*definitions(macros or {}), *options)
-        self._loaded: dict[int, Any] = {}
-        self._asked: dict[int, int] = {}
+        self._loaded: dict[int, ctypes.c_void_p] = {}  # by device, as the next
+        self._allowed_shared: dict[int, int] = {}
 
     def launch(self, grid: Size, block: Size, args: Arguments, shared: int = 0) -> None:
-        """Run the kernel on its tensors' device, on torch's current stream; nothing waits for it.
+        """Launch the kernel on its tensors' device, on PyTorch's current stream; asynchronous.
 
         Args:
             grid: blocks along x, y and z.
             block: threads of a block along x, y and z.
-            args: what the function takes. A tensor is passed as its first address, a whole number as an ``int``,
-                another as a ``double``. Nothing can compare them with the function's parameters.
+            args: a tensor is passed as its address, an ``int`` as ``int``, a ``float`` as ``double``. They are not
+                checked against the function's parameters.
             shared: bytes of dynamic shared memory.
 
         Raises:
-            UsageError: a size that no device takes, a tensor with gaps, or tensors that are not on one GPU.
+            UsageError: a size beyond every device's limits, a tensor that is not contiguous, or tensors that are not
+                on one GPU.
             MissingError: there is no CUDA device, or no NVRTC.
-            LaminaError: the source does not compile, with the compiler's words; or the driver refuses the launch.
+            LaminaError: the source does not compile, with the compiler's log; or the driver refuses the launch.
         """
         device = check_launch(self.name, grid, block, args, shared)
         if not torch.cuda.is_available():
@@ -91,51 +96,46 @@ class Kernel:
             raise UsageError(f"{self.name}: expected tensors on a CUDA device, got {device or 'none'}")
         with torch.cuda.device(device):
             index = torch.cuda.current_device()
-            kernel = self._on(index)
+            function = self._on(index)
             try:
-                if shared >= _UNASKED_SHARED and shared > self._asked.get(index, 0):  # never for less than before
-                    kernel.set_shared_memory_config(shared)
-                    self._asked[index] = shared
-                early = self.waits and can_wait(device)
-                queue = driver.launcher(kernel.func, _three(grid), _three(block), args, shared, early)
-                stream = torch._C._cuda_getCurrentRawStream(index)
-                queue(stream, *[one.data_ptr() if isinstance(one, Tensor) else one for one in args])
+                if shared >= _DEFAULT_SHARED and shared > self._allowed_shared.get(index, 0):  # never lowered
+                    driver.allow_shared_memory(function, shared)
+                    self._allowed_shared[index] = shared
+                pdl = self.pdl and supports_pdl(device)
+                queue = driver.launcher(function, _three(grid), _three(block), args, shared, pdl)
+                queue(raw_stream(index), *[one.data_ptr() if isinstance(one, Tensor) else one for one in args])
             except RuntimeError as error:
                 raise LaminaError(
                     f"{self.name}: the launch of {grid} blocks of {block} threads failed: {error}"
                 ) from error
-        launched(queue, STREAM, *args, addresses=True)
+        record_launch(queue, STREAM, *args, addresses=True)
 
-    def _on(self, index: int) -> Any:
+    def _on(self, index: int) -> ctypes.c_void_p:
         if index not in self._loaded:
-            # Private, but the public way to run-time kernels insists on an installed toolkit.
-            from torch.cuda._utils import _cuda_load_module
-
             major, minor = torch.cuda.get_device_capability(index)
             binary = compiled(self.source, f"sm_{major}{minor}", self.options)
             try:
-                loaded: Any = _cuda_load_module(binary, [self.name])
+                self._loaded[index] = driver.load(binary, self.name)
             except RuntimeError as error:
                 raise LaminaError(
                     f'expected a function extern "C" __global__ {self.name} in the source, got: {error}'
                 ) from error
-            self._loaded[index] = loaded[self.name]
         return self._loaded[index]
 
 
-def goes_on(*sources: Traversable) -> str:
-    """The text of ``common.cuh``, and behind it that of sources which use its numbers and copies."""
-    numbers = files(__package__) / "common.cuh"
-    return "\n".join(source.read_text(encoding="utf-8") for source in (numbers, *sources))
+def with_common_header(*sources: Traversable) -> str:
+    """The text of ``common.cuh`` followed by that of the sources, which use it."""
+    header = files(__package__) / "common.cuh"
+    return "\n".join(source.read_text(encoding="utf-8") for source in (header, *sources))
 
 
 def definitions(macros: Macros) -> tuple[str, ...]:
-    """Macros as options of a compiler."""
+    """Macros as compiler options."""
     return tuple(f"-D{name}={value}" for name, value in macros.items())
 
 
 def check_launch(name: str, grid: Size, block: Size, args: Arguments, shared: int) -> torch.device | None:
-    """Refuse a launch that a device would refuse, or worse, would not; the device of its tensors.
+    """Check a launch, also for errors that no device reports. Returns the device of its tensors.
 
     Raises:
         UsageError: naming the argument, what was expected and what was got.
@@ -143,15 +143,15 @@ def check_launch(name: str, grid: Size, block: Size, args: Arguments, shared: in
     for what, size in (("grid", grid), ("block", block)):
         if not 1 <= len(size) <= 3 or any(isinstance(one, bool) or one < 1 for one in size):
             raise UsageError(f"{name}: {what}: expected one to three sizes of at least 1, got {size}")
-    if any(one > most for one, most in zip(grid, _MOST_BLOCKS, strict=False)):
-        raise UsageError(f"{name}: grid: expected at most {_MOST_BLOCKS} blocks, got {grid}")
+    if any(one > most for one, most in zip(grid, _MAX_BLOCKS, strict=False)):
+        raise UsageError(f"{name}: grid: expected at most {_MAX_BLOCKS} blocks, got {grid}")
     x, y, z = _three(block)
-    if x * y * z > _MOST_THREADS or z > 64:
-        raise UsageError(f"{name}: block: expected at most {_MOST_THREADS} threads, 64 of them along z, got {block}")
+    if x * y * z > _MAX_THREADS or z > 64:
+        raise UsageError(f"{name}: block: expected at most {_MAX_THREADS} threads, 64 of them along z, got {block}")
     if shared < 0:
-        raise UsageError(f"{name}: shared: expected a number of bytes, got {shared}")
-    for place, one in enumerate(args):
-        _check_argument(f"{name}: argument {place}", one)
+        raise UsageError(f"{name}: shared: expected a size in bytes, got {shared}")
+    for index, one in enumerate(args):
+        _check_argument(f"{name}: argument {index}", one)
     devices = {one.device for one in args if isinstance(one, Tensor)}
     if len(devices) > 1:
         raise UsageError(f"{name}: expected tensors on one device, got {', '.join(sorted(map(str, devices)))}")
@@ -166,33 +166,33 @@ def _check_argument(what: str, one: Tensor | int | float) -> None:
                 "call contiguous()"
             )
         if one.is_conj() or one.is_neg():
-            raise UsageError(f"{what}: expected numbers as they are, got a lazy conjugate; call resolve_conj()")
+            raise UsageError(f"{what}: expected materialized values, got a lazy conjugate; call resolve_conj()")
     elif isinstance(one, bool) or not isinstance(one, int | float):
         raise UsageError(f"{what}: expected a tensor, an int or a float, got {one!r}")
     elif isinstance(one, int) and not -(2**31) <= one < 2**31:
-        raise UsageError(f"{what}: expected a number that fits an int, got {one}")
+        raise UsageError(f"{what}: expected a value that fits an int, got {one}")
 
 
-@cache
+@lru_cache(MAX_BINARIES)
 def compiled(source: str, architecture: str, options: tuple[str, ...] = ()) -> bytes:
-    """The binary of a CUDA source for a chip such as ``sm_90``. No GPU is needed for this.
+    """The binary of a CUDA source for an architecture such as ``sm_90``. Needs no GPU.
 
-    Binaries are kept beside torch's own downloads (``torch.hub.get_dir()``), for the next process.
+    Binaries are cached on disk beside PyTorch's downloads (``torch.hub.get_dir()``), for the next process.
 
     Raises:
         MissingError: NVRTC is not installed.
-        LaminaError: the source does not compile; with the compiler's words.
+        LaminaError: the source does not compile; with the compiler's log.
     """
     words = (str(torch.version.cuda), architecture, *options, source)
-    place = Path(torch.hub.get_dir()).parent / "lamina" / f"{sha256(chr(0).join(words).encode()).hexdigest()}.cubin"
+    path = Path(torch.hub.get_dir()).parent / "lamina" / f"{sha256(chr(0).join(words).encode()).hexdigest()}.cubin"
     with suppress(OSError):
-        return place.read_bytes()
+        return path.read_bytes()
     binary = _compile(source, architecture, options)
-    with suppress(OSError):  # what cannot be kept is made again
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_suffix(f".{getpid()}")
+    with suppress(OSError):  # a binary that cannot be stored is compiled again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{getpid()}")
         part.write_bytes(binary)
-        part.replace(place)  # whole, or not at all
+        part.replace(path)  # atomic
     return binary
 
 
@@ -232,7 +232,7 @@ def _nvrtc() -> ctypes.CDLL:
         names.insert(0, f"libnvrtc.so.{torch.version.cuda.partition('.')[0]}")
     for name in names:
         try:
-            return ctypes.CDLL(name)  # torch has loaded its own by now, which this finds first
+            return ctypes.CDLL(name)  # finds the one that torch has loaded
         except OSError:
             continue
     raise MissingError(

@@ -1,4 +1,4 @@
-"""What a device can do that kernels are chosen and launched by."""
+"""Properties of a device that decide how kernels are chosen and launched."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from functools import cache
 
 import torch
 
-from lamina.accelerate.common.tiling import SHARED
+from lamina.accelerate.common.tiling import SHARED_MEMORY
 
-LEAST_SHARED = 48 * 1024
-"""Bytes of shared memory that a block may have anywhere."""
+MIN_SHARED_MEMORY = 48 * 1024
+"""Bytes of shared memory that a block may use on any device."""
 
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that a block may have there; off the GPU, those of the GPU that sizes are made for."""
+    """Bytes of shared memory that a block may use; off the GPU, those of the GPU that tiles are tuned for."""
     if device.type != "cuda":
-        return SHARED
-    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", LEAST_SHARED))
+        return SHARED_MEMORY
+    return int(getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", MIN_SHARED_MEMORY))
 
 
 @cache
-def can_wait(device: torch.device) -> bool:
-    """Whether its kernels can wait for those in front of them, so that they may be launched while these end."""
+def supports_pdl(device: torch.device) -> bool:
+    """Whether it has programmatic dependent launch: a kernel may start while the one in front of it ends."""
     nvidia = device.type == "cuda" and torch.version.cuda is not None
     return nvidia and torch.cuda.get_device_capability(device)[0] >= 9

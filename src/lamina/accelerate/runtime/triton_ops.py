@@ -1,4 +1,4 @@
-"""What Triton kernels can read, and what every launch of one is told."""
+"""What Triton kernels can compute with, and the options that launches share."""
 
 from __future__ import annotations
 
@@ -11,80 +11,90 @@ import triton.language as tl
 from torch import Tensor
 
 from lamina.accelerate.common.operands import transformed
-from lamina.accelerate.runtime.target_info import can_wait
+from lamina.accelerate.runtime.target_info import supports_pdl
 from lamina.accelerate.runtime.triton_utils import rounded
 from lamina.errors import MissingError, UnsupportedError
+
+TRITON_VERSION: str = triton.__version__
 
 INTERPRETED = not isinstance(rounded, triton.JITFunction)
 """Whether kernels run in Triton's interpreter, on the CPU."""
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""What most kernels take."""
+"""Dtypes of most kernels."""
 
-SMALL = 2**18
-"""Bytes in the largest tensor of a kernel that leaves room for another."""
+SMALL_TENSOR_BYTES = 2**18
+"""A kernel whose tensors are all at most this large leaves room on the GPU for the next one."""
 
-SHARING = 8
-"""Tiles that programs go down before they go on to the right, so that neighbours find operands in the cache."""
+GROUP_SIZE_M = 8
+"""Rows of tiles that are computed together before the next columns, so that neighbours find operands in L2."""
 
 
-def check_device(tensor: Tensor, cell: str, instead: str, dtypes: Sequence[torch.dtype] = DTYPES) -> None:
-    """Refuse what no kernel can read.
+def check_kernel_operand(tensor: Tensor, method: str, alternative: str, dtypes: Sequence[torch.dtype] = DTYPES) -> None:
+    """Refuse a tensor that no kernel can compute with.
 
     Args:
-        tensor: what it would read.
-        cell: whose kernels these are.
-        instead: what to do without them, as an order.
-        dtypes: that they take.
+        tensor: an operand.
+        method: whose kernels these are, for messages.
+        alternative: what to do without kernels, in the imperative.
+        dtypes: that the kernels have.
 
     Raises:
         MissingError: the tensor is not on a GPU, and kernels are not interpreted.
-        UnsupportedError: its type is not one of ``dtypes``, or a transform of ``torch.func`` is on.
+        UnsupportedError: its dtype is not one of ``dtypes``, or a transform of ``torch.func`` is active.
     """
     if transformed():
-        raise UnsupportedError(f"{cell} kernels: expected no transform of torch.func, which cannot see them; {instead}")
+        raise UnsupportedError(
+            f"{method} kernels: expected no transform of torch.func, which cannot see them; {alternative}"
+        )
     if not (tensor.is_cuda or (INTERPRETED and tensor.device.type == "cpu")):
         raise MissingError(
-            f"{cell} kernels: expected tensors on a CUDA device, got {tensor.device}; move them there, {instead}, "
-            "or set TRITON_INTERPRET=1 before Python starts"
+            f"{method} kernels: expected tensors on a CUDA device, got {tensor.device}; move them there, {alternative},"
+            " or set TRITON_INTERPRET=1 before Python starts"
         )
     if tensor.dtype not in dtypes:
         names = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        raise UnsupportedError(f"{cell} kernels: expected one of {names}, got {tensor.dtype}; {instead}")
+        raise UnsupportedError(f"{method} kernels: expected one of {names}, got {tensor.dtype}; {alternative}")
 
 
-def by_triton(kernel: Any, grid: tuple[int, ...], tensor: Tensor, *args: Any, **switches: Any) -> None:
-    """Run a kernel on the tensor's device the way that Triton does.
+def launch_with_triton(kernel: Any, grid: tuple[int, ...], tensor: Tensor, *args: Any, **constants: Any) -> None:
+    """Launch a kernel on the tensor's device through Triton's public interface.
 
     Raises:
-        UnsupportedError: the device has not the memory that a tile takes.
+        UnsupportedError: the device has too little shared memory or too few registers for the tile.
     """
     with torch.cuda.device_of(tensor):
         try:
-            kernel[grid](*args, **switches)
+            kernel[grid](*args, **constants)
         except triton.runtime.errors.OutOfResources as error:
             raise UnsupportedError(f"expected a tile that fits the device: {error}") from error
 
 
-def early(*tensors: Tensor) -> dict[str, int]:
-    """Switches of a kernel on these that does `wait`: where the device can, it is launched while those in front end.
+def missing_names() -> list[str]:
+    """Private names of Triton that `launch` uses and this version has not."""
+    names = {triton.JITFunction: ("warmup",), triton.compiler.CompiledKernel: ("run",)}
+    return [f"{owner.__name__}.{name}" for owner, of in names.items() for name in of if not hasattr(owner, name)]
 
-    It hides most of a launch, which is what small kernels consist of.
+
+def pdl_options(*tensors: Tensor) -> dict[str, int]:
+    """Options of a kernel that calls `griddepcontrol`: programmatic dependent launch where the device has it.
+
+    It hides most of the launch latency, which dominates small kernels.
     """
-    if not can_wait(tensors[0].device):
-        return {"EARLY": 0}
-    return {"EARLY": 2 if max(tensor.nbytes for tensor in tensors) <= SMALL else 1, "launch_pdl": True}
+    if not supports_pdl(tensors[0].device):
+        return {"PDL": 0}
+    return {"PDL": 2 if max(tensor.nbytes for tensor in tensors) <= SMALL_TENSOR_BYTES else 1, "launch_pdl": True}
 
 
 def precision() -> str:
-    """How float32 is multiplied: as ``torch.backends.cuda.matmul`` says; three TF32 products keep its accuracy."""
+    """``tl.dot``'s input precision for float32, after ``torch.backends.cuda.matmul``: TF32, or 3xTF32 in its place."""
     return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else "tf32x3"
 
 
 def index_type(*tensors: Tensor) -> Any:
-    """The type of addresses in these tensors."""
-    far = (x for x in tensors if x.untyped_storage().nbytes() > 2**31)  # no other reaches that far, which is soon said
-    return tl.int64 if any(reach(x) > 2**31 for x in far) else tl.int32
+    """The integer type of offsets into these tensors."""
+    large = (x for x in tensors if x.untyped_storage().nbytes() > 2**31)  # a quick test: no other needs 64 bits
+    return tl.int64 if any(reach(x) > 2**31 for x in large) else tl.int32
 
 
 def reach(x: Tensor) -> int:

@@ -1,4 +1,4 @@
-"""How kernels wait, narrow what they store and divide, and which rows a window meets."""
+"""Device functions that kernels share: programmatic dependent launch, rounding, fast division, window positions."""
 
 from typing import no_type_check
 
@@ -9,22 +9,22 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 @no_type_check
-def wait(EARLY: tl.constexpr):
-    """Of a kernel that is launched early: until those in front have ended, and what they wrote can be read.
+def griddepcontrol(PDL: tl.constexpr):
+    """In a programmatic dependent launch (``PDL`` > 0), wait until the kernels in front have completed and are visible.
 
-    One that leaves room for another (``EARLY`` 2) lets the next be launched now; behind a larger one (1) the next
-    begins when its programs end, since those that wait would take the room of those that work.
+    A small kernel (``PDL`` 2) then lets the next one launch at once. After a larger one (1) the next launches when its
+    programs end, since waiting programs would occupy the multiprocessors that it needs.
     """
-    if EARLY:
+    if PDL:
         gdc_wait()
-    if EARLY == 2:
+    if PDL == 2:
         gdc_launch_dependents()
 
 
 @triton.jit
 @no_type_check
 def rounded(x, DTYPE: tl.constexpr, UPCAST: tl.constexpr):
-    """``x`` as it is stored, rounded to nearest; the interpreter alone (``UPCAST``) would truncate to bf16."""
+    """``x`` in ``DTYPE``, rounded to nearest even; only the interpreter (``UPCAST``) would truncate to bf16."""
     if UPCAST and tl.bfloat16 == DTYPE:
         bits = x.to(tl.int32, bitcast=True)
         nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) & -0x10000).to(tl.float32, bitcast=True)
@@ -32,53 +32,62 @@ def rounded(x, DTYPE: tl.constexpr, UPCAST: tl.constexpr):
     return x.to(DTYPE)
 
 
-def reciprocal(divisor: int) -> int:
-    """What `quotient` divides by: a factor of 32 bits, and above it a shift and one (Granlund, Montgomery 1994)."""
+def fast_divisor(divisor: int) -> int:
+    """The magic number of `fast_divide`: a 32-bit multiplier, and above it the shift plus one.
+
+    Source: Granlund and Montgomery, "Division by Invariant Integers using Multiplication" (1994).
+    """
     shift = (divisor - 1).bit_length()
     return -(-(1 << 31 + shift) // divisor) | shift + 1 << 32
 
 
 @triton.jit
 @no_type_check
-def quotient(number, by):
-    """``number // divisor`` of numbers from 0 to below 2**31, where ``by`` is the divisor's `reciprocal`."""
-    product = tl.umulhi(number.to(tl.uint32) * 2, (by & 0xFFFFFFFF).to(tl.uint32))
-    return (product >> ((by >> 32) - 1).to(tl.uint32)).to(tl.int32)
+def fast_divide(x, magic):
+    """``x // divisor`` for integers from 0 to below 2**31, where ``magic`` is the divisor's `fast_divisor`."""
+    product = tl.umulhi(x.to(tl.uint32) * 2, (magic & 0xFFFFFFFF).to(tl.uint32))
+    return (product >> ((magic >> 32) - 1).to(tl.uint32)).to(tl.int32)
 
 
 @triton.jit
 @no_type_check
-def origin(
-    row, height, width, per_height, per_width, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    BACK: tl.constexpr,
+def window_origin(
+    row, height, width, height_magic, width_magic,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
-    """The image of an output row and where its window begins; ``BACK``, of an input row and where the last one ends.
+    """The image of an output pixel and the first input pixel of its window.
 
-    ``height`` and ``width`` are those of the row's own image, of which `reciprocal` gives what they divide by:
-    divisions are dear, and made here once a row, which meets many taps.
+    ``TRANSPOSED``: the image of an input pixel and the last output window that covers it, times the stride.
+
+    Args:
+        row: pixels, counted over all images.
+        height, width: of the images of these pixels.
+        height_magic, width_magic: their `fast_divisor`. Integer division is expensive, so that it is done once a pixel
+            here and not at each tap.
     """
-    line = quotient(row, per_width)
-    image = quotient(line, per_height)
+    line = fast_divide(row, width_magic)
+    image = fast_divide(line, height_magic)
     y = line - image * height
     x = row - line * width
-    if BACK:
+    if TRANSPOSED:
         return image, y + PH, x + PW
     return image, y * SH - PH, x * SW - PW
 
 
 @triton.jit
 @no_type_check
-def source_row(
+def window_row(
     image, y, x, tap, height, width, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, BACK: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, TRANSPOSED: tl.constexpr,
 ):  # fmt: skip
-    """The row, of images of ``height`` by ``width``, that an origin meets through a tap, and whether there is one.
+    """The pixel that a window reads at a tap, counted over all images, and whether it is inside the image.
 
-    ``BACK`` the other way round: the row of the output.
+    ``image, y, x`` are those of `window_origin`; ``height, width`` are those of the images that are read: the input, or
+    with ``TRANSPOSED`` the output.
     """
     down = tap // KW * DH
     right = tap % KW * DW
-    if BACK:
+    if TRANSPOSED:
         y = y - down
         x = x - right
         inside = (y >= 0) & (x >= 0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.accelerate.common.tiling import MULTIPROCESSORS, power
+from lamina.accelerate.common.tiling import MULTIPROCESSORS, next_power_of_2
 from lamina.accelerate.methods.elimination.tiles import Tile, candidates, linear_tile, product_tile
 from lamina.errors import UsageError
 
@@ -18,7 +18,7 @@ def test_a_tile_is_no_larger_than_the_product_fills(
     tile = product_tile(rows, columns, summed, itemsize, thrice)
     assert tile.held(itemsize) <= 227 * 1024
     for side, size in ((tile.rows, rows), (tile.columns, columns), (tile.depth, summed)):
-        assert 16 <= side <= max(16, power(size))
+        assert 16 <= side <= max(16, next_power_of_2(size))
     tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
     assert tile.splits == 1 or tiles * tile.splits <= MULTIPROCESSORS
     assert tile.splits == 1 or summed >= tile.splits * tile.depth

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.accelerate.common.tiling import MULTIPROCESSORS, SHARED
+from lamina.accelerate.common.tiling import MULTIPROCESSORS, SHARED_MEMORY
 from lamina.accelerate.methods.fusion.tiles import linear_tile, pixel_tile, row_tile
 
 SIZE = st.integers(1, 10_000)
@@ -19,7 +19,7 @@ def test_product_tiles_suit_tensor_cores(rows: int, columns: int, summed: int, i
     for side in (tile.rows, tile.columns, tile.depth):
         assert is_power(side) and side >= 16
     # Both operands, three times, and what a multiprocessor has of shared memory.
-    assert tile.stages * (tile.rows + tile.columns) * tile.depth * itemsize <= SHARED
+    assert tile.stages * (tile.rows + tile.columns) * tile.depth * itemsize <= SHARED_MEMORY
     programs = -(-rows // tile.rows) * -(-columns // tile.columns) * tile.splits
     assert tile.splits == 1 or programs <= MULTIPROCESSORS
 

@@ -25,7 +25,7 @@ from lamina.errors import MissingError, UnsupportedError, UsageError
 if HAS_TRITON:
     from lamina.accelerate.methods.elimination import ops
     from lamina.accelerate.methods.elimination.launches import INSTEAD, check_taps
-    from lamina.accelerate.runtime.triton_ops import check_device
+    from lamina.accelerate.runtime.triton_ops import check_kernel_operand
 
 KERNEL_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 KERNEL_TAPS = 31
@@ -155,7 +155,7 @@ def linear(
         case "pack" | "kernel" as name:
             dtype = compute_dtype(x)
             flat = x.reshape(-1, x.shape[-1]).to(dtype)
-            check_device(flat, "elimination", INSTEAD)
+            check_kernel_operand(flat, "elimination", INSTEAD)
             if name == "pack":
                 y = F.linear(ops.pack(flat[..., None, None], at.places).flatten(1), weight, bias)
             else:
@@ -202,7 +202,7 @@ def conv2d(
     if name in ("pack", "kernel"):
         dtype = compute_dtype(x)
         x = x.to(dtype)
-        check_device(x, "elimination", INSTEAD)
+        check_kernel_operand(x, "elimination", INSTEAD)
         check_taps(kernel)
         last = ops.channels_last(x)
         if name == "pack":

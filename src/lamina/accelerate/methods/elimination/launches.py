@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lamina.accelerate.common.tiling import power
+from lamina.accelerate.common.tiling import next_power_of_2
 from lamina.accelerate.methods.elimination import kernels
 from lamina.accelerate.methods.elimination.tiles import Tile, linear_tile, product_tile, thrice
 from lamina.accelerate.runtime.launch import launch
-from lamina.accelerate.runtime.triton_ops import INTERPRETED, SHARING, check_device, index_type, precision
+from lamina.accelerate.runtime.triton_ops import GROUP_SIZE_M, INTERPRETED, check_kernel_operand, index_type, precision
 from lamina.errors import UnsupportedError, UsageError
 
 INSTEAD = 'use impl="gather"'
@@ -43,7 +43,7 @@ def linear(
             x[..., None, None], weight, bias, columns, y[..., None, None], one, one, none, one, run, at.pack()
         )  # fmt: skip
         return
-    check_device(x, "elimination", INSTEAD)
+    check_kernel_operand(x, "elimination", INSTEAD)
     x, weight = x if x.stride(1) == 1 else x.contiguous(), weight.contiguous()
     launch(
         kernels.vector_kernel, (-(-outputs // at.columns), len(x)), x,
@@ -59,7 +59,7 @@ def product(
     kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], run: int, tile: list[int],
 ) -> None:  # fmt: skip
     """``x (N, C, H, W)`` and ``y (N, out, H', W')`` of any strides."""
-    check_device(x, "elimination", INSTEAD)
+    check_kernel_operand(x, "elimination", INSTEAD)
     check_taps(kernel)
     weight = weight.contiguous()
     (batch, _, height, width), (outputs, summed) = x.shape, weight.shape
@@ -88,11 +88,11 @@ def product(
         rows, outputs, summed, first, pixels, y.shape[3], height, width, *x.stride(), summed, *places,
         KH=kernel[0], KW=kernel[1], SH=stride[0], SW=stride[1], PH=padding[0], PW=padding[1],
         DH=dilation[0], DW=dilation[1], INSIDE=inside, FIRST=-1 if even else first, RUN=_run_in(x, run),
-        EVEN=summed % at.depth == 0, BM=at.rows, BN=at.columns, BK=at.depth, GROUP=SHARING, PRECISION=precision(),
+        EVEN=summed % at.depth == 0, BM=at.rows, BN=at.columns, BK=at.depth, GROUP=GROUP_SIZE_M, PRECISION=precision(),
         **common, num_warps=at.warps, num_stages=at.stages if first else 2 * at.stages - 1,
     )  # fmt: skip
     if at.splits > 1:
-        high, wide = min(power(rows), 16), min(power(outputs), 128)
+        high, wide = min(next_power_of_2(rows), 16), min(next_power_of_2(outputs), 128)
         programs = -(-rows // high) * -(-outputs // wide)
         launch(
             kernels.sum_kernel, programs, x, shares, offset, y, rows, outputs, pixels, *places,
@@ -112,7 +112,7 @@ def _run_in(x: Tensor, run: int) -> int:
 
 def pack(x: Tensor, places: Tensor, y: Tensor) -> None:
     """``x (N, C, H, W)`` of any strides to ``y (N, kept, H, W)``, channels-last."""
-    check_device(x, "elimination", INSTEAD)
+    check_kernel_operand(x, "elimination", INSTEAD)
     kept, (batch, _, height, width) = len(places), x.shape
     rows = batch * height * width
     # Neighbouring threads read neighbours in memory: pixels of a channel, or channels of a pixel.

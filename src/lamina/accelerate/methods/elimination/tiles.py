@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
-from lamina.accelerate.common.tiling import MULTIPROCESSORS, between, power
+from lamina.accelerate.common.tiling import MULTIPROCESSORS, clamp, next_power_of_2
 from lamina.errors import UsageError
 
 WAVES = 4
@@ -88,9 +88,9 @@ def product_tile(rows: int, columns: int, summed: int, itemsize: int, thrice: bo
     ``thrice``: float32 products are made of three.
     """
     many = -(-rows // 128) * (columns // 256) >= WAVES * MULTIPROCESSORS
-    high = between(16, power(rows), 128)
-    wide = between(16, power(columns), 256 if many and columns % 256 == 0 and not thrice else 128)
-    deep = between(16, power(summed), 64 if itemsize == 2 else 32)
+    high = clamp(16, next_power_of_2(rows), 128)
+    wide = clamp(16, next_power_of_2(columns), 256 if many and columns % 256 == 0 and not thrice else 128)
+    deep = clamp(16, next_power_of_2(summed), 64 if itemsize == 2 else 32)
     shares = max(1, -(-summed // deep) // STEPS)
     tiles = -(-rows // high) * -(-columns // wide)
     while tiles * shares < MULTIPROCESSORS and max(high, wide) > 64:
@@ -113,7 +113,7 @@ def candidates(
         return [*VECTOR]
     found = [product_tile(rows, columns, summed, itemsize, thrice)]
     for high, wide in SHAPES:
-        if high > between(16, 2 * power(rows), 256) or wide > between(16, power(columns), 256):
+        if high > clamp(16, 2 * next_power_of_2(rows), 256) or wide > clamp(16, next_power_of_2(columns), 256):
             continue
         for deep in (64, 128) if itemsize == 2 else (32, 64):
             tiles, steps = -(-rows // high) * -(-columns // wide), -(-summed // deep)

@@ -21,7 +21,7 @@ from lamina.errors import MissingError, UnsupportedError, UsageError
 
 if HAS_TRITON:
     from lamina.accelerate.methods.fusion import ops
-    from lamina.accelerate.runtime.triton_ops import check_device
+    from lamina.accelerate.runtime.triton_ops import check_kernel_operand
 
 
 def chosen(impl: Impl, x: Tensor, activation: Activation = "relu", biased: bool = True, product: bool = True) -> Impl:
@@ -99,7 +99,7 @@ def linear(
         assert bias is not None
         y = ops.linear_cublaslt(flat, weight, bias)
     else:
-        check_device(flat, *ops.KERNELS)
+        check_kernel_operand(flat, *ops.KERNELS)
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (flat, weight, bias))
         y, _ = ops.linear(flat, weight, bias, activation, keep, l1_bypass)
     return y.reshape(*x.shape[:-1], weight.shape[0])
@@ -167,7 +167,7 @@ def bias_relu_max_pool2d(
     window.output(x.shape[2], x.shape[3])
     if chosen(impl, x, product=False) == "reference":
         return reference.bias_relu_max_pool(x, bias, window)
-    check_device(x, *ops.KERNELS)
+    check_kernel_operand(x, *ops.KERNELS)
     y: Tensor
     y, _ = ops.bias_relu_max_pool(x, bias, window.pack(), l1_bypass)
     return y

@@ -15,7 +15,7 @@ from lamina.accelerate.methods.fusion import kernels
 from lamina.accelerate.methods.fusion.tiles import linear_tile, pixel_tile, row_tile
 from lamina.accelerate.methods.fusion.window import PoolWindow
 from lamina.accelerate.runtime.launch import launch
-from lamina.accelerate.runtime.triton_ops import INTERPRETED, SHARING, check_device, index_type, precision
+from lamina.accelerate.runtime.triton_ops import GROUP_SIZE_M, INTERPRETED, check_kernel_operand, index_type, precision
 
 FROM_ARGUMENT = ("gelu", "gelu_tanh")
 """Activations whose derivative their result does not tell."""
@@ -25,7 +25,7 @@ KERNELS = ("fusion", 'use impl="reference"')
 
 
 def _switches(l1_bypass: bool, *tensors: Tensor) -> dict[str, Any]:
-    check_device(tensors[0], *KERNELS)
+    check_kernel_operand(tensors[0], *KERNELS)
     return {
         "CACHE": ".cg" if l1_bypass else "",
         "UPCAST": INTERPRETED,
@@ -57,7 +57,7 @@ def linear(
     launch(
         kernels.linear_kernel, (tiles * tile.splits,), x,
         x, weight, offset, y, z, shares, rows, columns, summed, *x.stride(), *weight.stride(),
-        **epilogue, **at, BK=tile.depth, GROUP=SHARING, PRECISION=precision(), CACHE=cache, **common,
+        **epilogue, **at, BK=tile.depth, GROUP=GROUP_SIZE_M, PRECISION=precision(), CACHE=cache, **common,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     if tile.splits > 1:

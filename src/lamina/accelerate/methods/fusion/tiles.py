@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.accelerate.common.tiling import MULTIPROCESSORS, between, power
+from lamina.accelerate.common.tiling import MULTIPROCESSORS, clamp, next_power_of_2
 
 ELEMENTS = 1024
 """Of a tile of a pass over memory."""
@@ -37,8 +37,8 @@ def linear_tile(rows: int, columns: int, summed: int, itemsize: int) -> LinearTi
     The largest tile that the sizes fill moves the fewest bytes; a sum is split until every multiprocessor has a
     program, as long as each share keeps eight steps.
     """
-    high, wide = between(16, power(rows), 128), between(16, power(columns), 128)
-    deep = between(16, power(summed), 64 if itemsize == 2 else 32)
+    high, wide = clamp(16, next_power_of_2(rows), 128), clamp(16, next_power_of_2(columns), 128)
+    deep = clamp(16, next_power_of_2(summed), 64 if itemsize == 2 else 32)
     tiles = -(-rows // high) * -(-columns // wide)
     steps = -(-summed // deep)
     splits = max(1, min(MULTIPROCESSORS // max(tiles, 1), steps // 8))
@@ -48,13 +48,13 @@ def linear_tile(rows: int, columns: int, summed: int, itemsize: int) -> LinearTi
 def pixel_tile(pixels: int, channels: int, channels_adjacent: bool) -> PassTile:
     """For a pass over images: long in the direction in which memory lies, with little beyond the edge."""
     if channels_adjacent:
-        across = between(1, power(channels), 64)
-        return PassTile(between(1, power(pixels), ELEMENTS // across), across)
-    sides = [side for side in (1024, 512, 256, 128, 64) if side < 2 * pixels] or [power(pixels)]
+        across = clamp(1, next_power_of_2(channels), 64)
+        return PassTile(clamp(1, next_power_of_2(pixels), ELEMENTS // across), across)
+    sides = [side for side in (1024, 512, 256, 128, 64) if side < 2 * pixels] or [next_power_of_2(pixels)]
     along = min(sides, key=lambda side: -(-pixels // side) * side)
-    return PassTile(along, between(1, power(channels), ELEMENTS // along))
+    return PassTile(along, clamp(1, next_power_of_2(channels), ELEMENTS // along))
 
 
 def row_tile(rows: int, columns: int) -> PassTile:
     """For a pass over a matrix that also sums its columns: as many rows as there are, up to 128."""
-    return PassTile(between(1, power(rows), 128), between(1, power(columns), 32))
+    return PassTile(clamp(1, next_power_of_2(rows), 128), clamp(1, next_power_of_2(columns), 32))

@@ -11,7 +11,7 @@ from lamina.accelerate.methods.weight_only.config import Format
 from lamina.accelerate.methods.weight_only.formats import Packed, bias, exponent_bits, unpack
 from lamina.accelerate.methods.weight_only.tiles import tile
 from lamina.accelerate.runtime.launch import launch
-from lamina.accelerate.runtime.triton_ops import INTERPRETED, check_device, index_type, precision
+from lamina.accelerate.runtime.triton_ops import INTERPRETED, check_kernel_operand, index_type, precision
 
 
 def dtypes(format: Format) -> tuple[torch.dtype, ...]:
@@ -28,7 +28,7 @@ def check_input(x: Tensor, format: Format) -> None:
         MissingError: the tensor is not on a GPU, and kernels are not interpreted.
         UnsupportedError: its type does not hold what the format stores.
     """
-    check_device(x, f"{format} fission", 'use impl="reference"', dtypes(format))
+    check_kernel_operand(x, f"{format} fission", 'use impl="reference"', dtypes(format))
 
 
 @torch.library.custom_op("lamina::weight_only_linear", mutates_args=())

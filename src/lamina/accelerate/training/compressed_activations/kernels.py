@@ -8,7 +8,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.runtime.triton_utils import quotient, rounded
+from lamina.accelerate.runtime.triton_utils import fast_divide, rounded
 from lamina.spec import Cost
 
 PROGRAM = tl.constexpr(1 << 36)
@@ -111,7 +111,7 @@ SIZES = ("height", "width", "high", "wide", "by_height", "by_width", "by_high", 
 def divided(number, divisor, by, INDEX: tl.constexpr):
     """Quotient and remainder of what is not negative; ``by`` is the divisor's `reciprocal`."""
     if tl.int32 == INDEX:
-        whole = quotient(number, by)
+        whole = fast_divide(number, by)
     else:
         whole = number // divisor
     return whole, (number - whole * divisor).to(tl.int32)

@@ -11,9 +11,9 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from lamina.accelerate.runtime.launch import ADDRESSES, launch_alike
+from lamina.accelerate.runtime.launch import INT64_OFFSETS_FROM, launch
 from lamina.accelerate.runtime.triton_ops import INTERPRETED
-from lamina.accelerate.runtime.triton_utils import reciprocal
+from lamina.accelerate.runtime.triton_utils import fast_divisor
 from lamina.accelerate.training.compressed_activations import kernels
 from lamina.accelerate.training.compressed_activations.bitmap import BLOCK, STORED, Bitmap, Form, gapless
 from lamina.accelerate.training.compressed_activations.window import Pooling
@@ -60,16 +60,16 @@ def max_pool_backward(gradient: Tensor, places: Tensor, pooling: Pooling) -> Ten
 
 def _launch_pool(kernel: Any, pooling: Pooling, written: Tensor, *tensors: Tensor, **more: Any) -> None:
     size, sizes = written.numel(), pooling.sizes
-    index = tl.int64 if prod(pooling.shape) >= ADDRESSES else tl.int32
-    launch_alike(
-        kernel, -(-size // POOL_BLOCK), size, written, *tensors, size, *sizes, *_reciprocals(sizes),
+    index = tl.int64 if prod(pooling.shape) >= INT64_OFFSETS_FROM else tl.int32
+    launch(
+        kernel, -(-size // POOL_BLOCK), written, *tensors, size, *sizes, *_fast_divisors(sizes), sizes=size,
         **pooling.switches, **more, BLOCK=POOL_BLOCK, INDEX=index, num_warps=4,
     )  # fmt: skip
 
 
 @cache
-def _reciprocals(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(map(reciprocal, sizes))
+def _fast_divisors(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(map(fast_divisor, sizes))
 
 
 class Counter:
@@ -207,5 +207,5 @@ def _integers(x: Tensor) -> Tensor:
 
 def _launch(kernel: Any, x: Tensor, *args: Any, block: int = BLOCK, **switches: Any) -> None:
     size = x.numel()
-    index = tl.int64 if size >= ADDRESSES else tl.int32
-    launch_alike(kernel, -(-size // block), size, x, *args, **switches, BLOCK=block, INDEX=index, num_warps=8)
+    index = tl.int64 if size >= INT64_OFFSETS_FROM else tl.int32
+    launch(kernel, -(-size // block), x, *args, sizes=size, **switches, BLOCK=block, INDEX=index, num_warps=8)

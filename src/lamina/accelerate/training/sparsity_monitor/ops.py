@@ -11,9 +11,9 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from lamina.accelerate.common.tiling import power
+from lamina.accelerate.common.tiling import next_power_of_2
 from lamina.accelerate.runtime.launch import launch
-from lamina.accelerate.runtime.triton_ops import INTERPRETED, check_device, reach
+from lamina.accelerate.runtime.triton_ops import INTERPRETED, check_kernel_operand, reach
 from lamina.accelerate.training.sparsity_monitor import kernels
 from lamina.accelerate.training.sparsity_monitor.observation import WORDS
 
@@ -80,7 +80,7 @@ class Counted:
             MissingError: the map is not on a GPU, and kernels are not interpreted.
             UnsupportedError: its type is not one of :data:`DTYPES`.
         """
-        check_device(self.matrices, "monitor", "count it with reference.count", tuple(DTYPES))
+        check_kernel_operand(self.matrices, "monitor", "count it with reference.count", tuple(DTYPES))
 
 
 class Plan:
@@ -164,7 +164,7 @@ class _Launch:
 
     def __init__(self, programs: int, tables: Tensor, scratch: Tensor, maps: int, switches: dict[str, Any]):
         self._programs, self._tables, self._given = programs, tables, (scratch, maps)
-        self._switches = switches | {"MAPS": power(maps)}
+        self._switches = switches | {"MAPS": next_power_of_2(maps)}
         self._found: tuple[Callable[..., None], list[int], list[Any]] | None = None
 
     def __call__(self, turn: int) -> None:
