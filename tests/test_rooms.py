@@ -13,9 +13,10 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src" / "lamina"
 
-NOUNS = ("errors", "spec", "record")
+NOUNS = ("lazy", "errors", "spec", "record")
 VERBS = ("build", "run", "measure", "store", "explain", "accelerate", "simulate", "report")
 BELOW: dict[str, tuple[str, ...]] = {  # room -> the rooms it may import, besides itself
+    "lazy": (),
     "errors": (),
     "spec": ("errors",),
     "record": ("errors", "spec"),
@@ -235,7 +236,8 @@ HEAVY = {"torch", "sqlalchemy", "plotly", "matplotlib", "triton", "numba"}
         ("lamina", HEAVY),
         ("lamina.cli", HEAVY),
         ("lamina.cli.printing", HEAVY - {"sqlalchemy"}),  # so that looking into the database does not wait for torch
-        ("lamina.pipeline", {"torch._dynamo", "numba"}),
+        ("lamina.pipeline", HEAVY),
+        ("lamina.accelerate", HEAVY),  # so that the registry of methods can be read at once
     ],
 )
 def test_front_doors_are_light(module: str, heavy: set[str]) -> None:

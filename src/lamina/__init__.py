@@ -1,31 +1,41 @@
-"""lamina: a layer-by-layer performance laboratory for deep neural networks on GPUs."""
+"""lamina: a layer-by-layer performance laboratory for deep neural networks on GPUs.
 
-from __future__ import annotations
+Replace layers of a PyTorch model by another method, and keep those that are measured to be faster::
+
+    model, record = lamina.convert(model, lamina.Circulant(block_size=64), example=x, select="measure")
+
+`lamina.pipeline` has the commands of ``lamina`` as functions.
+"""
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import os
+from lamina.lazy import lazy
+from lamina.spec.method import METHODS
 
-    import torch
-    from torch import nn
+if TYPE_CHECKING:
+    from lamina.accelerate.methods.activation_sparsity.config import Sparse
+    from lamina.accelerate.methods.circulant.config import Circulant
+    from lamina.accelerate.methods.elimination.config import Eliminated
+    from lamina.accelerate.methods.fusion.config import Fusion
+    from lamina.accelerate.methods.weight_only.config import WeightOnly
+    from lamina.pipeline.convert import convert
+    from lamina.pipeline.deft.recipe_files import load
+    from lamina.store.store import open_store
+
+__all__ = ["Circulant", "Eliminated", "Fusion", "Sparse", "WeightOnly", "convert", "load", "open_store"]
 
 __version__ = "0.1.0"
 
-
-def load(
-    path: str | os.PathLike[str], network: nn.Module | None = None, device: torch.device | str = "cpu"
-) -> nn.Module:
-    """The network that ``lamina deft`` saved, in evaluation mode: bit for bit what was saved.
-
-    Args:
-        path: the folder, or the recipe in it.
-        network: the dense network, needed where it is none of the zoo and has no description; changed in place.
-        device: where to put it.
-
-    Raises:
-        UsageError: the files are missing, damaged, of an unknown version, or do not fit each other.
-    """
-    from lamina.pipeline.deft.recipe_files import load as read
-
-    return read(path, network, device)
+lazy(
+    __name__,
+    {
+        "convert": "lamina.pipeline.convert:convert",
+        "load": "lamina.pipeline.deft.recipe_files:load",
+        "open_store": "lamina.store.store:open_store",
+        **{
+            info.config: f"lamina.accelerate.methods.{info.cell}.config:{info.config}"
+            for info in METHODS.values()
+            if info.cell
+        },
+    },
+)

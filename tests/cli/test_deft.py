@@ -13,7 +13,7 @@ from lamina import measure
 from lamina.accelerate.methods.elimination.pareto import Point
 from lamina.cli.deft import layer_table, network_table
 from lamina.errors import LaminaError
-from lamina.pipeline.deft import deployed
+from lamina.pipeline.deft import deployed, onnx_file, pruning
 from lamina.pipeline.deft.records import LayerResult, Measured, Outcome
 from lamina.record import Timing
 
@@ -66,8 +66,8 @@ def test_what_makes_no_sense_exits_two(
 
 
 def test_a_missing_package_exits_three(lamina: Lamina, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.pipeline.deft.pruning.find_spec", lambda name: None)
-    monkeypatch.setattr("lamina.pipeline.deft.onnx_file.find_spec", lambda name: None)
+    monkeypatch.setattr(pruning, "find_spec", lambda name: None)
+    monkeypatch.setattr(onnx_file, "find_spec", lambda name: None)
     for words, package_name in ((("--compare", "channels"), "torch-pruning"), (("--onnx", "x.onnx"), "onnx extra")):
         result = lamina(*QUICK, "-o", str(tmp_path / "out"), *words)
         assert result.exit_code == 3 and package_name in result.stderr
@@ -80,8 +80,8 @@ def test_a_file_that_cannot_be_made_fails_after_all_else(
     def refuse(*_: object) -> str:
         raise LaminaError("x.onnx: torch cannot export this network")
 
-    monkeypatch.setattr("lamina.pipeline.deft.onnx_file.require", lambda: None)
-    monkeypatch.setattr("lamina.pipeline.deft.onnx_file.export", refuse)
+    monkeypatch.setattr(onnx_file, "require", lambda: None)
+    monkeypatch.setattr(onnx_file, "export", refuse)
     result = lamina(*QUICK, "-o", str(tmp_path / "out"), "--onnx", "x.onnx")
     assert result.exit_code == 1 and "torch cannot export" in result.stderr
     assert "Deft: lenet5" in result.stdout and (tmp_path / "out" / "recipe.json").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from lamina.build.network import DTYPES, SpecModule
 from lamina.build.trace import trace
 from lamina.errors import UsageError
 from lamina.spec import Input, Network, ResolvedLayer
+from lamina.spec.zoo import DEFAULT_BATCH
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Target:
     name: str
     inputs: tuple[Input, ...]
     make: Callable[[int | None], nn.Module]
-    batch: int = 16
+    batch: int = DEFAULT_BATCH
     classes: int | None = None
     network: Network | None = None
     remarks: tuple[str, ...] = field(default=())
@@ -98,11 +100,8 @@ def from_network(network: Network) -> Target:
 
 def from_zoo(entry: Entry) -> Target:
     """A target from the zoo."""
-    if entry.kind == "tokens":
-        source = Input(shape=entry.input, content="indices", vocabulary=entry.classes)
-    else:
-        source = Input(shape=entry.input)
-    return Target(entry.name, (source,), lambda classes: create(entry.name, classes), classes=entry.classes)
+    make = partial(create, entry.name)
+    return Target(entry.name, entry.inputs, make, batch=DEFAULT_BATCH, classes=entry.classes)
 
 
 def from_external(name: str, load: Callable[[], External], shape: Sequence[int] | None = None) -> Target:

@@ -1,40 +1,114 @@
-"""The sentence: what each verb does, in terms of the rooms. Read this first.
+"""The verbs: what each command does, in terms of the rooms. Read this first.
 
 bench      build -> run -> measure -> store        one row for each phase of each layer
 profile    build -> run -> measure -> store        one row, its kernels and counters for each phase of each layer
-train      build -> run -> measure -> store        one row for each epoch
+what_if    build -> predict -> run -> store        a change's predicted gain beside its measured one
+convert    time -> select -> replace               a model whose layers run by another method where that is faster
+train      build -> run -> store                   one row for each epoch
+sparsity   train -> observe -> store               zeros in activation maps over a training run
 deft       train -> search -> measure -> save      a faster network within an accuracy budget
-sparsity   train -> observe -> store               zeros in activation maps over a training
-simulate   spec -> workloads -> simulate -> store  a row for each layer; sweep: for each design
+load       read -> build                           the network that deft saved
+simulate   spec -> workloads -> simulate -> store  a row for each layer
+sweep      spec -> workloads -> simulate -> store  a row for each layer of each design
+explain    store -> explain                        findings: what limits each layer, and what would help
+compare    store -> explain                        two runs, phase by phase
 report     store -> explain -> report              a page that opens anywhere
-reproduce  spec.published -> any of these          a paper's numbers beside ours
+reproduce  spec.published -> any of these          a paper's values beside ours
+
+A module or a package of the same name holds each verb. Names are imported when they are first used.
 """
 
-from lamina.pipeline.bench import bench
-from lamina.pipeline.memory import Memory, memory
-from lamina.pipeline.profile import iterate, profile
-from lamina.pipeline.profile.counted import metrics, passes
-from lamina.pipeline.profile.point import Options
-from lamina.pipeline.reports import write as report
-from lamina.pipeline.reproduce import Reproduced, reproduce
-from lamina.pipeline.targets import find
-from lamina.pipeline.train import train
-from lamina.pipeline.watch import Planned, Watch
+from typing import TYPE_CHECKING
+
+from lamina.lazy import lazy
+
+if TYPE_CHECKING:
+    from lamina.pipeline.bench import bench
+    from lamina.pipeline.convert import convert
+    from lamina.pipeline.deft.flow import deft
+    from lamina.pipeline.deft.recipe_files import load
+    from lamina.pipeline.described import Described, describe
+    from lamina.pipeline.explain import compare, compare_counters, compare_kernels, compare_layers, explain, look_up
+    from lamina.pipeline.imports import import_file
+    from lamina.pipeline.memory import Memory, memory
+    from lamina.pipeline.profile import iterate, profile
+    from lamina.pipeline.profile.counted import metrics, passes
+    from lamina.pipeline.profile.point import Options
+    from lamina.pipeline.reports import write as report
+    from lamina.pipeline.reproduce import Reproduced, reproduce
+    from lamina.pipeline.simulate import simulate
+    from lamina.pipeline.simulate.sweep import sweep
+    from lamina.pipeline.sparsity import sparsity
+    from lamina.pipeline.targets import find
+    from lamina.pipeline.train import train
+    from lamina.pipeline.watch import Planned, Watch
+    from lamina.pipeline.what_if import what_if
 
 __all__ = [
+    "VERBS",
+    "Described",
     "Memory",
     "Options",
     "Planned",
     "Reproduced",
     "Watch",
     "bench",
+    "compare",
+    "compare_counters",
+    "compare_kernels",
+    "compare_layers",
+    "convert",
+    "deft",
+    "describe",
+    "explain",
     "find",
+    "import_file",
     "iterate",
+    "load",
+    "look_up",
     "memory",
     "metrics",
     "passes",
     "profile",
     "report",
     "reproduce",
+    "simulate",
+    "sparsity",
+    "sweep",
     "train",
+    "what_if",
 ]
+
+VERBS = (
+    *("bench", "profile", "what_if", "convert", "train", "sparsity", "deft", "load"),
+    *("simulate", "sweep", "explain", "compare", "report", "reproduce"),
+)
+"""The verbs, in the order of this page."""
+
+_MODULES = {
+    "bench": ("bench",),
+    "convert": ("convert",),
+    "deft.flow": ("deft",),
+    "deft.recipe_files": ("load",),
+    "described": ("Described", "describe"),
+    "explain": ("compare", "compare_counters", "compare_kernels", "compare_layers", "explain", "look_up"),
+    "imports": ("import_file",),
+    "memory": ("Memory", "memory"),
+    "profile": ("iterate", "profile"),
+    "profile.counted": ("metrics", "passes"),
+    "profile.point": ("Options",),
+    "reproduce": ("Reproduced", "reproduce"),
+    "simulate": ("simulate",),
+    "simulate.sweep": ("sweep",),
+    "sparsity": ("sparsity",),
+    "targets": ("find",),
+    "train": ("train",),
+    "watch": ("Planned", "Watch"),
+    "what_if": ("what_if",),
+}
+
+lazy(
+    __name__,
+    {name: f"{__name__}.{module}:{name}" for module, names in _MODULES.items() for name in names}
+    | {"report": f"{__name__}.reports:write"},
+)

@@ -80,6 +80,24 @@ def look_up(store: Store, run_id: str, batch: int | None = None) -> Side:
     return Side(run, kept, store.kernels(run.id), store.counters(run.id), batch)
 
 
+def compare(
+    store: Store, first: str, second: str, *, other: Store | None = None, layer: str = "", per_item: bool = False
+) -> tuple[Comparison, ...]:
+    """The times of a run, phase by phase, beside those of another.
+
+    Args:
+        first: a run's id, its unique beginning, or ``latest``: the baseline.
+        second: the other run.
+        other: the database of the other run, if it is not ``store``.
+        layer: only this layer.
+        per_item: divide times by the batch size.
+
+    Raises:
+        UsageError: there is no such run, it has no layers, or no layer of that name.
+    """
+    return compare_layers(look_up(store, first), look_up(other or store, second), layer, per_item)
+
+
 def compare_layers(a: Side, b: Side, layer: str = "", per_item: bool = False) -> tuple[Comparison, ...]:
     """Phase by phase, of one ``layer`` or of all, a difference inside the noise being none.
 

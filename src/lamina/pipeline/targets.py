@@ -9,12 +9,14 @@ from pathlib import Path
 
 from torch import nn
 
-from lamina import accelerate, build, recipes, run
+from lamina import accelerate, build, run
 from lamina.build import Target
-from lamina.build.models import ZOO, external
-from lamina.errors import UnsupportedError, UsageError, nearest
+from lamina.build.models import external
+from lamina.errors import UnsupportedError
+from lamina.pipeline.described import meaning
 from lamina.spec import Method, Point, ResolvedLayer, Workload
-from lamina.spec.files import SUFFIXES, read
+from lamina.spec.files import read
+from lamina.spec.zoo import Entry
 
 
 def find(
@@ -28,30 +30,14 @@ def find(
         UsageError: it means nothing; with the nearest name that does.
         SpecError: the file is wrong.
     """
-    variables = variables or {}
-    if text in ZOO:
-        if variables:
-            raise UsageError(f"--set changes files; the zoo's {text} has no variables, got {', '.join(variables)}")
-        return build.from_zoo(ZOO[text]), None
-    path = Path(text)
-    if path.exists() or (path.suffix in SUFFIXES and path.parent != Path()):
-        return _from_file(path, variables)
-    if ":" in text:
-        return build.from_external(text, partial(external.load, text), input_size), None
-    known = {name: recipe.path for recipe in recipes.ls() for name in (recipe.name, recipe.path.stem, recipe.path.name)}
-    if text in known:
-        return _from_file(recipes.find(text).path, variables)
-    if path.suffix in SUFFIXES:
-        return _from_file(path, variables)
-    raise UsageError(
-        f"{text!r} is no file, no network of the zoo and no recipe: {nearest(text, [*ZOO, *known])} "
-        "(see 'lamina models' and 'lamina recipes ls')"
-    )
-
-
-def _from_file(path: Path, variables: Mapping[str, str]) -> tuple[Target, Workload]:
-    network, workload = read(path, variables)
-    return build.from_network(network), workload
+    match meaning(text, variables):
+        case Entry() as entry:
+            return build.from_zoo(entry), None
+        case Path() as path:
+            network, workload = read(path, variables or {})
+            return build.from_network(network), workload
+        case name:
+            return build.from_external(name, partial(external.load, name), input_size), None
 
 
 def implementation(point: Point) -> run.Implement | None:

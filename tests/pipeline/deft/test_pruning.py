@@ -11,6 +11,7 @@ from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.network import fold
 from lamina.build.models import create
 from lamina.errors import MissingError, UsageError
+from lamina.pipeline.deft import pruning
 from lamina.pipeline.deft.pruning import multiplications, pruned, require
 
 X = torch.zeros(1, 1, 28, 28)
@@ -80,7 +81,7 @@ def test_multiplications_are_those_of_the_sizes(lenet: nn.Module) -> None:
 
 
 def test_a_missing_package_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.pipeline.deft.pruning.find_spec", lambda name: None)
+    monkeypatch.setattr(pruning, "find_spec", lambda name: None)
     require(["magnitude"])
     with pytest.raises(MissingError, match="pip install --no-deps torch-pruning"):
         require(["magnitude", "channels"])
