@@ -137,7 +137,7 @@ def child() -> None:
         wanted = list(product(FORMATS, simt.TILES))
         for format, tile in wanted:
             case.ours(format, tile)
-        with measure.watched_by_profiler(torch.device("cuda")):
+        with measure.profiler_capture(torch.device("cuda")):
             for format, tile in wanted:
                 with measure.nvtx_range(f"lamina/{case.layer.name}/{format}/{tile}"):
                     case.ours(format, tile)

@@ -13,12 +13,12 @@ def test_the_cpu_is_one_device() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu", "meta", "", "cuda:x"])
-def test_what_is_no_device_is_a_usage_error(name: str) -> None:
+def test_an_invalid_device_is_a_usage_error(name: str) -> None:
     with pytest.raises(UsageError, match="expected a"):
         resolve(name)
 
 
-def test_an_absent_gpu_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_gpu_raises_missing_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(MissingError, match="use device 'cpu'"):
         resolve("cuda")

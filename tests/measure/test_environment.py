@@ -108,7 +108,7 @@ def test_ncu_is_found_on_the_path(
     assert (found.ncu, found.ncu_path) == (version, str(tool))
 
 
-def test_a_tool_that_fails_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_tool_gives_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "ncu"
     tool.write_text("#!/bin/sh\nexit 3\n")
     tool.chmod(0o755)

@@ -85,7 +85,7 @@ def test_events_are_sorted_into_three_tables() -> None:
     ]
 
 
-def test_a_trace_joined_counts_what_it_could_not_place() -> None:
+def test_unattributed_kernels_of_a_trace_are_counted() -> None:
     result = attribute(*read_events(TRACE))
     assert [item.name for item in result.ranges[0]] == ["gemm", "Memset (Device)"]
     assert [item.name for item in result.unattributed] == ["triton_fused"]
@@ -153,13 +153,13 @@ LATER = [
 ]
 
 
-def test_a_session_answers_by_key_and_leaves_out_its_own_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_is_keyed_and_omits_its_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     found = session(monkeypatch, PROOF + LATER, ["fc", "relu"]).attribution
     assert {key: [one.name for one in home] for key, home in found.ranges.items()} == {"fc": ["gemm"], "relu": ["relu"]}
     assert [one.name for one in found.outside] == ["between"]
 
 
-def test_a_blind_profiler_is_missing_and_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profiler_without_records_raises_missing_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingError, match="expected device activity from CUPTI, got none"):
         session(monkeypatch, [event for event in PROOF + LATER if event.device is not GPU], ["fc", "relu"])
 

@@ -24,7 +24,7 @@ def test_the_peak_is_not_the_sum() -> None:
     assert peak.bytes == 5 * MIB
 
 
-def test_what_was_there_before_does_not_count() -> None:
+def test_memory_allocated_before_does_not_count() -> None:
     before = held(8)
     with peak_memory("cpu") as peak:
         after = held(3)
@@ -57,7 +57,7 @@ def test_the_peak_on_a_gpu() -> None:
     assert kept.nbytes + second.nbytes == 84 * MIB
 
 
-def test_a_session_of_the_profiler_leaves_nothing_on_stderr() -> None:
+def test_a_profiler_session_prints_nothing_on_stderr() -> None:
     code = (
         "import torch\nfrom lamina.measure.memory import peak_memory\n"
         "with peak_memory('cpu') as peak: torch.ones(1000)\nprint(peak.bytes)"

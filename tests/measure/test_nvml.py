@@ -65,13 +65,13 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("card")
-def test_a_sensor_that_is_not_there_is_none_and_the_others_are_read() -> None:
+def test_a_missing_sensor_is_none_and_the_others_are_read() -> None:
     assert nvml.sample(CUDA) == DeviceState(1980, 3201, None, 41, "power cap, thermal slowdown (software)", 10, 100)
     assert nvml.settings(CUDA) == nvml.Settings("580.1", None, True, False, 700.0)
 
 
 @pytest.mark.usefixtures("card")
-def test_an_unknown_card_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_gpu_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="other"))
     assert nvml.sample(CUDA) is None
     assert nvml.settings(CUDA) is None
@@ -98,7 +98,7 @@ def test_reasons_are_named(reasons: int, text: str) -> None:
 
 
 @pytest.mark.gpu
-def test_a_real_card_tells_its_clock_and_driver() -> None:
+def test_a_real_gpu_reports_its_clock_and_driver() -> None:
     pytest.importorskip("pynvml")
     state, settings = nvml.sample(CUDA), nvml.settings(CUDA)
     assert state is not None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lamina.measure.ranges import HostTimes, MemoryUse, nvtx_range, watched_by_profiler
+from lamina.measure.ranges import HostTimes, MemoryUse, nvtx_range, profiler_capture
 
 
 def test_host_times_keep_every_sample_by_key() -> None:
@@ -23,7 +23,7 @@ def test_a_range_that_failed_has_no_sample() -> None:
 
 
 @pytest.mark.gpu
-def test_memory_use_tells_peak_from_live() -> None:
+def test_memory_use_has_peak_and_live_bytes() -> None:
     device = torch.device("cuda", 0)
     use: MemoryUse[str] = MemoryUse(device)
     before = torch.cuda.memory_allocated(device)
@@ -39,8 +39,8 @@ def test_memory_use_tells_peak_from_live() -> None:
 
 
 @pytest.mark.gpu
-def test_named_ranges_and_the_watched_stretch_are_harmless_without_a_profiler() -> None:
+def test_ranges_and_capture_are_harmless_without_a_profiler() -> None:
     device = torch.device("cuda", 0)
-    with watched_by_profiler(device), nvtx_range("lamina/0/forward"):
+    with profiler_capture(device), nvtx_range("lamina/0/forward"):
         x = torch.ones(4, device=device) + 1
     assert x.tolist() == [2, 2, 2, 2]

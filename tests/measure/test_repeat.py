@@ -32,7 +32,7 @@ def test_noise_is_the_spread_over_the_median() -> None:
     assert noise([0.0, 0.0, 0.0, 4.0, 4.0]) == float("inf")
 
 
-def test_summarize_keeps_how_it_was_taken() -> None:
+def test_summarize_keeps_clock_and_l2() -> None:
     timing = summarize([3.0, 1.0, 2.0], "graph", "cold", kernels=4)
     assert timing == Timing("graph", "cold", median_us=2.0, q1_us=1.5, q3_us=2.5, n=3, kernels=4)
 
@@ -49,12 +49,12 @@ def test_summarize_keeps_how_it_was_taken() -> None:
         {"warmup": -1},
     ],
 )
-def test_a_rule_that_cannot_be_meant_is_refused(wrong: dict[str, float]) -> None:
+def test_invalid_criteria_are_rejected(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="expected"):
         Repeat(**wrong)  # type: ignore[arg-type]
 
 
-def test_enough_needs_samples_time_and_quiet() -> None:
+def test_enough_needs_samples_time_and_low_noise() -> None:
     rule = Repeat(min_samples=3, max_samples=100, min_time_s=1.0, max_time_s=10.0, max_noise=0.02)
     quiet, noisy = [10.0, 10.0, 10.0], [5.0, 10.0, 15.0]
     assert rule.enough(quiet, 1.0)
@@ -73,7 +73,7 @@ def test_enough_needs_samples_time_and_quiet() -> None:
     st.floats(0.01, 1.0),
     st.lists(positive, min_size=60, max_size=60),
 )
-def test_collect_stops_at_the_first_moment_the_rule_allows(
+def test_collect_stops_as_soon_as_the_criterion_holds(
     low: int, more: int, batch: int, tick: float, stream: list[float]
 ) -> None:
     rule = Repeat(min_samples=low, max_samples=low + more, min_time_s=0.5, max_time_s=3.0, max_noise=0.1)

@@ -27,7 +27,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A measurement of a few milliseconds."""
     monkeypatch.setattr(room, "_REPEAT", Repeat(min_samples=1, max_samples=1, min_time_s=0, warmup=0))
     monkeypatch.setattr(room, "_buffer_bytes", lambda _: 1 << 20)
-    monkeypatch.setattr(room, "_SMALLEST", 16)
+    monkeypatch.setattr(room, "_MIN_SIZE", 16)
     monkeypatch.setattr(room, "_GEMM_US", 0.0)
 
 
@@ -50,7 +50,7 @@ def test_json_round_trip(found: Roofs) -> None:
 
 
 @given(st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
-def test_any_other_text_is_refused(text: str) -> None:
+def test_other_text_is_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="roofs: expected"):
         Roofs.from_json(text)
 
@@ -123,7 +123,7 @@ def test_the_product_grows_until_it_lasts(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("small")
-def test_the_cache_is_used_until_told_otherwise(tmp_path: Path) -> None:
+def test_the_cache_is_used_unless_refreshed(tmp_path: Path) -> None:
     first = roofs("cpu", tmp_path / "cache")
     (path,) = (tmp_path / "cache").iterdir()
     marked = replace(first, copy_gbs=12345.0)
@@ -139,10 +139,10 @@ def test_the_cache_is_used_until_told_otherwise(tmp_path: Path) -> None:
     [
         (b"{", "expected JSON"),
         (b"\xff\xfe", "utf-8"),
-        (SOME.to_json().encode(), "expected the roofs of"),
+        (SOME.to_json().encode(), "expected the peaks of"),
     ],
 )
-def test_a_file_of_no_use_is_replaced_and_the_log_says_why(
+def test_an_invalid_file_is_replaced_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes, reason: str
 ) -> None:
     path = tmp_path / room._file_name(torch.device("cpu"))

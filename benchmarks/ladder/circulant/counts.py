@@ -44,7 +44,7 @@ def run_counted(name: str, k: int) -> None:
         calls = rung_calls(rung, made, tensors, LIMIT)
         for phase in PHASES:
             calls[phase]()
-            with measure.watched_by_profiler(device), measure.nvtx_range(f"lamina/{rung.name}/{phase}"):
+            with measure.profiler_capture(device), measure.nvtx_range(f"lamina/{rung.name}/{phase}"):
                 calls[phase]()
 
 

@@ -1,4 +1,4 @@
-"""The room with the clocks: how long, how much, how fast at best, and on which machine."""
+"""Clocks, kernel traces, hardware counters, memory, measured peaks, and the provenance of a measurement."""
 
 from lamina.measure.attribution import Activity, Attribution, Launch, Range, attribute
 from lamina.measure.clocks import Clock, clock, clocks_for, time_each
@@ -7,17 +7,17 @@ from lamina.measure.clocks.cupti import CuptiClock
 from lamina.measure.clocks.events import EventsClock
 from lamina.measure.clocks.graph import GraphClock
 from lamina.measure.device import resolve
-from lamina.measure.elsewhere import run_elsewhere
 from lamina.measure.environment import environment
 from lamina.measure.interleaved import interleaved
 from lamina.measure.kernels import KernelSession, KernelTimes, Tally, record_kernels
 from lamina.measure.memory import Peak, peak_memory
 from lamina.measure.nvml import sample
-from lamina.measure.ranges import HostTimes, MemoryUse, nvtx_range, watched_by_profiler
+from lamina.measure.ranges import HostTimes, MemoryUse, nvtx_range, profiler_capture
 from lamina.measure.repeat import Repeat, summarize
 from lamina.measure.roofs import measure_roofs, roofs
 from lamina.measure.settle import Settling, settle
 from lamina.measure.stopwatch import Stopwatch
+from lamina.measure.subprocesses import run_subprocess
 
 __all__ = [
     "Activity",
@@ -46,13 +46,13 @@ __all__ = [
     "measure_roofs",
     "nvtx_range",
     "peak_memory",
+    "profiler_capture",
     "record_kernels",
     "resolve",
     "roofs",
-    "run_elsewhere",
+    "run_subprocess",
     "sample",
     "settle",
     "summarize",
     "time_each",
-    "watched_by_profiler",
 ]

@@ -1,4 +1,4 @@
-"""Which device is meant, and whether it is here."""
+"""Device names: parsing, availability and model names."""
 
 from __future__ import annotations
 

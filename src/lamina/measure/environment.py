@@ -1,4 +1,4 @@
-"""Gather the provenance of a run: this machine and this software, without its host name."""
+"""The provenance of a run: hardware and software versions, without the host name."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lamina.measure import nvml
 from lamina.measure.device import cpu_model, name_of, resolve
 from lamina.record.environment import Environment
 
-_PATIENCE_S = 20
+_TIMEOUT_S = 20
 
 
 def environment(device: torch.device | str) -> Environment:
-    """What a number measured on `device` now depends on. Errors: UsageError, MissingError."""
+    """The provenance of measurements on `device`. Errors: UsageError, MissingError."""
     device = resolve(device)
     ncu = shutil.which("ncu")
     common = Environment(
@@ -49,9 +49,9 @@ def environment(device: torch.device | str) -> Environment:
 
 
 def commit(package: Path) -> str | None:
-    """The commit of the checkout that the package lies in, '+dirty' if tracked files differ from it.
+    """The commit of the checkout of the package, with '+dirty' if tracked files differ from it.
 
-    None for an installed copy: the repository around a virtual environment is somebody else's.
+    None for an installed copy: a repository around a virtual environment is not that of the package.
     """
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
@@ -65,12 +65,12 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def _output(*command: str) -> str | None:
-    """What a command prints, None if it is not there or fails."""
+    """The output of a command; None if it is not installed or fails."""
     path = shutil.which(command[0])
     if path is None:
         return None
     try:
-        done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
+        done = subprocess.run([path, *command[1:]], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
     except (subprocess.SubprocessError, OSError):
         return None
     return done.stdout.strip()

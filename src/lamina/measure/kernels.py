@@ -1,4 +1,4 @@
-"""A profiler session: every kernel of a stretch of work, brought home to the named range that launched it."""
+"""Profiler sessions: the kernels of each named range."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from lamina.record.timing import Timing
 _log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 
-_PROOF: Any = object()
+_PROBE: Any = object()
 _RANGE = "lamina:{}"
 _RANGE_NAME = re.compile(r"lamina:(\d+)")
 _RUNTIME_CALL = re.compile(r"(cuda|cu|hip)[A-Z]\w*")
 
 
 class KernelSession(Generic[K]):
-    """What `record_kernels` hands out: name ranges while it is open, read `attribution` when it has closed."""
+    """An open session of `record_kernels`: name ranges while it is open, read `attribution` after it has closed."""
 
     def __init__(self) -> None:
         self._keys: list[K] = []
@@ -40,7 +40,7 @@ class KernelSession(Generic[K]):
 
     @contextmanager
     def range(self, key: K) -> Iterator[None]:
-        """Everything launched inside belongs to `key`, from whatever thread. Ranges must not overlap."""
+        """Everything launched inside belongs to `key`, on any thread. Ranges must not overlap."""
         number = len(self._keys)
         self._keys.append(key)
         with record_function(_RANGE.format(number)):
@@ -51,15 +51,15 @@ class KernelSession(Generic[K]):
         ranges, launches, activities = read_events(events)
         if not activities:
             raise MissingError(
-                "expected device activity from CUPTI, got none: another profiler may hold it, or this machine "
-                "does not offer it; use the 'events' or 'graph' clock"
+                "expected device activity from CUPTI, got none: another profiler may be using it, or this machine "
+                "does not support it; use the 'events' or 'graph' clock"
             )
         if len(ranges) != len(self._keys):
             raise LaminaError(f"expected {len(self._keys)} ranges in the profiler's trace, got {len(ranges)}")
         named = [Range(self._keys[one.key], one.start_ns, one.end_ns) for one in ranges]
         found = attribute(named, launches, activities)
-        homes = {key: home for key, home in found.ranges.items() if key is not _PROOF}
-        self.attribution = replace(found, ranges=homes)
+        ranges_ = {key: members for key, members in found.ranges.items() if key is not _PROBE}
+        self.attribution = replace(found, ranges=ranges_)
 
 
 @contextmanager
@@ -71,11 +71,11 @@ def record_kernels(device: torch.device) -> Iterator[KernelSession[Any]]:
     with torch_profiler(
         activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
         experimental_config=_ExperimentalConfig(expose_kineto_event_metadata=True),
-        acc_events=True,  # there is one cycle only; without this torch warns that it forgets earlier ones
+        acc_events=True,  # there is only one cycle; without this, torch warns that it discards earlier ones
     ) as profiler:
-        # A kernel that is sure to run: without any record of it the profiler is blind, and empty work is
-        # not to blame.
-        with session.range(_PROOF):
+        # A kernel that always runs: if it has no record, the profiler does not work; otherwise the profiled
+        # code launched nothing.
+        with session.range(_PROBE):
             token.add_(1)
         yield session
         torch.cuda.synchronize(device)
@@ -84,9 +84,9 @@ def record_kernels(device: torch.device) -> Iterator[KernelSession[Any]]:
 
 
 def read_events(events: Iterable[Any]) -> tuple[list[Range[int]], list[Launch], list[Activity]]:
-    """Sort the events of torch's kineto results into the three tables of the join; ranges go by number.
+    """Split the events of torch's kineto results into ranges (keyed by number), launches and activities.
 
-    Kinds are told by device and name: the kind itself is not exposed by every torch that lamina runs on.
+    Events are classified by device and name: not every supported version of torch exposes their type.
     """
     ranges: list[Range[int]] = []
     launches: list[Launch] = []
@@ -94,7 +94,7 @@ def read_events(events: Iterable[Any]) -> tuple[list[Range[int]], list[Launch], 
     for event in events:
         name = event.name()
         if event.device_type() != DeviceType.CPU:
-            if not event.is_user_annotation():  # the device-side shadow of a record_function
+            if not event.is_user_annotation():  # the device-side copy of a record_function
                 activities.append(_activity(event))
         elif match := _RANGE_NAME.fullmatch(name):
             ranges.append(Range(int(match[1]), event.start_ns(), event.end_ns()))
@@ -118,7 +118,7 @@ def _activity(event: Any) -> Activity:
 
 
 def _launch_shape(metadata: str) -> dict[str, Any]:
-    """What kineto tells of a launch: the inside of a JSON object, of no promised form; {} if unreadable."""
+    """kineto's launch metadata, the inside of a JSON object whose format is undocumented; {} if it cannot be parsed."""
     try:
         shape: dict[str, Any] = json.loads("{" + metadata + "}")
     except ValueError:
@@ -132,48 +132,48 @@ def _triple(values: list[int] | None) -> tuple[int, int, int] | None:
 
 @dataclass(frozen=True)
 class KernelTimes(Generic[K]):
-    """What CUPTI saw of several pieces of work, and how completely."""
+    """CUPTI timings and kernels of several callables, with their coverage."""
 
     timings: Mapping[K, Timing]
     kernels: Mapping[K, tuple[Activity, ...]]  # of the median call, in the order the device ran them
-    unattributed: int  # activities whose launch is not known; they are in no timing
-    unanswered: int  # kernel launches of a callable without a record of the kernel
-    coverage: float  # share of device time, 0 to 1, whose launch is known
+    unattributed: int  # activities whose launch is unknown; they are in no timing
+    unrecorded: int  # kernel launches without an activity record
+    coverage: float  # fraction of device time, 0 to 1, whose launch is known
 
 
 class Tally(Generic[K]):
-    """Samples and losses of all sessions so far. A sample is what one call, or one iteration, launched."""
+    """Samples and unattributed records of all sessions. A sample is the activities of one call or iteration."""
 
     def __init__(self) -> None:
         self.samples: dict[K, list[tuple[Activity, ...]]] = {}
         self.unattributed = 0
-        self.unanswered = 0
+        self.unrecorded = 0
         self._known_ns = 0
-        self._lost_ns = 0
+        self._unattributed_ns = 0
 
     def add(self, attribution: Attribution[tuple[K, int]]) -> None:
-        """Count in a session whose ranges went by key and repetition."""
+        """Add a session whose ranges are keyed by key and repetition."""
         for (key, _), activities in attribution.ranges.items():
             self.samples.setdefault(key, []).append(activities)
         self.unattributed += len(attribution.unattributed)
-        self.unanswered += len(attribution.unanswered)
+        self.unrecorded += len(attribution.unrecorded)
         self._known_ns += attribution.known_ns
-        self._lost_ns += attribution.lost_ns
+        self._unattributed_ns += attribution.unattributed_ns
 
     def times_us(self, key: K) -> list[float]:
         """Device time of each sample."""
         return [_duration_ns(sample) / 1e3 for sample in self.samples[key]]
 
     def report(self, l2: str) -> KernelTimes[K]:
-        """Quartiles and typical kernels of every key."""
-        if self.unattributed or self.unanswered:
+        """Quartiles, and the kernels of the median call, of every key."""
+        if self.unattributed or self.unrecorded:
             _log.warning(
                 "CUPTI: %d device activities without a known launch and %d launches without a record; "
                 "they are in no timing",
                 self.unattributed,
-                self.unanswered,
+                self.unrecorded,
             )
-        total_ns = self._known_ns + self._lost_ns
+        total_ns = self._known_ns + self._unattributed_ns
         return KernelTimes(
             timings={
                 key: summarize(self.times_us(key), "cupti", l2, statistics.mode(map(len, samples)))
@@ -181,7 +181,7 @@ class Tally(Generic[K]):
             },
             kernels={key: _median_call(samples) for key, samples in self.samples.items()},
             unattributed=self.unattributed,
-            unanswered=self.unanswered,
+            unrecorded=self.unrecorded,
             coverage=self._known_ns / total_ns if total_ns else 1.0,
         )
 

@@ -1,4 +1,4 @@
-"""How much device memory a piece of work needs at its peak."""
+"""Peak device memory of a block of code."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Peak:
 
 @contextmanager
 def peak_memory(device: torch.device | str) -> Iterator[Peak]:
-    """Peak bytes that torch's allocator handed out inside the block, above what it held at the start.
+    """Peak bytes that torch's allocator allocated inside the block, above those at its start.
 
-    CUDA: the caching allocator's peak, which it resets; memory that a library takes from CUDA by itself is
-    not in it. CPU: the running sum of the allocator's events under torch.profiler, so the block must not
-    open a profiler of its own; to free memory from before the block lowers no peak there.
+    CUDA: the peak of the caching allocator, which is reset; memory that a library allocates directly from CUDA is not
+    included. CPU: the running sum of the allocator's events under torch.profiler, so the block must not use a profiler
+    of its own. Freeing memory that was allocated before the block does not lower the peak.
     """
     device = resolve(device)
     peak = Peak()

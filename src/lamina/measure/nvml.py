@@ -1,4 +1,4 @@
-"""The GPU's sensors and settings through NVML. Nothing here is an error: what cannot be read is None."""
+"""GPU sensors and settings through NVML. Values that cannot be read are None; nothing here raises."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.record.device_state import DeviceState
 
 _log = logging.getLogger(__name__)
 
-# Bits of nvmlClocksEventReasons, from nvml.h; the numbers are ABI, the constants' names changed over time.
+# Bits of nvmlClocksEventReasons, from nvml.h; the values are ABI, the names of the constants changed over time.
 _REASONS = {
     0x001: "idle",
     0x002: "application clocks",
@@ -30,7 +30,7 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How the card is set up; only read here, never changed."""
+    """The settings of a GPU. They are only read, never changed."""
 
     driver: str | None
     mig: bool | None
@@ -40,18 +40,18 @@ class Settings:
 
 
 def sample(device: torch.device) -> DeviceState | None:
-    """The sensors of a CUDA device now; None without NVML or without a GPU."""
+    """The current sensor readings of a CUDA device; None without NVML or without a GPU."""
     nvml, card = _open(device)
     if card is None:
         return None
-    memory = _ask(nvml, nvml.nvmlDeviceGetMemoryInfo, card)
-    reasons = _ask(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, card)
-    power_mw = _ask(nvml, nvml.nvmlDeviceGetPowerUsage, card)
+    memory = _query(nvml, nvml.nvmlDeviceGetMemoryInfo, card)
+    reasons = _query(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, card)
+    power_mw = _query(nvml, nvml.nvmlDeviceGetPowerUsage, card)
     return DeviceState(
-        sm_mhz=_ask(nvml, nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_SM),
-        mem_mhz=_ask(nvml, nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_MEM),
+        sm_mhz=_query(nvml, nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_SM),
+        mem_mhz=_query(nvml, nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_MEM),
         power_w=None if power_mw is None else power_mw / 1000,
-        temperature_c=_ask(nvml, nvml.nvmlDeviceGetTemperature, card, nvml.NVML_TEMPERATURE_GPU),
+        temperature_c=_query(nvml, nvml.nvmlDeviceGetTemperature, card, nvml.NVML_TEMPERATURE_GPU),
         throttle=None if reasons is None else throttle_text(reasons),
         memory_used_bytes=None if memory is None else int(memory.used),
         memory_total_bytes=None if memory is None else int(memory.total),
@@ -59,16 +59,16 @@ def sample(device: torch.device) -> DeviceState | None:
 
 
 def settings(device: torch.device) -> Settings | None:
-    """Driver and card settings of a CUDA device; None without NVML or without a GPU."""
+    """The driver version and settings of a CUDA device; None without NVML or without a GPU."""
     nvml, card = _open(device)
     if card is None:
         return None
-    mig = _ask(nvml, nvml.nvmlDeviceGetMigMode, card)
-    ecc = _ask(nvml, nvml.nvmlDeviceGetEccMode, card)
-    persistence = _ask(nvml, nvml.nvmlDeviceGetPersistenceMode, card)
-    limit_mw = _ask(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, card)
+    mig = _query(nvml, nvml.nvmlDeviceGetMigMode, card)
+    ecc = _query(nvml, nvml.nvmlDeviceGetEccMode, card)
+    persistence = _query(nvml, nvml.nvmlDeviceGetPersistenceMode, card)
+    limit_mw = _query(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, card)
     return Settings(
-        driver=_ask(nvml, nvml.nvmlSystemGetDriverVersion),
+        driver=_query(nvml, nvml.nvmlSystemGetDriverVersion),
         mig=None if mig is None else bool(mig[0]),
         ecc=None if ecc is None else bool(ecc[0]),
         persistence=None if persistence is None else bool(persistence),
@@ -77,20 +77,20 @@ def settings(device: torch.device) -> Settings | None:
 
 
 def throttle_text(reasons: int) -> str:
-    """Name the set bits of NVML's clock event reasons; an unknown bit is named by its number."""
+    """The names of the set bits of NVML's clock event reasons; an unknown bit is shown as its value."""
     bits = (1 << shift for shift in range(reasons.bit_length()) if reasons >> shift & 1)
     return ", ".join(_REASONS.get(bit, f"reason {bit:#x}") for bit in bits)
 
 
 def _open(device: torch.device) -> tuple[Any, Any]:
-    """The library and the card's handle; the handle is None if there is none."""
+    """The library and the handle of the GPU, or None."""
     nvml = _library() if device.type == "cuda" else None
     if nvml is None:
         return None, None
-    # CUDA_VISIBLE_DEVICES renumbers CUDA devices but not NVML's: only the UUID means the same card in both.
+    # CUDA_VISIBLE_DEVICES renumbers CUDA devices but not NVML's: only the UUID identifies a GPU in both.
     uuid = str(torch.cuda.get_device_properties(device).uuid)
     full = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    return nvml, _ask(nvml, nvml.nvmlDeviceGetHandleByUUID, full)
+    return nvml, _query(nvml, nvml.nvmlDeviceGetHandleByUUID, full)
 
 
 @cache
@@ -104,15 +104,15 @@ def _library() -> Any | None:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        _log.info("no clocks, power or temperature: NVML says %s", error)
+        _log.info("no clocks, power or temperature: NVML reports %s", error)
         return None
     return pynvml
 
 
-def _ask(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any | None:
-    """The answer, or None where this card, driver or virtual machine does not offer it."""
+def _query(nvml: Any, function: Callable[..., Any], *arguments: Any) -> Any | None:
+    """The result, or None if this GPU, driver or virtual machine does not support the query."""
     try:
-        return question(*arguments)
+        return function(*arguments)
     except nvml.NVMLError as error:
-        _log.debug("%s: %s", getattr(question, "__name__", question), error)
+        _log.debug("%s: %s", getattr(function, "__name__", function), error)
         return None

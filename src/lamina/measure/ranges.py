@@ -1,4 +1,4 @@
-"""Marks for a stretch of work: its wall time, the memory it needs, and a name that Nsight Compute sees."""
+"""Named ranges of code: wall time, memory, and NVTX ranges for Nsight Compute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class HostTimes(Generic[K]):
-    """Wall time of every range on the calling thread, in microseconds; for work that is done when it returns."""
+    """Wall time of every range on the calling thread, in microseconds; for synchronous work."""
 
     def __init__(self) -> None:
         self.samples_us: dict[K, list[float]] = {}
@@ -27,7 +27,7 @@ class HostTimes(Generic[K]):
 
 
 class MemoryUse(Generic[K]):
-    """Bytes of torch's CUDA allocator, by range: the most that was allocated inside, and what was at its end."""
+    """Bytes of torch's CUDA allocator, by range: the peak inside, and the allocated bytes at its end."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -36,7 +36,7 @@ class MemoryUse(Generic[K]):
 
     @contextmanager
     def range(self, key: K) -> Iterator[None]:
-        """Measure `key`. The allocator counts on the host, so nothing waits for the device."""
+        """Measure `key`. The allocator counts on the host, so no synchronization is needed."""
         torch.cuda.reset_peak_memory_stats(self.device)
         yield
         self.peak_bytes[key] = torch.cuda.max_memory_allocated(self.device)
@@ -45,7 +45,7 @@ class MemoryUse(Generic[K]):
 
 @contextmanager
 def nvtx_range(name: str) -> Iterator[None]:
-    """A start/end range: unlike push/pop it also covers what another thread launches, as autograd does."""
+    """An NVTX start/end range. Unlike push/pop, it also covers launches of other threads, such as autograd's."""
     handle = torch.cuda.nvtx.range_start(name)
     try:
         yield
@@ -54,8 +54,8 @@ def nvtx_range(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def watched_by_profiler(device: torch.device) -> Iterator[None]:
-    """The stretch that a profiler started with `--profile-from-start off` looks at."""
+def profiler_capture(device: torch.device) -> Iterator[None]:
+    """The code that a profiler started with `--profile-from-start off` profiles (cudaProfilerStart and Stop)."""
     torch.cuda.synchronize(device)
     torch.cuda.profiler.start()
     try:

@@ -1,4 +1,4 @@
-"""How often to repeat: the stopping rule that all clocks share, and the quartiles they report."""
+"""The stopping criterion and the quartiles that all clocks share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lamina.record.timing import Timing
 
 @dataclass(frozen=True)
 class Repeat:
-    """When to stop repeating one callable.
+    """The stopping criterion for repeating a callable.
 
-    The rule of NVBench: go on until there are `min_samples`, `min_time_s` have passed and the relative
-    interquartile range is at most `max_noise`; `max_samples` and `max_time_s` end it in any case (and so
-    may end it before `min_samples`: the Timing's `n` tells). `warmup` calls come first and do not count.
+    As in NVBench, sampling continues until there are `min_samples`, `min_time_s` have passed and the relative
+    interquartile range is at most `max_noise`. `max_samples` and `max_time_s` always end it, possibly before
+    `min_samples` (see the `n` of the Timing). `warmup` calls come first and are not counted.
     """
 
     min_samples: int = 10
@@ -36,7 +36,7 @@ class Repeat:
             raise UsageError(f"expected max_noise and warmup of at least 0, got {self.max_noise} and {self.warmup}")
 
     def enough(self, samples: Sequence[float], elapsed_s: float) -> bool:
-        """Whether these samples, taken in that many seconds, may be reported."""
+        """Whether these samples, drawn in `elapsed_s` seconds, are sufficient."""
         if not samples:
             return False
         if len(samples) >= self.max_samples or elapsed_s >= self.max_time_s:
@@ -70,7 +70,7 @@ def collect(
     batch: int = 1,
     now: Callable[[], float] = time.perf_counter,
 ) -> list[float]:
-    """Draw samples, `batch` at a time, until `repeat` has enough. `draw(n)` returns n samples."""
+    """Draw samples, `batch` at a time, until `repeat` is satisfied. `draw(n)` returns n samples."""
     samples: list[float] = []
     start = now()
     while not repeat.enough(samples, now() - start):

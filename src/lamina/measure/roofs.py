@@ -1,4 +1,4 @@
-"""Measure what this machine's memory and arithmetic units deliver, once, and keep it in a file."""
+"""Measured peaks of a machine (memory bandwidth, GEMM rate, launch overhead), cached in a file."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from lamina.record.roofs import Roofs
 
 _log = logging.getLogger(__name__)
 _REPEAT = Repeat(min_samples=5, max_samples=50, min_time_s=0.02, max_time_s=0.15, warmup=1)
-_GEMM_US = 4000.0  # a product this long has its start and end well behind it
-_SMALLEST = 512
-_LARGEST = {"cpu": 2048, "cuda": 8192}
+_GEMM_US = 4000.0  # long enough to hide launch latency and tail
+_MIN_SIZE = 512
+_MAX_SIZE = {"cpu": 2048, "cuda": 8192}
 _MIB = 1 << 20
-_LAUNCHES = 200  # well under what a stream's launch queue holds
+_LAUNCHES = 200  # well below the size of a stream's launch queue
 
-# precision -> dtype of the operands, and how fp32 products are computed
+# precision -> dtype of the operands, and the fp32 matmul precision
 _PRECISIONS = {
     "fp64": (torch.float64, "ieee"),
     "fp32": (torch.float32, "ieee"),
@@ -41,33 +41,34 @@ _ON_CPU = ("fp64", "fp32", "bf16")
 
 
 def roofs(device: torch.device | str, cache_dir: Path, refresh: bool = False) -> Roofs:
-    """The roofs of a device: from `cache_dir` if they were measured there, else measured now and kept.
+    """The measured peaks of a device, read from `cache_dir` or measured and written there.
 
-    A file holds for one device, torch version and number of threads. An unreadable one is measured anew,
-    and the log says why.
+    A file is valid for one device, torch version and number of threads. If it cannot be read, the peaks are measured
+    again and a warning is logged.
     """
     device = resolve(device)
     path = cache_dir / _file_name(device)
     if path.is_file() and not refresh:
         try:
             found = Roofs.from_json(path.read_text(encoding="utf-8"))
-            _check_owner(found, device)
+            _check_provenance(found, device)
             return found
         except (UsageError, UnicodeDecodeError) as error:
-            _log.warning("measuring the roofs again: %s: %s", path, error)
+            _log.warning("measuring the peaks again: %s: %s", path, error)
     measured = measure_roofs(device)
     cache_dir.mkdir(parents=True, exist_ok=True)
-    # Written aside and moved, so that a reader never finds half a file.
-    aside = path.with_suffix(".part")
-    aside.write_text(measured.to_json(), encoding="utf-8")
-    aside.replace(path)
+    # Written to a temporary file and renamed, so that a reader never sees a partial file.
+    temporary = path.with_suffix(".part")
+    temporary.write_text(measured.to_json(), encoding="utf-8")
+    temporary.replace(path)
     return measured
 
 
 def measure_roofs(device: torch.device | str) -> Roofs:
-    """Copy and read bandwidth, matrix product rates and launch cost; random operands, L2 or LLC exceeded.
+    """Copy and read bandwidth, GEMM rate per precision and launch overhead.
 
-    Medians, in a few seconds. Whatever else runs on the machine lowers them: measure on an idle one.
+    Operands are random; bandwidths use buffers larger than the last-level cache. Values are medians and take a few
+    seconds. Other load on the machine lowers them: measure on an idle one.
     """
     device = resolve(device)
     ticker = clock("events" if device.type == "cuda" else "cpu", device)
@@ -91,7 +92,7 @@ def measure_roofs(device: torch.device | str) -> Roofs:
 
 @contextmanager
 def fp32_products(mode: str) -> Iterator[None]:
-    """Compute float32 matrix products as 'ieee' or 'tf32' inside the block; restores what was set before."""
+    """Compute float32 matrix products as 'ieee' or 'tf32' inside the block; restores the previous setting."""
     switches = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
     before = [switch.fp32_precision for switch in switches]
     try:
@@ -116,20 +117,20 @@ def _bandwidths(ticker: Clock, device: torch.device) -> tuple[float, float]:
 
 
 def _gemm_gflops(ticker: Clock, device: torch.device, precision: str) -> float:
-    """The rate of the smallest square product, by powers of two, that lasts 4 ms or is the largest."""
+    """GFLOP/s of the smallest square product, by powers of two, that takes 4 ms or has the maximum size."""
     dtype, mode = _PRECISIONS[precision]
-    size = _SMALLEST
+    size = _MIN_SIZE
     with fp32_products(mode):
         while True:
             a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
             us = _median_us(ticker, partial(torch.mm, a, b, out=torch.empty_like(a)))
-            if us >= _GEMM_US or size == _LARGEST[device.type]:
+            if us >= _GEMM_US or size == _MAX_SIZE[device.type]:
                 return 2 * size**3 / us / 1e3
             size *= 2
 
 
 def _launch_us(ticker: Clock, device: torch.device) -> tuple[float, float]:
-    """Microseconds per tiny operator: on the device back to back, and on the host to hand it over."""
+    """Microseconds per small operator: back to back on the device, and to enqueue it on the host."""
     tiny = torch.ones(1, device=device)
     if device.type == "cpu":
         alone = _median_us(ticker, lambda: tiny.add_(1))
@@ -151,14 +152,14 @@ def _launch_us(ticker: Clock, device: torch.device) -> tuple[float, float]:
 
 
 def _buffer_bytes(device: torch.device) -> int:
-    """Far more than the last cache holds, far less than the memory."""
+    """Far larger than the last-level cache, far smaller than the memory."""
     if device.type == "cuda":
         return min(2048 * _MIB, torch.cuda.get_device_properties(device).total_memory // 8)
     return max(128 * _MIB, 4 * _last_level_cache_bytes())
 
 
 def _last_level_cache_bytes() -> int:
-    """The largest cache of CPU 0, 0 where the kernel does not tell."""
+    """The size of the largest cache of CPU 0; 0 if the kernel does not report it."""
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     return max((int(path.read_text().strip().removesuffix("K")) * 1024 for path in sizes), default=0)
 
@@ -177,8 +178,8 @@ def _file_name(device: torch.device) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower()).strip("-") + ".json"
 
 
-def _check_owner(found: Roofs, device: torch.device) -> None:
+def _check_provenance(found: Roofs, device: torch.device) -> None:
     expected = (name_of(device), str(torch.__version__), torch.get_num_threads())
     got = (found.device, found.versions.get("torch"), found.threads)
     if got != expected:
-        raise UsageError(f"expected the roofs of {expected}, got those of {got}")
+        raise UsageError(f"expected the peaks of {expected}, got those of {got}")

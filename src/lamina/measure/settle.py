@@ -1,4 +1,4 @@
-"""Warm the GPU up until its clock settles, so that the first layer is not timed on a sleeping card."""
+"""GPU warm-up until the SM clock is stable, so that the first layer is not timed at an idle clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOLERANCE = 0.01
 
 @dataclass(frozen=True)
 class Settling:
-    """What the warm-up saw: its readings in order, and whether the SM clock came to rest."""
+    """Result of the warm-up: its readings in order, and whether the SM clock became stable."""
 
     readings: tuple[DeviceState, ...]
     settled: bool
@@ -36,10 +36,10 @@ def settle(
     read: Callable[[torch.device], DeviceState | None] = nvml.sample,
     now: Callable[[], float] = time.perf_counter,
 ) -> Settling:
-    """Keep the device busy until its last five SM clock readings agree within 1 %, or `limit_s` is over.
+    """Keep the device busy until its last five SM clock readings agree within 1 %, or until `limit_s`.
 
-    `busy` must return only when its work is done; the default is a matrix product. Without NVML there is
-    nothing to watch: the warm-up then lasts `limit_s` and reports no readings. On the CPU it does nothing.
+    `busy` must be synchronous; the default is a matrix product. Without NVML, the warm-up lasts `limit_s` and has no
+    readings. On the CPU it does nothing.
     """
     device = resolve(device)
     if device.type == "cpu":
@@ -57,12 +57,12 @@ def settle(
             readings.append(reading)
         if agree([state.sm_mhz for state in readings]):
             return Settling(tuple(readings), True, now() - start)
-    _log.warning("the SM clock of %s was not seen to settle in %g s", device, limit_s)
+    _log.warning("the SM clock of %s did not become stable within %g s", device, limit_s)
     return Settling(tuple(readings), False, now() - start)
 
 
 def agree(clocks_mhz: Sequence[int | None]) -> bool:
-    """Whether the last five readings are there and within 1 % of the highest of them."""
+    """Whether the last five readings are present and within 1 % of the highest of them."""
     last = [clock for clock in clocks_mhz[-_WINDOW:] if clock is not None]
     return len(last) == _WINDOW and max(last) - min(last) <= _TOLERANCE * max(last)
 

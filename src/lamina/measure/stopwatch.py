@@ -1,4 +1,4 @@
-"""Wall time for the pipeline: epochs, progress, totals. Not for kernels: it synchronizes nothing."""
+"""Wall time of epochs, progress and totals. Not for kernels: it does not synchronize."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Stopwatch:
-    """Runs from its construction; `seconds` is the total so far, `lap()` the time since the last lap."""
+    """Starts at construction; `seconds` is the total so far, `lap()` the time since the last lap."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now

@@ -1,4 +1,4 @@
-"""torch's profiler, without the lines that it writes to stderr about each of its sessions."""
+"""torch.profiler, without its messages on stderr."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from torch.profiler import profile
 
 
 def torch_profiler(**options: Any) -> profile:
-    """`torch.profiler.profile` with these options; it speaks only where ``KINETO_LOG_LEVEL`` asks it to."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read as the first session of the process begins
+    """`torch.profiler.profile` with these options; it logs only if ``KINETO_LOG_LEVEL`` is set."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # read when the first session of the process begins
     return profile(**options)

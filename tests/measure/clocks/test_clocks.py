@@ -15,25 +15,25 @@ def test_the_cpu_has_one_clock() -> None:
     assert isinstance(clock("cpu", "cpu"), CpuClock)
 
 
-def test_a_gpu_has_four_the_most_exact_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_four_clocks_the_preferred_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "resolve", torch.device)
     assert clocks_for("cuda") == ("cupti", "events", "graph", "wall")
-    with pytest.raises(UsageError, match="'cpu' clock does not fit a cuda device: use cupti, events, graph"):
+    with pytest.raises(UsageError, match="'cpu' clock does not support cuda devices: use cupti, events, graph"):
         clock("cpu", "cuda")
 
 
-def test_a_clock_for_another_device_is_refused() -> None:
-    with pytest.raises(UsageError, match="'events' clock does not fit a cpu device: use cpu"):
+def test_a_clock_of_another_device_is_rejected() -> None:
+    with pytest.raises(UsageError, match="'events' clock does not support cpu devices: use cpu"):
         clock("events", "cpu")
 
 
-def test_an_unknown_clock_is_refused_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_clock_is_rejected_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "resolve", torch.device)
     with pytest.raises(UsageError, match="unknown clock 'event': did you mean 'events'"):
         clock("event", "cuda")
 
 
-def test_a_missing_gpu_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_raises_missing_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name in ("cupti", "events", "graph", "wall"):
         with pytest.raises(MissingError):

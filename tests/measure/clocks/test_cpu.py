@@ -13,13 +13,13 @@ from lamina.measure.repeat import Repeat
 QUICK = Repeat(min_samples=4, max_samples=4, min_time_s=0, max_time_s=60, warmup=2)
 
 
-def test_a_timing_says_how_it_was_taken() -> None:
+def test_a_timing_has_its_clock_and_l2_state() -> None:
     timing = CpuClock().time(lambda: sum(range(100)), repeat=QUICK)
     assert (timing.clock, timing.l2, timing.n, timing.kernels) == ("cpu", "-", 4, None)
     assert 0 < timing.q1_us <= timing.median_us <= timing.q3_us
 
 
-def test_torch_keeps_its_threads() -> None:
+def test_the_number_of_threads_is_unchanged() -> None:
     before = torch.get_num_threads()
     seen: set[int] = set()
     torch.set_num_threads(3)
@@ -31,7 +31,7 @@ def test_torch_keeps_its_threads() -> None:
         torch.set_num_threads(before)
 
 
-def test_a_cold_cache_cannot_be_had() -> None:
+def test_cold_l2_is_rejected() -> None:
     with pytest.raises(UsageError, match="l2='warm' on the CPU"):
         CpuClock().time(lambda: None, l2="cold")
 

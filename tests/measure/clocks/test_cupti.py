@@ -52,7 +52,7 @@ def noisy() -> Callable[[], list[int]]:
 RULE = Repeat(min_samples=10, max_samples=100, max_noise=0.02)
 
 
-def test_what_is_quiet_is_done_after_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_callables_need_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
     card = FakeCard(monkeypatch)
     found = CuptiClock("cuda").time_many({"a": lambda: [3000, 1000], "b": lambda: [500], "c": list}, repeat=RULE)
     assert card.sessions == [(3, 10)]
@@ -62,7 +62,7 @@ def test_what_is_quiet_is_done_after_one_session(monkeypatch: pytest.MonkeyPatch
     assert {timing.n for timing in found.values()} == {10}
 
 
-def test_what_is_noisy_is_sampled_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_noisy_callables_are_sampled_again(monkeypatch: pytest.MonkeyPatch) -> None:
     card = FakeCard(monkeypatch)
     found = CuptiClock("cuda").time_many({"quiet": lambda: [10], "noisy": noisy()}, repeat=RULE)
     assert card.sessions == [(2, 10), (1, 30), (1, 60)]
@@ -70,7 +70,7 @@ def test_what_is_noisy_is_sampled_again_alone(monkeypatch: pytest.MonkeyPatch) -
     assert (found["noisy"].q1_us, found["noisy"].q3_us) == (1.0, 3.0)
 
 
-def test_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_limit_ends_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
     card = FakeCard(monkeypatch, seconds=5.0)
     assert CuptiClock("cuda").time(noisy(), repeat=RULE).n == 10
     assert card.sessions == [(1, 10)]
@@ -78,17 +78,19 @@ def test_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_session_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     card = FakeCard(monkeypatch)
-    monkeypatch.setattr(room, "_MOST_RANGES", 25)
+    monkeypatch.setattr(room, "_MAX_RANGES", 25)
     fns = {number: lambda number=number: [number] for number in range(5)}
     found = CuptiClock("cuda").time_many(fns, repeat=RULE)
     assert card.sessions == [(2, 10), (2, 10), (1, 10)]
     assert [found[number].median_us for number in range(5)] == [0.0, 0.001, 0.002, 0.003, 0.004]
 
 
-def test_losses_are_counted_and_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_unattributed_records_are_counted_and_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     FakeCard(monkeypatch)
     found = CuptiClock("cuda").kernels_of({"a": lambda: [180]}, repeat=RULE)
-    assert (found.unattributed, found.unanswered) == (2, 0)
+    assert (found.unattributed, found.unrecorded) == (2, 0)
     assert found.coverage == pytest.approx(1800 / 2000)
     assert "2 device activities without a known launch" in caplog.text
 
@@ -100,14 +102,14 @@ def test_the_kernels_of_the_median_call_are_kept(monkeypatch: pytest.MonkeyPatch
     assert [item.name for item in found.kernels["a"]] == ["k50", "k5"]
 
 
-def test_nothing_to_time_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_callables_give_no_timings(monkeypatch: pytest.MonkeyPatch) -> None:
     card = FakeCard(monkeypatch)
     assert CuptiClock("cuda").time_many({}) == {}
     assert card.sessions == []
 
 
 @pytest.mark.gpu
-def test_a_large_kernel_takes_as_long_as_between_events() -> None:
+def test_a_large_kernel_takes_as_long_as_by_events() -> None:
     # A copy: the time of a product follows the power limit, and so what ran before it.
     x = torch.randn(1 << 28, device="cuda")
     y = torch.empty_like(x)
@@ -133,7 +135,7 @@ def test_every_kernel_of_backward_is_attributed_though_another_thread_launched_i
         "copy": z.clone,
     }
     found = CuptiClock("cuda").kernels_of(fns, l2=l2)
-    assert (found.unattributed, found.unanswered, found.coverage) == (0, 0, 1.0)
+    assert (found.unattributed, found.unrecorded, found.coverage) == (0, 0, 1.0)
     for phase in ("forward", "backward_data", "backward_weight"):
         assert found.timings[phase].median_us > 5, phase
         assert found.timings[phase].kernels, phase

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.alone
-def test_a_product_of_a_millisecond_takes_as_long_as_triton_says() -> None:
+def test_a_product_of_a_millisecond_agrees_with_triton() -> None:
     testing = pytest.importorskip("triton.testing")
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     ours = EventsClock("cuda").time(lambda: torch.mm(a, b), l2="cold")

@@ -26,8 +26,8 @@ def test_the_fills_are_subtracted_and_both_spreads_kept() -> None:
         (timing(49, 49, 49), timing(50, 50, 50)),
     ],
 )
-def test_a_result_that_drowns_in_the_fills_is_refused(both: Timing, alone: Timing) -> None:
-    with pytest.raises(UnsupportedError, match="stand out from the fill"):
+def test_a_result_within_the_spread_of_the_fills_is_rejected(both: Timing, alone: Timing) -> None:
+    with pytest.raises(UnsupportedError, match="long against the spread of the L2 fills"):
         difference(both, alone)
 
 
@@ -43,7 +43,7 @@ class SyncMode:
         self.mode = mode
 
 
-def test_a_callable_that_waits_is_refused_and_the_switch_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_synchronizing_callable_is_rejected_and_the_mode_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     switch = SyncMode(monkeypatch)
 
     def waits() -> None:
@@ -67,7 +67,7 @@ def test_another_error_passes_through(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.gpu
-def test_tiny_kernels_take_less_than_between_events() -> None:
+def test_small_kernels_take_less_than_by_events() -> None:
     x = torch.randn(1, device="cuda")
     graph, events = (kind("cuda").time(lambda: x.add_(1)) for kind in (GraphClock, EventsClock))
     assert 0.2 < graph.median_us < events.median_us
@@ -75,7 +75,7 @@ def test_tiny_kernels_take_less_than_between_events() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_a_large_kernel_takes_as_long_as_between_events() -> None:
+def test_a_large_kernel_takes_as_long_as_by_events() -> None:
     # Bound by memory: the time of a matrix product follows the power limit, and so what ran before it.
     x = torch.randn(1 << 28, device="cuda")
     y = torch.empty_like(x)
@@ -84,7 +84,7 @@ def test_a_large_kernel_takes_as_long_as_between_events() -> None:
 
 
 @pytest.mark.gpu
-def test_backward_whose_forward_ran_elsewhere_is_refused() -> None:
+def test_backward_of_a_forward_on_another_stream_is_rejected() -> None:
     clock = GraphClock("cuda")
     x = torch.randn(1 << 20, device="cuda", requires_grad=True)
     y = (x * x).sum()
@@ -95,7 +95,7 @@ def test_backward_whose_forward_ran_elsewhere_is_refused() -> None:
 
 
 @pytest.mark.gpu
-def test_a_callable_without_kernels_is_refused() -> None:
+def test_a_callable_without_kernels_is_rejected() -> None:
     x = torch.randn(16, device="cuda")
     with pytest.raises(UnsupportedError, match=r"(?i)graph is empty"):
         GraphClock("cuda").time(lambda: x.view(4, 4))

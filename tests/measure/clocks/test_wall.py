@@ -34,7 +34,7 @@ QUICK = Repeat(min_samples=3, max_samples=3, min_time_s=0)
 
 
 @pytest.mark.parametrize(("host_ms", "device_ms", "expected_us"), [(1.0, 4.0, 4e3), (4.0, 1.0, 4e3)])
-def test_the_slower_of_host_and_device_is_what_a_loop_waits_for(
+def test_the_wall_time_of_a_loop_is_the_slower_of_host_and_device(
     monkeypatch: pytest.MonkeyPatch, host_ms: float, device_ms: float, expected_us: float
 ) -> None:
     machine = Machine(monkeypatch, host_ms / 1e3, device_ms / 1e3)
@@ -44,14 +44,14 @@ def test_the_slower_of_host_and_device_is_what_a_loop_waits_for(
     assert timing.median_us == pytest.approx(expected_us + min(host_ms, device_ms) * 1e3 / 5, rel=0.01)
 
 
-def test_a_cold_cache_is_not_for_this_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cold_l2_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     Machine(monkeypatch, 1.0, 1.0)
     with pytest.raises(UsageError, match="expected l2='warm' for the wall clock"):
         WallClock("cuda").time(lambda: None, l2="cold")
 
 
 @pytest.mark.gpu
-def test_many_tiny_kernels_take_longer_than_the_device_needs() -> None:
+def test_many_small_kernels_are_launch_bound() -> None:
     x = torch.zeros(8, device="cuda")
 
     def fn() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lamina.measure.counters import METRICS, derived, parse, select
-from lamina.measure.counters.derived import FIGURES
+from lamina.measure.counters.derived import DERIVED
 
 SAMPLE = (Path(__file__).parent / "data" / "full_h200.csv").read_text()
 KERNELS = [{name: value for name, (value, _) in one.metrics.items()} for one in parse(SAMPLE, select(["full"]))]
@@ -14,21 +14,23 @@ SASS = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
 
 
 def test_formulas_use_known_metrics_and_aliases_once():
-    assert {name for figure in FIGURES for name in figure.formula.metrics} <= {one.name for one in METRICS}
-    aliases = [alias for figure in FIGURES for alias in figure.aliases]
+    assert {name for derived_metric in DERIVED for name in derived_metric.formula.metrics} <= {
+        one.name for one in METRICS
+    }
+    aliases = [alias for derived_metric in DERIVED for alias in derived_metric.aliases]
     assert len(aliases) == len(set(aliases))
 
 
-def test_without_counters_nothing_is_known():
+def test_without_counters_all_are_none():
     assert set(derived({}).values()) == {None}
 
 
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.aliases[0])
-def test_each_missing_metric_makes_a_figure_unknown_and_never_zero(figure):
-    complete = dict.fromkeys(figure.formula.metrics, 2.0)
-    assert derived(complete)[figure.aliases[0]] is not None
+@pytest.mark.parametrize("derived_metric", DERIVED, ids=lambda derived_metric: derived_metric.aliases[0])
+def test_a_missing_metric_makes_a_derived_metric_none(derived_metric):
+    complete = dict.fromkeys(derived_metric.formula.metrics, 2.0)
+    assert derived(complete)[derived_metric.aliases[0]] is not None
     for name in complete:
-        assert derived({**complete, name: None})[figure.aliases[0]] is None
+        assert derived({**complete, name: None})[derived_metric.aliases[0]] is None
 
 
 def test_multiply_adds_count_twice():
@@ -36,7 +38,7 @@ def test_multiply_adds_count_twice():
     assert derived(counters)["flop_count_sp"] == 6210.0
 
 
-def test_transactions_contain_atomics():
+def test_transactions_include_atomics():
     sectors = {"read": 1.0, "write": 20.0, "atom": 300.0, "red": 4000.0}
     found = derived({f"lts__t_sectors_op_{name}.sum": value for name, value in sectors.items()})
     assert (found["l2_read_transactions"], found["l2_write_transactions"]) == (4301.0, 4320.0)
@@ -47,7 +49,7 @@ def test_throughput_of_l2_is_32_bytes_a_sector():
     assert found["l2_tex_read_throughput"] == pytest.approx(2e9)
 
 
-def test_ratios_of_nothing_are_unknown():
+def test_ratios_over_zero_are_none():
     name = "l1tex__t_sectors_pipe_lsu_mem_global_op_ld"
     assert derived({f"{name}.sum": 0.0, f"{name}_lookup_hit.sum": 0.0})["global_hit_rate"] is None
     assert derived({STALL.format("selected"): 100.0, STALL.format("gmma"): 0.0})["stall_gmma"] is None
@@ -58,7 +60,7 @@ def test_overhead_of_replays():
     assert found["inst_replay_overhead"] == pytest.approx(0.1)
 
 
-def test_the_busiest_unit_counts():
+def test_the_busiest_pipeline_counts():
     units = ("smsp__pipe_fma_cycles_active", "sm__inst_executed_pipe_alu", "sm__pipe_fp64_cycles_active")
     counters = {f"{unit}.avg.pct_of_peak_sustained_active": float(i) for i, unit in enumerate(units)}
     counters["sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"] = 70.0
@@ -80,7 +82,7 @@ def test_eligible_warps_are_those_of_one_multiprocessor(counters):
 
 
 @pytest.mark.parametrize("counters", KERNELS)
-def test_occupancy_is_a_part_of_one(counters):
+def test_occupancy_is_a_fraction(counters):
     found = derived(counters)
     assert 0 < found["achieved_occupancy"] <= counters["sm__maximum_warps_per_active_cycle_pct"] / 100
     assert found["ipc"] <= found["issued_ipc"] * 1.01

@@ -35,7 +35,7 @@ COUNTED = [
 ]  # fmt: skip
 
 
-def test_counters_go_to_the_launch_of_their_row_and_not_to_copies():
+def test_counters_belong_to_kernels_and_not_to_copies():
     counters, mismatches = join(TIMED, COUNTED, RANGES)
     assert mismatches == ()
     assert counters == (
@@ -64,20 +64,20 @@ def test_the_order_of_rows_does_not_matter_but_that_of_launches_does():
         (lambda kernels: kernels[:2], "counter run none"),
     ],
 )
-def test_a_row_that_differs_is_refused_alone_with_its_difference(change, words):
+def test_only_rows_that_differ_are_rejected_with_the_difference(change, words):
     counters, (mismatch,) = join(TIMED, change(COUNTED), RANGES)
     assert {one.key for one in counters} == {RELU}
     assert (mismatch.range, mismatch.key) == ("lamina/0/forward", CONV)
     assert words in mismatch.reason
 
 
-def test_a_range_that_no_row_knows_is_told():
+def test_a_range_without_a_row_is_reported():
     counters, (mismatch,) = join(TIMED, [*COUNTED, counted("lamina/7/forward", "x")], RANGES)
     assert len(counters) == 3
     assert mismatch.key is None and mismatch.range == "lamina/7/forward"
 
 
-def test_long_lists_are_cut():
+def test_long_lists_are_truncated():
     many = [timed(CONV, i, "k") for i in range(30)]
     assert "22 more" in difference(many, [])
     assert difference([], []) == ""
@@ -117,5 +117,5 @@ def test_both_spellings_have_one_base_name(cupti, ncu):
 
 
 @pytest.mark.parametrize("name", ["", "<", "(", "::", " "])
-def test_odd_names_stay_themselves(name):
+def test_unusual_names_are_unchanged(name):
     assert base_name(name) == name

@@ -36,7 +36,7 @@ def program(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-def test_counters_come_home_and_lines_stream(tool):
+def test_counters_are_returned_and_lines_are_streamed(tool):
     lines = []
     session = profile(program("print('one'); print('two')"), [TIME], timeout_s=60, on_line=lines.append, ncu=tool)
     assert lines == ["one", "two"]
@@ -59,7 +59,7 @@ def test_a_failed_child_is_quoted(tool):
         profile(program("print('last words'); raise SystemExit(3)"), [TIME], timeout_s=60, ncu=tool)
 
 
-def test_what_takes_too_long_is_ended_with_its_children(tool):
+def test_a_timeout_kills_the_process_and_its_children(tool):
     pids = []
     waits = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     with pytest.raises(LaminaError, match="longer than 1 s"):
@@ -69,7 +69,7 @@ def test_what_takes_too_long_is_ended_with_its_children(tool):
         assert not status.exists() or status.read_text().rsplit(")", 1)[1].split()[0] == "Z"
 
 
-def test_a_listener_that_fails_ends_the_run(tool):
+def test_a_failing_callback_ends_the_run(tool):
     def fail(line):
         raise KeyboardInterrupt
 
@@ -95,7 +95,7 @@ def test_without_ncu(monkeypatch, tmp_path):
         (0, "RmProfilingAdminOnly: 1\n", False), (1000, None, False),
     ],
 )  # fmt: skip
-def test_permission_is_asked_of_the_driver(monkeypatch, tmp_path, user, parameters, refused):
+def test_permission_is_read_from_the_driver(monkeypatch, tmp_path, user, parameters, refused):
     monkeypatch.setattr(ncu, "find", lambda: "ncu")
     monkeypatch.setattr(os, "geteuid", lambda: user)
     path = tmp_path / "params"
@@ -111,10 +111,16 @@ def test_permission_is_asked_of_the_driver(monkeypatch, tmp_path, user, paramete
         (0, "==WARNING== ERR_NVGPUCTRPERM", [], MissingError, "run as administrator"),
         (1, "==ERROR== LibraryNotLoaded", [], MissingError, "LibraryNotLoaded"),
         (1, "==ERROR== Profiling is not supported on device 0", [], MissingError, "not supported on device 0"),
-        (1, "==ERROR== Driver resource was unavailable. Ensure", [], MissingError, "another tool holds them"),
+        (
+            1,
+            "==ERROR== Driver resource was unavailable. Ensure",
+            [],
+            MissingError,
+            "another tool is using the hardware counters",
+        ),
         (1, "==ERROR== The application returned an error code (9).", ["boom"], LaminaError, "code 9:\nboom"),
         (1, "", ["==ERROR== unrecognised option '--x'."], LaminaError, "unrecognised option"),
-        (2, "", [], LaminaError, "code 2: it said nothing"),
+        (2, "", [], LaminaError, "code 2: no output"),
         (0, "==WARNING== No kernels were profiled.", [], LaminaError, "got none"),
     ],
 )
@@ -124,7 +130,7 @@ def test_failures(code, log, said, kind, words):
     assert words in str(found)
 
 
-def test_warnings_of_ncu_and_words_of_the_child_are_no_failure():
+def test_warnings_of_ncu_and_output_of_the_child_are_no_failure():
     log = "==WARNING== Note: Running with unmodified GPU clocks."
     assert ncu.failure(0, log, ["my own LibraryNotLoaded is not supported"]) is None
 

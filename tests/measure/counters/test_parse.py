@@ -46,7 +46,7 @@ def test_alexnet_on_an_h200():
     ]
 
 
-def test_only_what_is_asked_for_is_kept():
+def test_only_requested_metrics_are_kept():
     names = {TIME, *(one.name for one in LAUNCH)}
     assert {frozenset(one.metrics) for one in parse(ALEXNET, [TIME])} == {frozenset(names)}
 
@@ -61,7 +61,7 @@ def test_ranges_inside_ranges():
     assert range_names(pushed) == ("outer:0, a", "inner")
 
 
-def test_the_innermost_range_of_the_thread_counts_where_none_is_lamina_s():
+def test_without_lamina_ranges_the_innermost_of_the_thread_counts():
     text = (DATA / "nested_ranges_h200.csv").read_text().replace("lamina/", "other/")
     assert [one.range for one in parse(text, [])] == [
         "inner", "inner", "inner", "other/9/backward_data", "other/9/backward_data"
@@ -75,18 +75,18 @@ def test_the_innermost_range_of_the_thread_counts_where_none_is_lamina_s():
         ("", None), (" n/a ", None), ("nan", None), ("-nan", None), ("inf", None), ("(!) nan", None), ("(!) 3", None),
     ],
 )  # fmt: skip
-def test_numbers(text, value):
+def test_values_are_parsed(text, value):
     assert number(text) == value
 
 
 @pytest.mark.parametrize("text", ["PolicySpread", "1,5", "12abc", "1.568,00", "0x10", "١"])
-def test_what_is_no_number(text):
+def test_missing_values(text):
     with pytest.raises(ValueError, match="expected a number"):
         number(text)
 
 
 @given(st.floats(-1e15, 1e15))
-def test_numbers_survive_ncu_s_thousands_separators(value):
+def test_thousands_separators_are_parsed(value):
     assert number(f"{value:,.2f}") == float(f"{value:.2f}")
 
 
@@ -97,7 +97,7 @@ readings = st.none() | st.integers(0, 10**15)
 
 
 @given(st.lists(st.tuples(st.none() | words, words, sizes, sizes, readings, readings), max_size=5))
-def test_what_ncu_would_print_is_read_back(kernels):
+def test_printed_tables_are_parsed_back(kernels):
     text = table(
         *(
             {
@@ -126,14 +126,14 @@ def test_what_ncu_would_print_is_read_back(kernels):
         ("Mhz", "7", (7e6, "hz")), ("sector", "7", (7.0, "sector")), ("", "7", (7.0, "")),
     ],
 )  # fmt: skip
-def test_units_are_brought_to_their_base(unit, value, expected):
+def test_units_are_converted_to_base_units(unit, value, expected):
     (one,) = parse(table({TIME: value}, units={TIME: unit}), [TIME])
     found, base = one.metrics[TIME]
     assert base == expected[1]
     assert found == pytest.approx(expected[0])
 
 
-def test_sizes_come_from_the_launch_where_they_have_no_column():
+def test_sizes_without_a_column_come_from_launch_metrics():
     sizes = [f'"launch__{what}_dim_{axis}"' for what in ("grid", "block") for axis in "xyz"]
     lines = ['"ID","Kernel Name",' + ",".join(sizes), ",".join(['""'] * 8), '"0","k","1,568","2","3","32","1","1"']
     (one,) = parse("\n".join(lines), [])
@@ -141,7 +141,7 @@ def test_sizes_come_from_the_launch_where_they_have_no_column():
 
 
 @given(st.integers(0, len(ALEXNET) - 1))
-def test_a_file_cut_short_is_refused_or_loses_whole_kernels(end):
+def test_a_truncated_file_is_rejected_or_loses_whole_kernels(end):
     complete = parse(ALEXNET, [TIME])
     try:
         found = parse(ALEXNET[:end], [TIME])
@@ -161,12 +161,12 @@ def test_a_file_cut_short_is_refused_or_loses_whole_kernels(end):
         ('"ID","Kernel Name"\n', "line 1: expected units below the columns"),
         (table({}).replace('"(1, 1, 1)"', '"(1, 1)"'), "line 5: Grid Size: expected \\(x, y, z\\), got '\\(1, 1\\)'"),
         (table({TIME: "many"}), "line 5: gpu__time_duration.sum: expected a number"),
-        (table({}, {}) + '"2","","k"\n', "line 7: the line is cut short or foreign \\(3 of 7 columns\\)"),
-        (table({})[:-3], "line 5: the line is cut short"),
-        (table({}) + "application output\n", "line 6: the line is cut short or foreign"),
+        (table({}, {}) + '"2","","k"\n', "line 7: the line is truncated or not part of the table \\(3 of 7 columns\\)"),
+        (table({})[:-3], "line 5: the line is truncated"),
+        (table({}) + "application output\n", "line 6: the line is truncated"),
     ],
 )
-def test_damage_is_reported_with_its_line(text, message):
+def test_invalid_lines_are_reported_by_number(text, message):
     with pytest.raises(SpecError, match=message):
         parse(text, [TIME], "file.csv")
 

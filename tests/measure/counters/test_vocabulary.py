@@ -8,7 +8,7 @@ import pytest
 
 from lamina.errors import UsageError
 from lamina.measure.counters import LAUNCH, METRICS, SETS, metric, passes, select
-from lamina.measure.counters.derived import FIGURES
+from lamina.measure.counters.derived import DERIVED
 from lamina.measure.counters.parse import parse, read
 from lamina.measure.counters.vocabulary import PASSES
 
@@ -22,13 +22,13 @@ def test_ncu_knows_every_metric_by_this_name_and_unit(one):
     assert PRINTED.units[one.name] == one.unit
 
 
-def test_sets_are_parts_of_full():
+def test_sets_are_subsets_of_full():
     full = set(select(["full"]))
     assert {name: set(select([name])) <= full for name in SETS} == dict.fromkeys(SETS, True)
     assert set().union(*(one.sets for one in METRICS)) == SETS.keys()
 
 
-def test_the_full_set_costs_what_ncu_counted():
+def test_the_full_set_needs_the_passes_of_ncu():
     (counted,) = {one.passes for one in parse((DATA / "full_h200.csv").read_text(), [])}
     assert counted == PASSES["gh100"]["full"] == passes(["full"], "gh100")
     assert passes(["full"], "gb202") is None
@@ -49,10 +49,12 @@ def test_selection_by_set_and_by_name():
     assert select([]) == ()
 
 
-@pytest.mark.parametrize(("asked", "hint"), [("memori", "did you mean 'memory'"), ("stall", "did you mean 'stalls'")])
-def test_an_unknown_set_gets_a_hint(asked, hint):
+@pytest.mark.parametrize(
+    ("requested", "hint"), [("memori", "did you mean 'memory'"), ("stall", "did you mean 'stalls'")]
+)
+def test_an_unknown_set_gets_a_hint(requested, hint):
     with pytest.raises(UsageError, match=hint):
-        select(["core", asked])
+        select(["core", requested])
 
 
 def test_one_metric_by_name():
@@ -63,7 +65,7 @@ def test_one_metric_by_name():
 
 def tables() -> str:
     """The generated part of the page."""
-    lines = ["| set | shows | metrics | passes on gh100 |", "|---|---|---|---|"]
+    lines = ["| set | contents | metrics | passes on gh100 |", "|---|---|---|---|"]
     for name, shows in SETS.items():
         lines.append(f"| `{name}` | {shows} | {len(select([name]))} | {PASSES['gh100'][name]} |")
     lines += ["", "| metric | unit | meaning | sets | not on |", "|---|---|---|---|---|"]
@@ -72,16 +74,16 @@ def tables() -> str:
     for one in LAUNCH:
         lines.append(f"| `{one.name}` | {one.unit} | {one.meaning} | every one | |")
     lines += ["", "| nvprof | unit | from |", "|---|---|---|"]
-    for figure in FIGURES:
-        aliases = ", ".join(f"`{alias}`" for alias in figure.aliases)
-        lines.append(f"| {aliases} | {figure.unit} | `{figure.formula}` |")
+    for one in DERIVED:
+        aliases = ", ".join(f"`{alias}`" for alias in one.aliases)
+        lines.append(f"| {aliases} | {one.unit} | `{one.formula}` |")
     return "\n".join(lines)
 
 
 MARKED = re.compile(r"(?<=<!-- tables: begin -->\n\n).*(?=\n\n<!-- tables: end -->)", re.DOTALL)
 
 
-def test_the_page_shows_the_vocabulary():
+def test_the_docs_page_lists_all_metrics():
     found = MARKED.search(PAGE.read_text(encoding="utf-8"))
     assert found and found[0] == tables(), f"run: python {Path(__file__).name}"
 

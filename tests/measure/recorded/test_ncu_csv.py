@@ -34,7 +34,7 @@ def test_alexnet_on_an_h200():
     assert "page.csv" in found.run.command and found.run.verb == "import"
 
 
-def test_counters_are_what_was_asked_of_ncu_and_the_limits_of_occupancy():
+def test_counters_are_the_requested_metrics_and_occupancy_limits():
     counters = [one for one in recording(TEXT).counters if one.invocation == 0 and one.key.layer == "0"]
     values = {one.metric: one.value for one in counters}
     assert values["gpu__time_duration.sum"] == 262_272.0
@@ -79,9 +79,9 @@ def _without_ranges(line: str) -> str:
         ("\n".join(TEXT.splitlines()[:5]), "expected kernels below the columns, got none"),
         (TEXT.replace("gpu__time_duration", "gpu__no_time"), "expected durations: profile with --metrics"),
         (TEXT.replace('"262,272"', '"n/a"'), "line 6: expected a number under gpu__time_duration.sum"),
-        (TEXT[:-100], "line 20: the line is cut short"),
+        (TEXT[:-100], "line 20: the line is truncated"),
     ],
 )
-def test_what_is_no_profile(text, words):
+def test_invalid_profiles(text, words):
     with pytest.raises(SpecError, match=words):
         recording(text)

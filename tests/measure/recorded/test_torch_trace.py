@@ -70,7 +70,7 @@ def test_a_training_step_on_an_h200(file, layers):
     assert [rows[layer, "forward"].kind for layer in layers] == ["convolution", "activation", "linear"]
     (memset,) = (one for one in found.kernels if one.grid is None)
     assert (memset.name, memset.key.layer) == ("Memset (Device)", layers[0])
-    assert all(ADDS in name for name in found.coverage.strays), "only accumulated gradients have no home"
+    assert all(ADDS in name for name in found.coverage.strays), "only accumulated gradients are unattributed"
     assert found.coverage.kernels == len(found.kernels) == 18
     assert found.coverage.share == pytest.approx(0.967, abs=0.003)
     assert found.run.environment["device"] == "NVIDIA H200"
@@ -79,7 +79,7 @@ def test_a_training_step_on_an_h200(file, layers):
     assert found.run.started == "2026-11-21T03:45:10+00:00"
 
 
-def test_what_torch_writes_here_is_read(tmp_path):
+def test_traces_of_the_installed_torch_are_read(tmp_path):
     layer = torch.nn.Linear(3, 2)
     with profile(activities=[ProfilerActivity.CPU], with_modules=True, with_stack=True, acc_events=True) as profiler:
         with record_function("mine"):
@@ -107,12 +107,10 @@ def test_backward_on_another_thread_finds_the_forward_layer():
         kernel(1, name="f"), kernel(2, name="b"),
     )  # fmt: skip
     assert homes(found) == {"f": ("stem", "forward"), "b": ("stem", "backward_data")}
-    assert found.run.remarks == (
-        "gradients of data and of weights cannot be told apart in this trace: both are backward_data",
-    )
+    assert found.run.remarks == ("this trace does not separate data and weight gradients: both are in backward_data",)
 
 
-def test_equal_numbers_of_two_threads_are_not_guessed():
+def test_ambiguous_sequence_numbers_are_unattributed():
     found = imported(
         span("user_annotation", "a", 0, 9, 1), op("aten::x", 1, 8, 5, tid=1), launch(1, 2),
         span("user_annotation", "b", 0, 9, 2), op("aten::x", 1, 8, 5, tid=2),
@@ -179,7 +177,7 @@ def test_a_launch_has_a_shape_and_a_copy_has_none():
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (kernel(1) | {"dur": -1}, "event 0 .kernel. is not as torch.profiler writes it: expected 'dur'"),
+        (kernel(1) | {"dur": -1}, "event 0 .kernel. is not in the format of torch.profiler: expected 'dur'"),
         (kernel(1) | {"ts": float("nan")}, "expected 'ts' in microseconds, got nan"),
         (kernel(1) | {"ts": "soon"}, "got 'soon'"),
         (kernel(1) | {"args": {}}, "missing 'correlation'"),
@@ -201,7 +199,7 @@ def test_kernels_without_launches_are_no_profile():
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.booleans()), min_size=1, max_size=30))
-def test_every_kernel_is_somewhere_exactly_once(launches):
+def test_every_kernel_is_counted_exactly_once(launches):
     events = [span("user_annotation", f"layer{i}", 10 * i, 10 * i + 5) for i in range(6)]
     for number, (layer, offset, known) in enumerate(launches, 1):
         events += [launch(number, 10 * layer + offset + 0.1)] if known else []

@@ -109,7 +109,7 @@ def test_a_second_process_measures_the_same_rows_in_another_way(tmp_path: Path) 
     stage: Any = SimpleNamespace(point=point, base=SimpleNamespace(roofs=None))
     found = moves._profiled_elsewhere(stage, again.profile, Options(autotune=True))
     assert {(row.layer, row.phase) for row in found.rows} >= {("lenet5", "step")} and len(found.rows) > 20
-    with pytest.raises(LaminaError, match="a second process failed with code 2"):
+    with pytest.raises(LaminaError, match="a subprocess failed with code 2"):
         moves._profiled_elsewhere(stage, lambda *_: [sys.executable, "-m", "lamina", "profile", "--nothing"], Options())
 
 

@@ -1,9 +1,9 @@
-"""The clocks. Each answers the same question, how long one call takes, by other means.
+"""The clocks. Each measures the time of one call by a different method.
 
-- ``cupti``: each kernel alone, as the device recorded it. For small kernels; for what a layer consists of.
-- ``events``: the stream between two events, gaps included. For whole steps and large kernels.
+- ``cupti``: sum of kernel durations from CUPTI activity records. For small kernels and the kernels of a layer.
+- ``events``: time between two CUDA events, gaps included. For whole steps and large kernels.
 - ``graph``: many calls unrolled in a CUDA graph. For small kernels without launch gaps.
-- ``wall``: a loop's wall time, the host's part included. For what a user waits for.
+- ``wall``: wall time of a loop, launch overhead included. For the time that a user sees.
 - ``cpu``: wall time on the calling thread.
 """
 
@@ -50,15 +50,15 @@ _CPU: dict[str, Callable[[torch.device], Clock]] = {"cpu": lambda _: CpuClock()}
 def time_each(
     clock: Clock, fns: Mapping[K, Callable[[], object]], *, l2: str = "warm", repeat: Repeat = DEFAULT
 ) -> dict[K, Timing | Exception]:
-    """The Timing of each callable, or what went wrong with it: out of memory, or not for this clock.
+    """The Timing of each callable, or its exception: out of memory, or not supported by this clock.
 
-    A profiler session is dear, so the CUPTI clock gets them all at once, and one by one only if that fails.
+    A profiler session is expensive, so the CUPTI clock times all callables in one, and separately only if that fails.
     """
     if isinstance(clock, CuptiClock) and fns:
         try:
             return dict(clock.time_many(fns, l2=l2, repeat=repeat))
         except RuntimeError as error:
-            _log.info("timing together failed, so one by one: %s", error)
+            _log.info("timing all callables in one session failed, timing them separately: %s", error)
     return {key: _attempt(clock, fn, l2, repeat) for key, fn in fns.items()}
 
 
@@ -70,19 +70,19 @@ def _attempt(clock: Clock, fn: Callable[[], object], l2: str, repeat: Repeat) ->
 
 
 def clocks_for(device: torch.device | str) -> tuple[str, ...]:
-    """The names of the clocks that fit a device, the preferred one first."""
+    """The names of the clocks that a device supports, the preferred one first."""
     return tuple(_clocks(resolve(device)))
 
 
 def clock(name: str, device: torch.device | str) -> Clock:
     """The clock of that name for a device. Errors: UsageError, MissingError without the device."""
     device = resolve(device)
-    fitting = _clocks(device)
-    if name in fitting:
-        return fitting[name](device)
+    supported = _clocks(device)
+    if name in supported:
+        return supported[name](device)
     if name in _CUDA | _CPU:
-        raise UsageError(f"the {name!r} clock does not fit a {device.type} device: use {', '.join(fitting)}")
-    raise UsageError(f"unknown clock {name!r}: {nearest(name, fitting)}")
+        raise UsageError(f"the {name!r} clock does not support {device.type} devices: use {', '.join(supported)}")
+    raise UsageError(f"unknown clock {name!r}: {nearest(name, supported)}")
 
 
 def _clocks(device: torch.device) -> dict[str, Callable[[torch.device], Clock]]:

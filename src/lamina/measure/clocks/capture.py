@@ -1,4 +1,4 @@
-"""Capture a callable into a CUDA graph, and leave the process whole when that fails."""
+"""CUDA graph capture of a callable, with recovery from a failed capture."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 
 from lamina.errors import UnsupportedError
 
-# Until torch 2.12 the pinned-memory allocator keeps asking the graph of a failed capture whether it is still
+# Until torch 2.12 the pinned-memory allocator keeps querying the graph of a failed capture whether it is still
 # capturing, so that graph may never be freed.
 _failed: list[torch.cuda.CUDAGraph] = []
 
 
 def run_without_sync(fn: Callable[[], object]) -> None:
-    """Run `fn` once; UnsupportedError if one of its operators waits for the device.
+    """Run `fn` once; UnsupportedError if one of its operators synchronizes with the device.
 
-    Nothing that waits can be captured, and to find out here is free of the harm that a failed capture does.
+    A synchronizing operator cannot be captured; detecting it here avoids the side effects of a failed capture.
     """
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the mode is a prototype and does not see every wait
+        warnings.simplefilter("ignore")  # the mode is a prototype and does not detect every synchronization
         torch.cuda.set_sync_debug_mode("error")
     try:
         fn()
@@ -29,7 +29,7 @@ def run_without_sync(fn: Callable[[], object]) -> None:
         if "synchronizing" not in str(error):
             raise
         raise UnsupportedError(
-            f"graph clock: expected a callable that never waits for the device, got: {_reason(error)}; "
+            f"graph clock: expected a callable that does not synchronize, got: {_reason(error)}; "
             "use the 'cupti' or 'events' clock"
         ) from error
     finally:
@@ -39,8 +39,8 @@ def run_without_sync(fn: Callable[[], object]) -> None:
 def capture(fn: Callable[[], object], copies: int, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
     """A graph of `copies` calls of `fn`, captured on `stream`; UnsupportedError if it cannot be captured.
 
-    A callable that leaves the graph empty cannot: it launches nothing, or launches on a stream that is not
-    being captured, and its time would come out as zero.
+    An empty graph counts as a failure: the callable launches nothing, or launches on a stream that is not captured, so
+    its time would be zero.
     """
     graph = torch.cuda.CUDAGraph()
     pool = torch.cuda.graph_pool_handle()
@@ -57,7 +57,7 @@ def capture(fn: Callable[[], object], copies: int, stream: torch.cuda.Stream) ->
                 for _ in range(copies):
                     fn()
             except Exception as error:
-                first = error  # ending the broken capture raises a second one over it, which says less
+                first = error  # ending the broken capture raises a second, less specific one
                 raise
     except Exception as error:
         _recover(graph, pool, stream)
@@ -69,21 +69,21 @@ def capture(fn: Callable[[], object], copies: int, stream: torch.cuda.Stream) ->
 
 
 def _reason(error: Exception) -> str:
-    """One line: CUDA's messages go on with advice about debugging."""
+    """The first line: CUDA's messages continue with debugging advice."""
     return (str(error).splitlines() or [""])[0] or type(error).__name__
 
 
 def _recover(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], stream: torch.cuda.Stream) -> None:
-    """Undo what torch leaves behind when a capture fails.
+    """Reset the state that torch keeps after a failed capture.
 
-    Until torch 2.12 the caching allocator still believes in the capture, and the next `empty_cache` or
-    capture dies of an internal assertion. The random generators believe in it too, and the next random
-    number is refused ("Offset increment outside graph capture"), until another capture ends well.
+    Until torch 2.12 the caching allocator still considers the capture active, and the next `empty_cache` or capture
+    fails with an internal assertion. So do the random number generators: the next random operation raises "Offset
+    increment outside graph capture" until another capture succeeds.
     """
     device = stream.device_index
     try:
         torch._C._cuda_endAllocateToPool(device, pool)
-    except RuntimeError as error:  # torch has ended it itself
+    except RuntimeError as error:  # torch has already ended it
         if "not currently recording" not in str(error):
             raise
     else:

@@ -1,4 +1,4 @@
-"""The CPU's clock: torch.utils.benchmark around the callable."""
+"""The CPU clock, based on torch.utils.benchmark."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SAMPLE_S = 1e-3
 class CpuClock:
     """Wall time per call on the calling thread.
 
-    Short callables are repeated inside one sample until it lasts 1 ms. torch keeps the number of threads
-    that it has (the library's timer would go down to one).
+    Short callables are repeated within one sample until it lasts 1 ms. The number of threads is that of torch
+    (torch.utils.benchmark would set it to one).
     """
 
     name = "cpu"
 
     def time(self, fn: Callable[[], object], *, l2: str = "warm", repeat: Repeat = DEFAULT) -> Timing:
         if l2 != "warm":
-            raise UsageError(f"expected l2='warm' on the CPU, whose clock cannot empty caches; got {l2!r}")
+            raise UsageError(f"expected l2='warm' on the CPU, whose clock cannot flush caches; got {l2!r}")
         for _ in range(repeat.warmup):
             fn()
         timer = Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
@@ -34,7 +34,7 @@ class CpuClock:
         return summarize(samples, self.name, "-")
 
     def sampler(self, fn: Callable[[], object]) -> Callable[[int], list[float]]:
-        """Warm a callable up; the answer draws samples of it, each of 1 ms or more."""
+        """Warm up a callable; the returned function draws samples of it, each of 1 ms or more."""
         fn()
         timer = Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
         calls = _calls_per_sample(timer)
@@ -44,6 +44,6 @@ class CpuClock:
 def _calls_per_sample(timer: Timer) -> int:
     calls = 1
     while (seconds := timer.timeit(calls).median * calls) < _SAMPLE_S:
-        # At most tenfold: a first estimate from one short call may be far off.
+        # At most 10x: a first estimate from one short call may be far off.
         calls *= min(10, max(2, round(_SAMPLE_S / seconds)))
     return calls

@@ -1,4 +1,4 @@
-"""CUPTI activity records: the time the device worked, kernel by kernel, without the gaps between them."""
+"""CUPTI activity records: the durations of kernels, without the gaps between them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from lamina.record.timing import Timing
 
 K = TypeVar("K", bound=Hashable)
 
-_GROWTH = 4  # an unsettled callable has this many times its samples after the next session
-_MOST_RANGES = 5000  # in one session: bounds the trace in memory
+_GROWTH = 4  # factor by which the samples of a noisy callable grow with the next session
+_MAX_RANGES = 5000  # per session: bounds the trace in memory
 
 
 class CuptiClock:
-    """Sum of the durations of all kernels, copies and fills that one call launched, on any thread.
+    """Sum of the durations of all kernels, memcpys and memsets that one call launched, on any thread.
 
-    Kernels that run at the same time on several streams count in full each. With l2='cold' a fill of twice
-    the L2 is launched before each call, outside of its range, and so is not in the sum. `min_time_s` does
-    not apply: each kernel is timed alone, so time itself adds nothing. Starting a session costs much more
-    than a sample: give `time_many` everything there is to time. The callables must not profile themselves.
+    Kernels that overlap on several streams each count in full. With l2='cold', a fill of twice the L2 size is launched
+    before each call, outside of its range, and is not in the sum. `min_time_s` does not apply, since each kernel is
+    timed alone. Starting a session costs much more than a sample: pass all callables to `time_many` at once. The
+    callables must not use a profiler themselves.
     """
 
     name = "cupti"
@@ -48,7 +48,7 @@ class CuptiClock:
     def kernels_of(
         self, fns: Mapping[K, Callable[[], object]], *, l2: str = "warm", repeat: Repeat = DEFAULT
     ) -> KernelTimes[K]:
-        """Timings, the kernels they consist of, and how many records found no home.
+        """Timings, their kernels, and the number of unattributed records.
 
         Errors: MissingError if CUPTI reports no device activity at all.
         """
@@ -58,7 +58,7 @@ class CuptiClock:
             flush = L2Flush(self.device) if l2 == "cold" else None
             pending, size, spent_s = list(fns), repeat.min_samples, 0.0
             while pending:
-                step = max(1, _MOST_RANGES // size)
+                step = max(1, _MAX_RANGES // size)
                 for first in range(0, len(pending), step):
                     calls = {key: fns[key] for key in pending[first : first + step]}
                     attribution, seconds = _session(calls, size, flush, repeat.warmup, self.device)
@@ -75,7 +75,7 @@ class CuptiClock:
 def _session(
     fns: Mapping[K, Callable[[], object]], n: int, flush: L2Flush | None, warmup: int, device: torch.device
 ) -> tuple[Attribution[tuple[K, int]], float]:
-    """Profile n calls of each callable; the attribution, and the seconds spent on calling."""
+    """Profile n calls of each callable. Returns the attribution and the seconds that the calls took."""
     with record_kernels(device) as session:
         start = time.perf_counter()
         for key, fn in fns.items():

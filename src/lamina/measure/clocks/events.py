@@ -1,4 +1,4 @@
-"""CUDA events around each call: the time the stream needed, gaps between its kernels included."""
+"""CUDA events around each call: stream time, gaps between kernels included."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from lamina.measure.device import resolve
 from lamina.measure.repeat import DEFAULT, Repeat, collect, summarize
 from lamina.record.timing import Timing
 
-_BATCH = 50  # samples in flight; the launch queue of a stream holds about a thousand entries
+_BATCH = 50  # samples in flight; the launch queue of a stream has about a thousand entries
 _BATCH_S = 0.02
-_CYCLES_PER_S = 2e9  # at least the clock of a GPU under load, so that a sleep is rather too long
+_CYCLES_PER_S = 2e9  # at least the clock rate of a GPU under load, so that a sleep is not too short
 _LONGEST_SLEEP_S = 0.1
 
 
 class EventsClock:
     """Device time per call between two events, one pair a sample, on the current stream.
 
-    A tiny kernel runs faster than the host can launch it, so samples are queued in batches without any
-    wait in between, behind a sleep kernel that lasts until the host has queued the batch: the stream never
-    waits for the host as long as a batch fits into the launch queue. A callable that synchronizes defeats
-    this, and its launch gaps are then part of its time. With l2='cold' a fill of twice the L2 runs before
-    each sample, outside of its events; with l2='warm' calls run back to back. Below some 10 us the cost of
-    the events themselves shows: prefer the 'cupti' clock there.
+    A small kernel runs faster than the host can launch it. Samples are therefore queued in batches without
+    synchronization, behind a sleep kernel that lasts until the host has queued the batch: the stream does not wait for
+    the host as long as a batch fits into the launch queue. If a callable synchronizes, its launch gaps are part of its
+    time. With l2='cold', a fill of twice the L2 size runs before each sample, outside of its events; with l2='warm',
+    calls run back to back. Below about 10 us the overhead of the events is visible: use the 'cupti' clock there.
     """
 
     name = "events"
@@ -45,7 +44,7 @@ class EventsClock:
             batch = max(1, min(_BATCH, int(_BATCH_S / total_s)))
 
             def draw(n: int) -> list[float]:
-                # Half as much again for the events, which the estimate did not hold.
+                # 1.5x, since the estimate does not include the events.
                 sleep_s = min(1.5 * n * host_s, _LONGEST_SLEEP_S)
                 torch.cuda._sleep(int(sleep_s * _CYCLES_PER_S))
                 return between_events(fn, n, before)
@@ -55,11 +54,11 @@ class EventsClock:
 
 
 def _nothing() -> None:
-    """What runs before a warm sample."""
+    """Runs before a sample with warm L2."""
 
 
 def _estimate(fn: Callable[[], object], before: Callable[[], None]) -> tuple[float, float]:
-    """Seconds per sample for the host to queue it, and in all."""
+    """Seconds per sample: to queue it on the host, and in total."""
     calls = 3
     torch.cuda.synchronize()
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Empty the L2 cache between two samples."""
+"""L2 cache flush between two samples."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 
 
 class L2Flush:
-    """Calling it overwrites twice the device's L2 with fresh lines, which evicts what was there.
+    """Evicts the contents of L2 by writing a buffer of twice its size.
 
-    One fill kernel on the current stream; nothing on the host waits for it.
+    One fill kernel on the current stream, without synchronization.
     """
 
     def __init__(self, device: torch.device) -> None:

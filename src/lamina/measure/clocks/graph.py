@@ -1,4 +1,4 @@
-"""CUDA graph replay: many calls in one graph, so that launching costs the host nothing."""
+"""CUDA graph replay: many calls in one graph, without launch overhead on the host."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from lamina.measure.repeat import DEFAULT, Repeat, collect, summarize
 from lamina.record.timing import Timing
 
 _REPLAY_US = 1000.0
-_MOST_COPIES = 1000
+_MAX_COPIES = 1000
 _BATCH = 10
 
 
 class GraphClock:
-    """Device time per call when calls are unrolled in one CUDA graph that is replayed for 1 ms or more.
+    """Device time per call, with calls unrolled in one CUDA graph whose replay takes 1 ms or more.
 
-    The callable runs on `stream`. A callable that only runs backward launches where its forward ran: run
-    that forward under `torch.cuda.stream(clock.stream)`, or the capture fails. What cannot be captured (it
-    synchronizes, it uses another stream) is an UnsupportedError with the reason, and the device remains
-    usable.
+    The callable runs on `stream`. A backward pass launches on the stream of its forward pass: run the forward under
+    `torch.cuda.stream(clock.stream)`, or the capture fails. A callable that cannot be captured (it synchronizes or uses
+    another stream) raises UnsupportedError with the reason, and the device remains usable.
 
-    l2='cold': the time of a graph with an L2 fill before each call, less the time of a graph of fills alone.
-    Quartiles widen by those of the fills; where they come out wider than a tenth of the median, the
-    subtraction would say more about the fills than about the call, and it is an UnsupportedError.
+    With l2='cold', the time is that of a graph with an L2 fill before each call minus that of a graph of fills alone.
+    The quartiles include those of the fills; if their distance exceeds a tenth of the median, the difference is
+    dominated by the fills, and UnsupportedError is raised.
     """
 
     name = "graph"
@@ -58,14 +57,14 @@ class GraphClock:
     def _warm_up(self, fn: Callable[[], object], calls: int) -> None:
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            # At least one call may synchronize: first calls compile, tune and load.
+            # The first call may synchronize: it compiles, autotunes and loads modules.
             for _ in range(max(1, calls)):
                 fn()
             run_without_sync(fn)
         torch.cuda.synchronize()
 
     def sampler(self, fn: Callable[[], object]) -> Callable[[int], list[float]]:
-        """Capture a callable once; the answer draws samples of it, L2 warm."""
+        """Capture a callable once; the returned function draws samples of it, with warm L2."""
         with torch.cuda.device(self.device):
             self._warm_up(fn, 2)
             graph, copies = self._captured(fn)
@@ -77,34 +76,34 @@ class GraphClock:
         return draw
 
     def _replays(self, fn: Callable[[], object], repeat: Repeat) -> list[float]:
-        """Microseconds per call, one sample a replay."""
+        """Microseconds per call, one sample per replay."""
         graph, copies = self._captured(fn)
         with torch.cuda.stream(self.stream):
             samples = collect(lambda n: between_events(graph.replay, n), repeat, batch=_BATCH)
         return [sample / copies for sample in samples]
 
     def _captured(self, fn: Callable[[], object]) -> tuple[torch.cuda.CUDAGraph, int]:
-        """A graph that takes long enough to be timed, and how many calls are in it."""
+        """A graph that is long enough to be timed, and the number of calls in it."""
         copies = 1
         with torch.cuda.stream(self.stream):
             while True:
                 graph = capture(fn, copies, self.stream)
                 replay_us = between_events(graph.replay, 2)[-1]  # the first uploads the graph
-                if replay_us >= _REPLAY_US or copies == _MOST_COPIES:
+                if replay_us >= _REPLAY_US or copies == _MAX_COPIES:
                     break
-                # A short graph is mostly launch overhead, so the first guess is too small and is refined.
-                copies = min(_MOST_COPIES, max(copies + 1, math.ceil(1.1 * copies * _REPLAY_US / replay_us)))
+                # A short graph is mostly launch overhead, so the first estimate is too small and is refined.
+                copies = min(_MAX_COPIES, max(copies + 1, math.ceil(1.1 * copies * _REPLAY_US / replay_us)))
         return graph, copies
 
 
 def difference(both: Timing, alone: Timing) -> Timing:
-    """`both` less `alone`, with the spread of each; UnsupportedError where the spread drowns the result."""
+    """`both` minus `alone`, with the spread of both; UnsupportedError if the spread exceeds a tenth of the result."""
     median = both.median_us - alone.median_us
     q1, q3 = both.q1_us - alone.q3_us, both.q3_us - alone.q1_us
     if median <= 0 or q3 - q1 > 0.1 * median:
         raise UnsupportedError(
-            f"graph clock, cold L2: expected the call to stand out from the fill that empties the cache, got "
-            f"{median:.2f} us with a spread of {q3 - q1:.2f} us beside fills of {alone.median_us:.2f} us; "
+            f"graph clock, cold L2: expected a call that is long against the spread of the L2 fills, got "
+            f"{median:.2f} us with a spread of {q3 - q1:.2f} us and fills of {alone.median_us:.2f} us; "
             "use the 'cupti' or 'events' clock"
         )
     return Timing(both.clock, both.l2, median, q1, q3, both.n, both.kernels)

@@ -1,4 +1,4 @@
-"""The state of the L2 cache that a sample finds."""
+"""The state of the L2 cache at the start of a sample."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ STATES = ("warm", "cold")
 
 
 def check_l2(l2: str) -> None:
-    """UsageError unless `l2` is 'warm' (calls back to back) or 'cold' (emptied before each call)."""
+    """UsageError unless `l2` is 'warm' (calls back to back) or 'cold' (flushed before each call)."""
     if l2 not in STATES:
         raise UsageError(f"unknown L2 state {l2!r}: {nearest(l2, STATES)}")

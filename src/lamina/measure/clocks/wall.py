@@ -1,4 +1,4 @@
-"""Wall time of calls one after the other, as in a training loop: where the host is slower, it shows."""
+"""Wall time of consecutive calls, as in a training loop; it includes launch overhead if the loop is CPU-bound."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from lamina.measure.device import resolve
 from lamina.measure.repeat import DEFAULT, Repeat, collect, summarize
 from lamina.record.timing import Timing
 
-_CALLS = 5  # in a sample, so that the wait at its end weighs little
+_CALLS = 5  # per sample, to amortize the synchronization at its end
 _SAMPLE_S = 0.02
 
 
 class WallClock:
-    """Wall time per call of a loop that waits for the device only at its end.
+    """Wall time per call of a loop that synchronizes only at its end.
 
-    The device's clocks measure what the device does; this one also sees the host preparing and launching, and
-    so what a user of the network waits for. L2 is 'warm': nothing runs between the calls.
+    Unlike the device clocks, it includes the launch overhead of the host, so it is the time that a user sees. L2 is
+    'warm': nothing runs between the calls.
     """
 
     name = "wall"
@@ -31,7 +31,9 @@ class WallClock:
 
     def time(self, fn: Callable[[], object], *, l2: str = "warm", repeat: Repeat = DEFAULT) -> Timing:
         if l2 != "warm":
-            raise UsageError(f"expected l2='warm' for the wall clock, which lets nothing run between calls; got {l2!r}")
+            raise UsageError(
+                f"expected l2='warm' for the wall clock, which does not flush L2 between calls; got {l2!r}"
+            )
         with torch.cuda.device(self.device):
             for _ in range(repeat.warmup):
                 fn()
@@ -40,7 +42,7 @@ class WallClock:
         return summarize(samples, self.name, l2)
 
     def sampler(self, fn: Callable[[], object]) -> Callable[[int], list[float]]:
-        """Warm a callable up; the answer draws samples of it, each a loop of several calls."""
+        """Warm up a callable; the returned function draws samples of it, each a loop of several calls."""
         with torch.cuda.device(self.device):
             fn()
             calls = max(_CALLS, math.ceil(_SAMPLE_S / _seconds(fn, 1)))

@@ -1,13 +1,13 @@
-"""Hardware counters of each kernel, read by Nsight Compute."""
+"""Hardware counters of each kernel, collected with Nsight Compute."""
 
-from lamina.measure.counters.derived import FIGURES, derived
+from lamina.measure.counters.derived import DERIVED, derived
 from lamina.measure.counters.join import Mismatch, join
 from lamina.measure.counters.ncu import Caches, Session, profile, refusal
 from lamina.measure.counters.parse import Profiled, parse
 from lamina.measure.counters.vocabulary import LAUNCH, METRICS, SETS, Metric, metric, passes, select
 
 __all__ = [
-    "FIGURES",
+    "DERIVED",
     "LAUNCH",
     "METRICS",
     "SETS",

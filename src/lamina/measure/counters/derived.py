@@ -1,7 +1,7 @@
-"""Figures under nvprof's names, from the metrics that replaced them.
+"""nvprof's metrics, computed from the Nsight Compute metrics that replaced them.
 
-Each is a formula over metrics, written once: it computes the value and prints itself for the documentation.
-Where a metric is missing, so is the figure.
+Each is a formula over metrics that computes the value and prints itself for the documentation. If a metric is missing,
+so is the derived one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Read = Callable[[str], float | None]
 
 
 class Formula(Protocol):
-    """Computes a figure, ``None`` unless every metric has a value; ``str()`` of it is readable."""
+    """Computes a derived metric; ``None`` unless every metric has a value. ``str()`` gives the formula."""
 
     @property
     def metrics(self) -> tuple[str, ...]: ...
@@ -49,7 +49,7 @@ class Sum:
 
 @dataclass(frozen=True)
 class Ratio:
-    """``factor x above / below``; none where ``below`` is 0."""
+    """``factor x above / below``; ``None`` if ``below`` is 0."""
 
     above: Sum
     below: Sum
@@ -87,8 +87,8 @@ def _bracketed(part: Sum) -> str:
 
 
 @dataclass(frozen=True)
-class Figure:
-    """One or several of nvprof's names for a figure, its unit here, and how it is made."""
+class DerivedMetric:
+    """One or several of nvprof's names for a metric, its unit here, and its formula."""
 
     aliases: tuple[str, ...]
     unit: str
@@ -100,7 +100,7 @@ def _plain(*metrics: str) -> Sum:
 
 
 def _stall(*reasons: str) -> Ratio:
-    # ncu counts issuing warps in, nvprof left them out: its shares of the remaining ones add up to 100.
+    # ncu includes issuing warps, nvprof excluded them: its percentages of the other states add up to 100.
     return Ratio(_plain(*map(_stalled, reasons)), Sum(((-1, _stalled("selected")),), 100), 100)
 
 
@@ -113,7 +113,7 @@ def _per_second(weight: float, metric: str) -> Ratio:
 
 
 SCHEDULERS = 4
-"""Warp schedulers in an SM of every chip since Volta."""
+"""Warp schedulers per SM of every GPU since Volta."""
 _SECTOR = 32  # bytes
 _ATOMICS = ("lts__t_sectors_op_atom.sum", "lts__t_sectors_op_red.sum")
 _ISSUED, _EXECUTED = "smsp__inst_issued.sum", "smsp__inst_executed.sum"
@@ -124,54 +124,62 @@ _SHARED = "l1tex__data_pipe_lsu_wavefronts_mem_shared"
 _FMA = f"smsp__pipe_fma_cycles_active.{_ACTIVE}"
 _SASS = "smsp__sass_thread_inst_executed_op"
 
-FIGURES: tuple[Figure, ...] = (
-    Figure(("ipc", "executed_ipc"), "inst/cycle", _plain("sm__inst_executed.avg.per_cycle_active")),
-    Figure(("issued_ipc",), "inst/cycle", _plain("sm__inst_issued.avg.per_cycle_active")),
-    Figure(("issue_slot_utilization",), "%", _plain(f"smsp__issue_active.{_ACTIVE}")),
-    Figure(("achieved_occupancy",), "", Sum(((0.01, f"sm__warps_active.{_ACTIVE}"),))),
-    Figure(("sm_efficiency",), "%", _plain(f"smsp__cycles_active.{_ELAPSED}")),
-    Figure(("eligible_warps_per_cycle",), "warp", Sum(((SCHEDULERS, "smsp__warps_eligible.avg.per_cycle_active"),))),
-    Figure(("stall_inst_fetch",), "%", _stall("no_instruction")),
-    Figure(("stall_exec_dependency",), "%", _stall("short_scoreboard", "wait")),
-    Figure(("stall_memory_dependency",), "%", _stall("long_scoreboard")),
-    Figure(("stall_texture",), "%", _stall("tex_throttle")),
-    Figure(("stall_sync",), "%", _stall("barrier", "membar")),
-    Figure(("stall_other",), "%", _stall("misc", "dispatch_stall", "branch_resolving")),
-    Figure(("stall_pipe_busy",), "%", _stall("math_pipe_throttle", "mio_throttle")),
-    Figure(("stall_constant_memory_dependency",), "%", _stall("imc_miss")),
-    Figure(("stall_memory_throttle",), "%", _stall("drain", "lg_throttle")),
-    Figure(("stall_not_selected",), "%", _stall("not_selected")),
-    Figure(("stall_sleeping",), "%", _stall("sleeping")),
-    Figure(("stall_gmma",), "%", _stall("gmma")),
-    Figure(("tex_cache_hit_rate", "l1_cache_global_hit_rate"), "%", _plain("l1tex__t_sector_hit_rate.pct")),
-    Figure(("global_hit_rate",), "%", Ratio(_plain(f"{_GLOBAL}_lookup_hit.sum"), _plain(f"{_GLOBAL}.sum"), 100)),
-    Figure(("l2_tex_hit_rate",), "%", _plain("lts__t_sector_hit_rate.pct")),
-    Figure(("l2_tex_read_hit_rate",), "%", _plain("lts__t_sector_op_read_hit_rate.pct")),
-    Figure(("l2_tex_write_hit_rate",), "%", _plain("lts__t_sector_op_write_hit_rate.pct")),
-    Figure(
+DERIVED: tuple[DerivedMetric, ...] = (
+    DerivedMetric(("ipc", "executed_ipc"), "inst/cycle", _plain("sm__inst_executed.avg.per_cycle_active")),
+    DerivedMetric(("issued_ipc",), "inst/cycle", _plain("sm__inst_issued.avg.per_cycle_active")),
+    DerivedMetric(("issue_slot_utilization",), "%", _plain(f"smsp__issue_active.{_ACTIVE}")),
+    DerivedMetric(("achieved_occupancy",), "", Sum(((0.01, f"sm__warps_active.{_ACTIVE}"),))),
+    DerivedMetric(("sm_efficiency",), "%", _plain(f"smsp__cycles_active.{_ELAPSED}")),
+    DerivedMetric(
+        ("eligible_warps_per_cycle",), "warp", Sum(((SCHEDULERS, "smsp__warps_eligible.avg.per_cycle_active"),))
+    ),
+    DerivedMetric(("stall_inst_fetch",), "%", _stall("no_instruction")),
+    DerivedMetric(("stall_exec_dependency",), "%", _stall("short_scoreboard", "wait")),
+    DerivedMetric(("stall_memory_dependency",), "%", _stall("long_scoreboard")),
+    DerivedMetric(("stall_texture",), "%", _stall("tex_throttle")),
+    DerivedMetric(("stall_sync",), "%", _stall("barrier", "membar")),
+    DerivedMetric(("stall_other",), "%", _stall("misc", "dispatch_stall", "branch_resolving")),
+    DerivedMetric(("stall_pipe_busy",), "%", _stall("math_pipe_throttle", "mio_throttle")),
+    DerivedMetric(("stall_constant_memory_dependency",), "%", _stall("imc_miss")),
+    DerivedMetric(("stall_memory_throttle",), "%", _stall("drain", "lg_throttle")),
+    DerivedMetric(("stall_not_selected",), "%", _stall("not_selected")),
+    DerivedMetric(("stall_sleeping",), "%", _stall("sleeping")),
+    DerivedMetric(("stall_gmma",), "%", _stall("gmma")),
+    DerivedMetric(("tex_cache_hit_rate", "l1_cache_global_hit_rate"), "%", _plain("l1tex__t_sector_hit_rate.pct")),
+    DerivedMetric(("global_hit_rate",), "%", Ratio(_plain(f"{_GLOBAL}_lookup_hit.sum"), _plain(f"{_GLOBAL}.sum"), 100)),
+    DerivedMetric(("l2_tex_hit_rate",), "%", _plain("lts__t_sector_hit_rate.pct")),
+    DerivedMetric(("l2_tex_read_hit_rate",), "%", _plain("lts__t_sector_op_read_hit_rate.pct")),
+    DerivedMetric(("l2_tex_write_hit_rate",), "%", _plain("lts__t_sector_op_write_hit_rate.pct")),
+    DerivedMetric(
         ("l2_l1_read_hit_rate",), "%", Ratio(_plain(f"{_TEX_READ}_lookup_hit.sum"), _plain(f"{_TEX_READ}.sum"), 100)
     ),
-    Figure(("tex_cache_transactions",), "sector", _plain("l1tex__t_sectors.sum")),
-    Figure(("tex_cache_throughput",), "byte/s", _plain("l1tex__t_bytes.sum.per_second")),
-    Figure(("shared_load_transactions",), "wavefront", _plain(f"{_SHARED}_op_ld.sum")),
-    Figure(("shared_store_transactions",), "wavefront", _plain(f"{_SHARED}_op_st.sum")),
-    Figure(("shared_load_throughput",), "byte/s", _plain("smsp__sass_data_bytes_mem_shared_op_ld.sum.per_second")),
-    Figure(("shared_store_throughput",), "byte/s", _plain("smsp__sass_data_bytes_mem_shared_op_st.sum.per_second")),
-    Figure(("l2_tex_read_transactions", "l2_l1_read_transactions"), "sector", _plain(f"{_TEX_READ}.sum")),
-    Figure(("l2_tex_write_transactions", "l2_l1_write_transactions"), "sector", _plain(_TEX_WRITE)),
-    Figure(("l2_tex_read_throughput", "l2_l1_read_throughput"), "byte/s", _per_second(_SECTOR, f"{_TEX_READ}.sum")),
-    Figure(("l2_tex_write_throughput", "l2_l1_write_throughput"), "byte/s", _per_second(_SECTOR, _TEX_WRITE)),
-    Figure(("l2_read_transactions",), "sector", _plain("lts__t_sectors_op_read.sum", *_ATOMICS)),
-    Figure(("l2_write_transactions",), "sector", _plain("lts__t_sectors_op_write.sum", *_ATOMICS)),
-    Figure(("dram_read_transactions",), "sector", _plain("dram__sectors_read.sum")),
-    Figure(("dram_write_transactions",), "sector", _plain("dram__sectors_write.sum")),
-    Figure(("dram_read_throughput",), "byte/s", _plain("dram__bytes_read.sum.per_second")),
-    Figure(("dram_write_throughput",), "byte/s", _plain("dram__bytes_write.sum.per_second")),
-    Figure(("shared_utilization", "l1_shared_utilization"), "%", _plain(f"{_SHARED}.{_ELAPSED}")),
-    Figure(("l2_utilization",), "%", _plain(f"lts__t_sectors.{_ELAPSED}")),
-    Figure(("dram_utilization",), "%", _plain(f"dram__throughput.{_ELAPSED}")),
-    Figure(("single_precision_fu_utilization",), "%", _plain(_FMA)),
-    Figure(
+    DerivedMetric(("tex_cache_transactions",), "sector", _plain("l1tex__t_sectors.sum")),
+    DerivedMetric(("tex_cache_throughput",), "byte/s", _plain("l1tex__t_bytes.sum.per_second")),
+    DerivedMetric(("shared_load_transactions",), "wavefront", _plain(f"{_SHARED}_op_ld.sum")),
+    DerivedMetric(("shared_store_transactions",), "wavefront", _plain(f"{_SHARED}_op_st.sum")),
+    DerivedMetric(
+        ("shared_load_throughput",), "byte/s", _plain("smsp__sass_data_bytes_mem_shared_op_ld.sum.per_second")
+    ),
+    DerivedMetric(
+        ("shared_store_throughput",), "byte/s", _plain("smsp__sass_data_bytes_mem_shared_op_st.sum.per_second")
+    ),
+    DerivedMetric(("l2_tex_read_transactions", "l2_l1_read_transactions"), "sector", _plain(f"{_TEX_READ}.sum")),
+    DerivedMetric(("l2_tex_write_transactions", "l2_l1_write_transactions"), "sector", _plain(_TEX_WRITE)),
+    DerivedMetric(
+        ("l2_tex_read_throughput", "l2_l1_read_throughput"), "byte/s", _per_second(_SECTOR, f"{_TEX_READ}.sum")
+    ),
+    DerivedMetric(("l2_tex_write_throughput", "l2_l1_write_throughput"), "byte/s", _per_second(_SECTOR, _TEX_WRITE)),
+    DerivedMetric(("l2_read_transactions",), "sector", _plain("lts__t_sectors_op_read.sum", *_ATOMICS)),
+    DerivedMetric(("l2_write_transactions",), "sector", _plain("lts__t_sectors_op_write.sum", *_ATOMICS)),
+    DerivedMetric(("dram_read_transactions",), "sector", _plain("dram__sectors_read.sum")),
+    DerivedMetric(("dram_write_transactions",), "sector", _plain("dram__sectors_write.sum")),
+    DerivedMetric(("dram_read_throughput",), "byte/s", _plain("dram__bytes_read.sum.per_second")),
+    DerivedMetric(("dram_write_throughput",), "byte/s", _plain("dram__bytes_write.sum.per_second")),
+    DerivedMetric(("shared_utilization", "l1_shared_utilization"), "%", _plain(f"{_SHARED}.{_ELAPSED}")),
+    DerivedMetric(("l2_utilization",), "%", _plain(f"lts__t_sectors.{_ELAPSED}")),
+    DerivedMetric(("dram_utilization",), "%", _plain(f"dram__throughput.{_ELAPSED}")),
+    DerivedMetric(("single_precision_fu_utilization",), "%", _plain(_FMA)),
+    DerivedMetric(
         ("alu_fu_utilization",),
         "%",
         Highest(
@@ -183,17 +191,17 @@ FIGURES: tuple[Figure, ...] = (
             )
         ),
     ),
-    Figure(("special_fu_utilization",), "%", _plain(f"sm__inst_executed_pipe_xu.{_ACTIVE}")),
-    Figure(("ldst_fu_utilization",), "%", _plain(f"sm__inst_executed_pipe_lsu.{_ACTIVE}")),
-    Figure(("tex_fu_utilization",), "%", _plain(f"sm__inst_executed_pipe_tex.{_ACTIVE}")),
-    Figure(("cf_fu_utilization",), "%", _plain(f"sm__inst_executed_pipe_cbu.{_ACTIVE}")),
-    Figure(("tensor_utilization",), "%", _plain(f"sm__pipe_tensor_cycles_active.{_ACTIVE}")),
-    Figure(
+    DerivedMetric(("special_fu_utilization",), "%", _plain(f"sm__inst_executed_pipe_xu.{_ACTIVE}")),
+    DerivedMetric(("ldst_fu_utilization",), "%", _plain(f"sm__inst_executed_pipe_lsu.{_ACTIVE}")),
+    DerivedMetric(("tex_fu_utilization",), "%", _plain(f"sm__inst_executed_pipe_tex.{_ACTIVE}")),
+    DerivedMetric(("cf_fu_utilization",), "%", _plain(f"sm__inst_executed_pipe_cbu.{_ACTIVE}")),
+    DerivedMetric(("tensor_utilization",), "%", _plain(f"sm__pipe_tensor_cycles_active.{_ACTIVE}")),
+    DerivedMetric(
         ("flop_count_sp",),
         "op",
         Sum(((1, f"{_SASS}_fadd_pred_on.sum"), (1, f"{_SASS}_fmul_pred_on.sum"), (2, f"{_SASS}_ffma_pred_on.sum"))),
     ),
-    Figure(
+    DerivedMetric(
         ("flop_count_tensor",),
         "op",
         _plain(
@@ -202,21 +210,21 @@ FIGURES: tuple[Figure, ...] = (
             "sm__ops_path_tensor_src_fp16.sum",
         ),
     ),
-    Figure(
+    DerivedMetric(
         ("flop_sp_efficiency",),
         "%",
         _plain(f"smsp__sass_thread_inst_executed_ops_fadd_fmul_ffma_pred_on.{_ELAPSED}"),
     ),
-    Figure(("inst_replay_overhead",), "", Ratio(Sum(((1, _ISSUED), (-1, _EXECUTED))), _plain(_EXECUTED))),
+    DerivedMetric(("inst_replay_overhead",), "", Ratio(Sum(((1, _ISSUED), (-1, _EXECUTED))), _plain(_EXECUTED))),
 )
-"""nvprof's figures; ``stall_gmma``, ``tensor_utilization`` and ``flop_count_tensor`` are new since nvprof."""
+"""nvprof's metrics; ``stall_gmma``, ``tensor_utilization`` and ``flop_count_tensor`` are newer than nvprof."""
 
 
 def derived(counters: Mapping[str, float | None]) -> dict[str, float | None]:
-    """Every figure of one kernel under each of nvprof's names, from its metrics by name.
+    """All derived metrics of one kernel under each of nvprof's names, from its metrics by name.
 
-    Shares of stalls leave out the warps that issue, so they add up to 100 %. ``achieved_occupancy`` is a part
-    of 1, other rates are percent. A figure is ``None`` where a metric is missing, never 0.
+    Stall percentages exclude the issuing warps, so they add up to 100 %. ``achieved_occupancy`` is from 0 to 1, other
+    rates are in percent. A derived metric is ``None``, not 0, if one of its metrics is missing.
     """
-    values = [(figure, figure.formula(counters.get)) for figure in FIGURES]
-    return {alias: value for figure, value in values for alias in figure.aliases}
+    values = [(one, one.formula(counters.get)) for one in DERIVED]
+    return {alias: value for one, value in values for alias in one.aliases}

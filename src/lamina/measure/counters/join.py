@@ -1,7 +1,7 @@
-"""Give each kernel of a timed run the counters that were read for the same kernel of another run.
+"""Joins the kernels of a timed run with the counters of the same kernels in a second run.
 
-Libraries may choose other kernels from one process to the next. So the two runs of each row are compared launch
-by launch, and where anything differs the row gets no counters but a reason.
+Libraries may choose other kernels in another process. The two runs of each row are therefore compared launch by
+launch; if anything differs, the row gets a reason instead of counters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SHOWN = 8  # kernels of each side in a reason
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A row whose kernels differ between the two runs; ``key`` is ``None`` for a range no row knows."""
+    """A row whose kernels differ between the two runs; ``key`` is ``None`` for a range without a row."""
 
     range: str
     key: Key | None
@@ -31,10 +31,10 @@ class Mismatch:
 def join(
     kernels: Iterable[KernelRun], profiled: Iterable[Profiled], key_of_range: Mapping[str, Key]
 ) -> tuple[tuple[Counter, ...], tuple[Mismatch, ...]]:
-    """Counters of the rows whose kernels agree in number, order, name, grid and block; reasons for the others.
+    """Counters of the rows whose kernels agree in count, order, name, grid and block; reasons for the others.
 
-    Copies and fills of the timed run do not count: ncu does not see them. Kernels outside of all ranges are
-    left out.
+    Memcpys and memsets of the timed run are ignored, since ncu does not profile them. So are kernels outside of all
+    ranges.
     """
     timed: dict[Key, list[KernelRun]] = {}
     for kernel in kernels:
@@ -64,7 +64,7 @@ def join(
 
 
 def difference(timed: Sequence[KernelRun], counted: Sequence[Profiled]) -> str:
-    """What tells the kernels of two runs apart, in words; empty where nothing does."""
+    """The difference between the kernels of two runs, as text; empty if there is none."""
     here = [_identity(kernel.name, kernel.grid, kernel.block) for kernel in timed]
     there = [_identity(one.name, one.grid, one.block) for one in counted]
     if here == there:
@@ -77,9 +77,9 @@ def difference(timed: Sequence[KernelRun], counted: Sequence[Profiled]) -> str:
 
 
 def base_name(name: str) -> str:
-    """A kernel's own name, without namespaces, template arguments and parameters.
+    """A kernel's base name, without namespaces, template arguments and parameters.
 
-    CUPTI and ncu spell the rest differently, and ncu drops some namespaces.
+    CUPTI and ncu spell the rest differently, and ncu omits some namespaces.
 
     >>> base_name("void at::native::(anonymous namespace)::max_pool_forward_nchw<float, int>(int, float const*)")
     'max_pool_forward_nchw'

@@ -1,4 +1,4 @@
-"""Drive Nsight Compute: run a program under it and bring home the counters of its kernels."""
+"""Runs a program under Nsight Compute and reads the counters of its kernels."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from lamina.errors import LaminaError, MissingError
 from lamina.measure.counters.parse import Profiled, parse
 
 Caches = Literal["none", "all"]
-"""What is flushed before each replay: nothing, so that L2 is as warm as in the program, or every cache."""
+"""Caches flushed before each replay: ``none``, so that L2 is as warm as in the program, or ``all``."""
 
 _INSTALLED = ("/usr/local/cuda/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu", "/usr/local/cuda-*/bin/ncu")
 _PARAMETERS = Path("/proc/driver/nvidia/params")
-_KEPT = 15  # last lines of a failed child
+_TAIL = 15  # last lines of output that an error quotes
 _PERMISSION = (
-    "expected permission to read hardware counters, got none: run as administrator, or load the driver with "
+    "no permission to read hardware counters: run as administrator, or load the driver with "
     "NVreg_RestrictProfilingToAdminUsers=0 (in a container also --cap-add=SYS_ADMIN); kernels are timed without it"
 )
 _CANNOT = re.compile(r"LibraryNotLoaded|not supported|unsupported|not compatible|InterfaceNotSupported", re.IGNORECASE)
@@ -35,7 +35,7 @@ _CHILD_FAILED = re.compile(r"==ERROR== The application returned an error code \(
 
 
 def find() -> str | None:
-    """Where ncu is, ``None`` if it is not installed."""
+    """The path of ncu; ``None`` if it is not installed."""
     if found := shutil.which("ncu"):
         return found
     for pattern in _INSTALLED:
@@ -46,7 +46,7 @@ def find() -> str | None:
 
 
 def refusal(parameters: Path = _PARAMETERS) -> str | None:
-    """Why counters certainly cannot be read here, ``None`` if they may be; only a run tells for sure."""
+    """Why counters cannot be read on this machine; ``None`` if no reason is known (only a run is conclusive)."""
     if find() is None:
         return "Nsight Compute (ncu) is not installed"
     if os.geteuid() != 0:
@@ -57,7 +57,7 @@ def refusal(parameters: Path = _PARAMETERS) -> str | None:
 
 
 def command(ncu: str, child: Sequence[str], metrics: Sequence[str], log: Path, caches: Caches = "none") -> list[str]:
-    """The command line that profiles `child` between its cudaProfilerStart and cudaProfilerStop."""
+    """The command line that profiles `child` between cudaProfilerStart and cudaProfilerStop."""
     return [
         ncu,
         *("--csv", "--page", "raw", "--print-units", "base"),
@@ -70,7 +70,7 @@ def command(ncu: str, child: Sequence[str], metrics: Sequence[str], log: Path, c
 
 @dataclass(frozen=True)
 class Session:
-    """What a program did under ncu."""
+    """The result of a program under ncu."""
 
     profiled: tuple[Profiled, ...]
     command: tuple[str, ...]
@@ -78,7 +78,7 @@ class Session:
 
     @property
     def passes(self) -> int | None:
-        """The most replays that a kernel took."""
+        """The largest number of replay passes of a kernel."""
         return max((one.passes for one in self.profiled if one.passes is not None), default=None)
 
 
@@ -98,14 +98,14 @@ def profile(
     Args:
         child: the program and its arguments. It marks what to profile with cudaProfilerStart and
             cudaProfilerStop, and ranges with NVTX.
-        metrics: names of metrics. Those the chip lacks come back without a value.
-        timeout_s: how long all replays may take.
+        metrics: names of metrics. Metrics that the GPU does not have come back without a value.
+        timeout_s: limit for the whole run, in seconds.
         caches: what ncu flushes before each replay.
-        on_line: is given each line the child prints. ncu itself says nothing until the end, so a child that
-            prints where it is shows the progress.
-        environment: of the child; its parent's by default.
-        folder: where the child runs.
-        ncu: path of the tool, found by itself if not given.
+        on_line: called with each line that the child prints. ncu itself prints nothing until the end, so progress must
+            come from the child.
+        environment: environment of the child; that of this process by default.
+        folder: working directory of the child.
+        ncu: path of the tool; found automatically if not given.
 
     Errors:
         MissingError: no ncu, no permission, or no way to read counters on this machine.
@@ -117,28 +117,28 @@ def profile(
     with tempfile.TemporaryDirectory(prefix="lamina-ncu-") as scratch:
         log = Path(scratch) / "log"
         line = command(tool, child, metrics, log, caches)
-        code, said = _run(line, timeout_s, on_line, environment, folder)
+        code, output = _run(line, timeout_s, on_line, environment, folder)
         text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-    if fault := failure(code, text, said):
+    if fault := failure(code, text, output):
         raise fault
     return Session(parse(text, metrics), tuple(line), caches)
 
 
-def failure(code: int, log: str, said: Sequence[str]) -> LaminaError | None:
-    """What went wrong, from ncu's exit code and log and the last lines that the child printed."""
-    own = [line for line in (*log.splitlines(), *said) if line.startswith(("==ERROR==", "==WARNING=="))]
+def failure(code: int, log: str, output: Sequence[str]) -> LaminaError | None:
+    """The error, from ncu's exit code and log and the last lines of output; ``None`` if there is none."""
+    own = [line for line in (*log.splitlines(), *output) if line.startswith(("==ERROR==", "==WARNING=="))]
     complaint = "\n".join(own)
     errors = "; ".join(line.removeprefix("==ERROR==").strip() for line in own if line.startswith("==ERROR=="))
     if "ERR_NVGPUCTRPERM" in complaint:
         return MissingError(_PERMISSION)
     if _BUSY.search(errors):
-        return MissingError(f"expected the hardware counters to be free, but another tool holds them: {errors}")
+        return MissingError(f"another tool is using the hardware counters: {errors}")
     if _CANNOT.search(errors):
-        return MissingError(f"expected a machine whose counters ncu can read, got: {errors}")
+        return MissingError(f"ncu does not support counters on this machine: {errors}")
     if found := _CHILD_FAILED.search(complaint):
-        return LaminaError(f"the profiled program failed with code {found[1]}:\n" + "\n".join(said))
+        return LaminaError(f"the profiled program failed with code {found[1]}:\n" + "\n".join(output))
     if code != 0 or errors:
-        return LaminaError(f"ncu failed with code {code}: {errors or ' / '.join(said) or 'it said nothing'}")
+        return LaminaError(f"ncu failed with code {code}: {errors or ' / '.join(output) or 'no output'}")
     if "No kernels were profiled" in complaint:
         return LaminaError("expected kernels between cudaProfilerStart and cudaProfilerStop, got none")
     return None
@@ -151,7 +151,7 @@ def _run(
     environment: Mapping[str, str] | None,
     folder: Path | None,
 ) -> tuple[int, list[str]]:
-    """Exit code and last lines of a process; it and its children end with this call, whatever happens."""
+    """Exit code and last lines of a process; the process and its children are killed when this function returns."""
     try:
         process = subprocess.Popen(
             line,
@@ -166,15 +166,15 @@ def _run(
         )
     except OSError as error:
         raise MissingError(f"expected Nsight Compute at {line[0]}, got: {error}") from error
-    late = threading.Event()
+    timed_out = threading.Event()
 
-    def give_up() -> None:
-        late.set()
+    def time_out() -> None:
+        timed_out.set()
         _end(process)
 
-    timer = threading.Timer(timeout_s, give_up)
+    timer = threading.Timer(timeout_s, time_out)
     timer.start()
-    last: deque[str] = deque(maxlen=_KEPT)
+    last: deque[str] = deque(maxlen=_TAIL)
     try:
         for text in process.stdout or ():
             last.append(text.rstrip("\n"))
@@ -186,15 +186,15 @@ def _run(
         process.wait()
         if process.stdout:
             process.stdout.close()
-    if late.is_set():
+    if timed_out.is_set():
         raise LaminaError(
-            f"reading counters took longer than {timeout_s:g} s; ask for fewer metrics or a smaller batch"
+            f"collecting counters took longer than {timeout_s:g} s; request fewer metrics or a smaller batch"
         )
     return code, list(last)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    # The program runs below ncu, in the group that ncu leads.
+    # The program is a child of ncu, in ncu's process group.
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

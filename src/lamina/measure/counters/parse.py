@@ -1,8 +1,7 @@
-"""Read what Nsight Compute prints with ``--csv --page raw``: one line for each kernel it profiled.
+"""Parses the output of ``ncu --csv --page raw``: one line per profiled kernel.
 
-Around the table stand lines of ncu's own, beginning with ``==``, and whatever the program printed. Values are
-brought to base units (bytes, nanoseconds, hertz), should the table have been printed without
-``--print-units base``.
+The table is surrounded by ncu's own lines, which begin with ``==``, and by the output of the program. Values are
+converted to base units (bytes, nanoseconds, hertz) if the table was printed without ``--print-units base``.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from lamina.measure.counters.vocabulary import LAUNCH
 
 Triple = tuple[int, int, int]
 Reading = tuple[float | None, str]
-"""A value, ``None`` where there is none, and its unit."""
+"""A value, or ``None``, and its unit."""
 
 PASSES = "profiler__replayer_passes"
 OWN = "lamina/"
-"""How the ranges of lamina's own child process begin."""
+"""Prefix of the ranges of lamina's own child process."""
 
 _NAME, _GRID, _BLOCK = "Kernel Name", "Grid Size", "Block Size"
 _START_STOP, _PUSH_POP = "Start/Stop_Range", "Push/Pop_Range"
-_TRAILER = 6  # what follows the name of a range: payload, colour and message, a type and a value each
+_TRAILER = 6  # fields after the name of a range: payload, color and message, each with a type and a value
 _NUMBER = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+)(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 _NO_VALUE = {"", "n/a", "na", "nan", "-nan", "+nan", "inf", "-inf", "+inf", "none", "no data"}
 _TRIPLE = re.compile(r"\(\s*(\d+),\s*(\d+),\s*(\d+)\s*\)")
@@ -37,9 +36,9 @@ _SCALED = re.compile(r"([KMGT])(byte|hz)(/.*)?", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Profiled:
-    """One profiled kernel. ``range`` is the name of the NVTX range it was launched in, ``None`` outside of all.
+    """One profiled kernel. ``range`` is the name of the NVTX range of its launch, ``None`` outside of all ranges.
 
-    ``metrics`` has an entry for every metric that was asked for, without a value where there is no column.
+    ``metrics`` has an entry for every requested metric, with the value ``None`` if there is no column.
     """
 
     range: str | None
@@ -47,12 +46,12 @@ class Profiled:
     grid: Triple
     block: Triple
     metrics: Mapping[str, Reading]
-    passes: int | None = None  # how often ncu ran it
+    passes: int | None = None  # replay passes
 
 
 @dataclass(frozen=True)
 class Table:
-    """The raw page, still as text; ``lines`` are kernels with the number of their line."""
+    """The raw page as text; ``lines`` are the kernels with their line numbers."""
 
     source: str
     columns: tuple[str, ...]
@@ -61,12 +60,12 @@ class Table:
     banner: tuple[str, ...]  # ncu's own lines
 
     def rows(self) -> Iterator[tuple[int, dict[str, str]]]:
-        """Cells of each kernel by column, with its line. Errors: SpecError for a line cut short."""
+        """Cells of each kernel by column, with its line number. Errors: SpecError for a truncated line."""
         for at, line in self.lines:
             yield at, _row(self.source, self.columns, at, line)
 
     def reading(self, line: int, cells: Mapping[str, str], metric: str) -> Reading:
-        """A metric of a kernel in base units. Errors: SpecError for text that is no number."""
+        """A metric of a kernel in base units. Errors: SpecError for text that is not a number."""
         if metric not in cells:
             return None, ""
         scale, unit = _base(self.units[metric])
@@ -77,17 +76,17 @@ class Table:
         return None if value is None else value * scale, unit
 
     def profiled(self, metrics: Iterable[str]) -> Iterator[Profiled]:
-        """The kernels with these metrics and the limits of occupancy. Errors: SpecError."""
+        """The kernels with these metrics and the occupancy limits. Errors: SpecError."""
         wanted = tuple(dict.fromkeys([*metrics, *(metric.name for metric in LAUNCH)]))
         for line, cells in self.rows():
             yield _profiled(self, line, cells, wanted)
 
 
 def parse(text: str, metrics: Iterable[str], source: str = "ncu") -> tuple[Profiled, ...]:
-    """The profiled kernels in order of launch, with these metrics and the limits of occupancy.
+    """The profiled kernels in launch order, with these metrics and the occupancy limits.
 
     Errors:
-        SpecError: no raw page, a line cut short, or a cell that is not what its column says, with the line.
+        SpecError: no raw page, a truncated line, or an invalid cell, with the line number.
     """
     return tuple(read(text, source).profiled(metrics))
 
@@ -97,11 +96,11 @@ def read(text: str, source: str = "ncu") -> Table:
     lines = text.splitlines()
     start = next((at for at, line in enumerate(lines) if line.startswith(('"ID",', "ID,"))), None)
     if start is None:
-        said = "; ".join(line for line in lines if line.startswith("==ERROR=="))
-        raise SpecError(source, f"expected a table from 'ncu --csv --page raw', found none{said and ': '}{said}")
+        errors = "; ".join(line for line in lines if line.startswith("==ERROR=="))
+        raise SpecError(source, f"expected a table from 'ncu --csv --page raw', found none{errors and ': '}{errors}")
     columns = tuple(_cells(lines[start]))
     if "Metric Name" in columns or _NAME not in columns:
-        fault = Fault("expected ncu's raw page, got another: print it with 'ncu --csv --page raw'", start + 1)
+        fault = Fault("expected ncu's raw page, got another page: print it with 'ncu --csv --page raw'", start + 1)
         raise SpecError(source, [fault])
     body = [
         (at, line)
@@ -116,7 +115,7 @@ def read(text: str, source: str = "ncu") -> Table:
 
 
 def number(text: str) -> float | None:
-    """A number as ncu prints it, with thousands separators; ``None`` for its ways to say that there is none.
+    """A number as ncu prints it, with thousands separators; ``None`` for its notations of a missing value.
 
     >>> number("1,692.37"), number("n/a"), number("(!) nan")
     (1692.37, None, None)
@@ -134,20 +133,20 @@ def number(text: str) -> float | None:
 
 
 def innermost(cells: Mapping[str, str]) -> str | None:
-    """The range that a kernel belongs to: lamina's own if there is one, else the innermost of its thread."""
+    """The range of a kernel: lamina's own if there is one, else the innermost of its thread."""
     started, pushed = (
-        [name for column, cell in cells.items() if kind in column for name in range_names(cell)]
-        for kind in (_START_STOP, _PUSH_POP)
+        [name for column, cell in cells.items() if range_type in column for name in range_names(cell)]
+        for range_type in (_START_STOP, _PUSH_POP)
     )
     own = [name for name in (*started, *pushed) if name.startswith(OWN)]
     return next(reversed(own or pushed or started), None)
 
 
 def range_names(cell: str) -> tuple[str, ...]:
-    """Names in a cell of ranges, the outermost first.
+    """Range names in a cell, the outermost first.
 
-    ncu writes ``"ID:DOMAIN:NAME:PL_TYPE:PL_VALUE:CLR_TYPE:COLOR:MSG_TYPE:MSG"``, each in quotes, and for ranges
-    of a thread its number before the first. A name may itself contain colons and quotes.
+    ncu writes ``"ID:DOMAIN:NAME:PL_TYPE:PL_VALUE:CLR_TYPE:COLOR:MSG_TYPE:MSG"``, each in quotes; the ranges of a
+    thread follow its number. A name may contain colons and quotes.
     """
     text = cell.replace('""', '"')
     first, last = text.find('"'), text.rfind('"')
@@ -180,10 +179,10 @@ def _triple(table: Table, line: int, cells: Mapping[str, str], column: str, dime
 
 def _row(source: str, columns: Sequence[str], at: int, line: str) -> dict[str, str]:
     cells = _cells(line)
-    # ncu quotes every cell: a last one that opens its quote and does not close it has lost its end.
+    # ncu quotes every cell: a last cell without a closing quote is truncated.
     if len(cells) != len(columns) or (line.startswith('"') and not _CLOSED.search(line)):
         got = f"{len(cells)} of {len(columns)} columns"
-        raise SpecError(source, [Fault(f"the line is cut short or foreign ({got}); export it again", at)])
+        raise SpecError(source, [Fault(f"the line is truncated or not part of the table ({got}); export it again", at)])
     return dict(zip(columns, cells, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Traces that other tools recorded, brought into lamina's terms."""
+"""Import of traces that other tools recorded."""
 
 from lamina.measure.recorded.chrome import load, looks_like_trace
 from lamina.measure.recorded.ncu_csv import from_ncu_csv

@@ -1,4 +1,4 @@
-"""The events of a trace that torch.profiler exported for Chrome, sorted into tables. Times in nanoseconds."""
+"""Parses Chrome traces that torch.profiler exported. Times are in nanoseconds."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 class Span(NamedTuple):
-    """A stretch of one host thread under a name.
+    """A named interval of one host thread.
 
-    ``sequence`` ties an operation to the backward one that autograd made of it. ``backward`` tells the two apart.
+    A forward operation and its autograd node have the same ``sequence`` number; ``backward`` is true for the latter.
     """
 
     thread: str
@@ -43,7 +43,7 @@ class Span(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A runtime or driver call that may put work on the device."""
+    """A runtime or driver call that may submit work to the device."""
 
     correlation: int
     thread: str
@@ -52,7 +52,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Events:
-    """A trace in tables, and what it tells of the machine."""
+    """The events of a trace, and its device properties."""
 
     spans: tuple[Span, ...]
     calls: tuple[Call, ...]
@@ -69,7 +69,7 @@ def looks_like_trace(document: object) -> bool:
 
 
 def load(content: bytes, source: str) -> Any:
-    """The JSON in a file. Errors: SpecError with the place."""
+    """The JSON document in a file. Errors: SpecError with the position."""
     try:
         return from_json(content.removeprefix(BOM_UTF8), cache_strings="keys")
     except ValueError as error:
@@ -77,7 +77,7 @@ def load(content: bytes, source: str) -> Any:
 
 
 def read(document: Any, source: str) -> Events:
-    """Sort the events of a trace. Errors: SpecError that says which event is wrong."""
+    """The events of a trace, by category. Errors: SpecError with the index of the invalid event."""
     if not looks_like_trace(document):
         raise SpecError(source, "expected a Chrome trace with 'traceEvents', as torch.profiler exports it")
     events = document if isinstance(document, list) else document["traceEvents"]
@@ -104,7 +104,9 @@ def read(document: Any, source: str) -> Events:
                 activities.append(_activity(event))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             fault = f"missing {error}" if isinstance(error, KeyError) else str(error)
-            raise SpecError(source, f"event {at} ({category}) is not as torch.profiler writes it: {fault}") from error
+            raise SpecError(
+                source, f"event {at} ({category}) is not in the format of torch.profiler: {fault}"
+            ) from error
     return Events(tuple(spans), tuple(calls), tuple(activities), _device(header, on), header)
 
 
@@ -177,7 +179,7 @@ def _device(header: Mapping[str, Any], on: Any) -> Mapping[str, Any]:
 
 
 def version(number: Any) -> str | None:
-    """CUDA's version from its number, such as 13000.
+    """CUDA version string of a version number such as 13000.
 
     >>> version(12040)
     '12.4'

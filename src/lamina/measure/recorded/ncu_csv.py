@@ -1,4 +1,4 @@
-"""The raw page of Nsight Compute, of any program, as a run: kernels and counters by NVTX range."""
+"""Imports the raw page of Nsight Compute as a run: kernels and counters by NVTX range."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from lamina.errors import Fault, SpecError
 from lamina.measure.counters.parse import OWN, Profiled, Table, read
 from lamina.measure.counters.vocabulary import METRICS
-from lamina.measure.recorded.recording import Recording, home_of, key_of, places, row_of, run_of
+from lamina.measure.recorded.recording import Recording, key_of, layer_and_phase, layer_indices, row_of, run_of
 from lamina.measure.repeat import summarize
 from lamina.record import Counter, Coverage, KernelRun, Key
 
@@ -30,15 +30,15 @@ def from_ncu_csv(text: str, content: bytes, name: str) -> Recording:
     """The run in a raw page.
 
     Args:
-        text: what ncu printed.
-        content: the file's bytes, which give the run its id.
+        text: the output of ncu.
+        content: the bytes of the file; the run id is derived from them.
         name: the file's name.
 
-    The layer is the innermost range without a trailing ``/forward``, ``/backward_data`` or
-    ``/backward_weight``, which is the phase.
+    The layer is the name of the innermost range, without a suffix ``/forward``, ``/backward_data`` or
+    ``/backward_weight``, which gives the phase.
 
     Errors:
-        SpecError: no raw page, a line cut short, or no durations.
+        SpecError: no raw page, a truncated line, or no durations.
     """
     table = read(text, name)
     if not table.lines:
@@ -61,27 +61,27 @@ def from_ncu_csv(text: str, content: bytes, name: str) -> Recording:
             readings += [Counter(key, i, metric, *one.metrics[metric]) for metric in kept]
     _, first = next(table.rows())
     device = first.get(f"{_ATTRIBUTE}display_name") or "unknown GPU"
-    place = places(rows_of)
+    index = layer_indices(rows_of)
     l2 = _l2(table)
     rows = tuple(
-        row_of(key, place[key.layer], device, summarize([_sum_us(members, time)], "ncu", l2, len(members)))
+        row_of(key, index[key.layer], device, summarize([_sum_us(members, time)], "ncu", l2, len(members)))
         for key, members in rows_of.items()
     )
     config = {"format": "ncu", "metrics": counters}
     date = datetime.now(UTC).isoformat(timespec="seconds")  # the table has none
-    run = run_of(content, name, date, _environment(table, first, device), config, _remarks(l2))
+    run = run_of(content, name, date, _environment(table, first, device), config, _notes(l2))
     return Recording(run, rows, tuple(launches), tuple(readings), _coverage(launches))
 
 
 def _is_counter(column: str) -> bool:
-    """ncu adds the sum, mean, minimum and maximum of what was asked: of known metrics the known ones count."""
+    """Whether to keep a column: ncu adds sum, mean, minimum and maximum; only those that lamina knows are kept."""
     if not _COUNTER.fullmatch(column) or column.partition(".")[0] in _BASES:
         return column in _KNOWN
     return not _EXTREME.search(column)
 
 
 def _key(one: Profiled) -> Key:
-    return key_of(*home_of(one.range.removeprefix(OWN))) if one.range else key_of(NO_RANGE, "forward")
+    return key_of(*layer_and_phase(one.range.removeprefix(OWN))) if one.range else key_of(NO_RANGE, "forward")
 
 
 def _launch(key: Key, invocation: int, one: Profiled, time: str) -> KernelRun:
@@ -103,28 +103,28 @@ def _sum_us(members: list[Profiled], time: str) -> float:
 
 
 def _coverage(launches: list[KernelRun]) -> Coverage:
-    """Where some kernels have a range, those without one are strays."""
-    homes = {launch.key.layer for launch in launches}
-    outside = NO_RANGE if len(homes) > 1 else ""
-    strays: dict[str, float] = {}
-    at_home = [launch for launch in launches if launch.key.layer != outside]
+    """If some kernels have a range, those without one are not attributed."""
+    layers = {launch.key.layer for launch in launches}
+    outside = NO_RANGE if len(layers) > 1 else ""
+    unattributed: dict[str, float] = {}
+    attributed = [launch for launch in launches if launch.key.layer != outside]
     for launch in launches:
         if launch.key.layer == outside:
-            strays[launch.name] = strays.get(launch.name, 0.0) + launch.duration_us
+            unattributed[launch.name] = unattributed.get(launch.name, 0.0) + launch.duration_us
     like = key_of("", "")
-    time = sum(launch.duration_us for launch in at_home)
-    return Coverage(like.impl, like.precision, like.layout, like.batch, len(at_home), time, strays)
+    time = sum(launch.duration_us for launch in attributed)
+    return Coverage(like.impl, like.precision, like.layout, like.batch, len(attributed), time, unattributed)
 
 
 def _l2(table: Table) -> str:
-    """State of the L2 cache before each kernel: ncu flushes it unless told otherwise, and then says so."""
+    """State of the L2 cache before each kernel: ncu flushes it by default, and prints a warning otherwise."""
     if any("uncontrolled GPU caches" in line for line in table.banner):
         return "warm"
     return "cold" if any(line.startswith("==PROF== Connected") for line in table.banner) else "-"
 
 
-def _remarks(l2: str) -> tuple[str, ...]:
-    return ("whether caches were flushed before each kernel is not known",) if l2 == "-" else ()
+def _notes(l2: str) -> tuple[str, ...]:
+    return ("whether caches were flushed before each kernel is unknown",) if l2 == "-" else ()
 
 
 def _environment(table: Table, cells: Mapping[str, str], device: str) -> Mapping[str, Any]:

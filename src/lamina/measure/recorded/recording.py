@@ -1,4 +1,4 @@
-"""What a trace of another program becomes: a run, as if lamina had measured it, with what is unknown left open."""
+"""The run that an imported trace becomes; unknown fields stay empty."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 from lamina.record import Counter, Coverage, Environment, KernelRun, Key, LayerRun, Run, Timing
 
 UNKNOWN = "unknown"
-"""Precision and layout of a recorded kernel: traces do not tell."""
+"""Precision and layout of a recorded kernel: traces do not contain them."""
 
 NO_BATCH = 0
-"""Batch size of a recorded kernel: traces do not tell."""
+"""Batch size of a recorded kernel: traces do not contain it."""
 
 _PHASE = re.compile(r"(.+)/(forward|backward_data|backward_weight)")
 _KINDS = {
@@ -35,7 +35,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Recording:
-    """Everything the trace database stores of a recorded trace."""
+    """Everything that the trace database stores of an imported trace."""
 
     run: Run
     rows: tuple[LayerRun, ...]
@@ -49,22 +49,22 @@ def key_of(layer: str, phase: str) -> Key:
     return Key(layer, phase, "dense", UNKNOWN, UNKNOWN, NO_BATCH)
 
 
-def home_of(name: str) -> tuple[str, str]:
-    """Layer and phase that the name of a range stands for.
+def layer_and_phase(name: str) -> tuple[str, str]:
+    """Layer and phase from the name of a range.
 
-    >>> home_of("conv1/backward_weight"), home_of("encoder/attention")
+    >>> layer_and_phase("conv1/backward_weight"), layer_and_phase("encoder/attention")
     (('conv1', 'backward_weight'), ('encoder/attention', 'forward'))
     """
     match = _PHASE.fullmatch(name)
     return (match[1], match[2]) if match else (name, "forward")
 
 
-def row_of(key: Key, place: int, device: str, timing: Timing) -> LayerRun:
-    """The row of a recorded layer; its shapes are unknown and stay empty."""
+def row_of(key: Key, index: int, device: str, timing: Timing) -> LayerRun:
+    """The row of a recorded layer; its shapes are unknown."""
     return LayerRun(
         **key._asdict(),
         kind=kind_of(key.layer),
-        place=place,
+        place=index,
         device=device,
         inputs=(),
         output=(),
@@ -77,7 +77,7 @@ def row_of(key: Key, place: int, device: str, timing: Timing) -> LayerRun:
 
 
 def kind_of(layer: str) -> str:
-    """The kind that a layer's name suggests.
+    """The layer kind that a name suggests.
 
     >>> kind_of("Conv2d_0"), kind_of("aten::addmm"), kind_of("stem")
     ('convolution', 'linear', 'unknown')
@@ -85,15 +85,15 @@ def kind_of(layer: str) -> str:
     return next((kind for hint, kind in _KINDS.items() if re.search(hint, layer, re.IGNORECASE)), UNKNOWN)
 
 
-def places(keys: Iterable[Key]) -> dict[str, int]:
-    """The place of each layer, in order of appearance."""
-    return {layer: place for place, layer in enumerate(dict.fromkeys(key.layer for key in keys))}
+def layer_indices(keys: Iterable[Key]) -> dict[str, int]:
+    """The index of each layer, in order of appearance."""
+    return {layer: index for index, layer in enumerate(dict.fromkeys(key.layer for key in keys))}
 
 
 def run_of(
-    content: bytes, name: str, date: str, known: Mapping[str, Any], config: Mapping[str, Any], remarks: Sequence[str]
+    content: bytes, name: str, date: str, known: Mapping[str, Any], config: Mapping[str, Any], notes: Sequence[str]
 ) -> Run:
-    """The run of a file. Its id comes from the content, so that a file is imported once."""
+    """The run of a file. Its id is a hash of the content, so that a file is imported only once."""
     digest = sha256(content).hexdigest()
     return Run(
         id=digest[:12],
@@ -106,5 +106,5 @@ def run_of(
         environment={**{field.name: None for field in fields(Environment)}, "date": date, **known},
         status="done",
         finished=date,
-        remarks=tuple(remarks),
+        remarks=tuple(notes),
     )

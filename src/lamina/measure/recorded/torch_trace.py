@@ -1,13 +1,13 @@
-"""A trace of torch.profiler as a run: every kernel under the layer that launched it.
+"""Imports a torch.profiler trace as a run: every kernel under the layer that launched it.
 
-A kernel is joined by correlation id with the call that launched it. That call's home is
+A kernel is joined by correlation id with the call that launched it. The layer of that call is given by
 
 - the range named ``lamina:LAYER/PHASE`` around it in time, if the trace has such ranges; otherwise
-- for work of autograd, the forward operation with the same sequence number, and its layer; otherwise
+- for autograd, the forward operation with the same sequence number; otherwise
 - the innermost ``record_function`` or ``nn.Module`` around it on its thread; otherwise
 - the outermost operation around it.
 
-A trace cannot tell the two gradients of a layer apart: what autograd runs is all ``backward_data``.
+A trace does not separate the two gradients of a layer: all work of autograd is ``backward_data``.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import Any
 from lamina.errors import LaminaError, SpecError
 from lamina.measure.attribution import Activity, Launch, Range, attribute
 from lamina.measure.recorded.chrome import STEP, Call, Events, Span, read, version
-from lamina.measure.recorded.recording import Recording, home_of, key_of, places, row_of, run_of
+from lamina.measure.recorded.recording import Recording, key_of, layer_and_phase, layer_indices, row_of, run_of
 from lamina.measure.repeat import summarize
 from lamina.record import Coverage, KernelRun, Key
 
-Home = tuple[str, str]
+LayerPhase = tuple[str, str]
 """Layer and phase."""
 
 _OWN = "lamina:"
 _NO_LAYER = re.compile(r"ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)|\[pl\]|## ")
 _OUTSIDE = ("Optimizer.", "enumerate(DataLoader)")
-_TOGETHER = "gradients of data and of weights cannot be told apart in this trace: both are backward_data"
+_MERGED_GRADIENTS = "this trace does not separate data and weight gradients: both are in backward_data"
 
 
 def from_torch_trace(document: Any, content: bytes, name: str) -> Recording:
@@ -41,30 +41,30 @@ def from_torch_trace(document: Any, content: bytes, name: str) -> Recording:
 
     Args:
         document: the trace's JSON.
-        content: the file's bytes, which give the run its id.
+        content: the bytes of the file; the run id is derived from them.
         name: the file's name.
 
-    Where the trace has several steps of a profiler schedule, times are quartiles over the steps, and kernels
+    If the trace has several steps of a profiler schedule, times are quartiles over the steps, and the kernels are
     those of the median step.
 
     Errors:
-        SpecError: no trace, or one without kernels.
+        SpecError: not a trace, or a trace without kernels.
     """
     events = read(document, name)
     if not events.activities:
         raise SpecError(name, "expected kernels, got none: profile with ProfilerActivity.CUDA as well as CPU")
-    homes = _by_ranges(events, name) if any(s.name.startswith(_OWN) for s in events.spans) else _by_stack(events)
-    steps = _steps(events, homes)
+    owners = _by_ranges(events, name) if any(s.name.startswith(_OWN) for s in events.spans) else _by_stack(events)
+    steps = _steps(events, owners)
     usual = statistics.mode(map(len, steps))
     ordered = sorted((step for step in steps if len(step) == usual), key=_total_us)
     typical = ordered[(len(ordered) - 1) // 2]
-    if all(home is None for _, home in typical):
+    if all(owner is None for _, owner in typical):
         raise SpecError(name, "no kernel can be tied to a layer: profile with ProfilerActivity.CPU as well as CUDA")
     return _recording(events, steps, typical, content, name)
 
 
-def _by_ranges(events: Events, source: str) -> list[tuple[Activity, Home | None]]:
-    """Homes by lamina's own ranges, whatever the thread."""
+def _by_ranges(events: Events, source: str) -> list[tuple[Activity, LayerPhase | None]]:
+    """The layer and phase of each activity by lamina's own ranges, on any thread."""
     named = [span for span in events.spans if span.name.startswith(_OWN)]
     ranges = [Range((at, span.name), span.start_ns, span.end_ns) for at, span in enumerate(named)]
     launches = [Launch(call.correlation, "", call.start_ns) for call in events.calls]
@@ -72,33 +72,33 @@ def _by_ranges(events: Events, source: str) -> list[tuple[Activity, Home | None]
         found = attribute(ranges, launches, events.activities)
     except LaminaError as error:
         raise SpecError(source, str(error)) from error
-    inside = [(one, home_of(key[1].removeprefix(_OWN))) for key, home in found.ranges.items() for one in home]
+    inside = [(one, layer_and_phase(key[1].removeprefix(_OWN))) for key, owner in found.ranges.items() for one in owner]
     return [*inside, *((one, None) for one in (*found.outside, *found.unattributed))]
 
 
-def _by_stack(events: Events) -> list[tuple[Activity, Home | None]]:
-    """Homes by what was open on the launching thread."""
+def _by_stack(events: Events) -> list[tuple[Activity, LayerPhase | None]]:
+    """The layer and phase of each activity by the spans that were open on the launching thread."""
     made_by: dict[int, dict[str, str]] = defaultdict(dict)
-    pending: list[tuple[Call, Home | int | None]] = []
+    pending: list[tuple[Call, LayerPhase | int | None]] = []
     for thread, spans, calls in _threads(events):
         for item, stack in _walk(spans, calls):
             if isinstance(item, Call):
-                pending.append((item, _home(stack)))
-            elif item.sequence is not None and not item.backward and isinstance(layer := _home(stack), tuple):
-                made_by[item.sequence][thread] = layer[0]  # of nested operations the innermost makes the node
+                pending.append((item, _layer_phase(stack)))
+            elif item.sequence is not None and not item.backward and isinstance(layer := _layer_phase(stack), tuple):
+                made_by[item.sequence][thread] = layer[0]  # the innermost of nested operations creates the node
 
-    found: dict[int, set[Home | None]] = defaultdict(set)
-    for call, home in pending:
-        if isinstance(home, int):
-            # Numbers count by thread: where several threads have this one, nothing tells whose it is.
-            layers = set(made_by[home].values())
-            home = (layers.pop(), "backward_data") if len(layers) == 1 else None
-        found[call.correlation].add(home)
+    found: dict[int, set[LayerPhase | None]] = defaultdict(set)
+    for call, owner in pending:
+        if isinstance(owner, int):
+            # Sequence numbers are per thread: if several threads have this one, the layer is ambiguous.
+            layers = set(made_by[owner].values())
+            owner = (layers.pop(), "backward_data") if len(layers) == 1 else None
+        found[call.correlation].add(owner)
     return [(one, _only(found.get(one.correlation, set()))) for one in events.activities]
 
 
-def _only(homes: set[Home | None]) -> Home | None:
-    return next(iter(homes)) if len(homes) == 1 else None
+def _only(owners: set[LayerPhase | None]) -> LayerPhase | None:
+    return next(iter(owners)) if len(owners) == 1 else None
 
 
 def _threads(events: Events) -> Iterator[tuple[str, list[Span], list[Call]]]:
@@ -113,7 +113,7 @@ def _threads(events: Events) -> Iterator[tuple[str, list[Span], list[Call]]]:
 
 
 def _walk(spans: Iterable[Span], calls: Iterable[Call]) -> Iterator[tuple[Span | Call, Sequence[Span]]]:
-    """Spans and calls of a thread in order of time, each with the spans open then, itself included."""
+    """Spans and calls of a thread in order of time, each with the spans open at that time, itself included."""
     begins: list[tuple[int, int, int, Span | Call]] = [(span.start_ns, 0, -span.end_ns, span) for span in spans]
     order = sorted([*begins, *((call.start_ns, 1, 0, call) for call in calls)], key=lambda item: item[:3])
     stack: list[Span] = []
@@ -125,8 +125,8 @@ def _walk(spans: Iterable[Span], calls: Iterable[Call]) -> Iterator[tuple[Span |
         yield item, stack
 
 
-def _home(stack: Sequence[Span]) -> Home | int | None:
-    """Layer and phase of what happens inside these spans, or the sequence number of the backward pass it is in."""
+def _layer_phase(stack: Sequence[Span]) -> LayerPhase | int | None:
+    """Layer and phase of a call inside these spans, or the sequence number of the backward node it belongs to."""
     for span in reversed(stack):
         if span.backward:
             return next((s.sequence for s in reversed(stack) if s.backward and s.sequence is not None), None)
@@ -134,29 +134,29 @@ def _home(stack: Sequence[Span]) -> Home | int | None:
             if span.name.startswith(_OUTSIDE):
                 return None
             if not _NO_LAYER.match(span.name):
-                return home_of(span.name)
+                return layer_and_phase(span.name)
     return next(((span.name, "forward") for span in stack if span.kind == "op"), None)
 
 
-Step = list[tuple[Activity, Home | None]]
+Step = list[tuple[Activity, LayerPhase | None]]
 
 
-def _steps(events: Events, homes: Iterable[tuple[Activity, Home | None]]) -> list[Step]:
-    """The activities of each step of the schedule, by when they were launched; all of them, if there is none.
+def _steps(events: Events, owners: Iterable[tuple[Activity, LayerPhase | None]]) -> list[Step]:
+    """The activities of each step of the schedule, by launch time; all activities in one step without a schedule.
 
-    What was launched between steps is left out.
+    Activities launched between steps are omitted.
     """
     spans = sorted((s for s in events.spans if STEP.fullmatch(s.name)), key=lambda span: span.start_ns)
     if not spans:
-        return [sorted(homes, key=lambda pair: pair[0].start_ns)]
+        return [sorted(owners, key=lambda pair: pair[0].start_ns)]
     launched = {call.correlation: call.start_ns for call in events.calls}
     starts = [span.start_ns for span in spans]
     steps: list[Step] = [[] for _ in spans]
-    for activity, home in sorted(homes, key=lambda pair: pair[0].start_ns):
+    for activity, owner in sorted(owners, key=lambda pair: pair[0].start_ns):
         at = bisect_right(starts, launched.get(activity.correlation, activity.start_ns)) - 1
         if at >= 0:
-            steps[at].append((activity, home))
-    return [step for step in steps if step] or [sorted(homes, key=lambda pair: pair[0].start_ns)]
+            steps[at].append((activity, owner))
+    return [step for step in steps if step] or [sorted(owners, key=lambda pair: pair[0].start_ns)]
 
 
 def _total_us(step: Step) -> float:
@@ -165,9 +165,9 @@ def _total_us(step: Step) -> float:
 
 def _by_key(step: Step) -> dict[Key, list[Activity]]:
     kernels: dict[Key, list[Activity]] = {}
-    for activity, home in step:
-        if home is not None:
-            kernels.setdefault(key_of(*home), []).append(activity)
+    for activity, owner in step:
+        if owner is not None:
+            kernels.setdefault(key_of(*owner), []).append(activity)
     return kernels
 
 
@@ -178,9 +178,9 @@ def _recording(events: Events, steps: Sequence[Step], typical: Step, content: by
             samples[key].append(sum(one.duration_ns for one in activities) / 1e3)
     kernels = _by_key(typical)
     device = str(events.device.get("name", "unknown GPU"))
-    place = places(kernels)
+    index = layer_indices(kernels)
     rows = tuple(
-        row_of(key, place[key.layer], device, summarize(samples[key], "cupti", "warm", len(activities)))
+        row_of(key, index[key.layer], device, summarize(samples[key], "cupti", "warm", len(activities)))
         for key, activities in kernels.items()
     )
     launches = tuple(
@@ -188,16 +188,16 @@ def _recording(events: Events, steps: Sequence[Step], typical: Step, content: by
         for key, activities in kernels.items()
         for i, one in enumerate(activities)
     )
-    strays: dict[str, float] = {}
-    for one, home in typical:
-        if home is None:
-            strays[one.name] = strays.get(one.name, 0.0) + one.duration_ns / 1e3
+    unattributed: dict[str, float] = {}
+    for one, owner in typical:
+        if owner is None:
+            unattributed[one.name] = unattributed.get(one.name, 0.0) + one.duration_ns / 1e3
     like = key_of("", "")
     attributed = sum(launch.duration_us for launch in launches)
-    coverage = Coverage(like.impl, like.precision, like.layout, like.batch, len(launches), attributed, strays)
-    remarks = [_TOGETHER] if any(key.phase != "forward" for key in kernels) else []
+    coverage = Coverage(like.impl, like.precision, like.layout, like.batch, len(launches), attributed, unattributed)
+    notes = [_MERGED_GRADIENTS] if any(key.phase != "forward" for key in kernels) else []
     config = {"format": "torch.profiler", "steps": len(steps)}
-    run = run_of(content, name, _date(events), _environment(events, device), config, remarks)
+    run = run_of(content, name, _date(events), _environment(events, device), config, notes)
     return Recording(run, rows, launches, (), coverage)
 
 
@@ -215,7 +215,7 @@ def _environment(events: Events, device: str) -> Mapping[str, Any]:
 
 
 def _date(events: Events) -> str:
-    """When the trace begins, ISO 8601, UTC; the date of the import where the trace does not tell."""
+    """Start of the trace, ISO 8601, UTC; the date of the import if the trace does not contain it."""
     base = events.header.get("baseTimeNanoseconds")
     first = min(activity.start_ns for activity in events.activities)
     try:

@@ -86,7 +86,7 @@ def iterate(target: Target, workload: Workload, options: Options = DEFAULT, watc
         network = prepare(target, workload, point, data, device, unwatched, options.training)
         iteration = iteration_of(target, point, network)
         warm_up(iteration)
-        with measure.watched_by_profiler(device):
+        with measure.profiler_capture(device):
             iteration.run(partial(_named_range, iteration, watch))
 
 

@@ -189,8 +189,8 @@ def _on_gpu(
         for i, one in enumerate(found.kernels[at])
     )
     coverage = _coverage(session.attribution, blank(0, Phase.FORWARD), launches, repetitions)
-    if found.unanswered:
-        watch(f"{found.unanswered} kernel launches were not answered by CUPTI: they are in no time")
+    if found.unrecorded:
+        watch(f"{found.unrecorded} kernel launches have no CUPTI record: they are in no timing")
     return Profiled(tuple(timed.values()), launches, coverage)
 
 

@@ -140,7 +140,7 @@ def _tuned(stage: Stage) -> Iterator[WhatIf]:
 def _profiled_elsewhere(stage: Stage, elsewhere: Elsewhere, options: Options) -> Baseline:
     with TemporaryDirectory() as folder:
         place = str(Path(folder) / "lamina.db")
-        measure.run_elsewhere(elsewhere(stage.point, options, place), accepted=(0, SOME_ROWS_FAILED))
+        measure.run_subprocess(elsewhere(stage.point, options, place), accepted=(0, SOME_ROWS_FAILED))
         with open_store(place) as store:
             run_id = store.run("latest").id
             return Baseline(store.layers(run_id), store.kernels(run_id), (), stage.base.roofs)
