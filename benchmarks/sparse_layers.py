@@ -25,7 +25,7 @@ from benchmarks.gpus import Rows, on_every_gpu
 from benchmarks.sparse_gemm import SCOPES, Case, Problem, Scope, cases, clocks, every_case, timed
 from benchmarks.turns import in_turns
 from lamina import measure, run
-from lamina.accelerate.methods.activation_sparsity.dispatch import Line, Measured, union_share
+from lamina.accelerate.methods.activation_sparsity.cost import Line, Measured, union_density
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, choices_of
 from lamina.accelerate.methods.activation_sparsity.tiles import columns_per_list
 from lamina.accelerate.training.sparsity_monitor import Observation
@@ -98,7 +98,7 @@ def calibrated(problem: Problem, scope: Scope, precision: str, layout: str) -> d
     nonzero = Line.through(*((seen.density, us) for us, seen in points))
     points = [forward("row_union", "channel", zeros) for zeros in (50, 90)]
     wide = problem.size**2 if columns_per_list(problem.images, problem.size, problem.size, problem.window) else 128
-    shares = [(union_share(seen.union_density, wide) or 1.0, us) for us, seen in points]
+    shares = [(union_density(seen.union_density, wide) or 1.0, us) for us, seen in points]
     union = Line.through(*shares) if shares[0][0] != shares[1][0] else None
     dense, adaptive, x = layers(next(cases(problem, replace(scope, zeros=(0,)), precision, ("iid",))), layout)
     adaptive.impl = "row_union"

@@ -38,7 +38,7 @@ from benchmarks.sparse_layers import data_us, observed
 from lamina import measure, run
 from lamina.accelerate import convert
 from lamina.accelerate.methods.activation_sparsity import Sparse, functional
-from lamina.accelerate.methods.activation_sparsity.dispatch import Line, Measured, PhaseImpls, union_share
+from lamina.accelerate.methods.activation_sparsity.cost import Line, Measured, PhaseImpls, union_density
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, choices_of
 from lamina.accelerate.methods.activation_sparsity.tiles import columns_per_list
 from lamina.accelerate.methods.activation_sparsity.window import Window
@@ -200,7 +200,7 @@ def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Pha
 
     window, known = Window.of(layer.kernel_size, *steps), observed(x)
     together = columns_per_list(x.shape[0], x.shape[2], x.shape[3], window)
-    share, united_us = union_share(known.union_density, together), forward_us(x, "row_union")
+    share, united_us = union_density(known.union_density, together), forward_us(x, "row_union")
     union = Line(united_us, 0.0)
     if share is not None and share < 0.9:  # nearer points would tell of noise
         union = Line.through((share, united_us), (1.0, forward_us(torch.where(x == 0, 1.0, x), "row_union")))

@@ -11,7 +11,9 @@ from torch.utils._pytree import tree_leaves
 
 from lamina import accelerate, measure
 from lamina.accelerate.convert import Progress, Where
+from lamina.accelerate.methods.activation_sparsity import Sparse
 from lamina.accelerate.select import Cache, Selector, Timer
+from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import UsageError, nearest
 from lamina.record import MODES, Conversion, Mode
 
@@ -40,7 +42,8 @@ def convert(
     implementations, on the inputs that reach it when ``example`` goes through the model: its forward pass, and in
     training the gradients of its weights and inputs. A layer keeps its dense module unless an implementation is faster
     by more than the spread of the times. Move the model to its device, type and memory layout first, and call this
-    under ``torch.autocast`` if the model will run so.
+    under ``torch.autocast`` if the model will run so. Sparsity-adaptive layers that train are fed by a monitor, which
+    observes the maps that they read; see `lamina.accelerate.training.sparsity_monitor.monitor_of`.
 
     Args:
         model: changed in place, unless it is itself a layer that is replaced.
@@ -72,7 +75,10 @@ def convert(
     training = model.training if training is None else training
     device = _device(model, example)
     chosen = selector(device, mode, training, cache)
-    return accelerate.convert(model, config, where, example=example, selector=chosen, progress=progress)
+    model, record = accelerate.convert(model, config, where, example=example, selector=chosen, progress=progress)
+    if isinstance(config, Sparse) and training and record.replaced:
+        wire(model, example, [layer.layer for layer in record.replaced])
+    return model, record
 
 
 def selector(device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None) -> Selector:

@@ -25,13 +25,13 @@ from lamina.accelerate.methods.activation_sparsity.config import (
     check_min_speedup,
     speedup_of_margin,
 )
-from lamina.accelerate.methods.activation_sparsity.dispatch import (
+from lamina.accelerate.methods.activation_sparsity.cost import (
     Calibration,
-    Choice,
     Density,
     DensitySource,
     Measured,
     PhaseImpls,
+    PhaseSelection,
     Size,
     choose,
 )
@@ -69,7 +69,7 @@ class Adaptive(nn.Module, ABC):
     gradient_density: DensitySource | None
     calibration: Calibration | Mapping[Phase, Measured] | None
     dense_us: dict[Phase, float]
-    choices: dict[Phase, Choice]
+    choices: dict[Phase, PhaseSelection]
     _cached_impls: tuple[tuple[Any, ...], PhaseImpls] | None
 
     def _configure(self, impl: Impl, weights: Weights, min_speedup: float, margin: float | None) -> None:
@@ -99,18 +99,31 @@ class Adaptive(nn.Module, ABC):
         """The requested implementation if the phase has it, else dense."""
         return "dense" if self.impl == "auto" or (self._dense_only(phase) and self.impl != "reference") else self.impl
 
-    def _choose(self, phase: Phase, x: Tensor, density: Density | None, gradient: Density | None) -> Choice:
+    def _choose(self, phase: Phase, x: Tensor, density: Density | None, gradient: Density | None) -> PhaseSelection:
         if self.impl != "auto":
             impl = self._forced(phase)
-            return Choice(impl, f"{impl}: {self._dense_only(phase)}" if impl != self.impl else f"{impl}: requested")
+            reason = "requested" if impl == self.impl else self._dense_only(phase)
+            return PhaseSelection(impl, f"{impl}: {reason}")
         if not functional.is_supported(x):
-            return Choice("dense", f"dense: the kernels do not support {x.dtype} on {x.device.type}")
+            return PhaseSelection("dense", f"dense: the kernels do not support {x.dtype} on {x.device.type}")
         if reason := self._dense_only(phase):
-            return Choice("dense", f"dense: {reason}")
+            return PhaseSelection("dense", f"dense: {reason}")
         known = gradient if phase is Phase.BACKWARD_DATA else density
         given = self.calibration
         calibration = given if given is None or isinstance(given, Calibration) else given.get(phase)
         return choose(self._size(phase, x), known, calibration, self.min_speedup, self.dense_us.get(phase))
+
+    def executed(self, phase: str) -> tuple[str, str]:
+        """The implementation of a phase in the last pass, and the reason; of a ``step``, that of its sparse phases."""
+        found = {one.value: choice for one, choice in self.choices.items()}
+        if phase in found:
+            impl, reason = found[phase].impl, found[phase].reason
+            return (impl if impl == "dense" else f"sparse[impl={impl}]"), reason
+        sparse = {name: choice for name, choice in found.items() if choice.impl != "dense"}
+        if not sparse:
+            return "dense", "; ".join(dict.fromkeys(choice.reason for choice in found.values()))
+        written = ",".join(f"{name}={choice.impl}" for name, choice in sparse.items())
+        return f"sparse[{written}]", "; ".join(f"{name} {choice.reason}" for name, choice in sparse.items())
 
     @abstractmethod
     def _dense_only(self, phase: Phase) -> str | None:
@@ -326,7 +339,7 @@ class SparseAdaptiveConv2d(Adaptive, nn.Conv2d):
         return shown + self._options_repr()
 
 
-def choices_of(model: nn.Module) -> Mapping[str, Mapping[Phase, Choice]]:
+def choices_of(model: nn.Module) -> Mapping[str, Mapping[Phase, PhaseSelection]]:
     """The choices of every adaptive layer in its last pass, by the layer's name; `dispatch.report` formats them."""
     return {name: layer.choices for name, layer in model.named_modules() if isinstance(layer, Adaptive)}
 

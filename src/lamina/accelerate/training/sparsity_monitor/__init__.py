@@ -8,6 +8,7 @@ from lamina.accelerate.training.sparsity_monitor.report import MapReport
 from lamina.accelerate.training.sparsity_monitor.scheduler import Scheduler
 from lamina.accelerate.training.sparsity_monitor.sparsity_list import Entry, SparsityList
 from lamina.accelerate.training.sparsity_monitor.state import State
+from lamina.accelerate.training.sparsity_monitor.wiring import monitor_of, wire
 
 __all__ = [
     "Calculator",
@@ -22,4 +23,6 @@ __all__ = [
     "SparsityList",
     "State",
     "Ticket",
+    "monitor_of",
+    "wire",
 ]

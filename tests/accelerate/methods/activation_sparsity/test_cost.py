@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from lamina.accelerate import convert
 from lamina.accelerate.methods.activation_sparsity import Sparse, functional
 from lamina.accelerate.methods.activation_sparsity import nn as layers
-from lamina.accelerate.methods.activation_sparsity.dispatch import (
+from lamina.accelerate.methods.activation_sparsity.cost import (
     Calibration,
-    Choice,
     Line,
     Measured,
     PhaseImpls,
+    PhaseSelection,
     Size,
     choose,
     predict,
     report,
-    union_share,
+    union_density,
 )
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, SparseAdaptiveLinear, choices_of
 from lamina.accelerate.registry import configuration, method_of
@@ -75,7 +75,7 @@ def test_fewer_zeros_are_never_predicted_faster(one: float, other: float) -> Non
 
 
 def test_what_is_not_known_is_taken_to_have_no_zeros_and_the_choice_says_so() -> None:
-    assert choose(SIZE, Known(0.01), None, 1.1) == Choice("dense", "dense: no calibration")
+    assert choose(SIZE, Known(0.01), None, 1.1) == PhaseSelection("dense", "dense: no calibration")
     for union, impl in ((300e6, "row_union"), (50e6, "dense")):
         constants = replace(CONSTANTS, union=union)
         choice = choose(SIZE, None, constants, 1.1)
@@ -110,13 +110,13 @@ def test_measured_times_are_read_off_their_lines() -> None:
 
 def test_the_share_of_rows_over_more_columns_than_were_counted() -> None:
     dead = {64: 0.1, 128: 0.1}
-    assert union_share(dead, 128) == 0.1 == union_share(dead, 100)
-    assert union_share(dead, 3136) == pytest.approx(0.1), "of dead channels all columns tell the same"
+    assert union_density(dead, 128) == 0.1 == union_density(dead, 100)
+    assert union_density(dead, 3136) == pytest.approx(0.1), "of dead channels all columns tell the same"
     # Independent zeros: 1 - (1 - d) ** width, at any width.
     alone = {width: 1 - 0.99**width for width in (64, 128)}
-    assert union_share(alone, 512) == pytest.approx(1 - 0.99**512)
-    assert union_share({}, 64) is None and union_share({128: 0.5}, 1000) is None
-    assert union_share({64: 1.0, 128: 1.0}, 1000) == 1.0
+    assert union_density(alone, 512) == pytest.approx(1 - 0.99**512)
+    assert union_density({}, 64) is None and union_density({128: 0.5}, 1000) is None
+    assert union_density({64: 1.0, 128: 1.0}, 1000) == 1.0
     large = Size(512, 12544, 2304, 256 * 12544, 4, 784)
     assert (
         predict(large, Known(0.01, alone), CONSTANTS)["row_union"]
@@ -254,7 +254,7 @@ def test_an_implementation_can_be_asked_for(make: Any, shape: tuple[int, ...], i
         results.append([y, *torch.autograd.grad(y, [leaf, *layer.parameters()], upstream)])
     for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    assert ours.choices[Phase.FORWARD] == Choice(impl, f"{impl}: requested")
+    assert ours.choices[Phase.FORWARD] == PhaseSelection(impl, f"{impl}: requested")
 
 
 def test_copies_know_no_density() -> None:
@@ -269,7 +269,7 @@ def test_pickles_and_options_of_former_versions_are_read() -> None:
     layer = SparseAdaptiveLinear(4, 3, impl="row_union")
     state = layer.__getstate__()
     state["impl"], state["margin"], state["_planned"] = "union", 0.2, None
-    state["choices"] = {Phase.FORWARD: Choice("rounded", "")}  # type: ignore[arg-type]
+    state["choices"] = {Phase.FORWARD: PhaseSelection("rounded", "")}  # type: ignore[arg-type]
     del state["min_speedup"], state["_cached_impls"]
     old = SparseAdaptiveLinear.__new__(SparseAdaptiveLinear)
     old.__setstate__(state)
