@@ -198,7 +198,7 @@ RECIPES: dict[str, tuple[Callable[[Document], object], str]] = {
     "another size": (lambda d: first_layer(d)["arguments"].update(out_features=61), "got torch.float32 (60"),
     "another count": (lambda d: first_layer(d).update(kept=3), "classifier.0.index: expected (3,)"),
     "fewer inputs than the index names": (
-        lambda d: first_layer(d)["arguments"].update(in_features=9), "expected different numbers from 0 to 8"
+        lambda d: first_layer(d)["arguments"].update(in_features=9), "expected distinct integers from 0 to 8"
     ),
     "another network": (lambda d: d["network"].update(source="cifarnet"), "is not in the network"),
     "other classes": (lambda d: d["network"].update(classes=0), "classes"),
@@ -222,7 +222,7 @@ WEIGHTS_FAULTS: dict[str, tuple[Callable[[dict[str, Tensor]], object], str]] = {
     "another shape": (lambda t: t.update({"classifier.0.bias": torch.zeros(1)}), "classifier.0.bias: expected"),
     "another type": (lambda t: t.update({"classifier.0.bias": t["classifier.0.bias"].double()}), "float64"),
     "no index": (lambda t: t.pop("classifier.0.index"), "got nothing"),
-    "an index twice": (lambda t: t["classifier.0.index"].fill_(0), "expected different numbers"),
+    "an index twice": (lambda t: t["classifier.0.index"].fill_(0), "expected distinct integers"),
 }
 
 

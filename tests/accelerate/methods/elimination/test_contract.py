@@ -44,11 +44,11 @@ def strided_linear(at: Lookup, impl: Impl, x: Tensor, w: Tensor, b: Tensor) -> T
 
 def dense_linear(at: Lookup, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """What no index has a part in: the dense layer with zeros."""
-    return F.linear(x, reference.dense_weight(w, at.places, at.inputs), b)
+    return F.linear(x, reference.dense_weight(w, at.index, at.inputs), b)
 
 
 def dense_conv(at: Lookup, channels: int, steps: dict[str, Any], x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    full = reference.dense_weight(w, at.places, channels, steps["kernel"])
+    full = reference.dense_weight(w, at.index, channels, steps["kernel"])
     return F.conv2d(x, full, b, steps["stride"], steps["padding"], steps["dilation"])
 
 
@@ -63,7 +63,7 @@ def convolution(by: By, image: tuple[int, ...], outputs: int, kernel: tuple[int,
     taps = kernel[0] * kernel[1]
     total = image[1] * (taps if by == "tap" else 1)
     at = lookup(torch.randperm(total)[: total // 2 + 1], image[1], taps, by)
-    return at, numbers(outputs, len(at.places), *(kernel if by == "channel" else ()))
+    return at, numbers(outputs, len(at.index), *(kernel if by == "channel" else ()))
 
 
 class Eliminations:
@@ -102,8 +102,8 @@ class Eliminations:
             def conv(x: Tensor, w: Tensor, b: Tensor, by: By = by, at: Lookup = at) -> Tensor:
                 steps = (2, 1), (1, 0), (1, 1)
                 if by == "tap":
-                    return reference.conv_taps(x, w, b, at.places, (2, 2), *steps)
-                return reference.conv(x, w, b, at.places, *steps)
+                    return reference.conv_taps(x, w, b, at.index, (2, 2), *steps)
+                return reference.conv(x, w, b, at.index, *steps)
 
             yield f"conv by {by}", conv, (numbers(1, 3, 4, 3), w, numbers(2))
 
@@ -173,7 +173,7 @@ class Eliminations:
             return lambda: EliminatedLinear(8, 6, list(places))
 
         return {
-            "both": (lambda: bad(keep=0.5, alpha=0.5), ("keep or alpha", "leave one out")),
+            "both": (lambda: bad(keep=0.5, alpha=0.5), ("keep or alpha", "omit one")),
             "keep": (lambda: bad(keep=0), ("above 0 and up to 1", "got 0")),
             "alpha": (lambda: bad(alpha=1.5), ("above 0 and up to 1", "got 1.5")),
             "recovery": (lambda: bad(recovery="scaled"), ("scaled", "did you mean 'scale'")),
@@ -186,13 +186,13 @@ class Eliminations:
             "data": (lambda: cell.replace(nn.Linear(4, 4), bad(recovery="bias")), ("calibration data", "'scale'")),
             "divide": (lambda: cell.replace(nn.Linear(6, 4), bad(group=4)), ("group 4", "6 inputs")),
             "one weight": (lambda: cell.replace(nn.Conv2d(4, 1, 3), bad(by="tap")), ("no correlation",)),
-            "lstm": (lambda: cell.replace(nn.LSTM(4, 4), bad(impl="kernel")), ("LSTM has no kernel",)),
+            "lstm": (lambda: cell.replace(nn.LSTM(4, 4), bad(impl="kernel")), ("LSTM has no impl='kernel'",)),
             "lstm input": (lambda: EliminatedLSTM(4, 3, [0, 1])(torch.zeros(3, 2)), ("4 features", "(3, 2)")),
             "lstm impl": (lambda: EliminatedLSTM.from_dense(nn.LSTM(4, 4), [0], impl="swap"), ("auto or gather",)),
             "groups": (lambda: EliminatedConv2d.from_dense(nn.Conv2d(4, 4, 3, groups=2), [0]), ("expected 1, got 2",)),
             "no index": (index(), ("from 0 to 7", "got none")),
             "out of range": (index(1, 8), ("from 0 to 7", "from 1 to 8")),
-            "twice": (index(1, 1), ("different numbers",)),
+            "twice": (index(1, 1), ("distinct integers",)),
             "index axes": (lambda: EliminatedLinear(8, 6, torch.zeros(1, 2)), ("one axis", "(1, 2)")),
             "features": (lambda: EliminatedLinear(0, 6, [0]), ("in_features", "got 0")),
             "width": (linear(x=torch.zeros(2, 7)), ("(..., 8)", "(2, 7)")),
@@ -341,7 +341,7 @@ def test_a_state_of_another_choice_is_loaded_and_a_wrong_one_refused() -> None:
     assert torch.equal(first(x), second(x)) and first.at.prefix
     for places in ([1, 2, 8], [1, 1, 2], [-1, 0, 1]):
         state = second.state_dict() | {"index": torch.tensor(places)}
-        with pytest.raises(LaminaError, match="^index: expected different numbers from 0 to 7"):
+        with pytest.raises(LaminaError, match="^index: expected distinct integers from 0 to 7"):
             first.load_state_dict(state)
         assert torch.equal(first(x), second(x))
     for state in ({k: v for k, v in second.state_dict().items() if k != "index"}, second.state_dict() | {"more": x}):

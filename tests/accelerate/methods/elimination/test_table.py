@@ -24,12 +24,12 @@ def test_swapping_moves_no_more_than_it_must(kept: list[int]) -> None:
     x = torch.arange(80.0).view(2, 40)
     at = lookup(torch.tensor(order), 40)
     assert at.moved.tolist() == moved and at.prefix == (not moved)
-    assert torch.equal(reference.swapped(x, at.places, at.moved, 1), x[:, order])
+    assert torch.equal(reference.swapped(x, at.index, at.moved, 1), x[:, order])
 
 
 def test_a_swap_of_other_inputs_is_refused() -> None:
     for kept in ([0, 0], [9]):
-        with pytest.raises(ValueError, match="different numbers from 0 to 8"):
+        with pytest.raises(ValueError, match="distinct integers from 0 to 8"):
             reference.swap_order(kept, 9)
 
 

@@ -148,7 +148,7 @@ class Fusions:
             "kernel place": (apply(x=x.to("meta"), weight=w.to("meta"), impl="kernel"), ("CUDA device", "meta")),
             "library activation": (apply(activation="tanh", impl="cublaslt"), ("ReLU and a bias", "tanh")),
             "library bias": (apply(impl="cublaslt"), ("ReLU and a bias", "without bias")),
-            "library convolution": (lambda: functional.conv2d(image, taps, impl="cublaslt"), ("linear maps",)),
+            "library convolution": (lambda: functional.conv2d(image, taps, impl="cublaslt"), ("linear layers",)),
             "image axes": (lambda: functional.bias_relu_max_pool2d(x), ("(N, C, H, W)", "(2, 8)")),
             "image bias": (lambda: functional.bias_relu_max_pool2d(image, torch.zeros(3)), ("(2,)", "(3,)")),
             "channels": (lambda: functional.conv2d(torch.zeros(1, 3, 4, 4), taps), ("(N, 2, H, W)", "(1, 3, 4, 4)")),
@@ -159,7 +159,7 @@ class Fusions:
             "stride": (lambda: PoolWindow(3, 3, 0, 1), ("at least 1", "0")),
             "pair": (lambda: FusedLinear.from_dense(nn.Sequential(nn.Linear(2, 2))), ("its activation", "Linear")),
             "triple": (lambda: FusedConv2d.from_dense(nn.Sequential(nn.Tanh())), ("its ReLU", "Tanh")),
-            "sequence": (lambda: bad(nn.Sequential(nn.Linear(2, 2), nn.Dropout()), Fusion()), ("no Linear with its",)),
+            "sequence": (lambda: bad(nn.Sequential(nn.Linear(2, 2), nn.Dropout()), Fusion()), ("neither a Linear",)),
         }
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.accelerate.common.operands import has_kernels
-from lamina.accelerate.methods.elimination.functional import WIDE
+from lamina.accelerate.methods.elimination.functional import MIN_RUN_BYTES
 from lamina.accelerate.methods.elimination.nn import EliminatedLinear, EliminatedLSTM
 from lamina.accelerate.methods.elimination.tiles import candidates as tiles_of
 from lamina.accelerate.methods.elimination.tiles import thrice
@@ -33,7 +33,9 @@ def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, 
             tiles = tiles_of(rows, outputs, summed, x.itemsize, isinstance(layer, EliminatedLinear), thrice(x))
             for tile in nearest_first(tiles)[:MOST_TILES]:
                 packed = tuple(tile.pack())
-                found[f"impl={impl},tile={'x'.join(map(str, packed))}"] = partial(variant, layer, impl=impl, tile=packed)
+                found[f"impl={impl},tile={'x'.join(map(str, packed))}"] = partial(
+                    variant, layer, impl=impl, tile=packed
+                )
         else:
             found[f"impl={impl}"] = partial(variant, layer, impl=impl, tile=())
     return found
@@ -52,6 +54,6 @@ def implementations(layer: Any, x: Tensor) -> tuple[str, ...]:
     if layer.at.by == "tap":
         return (*library, "kernel")
     channels_last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    wide = layer.at.prefix or layer.at.run * x.itemsize >= WIDE
+    wide = layer.at.prefix or layer.at.run * x.itemsize >= MIN_RUN_BYTES
     packed = () if channels_last and layer.at.prefix else ("pack",)
     return (*library, *packed, *(("kernel",) if channels_last and wide else ()))

@@ -1,4 +1,4 @@
-"""What an elimination is asked to do."""
+"""Configuration of synapse vector elimination: structured pruning of input channels (DeftNN, section 4)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from lamina.accelerate.common.choices import check_choice
 from lamina.errors import UsageError
 
 By = Literal["channel", "tap"]
-"""What one synapse vector multiplies: an input channel under every tap of the window, or under one tap alone. Features
-of a linear layer are channels."""
+"""What one synapse vector multiplies: an input channel at all taps of the kernel, or an input channel at one tap.
+Features of a linear layer are channels."""
 
 Recovery = Literal["scale", "bias", "least_squares", "none"]
-"""How the vectors that stay make up for those that go: all by the factor ``K / (K - D)``; by the mean of what is
-missing, in the bias; by weights fitted to calibration data; or not at all."""
+"""How the remaining weights compensate for ``D`` pruned of ``K`` inputs: ``scale`` multiplies them by ``K / (K - D)``
+(DeftNN), ``bias`` adds the mean of the pruned terms, ``least_squares`` fits them to calibration data, ``none`` does
+nothing."""
 
 Order = Literal["sorted", "swap", "prefix"]
-"""Columns of the weights that stay: as they were; or kept ones of the end in the places of those that go; or by tap,
-changed to the nearest choice in which every tap reads the first of one order of channels."""
+"""Order of the remaining weight columns: ``sorted`` as before; ``swap`` moves columns from the end into the gaps;
+``prefix``, by tap, changes the index to the nearest one in which each tap reads a prefix of one order of channels."""
 
 Impl = Literal["auto", "gather", "swap", "slice", "pack", "kernel"]
-"""How the inputs that stay reach the product: ``gather`` copies them first, ``swap`` copies those out of place,
-``slice`` is a view of the first ones, ``pack`` copies them by a kernel and makes images channels-last, ``kernel`` looks
-them up while it loads; ``auto`` chooses."""
+"""How the remaining inputs are read: ``gather`` copies them first; ``swap`` copies only those that have moved;
+``slice`` is a view of a prefix; ``pack`` copies them by a kernel, which makes images channels-last; ``kernel`` reads
+them through an index table; ``auto`` selects one."""
 
 BYS: tuple[By, ...] = get_args(By)
 RECOVERIES: tuple[Recovery, ...] = get_args(Recovery)
@@ -34,17 +35,19 @@ IMPLS: tuple[Impl, ...] = get_args(Impl)
 
 @dataclass(frozen=True)
 class Eliminated:
-    """Eliminate synapse vectors of linear layers, convolutions and LSTM inputs.
+    """Prune input channels of linear layers, convolutions and LSTMs by synapse vector elimination.
+
+    A synapse vector is the column of weights that multiplies one input. Of correlated vectors one is kept.
 
     Args:
-        recovery: how the others make up for those that go; fitted ones need calibration data.
-        keep: share of vectors to keep, above 0 and up to 1; half, where ``alpha`` is not given either.
-        alpha: correlation from which on one vector represents another, in place of ``keep``.
+        recovery: how the remaining weights compensate; ``bias`` and ``least_squares`` need calibration data.
+        keep: keep ratio, the fraction of vectors to keep, in (0, 1]; 0.5 if ``alpha`` is not given either.
+        alpha: correlation threshold above which one vector represents another, in place of ``keep``.
         by: what one vector is.
-        group: neighbours that stay or go together, for wide loads of channels-last images.
-        align: the number kept is rounded up to a multiple of this, or to all.
-        order: where kept columns stand.
-        impl: how the new layers compute.
+        group: neighbouring vectors that are kept or pruned together, for vectorized loads of channels-last images.
+        align: the number of kept vectors is rounded up to a multiple of this, or to all.
+        order: the order of the remaining columns.
+        impl: the implementation of the new layers.
 
     Raises:
         UsageError: naming what was expected.
@@ -61,13 +64,13 @@ class Eliminated:
 
     def __post_init__(self) -> None:
         if self.keep is not None and self.alpha is not None:
-            raise UsageError(f"expected keep or alpha, got keep={self.keep} and alpha={self.alpha}; leave one out")
+            raise UsageError(f"expected keep or alpha, got keep={self.keep} and alpha={self.alpha}; omit one")
         if self.keep is None and self.alpha is None:
             object.__setattr__(self, "keep", 0.5)
         for name in ("keep", "alpha"):
-            share = getattr(self, name)
-            if share is not None and not (_number(share) and 0 < share <= 1):
-                raise UsageError(f"{name}: expected a number above 0 and up to 1, got {share!r}")
+            ratio = getattr(self, name)
+            if ratio is not None and not (_is_finite(ratio) and 0 < ratio <= 1):
+                raise UsageError(f"{name}: expected a number above 0 and up to 1, got {ratio!r}")
         for name in ("group", "align"):
             check_whole(name, getattr(self, name))
         check_choice("recovery", self.recovery, RECOVERIES)
@@ -82,7 +85,7 @@ class Eliminated:
 
 
 def check_whole(name: str, value: object) -> None:
-    """Refuse what is no whole number of at least 1.
+    """Refuse anything but an integer of at least 1.
 
     Raises:
         UsageError: naming what was expected.
@@ -91,5 +94,5 @@ def check_whole(name: str, value: object) -> None:
         raise UsageError(f"{name}: expected a whole number of at least 1, got {value!r}")
 
 
-def _number(value: Any) -> bool:
+def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

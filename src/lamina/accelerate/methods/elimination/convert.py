@@ -1,4 +1,4 @@
-"""Which layers can do without some of their inputs, and how."""
+"""Conversion to layers with pruned input channels."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ ELIMINATED: dict[type[nn.Module], Any] = {
     nn.Conv2d: EliminatedConv2d,
     nn.LSTM: EliminatedLSTM,
 }
-"""The layer that takes the place of each dense one."""
+"""The replacement of each dense layer."""
 
 FITTED = ("bias", "least_squares")
 """Recoveries that need calibration data."""
 
 
 def refusal(module: nn.Module) -> str | None:
-    """Why a layer's inputs cannot be eliminated, or nothing."""
+    """Why a layer's input channels cannot be pruned, or nothing."""
     kind = type(module).__name__
     if type(module) not in ELIMINATED:
         if next(module.parameters(recurse=False), None) is None:
             return f"{kind} has no weights"
         return f"{kind} is none of Linear, Conv1d, Conv2d, LSTM"
     if getattr(module, "groups", 1) > 1:
-        return f"its outputs are in {module.groups} groups, none of which has all inputs"
+        return f"it has {module.groups} groups, none of which reads all input channels"
     if isinstance(module, nn.Linear) and module.out_features < 2:
-        return "it has one output: vectors of one weight have no correlation"
+        return "it has one output: synapse vectors of one weight have no correlation"
     return None
 
 
 def replace(module: nn.Module, config: Eliminated) -> nn.Module:
-    """The layer without the inputs that the search leaves out, in the place of a dense one.
+    """A layer without the input channels that the search prunes, in place of a dense one.
 
     Raises:
         UnsupportedError: the layer is refused, or the configuration does not fit it.
-        UsageError: its weights are not finite, or the recovery needs data that a layer alone has not.
+        UsageError: its weights are not finite, or the recovery needs calibration data.
     """
     if config.recovery in FITTED:
         raise UsageError(
@@ -62,7 +62,7 @@ def replace(module: nn.Module, config: Eliminated) -> nn.Module:
 
 
 def build(module: nn.Module, index: Tensor, config: Eliminated, factor: float = 1.0) -> nn.Module:
-    """The layer that keeps the inputs ``index``, its weights times ``factor``.
+    """The layer with the inputs ``index`` only and its weights times ``factor``.
 
     Raises:
         UnsupportedError: the layer is refused, or the configuration does not fit it.
@@ -72,7 +72,9 @@ def build(module: nn.Module, index: Tensor, config: Eliminated, factor: float = 
     kind = ELIMINATED[type(module)]
     if isinstance(module, nn.LSTM):
         if config.impl not in ("auto", "gather"):
-            raise UnsupportedError(f"an LSTM has no {config.impl}: the library's recurrence takes no table")
+            raise UnsupportedError(
+                f"an LSTM has no impl={config.impl!r}: the library's recurrence takes no index table"
+            )
         layer: nn.Module = kind.from_dense(module, index, factor=factor, impl=config.impl)
     elif isinstance(module, nn.Linear):
         layer = kind.from_dense(module, index, factor=factor, impl=config.impl)
@@ -82,7 +84,7 @@ def build(module: nn.Module, index: Tensor, config: Eliminated, factor: float = 
 
 
 def choose(module: nn.Module, config: Eliminated) -> Tensor:
-    """The inputs to keep, in the order in which the layer's columns will stand.
+    """The inputs to keep, in the order of the new layer's columns.
 
     Raises:
         UnsupportedError: the layer is refused, or the configuration does not fit it.
@@ -92,7 +94,7 @@ def choose(module: nn.Module, config: Eliminated) -> Tensor:
 
 
 def retained(module: nn.Module, config: Eliminated) -> tuple[Tensor, search.Retention | None]:
-    """As `choose`, with what the search found; nothing, where all inputs were asked for and none was made."""
+    """As `choose`, with the result of the search; None if the keep ratio is 1 and nothing was searched."""
     if reason := refusal(module):
         raise UnsupportedError(reason)
     weight, taps = _weight(module), _taps(module, config)
@@ -102,9 +104,11 @@ def retained(module: nn.Module, config: Eliminated) -> tuple[Tensor, search.Rete
     by = config.by if isinstance(module, nn.Conv1d | nn.Conv2d) else "channel"
     vectors = search.synapse_vectors(weight, by, config.group)
     if vectors.shape[1] < 2:
-        raise UnsupportedError("vectors of one weight have no correlation; use by='channel', or a larger group")
-    places, found = search.select(vectors, keep=config.keep, alpha=config.alpha, align=-(-config.align // config.group))
-    index = search.spread(places, config.group, taps)
+        raise UnsupportedError("synapse vectors of one weight have no correlation; use by='channel', or a larger group")
+    vector_index, found = search.select(
+        vectors, keep=config.keep, alpha=config.alpha, align=-(-config.align // config.group)
+    )
+    index = search.spread(vector_index, config.group, taps)
     if len(index) == total:
         return index, found
     if config.order == "swap":
@@ -116,12 +120,12 @@ def retained(module: nn.Module, config: Eliminated) -> tuple[Tensor, search.Rete
 
 
 def inputs_of(module: nn.Module, config: Eliminated) -> int:
-    """How many inputs a layer has, as the configuration counts them."""
+    """The number of a layer's inputs: channels, or channels times taps where the configuration prunes by tap."""
     return int(_weight(module).shape[1]) * _taps(module, config)
 
 
 def _weight(module: nn.Module) -> Tensor:
-    """``(out, in, *window)``; both directions of an LSTM read the same features, so their gates come together."""
+    """``(out, in, *kernel)``. Both directions of an LSTM read the same features, so their gates are concatenated."""
     if not isinstance(module, nn.LSTM):
         return module.get_parameter("weight").detach()
     names = ["weight_ih_l0", "weight_ih_l0_reverse"][: 2 if module.bidirectional else 1]
@@ -129,6 +133,6 @@ def _weight(module: nn.Module) -> Tensor:
 
 
 def _taps(module: nn.Module, config: Eliminated) -> int:
-    """Of one input; sorting by them puts neighbouring channels of one tap together."""
+    """Taps of one channel that are pruned one by one. Sorting by tap puts neighbouring channels of a tap together."""
     by_tap = config.by == "tap" and isinstance(module, nn.Conv1d | nn.Conv2d)
     return _weight(module)[0, 0].numel() if by_tap else 1

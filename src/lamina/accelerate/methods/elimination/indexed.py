@@ -1,4 +1,4 @@
-"""What layers share that keep an index of their inputs."""
+"""Base of layers with pruned inputs: the index of the remaining ones, and the tables derived from it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Index = Tensor | Sequence[int]
 
 
 class Indexed(nn.Module):
-    """A layer with the buffer ``index``, the inputs that stay, and what follows from it.
+    """A layer with the buffer ``index``, its remaining inputs, and the tables derived from it.
 
-    A state dict holds the index beside the parameters. One that does not fit the layer is refused as it is loaded.
+    A state dict holds the index too. Loading one whose index does not fit the layer raises UsageError.
     """
 
     index: Tensor
@@ -29,11 +29,10 @@ class Indexed(nn.Module):
     _window: tuple[int, int]
 
     def _keep(self, index: Index, inputs: int, by: By, taps: int, device: Any) -> None:
-        """Register the index on its device; a layer without storage has one all the same."""
+        """Register the index on the layer's device, or on the CPU if that is meta."""
         device = "cpu" if torch.device(device or "cpu").type == "meta" else device
         self._window = inputs, taps
-        places = torch.as_tensor(index, dtype=torch.int64, device=device).clone()
-        self.register_buffer("index", places)
+        self.register_buffer("index", torch.as_tensor(index, dtype=torch.int64, device=device).clone())
         self._derive(by)
 
     @torch.no_grad()
@@ -45,22 +44,22 @@ class Indexed(nn.Module):
 
     @property
     def at(self) -> Lookup:
-        """Which inputs stay, as `functional` takes it."""
+        """The remaining inputs, for `functional`."""
         prefix, run, inputs, by = self._host
         return Lookup(self.index, self.columns, self.columns_last, self.moved, prefix, run, inputs, by)
 
     @property
     def keep(self) -> float:
-        """The share of inputs that stayed."""
+        """The keep ratio: remaining inputs over all inputs."""
         return len(self.index) / self._host[2]
 
     def _load_from_state_dict(self, state: Any, prefix: str, *args: Any) -> None:
         key, by = prefix + "index", self._host[3]
         if key in state:
-            given = state[key]
-            if tuple(given.shape) == tuple(self.index.shape):
+            loaded = state[key]
+            if tuple(loaded.shape) == tuple(self.index.shape):
                 try:
-                    lookup(given, *self._window, by=by)
+                    lookup(loaded, *self._window, by=by)
                 except UsageError as error:
                     raise UsageError(f"{prefix}{error}") from error
         super()._load_from_state_dict(state, prefix, *args)

@@ -12,7 +12,7 @@ from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.triton_ops import GROUP_SIZE_M, INTERPRETED, check_kernel_operand, index_type, precision
 from lamina.errors import UnsupportedError, UsageError
 
-INSTEAD = 'use impl="gather"'
+ALTERNATIVE = 'use impl="gather"'
 
 MOST_TAPS = 31
 """Of a window: which of them lie inside the image is kept in the bits of one number."""
@@ -43,7 +43,7 @@ def linear(
             x[..., None, None], weight, bias, columns, y[..., None, None], one, one, none, one, run, at.pack()
         )  # fmt: skip
         return
-    check_kernel_operand(x, "elimination", INSTEAD)
+    check_kernel_operand(x, "elimination", ALTERNATIVE)
     x, weight = x if x.stride(1) == 1 else x.contiguous(), weight.contiguous()
     launch(
         kernels.vector_kernel, (-(-outputs // at.columns), len(x)), x,
@@ -59,7 +59,7 @@ def product(
     kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], run: int, tile: list[int],
 ) -> None:  # fmt: skip
     """``x (N, C, H, W)`` and ``y (N, out, H', W')`` of any strides."""
-    check_kernel_operand(x, "elimination", INSTEAD)
+    check_kernel_operand(x, "elimination", ALTERNATIVE)
     check_taps(kernel)
     weight = weight.contiguous()
     (batch, _, height, width), (outputs, summed) = x.shape, weight.shape
@@ -112,7 +112,7 @@ def _run_in(x: Tensor, run: int) -> int:
 
 def pack(x: Tensor, places: Tensor, y: Tensor) -> None:
     """``x (N, C, H, W)`` of any strides to ``y (N, kept, H, W)``, channels-last."""
-    check_kernel_operand(x, "elimination", INSTEAD)
+    check_kernel_operand(x, "elimination", ALTERNATIVE)
     kept, (batch, _, height, width) = len(places), x.shape
     rows = batch * height * width
     # Neighbouring threads read neighbours in memory: pixels of a channel, or channels of a pixel.

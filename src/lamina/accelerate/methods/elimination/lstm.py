@@ -1,4 +1,4 @@
-"""A long short-term memory that lacks some features of its input."""
+"""An LSTM with pruned input features."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lamina.errors import UsageError
 
 
 class EliminatedLSTM(Indexed, nn.LSTM):
-    """`torch.nn.LSTM` that lacks some features of its input: ``(T, N, features)``.
+    """`torch.nn.LSTM` with pruned input features: ``(T, N, features)``.
 
-    Its parameters are those of an LSTM of as many inputs as stay. The library's recurrence takes no table, so inputs
-    that are no prefix are copied first, once for all steps.
+    Its parameters are those of an LSTM with the remaining inputs. The library's recurrence takes no index table, so
+    remaining inputs that are no prefix are copied first, once for all steps.
 
     Args:
-        features: of each step, before the elimination.
-        hidden_size: cells of each level.
-        index: the features that stay.
+        features: of each step, pruned ones included.
+        hidden_size: of each layer.
+        index: the remaining features.
         options: the other arguments of `torch.nn.LSTM`.
     """
 
@@ -45,39 +45,39 @@ class EliminatedLSTM(Indexed, nn.LSTM):
     @classmethod
     @torch.no_grad()
     def from_dense(cls, dense: nn.LSTM, index: Index, *, factor: float = 1.0, impl: Impl = "auto") -> Self:
-        """The dense layer without the features that ``index`` leaves out, the other weights times ``factor``.
+        """The dense layer with only the features in ``index``, and their weights times ``factor``.
 
         Raises:
-            UsageError: ``impl`` is one that the library's recurrence has not.
+            UsageError: ``impl`` is neither auto nor gather.
         """
         if impl not in ("auto", "gather"):
             raise UsageError(f"impl: expected auto or gather for an LSTM, got {impl}")
-        places = torch.as_tensor(index, dtype=torch.int64, device=dense.get_parameter("weight_ih_l0").device)
-        layer = cls(dense.input_size, dense.hidden_size, places, **_recurrence(dense))
+        kept = torch.as_tensor(index, dtype=torch.int64, device=dense.get_parameter("weight_ih_l0").device)
+        layer = cls(dense.input_size, dense.hidden_size, kept, **_recurrence(dense))
         for name, parameter in dense.named_parameters():
-            mine: Tensor = parameter
-            if name in _FIRST_LEVEL:
-                mine = parameter.index_select(1, places)
-                mine = mine if factor == 1.0 else mine * factor
-            layer.get_parameter(name).copy_(mine).requires_grad_(parameter.requires_grad)
+            value: Tensor = parameter
+            if name in _FIRST_LAYER:
+                value = parameter.index_select(1, kept)
+                value = value if factor == 1.0 else value * factor
+            layer.get_parameter(name).copy_(value).requires_grad_(parameter.requires_grad)
         return layer.train(dense.training)
 
     @torch.no_grad()
     def to_dense(self) -> nn.LSTM:
-        """The dense layer that computes the same: its weights for the features that went are zeros."""
+        """The dense layer that computes the same: the weights of pruned features are zeros."""
         dense = nn.LSTM(self.features, self.hidden_size, **_recurrence(self))
         for name, parameter in self.named_parameters():
-            first = name in _FIRST_LEVEL
+            first = name in _FIRST_LAYER
             full = reference.dense_weight(parameter, self.index, self.features) if first else parameter
             dense.get_parameter(name).copy_(full).requires_grad_(parameter.requires_grad)
         return dense.train(self.training)
 
     def extra_repr(self) -> str:
-        """As the dense layer's, with what stayed."""
+        """As the dense layer's, with the number of remaining features."""
         return f"{self.features}, kept={super().extra_repr()}"
 
 
-_FIRST_LEVEL = ("weight_ih_l0", "weight_ih_l0_reverse")
+_FIRST_LAYER = ("weight_ih_l0", "weight_ih_l0_reverse")
 
 
 def _recurrence(layer: nn.LSTM) -> dict[str, Any]:

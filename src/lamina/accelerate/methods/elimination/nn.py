@@ -1,4 +1,4 @@
-"""Layers that lack some of their inputs, with the signatures of the dense ones. Their weights are stored compacted."""
+"""Layers with pruned input channels, with the signatures of the dense ones. Their weights are stored compacted."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class EliminatedLinear(Indexed):
     """``y = x[..., index] W^T + b``: ``(..., in_features)`` to ``(..., out_features)``, ``weight (out, kept)``.
 
     Args:
-        in_features: the input's width, before the elimination.
-        out_features: the output's width.
-        index: the inputs that stay, in the order of the weight's columns.
+        in_features: features of the input, pruned ones included.
+        out_features: features of the output.
+        index: the remaining inputs, in the order of the weight's columns.
         bias: whether to add one.
-        impl: how to compute it; see `functional`.
+        impl: the implementation; see `functional`.
 
     Raises:
-        UsageError: a size that no layer can have, or an index of other inputs.
+        UsageError: a size below 1, or an index out of range.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class EliminatedLinear(Indexed):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw new weights, as the dense layer of as many inputs draws its own."""
-        _draw(self.weight, self.bias)
+        """Initialize the weights as a dense layer with this number of inputs does."""
+        _initialize(self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """``x (..., in_features)`` to ``(..., out_features)``."""
@@ -68,31 +68,31 @@ class EliminatedLinear(Indexed):
 
     @classmethod
     def from_dense(cls, dense: nn.Linear, index: Index, *, factor: float = 1.0, impl: Impl = "auto") -> Self:
-        """The dense layer without the inputs that ``index`` leaves out, the other weights times ``factor``."""
+        """The dense layer with only the inputs in ``index``, and its weights times ``factor``."""
         layer: Self = nn.utils.skip_init(
             cls, dense.in_features, dense.out_features, index, dense.bias is not None, impl=impl,
             device=dense.weight.device, dtype=dense.weight.dtype,
         )  # fmt: skip
         layer._keep(index, dense.in_features, "channel", 1, dense.weight.device)
-        return _adopt(layer, dense, dense.weight.detach(), factor)
+        return _copy_from_dense(layer, dense, dense.weight.detach(), factor)
 
     @torch.no_grad()
     def to_dense(self) -> nn.Linear:
-        """The dense layer that computes the same: its weights for the inputs that went are zeros."""
+        """The dense layer that computes the same: the weights of pruned inputs are zeros."""
         dense: nn.Linear = nn.utils.skip_init(
             nn.Linear, self.in_features, self.out_features, self.bias is not None,
             device=self.weight.device, dtype=self.weight.dtype,
         )  # fmt: skip
-        return _release(self, dense, reference.dense_weight(self.weight, self.index, self.in_features))
+        return _copy_to_dense(self, dense, reference.dense_weight(self.weight, self.index, self.in_features))
 
     def extra_repr(self) -> str:
-        """Sizes and what stayed."""
+        """Sizes and the number of remaining inputs."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}, kept={len(self.index)}"
         return f"{sizes}, bias={self.bias is not None}, impl={self.impl}"
 
 
 class _EliminatedConv(Indexed):
-    """What convolutions over one and two axes share."""
+    """Base of 1d and 2d convolutions."""
 
     axes: ClassVar[int]
     dense: ClassVar[type[nn.Conv1d] | type[nn.Conv2d]]
@@ -117,14 +117,14 @@ class _EliminatedConv(Indexed):
         super().__init__()
         check_choice("by", by, BYS)
         check_choice("impl", impl, IMPLS)
-        # A dense layer without storage checks the sizes, and says how much to pad.
+        # A dense layer without storage validates the sizes and computes the padding.
         make: Any = self.dense
         sizes = in_channels, out_channels, kernel_size, stride, padding, dilation
         plain = make(*sizes, padding_mode=padding_mode, device="meta")
         self.in_channels, self.out_channels, self.padding_mode, self.by = in_channels, out_channels, padding_mode, by
         self.kernel_size, self.stride, self.dilation = plain.kernel_size, plain.stride, plain.dilation
         self.padding, self.impl = plain.padding, impl
-        self.margins = list(plain._reversed_padding_repeated_twice)
+        self.pads = list(plain._reversed_padding_repeated_twice)
         self.tile: tuple[int, ...] = ()
         taps = torch.Size(self.kernel_size).numel()
         self._keep(index, in_channels, by, taps, device)
@@ -134,17 +134,17 @@ class _EliminatedConv(Indexed):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw new weights, as the dense layer of as many inputs draws its own."""
-        _draw(self.weight, self.bias)
+        """Initialize the weights as a dense layer with this number of inputs does."""
+        _initialize(self.weight, self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x (N, in_channels, *sizes)`` to ``(N, out_channels, *sizes')``; one image may come without ``N``."""
+        """``x (N, in_channels, *sizes)`` to ``(N, out_channels, *sizes')``; ``N`` may be omitted."""
         if x.dim() == self.axes + 1:
             return self.forward(x[None])[0]
-        before, after = self.margins[::2], self.margins[1::2]
+        before, after = self.pads[::2], self.pads[1::2]
         padding = before[::-1]
         if self.padding_mode != "zeros" or before != after:
-            x = F.pad(x, self.margins, "constant" if self.padding_mode == "zeros" else self.padding_mode)
+            x = F.pad(x, self.pads, "constant" if self.padding_mode == "zeros" else self.padding_mode)
             padding = [0] * self.axes
         if self.axes == 1:
             if x.dim() != 3:
@@ -165,7 +165,7 @@ class _EliminatedConv(Indexed):
         cls, dense: nn.Conv1d | nn.Conv2d, index: Index, *,
         by: By = "channel", factor: float = 1.0, impl: Impl = "auto",
     ) -> Self:  # fmt: skip
-        """The dense layer without the inputs that ``index`` leaves out, the other weights times ``factor``."""
+        """The dense layer with only the inputs in ``index``, and its weights times ``factor``."""
         if dense.groups != 1:
             raise UsageError(f"groups: expected 1, got {dense.groups}")
         layer: Self = nn.utils.skip_init(
@@ -175,21 +175,21 @@ class _EliminatedConv(Indexed):
         )  # fmt: skip
         layer._keep(index, dense.in_channels, by, torch.Size(dense.kernel_size).numel(), dense.weight.device)
         weight = dense.weight.detach()
-        return _adopt(layer, dense, weight.flatten(1) if by == "tap" else weight, factor)
+        return _copy_from_dense(layer, dense, weight.flatten(1) if by == "tap" else weight, factor)
 
     @torch.no_grad()
     def to_dense(self) -> nn.Conv1d | nn.Conv2d:
-        """The dense layer that computes the same: its weights for the inputs that went are zeros."""
+        """The dense layer that computes the same: the weights of pruned inputs are zeros."""
         dense: nn.Conv1d | nn.Conv2d = nn.utils.skip_init(
             self.dense, self.in_channels, self.out_channels, self.kernel_size, self.stride, self.padding,
             self.dilation, 1, self.bias is not None, self.padding_mode,
             device=self.weight.device, dtype=self.weight.dtype,
         )  # fmt: skip
         full = reference.dense_weight(self.weight, self.index, self.in_channels, self.kernel_size)
-        return _release(self, dense, full)
+        return _copy_to_dense(self, dense, full)
 
     def extra_repr(self) -> str:
-        """Sizes and what stayed."""
+        """Sizes and the number of remaining inputs."""
         names = ("kernel_size", "stride", "padding", "dilation", "padding_mode", "by")
         sizes = ", ".join(f"{name}={getattr(self, name)}" for name in names)
         head = f"{self.in_channels}, {self.out_channels}, kept={len(self.index)}"
@@ -197,9 +197,9 @@ class _EliminatedConv(Indexed):
 
 
 class EliminatedConv1d(_EliminatedConv):
-    """`torch.nn.Conv1d` that lacks some input channels, or some of their taps: ``(N, C, L)``.
+    """`torch.nn.Conv1d` with pruned input channels, or pruned taps of them: ``(N, C, L)``.
 
-    ``weight`` is ``(out, kept, kernel)``, or by tap ``(out, kept)``; ``index`` names channels, or
+    ``weight`` is ``(out, kept, kernel)``, or by tap ``(out, kept)``; ``index`` holds channels, or
     ``channel * kernel + tap``.
     """
 
@@ -207,9 +207,9 @@ class EliminatedConv1d(_EliminatedConv):
 
 
 class EliminatedConv2d(_EliminatedConv):
-    """`torch.nn.Conv2d` that lacks some input channels, or some of their taps: ``(N, C, H, W)``.
+    """`torch.nn.Conv2d` with pruned input channels, or pruned taps of them: ``(N, C, H, W)``.
 
-    ``weight`` is ``(out, kept, KH, KW)``, or by tap ``(out, kept)``; ``index`` names channels, or
+    ``weight`` is ``(out, kept, KH, KW)``, or by tap ``(out, kept)``; ``index`` holds channels, or
     ``channel * KH * KW + tap``.
     """
 
@@ -217,13 +217,13 @@ class EliminatedConv2d(_EliminatedConv):
 
 
 def _pair(sizes: Sequence[int], missing: int) -> tuple[int, int]:
-    """Sizes of two axes; of one axis, those of an image one pixel high."""
-    across, down = [*reversed([int(size) for size in sizes]), missing][:2]
-    return down, across
+    """Sizes of two axes; those of one axis become an image of height 1."""
+    width, height = [*reversed([int(size) for size in sizes]), missing][:2]
+    return height, width
 
 
 @torch.no_grad()
-def _draw(weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+def _initialize(weight: nn.Parameter, bias: nn.Parameter | None) -> None:
     bound = weight[0].numel() ** -0.5
     weight.uniform_(-bound, bound)
     if bias is not None:
@@ -231,7 +231,7 @@ def _draw(weight: nn.Parameter, bias: nn.Parameter | None) -> None:
 
 
 @torch.no_grad()
-def _adopt(layer: Layer, dense: Any, weight: Tensor, factor: float) -> Layer:
+def _copy_from_dense(layer: Layer, dense: Any, weight: Tensor, factor: float) -> Layer:
     kept = weight.index_select(1, layer.index)
     layer.get_parameter("weight").copy_(kept if factor == 1.0 else kept * factor)
     if dense.bias is not None:
@@ -242,7 +242,7 @@ def _adopt(layer: Layer, dense: Any, weight: Tensor, factor: float) -> Layer:
     return layer
 
 
-def _release(layer: Any, dense: Dense, weight: Tensor) -> Dense:
+def _copy_to_dense(layer: Any, dense: Dense, weight: Tensor) -> Dense:
     dense.get_parameter("weight").copy_(weight)
     if layer.bias is not None:
         dense.get_parameter("bias").copy_(layer.bias)

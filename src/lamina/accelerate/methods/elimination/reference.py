@@ -54,7 +54,7 @@ def swap_order(kept: Sequence[int], total: int) -> list[int]:
     """
     staying = set(kept)
     if len(staying) != len(kept) or not staying <= set(range(total)):
-        raise ValueError(f"expected different numbers from 0 to {total - 1}, got {list(kept)}")
+        raise ValueError(f"expected distinct integers from 0 to {total - 1}, got {list(kept)}")
     movers = iter(sorted(place for place in staying if place >= len(kept)))
     return [place if place in staying else next(movers) for place in range(len(kept))]
 

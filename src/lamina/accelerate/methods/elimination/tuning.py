@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.accelerate.methods.elimination.config import Impl
-from lamina.accelerate.methods.elimination.functional import WIDE
+from lamina.accelerate.methods.elimination.functional import MIN_RUN_BYTES
 from lamina.accelerate.methods.elimination.nn import EliminatedConv1d, EliminatedConv2d, EliminatedLinear
 from lamina.accelerate.methods.elimination.tiles import Tile, candidates, thrice
 from lamina.errors import MissingError, UnsupportedError, UsageError
@@ -122,7 +122,7 @@ def _worth_trying(layer: Layer, x: Tensor) -> tuple[str, ...]:
     if layer.at.by == "tap":
         return (*library, "kernel")
     last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    wide = layer.at.prefix or layer.at.run * x.itemsize >= WIDE
+    wide = layer.at.prefix or layer.at.run * x.itemsize >= MIN_RUN_BYTES
     return (*library, *(("pack",) if not (last and layer.at.prefix) else ()), *(("kernel",) if last and wide else ()))
 
 

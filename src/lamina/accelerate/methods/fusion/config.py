@@ -1,4 +1,4 @@
-"""What a fusion is asked to do."""
+"""Configuration of fusion."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from lamina.accelerate.common.choices import check_choice
 from lamina.errors import UsageError
 
 Impl = Literal["auto", "reference", "kernel", "cublaslt"]
-"""How a fused layer is computed: ``kernel`` by Triton, ``cublaslt`` by the vendor library's own epilogue,
-``reference`` by plain torch, one operator after the other; ``auto`` chooses."""
+"""``kernel`` is a Triton kernel, ``cublaslt`` the epilogue of the vendor library's GEMM, ``reference`` plain PyTorch,
+one operator after the other. ``auto`` selects one."""
 
 IMPLS: tuple[Impl, ...] = get_args(Impl)
 
 Activation = Literal["relu", "tanh", "sigmoid", "gelu", "gelu_tanh"]
-"""``gelu`` is the exact one, by the error function; ``gelu_tanh`` its approximation."""
+"""``gelu`` is exact, by the error function; ``gelu_tanh`` is the tanh approximation."""
 
 ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """Fuse linear layers and convolutions with what follows them.
+    """Fuse linear layers with their activation, and convolutions with bias, ReLU and max pooling.
 
     Args:
-        impl: how the new layers compute. Convolutions have no ``cublaslt``: ``auto`` is meant for them there.
-        pool: whether a convolution takes in a max pooling that follows its ReLU.
-        l1_bypass: whether kernels load past the L1 cache (``.cg``).
+        impl: the implementation of the new layers. Convolutions have no ``cublaslt``; they use ``auto`` in its place.
+        pool: whether the max pooling behind a convolution's ReLU is fused too.
+        l1_bypass: whether kernels' loads bypass the L1 cache (``.cg``).
 
     Raises:
         UsageError: naming what was expected.

@@ -1,7 +1,7 @@
-"""Which layers of a sequence can be fused with what follows them, and how.
+"""Conversion of sequences to fused layers.
 
-A fused layer takes the place and the name of the first of its parts; identities take those of the others. So the
-other layers keep their names, and state dicts fit as before.
+A fused layer replaces the first of its modules and has its name; ``Identity`` modules replace the others. So all names
+and state dicts remain valid.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from lamina.errors import UnsupportedError, UsageError
 def refusal(module: nn.Module) -> str | None:
     """Why a layer, or a sequence of them, cannot be fused, or nothing."""
     if isinstance(module, nn.Sequential):
-        parts = list(module)
-        if len(parts) > 1 and _length(parts, pool=True) == len(parts):
+        modules = list(module)
+        if len(modules) > 1 and _length(modules, pool=True) == len(modules):
             return None
-        return "it is no Linear with its activation, and no Conv2d with its ReLU"
+        return "it is neither a Linear with an activation nor a Conv2d with a ReLU"
     kind = type(module).__name__
     match module:
         case nn.Linear():
             return "no activation follows it directly in a Sequential"
         case nn.Conv2d() if module.padding_mode != "zeros":
-            return f"it pads by {module.padding_mode}"
+            return f"padding_mode={module.padding_mode!r} is not supported"
         case nn.Conv2d():
             return "no ReLU follows it directly in a Sequential"
         case _ if activation_of(module) is not None:
-            return "it follows no Linear or Conv2d that could take it in"
+            return "it follows no Linear or Conv2d that it can be fused with"
     return f"{kind} is neither Linear nor Conv2d"
 
 
 def runs(sequence: nn.Sequential, config: Fusion) -> list[range]:
-    """The places of a sequence's children that become one layer together."""
-    parts, found, place = list(sequence), [], 0
-    while place < len(parts):
-        length = _length(parts[place:], config.pool)
+    """Ranges of a sequence's children that are fused into one layer each."""
+    modules, found, start = list(sequence), [], 0
+    while start < len(modules):
+        length = _length(modules[start:], config.pool)
         if length > 1:
-            found.append(range(place, place + length))
-        place += max(length, 1)
+            found.append(range(start, start + length))
+        start += max(length, 1)
     return found
 
 
 def replace(module: nn.Module, config: Fusion) -> nn.Module:
-    """The fused layer in the place of a sequence.
+    """The fused layer that replaces a sequence.
 
     Raises:
         UnsupportedError: the sequence is refused.
@@ -55,14 +55,14 @@ def replace(module: nn.Module, config: Fusion) -> nn.Module:
         raise UnsupportedError(reason or "expected a Sequential")
     if isinstance(module[0], nn.Linear):
         return FusedLinear.from_dense(module, impl=config.impl, l1_bypass=config.l1_bypass)
-    # The vendor library's epilogue is one of linear maps.
+    # cuBLASLt's epilogue is one of GEMMs.
     impl = "auto" if config.impl == "cublaslt" else config.impl
     return FusedConv2d.from_dense(module, impl=impl, l1_bypass=config.l1_bypass)
 
 
-def _length(parts: list[nn.Module], pool: bool) -> int:
-    """How many layers from the first on become one: 1 where nothing does."""
-    first, *rest = parts
+def _length(modules: list[nn.Module], pool: bool) -> int:
+    """How many modules, from the first on, are fused; 1 if none."""
+    first, *rest = modules
     if type(first) is nn.Linear:
         return 2 if rest and activation_of(rest[0]) else 1
     if type(first) is not nn.Conv2d or first.padding_mode != "zeros" or not (rest and type(rest[0]) is nn.ReLU):

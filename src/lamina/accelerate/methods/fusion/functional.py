@@ -1,7 +1,7 @@
-"""Fused layers: checked, and computed the way that was asked for.
+"""Fused layers: operands are checked, then the implementation ``impl`` runs.
 
-``impl`` says how: ``kernel`` by Triton, ``cublaslt`` by the vendor library's epilogue (linear maps with ReLU and a
-bias), ``reference`` by plain PyTorch on any device. `chosen` tells what ``auto`` means; nothing falls back.
+``kernel`` is a Triton kernel, ``cublaslt`` the epilogue of cuBLASLt (linear layers with ReLU and a bias), ``reference``
+plain PyTorch on any device. `chosen` resolves ``auto``; no other implementation falls back.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if HAS_TRITON:
 
 
 def chosen(impl: Impl, x: Tensor, activation: Activation = "relu", biased: bool = True, product: bool = True) -> Impl:
-    """The implementation that ``impl`` stands for; only ``auto`` is anything but itself.
+    """Resolve ``auto``; any other ``impl`` is checked and returned.
 
-    ``auto`` is the reference off the GPU and in float64. For a ``product`` it is the library's epilogue where that
-    has one (ReLU with a bias) and its product is the faster: everywhere but in strict float32, which the library
-    computes without tensor cores and the kernel as three TF32 products.
+    ``auto`` is ``reference`` off the GPU and in float64. For a ``product`` (a linear layer) it is ``cublaslt`` where
+    that has the epilogue (ReLU with a bias), except in float32 without TF32: cuBLASLt then uses no tensor cores, and
+    ``kernel`` computes 3xTF32, which is faster. Elsewhere it is ``kernel``.
 
     Raises:
         UsageError: no such implementation.
         MissingError: ``impl`` needs Triton or a GPU, which is not there.
-        UnsupportedError: the library has no such epilogue.
+        UnsupportedError: cuBLASLt has no such epilogue.
     """
     check_choice("impl", impl, IMPLS)
     if impl == "auto":
@@ -44,7 +44,7 @@ def chosen(impl: Impl, x: Tensor, activation: Activation = "relu", biased: bool 
         return "cublaslt" if product and activation == "relu" and biased and not strict else "kernel"
     if impl == "cublaslt":
         if not product:
-            raise UnsupportedError('impl="cublaslt" is for linear maps; convolutions have "kernel" and "reference"')
+            raise UnsupportedError('impl="cublaslt" is for linear layers; convolutions have "kernel" and "reference"')
         if activation != "relu" or not biased:
             what = activation if activation != "relu" else "a layer without bias"
             raise UnsupportedError(f'impl="cublaslt": expected ReLU and a bias, got {what}; use "kernel"')
@@ -70,16 +70,16 @@ def linear(
         x: ``(..., in_features)``, of any strides.
         weight: ``(out_features, in_features)``.
         bias: ``(out_features,)``.
-        activation: what follows.
-        impl: how to compute it.
-        l1_bypass: whether kernels load past L1.
+        activation: applied to the product.
+        impl: the implementation.
+        l1_bypass: whether the kernel's loads bypass L1.
 
     Returns:
-        ``(..., out_features)``, in the type of ``x``, or of autocast.
+        ``(..., out_features)``, in the dtype of ``x``, or of autocast.
 
     Raises:
-        UsageError: sizes, types or devices do not fit.
-        UnsupportedError: the implementation does not take this type or activation.
+        UsageError: sizes, dtypes or devices do not fit.
+        UnsupportedError: the implementation does not support this dtype or activation.
         MissingError: it needs a GPU, or Triton.
     """
     check_choice("activation", activation, ACTIVATIONS)
@@ -118,16 +118,16 @@ def conv2d(
     impl: Impl = "auto",
     l1_bypass: bool = False,
 ) -> Tensor:
-    """``max_pool(relu(conv(x) + b))``: the library's convolution without a bias, then one pass for the rest.
+    """``max_pool(relu(conv(x) + b))``: the library's convolution without a bias, then one kernel for the rest.
 
     Args:
-        x: ``(N, C, H, W)``, channels-last or not; the output follows.
+        x: ``(N, C, H, W)``, channels-last or not; the output has its memory format.
         weight: ``(out_channels, C / groups, KH, KW)``.
         bias: ``(out_channels,)``.
         stride, padding, dilation, groups: as for ``torch.nn.functional.conv2d``.
-        pool: the pooling, if one follows.
-        impl: how to compute the pass.
-        l1_bypass: whether it loads past L1.
+        pool: the max pooling, if any.
+        impl: the implementation of what follows the convolution.
+        l1_bypass: whether the kernel's loads bypass L1.
 
     Raises:
         UsageError, UnsupportedError, MissingError: as `linear` does.
@@ -150,10 +150,10 @@ def bias_relu_max_pool2d(
     impl: Impl = "auto",
     l1_bypass: bool = False,
 ) -> Tensor:
-    """``max_pool(relu(x + b))`` in one pass over ``x (N, C, H, W)``, and in one pass back.
+    """``max_pool(relu(x + b))`` of ``x (N, C, H, W)`` in one kernel, and in one kernel in the backward pass.
 
-    Of ``x`` nothing is kept for the backward pass but a byte for each pixel of the result. Of equal candidates the
-    first of a window wins; NaN wins over numbers.
+    Saves one byte for each output element for the backward pass. Of equal elements of a window the first is selected;
+    NaN is selected over other values.
 
     Raises:
         UsageError, UnsupportedError, MissingError: as `linear` does.
@@ -177,6 +177,6 @@ def _strict_float32() -> bool:
     return bool(torch.backends.cuda.matmul.fp32_precision != "tf32")
 
 
-# The compiler cannot trace a reading of the switch. This is all that torch.compiler.assume_constant_result does,
-# after importing the compiler, which would double the time that every command takes to start.
+# torch.compile cannot trace the read of this setting. torch.compiler.assume_constant_result sets the same attribute,
+# but imports the compiler first, which would double the start-up time of every command.
 _strict_float32._dynamo_marked_constant = True  # type: ignore[attr-defined]

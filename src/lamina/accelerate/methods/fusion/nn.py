@@ -1,4 +1,4 @@
-"""Fused layers. Their parameters have the names and shapes of the dense layers', so state dicts load both ways."""
+"""Fused layers. Names and shapes of their parameters are the dense layers', so state dicts load both ways."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class FusedLinear(nn.Module):
     """``activation(x W^T + b)``: ``(..., in_features)`` to ``(..., out_features)``.
 
     Args:
-        in_features: the input's width.
-        out_features: the output's width.
-        activation: what follows the product.
+        in_features: features of the input.
+        out_features: features of the output.
+        activation: applied to the product.
         bias: whether to add one.
-        impl: how to compute it; see `functional`.
-        l1_bypass: whether kernels load past L1.
+        impl: the implementation; see `functional`.
+        l1_bypass: whether the kernel's loads bypass L1.
 
     Raises:
         UsageError: an unknown activation or implementation.
@@ -70,7 +70,7 @@ class FusedLinear(nn.Module):
         """The fused form of a linear layer and its activation, with the same parameters.
 
         Raises:
-            UsageError: they are no such pair.
+            UsageError: the modules are not such a pair.
         """
         activation = activation_of(dense[1]) if len(dense) == 2 and type(dense[0]) is nn.Linear else None
         if activation is None:
@@ -90,7 +90,7 @@ class FusedLinear(nn.Module):
         return nn.Sequential(dense, MODULES[self.activation]()).train(self.training)
 
     def extra_repr(self) -> str:
-        """Sizes, and what follows the product."""
+        """Sizes and the activation."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         return f"{sizes}, activation={self.activation}, impl={self.impl}" + ", l1_bypass=True" * self.l1_bypass
 
@@ -98,13 +98,13 @@ class FusedLinear(nn.Module):
 class FusedConv2d(nn.Module):
     """``max_pool(relu(conv(x) + b))``, or without the pooling: ``(N, C, H, W)`` to ``(N, C', H', W')``.
 
-    The convolution itself is the library's; bias, ReLU and pooling are one pass over its result.
+    The convolution is the library's; bias, ReLU and pooling are one kernel on its output.
 
     Args:
         dense: the convolution, whose parameters become this layer's.
-        pool: the pooling, if one follows.
-        impl: how to compute the pass.
-        l1_bypass: whether it loads past L1.
+        pool: the max pooling, if any.
+        impl: the implementation of what follows the convolution.
+        l1_bypass: whether the kernel's loads bypass L1.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class FusedConv2d(nn.Module):
 
     @classmethod
     def from_dense(cls, dense: nn.Sequential, *, impl: Impl = "auto", l1_bypass: bool = False) -> Self:
-        """The fused form of a convolution, its ReLU and perhaps its max pooling, with the same parameters.
+        """The fused form of a convolution, its ReLU and optionally its max pooling, with the same parameters.
 
         Raises:
             UsageError: they are no such layers.
@@ -142,7 +142,7 @@ class FusedConv2d(nn.Module):
         return cls(cast(nn.Conv2d, dense[0]), pool, impl=impl, l1_bypass=l1_bypass)
 
     def to_dense(self) -> nn.Sequential:
-        """The layers apart, with the same parameters."""
+        """The separate layers, with the same parameters."""
         out_channels, per_group = self.weight.shape[:2]
         dense = nn.Conv2d(
             per_group * self.groups, out_channels, cast(Any, self.kernel_size), cast(Any, self.stride),
@@ -161,14 +161,14 @@ class FusedConv2d(nn.Module):
         return nn.Sequential(dense, *after).train(self.training)
 
     def extra_repr(self) -> str:
-        """Sizes, and what follows the convolution."""
+        """Sizes and the pooling."""
         out_channels, per_group = self.weight.shape[:2]
         sizes = f"{per_group * self.groups}, {out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         return f"{sizes}, relu, pool={self.pool}, impl={self.impl}" + ", l1_bypass=True" * self.l1_bypass
 
 
 def activation_of(module: nn.Module) -> Activation | None:
-    """The name of an activation that a linear layer can take in."""
+    """The name of an activation that can be fused with a linear layer, or None."""
     match module:
         case nn.GELU():
             return "gelu_tanh" if module.approximate == "tanh" else "gelu"
@@ -185,7 +185,7 @@ def window_of(module: nn.MaxPool2d) -> PoolWindow:
     """The window of a max pooling.
 
     Raises:
-        UsageError: the pass cannot pool so.
+        UsageError: the kernel does not support its options.
     """
     if module.return_indices or _pair(module.dilation) != (1, 1):
         raise UsageError("pooling: expected no dilation and no indices")

@@ -1,4 +1,4 @@
-"""Which layers can be stored in another format."""
+"""Conversion to layers with quantized weights."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from lamina.errors import UnsupportedError
 
 
 def refusal(module: nn.Module) -> str | None:
-    """Why a layer cannot be converted, or nothing."""
+    """Why a layer's weights cannot be quantized, or nothing."""
     if type(module) is nn.Linear:
         return None
     if type(module) not in CONVOLUTIONS:
         return f"{type(module).__name__} is neither Linear nor a convolution"
     if module.padding_mode != "zeros":
-        return f"it pads by {module.padding_mode}"
+        return f"padding_mode={module.padding_mode!r} is not supported"
     return None
 
 
 def replace(module: nn.Module, config: WeightOnly) -> nn.Module:
-    """The layer in its new form.
+    """The layer with quantized weights.
 
     Raises:
         UnsupportedError: the layer is refused.
-        UsageError: a weight is not finite, or the format cannot hold it.
+        UsageError: a weight is not finite, or it is out of the format's range.
     """
     reason = refusal(module)
     if reason:

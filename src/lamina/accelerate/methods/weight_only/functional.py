@@ -1,4 +1,4 @@
-"""Products with stored weights: checked, and computed the way that was asked for."""
+"""Products with quantized weights: operands are checked, then the implementation ``impl`` runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if HAS_TRITON:
 
 
 def chosen(impl: Impl, x: Tensor, packed: Packed) -> Impl:
-    """The implementation that ``impl`` stands for; only ``auto`` is anything but itself.
+    """Resolve ``auto``; any other ``impl`` is checked and returned.
 
     Raises:
         UsageError: no such implementation.
@@ -36,16 +36,16 @@ def linear(x: Tensor, packed: Packed, bias: Tensor | None = None, *, impl: Impl 
 
     Args:
         x: ``(..., inputs)``, of any strides.
-        packed: the weights.
+        packed: the quantized weights.
         bias: ``(outputs,)``.
-        impl: how to compute it.
+        impl: the implementation.
 
     Returns:
-        ``(..., outputs)``, in the type of ``x``, or of autocast.
+        ``(..., outputs)``, in the dtype of ``x``, or of autocast.
 
     Raises:
-        UsageError: sizes, types or devices do not fit.
-        UnsupportedError: the kernel does not take this type.
+        UsageError: sizes, dtypes or devices do not fit.
+        UnsupportedError: the kernel does not support this dtype.
         MissingError: it needs a GPU, or Triton.
     """
     outputs = len(packed.codes)

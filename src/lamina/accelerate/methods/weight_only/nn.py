@@ -1,4 +1,4 @@
-"""Layers whose weights are stored in another format: for inference, and with gradients for what is before them."""
+"""Layers with quantized weights: for inference, and with gradients of their inputs and biases, not of the weights."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lamina.accelerate.methods.weight_only.formats import Packed, pack, unpack
 CONVOLUTIONS: dict[type[nn.Module], Any] = {nn.Conv1d: F.conv1d, nn.Conv2d: F.conv2d, nn.Conv3d: F.conv3d}
 
 
-class _Stored(nn.Module):
-    """Weights as buffers ``codes`` and ``scale``, and a dense layer without weights that knows the sizes."""
+class _WeightOnly(nn.Module):
+    """Base: weights as the buffers ``codes`` and ``scale``, and the sizes of the dense layer."""
 
     codes: Tensor
     scale: Tensor
@@ -36,20 +36,20 @@ class _Stored(nn.Module):
 
     @property
     def packed(self) -> Packed:
-        """The weights as they are stored."""
+        """The quantized weights."""
         return Packed(self.format, self.codes, self.scale, self._inputs)
 
     @property
     def weight(self) -> Tensor:
-        """The weights as they are read, in the dense layer's type."""
+        """The dequantized weights, in the dense layer's dtype."""
         return unpack(self.packed).to(self._dtype).view(self._shape)
 
     @classmethod
     def from_dense(cls, dense: Any, config: WeightOnly) -> Self:
-        """The layer with the weights of a dense one, rounded to the format.
+        """The layer with the quantized weights of a dense one.
 
         Raises:
-            UsageError: a weight is not finite, or the format cannot hold it.
+            UsageError: a weight is not finite, or it is out of the format's range.
         """
         return cls(dense, config)
 
@@ -58,7 +58,7 @@ class _Stored(nn.Module):
         return f"{self._sizes}, format={self.format}, impl={self.impl}"
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        # Codes are not numbers: .half() or .double() leave them as they are, only their device changes.
+        # .half() and .double() change the dtype of dequantized weights. Of codes and scales only the device changes.
         codes, scale = self.codes, self.scale
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.codes = codes.to(self.codes.device)
@@ -67,7 +67,7 @@ class _Stored(nn.Module):
         return self
 
 
-class WeightOnlyLinear(_Stored):
+class WeightOnlyLinear(_WeightOnly):
     """``x W^T + b``: ``(..., in_features)`` to ``(..., out_features)``."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -75,33 +75,33 @@ class WeightOnlyLinear(_Stored):
         return functional.linear(x, self.packed, self.bias, impl=self.impl)
 
     def to_dense(self) -> nn.Linear:
-        """A linear layer with the weights as they are read."""
+        """A linear layer with the dequantized weights."""
         dense = nn.Linear(self._shape[1], self._shape[0], self.bias is not None, device="meta")
         dense.weight = nn.Parameter(self.weight)
         dense.bias = self.bias
         return dense.train(self.training)
 
 
-class WeightOnlyConv(_Stored):
-    """A convolution whose weights are widened before it: less to store and to load, the arithmetic unchanged."""
+class WeightOnlyConv(_WeightOnly):
+    """A convolution whose weights are dequantized in front of it: less to store, the arithmetic unchanged."""
 
     def __init__(self, dense: Any, config: WeightOnly) -> None:
         super().__init__(dense, config)
         self._function = CONVOLUTIONS[type(dense)]
         self._kind = type(dense)
-        self._steps = (dense.stride, dense.padding, dense.dilation, dense.groups)
+        self._geometry = (dense.stride, dense.padding, dense.dilation, dense.groups)
 
     def forward(self, x: Tensor) -> Tensor:
-        """As the dense convolution's, with the weights as they are read."""
-        result: Tensor = self._function(x, self.weight.to(x.dtype), self.bias, *self._steps)
+        """The dense convolution with the dequantized weights."""
+        result: Tensor = self._function(x, self.weight.to(x.dtype), self.bias, *self._geometry)
         return result
 
     def to_dense(self) -> nn.Module:
-        """A convolution with the weights as they are read."""
-        stride, padding, dilation, groups = self._steps
+        """A convolution with the dequantized weights."""
+        stride, padding, dilation, groups = self._geometry
         sizes = (self._shape[1] * groups, self._shape[0], tuple(self._shape[2:]), stride, padding, dilation, groups)
         dense: Any = self._kind(*sizes, bias=self.bias is not None, device="meta")
         dense.weight = nn.Parameter(self.weight)
         dense.bias = self.bias
-        trained: nn.Module = dense.train(self.training)
-        return trained
+        converted: nn.Module = dense.train(self.training)
+        return converted
