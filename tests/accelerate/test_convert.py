@@ -28,7 +28,7 @@ def test_every_layer_is_recorded_with_its_reason() -> None:
         "1": "ReLU has no weights",
         "2": "Flatten has no weights",
         "3": None,
-        "4": "block size 4 exceeds its 2 outputs",
+        "4": "block size 4 exceeds its 2 output features",
     }
     (replaced,) = record.replaced
     assert (replaced.kind, replaced.parameters_before, replaced.parameters_after) == ("Linear", 264, 72)

@@ -24,7 +24,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {"NCHW": lambda x: x, "NHWC": l
 
 def laid_down(x: Tensor, parts: int) -> tuple[Tensor, Tensor]:
     """Halves of rows ``(N, C, L)``."""
-    largest = ops.peaks(x.contiguous())
+    largest = ops.partial_amax(x.contiguous())
     return ops.split(x, largest, parts), largest
 
 

@@ -14,22 +14,22 @@ from triton.compiler import ASTSource
 from lamina.accelerate.common.split_fp16 import kernels
 
 window = dict(GROUPS=1, TAPS=9, KW=3, SH=1, SW=1, PH=1, PW=1, DH=1, DW=1)
-common = dict(TOP=12, UPCAST=False, INDEX=tl.int32)
-product = dict(**window, SUMMED=128, KEPT=128, PARTS=2, A_SHARES=512, W_SHARES=32, BIAS=True, BM=128, BN=128, BK=64)
-gradient = dict(**window, OUTPUTS=128, INPUTS=128, PARTS=2, DY_SHARES=512, A_SHARES=512, BM=128, BN=128, BK=64)
+common = dict(TARGET_EXPONENT=12, UPCAST=False, INDEX=tl.int32)
+product = dict(**window, SUMMED=128, KEPT=128, TERMS=2, A_PARTIALS=512, W_PARTIALS=32, BIAS=True, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64)
+gradient = dict(**window, OUTPUTS=128, INPUTS=128, TERMS=2, DY_PARTIALS=512, A_PARTIALS=512, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64)
 launches = [
-    (kernels.peaks_kernel, dict(BLOCK=4096), 0, "fp32"),
-    (kernels.split_kernel, dict(PARTS=2, SHARES=512, BL=64, BC=64), 0, "fp16"),
+    (kernels.amax_kernel, dict(BLOCK=4096), 0, "fp32"),
+    (kernels.split_fp16_kernel, dict(TERMS=2, SHARES=512, BLOCK_L=64, BLOCK_C=64), 0, "fp16"),
     (kernels.product_kernel, dict(**product, BACK=False, LAST=True, stride_c=1), 12, "fp16"),
     (kernels.product_kernel, dict(**product, BACK=True, LAST=False, stride_l=1), 12, "fp16"),
     (kernels.gradient_kernel, gradient, 12, "fp16"),
-    (kernels.gradient_kernel, gradient | dict(PARTS=1, DY_SHARES=0, A_SHARES=0), 4, "bf16"),
+    (kernels.gradient_kernel, gradient | dict(TERMS=1, DY_PARTIALS=0, A_PARTIALS=0), 4, "bf16"),
 ]
 for kernel, constants, products, kind in launches:
     constants = {name: value for name, value in (constants | common).items() if name in kernel.arg_names}
     types = dict.fromkeys(("a", "dy", "w"), "*" + kind) | dict.fromkeys(("per_height", "per_width"), "i64")
-    types |= dict.fromkeys(("x", "peaks", "a_peaks", "dy_peaks", "w_peaks", "bias"), "*fp32")
-    types |= {"out": "*fp16" if kernel is kernels.split_kernel else "*fp32"}
+    types |= dict.fromkeys(("x", "partial_amax", "a_amax", "dy_amax", "w_amax", "bias"), "*fp32")
+    types |= {"out": "*fp16" if kernel is kernels.split_fp16_kernel else "*fp32"}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     places = dict(enumerate(kernel.arg_names))
     constexprs = {(at,): constants[name] for at, name in places.items() if name in constants}

@@ -14,15 +14,15 @@ pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
 @triton.jit
 @no_type_check
-def scale_kernel(peaks, out, SHARES: tl.constexpr, TOP: tl.constexpr):
-    up, down = kernels.scale(peaks, SHARES, TOP)
+def scale_kernel(partial_amax, out, SHARES: tl.constexpr, TARGET_EXPONENT: tl.constexpr):
+    up, down = kernels.scale(partial_amax, SHARES, TARGET_EXPONENT)
     tl.store(out, up)
     tl.store(out + 1, down)
 
 
 def scales(x: torch.Tensor) -> tuple[float, float]:
-    peaks, out = ops.peaks(x), x.new_full((2,), math.nan, dtype=torch.float32)
-    launch(scale_kernel, 1, x, peaks, out, SHARES=peaks.numel(), TOP=kernels.TOP)
+    partial_amax, out = ops.partial_amax(x), x.new_full((2,), math.nan, dtype=torch.float32)
+    launch(scale_kernel, 1, x, partial_amax, out, SHARES=partial_amax.numel(), TARGET_EXPONENT=kernels.TARGET_EXPONENT)
     up, down = out.tolist()
     return up, down
 
@@ -30,18 +30,18 @@ def scales(x: torch.Tensor) -> tuple[float, float]:
 @pytest.mark.parametrize("numel", [0, 1, 4095, 4097, 20000])
 def test_every_number_is_seen(numel: int) -> None:
     x = torch.zeros(numel)
-    assert ops.peaks(x).max() == 0
+    assert ops.partial_amax(x).max() == 0
     for place in {0, numel // 2, numel - 1} if numel else ():
         y = x.clone()
         y[place] = -3.5
-        assert ops.peaks(y).max() == 3.5
+        assert ops.partial_amax(y).max() == 3.5
 
 
 @pytest.mark.parametrize("peak", [1.0, 1.99, 2.0, 6e4, 1e-7, 1e30, 3e38, 1e-30])
 def test_the_largest_number_comes_to_the_top(peak: float) -> None:
     up, down = scales(torch.tensor([peak, -peak / 3, 0.0]))
     assert up * down == 1
-    assert 2**kernels.TOP <= peak * up < 2 ** (kernels.TOP + 1)
+    assert 2**kernels.TARGET_EXPONENT <= peak * up < 2 ** (kernels.TARGET_EXPONENT + 1)
 
 
 @pytest.mark.parametrize("peak", [0.0, math.inf, math.nan])
@@ -54,12 +54,12 @@ def test_subnormal_numbers_come_as_high_as_a_power_of_two_brings_them() -> None:
 
 
 def test_the_operator_is_registered_well() -> None:
-    torch.library.opcheck(ops.peaks, (torch.randn(3, 5),))
+    torch.library.opcheck(ops.partial_amax, (torch.randn(3, 5),))
 
 
 def of_pair(*tensors: torch.Tensor) -> tuple[float, ...]:
     """The largest of each tensor's shares."""
-    found, *counts = ops.pair_peaks(*tensors)
+    found, *counts = ops.pair_amax(*tensors)
     return tuple(share.max().item() for share in found.split(counts) if share.numel())
 
 
@@ -98,9 +98,9 @@ LAYOUTS = {
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 5), (3, 70, 67), (2, 16, 32), (9, 5, 1)])
 def test_halves_hold_what_tf32_and_what_nearly_float32_hold(shape: tuple[int, ...], layout: str) -> None:
     x = LAYOUTS[layout](torch.randn(shape) * 1e-6)
-    peaks = ops.peaks(x.contiguous())
+    partial_amax = ops.partial_amax(x.contiguous())
     up, down = scales(x.contiguous())
-    one, two = (ops.split(x, peaks, parts) for parts in (1, 2))
+    one, two = (ops.split(x, partial_amax, parts) for parts in (1, 2))
     exact = rows_of(x).double()
     assert up == reference.scale(x)
     assert torch.equal(one, reference.split(x, 1))
@@ -110,8 +110,8 @@ def test_halves_hold_what_tf32_and_what_nearly_float32_hold(shape: tuple[int, ..
 
 def test_what_is_not_finite_stays_so_and_harms_nothing_else() -> None:
     x = torch.tensor([math.inf, -math.inf, math.nan, 1.5, 0.0]).view(1, 5, 1)
-    high, low = ops.split(x, ops.peaks(x), 2)
-    scaled = (x * 2.0**kernels.TOP).half()  # as the largest finite number asks
+    high, low = ops.split(x, ops.partial_amax(x), 2)
+    scaled = (x * 2.0**kernels.TARGET_EXPONENT).half()  # as the largest finite number asks
     assert torch.equal(high.flatten().nan_to_num(7), scaled.flatten().nan_to_num(7))
     assert (low == 0).all()
 
@@ -124,4 +124,4 @@ def test_a_narrow_type_is_laid_down_as_it_is(dtype: torch.dtype) -> None:
 
 def test_the_splitting_operator_is_registered_well() -> None:
     x = torch.randn(2, 3, 5)
-    torch.library.opcheck(ops.split, (x, ops.peaks(x), 2))
+    torch.library.opcheck(ops.split, (x, ops.partial_amax(x), 2))

@@ -1,7 +1,7 @@
 import pytest
 
 from lamina.accelerate.common.split_fp16 import tiles
-from lamina.accelerate.common.tiling import MULTIPROCESSORS, power
+from lamina.accelerate.common.tiling import MULTIPROCESSORS, next_power_of_2
 
 SIZES = [1, 3, 16, 64, 96, 100, 256, 1000]
 
@@ -13,7 +13,7 @@ def test_tiles_are_what_tensor_cores_take_and_what_memory_holds(rows: int, parts
         for other in SIZES:
             for tile in (tiles.product_tile(rows, one, other, parts), tiles.gradient_tile(rows, one, other, parts)):
                 sides = tile.rows, tile.columns, tile.depth
-                assert all(side >= 16 and side == power(side) for side in sides)
+                assert all(side >= 16 and side == next_power_of_2(side) for side in sides)
                 assert 2 * parts * tile.depth * (tile.rows + tile.columns) * tile.stages <= 220 * 1024
 
 

@@ -29,16 +29,16 @@ CALLS = 4
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[tapes.Tape]:
+def played(monkeypatch: pytest.MonkeyPatch) -> list[tapes.LaunchPlan]:
     """Tapes as they are played."""
-    found: list[tapes.Tape] = []
-    play = tapes.Tape.__call__
+    found: list[tapes.LaunchPlan] = []
+    play = tapes.LaunchPlan.__call__
 
-    def noted(tape: tapes.Tape, inputs: list[Tensor]) -> Any:
+    def noted(tape: tapes.LaunchPlan, inputs: list[Tensor]) -> Any:
         found.append(tape)
         return play(tape, inputs)
 
-    monkeypatch.setattr(tapes.Tape, "__call__", noted)
+    monkeypatch.setattr(tapes.LaunchPlan, "__call__", noted)
     return found
 
 
@@ -55,9 +55,9 @@ def step(layer: nn.Module, x: Tensor) -> list[Tensor]:
     return [y.detach(), *torch.autograd.grad(y.square().sum(), leaves)]
 
 
-@pytest.mark.parametrize("impl", ["kernel", "expand", "dense"])
+@pytest.mark.parametrize("impl", ["kernel", "materialized", "dense"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_steps(name: str, impl: Impl, played: list[tapes.Tape], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps(name: str, impl: Impl, played: list[tapes.LaunchPlan], monkeypatch: pytest.MonkeyPatch) -> None:
     make, shape = LAYERS[name]
     layer = make(impl)
     for _ in range(CALLS):

@@ -51,7 +51,7 @@ def main(block_size: int, precision: str) -> None:
         compile_only(kernel, programs, *rest, **switches)
 
     instead = {launches.launch: compile_only, launches.launch_alike: compile_alike}
-    others = {"check_device": nothing, "can_wait": lambda _: True, "shared_memory": lambda _: 227 * 1024}
+    others = {"check_device": nothing, "supports_pdl": lambda _: True, "shared_memory": lambda _: 227 * 1024}
     for module in [module for name, module in sys.modules.items() if name.startswith("lamina.accelerate")]:
         for name, value in list(vars(module).items()):
             if isinstance(value, FunctionType) and value in instead:
@@ -67,7 +67,7 @@ def main(block_size: int, precision: str) -> None:
     layers: list[tuple[nn.Module, tuple[int, ...]]] = [
         (BlockCirculantLinear(k, k, k, impl="kernel"), (1, k)),
         (BlockCirculantLinear(2 * k - 1, k + 1, k, impl="kernel", signs=True), (5, 2 * k - 1)),
-        (BlockCirculantLinear(k, k, k, impl="expand"), (1, k)),
+        (BlockCirculantLinear(k, k, k, impl="materialized"), (1, k)),
         (BlockCirculantConv2d(k, 2 * k, 1, block_size=k, impl="kernel"), (1, k, 1, 1)),
         (BlockCirculantConv2d(k, k, 3, padding=1, block_size=k, impl="kernel"), (1, k, 2, 3)),
         (BlockCirculantLSTM(k, k, block_size=k, impl="kernel"), (1, 1, k)),

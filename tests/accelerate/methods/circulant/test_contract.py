@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lamina.accelerate.methods.circulant import Circulant, functional, kernels, layer, ops, reference
+from lamina.accelerate.methods.circulant import Circulant, functional, kernels, layer_ops, ops, reference
 from lamina.accelerate.methods.circulant import convert as cell
 from lamina.accelerate.methods.circulant.lstm import kernels as recurrent_kernels
 from lamina.accelerate.methods.circulant.lstm import ops as recurrent
 from lamina.accelerate.methods.circulant.materialized import convolution
-from lamina.accelerate.methods.circulant.materialized import kernels as expanded_kernels
-from lamina.accelerate.methods.circulant.materialized import ops as expanded
+from lamina.accelerate.methods.circulant.materialized import kernels as materialized_kernels
+from lamina.accelerate.methods.circulant.materialized import ops as materialized
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear, BlockCirculantLSTM
 from lamina.accelerate.methods.circulant.spectral import kernels as transform_kernels
 from lamina.accelerate.methods.circulant.spectral import ops as transform
@@ -59,7 +59,7 @@ def dense_conv(steps: dict[str, tuple[int, ...]], groups: int, x: Tensor, w: Ten
     return F.conv2d(x, matrix, b, **steps, groups=groups)
 
 
-def circulant_conv(
+def circulant_materialized_conv(
     steps: dict[str, tuple[int, ...]], groups: int, layout: torch.memory_format, impl: functional.Impl,
     x: Tensor, w: Tensor, b: Tensor,
 ) -> Tensor:  # fmt: skip
@@ -110,7 +110,7 @@ class Circulants:
         for k, outputs, inputs, rows in MAPS:
             operands = numbers(rows, inputs), blocks(k, outputs, inputs), numbers(outputs)
             for dtype in (FP32, BF16, FP16) if k == 4 else (FP32,) if k != 16 else (BF16,):
-                for impl in ("kernel", "expand"):
+                for impl in ("kernel", "materialized"):
                     name = f"{impl} linear k={k} {inputs}>{outputs}"
                     yield Product(name, partial(strided_linear, impl), dense_linear, operands, dtype)
         for k, outputs, inputs, kernel, stride, padding, dilation, groups, image in CONVS:
@@ -121,8 +121,8 @@ class Circulants:
             )  # fmt: skip
             for layout in (torch.contiguous_format, torch.channels_last):
                 plain = partial(dense_conv, steps, groups)
-                for impl, dtype in (("kernel", FP32), ("expand", FP32), ("expand", BF16), ("expand", FP16)):
-                    ours = partial(circulant_conv, steps, groups, layout, impl)
+                for impl, dtype in (("kernel", FP32), ("materialized", FP32), ("materialized", BF16), ("materialized", FP16)):
+                    ours = partial(circulant_materialized_conv, steps, groups, layout, impl)
                     # The bias gradient sums so few numbers that plain torch may happen to round none of them.
                     yield Product(f"{impl} conv k={k} {layout}", ours, plain, operands, dtype, worst=3.0)
 
@@ -138,35 +138,35 @@ class Circulants:
         yield transform.idft, (leaf(2, 6, 2, 1), None, leaf(3), 4, 1, False, 3, 2, True, FP32)
         yield transform.dft_pair, (leaf(2, 6, 2), leaf(2, 4, 3), signs, 4, 2, FP32)
         yield transform.idft_pair, (leaf(2, 4, 2, 2), leaf(2, 6, 2, 1), signs, 4, 2, 6, 2, False, FP32, 3, FP32)
-        yield ops.mix, (xs, ws, steps)
-        yield ops.mix_data, (ys, ws, steps)
-        yield ops.mix_weight, (ys, xs, steps)
-        yield ops.mix_grads, (ys, xs, ws, steps)
+        yield ops.spectral_matmul, (xs, ws, steps)
+        yield ops.spectral_matmul_backward_data, (ys, ws, steps)
+        yield ops.spectral_matmul_backward_weight, (ys, xs, steps)
+        yield ops.spectral_matmul_backward, (ys, xs, ws, steps)
         for bias, s in ((None, signs[:2]), (leaf(8), None)):
-            for halved in (False, True):
+            for scaled in (False, True):
                 operands = leaf(1, 4, 3, 2), leaf(4, 2, 1, 1, 2), s, bias
-                yield layer.product, (*operands, 8, steps, FP32, halved)
+                yield layer_ops.product, (*operands, 8, steps, FP32, scaled)
         halves = torch.randn(2, *xs.shape).half(), torch.randn(2, *ws.shape).half(), torch.ones(1), torch.ones(1)
         whole = torch.randn(xs.shape), torch.randn(ws.shape), torch.ones(0), torch.ones(0)
         sizes = signs[:2], steps, (1, 4, 3, 2), (4, 2, 1, 1, 2), False, FP32, FP32
         for kept, wanted in product((halves, whole), ((True, True), (True, False), (False, True))):
-            yield layer.gradients, (torch.randn(1, 8, window.out_height, window.out_width), *kept, *sizes, *wanted)
-        yield layer.product, (leaf(2, 3, 5), leaf(1, 2, 4), None, leaf(3), 3, Window(6).pack(), FP32, False)
+            yield layer_ops.gradients, (torch.randn(1, 8, window.out_height, window.out_width), *kept, *sizes, *wanted)
+        yield layer_ops.product, (leaf(2, 3, 5), leaf(1, 2, 4), None, leaf(3), 3, Window(6).pack(), FP32, False)
         states = leaf(2, 7), leaf(2, 7)
         yield recurrent.recurrence, (leaf(3, 2, 32), leaf(2, 8, 2, 2), *states, 4)
-        yield expanded.expand, (leaf(2, 5), leaf(2, 2, 4), 6)
-        yield expanded.expand_data, (leaf(2, 6), leaf(2, 2, 4), 5)
-        yield expanded.expand_weight, (leaf(2, 6), leaf(2, 5), 4, FP32)
-        yield expanded.expand_grads, (leaf(2, 6), leaf(2, 5), leaf(2, 2, 4))
-        yield expanded.materialise, (leaf(4, 2, 2, 3), signs[:3], 10, 5, 2, False)
-        yield expanded.materialise, (leaf(4, 2, 2, 3), None, 10, 5, 2, True)
+        yield materialized.linear, (leaf(2, 5), leaf(2, 2, 4), 6)
+        yield materialized.linear_backward_data, (leaf(2, 6), leaf(2, 2, 4), 5)
+        yield materialized.linear_backward_weight, (leaf(2, 6), leaf(2, 5), 4, FP32)
+        yield materialized.linear_backward, (leaf(2, 6), leaf(2, 5), leaf(2, 2, 4))
+        yield materialized.dense_matrix, (leaf(4, 2, 2, 3), signs[:3], 10, 5, 2, False)
+        yield materialized.dense_matrix, (leaf(4, 2, 2, 3), None, 10, 5, 2, True)
         x, w, dy = leaf(1, 6, 6), leaf(4, window.taps, 1, 3), leaf(1, 10, rows_out)
         for images in (x, x.detach().mT.contiguous().mT.requires_grad_(), x.detach().half().requires_grad_()):
             yield convolution.conv, (images, w.to(images.dtype), signs[:3], leaf(10).to(images.dtype), 10, steps)
         for wanted in ((True, True), (True, False), (False, True)):
-            yield convolution.conv_grads, (dy, x, w, signs[:3], *(None,) * 4, steps, *wanted)
-        yield expanded.diagonal_sums, (leaf(10, 5, 2), signs[:3], 3, 2)
-        yield expanded.diagonal_sums, (leaf(10, 2, 5).mT, None, 3, 2)
+            yield convolution.conv_backward, (dy, x, w, signs[:3], *(None,) * 4, steps, *wanted)
+        yield materialized.diagonal_sums, (leaf(10, 5, 2), signs[:3], 3, 2)
+        yield materialized.diagonal_sums, (leaf(10, 2, 5).mT, None, 3, 2)
 
     def costs(self) -> Iterable[tuple[Cost, Cost]]:
         # Two rows of three blocks of 4: each a 4 by 4 matrix times 4 numbers; bf16 in, fp32 out.
@@ -176,12 +176,12 @@ class Circulants:
         # 2 states of 3 blocks of 4: five transforms each; gates in and out, spectra of 4 and 1, state and cells.
         yield recurrent_kernels.step_cost(2, 3, 4, 2, 2), Cost(6 * 5 * 32, 6 * 4 * (8 + 8 + 4), 6 * 4 * (8 + 2 + 2 + 4))
         # 5 rows, 2 by 3 blocks, 2 slots: 60 complex products of 8 operations.
-        yield kernels.mix_cost(Window(5), 2, 3, 2, 4), Cost(480, 2 * 2 * (15 + 6) * 4, 2 * 2 * 10 * 4)
+        yield kernels.spectral_matmul_cost(Window(5), 2, 3, 2, 4), Cost(480, 2 * 2 * (15 + 6) * 4, 2 * 2 * 10 * 4)
         # A 2x2 kernel on a 3x3 image leaves 2x2 pixels, each of 4 taps.
-        yield kernels.mix_cost(Window(1, 3, 3, 2, 2), 1, 1, 1, 2), Cost(128, 2 * (9 + 4) * 2, 2 * 4 * 2)
+        yield kernels.spectral_matmul_cost(Window(1, 3, 3, 2, 2), 1, 1, 1, 2), Cost(128, 2 * (9 + 4) * 2, 2 * 4 * 2)
         # 2 rows by 5 inputs by 6 outputs; 2 by 2 blocks of 4 to read.
-        yield expanded_kernels.expand_cost(2, 6, 5, 4, 4), Cost(120, (10 + 16) * 4, 12 * 4)
-        yield expanded_kernels.materialise_cost(16, 30, 2), Cost(0, 32, 60)
+        yield materialized_kernels.linear_cost(2, 6, 5, 4, 4), Cost(120, (10 + 16) * 4, 12 * 4)
+        yield materialized_kernels.dense_matrix_cost(16, 30, 2), Cost(0, 32, 60)
 
     def faults(self) -> Mapping[str, tuple[Callable[[], object], tuple[str, ...]]]:
         linear = BlockCirculantLinear(8, 6, 4, impl="reference")
@@ -197,8 +197,8 @@ class Circulants:
         return {
             "block size 1": (lambda: Circulant(block_size=1), ("2 to 256", "got 1")),
             "block size 257": (lambda: Circulant(block_size=257), ("2 to 256", "got 257")),
-            "block size true": (lambda: BlockCirculantLinear(8, 8, True), ("whole number", "True")),
-            "block size 4.0": (lambda: Circulant(block_size=4.0), ("whole number", "4.0")),  # type: ignore[arg-type]
+            "block size true": (lambda: BlockCirculantLinear(8, 8, True), ("integer", "True")),
+            "block size 4.0": (lambda: Circulant(block_size=4.0), ("integer", "4.0")),  # type: ignore[arg-type]
             "init": (lambda: Circulant(init="best"), ("init 'best'", "fresh, project")),  # type: ignore[arg-type]
             "impl": (lambda: Circulant(impl="kernels"), ("kernels", "did you mean 'kernel'")),  # type: ignore[arg-type]
             "no width": (lambda: BlockCirculantLinear(0, 8, 4), ("in_features", "at least 1", "got 0")),
@@ -224,9 +224,9 @@ class Circulants:
                 apply(x=x.to(torch.float8_e4m3fn), weight=w.to(torch.float8_e4m3fn), impl="kernel"),
                 ("expected one of float32, bfloat16, float16, float64", "float8"),
             ),
-            "expanded conv in float64": (
+            "materialized conv in float64": (
                 lambda: functional.conv(
-                    torch.zeros(1, 8, 3, 3).double(), image.weight.double(), out_channels=6, impl="expand"
+                    torch.zeros(1, 8, 3, 3).double(), image.weight.double(), out_channels=6, impl="materialized"
                 ),
                 ("expected one of float32, bfloat16, float16, got torch.float64", "reference"),
             ),
@@ -237,7 +237,7 @@ class Circulants:
                 lambda: BlockCirculantLSTM(8, 8, block_size=4)(torch.zeros(2, 3, 8), (torch.zeros(1, 2, 8),) * 2),
                 ("(1, 3, 8)", "(1, 2, 8)"),
             ),
-            "narrow": (lambda: cell.replace(nn.Linear(8, 3), Circulant(block_size=4)), ("block size 4", "3 outputs")),
+            "narrow": (lambda: cell.replace(nn.Linear(8, 3), Circulant(block_size=4)), ("block size 4", "3 output features")),
         }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What the cell refuses, and what it makes of the rest."""
+"""The layers that the method refuses, and the replacements of the others."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from lamina.errors import UnsupportedError
 
 
 class Linear(nn.Linear):
-    """A layer that may compute anything."""
+    """A subclass, whose forward pass is unknown."""
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ class Linear(nn.Linear):
         (Linear(8, 8), "none of Linear"),
         (nn.ConvTranspose1d(8, 8, 2), "none of Linear"),
         (nn.Conv2d(8, 16, 3, groups=8), "depthwise"),
-        (nn.LSTM(8, 8, proj_size=2), "projected to 2"),
+        (nn.LSTM(8, 8, proj_size=2), "proj_size=2 is not supported"),
     ],
 )
 def test_refusals(module: nn.Module, reason: str) -> None:
@@ -31,24 +31,24 @@ def test_refusals(module: nn.Module, reason: str) -> None:
 
 
 @pytest.mark.parametrize("module", [nn.Linear(8, 8), nn.Conv1d(8, 8, 3, groups=2), nn.Conv2d(8, 8, 3), nn.LSTM(8, 8)])
-def test_takes(module: nn.Module) -> None:
+def test_supported_layers_are_not_refused(module: nn.Module) -> None:
     assert refusal(module) is None
 
 
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (nn.Linear(3, 8), "exceeds its 3 inputs"),
-        (nn.Conv2d(8, 4, 3, groups=2), "exceeds its 2 output channels in each group"),
-        (nn.LSTM(8, 2), "exceeds its 2 cells"),
+        (nn.Linear(3, 8), "exceeds its 3 input features"),
+        (nn.Conv2d(8, 4, 3, groups=2), "exceeds its 2 output channels per group"),
+        (nn.LSTM(8, 2), "exceeds its 2 hidden units"),
     ],
 )
-def test_layers_narrower_than_a_block(module: nn.Module, reason: str) -> None:
+def test_layers_smaller_than_a_block_are_refused(module: nn.Module, reason: str) -> None:
     with pytest.raises(UnsupportedError, match=reason):
         replace(module, Circulant(block_size=4))
 
 
-def test_configuration_reaches_the_layer() -> None:
+def test_the_layer_has_the_options_of_the_configuration() -> None:
     dense = nn.Conv2d(8, 8, 3, stride=2, padding=1, dilation=2, bias=False)
     layer = replace(dense, Circulant(block_size=4, rescale=True, impl="dense"))
     assert isinstance(layer, BlockCirculantConv2d)
@@ -61,7 +61,7 @@ def test_configuration_reaches_the_layer() -> None:
     assert norm == pytest.approx(float(dense.weight.detach().norm()), rel=1e-5)
 
 
-def test_fresh_weights_are_drawn() -> None:
+def test_fresh_weights_are_initialized() -> None:
     dense = nn.Linear(8, 8)
     layer = replace(dense, Circulant(block_size=4, init="fresh"))
     assert isinstance(layer, BlockCirculantLinear)

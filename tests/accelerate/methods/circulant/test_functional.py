@@ -1,4 +1,4 @@
-"""Every implementation computes the dense product, and says which one it is."""
+"""Every implementation equals the dense layer; the choice of implementation; argument checks."""
 
 from functools import partial
 
@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 from lamina.accelerate.common.operands import transformed
 from lamina.accelerate.methods.circulant import functional, reference
-from lamina.accelerate.methods.circulant.config import IMPLS
+from lamina.accelerate.methods.circulant.config import IMPLS, Circulant
+from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
 from lamina.accelerate.runtime import triton_ops as shared
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("shape", [(9,), (2, 9), (2, 3, 9)])
-def test_every_implementation_computes_the_dense_product(impl: functional.Impl, shape: tuple[int, ...]) -> None:
+def test_every_implementation_equals_the_dense_layer(impl: functional.Impl, shape: tuple[int, ...]) -> None:
     x, w, b = torch.randn(shape), torch.randn(2, 3, 4), torch.randn(7)
     expected = F.linear(x, reference.dense_matrix(w, 7, 9), b)
     y = functional.linear(x, w, b, out_features=7, impl=impl)
@@ -25,7 +26,7 @@ def test_every_implementation_computes_the_dense_product(impl: functional.Impl, 
 
 
 @pytest.mark.parametrize("impl", ["reference", "kernel", "dense"])
-def test_every_implementation_convolves(impl: functional.Impl, poisoned_empty: None) -> None:
+def test_every_implementation_equals_the_dense_convolution(impl: functional.Impl, poisoned_empty: None) -> None:
     x, w, b = torch.randn(2, 6, 9), torch.randn(2, 3, 1, 4), torch.randn(6)
     steps = {"stride": (2,), "padding": (3,), "dilation": (2,)}
     expected = F.conv1d(x, reference.dense_matrix(w, 6, 3 * 2, 2), b, **steps, groups=2)
@@ -33,8 +34,8 @@ def test_every_implementation_convolves(impl: functional.Impl, poisoned_empty: N
     torch.testing.assert_close(y, expected)
 
 
-@pytest.mark.parametrize("impl", ["kernel", "expand"])
-def test_a_result_may_be_changed_in_place_without_copies(impl: functional.Impl) -> None:
+@pytest.mark.parametrize("impl", ["kernel", "materialized"])
+def test_in_place_changes_of_an_output_do_not_copy_gradients(impl: functional.Impl) -> None:
     for function, x, w in (
         (partial(functional.linear, out_features=7), torch.randn(3, 9), torch.randn(2, 3, 4)),
         (partial(functional.conv, out_channels=6), torch.randn(2, 6, 5), torch.randn(2, 3, 2, 4)),
@@ -46,8 +47,8 @@ def test_a_result_may_be_changed_in_place_without_copies(impl: functional.Impl) 
         torch.testing.assert_close(torch.autograd.grad(y.square().sum(), w), plain)
 
 
-@pytest.mark.parametrize("impl", ["reference", "kernel", "expand", "dense"])
-def test_every_implementation_changes_the_signs_of_its_inputs(impl: functional.Impl) -> None:
+@pytest.mark.parametrize("impl", ["reference", "kernel", "materialized", "dense"])
+def test_every_implementation_flips_the_signs_of_its_inputs(impl: functional.Impl) -> None:
     signs = torch.tensor([1.0, -1.0, -1.0, 1.0])
     for function, x, w in (
         (partial(functional.linear, out_features=7), torch.randn(3, 9), torch.randn(2, 3, 4)),
@@ -64,20 +65,20 @@ def test_every_implementation_changes_the_signs_of_its_inputs(impl: functional.I
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_auto_is_the_reference_within_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_the_reference_under_torch_func_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functional, "has_kernels", lambda x: not transformed())
     x, w = torch.randn(2, 9), torch.randn(4, 5, 2)
     function = partial(functional.linear, out_features=7)
-    assert functional.chosen("auto", x) == "kernel"
+    assert functional.resolve_impl("auto", x) == "kernel"
     _, tangent = torch.func.jvp(lambda x: function(x, w), (x,), (x,))
     torch.testing.assert_close(tangent, function(x, w))  # linear maps are their own derivatives
     with pytest.raises(UnsupportedError, match='expected no transform of torch.func.*use impl="reference"'):
         torch.func.jvp(lambda x: function(x, w, impl="kernel"), (x,), (x,))
 
 
-@pytest.mark.parametrize("impl", ["kernel", "expand", "dense"])
+@pytest.mark.parametrize("impl", ["kernel", "materialized", "dense"])
 @pytest.mark.parametrize("like", ["random", "expanded", "transposed"])
-def test_weights_and_gradients_may_lie_in_any_way(impl: functional.Impl, like: str) -> None:
+def test_weights_and_gradients_may_have_any_strides(impl: functional.Impl, like: str) -> None:
     for function, x, w in (
         (partial(functional.linear, out_features=7), torch.randn(2, 3, 9), torch.randn(4, 3, 2)),
         (partial(functional.conv, out_channels=6), torch.randn(2, 6, 3, 3), torch.randn(4, 2, 1, 2, 2)),
@@ -97,7 +98,7 @@ def test_weights_and_gradients_may_lie_in_any_way(impl: functional.Impl, like: s
             torch.testing.assert_close(ours, plain)
 
 
-def test_layout_of_the_output_follows_the_input_s() -> None:
+def test_the_output_has_the_memory_format_of_the_input() -> None:
     x, w = torch.randn(2, 8, 3, 3), torch.randn(2, 1, 1, 2, 4)
     plain = functional.conv(x, w, out_channels=8, impl="kernel")
     last = functional.conv(x.contiguous(memory_format=torch.channels_last), w, out_channels=8, impl="kernel")
@@ -106,32 +107,41 @@ def test_layout_of_the_output_follows_the_input_s() -> None:
     torch.testing.assert_close(plain, last)
 
 
+def test_the_former_name_of_an_implementation_is_read() -> None:
+    x = torch.zeros(2, 3)
+    assert functional.resolve_impl("expand", x) == Circulant(impl="expand").impl == "materialized"  # type: ignore[arg-type]
+    layer = BlockCirculantLinear(8, 8, 4, impl="expand")  # type: ignore[arg-type]
+    assert layer.impl == "materialized"
+    x, layer.impl = torch.randn(2, 8), "expand"  # type: ignore[assignment]  # as an earlier version pickled it
+    torch.testing.assert_close(layer(x), layer.to_dense()(x))
+
+
 def test_auto_is_the_reference_off_the_gpu() -> None:
-    assert functional.chosen("auto", torch.zeros(2, 3, device="cpu")) == "reference"
+    assert functional.resolve_impl("auto", torch.zeros(2, 3, device="cpu")) == "reference"
 
 
 @pytest.mark.gpu
-def test_auto_on_the_gpu_is_the_kernels_but_for_float64() -> None:
+def test_auto_on_the_gpu_is_the_kernels_except_in_float64() -> None:
     x = torch.zeros(1, device="cuda")
-    assert functional.chosen("auto", x) == "kernel"
-    assert functional.chosen("auto", x.double()) == "reference"
+    assert functional.resolve_impl("auto", x) == "kernel"
+    assert functional.resolve_impl("auto", x.double()) == "reference"
 
 
-@pytest.mark.parametrize("impl", ["kernel", "expand"])
-def test_kernels_without_triton_say_what_to_install(impl: functional.Impl, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("impl", ["kernel", "materialized"])
+def test_kernels_without_triton_name_the_extra_to_install(impl: functional.Impl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(functional, "HAS_TRITON", False)
     with pytest.raises(MissingError, match="kernels extra"):
         functional.linear(torch.zeros(1, 4), torch.zeros(1, 1, 4), out_features=4, impl=impl)
 
 
-def test_kernels_refuse_the_cpu_where_they_are_not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_refuse_the_cpu_without_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared, "INTERPRETED", False)
     x, w = torch.zeros(1, 4, device="cpu"), torch.zeros(1, 1, 4, device="cpu")
     with pytest.raises(MissingError, match="expected tensors on a CUDA device, got cpu"):
         functional.linear(x, w, out_features=4, impl="kernel")
 
 
-def test_a_recurrence_refuses_what_does_not_fit() -> None:
+def test_a_recurrence_checks_its_shapes() -> None:
     inputs, weight, state = torch.zeros(3, 2, 32), torch.zeros(8, 2, 4), torch.zeros(2, 7)
     with pytest.raises(UsageError, match="8 by 3 blocks of size 4"):
         functional.recurrence(inputs, weight, torch.zeros(2, 9), torch.zeros(2, 9))

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.accelerate.methods.circulant import functional, reference, scaled
+from lamina.accelerate.methods.circulant import functional, reference, scaled_fp16
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLSTM
 from lamina.accelerate.runtime import launch_cache as tapes
 from lamina.errors import UsageError
@@ -143,7 +143,7 @@ def plain_lstm(
     inwards, again = (reference.dense_matrix(weight, 4 * cells, 4 * cells, 4) for weight in weights[:2])
     h, c = state[0][0], state[1][0]
     for inputs in linear(x, inwards) + (weights[2] + weights[3]):
-        h, c = reference.cell((inputs + linear(h, again)).unflatten(1, (4, cells)), c)
+        h, c = reference.lstm_cell((inputs + linear(h, again)).unflatten(1, (4, cells)), c)
         hidden.append(h)
     return torch.stack(hidden), (h[None], c[None])
 
@@ -191,7 +191,7 @@ def test_a_guessed_scale_is_mended_in_a_graph_that_was_captured_before(
 ) -> None:
     ours, _, operands = parts("large images", torch.float32)
     x, _, g = operands
-    assert min(x.numel(), g.numel()) >= scaled.GUESSED
+    assert min(x.numel(), g.numel()) >= scaled_fp16.SAMPLED
     with precision_mode(mode, autotune=False):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -208,8 +208,8 @@ def test_a_guessed_scale_is_mended_in_a_graph_that_was_captured_before(
                 else:
                     one[0, 5, 40, 40] = 1e5  # of a piece that is not looked at
             graph.replay()
-            monkeypatch.setattr(scaled, "GUESSED", x.numel() + g.numel())
-            tapes.forget()
+            monkeypatch.setattr(scaled_fp16, "SAMPLED", x.numel() + g.numel())
+            tapes.clear()
             right = step(ours, *operands)
         torch.cuda.synchronize()
     for a, b in zip(found, right, strict=True):

@@ -159,7 +159,7 @@ def test_export_holds_standard_operators_only() -> None:
 
 
 @pytest.mark.usefixtures("where_kernels_run")
-@pytest.mark.parametrize("impl", ["kernel", "expand", "dense"])
+@pytest.mark.parametrize("impl", ["kernel", "materialized", "dense"])
 def test_every_implementation_compiles_to_one_graph(impl: Any) -> None:
     torch.compiler.reset()
     x = torch.randn(2, 6)

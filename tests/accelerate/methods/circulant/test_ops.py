@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lamina.accelerate.methods.circulant import functional, ops, reference
 from lamina.accelerate.methods.circulant.materialized import ops as expanded
 from lamina.accelerate.methods.circulant.spectral import ops as transform
-from lamina.accelerate.methods.circulant.tiles import row_splits
+from lamina.accelerate.methods.circulant.tiles import split_k_for
 from lamina.accelerate.methods.circulant.window import Window
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
@@ -28,7 +28,7 @@ def leaf(*shape: int) -> Tensor:
 
 
 def plain_mix(xs: Tensor, ws: Tensor, window: Window = WINDOW) -> Tensor:
-    """`ops.mix` by one grouped convolution of real numbers."""
+    """`ops.spectral_matmul` by one grouped convolution of real numbers."""
     slots, groups, kernel = xs.shape[0], window.groups, (window.kernel_height, window.kernel_width)
     images = xs.view(slots, window.batch, window.height, window.width, 2, groups, -1).permute(1, 0, 5, 4, 6, 2, 3)
     weights = ws.view(slots, groups, -1, *kernel, 2, ws.shape[-1]).permute(1, 3, 4, 0, 5, 2, 6)
@@ -51,10 +51,10 @@ def plain_grads(dys: Tensor, xs: Tensor, ws: Tensor) -> tuple[Tensor, ...]:
 
 
 MIXES: dict[str, tuple[Callable[..., object], Callable[..., object], str]] = {
-    "mix": (ops.mix, plain_mix, "xw"),
-    "mix_data": (ops.mix_data, lambda y, w: plain_grads(y, torch.zeros(SHAPES["x"], dtype=FP64), w)[0], "yw"),
-    "mix_weight": (ops.mix_weight, lambda y, x: plain_grads(y, x, torch.zeros(SHAPES["w"], dtype=FP64))[1], "yx"),
-    "mix_grads": (ops.mix_grads, plain_grads, "yxw"),
+    "spectral_matmul": (ops.spectral_matmul, plain_mix, "xw"),
+    "spectral_matmul_backward_data": (ops.spectral_matmul_backward_data, lambda y, w: plain_grads(y, torch.zeros(SHAPES["x"], dtype=FP64), w)[0], "yw"),
+    "spectral_matmul_backward_weight": (ops.spectral_matmul_backward_weight, lambda y, x: plain_grads(y, x, torch.zeros(SHAPES["w"], dtype=FP64))[1], "yx"),
+    "spectral_matmul_backward": (ops.spectral_matmul_backward, plain_grads, "yxw"),
 }  # fmt: skip
 
 
@@ -93,12 +93,12 @@ def derivable() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
         "pair": (lambda x, w: transform.dft_pair(x, w, s, 3, 2, FP64), (leaf(1, 4, 2), leaf(2, 3, 1))),
         "inverse pair": (lambda a, b: transform.idft_pair(a, b, s, 3, 2, 4, 1, False, FP64, 1, FP64),
                          (leaf(2, 1, 2, 2), leaf(2, 2, 2, 1))),
-        "expand": (lambda x, w: expanded.expand(x, w, 4), (leaf(1, 3), leaf(2, 1, 3))),
-        "expand data": (lambda y, w: expanded.expand_data(y, w, 3), (leaf(1, 4), leaf(2, 1, 3))),
-        "expand weight": (lambda y, x: expanded.expand_weight(y, x, 3, FP64), (leaf(1, 4), leaf(1, 3))),
-        "expand gradients": (expanded.expand_grads, (leaf(1, 4), leaf(1, 3), leaf(2, 1, 3))),
-        "materialise": (lambda w: expanded.materialise(w, None, 4, 3, 2, False), (leaf(2, 1, 2, 2),)),
-        "materialise channels last": (lambda w: expanded.materialise(w, s[:2], 4, 3, 2, True), (leaf(2, 2, 2, 2),)),
+        "materialized": (lambda x, w: expanded.expand(x, w, 4), (leaf(1, 3), leaf(2, 1, 3))),
+        "expand data": (lambda y, w: expanded.linear_backward_data(y, w, 3), (leaf(1, 4), leaf(2, 1, 3))),
+        "expand weight": (lambda y, x: expanded.linear_backward_weight(y, x, 3, FP64), (leaf(1, 4), leaf(1, 3))),
+        "expand gradients": (expanded.linear_backward, (leaf(1, 4), leaf(1, 3), leaf(2, 1, 3))),
+        "dense_matrix": (lambda w: expanded.dense_matrix(w, None, 4, 3, 2, False), (leaf(2, 1, 2, 2),)),
+        "dense_matrix channels last": (lambda w: expanded.dense_matrix(w, s[:2], 4, 3, 2, True), (leaf(2, 2, 2, 2),)),
         "diagonal sums": (lambda m: expanded.diagonal_sums(m, s[:2], 2, 2), (leaf(4, 3, 1),)),
     }  # fmt: skip
 
@@ -114,7 +114,7 @@ def test_gradients_of_the_first_and_second_order(name: str, poisoned_empty: None
 def test_second_derivatives_equal_the_reference_s() -> None:
     x, w, b = leaf(2, 5), leaf(2, 2, 4), leaf(6)
     penalties = []
-    for impl in ("kernel", "expand", "reference"):
+    for impl in ("kernel", "materialized", "reference"):
         y = functional.linear(x, w, b, out_features=6, impl=impl)
         (slope,) = torch.autograd.grad(y.tanh().sum(), x, create_graph=True)
         penalties.append(torch.autograd.grad(slope.square().sum(), [x, w, b]))
@@ -141,7 +141,7 @@ def test_a_matrix_written_out_is_the_reference_s_in_either_order(
     last: bool, signed: bool, poisoned_empty: None
 ) -> None:
     w, signs = leaf(4, 2, 2, 3), torch.tensor([-1.0, 1.0, -1.0]) if signed else None
-    matrix, expected = expanded.materialise(w, signs, 10, 5, 2, last), reference.dense_matrix(w, 10, 10, 2, signs)
+    matrix, expected = expanded.dense_matrix(w, signs, 10, 5, 2, last), reference.dense_matrix(w, 10, 10, 2, signs)
     assert (matrix.mT if last else matrix).is_contiguous()
     assert torch.equal(matrix, expected)
     g = torch.randn_like(matrix)  # keeps the order
@@ -151,9 +151,9 @@ def test_a_matrix_written_out_is_the_reference_s_in_either_order(
 
 def test_weight_gradient_over_shared_rows(poisoned_empty: None) -> None:
     window = Window(600)
-    assert row_splits(1, 600, 32) > 1
+    assert split_k_for(1, 600, 32) > 1
     ys, xs = torch.randn(1, 600, 2, 1), torch.randn(1, 600, 2, 1)
-    shared = ops.mix_weight(ys, xs, window.pack())
+    shared = ops.spectral_matmul_backward_weight(ys, xs, window.pack())
     expected = (ys.double() * xs.double()).sum(1).view(1, 1, 2, 1)  # slot 0 is two real products
     torch.testing.assert_close(shared.double(), expected, rtol=1e-5, atol=1e-5)
 
@@ -170,7 +170,7 @@ def test_any_number_of_blocks_has_the_weight_gradient_of_the_reference(blocks: i
 
 def test_a_row_of_no_examples() -> None:
     x, w = torch.randn(0, 5, requires_grad=True), torch.randn(1, 2, 4, requires_grad=True)
-    for impl in ("kernel", "expand", "reference"):
+    for impl in ("kernel", "materialized", "reference"):
         y = functional.linear(x, w, out_features=3, impl=impl)
         assert y.shape == (0, 3)
         assert not torch.autograd.grad(y.sum(), w)[0].any()
@@ -179,7 +179,7 @@ def test_a_row_of_no_examples() -> None:
 def test_autocast_transforms_wide_operands_into_narrow_spectra() -> None:
     x, w = torch.randn(2, 8, requires_grad=True), torch.randn(2, 2, 4, requires_grad=True)
     expected = x @ reference.dense_matrix(w, 8, 8).T
-    for impl in ("kernel", "expand", "dense", "reference"):
+    for impl in ("kernel", "materialized", "dense", "reference"):
         with torch.autocast(x.device.type, torch.bfloat16):
             y = functional.linear(x, w, out_features=8, impl=impl)
         assert y.dtype == torch.bfloat16
@@ -201,7 +201,7 @@ def test_float64_is_exact_and_not_a_number_stays_in_its_row() -> None:
 def test_operations_are_counted() -> None:
     x, w = torch.randn(5, 12, requires_grad=True), torch.randn(2, 3, 4, requires_grad=True)
     counted = []
-    for impl in ("kernel", "expand"):
+    for impl in ("kernel", "materialized"):
         with FlopCounterMode(display=False) as counter:
             functional.linear(x, w, out_features=8, impl=impl).sum().backward()
         counted.append(counter.get_total_flops())

@@ -1,4 +1,5 @@
-"""float32 numbers as float16 halves under a common power of two, for tensor cores twice as fast as those for TF32.
+"""Split fp16: float32 tensors as sums of float16 terms under a power-of-two scale, for fp16 tensor cores.
 
-One half keeps the 11 bits that TF32 keeps; two keep 22, and three products of halves what float32 needs.
+fp16 tensor cores have twice the throughput of TF32. One term keeps the 11 significant bits of TF32. Two terms, hi and lo,
+keep 22; three products of the terms give float32 accuracy (compare 3xTF32).
 """

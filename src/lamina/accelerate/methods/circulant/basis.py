@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-def parts(spectrum: Tensor) -> int:
+def num_terms(spectrum: Tensor) -> int:
     """Halves that each number of a spectrum is kept as: ``[parts, F, ...]``, or only ``[F, ...]`` of one."""
     return spectrum.shape[0] if spectrum.dim() == 5 else 1
 

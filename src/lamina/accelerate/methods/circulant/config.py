@@ -1,37 +1,49 @@
-"""What a block-circulant conversion is asked to do."""
+"""The configuration of a block-circulant conversion."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from lamina.accelerate.common.choices import check_choice
 from lamina.errors import UsageError
 
-Impl = Literal["auto", "reference", "kernel", "expand", "dense"]
-"""How a product is computed: ``kernel`` in the frequency domain, ``expand`` from circulant tiles made on the fly,
-``dense`` by the vendor library on the written-out matrix, ``reference`` by plain torch; ``auto`` chooses."""
+Impl = Literal["auto", "reference", "kernel", "materialized", "dense"]
+"""The implementation of a layer.
+
+- ``kernel``: multiplies in the frequency domain, in kernels of this package.
+- ``materialized``: multiplies by circulant tiles that a kernel builds from the weights (linear layers, LSTMs), or
+  convolves with the materialized matrix in split fp16.
+- ``dense``: materializes the dense matrix and calls the vendor library.
+- ``reference``: plain PyTorch in the frequency domain.
+- ``auto``: ``kernel`` on a GPU, ``reference`` elsewhere; see `functional.resolve_impl`.
+"""
 
 IMPLS: tuple[Impl, ...] = get_args(Impl)
 
-SMALLEST, LARGEST = 2, 256
+MIN_BLOCK_SIZE, MAX_BLOCK_SIZE = 2, 256
+
+_RENAMED_IMPLS: dict[str, Impl] = {"expand": "materialized"}
+"""Values that earlier versions wrote to recipes, results and pickled layers."""
 
 
 @dataclass(frozen=True)
 class Circulant:
-    """Replace weight matrices by blocks that are circulant.
+    """Replace weight matrices by block-circulant matrices.
 
     Args:
-        block_size: ``k``, from 2 to 256: one block of ``k * k`` weights is described by ``k`` of them.
-        init: ``project`` takes the nearest block-circulant matrix, ``fresh`` draws new weights.
-        rescale: scale a projection to the energy of the dense weights; an unstructured matrix keeps only ``1/k``.
-        signs: change the signs of fixed, randomly drawn inputs of linear layers and convolutions (Cheng et al., "An
-            exploration of parameter redundancy in deep networks with circulant projections", ICCV 2015, section 3.1).
-            Rectified inputs have a mean, which a circulant block gives all of its outputs alike.
-        impl: how the new layers compute.
+        block_size: ``k``, from 2 to 256: ``k`` weights define a block of ``k * k``.
+        init: ``project`` takes the nearest block-circulant matrix, ``fresh`` initializes new weights.
+        rescale: scale a projection to the Frobenius norm of the dense weights. The projection of an unstructured
+            matrix keeps only ``1/k`` of its squared norm.
+        signs: random sign flips of the inputs of linear layers and convolutions, fixed at initialization (Cheng et
+            al., "An exploration of parameter redundancy in deep networks with circulant projections", ICCV 2015,
+            section 3.1). Inputs after ReLU have a nonzero mean, which contributes equally to all outputs of a circulant
+            block; sign flips remove that correlation.
+        impl: the implementation of the new layers; see `Impl`. The former name ``expand`` is read as ``materialized``.
 
     Raises:
-        UsageError: naming what was expected.
+        UsageError: an argument is invalid; the message says what was expected.
     """
 
     block_size: int = 64
@@ -42,7 +54,7 @@ class Circulant:
 
     def __post_init__(self) -> None:
         check_block_size(self.block_size)
-        check_impl(self.impl)
+        object.__setattr__(self, "impl", check_impl(self.impl))
         check_choice("init", self.init, ("project", "fresh"))
         for name in ("rescale", "signs"):
             if not isinstance(value := getattr(self, name), bool):
@@ -50,23 +62,26 @@ class Circulant:
 
 
 def check_block_size(block_size: int) -> None:
-    """Refuse what is no block size.
+    """Check a block size.
 
     Raises:
-        UsageError: it is not a whole number from 2 to 256.
+        UsageError: it is not an integer from 2 to 256.
     """
-    whole = isinstance(block_size, int) and not isinstance(block_size, bool)
-    if not (whole and SMALLEST <= block_size <= LARGEST):
+    integer = isinstance(block_size, int) and not isinstance(block_size, bool)
+    if not (integer and MIN_BLOCK_SIZE <= block_size <= MAX_BLOCK_SIZE):
         raise UsageError(
-            f"block_size: expected a whole number from {SMALLEST} to {LARGEST}, got {block_size!r}; "
+            f"block_size: expected an integer from {MIN_BLOCK_SIZE} to {MAX_BLOCK_SIZE}, got {block_size!r}; "
             "16, 32 and 64 are usual"
         )
 
 
-def check_impl(impl: str) -> None:
-    """Refuse an unknown implementation.
+def check_impl(impl: str) -> Impl:
+    """The implementation of a name; a former name gives the current one.
 
     Raises:
-        UsageError: with the nearest known name.
+        UsageError: the name is unknown; the message names the nearest known one.
     """
-    check_choice("impl", impl, IMPLS)
+    current: Any = _RENAMED_IMPLS.get(impl, impl) if isinstance(impl, str) else impl
+    check_choice("impl", current, IMPLS)
+    checked: Impl = current
+    return checked

@@ -1,4 +1,4 @@
-"""Which layers can become block-circulant, and how."""
+"""Which layers the method replaces, and their replacement."""
 
 from __future__ import annotations
 
@@ -24,48 +24,48 @@ _CIRCULANT: dict[type[nn.Module], Any] = {
 
 
 def refusal(module: nn.Module) -> str | None:
-    """Why a layer cannot be block-circulant, or nothing."""
-    kind = type(module).__name__
+    """The reason why a layer cannot be replaced; ``None`` if it can."""
+    name = type(module).__name__
     if type(module) not in _CIRCULANT:
         if next(module.parameters(recurse=False), None) is None:
-            return f"{kind} has no weights"
-        return f"{kind} is none of Linear, Conv1d, Conv2d, LSTM"
+            return f"{name} has no weights"
+        return f"{name} is none of Linear, Conv1d, Conv2d, LSTM"
     if isinstance(module, nn.LSTM) and module.proj_size:
-        return f"its outputs are projected to {module.proj_size}"
+        return f"proj_size={module.proj_size} is not supported"
     groups = getattr(module, "groups", 1)
     if groups > 1 and groups in (module.in_channels, module.out_channels):
-        return f"{kind} is depthwise: its channels are not mixed"
+        return f"{name} is depthwise: each output channel reads one input channel"
     return None
 
 
 def replace(module: nn.Module, config: Circulant) -> nn.Module:
-    """The block-circulant layer in the place of a dense one.
+    """The block-circulant layer that replaces a dense one.
 
     Raises:
-        UnsupportedError: the layer is refused, or narrower than a block.
+        UnsupportedError: `refusal` gives a reason, or the layer is smaller than a block.
         UsageError: its weights are not finite.
     """
-    reason = refusal(module) or _too_narrow(module, config.block_size)
+    reason = refusal(module) or _smaller_than_block(module, config.block_size)
     if reason:
         raise UnsupportedError(reason)
-    signs = {} if isinstance(module, nn.LSTM) else {"signs": config.signs}  # an LSTM's states have both signs
+    signs = {} if isinstance(module, nn.LSTM) else {"signs": config.signs}  # hidden states of an LSTM have zero mean
     layer: nn.Module = _CIRCULANT[type(module)].from_dense(
         module, config.block_size, init=config.init, rescale=config.rescale, impl=config.impl, **signs
     )
     return layer
 
 
-def _too_narrow(module: Any, block_size: int) -> str | None:
+def _smaller_than_block(module: Any, block_size: int) -> str | None:
     match module:
         case nn.Linear():
-            widths = {"inputs": module.in_features, "outputs": module.out_features}
+            sizes = {"input features": module.in_features, "output features": module.out_features}
         case nn.LSTM():
-            widths = {"cells": module.hidden_size}  # its other matrices are that wide, whatever its inputs are
+            sizes = {"hidden units": module.hidden_size}  # a small input_size only pads the input-to-hidden weight
         case _:
-            share = " in each group" if module.groups > 1 else ""
-            widths = {
-                f"input channels{share}": module.in_channels // module.groups,
-                f"output channels{share}": module.out_channels // module.groups,
+            grouped = " per group" if module.groups > 1 else ""
+            sizes = {
+                f"input channels{grouped}": module.in_channels // module.groups,
+                f"output channels{grouped}": module.out_channels // module.groups,
             }
-    name, width = min(widths.items(), key=lambda item: item[1])
-    return f"block size {block_size} exceeds its {width} {name}" if width < block_size else None
+    name, size = min(sizes.items(), key=lambda item: item[1])
+    return f"block size {block_size} exceeds its {size} {name}" if size < block_size else None

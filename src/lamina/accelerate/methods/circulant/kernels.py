@@ -1,7 +1,7 @@
-"""Products of spectra on tensor cores, frequency by frequency, and their gradients.
+"""The spectral matmul on tensor cores, one complex matmul per frequency, and its gradients.
 
-Letters, layouts and switches are those of the transforms. ``STEP`` says how many numbers of one tap lie side by side in
-a tile of several, 0 where taps are not told apart.
+Names, layouts and constexprs are those of `spectral.kernels`. ``TAP_WIDTH`` is the number of contiguous elements of one
+tap in a tile that covers several taps; 0 if the taps and their elements form one flat dimension.
 """
 
 from typing import no_type_check
@@ -10,283 +10,296 @@ import triton
 import triton.language as tl
 
 from lamina.accelerate.methods.circulant.window import Window
-from lamina.accelerate.runtime.triton_utils import origin, rounded, source_row, wait
+from lamina.accelerate.runtime.triton_utils import griddepcontrol, rounded, window_origin, window_row
 from lamina.spec import Cost
 
 
 @triton.jit
 @no_type_check
-def product(
-    sums, a, a_rest, b, b_rest, PARTS: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
+def dot_terms(
+    acc, a, a_lo, b, b_lo, TERMS: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """``sums`` and ``a`` times ``b``; of two ``PARTS`` each, without the product of what is left of both."""
+    """``acc + a @ b``; with two ``TERMS``, three products, without that of the two low parts."""
     if UPCAST:
-        a, a_rest, b, b_rest = a.to(sums.dtype), a_rest.to(sums.dtype), b.to(sums.dtype), b_rest.to(sums.dtype)
-    if PARTS == 2:  # added up outside the tensor cores, which cut sums off where float32 would round them
-        step = tl.dot(a_rest, b, out_dtype=sums.dtype)
-        step = tl.dot(a, b_rest, step, out_dtype=sums.dtype)
-        return sums + tl.dot(a, b, step, out_dtype=sums.dtype)
-    return tl.dot(a, b, sums, input_precision=PRECISION, out_dtype=sums.dtype)
+        a, a_lo, b, b_lo = a.to(acc.dtype), a_lo.to(acc.dtype), b.to(acc.dtype), b_lo.to(acc.dtype)
+    if TERMS == 2:  # accumulated outside the tensor cores, which truncate sums where float32 rounds them
+        step = tl.dot(a_lo, b, out_dtype=acc.dtype)
+        step = tl.dot(a, b_lo, step, out_dtype=acc.dtype)
+        return acc + tl.dot(a, b, step, out_dtype=acc.dtype)
+    return tl.dot(a, b, acc, input_precision=PRECISION, out_dtype=acc.dtype)
 
 
 @triton.jit
 @no_type_check
-def parts(sums, BM: tl.constexpr, BN: tl.constexpr, STEP: tl.constexpr, APART: tl.constexpr):
-    """Real and imaginary parts of ``sums``, ``2 * STEP`` columns a tap: the latter ``APART`` from the former."""
-    if APART == STEP:
-        real, imaginary = tl.split(tl.permute(tl.reshape(sums, (BM, BN // STEP, 2, STEP)), (0, 1, 3, 2)))
-        return tl.reshape(real, (BM, BN)), tl.reshape(imaginary, (BM, BN))
-    n = tl.arange(0, BN)
-    at = tl.broadcast_to((n // STEP * 2 * STEP + n % STEP)[None, :], (BM, BN))
-    return tl.gather(sums, at, 1), tl.gather(sums, at + APART, 1)
+def split_complex(acc, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TAP_WIDTH: tl.constexpr, OFFSET: tl.constexpr):
+    """The real and imaginary parts of ``acc``, which has ``2 * TAP_WIDTH`` columns per tap.
+
+    The imaginary part of a column is ``OFFSET`` columns after its real part.
+    """
+    if OFFSET == TAP_WIDTH:
+        parts = tl.reshape(acc, (BLOCK_M, BLOCK_N // TAP_WIDTH, 2, TAP_WIDTH))
+        real, imaginary = tl.split(tl.permute(parts, (0, 1, 3, 2)))
+        return tl.reshape(real, (BLOCK_M, BLOCK_N)), tl.reshape(imaginary, (BLOCK_M, BLOCK_N))
+    n = tl.arange(0, BLOCK_N)
+    real_columns = tl.broadcast_to((n // TAP_WIDTH * 2 * TAP_WIDTH + n % TAP_WIDTH)[None, :], (BLOCK_M, BLOCK_N))
+    return tl.gather(acc, real_columns, 1), tl.gather(acc, real_columns + OFFSET, 1)
 
 
 @triton.jit
 @no_type_check
-def mix_tile(
-    tile, slot, group, a, w, out, rows_a, rows, slots, height, width, out_height, out_width, per_height, per_width,
+def spectral_matmul_tile(
+    tile, slot, group, a, w, out, slot_rows, rows, slots, height, width, out_height, out_width, per_height, per_width,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr, DOWN: tl.constexpr,
-    PARTS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACKWARD_DATA: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAP_WIDTH: tl.constexpr,
+    OUTPUT_SCALE: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """One frequency of the product: rows times weights, SUMMED over taps and blocks, times ``DOWN``.
+    """One frequency of the matmul: rows times weights, summed over taps and blocks, times ``OUTPUT_SCALE``.
 
-    Forward, ``a`` are inputs and the sum is over ``q``; ``BACK``, they are output gradients, conjugate weights are
-    used where they lie, and the sum is over ``p``. A complex product is one real product with twice the summed axis:
-    taps, then real and imaginary parts, then blocks, as a row holds them; the factor of parts ``c`` and ``d`` is the
-    weight's part ``c xor d``, negative for one of the four. Slot 0 is two real products.
+    In the forward pass, ``a`` are inputs and the sum is over ``q``. With ``BACKWARD_DATA``, ``a`` are output gradients,
+    the weights are conjugated without a transposed copy, and the sum is over ``p``. A complex matmul is one real matmul
+    with a K dimension twice as long: taps, then real and imaginary parts, then blocks, in the order of a row in memory.
+    The weight for real/imaginary index ``c`` of the input and ``d`` of the output is its part ``c xor d``, negated for
+    one of the four combinations. Slot 0 is two real matmuls.
     """
-    SUMMED: tl.constexpr = P if BACK else Q
-    KEPT: tl.constexpr = Q if BACK else P
-    FLAT: tl.constexpr = STEP == 0
-    AT_ONCE: tl.constexpr = 1 if FLAT else BK // STEP
-    PIECES: tl.constexpr = 1 if FLAT else (2 * SUMMED + STEP - 1) // STEP
-    TURNS: tl.constexpr = (TAPS * 2 * SUMMED + BK - 1) // BK if FLAT else (TAPS + AT_ONCE - 1) // AT_ONCE * PIECES
-    tiles_n = tl.cdiv(KEPT, BN)
-    row = tile // tiles_n * BM + tl.arange(0, BM)
-    n = tl.arange(0, 2 * BN)
-    column = tile % tiles_n * BN + n % BN
-    kept_part = n // BN
+    IN_BLOCKS: tl.constexpr = P if BACKWARD_DATA else Q
+    OUT_BLOCKS: tl.constexpr = Q if BACKWARD_DATA else P
+    FLAT: tl.constexpr = TAP_WIDTH == 0
+    TAPS_PER_TILE: tl.constexpr = 1 if FLAT else BLOCK_K // TAP_WIDTH
+    SLICES_PER_TAP: tl.constexpr = 1 if FLAT else (2 * IN_BLOCKS + TAP_WIDTH - 1) // TAP_WIDTH
+    ITERATIONS: tl.constexpr = (
+        (TAPS * 2 * IN_BLOCKS + BLOCK_K - 1) // BLOCK_K
+        if FLAT
+        else (TAPS + TAPS_PER_TILE - 1) // TAPS_PER_TILE * SLICES_PER_TAP
+    )
+    tiles_n = tl.cdiv(OUT_BLOCKS, BLOCK_N)
+    row = tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.arange(0, 2 * BLOCK_N)
+    column = tile % tiles_n * BLOCK_N + n % BLOCK_N
+    out_part = n // BLOCK_N
     weights = w + (slot.to(INDEX) * GROUPS + group) * P * TAPS * 2 * Q
-    inputs = a + slot.to(INDEX) * rows_a * 2 * GROUPS * SUMMED + group * SUMMED
-    a_apart = tl.cast(slots, INDEX) * rows_a * 2 * GROUPS * SUMMED
-    w_apart = tl.cast(slots, INDEX) * GROUPS * P * TAPS * 2 * Q
-    sums = tl.zeros((BM, 2 * BN), ACC)
+    inputs = a + slot.to(INDEX) * slot_rows * 2 * GROUPS * IN_BLOCKS + group * IN_BLOCKS
+    a_term_stride = tl.cast(slots, INDEX) * slot_rows * 2 * GROUPS * IN_BLOCKS
+    w_term_stride = tl.cast(slots, INDEX) * GROUPS * P * TAPS * 2 * Q
+    acc = tl.zeros((BLOCK_M, 2 * BLOCK_N), ACC)
     if not POINTWISE:
-        if BACK:
-            image, top, left = origin(row, height, width, per_height, per_width, SH, SW, PH, PW, True)
-            met_height, met_width = out_height, out_width
+        if BACKWARD_DATA:
+            image, top, left = window_origin(row, height, width, per_height, per_width, SH, SW, PH, PW, True)
+            source_height, source_width = out_height, out_width
         else:
-            image, top, left = origin(row, out_height, out_width, per_height, per_width, SH, SW, PH, PW, False)
-            met_height, met_width = height, width
-    for turn in range(TURNS):
-        s = tl.arange(0, BK)
+            image, top, left = window_origin(row, out_height, out_width, per_height, per_width, SH, SW, PH, PW, False)
+            source_height, source_width = height, width
+    for iteration in range(ITERATIONS):
+        s = tl.arange(0, BLOCK_K)
         if FLAT:
-            s += turn * BK
-            tap = s * 0 if POINTWISE else s // (2 * SUMMED)
-            inner = s if POINTWISE else s % (2 * SUMMED)
+            s += iteration * BLOCK_K
+            tap = s * 0 if POINTWISE else s // (2 * IN_BLOCKS)
+            inner = s if POINTWISE else s % (2 * IN_BLOCKS)
         else:
-            tap = turn // PIECES * AT_ONCE + s // STEP
-            inner = turn % PIECES * STEP + s % STEP
-        part = inner // SUMMED
-        block = inner % SUMMED
-        met = part[:, None] == kept_part[None, :]
-        factor_part = tl.where(slot == 0, kept_part[None, :], tl.where(met, 0, 1))
-        if BACK:
-            there = (block * TAPS + tap)[:, None] * 2 * Q + factor_part * Q + column[None, :]
-            negative = (part[:, None] == 0) & (kept_part[None, :] == 1)
+            tap = iteration // SLICES_PER_TAP * TAPS_PER_TILE + s // TAP_WIDTH
+            inner = iteration % SLICES_PER_TAP * TAP_WIDTH + s % TAP_WIDTH
+        part = inner // IN_BLOCKS
+        block = inner % IN_BLOCKS
+        same_part = part[:, None] == out_part[None, :]
+        w_part = tl.where(slot == 0, out_part[None, :], tl.where(same_part, 0, 1))
+        if BACKWARD_DATA:
+            w_offsets = (block * TAPS + tap)[:, None] * 2 * Q + w_part * Q + column[None, :]
+            negated = (part[:, None] == 0) & (out_part[None, :] == 1)
         else:
-            there = column[None, :] * TAPS * 2 * Q + factor_part * Q + (tap * 2 * Q + block)[:, None]
-            negative = (part[:, None] == 1) & (kept_part[None, :] == 0)
-        used = (tap < TAPS) & (inner < 2 * SUMMED)
-        wanted = used[:, None] & (column < KEPT)[None, :] & (met | (slot > 0))
-        factor = tl.load(weights + there, wanted, 0.0)  # first, not to be waited for after the rows
-        factor_rest = tl.load(weights + w_apart + there, wanted, 0.0) if PARTS == 2 else factor
+            w_offsets = column[None, :] * TAPS * 2 * Q + w_part * Q + (tap * 2 * Q + block)[:, None]
+            negated = (part[:, None] == 1) & (out_part[None, :] == 0)
+        k_mask = (tap < TAPS) & (inner < 2 * IN_BLOCKS)
+        w_mask = k_mask[:, None] & (column < OUT_BLOCKS)[None, :] & (same_part | (slot > 0))
+        w_hi = tl.load(weights + w_offsets, w_mask, 0.0)  # first, so that its latency overlaps that of the rows
+        w_lo = tl.load(weights + w_term_stride + w_offsets, w_mask, 0.0) if TERMS == 2 else w_hi
         if FLAT:
             source = row[:, None]
-            inside = (row < rows)[:, None] & (s < TAPS * 2 * SUMMED)[None, :]
+            a_mask = (row < rows)[:, None] & (s < TAPS * 2 * IN_BLOCKS)[None, :]
             if not POINTWISE:
-                source, met = source_row(
-                    image[:, None], top[:, None], left[:, None], tap[None, :], met_height, met_width,
-                    KW, SH, SW, DH, DW, BACK,
+                source, in_image = window_row(
+                    image[:, None], top[:, None], left[:, None], tap[None, :], source_height, source_width,
+                    KW, SH, SW, DH, DW, BACKWARD_DATA,
                 )  # fmt: skip
-                inside &= met
-            # One group's parts are adjacent: said so, the compiler reads them together.
-            place = inner if GROUPS == 1 else inner // SUMMED * GROUPS * SUMMED + inner % SUMMED
-            here = inputs + source.to(INDEX) * 2 * GROUPS * SUMMED + place[None, :]
-            values = tl.load(here, inside, 0.0)
-            rest = tl.load(here + a_apart, inside, 0.0) if PARTS == 2 else values
+                a_mask &= in_image
+            # With one group, real and imaginary parts are adjacent: this form lets the compiler vectorize the loads.
+            offset = inner if GROUPS == 1 else inner // IN_BLOCKS * GROUPS * IN_BLOCKS + inner % IN_BLOCKS
+            a_pointers = inputs + source.to(INDEX) * 2 * GROUPS * IN_BLOCKS + offset[None, :]
+            a_hi = tl.load(a_pointers, a_mask, 0.0)
+            a_lo = tl.load(a_pointers + a_term_stride, a_mask, 0.0) if TERMS == 2 else a_hi
         else:
-            # Which row a tap meets is worked out for each row and tap, not for each number of theirs.
-            taps = turn // PIECES * AT_ONCE + tl.arange(0, AT_ONCE)
-            source, inside = source_row(
-                image[:, None], top[:, None], left[:, None], taps[None, :], met_height, met_width,
-                KW, SH, SW, DH, DW, BACK,
+            # The source row is computed once per row and tap, not once per element.
+            taps = iteration // SLICES_PER_TAP * TAPS_PER_TILE + tl.arange(0, TAPS_PER_TILE)
+            source, a_mask = window_row(
+                image[:, None], top[:, None], left[:, None], taps[None, :], source_height, source_width,
+                KW, SH, SW, DH, DW, BACKWARD_DATA,
             )  # fmt: skip
-            inside &= (row < rows)[:, None] & (taps < TAPS)[None, :]
-            inner = turn % PIECES * STEP + tl.arange(0, STEP)
-            place = inner if GROUPS == 1 else inner // SUMMED * GROUPS * SUMMED + inner % SUMMED
-            here = (inputs + source.to(INDEX) * 2 * GROUPS * SUMMED)[:, :, None] + place[None, None, :]
-            known = inside[:, :, None] & (inner < 2 * SUMMED)[None, None, :]
-            values = tl.reshape(tl.load(here, known, 0.0), (BM, BK))
-            rest = tl.reshape(tl.load(here + a_apart, known, 0.0), (BM, BK)) if PARTS == 2 else values
+            a_mask &= (row < rows)[:, None] & (taps < TAPS)[None, :]
+            inner = iteration % SLICES_PER_TAP * TAP_WIDTH + tl.arange(0, TAP_WIDTH)
+            offset = inner if GROUPS == 1 else inner // IN_BLOCKS * GROUPS * IN_BLOCKS + inner % IN_BLOCKS
+            a_pointers = (inputs + source.to(INDEX) * 2 * GROUPS * IN_BLOCKS)[:, :, None] + offset[None, None, :]
+            mask = a_mask[:, :, None] & (inner < 2 * IN_BLOCKS)[None, None, :]
+            a_hi = tl.reshape(tl.load(a_pointers, mask, 0.0), (BLOCK_M, BLOCK_K))
+            if TERMS == 2:
+                a_lo = tl.reshape(tl.load(a_pointers + a_term_stride, mask, 0.0), (BLOCK_M, BLOCK_K))
+            else:
+                a_lo = a_hi
         if UPCAST:
-            factor, factor_rest = factor.to(ACC), factor_rest.to(ACC)
-        factor, factor_rest = tl.where(negative, -factor, factor), tl.where(negative, -factor_rest, factor_rest)
-        sums = product(sums, values, rest, factor, factor_rest, PARTS, PRECISION, UPCAST)
-    target = out + slot.to(INDEX) * rows * 2 * GROUPS * KEPT + group * KEPT
-    target += row.to(INDEX)[:, None] * 2 * GROUPS * KEPT + (kept_part * GROUPS * KEPT + column)[None, :]
-    known = (row < rows)[:, None] & (column < KEPT)[None, :]
-    tl.store(target, rounded(sums * DOWN, out.dtype.element_ty, UPCAST), known)
+            w_hi, w_lo = w_hi.to(ACC), w_lo.to(ACC)
+        w_hi, w_lo = tl.where(negated, -w_hi, w_hi), tl.where(negated, -w_lo, w_lo)
+        acc = dot_terms(acc, a_hi, a_lo, w_hi, w_lo, TERMS, PRECISION, UPCAST)
+    target = out + slot.to(INDEX) * rows * 2 * GROUPS * OUT_BLOCKS + group * OUT_BLOCKS
+    target += row.to(INDEX)[:, None] * 2 * GROUPS * OUT_BLOCKS + (out_part * GROUPS * OUT_BLOCKS + column)[None, :]
+    mask = (row < rows)[:, None] & (column < OUT_BLOCKS)[None, :]
+    tl.store(target, rounded(acc * OUTPUT_SCALE, out.dtype.element_ty, UPCAST), mask)
 
 
 @triton.jit
 @no_type_check
-def mix_weight_tile(
+def spectral_matmul_weight_tile(
     tile, slot, group, dy, x, out, rows_out, rows_in, slots, height, width, out_height, out_width,
-    per_height, per_width, splits,
+    per_height, per_width, split_k,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr, TAPS: tl.constexpr, KW: tl.constexpr,
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr, PARTS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAP_WIDTH: tl.constexpr, TERMS: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """One frequency of the weight gradient, output gradients times conjugate inputs, SUMMED over a share of the rows.
+    """One frequency of the weight gradient: output gradients times conjugate inputs, summed over the rows of a split.
 
-    A real product: its columns are taps, ``2 * STEP`` to each, then inputs' real and imaginary parts, then blocks, side
-    by side as in memory; gradients' parts are its rows, both in one tile where that needs to be high enough.
-    ``out [splits, F, G*P*taps, 2, Q]``: shares are added afterwards, in a fixed order.
+    A real matmul. Its columns are taps, ``2 * TAP_WIDTH`` columns each, then the real and imaginary parts of the inputs,
+    then blocks, in memory order. Its rows are the real and imaginary parts of the output gradients, in two tiles, or
+    ``STACKED`` in one where a tile of one part would be too small for tensor cores. The split-K partials ``out
+    [split_k, F, G*P*taps, 2, Q]`` are reduced afterwards, in a fixed order.
     """
-    STACKED: tl.constexpr = BM < 16
-    AT_ONCE: tl.constexpr = BN // STEP
-    PIECES: tl.constexpr = (Q + STEP - 1) // STEP
-    tiles_n: tl.constexpr = (TAPS + AT_ONCE - 1) // AT_ONCE * PIECES
-    tiles_m = tl.cdiv(P, BM)
-    start = tile // tiles_n % tiles_m * BM
+    STACKED: tl.constexpr = BLOCK_M < 16
+    TAPS_PER_TILE: tl.constexpr = BLOCK_N // TAP_WIDTH
+    SLICES_PER_TAP: tl.constexpr = (Q + TAP_WIDTH - 1) // TAP_WIDTH
+    tiles_n: tl.constexpr = (TAPS + TAPS_PER_TILE - 1) // TAPS_PER_TILE * SLICES_PER_TAP
+    tiles_m = tl.cdiv(P, BLOCK_M)
+    start = tile // tiles_n % tiles_m * BLOCK_M
     split = tile // (tiles_n * tiles_m)
-    first = tile % tiles_n // PIECES * AT_ONCE
-    piece = tile % PIECES * STEP
-    share = tl.cdiv(tl.cdiv(rows_out, BK), splits) * BK
-    last = tl.minimum((split + 1) * share, rows_out)
-    m = tl.arange(0, 2 * BM if STACKED else BM)
-    i = start + m % BM
+    first = tile % tiles_n // SLICES_PER_TAP * TAPS_PER_TILE
+    slice_start = tile % SLICES_PER_TAP * TAP_WIDTH
+    rows_per_split = tl.cdiv(tl.cdiv(rows_out, BLOCK_K), split_k) * BLOCK_K
+    last = tl.minimum((split + 1) * rows_per_split, rows_out)
+    m = tl.arange(0, 2 * BLOCK_M if STACKED else BLOCK_M)
+    i = start + m % BLOCK_M
     gradients = dy + slot.to(INDEX) * rows_out * 2 * GROUPS * P + group * P
-    gradients += (m if BM == P and GROUPS == 1 else m // BM * GROUPS * P + i)[:, None]
-    n = tl.arange(0, 2 * BN)
-    tap = first + n // (2 * STEP)
-    inner = n % (2 * STEP)
-    if PIECES == 1:
-        wanted = (tap < TAPS) & (inner < 2 * Q)
-        # One group's parts are adjacent: said so, the compiler reads them together.
-        place = inner if GROUPS == 1 else inner // Q * GROUPS * Q + inner % Q
+    gradients += (m if BLOCK_M == P and GROUPS == 1 else m // BLOCK_M * GROUPS * P + i)[:, None]
+    n = tl.arange(0, 2 * BLOCK_N)
+    tap = first + n // (2 * TAP_WIDTH)
+    inner = n % (2 * TAP_WIDTH)
+    if SLICES_PER_TAP == 1:
+        column_mask = (tap < TAPS) & (inner < 2 * Q)
+        # With one group, real and imaginary parts are adjacent: this form lets the compiler vectorize the loads.
+        offset = inner if GROUPS == 1 else inner // Q * GROUPS * Q + inner % Q
     else:
-        wanted = (tap < TAPS) & (piece + inner % STEP < Q)
-        place = inner // STEP * GROUPS * Q + piece + inner % STEP
-    inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q + place[None, :]
-    dy_apart = tl.cast(slots, INDEX) * rows_out * 2 * GROUPS * P
-    x_apart = tl.cast(slots, INDEX) * rows_in * 2 * GROUPS * Q
-    sums = tl.zeros((2 * BM if STACKED else BM, 2 * BN), ACC)
-    more = tl.zeros((BM, 2 * BN), ACC)
-    for r0 in range(split * share, last, BK):
-        row = r0 + tl.arange(0, BK)
-        known = (i < P)[:, None] & (row < last)[None, :]
-        here = gradients + row.to(INDEX)[None, :] * 2 * GROUPS * P
-        values = tl.load(here, known, 0.0)
-        rest = tl.load(here + dy_apart, known, 0.0) if PARTS == 2 else values
+        column_mask = (tap < TAPS) & (slice_start + inner % TAP_WIDTH < Q)
+        offset = inner // TAP_WIDTH * GROUPS * Q + slice_start + inner % TAP_WIDTH
+    inputs = x + slot.to(INDEX) * rows_in * 2 * GROUPS * Q + group * Q + offset[None, :]
+    dy_term_stride = tl.cast(slots, INDEX) * rows_out * 2 * GROUPS * P
+    x_term_stride = tl.cast(slots, INDEX) * rows_in * 2 * GROUPS * Q
+    acc = tl.zeros((2 * BLOCK_M if STACKED else BLOCK_M, 2 * BLOCK_N), ACC)
+    imag_acc = tl.zeros((BLOCK_M, 2 * BLOCK_N), ACC)
+    for r0 in range(split * rows_per_split, last, BLOCK_K):
+        row = r0 + tl.arange(0, BLOCK_K)
+        mask = (i < P)[:, None] & (row < last)[None, :]
+        dy_pointers = gradients + row.to(INDEX)[None, :] * 2 * GROUPS * P
+        dy_hi = tl.load(dy_pointers, mask, 0.0)
+        dy_lo = tl.load(dy_pointers + dy_term_stride, mask, 0.0) if TERMS == 2 else dy_hi
         if not STACKED:
-            imaginary_values = tl.load(here + GROUPS * P, known, 0.0)
-            imaginary_rest = tl.load(here + dy_apart + GROUPS * P, known, 0.0) if PARTS == 2 else imaginary_values
+            dy_imag_hi = tl.load(dy_pointers + GROUPS * P, mask, 0.0)
+            dy_imag_lo = tl.load(dy_pointers + dy_term_stride + GROUPS * P, mask, 0.0) if TERMS == 2 else dy_imag_hi
         source = row[:, None]
-        inside = (row < last)[:, None] & wanted[None, :]
+        x_mask = (row < last)[:, None] & column_mask[None, :]
         if not POINTWISE:
-            image, top, left = origin(row, out_height, out_width, per_height, per_width, SH, SW, PH, PW, False)
-            source, there = source_row(
+            image, top, left = window_origin(row, out_height, out_width, per_height, per_width, SH, SW, PH, PW, False)
+            source, in_image = window_row(
                 image[:, None], top[:, None], left[:, None], tap[None, :], height, width,
                 KW, SH, SW, DH, DW, False,
             )  # fmt: skip
-            inside &= there
-        here = inputs + source.to(INDEX) * 2 * GROUPS * Q
-        factor = tl.load(here, inside, 0.0)
-        factor_rest = tl.load(here + x_apart, inside, 0.0) if PARTS == 2 else factor
-        sums = product(sums, values, rest, factor, factor_rest, PARTS, PRECISION, UPCAST)
+            x_mask &= in_image
+        x_pointers = inputs + source.to(INDEX) * 2 * GROUPS * Q
+        x_hi = tl.load(x_pointers, x_mask, 0.0)
+        x_lo = tl.load(x_pointers + x_term_stride, x_mask, 0.0) if TERMS == 2 else x_hi
+        acc = dot_terms(acc, dy_hi, dy_lo, x_hi, x_lo, TERMS, PRECISION, UPCAST)
         if not STACKED:
-            more = product(more, imaginary_values, imaginary_rest, factor, factor_rest, PARTS, PRECISION, UPCAST)
+            imag_acc = dot_terms(imag_acc, dy_imag_hi, dy_imag_lo, x_hi, x_lo, TERMS, PRECISION, UPCAST)
     if STACKED:
-        sums, more = tl.split(tl.permute(tl.reshape(sums, (2, BM, 2 * BN)), (1, 2, 0)))
-    rr, ri = parts(sums, BM, BN, STEP, Q if PIECES == 1 else STEP)
-    ir, ii = parts(more, BM, BN, STEP, Q if PIECES == 1 else STEP)
-    real, imaginary = tl.where(slot == 0, rr, rr + ii), tl.where(slot == 0, ii, ir - ri)  # slot 0: two real products
-    i = start + tl.arange(0, BM)
-    n = tl.arange(0, BN)
-    tap = first + n // STEP
-    block = piece + n % STEP
-    place = ((split.to(INDEX) * slots + slot) * GROUPS + group) * P * TAPS * 2 * Q
-    place += (i[:, None] * TAPS + tap[None, :]) * 2 * Q + block[None, :]
-    known = (i < P)[:, None] & ((tap < TAPS) & (block < Q))[None, :]
-    tl.store(out + place, rounded(real, out.dtype.element_ty, UPCAST), known)
-    tl.store(out + place + Q, rounded(imaginary, out.dtype.element_ty, UPCAST), known)
+        acc, imag_acc = tl.split(tl.permute(tl.reshape(acc, (2, BLOCK_M, 2 * BLOCK_N)), (1, 2, 0)))
+    rr, ri = split_complex(acc, BLOCK_M, BLOCK_N, TAP_WIDTH, Q if SLICES_PER_TAP == 1 else TAP_WIDTH)
+    ir, ii = split_complex(imag_acc, BLOCK_M, BLOCK_N, TAP_WIDTH, Q if SLICES_PER_TAP == 1 else TAP_WIDTH)
+    real, imaginary = tl.where(slot == 0, rr, rr + ii), tl.where(slot == 0, ii, ir - ri)  # slot 0: two real matmuls
+    i = start + tl.arange(0, BLOCK_M)
+    n = tl.arange(0, BLOCK_N)
+    tap = first + n // TAP_WIDTH
+    block = slice_start + n % TAP_WIDTH
+    offset = ((split.to(INDEX) * slots + slot) * GROUPS + group) * P * TAPS * 2 * Q
+    offset += (i[:, None] * TAPS + tap[None, :]) * 2 * Q + block[None, :]
+    mask = (i < P)[:, None] & ((tap < TAPS) & (block < Q))[None, :]
+    tl.store(out + offset, rounded(real, out.dtype.element_ty, UPCAST), mask)
+    tl.store(out + offset + Q, rounded(imaginary, out.dtype.element_ty, UPCAST), mask)
 
 
 @triton.jit(do_not_specialize=("per_height", "per_width"))
 @no_type_check
-def mix_kernel(
-    a, w, out, rows_a, rows, tiles, slots, height, width, out_height, out_width, per_height, per_width,
+def spectral_matmul_kernel(
+    a, w, out, slot_rows, rows, tiles, slots, height, width, out_height, out_width, per_height, per_width,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr,
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACK: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr, DOWN: tl.constexpr,
-    PARTS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
-    EARLY: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACKWARD_DATA: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAP_WIDTH: tl.constexpr,
+    OUTPUT_SCALE: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
+    INDEX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Every frequency of the product, or with ``BACK`` of the input gradient."""
-    wait(EARLY)
+    """The spectral matmul of all frequencies, or with ``BACKWARD_DATA`` the input gradient."""
+    griddepcontrol(PDL)
     matrix = tl.program_id(0) // tiles
-    mix_tile(
-        tl.program_id(0) % tiles, matrix // GROUPS, matrix % GROUPS, a, w, out, rows_a, rows, slots,
+    spectral_matmul_tile(
+        tl.program_id(0) % tiles, matrix // GROUPS, matrix % GROUPS, a, w, out, slot_rows, rows, slots,
         height, width, out_height, out_width, per_height, per_width,
-        P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, BACK,
-        BM, BN, BK, STEP, DOWN, PARTS, ACC, PRECISION, UPCAST, INDEX,
+        P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, BACKWARD_DATA,
+        BLOCK_M, BLOCK_N, BLOCK_K, TAP_WIDTH, OUTPUT_SCALE, TERMS, ACC, PRECISION, UPCAST, INDEX,
     )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=("per_height", "per_width", "per_out_height", "per_out_width"))
 @no_type_check
-def mix_grads_kernel(
+def spectral_matmul_backward_kernel(
     dy, x, w, dx, dw, rows_in, rows_out, data_tiles, tiles, slots,
-    height, width, out_height, out_width, per_height, per_width, per_out_height, per_out_width, splits,
+    height, width, out_height, out_width, per_height, per_width, per_out_height, per_out_width, split_k,
     P: tl.constexpr, Q: tl.constexpr, GROUPS: tl.constexpr,
     TAPS: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STEP: tl.constexpr,
-    W_BM: tl.constexpr, W_BN: tl.constexpr, W_BK: tl.constexpr, W_STEP: tl.constexpr, DOWN: tl.constexpr,
-    PARTS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, W_PRECISION: tl.constexpr, UPCAST: tl.constexpr,
-    INDEX: tl.constexpr, EARLY: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAP_WIDTH: tl.constexpr,
+    W_BLOCK_M: tl.constexpr, W_BLOCK_N: tl.constexpr, W_BLOCK_K: tl.constexpr, W_TAP_WIDTH: tl.constexpr,
+    OUTPUT_SCALE: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, W_PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Every frequency of both gradients in one launch; without data tiles, of the weight gradient alone."""
-    wait(EARLY)
+    """Both gradients of all frequencies in one launch; without data tiles, the weight gradient alone."""
+    griddepcontrol(PDL)
     matrix = tl.program_id(0) // tiles
     slot = matrix // GROUPS
     tile = tl.program_id(0) % tiles
     if tile < data_tiles:
-        mix_tile(
+        spectral_matmul_tile(
             tile, slot, matrix % GROUPS, dy, w, dx, rows_out, rows_in, slots,
             height, width, out_height, out_width, per_height, per_width,
             P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE, True,
-            BM, BN, BK, STEP, DOWN, PARTS, ACC, PRECISION, UPCAST, INDEX,
+            BLOCK_M, BLOCK_N, BLOCK_K, TAP_WIDTH, OUTPUT_SCALE, TERMS, ACC, PRECISION, UPCAST, INDEX,
         )  # fmt: skip
     else:
-        mix_weight_tile(
+        spectral_matmul_weight_tile(
             tile - data_tiles, slot, matrix % GROUPS, dy, x, dw, rows_out, rows_in, slots,
-            height, width, out_height, out_width, per_out_height, per_out_width, splits,
+            height, width, out_height, out_width, per_out_height, per_out_width, split_k,
             P, Q, GROUPS, TAPS, KW, SH, SW, PH, PW, DH, DW, POINTWISE,
-            W_BM, W_BN, W_BK, W_STEP, PARTS, ACC, W_PRECISION, UPCAST, INDEX,
+            W_BLOCK_M, W_BLOCK_N, W_BLOCK_K, W_TAP_WIDTH, TERMS, ACC, W_PRECISION, UPCAST, INDEX,
         )  # fmt: skip
 
 
-def mix_cost(window: Window, p: int, q: int, slots: int, spectral_bytes: int) -> Cost:
-    """One of the three frequency-wise products: four real multiply-adds for each complex one."""
+def spectral_matmul_cost(window: Window, p: int, q: int, slots: int, spectral_bytes: int) -> Cost:
+    """The cost of the spectral matmul or one of its gradients: four real multiply-adds per complex multiply-add."""
     x, y = window.rows_in * window.groups * q, window.rows_out * window.groups * p
     w = window.groups * p * q * window.taps
     return Cost(8 * slots * window.rows_out * w, 2 * slots * (x + w) * spectral_bytes, 2 * slots * y * spectral_bytes)

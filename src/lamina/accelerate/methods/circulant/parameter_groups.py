@@ -7,7 +7,7 @@ learning rate for ``w`` by ``k`` and multiplies an L2 penalty by ``k``.
 Adam does not see the scale of gradients: each number moves by about the learning rate. To first order that lowers the
 loss by the sum of the gradients' sizes, as much as in the dense layer where the ``k`` gradients behind a number agree,
 and ``sqrt(k)`` less where they are unrelated. The rule is the mean of both on a logarithmic scale, ``k**0.25`` times
-the learning rate. A penalty that is added to the gradient grows ``k`` times; decoupled decay (AdamW) is a multiple of
+the learning rate. A penalty that is reduce_split_k to the gradient grows ``k`` times; decoupled decay (AdamW) is a multiple of
 the learning rate and is divided by as much as that grows, so that weights decay as fast as dense ones.
 """
 

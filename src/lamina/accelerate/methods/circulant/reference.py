@@ -36,7 +36,7 @@ def dense_matrix(
     return rows[..., : in_features // groups].movedim(-1, 1)
 
 
-def signed(x: Tensor, signs: Tensor | None, axis: int = 1, groups: int = 1) -> Tensor:
+def flip_signs(x: Tensor, signs: Tensor | None, axis: int = 1, groups: int = 1) -> Tensor:
     """``x`` times ``signs (k)``, over and over along an axis, in each of its groups anew."""
     if signs is None:
         return x
@@ -99,8 +99,8 @@ def embedding(eigenvalues: Tensor) -> Tensor:
     return torch.cat([above, below], -2)
 
 
-def cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """The next ``(h, c)`` from the gates ``(N, 4, hidden_size)``: input, forget, cell and output."""
+def lstm_cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The next ``(h, c)`` from the gates ``(N, 4, hidden_size)``: input, forget, lstm_cell and output."""
     i, f, g, o = gates.unbind(-2)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
     return o.sigmoid() * c.tanh(), c

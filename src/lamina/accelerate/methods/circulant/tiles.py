@@ -1,9 +1,9 @@
-"""How much of a product one program takes: pure functions of the sizes, so that a test can ask them anything.
+"""Tile shapes and launch parameters of the circulant kernels, as pure functions of the problem sizes.
 
-Tensor cores want every side of a tile to be a power of two and at least 16. The columns of a frequency-wise product
-hold real and imaginary parts side by side, and so do the rows of a weight gradient: there 8 are enough.
+Tensor cores need every side of a tile to be a power of two and at least 16. The columns of a spectral matmul hold real
+and imaginary parts side by side, and so do the rows of a weight gradient: for these, 8 are enough.
 
-Tiles are remembered: a layer asks for the same ones in every step, and the host has little time for a short kernel.
+Results are cached: a layer requests the same tiles in every step, and launch overhead matters for short kernels.
 """
 
 from __future__ import annotations
@@ -11,217 +11,221 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from lamina.accelerate.common.tiling import SHARED, between, power
+from lamina.accelerate.common.tiling import SHARED_MEMORY, clamp, next_power_of_2
 
-FEWEST = 128
-"""Programs of a transform, where there is work for so many: about one for each processor of a large GPU."""
+MIN_PROGRAMS = 128
+"""Programs of a transform, if there is work for as many: about one for each multiprocessor of a large GPU."""
 
-MANY = 2**17
-"""Blocks of all rows that make very many tiles of a transform."""
+MANY_BLOCKS = 2**17
+"""Circulant blocks of all rows from which a transform has very many tiles."""
 
-FEW_ROWS, FEW, NARROW = 64, 3 * 2**14, 128
-"""Rows, numbers of all of them, and numbers of one that are transformed by short sums, which are cut off less often."""
+SMALL_ROWS, SMALL_NUMEL, NARROW_NUMEL = 64, 3 * 2**14, 128
+"""Rows, elements of all rows, and elements of a row up to which transforms use short sums, truncated less often."""
 
-LARGE = 3 * 2**18
-"""Numbers of a layer, in, out and weights, from which halves save more than the two launches that find scales cost."""
+MIN_SCALED_NUMEL = 3 * 2**18
+"""Inputs, outputs and weights of a layer from which scaled fp16 saves more than the two launches that find scales."""
 
-AT_ONCE = 256
-"""Programs of a gradient in two parts that a large GPU runs at once with three loads in flight."""
+CONCURRENT_PROGRAMS = 256
+"""Programs of a two-term backward pass that a large GPU runs concurrently with three pipeline stages."""
 
-BUSY = 96
-"""Programs of a product that keep a large GPU busy."""
+MIN_MATMUL_PROGRAMS = 96
+"""Programs of a matmul that occupy a large GPU."""
 
-BUSY_TOGETHER = 64
-"""Programs of both gradients that do, in one launch."""
+MIN_BACKWARD_PROGRAMS = 64
+"""Programs of both gradients in one launch that occupy a large GPU."""
 
-DEEPEST = 128
-"""Numbers that a step of a linear layer's product sums."""
+MAX_BLOCK_K = 128
+"""Largest ``block_k`` of a linear layer's matmul."""
 
-SHALLOW = 32
-"""Numbers that a step sums where results have all of float32's accuracy: longer sums are cut off more often."""
+MAX_EXACT_BLOCK_K = 32
+"""Largest ``block_k`` where results have full float32 accuracy: tensor cores truncate longer sums more often."""
 
-LEAST_WORK = 2**15
-"""Products of a step of a tile that is not made smaller."""
+MIN_TILE_WORK = 2**15
+"""Products per iteration below which a tile is not made smaller."""
 
-STAGE = 2**16
-"""Bytes that one stage of three of a linear layer's product may read ahead."""
+MAX_STAGE_BYTES = 2**16
+"""Bytes of one of three pipeline stages of a linear layer's matmul."""
 
-STEP_COST = 16
-"""What a step of a product takes besides its depth, in numbers of depth."""
+ITERATION_OVERHEAD = 16
+"""Fixed cost of an iteration over ``k``, in units of ``block_k``."""
 
-LEAST_STEP = 8
-"""Numbers of a tap that are worth reading by themselves."""
+MIN_TAP_WIDTH = 8
+"""Elements of a tap from which its loads are grouped per tap."""
 
 
 @dataclass(frozen=True)
 class TransformTile:
-    """Rows and blocks transformed by one program, and the slices of the basis it takes.
+    """The tile of a transform: rows and circulant blocks of a program, and the basis slices that it multiplies.
 
-    A ``whole`` tile has all blocks of its rows, and all of their frequencies.
+    A ``full_rows`` tile holds all blocks of its rows, and all of their frequencies.
     """
 
     rows: int
     blocks: int
-    depth: int
-    columns: int
-    warps: int = 4
-    stages: int = 3
-    whole: bool = False
+    block_k: int
+    block_n: int
+    num_warps: int = 4
+    num_stages: int = 3
+    full_rows: bool = False
 
 
 @dataclass(frozen=True)
-class ProductTile:
-    """Rows, columns and summed elements of one program's product; ``step`` of them, if any, are one tap's."""
+class MatmulTile:
+    """The tile of a spectral matmul; with a ``tap_width``, that many of its ``k`` elements belong to one tap."""
 
-    rows: int
-    columns: int
-    depth: int
-    step: int = 0
-    warps: int = 4
-    stages: int = 3
+    block_m: int
+    block_n: int
+    block_k: int
+    tap_width: int = 0
+    num_warps: int = 4
+    num_stages: int = 3
 
 
 @dataclass(frozen=True)
-class StepTile:
-    """Rows and blocks of one program's step of a recurrence, the power of two that holds a block, and slices of it."""
+class LSTMStepTile:
+    """The tile of an LSTM step: rows, blocks, the block size padded to a power of two, and the slices of a block."""
 
     rows: int
     blocks: int
-    side: int
-    depth: int
-    warps: int
+    padded_k: int
+    block_k: int
+    num_warps: int
 
 
 @cache
-def step_tile(block_size: int, rows: int, blocks: int) -> StepTile:
-    """As many blocks as lie together, and rows to make a small tile of them: a step is as short as its programs are."""
-    side, size = between(16, power(block_size), 256), 16
-    while size > 4 and rows * blocks < size * 2 * FEWEST:
+def lstm_step_tile(block_size: int, rows: int, blocks: int) -> LSTMStepTile:
+    """Contiguous blocks first, then rows, in small tiles: a time step is as short as its programs are."""
+    padded_k, size = clamp(16, next_power_of_2(block_size), 256), 16
+    while size > 4 and rows * blocks < size * 2 * MIN_PROGRAMS:
         size //= 2
-    across = min(power(blocks), size)
-    return StepTile(size // across, across, side, min(side, 64), 4 if side <= 64 else 8)
+    tile_blocks = min(next_power_of_2(blocks), size)
+    return LSTMStepTile(size // tile_blocks, tile_blocks, padded_k, min(padded_k, 64), 4 if padded_k <= 64 else 8)
 
 
 @cache
 def transform_tile(
-    block_size: int, rows: int, blocks: int, channels_adjacent: bool, back: bool, scaled: bool = False,
-    alone: bool = False, itemsizes: tuple[int, int] = (4, 4), exact: bool = False,
+    block_size: int, rows: int, blocks: int, channels_adjacent: bool, inverse: bool, scaled: bool = False,
+    features: bool = False, itemsizes: tuple[int, int] = (4, 4), exact: bool = False,
 ) -> TransformTile:  # fmt: skip
-    """As many blocks a row as lie together, and rows to make a tile of them; small tiles where there are few of them.
+    """Contiguous blocks of a row first, then rows; small tiles if there are few of them.
 
-    Transforming ``back`` reads with strides and writes together, and is best left to fewer, larger tiles. So is
-    finding a scale in each of very many tiles, where spectra are ``scaled``. Rows ``alone``, which are no pixels, come
-    in order: then what counts are bytes of rows and of spectra, ``itemsizes`` a number.
+    An ``inverse`` transform has strided reads and contiguous writes, and runs best in fewer, larger tiles. So does a
+    transform with very many tiles that each load a scale (``scaled``). The rows of a linear layer (``features``, no
+    pixels) are contiguous: there the tile depends on the bytes per element of rows and of spectra, ``itemsizes``.
 
-    Results of few or narrow rows are sums of few numbers, which plain torch rounds seldom: there sums of ``exact``
-    spectra, which have all of float32's accuracy, are no longer than what tensor cores add up at once.
+    Results of few or narrow rows are sums of few elements, in which plain PyTorch rounds rarely. For these, sums of
+    ``exact`` spectra, which have full float32 accuracy, are no longer than one tensor-core instruction adds up.
     """
-    size, warps = 128 if back or (scaled and rows * blocks >= MANY) else 64, 4
-    if alone and itemsizes == (2, 2):
-        size, warps = 128, 2 if back else 8
-    elif alone and itemsizes == (4, 4):
+    size, num_warps = 128 if inverse or (scaled and rows * blocks >= MANY_BLOCKS) else 64, 4
+    if features and itemsizes == (2, 2):
+        size, num_warps = 128, 2 if inverse else 8
+    elif features and itemsizes == (4, 4):
         size = 64
-    while size > 16 and rows * blocks < size * FEWEST:
-        size, warps = size // 2, 4
-    most = 32 if channels_adjacent else 4 if back else 8
-    across = min(power(blocks), most, size)
-    side = between(16, power(block_size), 128)
-    whole = across == blocks and side == block_size
-    numbers = blocks * block_size
-    short = (rows <= FEW_ROWS and rows * numbers <= FEW) or (alone and numbers <= NARROW)
-    depth = 16 if exact and short else min(side, 64)
-    return TransformTile(size // across, across, depth, side, warps, stages=2, whole=whole)
+    while size > 16 and rows * blocks < size * MIN_PROGRAMS:
+        size, num_warps = size // 2, 4
+    most = 32 if channels_adjacent else 4 if inverse else 8
+    tile_blocks = min(next_power_of_2(blocks), most, size)
+    block_n = clamp(16, next_power_of_2(block_size), 128)
+    full_rows = tile_blocks == blocks and block_n == block_size
+    row_numel = blocks * block_size
+    short = (rows <= SMALL_ROWS and rows * row_numel <= SMALL_NUMEL) or (features and row_numel <= NARROW_NUMEL)
+    block_k = 16 if exact and short else min(block_n, 64)
+    return TransformTile(
+        size // tile_blocks, tile_blocks, block_k, block_n, num_warps, num_stages=2, full_rows=full_rows
+    )
 
 
 @cache
-def product_tile(
+def conv_tile(
     rows: int, columns: int, summed: int, taps: int = 1, itemsize: int = 4, exact: bool = False
-) -> ProductTile:
-    """For each frequency's product of ``rows`` by ``columns`` complex numbers, over ``summed`` real ones of a tap.
+) -> MatmulTile:
+    """The tile of a convolution: ``rows`` by ``columns`` complex outputs per frequency, ``summed`` reals per tap.
 
-    An ``exact`` one has all of float32's accuracy.
+    An ``exact`` matmul has full float32 accuracy.
     """
-    depths = [depth for depth in (64, 32, 16) if not exact or depth <= SHALLOW]
-    deep = min(depths, key=lambda depth: steps_of(depth, summed, taps) * depth)
-    wide = between(8, power(columns), 32)
-    step = step_of(deep, summed, taps)
-    high = 64 if wide == 32 else 128
-    # Copies in flight pass by the cache, in which neighbouring windows find each other's narrow rows.
-    stages = 1 if step and itemsize == 2 and wide == 8 else 3
-    return ProductTile(between(16, power(rows), high), wide, deep, step, stages=stages)
+    candidates = [block_k for block_k in (64, 32, 16) if not exact or block_k <= MAX_EXACT_BLOCK_K]
+    block_k = min(candidates, key=lambda block_k: num_iterations(block_k, summed, taps) * block_k)
+    block_n = clamp(8, next_power_of_2(columns), 32)
+    width = tap_width(block_k, summed, taps)
+    most = 64 if block_n == 32 else 128
+    # Asynchronous copies bypass the L1 cache, in which neighboring windows would hit each other's narrow rows.
+    num_stages = 1 if width and itemsize == 2 and block_n == 8 else 3
+    return MatmulTile(clamp(16, next_power_of_2(rows), most), block_n, block_k, width, num_stages=num_stages)
 
 
 @cache
 def linear_tile(
-    rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, enough: int = BUSY,
-    room: int = SHARED, exact: bool = False,
-) -> ProductTile:  # fmt: skip
-    """As `product_tile`, of ``matrices`` products of one tap and of numbers in ``parts``.
+    rows: int, columns: int, summed: int, matrices: int, itemsize: int, terms: int,
+    min_programs: int = MIN_MATMUL_PROGRAMS, shared_memory: int = SHARED_MEMORY, exact: bool = False,
+) -> MatmulTile:  # fmt: skip
+    """As `conv_tile`, for ``matrices`` matmuls of one tap each, with operands of ``terms`` terms.
 
-    Large and deep tiles, which need many registers but few reads; smaller ones as long as they are not ``enough``, and
-    less deep ones where a block has little ``room``.
+    Large tiles with a large ``block_k`` need many registers but few reads. They shrink until there are
+    ``min_programs`` of them, and ``block_k`` shrinks where a thread block has little ``shared_memory``.
     """
-    wide = between(8, power(columns), 64 if parts * itemsize == 2 else 32)
-    high = between(16, power(rows), 128 if wide < 32 or itemsize == 4 else 64)
-    step = min(summed, DEEPEST)
-    while matrices * -(-rows // high) * -(-columns // wide) < enough and high * wide * step > LEAST_WORK:
-        high, wide = (high // 2, wide) if high > 2 * wide else (high, wide // 2)
-    most = min(STAGE, room // 3 - 1024) // (parts * itemsize * (high + 2 * wide))
-    most = min(most, SHALLOW if exact else DEEPEST)
-    depths = [depth for depth in (DEEPEST, 64, 32, 16) if depth <= most] or [16]
-    deep = min(depths, key=lambda depth: steps_of(depth, summed, 1) * (depth + STEP_COST))
-    return ProductTile(high, wide, deep)
+    block_n = clamp(8, next_power_of_2(columns), 64 if terms * itemsize == 2 else 32)
+    block_m = clamp(16, next_power_of_2(rows), 128 if block_n < 32 or itemsize == 4 else 64)
+    k = min(summed, MAX_BLOCK_K)
+    while (
+        matrices * -(-rows // block_m) * -(-columns // block_n) < min_programs and block_m * block_n * k > MIN_TILE_WORK
+    ):
+        block_m, block_n = (block_m // 2, block_n) if block_m > 2 * block_n else (block_m, block_n // 2)
+    most = min(MAX_STAGE_BYTES, shared_memory // 3 - 1024) // (terms * itemsize * (block_m + 2 * block_n))
+    most = min(most, MAX_EXACT_BLOCK_K if exact else MAX_BLOCK_K)
+    candidates = [block_k for block_k in (MAX_BLOCK_K, 64, 32, 16) if block_k <= most] or [16]
+    block_k = min(candidates, key=lambda block_k: num_iterations(block_k, summed, 1) * (block_k + ITERATION_OVERHEAD))
+    return MatmulTile(block_m, block_n, block_k)
 
 
 @cache
-def weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int, exact: bool = False) -> ProductTile:
-    """For each frequency's weight gradient of ``p`` by ``taps`` times ``q`` complex numbers, summed over ``rows``.
+def backward_weight_tile(p: int, q: int, taps: int, rows: int, itemsize: int, exact: bool = False) -> MatmulTile:
+    """The tile of a weight gradient: ``p`` by ``taps * q`` complex elements per frequency, summed over ``rows``.
 
-    Both its factors are read across what tensor cores sum. For two bytes they can turn them themselves; wider ones
-    go through registers, and there a small tile is best.
+    Both operands are contiguous across the summed dimension. Tensor cores transpose 2-byte operands themselves; wider
+    ones are transposed through registers, where a small tile is best.
     """
-    high = 64 if itemsize == 2 else 32
-    deep = between(16, power(rows), SHALLOW if exact or p > 16 else 64)
-    padded = {columns: weight_tiles(columns, q, taps) * columns for columns in (32, 16)}
-    wide = 32 if padded[32] <= padded[16] or (taps == 1 and q > 16) else 16
-    return ProductTile(between(8, power(p), high), wide, deep, min(wide, power(q)))
+    most = 64 if itemsize == 2 else 32
+    block_k = clamp(16, next_power_of_2(rows), MAX_EXACT_BLOCK_K if exact or p > 16 else 64)
+    padded = {columns: num_weight_tiles(columns, q, taps) * columns for columns in (32, 16)}
+    block_n = 32 if padded[32] <= padded[16] or (taps == 1 and q > 16) else 16
+    return MatmulTile(clamp(8, next_power_of_2(p), most), block_n, block_k, min(block_n, next_power_of_2(q)))
 
 
-def weight_tiles(columns: int, q: int, taps: int) -> int:
-    """Tiles of so many columns across a weight gradient: several taps in each, or several of them for a tap."""
-    step = min(columns, power(q))
-    return -(-taps // (columns // step)) * -(-q // step)
+def num_weight_tiles(block_n: int, q: int, taps: int) -> int:
+    """Tiles across the columns of a weight gradient: several taps per tile, or several tiles per tap."""
+    width = min(block_n, next_power_of_2(q))
+    return -(-taps // (block_n // width)) * -(-q // width)
 
 
-def step_of(side: int, numbers: int, taps: int) -> int:
-    """How many of a side are one tap's, where a tap has enough numbers to be told apart from others; else 0."""
-    return min(side, power(numbers)) if taps > 1 and numbers > LEAST_STEP // 2 else 0
+def tap_width(side: int, summed: int, taps: int) -> int:
+    """Elements of one tap in a side of a tile, if a tap has enough elements to be loaded separately; else 0."""
+    return min(side, next_power_of_2(summed)) if taps > 1 and summed > MIN_TAP_WIDTH // 2 else 0
 
 
-def steps_of(side: int, numbers: int, taps: int) -> int:
-    """Tiles of a side that ``numbers`` of each tap take: several taps in a tile where they fit, one tap in several."""
-    step = step_of(side, numbers, taps)
-    return -(-taps // (side // step)) * -(-numbers // step) if step else -(-taps * numbers // side)
+def num_iterations(side: int, summed: int, taps: int) -> int:
+    """Tiles over ``summed`` elements of each tap: several taps per tile if they fit, else several tiles per tap."""
+    width = tap_width(side, summed, taps)
+    return -(-taps // (side // width)) * -(-summed // width) if width else -(-taps * summed // side)
 
 
-def expand_tile(rows: int, summed: int) -> ProductTile:
-    """For a product with circulant tiles made on the fly: few rows, so narrow tiles to have enough of them."""
-    return ProductTile(between(16, power(rows), 64), 16, between(16, power(summed), 64))
+def materialized_linear_tile(rows: int, summed: int) -> MatmulTile:
+    """The tile of a matmul with materialized circulant tiles: ``block_n`` is small, since rows are few."""
+    return MatmulTile(clamp(16, next_power_of_2(rows), 64), 16, clamp(16, next_power_of_2(summed), 64))
 
 
-def row_splits(programs: int, rows: int, depth: int) -> int:
-    """Shares of the summed rows of a weight gradient, given the ``programs`` of one share.
+def split_k_for(programs: int, rows: int, block_k: int) -> int:
+    """``split_k`` of a weight gradient over ``rows``, given the ``programs`` of one split.
 
-    A program that sums all rows of a convolution would be the last to end by far, so none takes more than 16 steps,
-    as long as there are no more than 8192 of them in all.
+    A program that sums all rows of a convolution would finish last by far, so none has more than 16 iterations, as long
+    as there are at most 8192 programs in total.
     """
-    steps = -(-rows // depth)
-    return max(1, min(-(-steps // 16), 8192 // programs))
+    iterations = -(-rows // block_k)
+    return max(1, min(-(-iterations // 16), 8192 // programs))
 
 
-def scales_pay(x: int, w: int, y: int) -> bool:
-    """Whether finding the scales of so many inputs, weights and outputs costs less than multiplying halves saves.
+def scaled_fp16_pays(x: int, w: int, y: int) -> bool:
+    """Whether scaled fp16 saves more matmul time than finding the scales costs, by the number of elements.
 
-    Two more launches find them, which is what small layers consist of. Of no numbers there is no scale.
+    Scales need two more launches, which dominate small layers. Empty tensors have no scale.
     """
-    return min(x, y) > 0 and x + w + y >= LARGE
+    return min(x, y) > 0 and x + w + y >= MIN_SCALED_NUMEL

@@ -35,7 +35,7 @@ def test_outputs_states_and_gradients_are_the_dense_layer_s(options: dict[str, o
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("impl", ["kernel", "expand"])
+@pytest.mark.parametrize("impl", ["kernel", "materialized"])
 def test_kernels_step_like_the_reference(impl: str, poisoned_empty: None) -> None:
     layer = BlockCirculantLSTM(5, 6, block_size=4, impl=impl)  # type: ignore[arg-type]
     x = torch.randn(2, 1, 5)

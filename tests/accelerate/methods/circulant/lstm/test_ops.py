@@ -49,7 +49,7 @@ def with_gradients(function: Callable[..., Any], name: str, leaves: list[Tensor]
 @pytest.mark.parametrize("name", SIZES)
 def test_results_and_gradients_are_those_of_single_steps(name: str, poisoned_empty: None) -> None:
     leaves = operands(name)
-    pairs = zip(NAMES, *(with_gradients(each, name, leaves) for each in (ops.recurrence, ops.by_steps)), strict=True)
+    pairs = zip(NAMES, *(with_gradients(each, name, leaves) for each in (ops.recurrence, ops.recurrence_by_steps)), strict=True)
     for what, ours, theirs in pairs:
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11, msg=what)
 
@@ -58,8 +58,8 @@ def test_results_and_gradients_are_those_of_single_steps(name: str, poisoned_emp
 def test_results_and_gradients_are_as_accurate_as_those_of_single_steps(precision: str, poisoned_empty: None) -> None:
     name, leaves = "numbers enough", operands("numbers enough", TYPES[precision])
     with precision_mode(precision, autotune=False):
-        ours, plain = (with_gradients(each, name, leaves) for each in (ops.recurrence, ops.by_steps))
-    exact = with_gradients(ops.by_steps, name, [leaf.double() for leaf in leaves])
+        ours, plain = (with_gradients(each, name, leaves) for each in (ops.recurrence, ops.recurrence_by_steps))
+    exact = with_gradients(ops.recurrence_by_steps, name, [leaf.double() for leaf in leaves])
     for what, a, b, c in zip(NAMES, ours, plain, exact, strict=True):
         assert_as_accurate(a, b, c, what=what)
 
@@ -91,7 +91,7 @@ def test_operators_keep_the_rules_of_pytorch() -> None:
     torch.library.opcheck(ops.recurrence, (*leaves, 3))
     _, _, *kept = ops.recurrence(*leaves, 3)
     upstream = torch.randn(2, 3, 7, dtype=torch.float64)
-    torch.library.opcheck(ops.recurrence_grads, (upstream, None, leaves[1].detach(), *kept, 3))
+    torch.library.opcheck(ops.recurrence_backward, (upstream, None, leaves[1].detach(), *kept, 3))
 
 
 def test_what_is_not_finite_reaches_its_row_alone() -> None:
@@ -106,7 +106,7 @@ def test_what_is_not_finite_reaches_its_row_alone() -> None:
 def test_operations_are_counted_as_single_steps_are() -> None:
     leaves, k = operands("whole blocks"), SIZES["whole blocks"][3]
     counts = []
-    for each in (ops.recurrence, ops.by_steps):
+    for each in (ops.recurrence, ops.recurrence_by_steps):
         with FlopCounterMode(display=False) as counter:
             made = each(*leaves, k)[:2]
             forward = counter.get_total_flops()

@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                     int height, int width, int out_height, int out_width, int top, int left, int down, int across,
                     int share) {
   extern __shared__ float4 room[];
-  wait();
+  griddepcontrol_wait();
   number* stages = reinterpret_cast<number*>(room);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = blockIdx.x, slots = gridDim.x;
   const int tiles = images * down * across, begin = blockIdx.y * share, end = min(begin + share, tiles);
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
                                       asked.left, out_height, out_width);
     }
     asked.next();
-    copies_asked();
+    cp_async_commit();
   };
   // Rows of the products are the eights of a window's places, two to a tile; columns are those of output gradients.
   const int first = warp % SHARES * SUMS;
@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
   for (int ahead = 0; ahead < STAGES - 1; ++ahead) ask(begin + ahead, ahead);
   for (int tile = begin, stage = 0; tile < end; ++tile, stage = (stage + 1) % STAGES) {
     ask(tile + STAGES - 1, (stage + STAGES - 1) % STAGES);
-    copies_done<STAGES - 1>();
+    cp_async_wait<STAGES - 1>();
     __syncthreads();
     const number* inputs = stages + stage * HELD;
     const number* gradients = inputs + PARTS * EIGHTS * INPUTS * 8;
@@ -98,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     __syncthreads();
   }
 
-  copies_done<0>();
+  cp_async_wait<0>();
   float* total = reinterpret_cast<float*>(room);  // [STEPS * 16][ACROSS], of warps in turn
   for (int turn = 0; turn < SIDE; ++turn) {
     __syncthreads();

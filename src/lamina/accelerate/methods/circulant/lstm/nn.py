@@ -13,7 +13,7 @@ from lamina.accelerate.common.operands import compute_dtype
 from lamina.accelerate.methods.circulant import functional
 from lamina.accelerate.methods.circulant.config import Impl, check_block_size, check_impl
 from lamina.accelerate.methods.circulant.projection import coverage, project
-from lamina.accelerate.methods.circulant.reference import cell, dense_matrix
+from lamina.accelerate.methods.circulant.reference import dense_matrix, lstm_cell
 from lamina.errors import UsageError
 
 State = tuple[Tensor, Tensor]
@@ -171,12 +171,12 @@ class BlockCirculantLSTM(nn.Module):
             bias = F.pad(both.view(_GATES, -1), (0, missing)).flatten() if missing else both
         weight_ih, weight = getattr(self, f"weight_ih_{suffix}"), getattr(self, f"weight_hh_{suffix}")
         inputs = functional.linear(x, weight_ih, bias, out_features=wide, impl=self.impl)
-        if functional.chosen(self.impl, x) == "kernel":
+        if functional.resolve_impl(self.impl, x) == "kernel":
             return functional.recurrence(inputs, weight, h, c)
         outputs = []
         for step in inputs:
             gates = step + functional.linear(h, weight, out_features=wide, impl=self.impl)
-            h, c = cell(torch.unflatten(gates, -1, (_GATES, -1))[..., : self.hidden_size], c)
+            h, c = lstm_cell(torch.unflatten(gates, -1, (_GATES, -1))[..., : self.hidden_size], c)
             outputs.append(h)
         return torch.stack(outputs), (h, c)
 
@@ -243,6 +243,10 @@ class BlockCirculantLSTM(nn.Module):
             )
         dense.train(self.training)
         return dense
+
+    def executed(self, phase: str) -> tuple[str, str]:
+        """The implementation that computes the layer: ``impl``, or what ``auto`` stands for on its device."""
+        return executed_impl(self)
 
     def extra_repr(self) -> str:
         """Sizes, and what a projection kept."""

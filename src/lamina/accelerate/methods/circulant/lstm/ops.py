@@ -12,23 +12,30 @@ from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.methods.circulant import kernels as products
 from lamina.accelerate.methods.circulant.lstm import kernels
-from lamina.accelerate.methods.circulant.ops import added, mix, mix_flops, mix_launch, run_grads, tf32
-from lamina.accelerate.methods.circulant.reference import cell
+from lamina.accelerate.methods.circulant.ops import (
+    reduce_split_k,
+    run_spectral_matmul_backward,
+    spectral_matmul,
+    spectral_matmul_flops,
+    spectral_matmul_launch,
+    tf32,
+)
+from lamina.accelerate.methods.circulant.reference import lstm_cell
 from lamina.accelerate.methods.circulant.spectral.ops import (
+    basis_for,
     dft,
     idft,
     run_dft,
     run_idft,
     spectrum_like,
-    transform_switches,
-    waves_of,
+    transform_constexprs,
 )
-from lamina.accelerate.methods.circulant.tiles import StepTile, step_tile
+from lamina.accelerate.methods.circulant.tiles import LSTMStepTile, lstm_step_tile
 from lamina.accelerate.methods.circulant.window import Window
-from lamina.accelerate.runtime.eager_op import direct, in_backward
-from lamina.accelerate.runtime.launch import launch_alike
-from lamina.accelerate.runtime.launch_cache import taped
-from lamina.accelerate.runtime.triton_ops import early
+from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
+from lamina.accelerate.runtime.launch import launch
+from lamina.accelerate.runtime.launch_cache import cached_launches
+from lamina.accelerate.runtime.triton_ops import pdl_options
 
 
 @torch.library.custom_op("lamina::circulant_recurrence", mutates_args=())
@@ -47,7 +54,7 @@ def recurrence(
     return _recurrence(inputs, ws, h, c, block_size)
 
 
-@taped
+@cached_launches
 def _recurrence(
     inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -60,30 +67,30 @@ def _recurrence(
     spectra[:, :rows] = first
     cells[0] = c
     ys = ws.new_empty(ws.shape[0], rows, 2, ws.shape[1])
-    tile = step_tile(block_size, rows, ws.shape[-1])
-    switches = _switches(tile, block_size, ws, (inputs[0], ys), inputs, gates, cells, hidden, spectra)
-    waves = waves_of(spectra, block_size, False)
+    tile = lstm_step_tile(block_size, rows, ws.shape[-1])
+    constexprs = _constexprs(tile, block_size, ws, (inputs[0], ys), inputs, gates, cells, hidden, spectra)
+    basis = basis_for(spectra, block_size, False)
     programs = _programs(tile, rows, ws)
-    for t, ahead in _by_step(spectra, ws, ys, back=False):
-        _multiply(*ahead)
-        launch_alike(
-            kernels.step_kernel, programs, hidden.shape, inputs,
-            inputs, ys, waves, gates, cells, hidden, spectra, t, steps, rows, width, **switches,
+    for t, matmul in _by_step(spectra, ws, ys, backward=False):
+        _multiply(*matmul)
+        launch(
+            kernels.step_kernel, programs, inputs,
+            inputs, ys, basis, gates, cells, hidden, spectra, t, steps, rows, width, sizes=hidden.shape, **constexprs,
         )  # fmt: skip
     last.copy_(cells[-1])
     return hidden, last, gates, cells, spectra
 
 
-@torch.library.custom_op("lamina::circulant_recurrence_grads", mutates_args=())
-def recurrence_grads(
+@torch.library.custom_op("lamina::circulant_recurrence_backward", mutates_args=())
+def recurrence_backward(
     outer: Tensor, last: Tensor | None, ws: Tensor, gates: Tensor, cells: Tensor, spectra: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of `recurrence` by ``inputs``, ``ws``, ``h`` and ``c``, from those of its first two results."""
-    return _recurrence_grads(outer, last, ws, gates, cells, spectra, block_size)
+    return _recurrence_backward(outer, last, ws, gates, cells, spectra, block_size)
 
 
-@taped
-def _recurrence_grads(
+@cached_launches
+def _recurrence_backward(
     outer: Tensor, last: Tensor | None, ws: Tensor, gates: Tensor, cells: Tensor, spectra: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     outer, ws = outer.contiguous(), ws.contiguous()
@@ -94,48 +101,48 @@ def _recurrence_grads(
     carry[steps % 2] = 0 if last is None else last
     above = ws.new_empty(slots, steps * rows, 2, outputs)
     dhs = ws.new_zeros(slots, rows, 2, q)
-    tile = step_tile(block_size, rows, q)
-    switches = _switches(tile, block_size, ws, (gates[0], dhs), outer, gates, cells, above)
-    waves = waves_of(above, block_size, False)
+    tile = lstm_step_tile(block_size, rows, q)
+    constexprs = _constexprs(tile, block_size, ws, (gates[0], dhs), outer, gates, cells, above)
+    basis = basis_for(above, block_size, False)
     programs = _programs(tile, rows, ws)
-    for t, behind in _by_step(above, ws, dhs, back=True):
-        launch_alike(
-            kernels.step_gradient_kernel, programs, outer.shape, outer,
-            outer, dhs, carry, waves, gates, cells, gradients, above, t, steps, rows, width, **switches,
+    for t, matmul in _by_step(above, ws, dhs, backward=True):
+        launch(
+            kernels.step_gradient_kernel, programs, outer,
+            outer, dhs, carry, basis, gates, cells, gradients, above, t, steps, rows, width, sizes=outer.shape, **constexprs,
         )  # fmt: skip
-        _multiply(*behind)
+        _multiply(*matmul)
     dh = outer.new_empty(rows, width, 1)
     run_idft(dhs, dhs, None, None, dh, dh, block_size, 1, False, pair=False)
-    dws = added(run_grads(above, spectra, None, None, Window(steps * rows)), above.dtype)
+    dws = reduce_split_k(run_spectral_matmul_backward(above, spectra, None, None, Window(steps * rows)), above.dtype)
     return gradients, dws, dh.squeeze(-1), carry[0]
 
 
-def _by_step(spectra: Tensor, ws: Tensor, out: Tensor, back: bool) -> Iterator[tuple[int, tuple[Any, ...]]]:
+def _by_step(spectra: Tensor, ws: Tensor, out: Tensor, backward: bool) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Each step, ``back`` from the last, and the launch that multiplies its ``spectra`` by the weights'."""
     rows = out.shape[1]
     steps = spectra.shape[1] // max(rows, 1)
-    programs, arguments, switches = mix_launch(spectra[:, :rows], ws, out, Window(rows), back)
-    for t in reversed(range(steps)) if back else range(steps):
-        yield t, (programs, spectra[:, t * rows : (t + 1) * rows], arguments, switches)
+    programs, arguments, constexprs = spectral_matmul_launch(spectra[:, :rows], ws, out, Window(rows), backward)
+    for t in reversed(range(steps)) if backward else range(steps):
+        yield t, (programs, spectra[:, t * rows : (t + 1) * rows], arguments, constexprs)
 
 
-def _multiply(programs: int, a: Tensor, arguments: tuple[Any, ...], switches: dict[str, Any]) -> None:
+def _multiply(programs: int, a: Tensor, arguments: tuple[Any, ...], constexprs: dict[str, Any]) -> None:
     ws, *_ = arguments  # which alone may be the caller's own
-    alike = a.shape, a.stride(), ws.data_ptr() % 16
-    launch_alike(products.mix_kernel, programs, alike, a, a, *arguments, **switches)
+    sizes = a.shape, a.stride(), ws.data_ptr() % 16
+    launch(products.spectral_matmul_kernel, programs, a, a, *arguments, sizes=sizes, **constexprs)
 
 
-def _switches(
-    tile: StepTile, block_size: int, ws: Tensor, of_a_step: tuple[Tensor, ...], *tensors: Tensor
+def _constexprs(
+    tile: LSTMStepTile, block_size: int, ws: Tensor, of_a_step: tuple[Tensor, ...], *tensors: Tensor
 ) -> dict[str, Any]:
-    told = transform_switches(ws.dtype, block_size, *tensors) | early(*of_a_step)
+    told = transform_constexprs(ws.dtype, block_size, *tensors) | pdl_options(*of_a_step)
     return {
-        "Q": ws.shape[-1], "K": block_size, "ROWS": tile.rows, "AT_ONCE": tile.blocks, "SIDE": tile.side,
-        "BK": tile.depth, "TF32": ws.dtype == torch.float32 and tf32(), "num_warps": tile.warps, **told,
+        "Q": ws.shape[-1], "K": block_size, "TILE_ROWS": tile.rows, "TILE_BLOCKS": tile.blocks, "PADDED_K": tile.padded_k,
+        "BLOCK_K": tile.block_k, "TF32": ws.dtype == torch.float32 and tf32(), "num_warps": tile.num_warps, **told,
     }  # fmt: skip
 
 
-def _programs(tile: StepTile, rows: int, ws: Tensor) -> int:
+def _programs(tile: LSTMStepTile, rows: int, ws: Tensor) -> int:
     return -(-rows // tile.rows) * -(-ws.shape[-1] // tile.blocks)
 
 
@@ -156,7 +163,7 @@ def _(inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor, block_size: int) -> tupl
     return _recurrence_like(inputs, ws, h, c)
 
 
-@recurrence_grads.register_fake
+@recurrence_backward.register_fake
 def _(
     outer: Tensor, last: Tensor | None, ws: Tensor, gates: Tensor, cells: Tensor, spectra: Tensor, block_size: int
 ) -> tuple[Tensor, ...]:
@@ -164,19 +171,19 @@ def _(
     return gates.new_empty(gates.shape), ws.new_empty(ws.shape), outer.new_empty(state), cells.new_empty(state)
 
 
-def by_steps(inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+def recurrence_by_steps(inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     """The first two results of `recurrence`, by operators that can be differentiated as often as one likes."""
     window, width, hidden = Window(len(h)).pack(), h.shape[1], []
     for step in inputs:
         hs = dft(h[..., None], None, block_size, 1, False, ws.dtype)
-        ys = mix(hs, ws, window)
+        ys = spectral_matmul(hs, ws, window)
         more = idft(ys, None, None, block_size, 1, False, step.shape[1], 1, False, step.dtype).squeeze(-1)
-        h, c = cell(torch.unflatten(step + more, -1, (4, -1))[..., :width], c)
+        h, c = lstm_cell(torch.unflatten(step + more, -1, (4, -1))[..., :width], c)
         hidden.append(h)
     return torch.stack(hidden), c
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     *tensors, ctx.block_size = inputs
     _, _, *kept = output
     ctx.mark_non_differentiable(*kept)
@@ -192,16 +199,16 @@ def _gradient(ctx: Any, outer: Tensor | None, last: Tensor | None, *_: None) -> 
         leaves = [x for x, asked in zip((inputs, ws, h, c), ctx.needs_input_grad, strict=False) if asked]
         last = torch.zeros_like(c) if last is None else last
         found = iter(torch.autograd.grad(
-            by_steps(inputs, ws, h, c, ctx.block_size), leaves, (outer, last), create_graph=True
+            recurrence_by_steps(inputs, ws, h, c, ctx.block_size), leaves, (outer, last), create_graph=True
         ))  # fmt: skip
         return *(next(found) if asked else None for asked in ctx.needs_input_grad[:4]), None
     kept = ws, gates, cells, spectra, ctx.block_size
-    *found, dc = in_backward(recurrence_grads, _recurrence_grads, outer, last, *kept)
+    *found, dc = call_in_backward(recurrence_backward, _recurrence_backward, outer, last, *kept)
     return *found, dc.to(c.dtype), None
 
 
-recurrence.register_autograd(_gradient, setup_context=_keep)
-directly = direct(recurrence, _recurrence, _keep, _gradient)
+recurrence.register_autograd(_gradient, setup_context=_save)
+recurrence_eager = without_dispatch(recurrence, _recurrence, _save, _gradient)
 
 
 @register_flop_formula(torch.ops.lamina.circulant_recurrence)
@@ -209,15 +216,15 @@ def _(inputs: Any, ws: Any, h: Any, c: Any, block_size: int, **_: Any) -> int:
     return _flops(inputs, ws, block_size)
 
 
-@register_flop_formula(torch.ops.lamina.circulant_recurrence_grads)
+@register_flop_formula(torch.ops.lamina.circulant_recurrence_backward)
 def _(outer: Any, last: Any, ws: Any, gates: Any, cells: Any, spectra: Any, block_size: int, **_: Any) -> int:
     steps, rows, _ = gates
-    return _flops(gates, ws, block_size) + mix_flops(Window(steps * rows).pack(), ws[1], ws[-1], ws[0])
+    return _flops(gates, ws, block_size) + spectral_matmul_flops(Window(steps * rows).pack(), ws[1], ws[-1], ws[0])
 
 
 def _flops(inputs: Any, ws: Any, block_size: int) -> int:
     """Of all steps in either direction, and their products."""
     steps, rows, _ = inputs
     _, outputs, _, q = ws
-    products = mix_flops(Window(steps * rows).pack(), outputs, q, ws[0])
+    products = spectral_matmul_flops(Window(steps * rows).pack(), outputs, q, ws[0])
     return products + kernels.step_cost(steps * rows, q, block_size, 0, 0).flops

@@ -1,15 +1,16 @@
-"""Transforms on tensor cores, as products with the packed real Fourier basis.
+"""The block-wise DFT on tensor cores, as matmuls with the packed real Fourier basis.
 
-Letters: a *row* is one pixel of one example, ``F`` slots of frequencies, ``K`` the block size, ``G`` groups, ``p`` and
-``q`` blocks of one group's outputs and inputs. A spectrum of rows is ``[F, rows, 2, G*q]`` and a weight's is
-``[F, G*p*taps, 2, q]``: real parts, then imaginary parts, the blocks of a row side by side, so that a warp reads them
-together and every product of spectra finds its summed axis contiguous. Factors of float32 numbers may be float16 halves
-under a scale: in two ``PARTS``, one behind the other, they keep float32's accuracy, in one TF32's.
+Dimensions: a *row* is one pixel of one example; ``F`` frequency slots; block size ``K``; ``G`` groups; ``p`` and ``q``
+output and input blocks of a group. A spectrum of rows is ``[F, rows, 2, G*q]``, that of a weight ``[F, G*p*taps, 2,
+q]``: real parts, then imaginary parts, with the blocks of a row contiguous, so that a warp's loads coalesce and the
+summed dimension of every spectral matmul is contiguous. A float32 spectrum may be stored as scaled float16: in two
+``TERMS``, hi and lo, with a leading dimension of 2 and float32 accuracy, or in one with that of TF32.
 
-Common compile-time switches, here and in the other kernels: ``ACC`` the type sums are kept in; ``PRECISION`` of fp32
-products; ``TF32`` rounds what is stored to the 19 bits that tensor cores read, since they would truncate it; ``UPCAST``
-computes narrow types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX`` the type of addresses; ``EARLY``
-kernels are launched before the one in front of them has ended, and wait for it themselves, once they have read waves.
+Common constexprs, here and in the other_scale_inv kernels: ``ACC``, the accumulator dtype; ``PRECISION``, the ``input_precision``
+of fp32 matmuls; ``TF32`` rounds stored values to the 19 bits that tensor cores read, which would truncate them;
+``UPCAST`` computes 16-bit types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX``, the dtype of offsets;
+``PDL``, programmatic dependent launch: the kernel may start before the preceding one has finished, reads the basis,
+and then waits for it.
 """
 
 from typing import no_type_check
@@ -17,27 +18,27 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.common.split_fp16.kernels import halves, power
-from lamina.accelerate.runtime.triton_utils import rounded, wait
+from lamina.accelerate.common.split_fp16.kernels import power_of_two_scale, split_hi_lo
+from lamina.accelerate.runtime.triton_utils import griddepcontrol, rounded
 from lamina.spec import Cost
 
-WAVES = tl.constexpr(256)
-"""What a basis of halves is multiplied by, so that what float16 leaves of it is not too small for float16."""
+BASIS_SCALE = tl.constexpr(256)
+"""The scale of a split-fp16 basis, which keeps its low part in the range of float16."""
 
-TOP = tl.constexpr(14)
-"""What is float16 under a scale stays below ``2**(TOP + 1)``, and sums of its products likewise."""
+TARGET_EXPONENT = tl.constexpr(14)
+"""Scaled float16 values, and acc of their products, stay below ``2**(TARGET_EXPONENT + 1)``."""
 
-BEYOND = tl.constexpr(127 + TOP.value + 1 << 23)
-"""The bits of ``2**(TOP + 1)`` in float32."""
+OVERFLOW_BITS = tl.constexpr(127 + TARGET_EXPONENT.value + 1 << 23)
+"""The bits of ``2**(TARGET_EXPONENT + 1)`` in float32."""
 
-MARGIN = tl.constexpr(5)
-"""Powers of two by which numbers may exceed those that a scale was guessed from."""
+HEADROOM = tl.constexpr(5)
+"""Binary exponents by which elements may exceed a sampled amax."""
 
 
 @triton.jit
 @no_type_check
-def narrow(x, DTYPE: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr):
-    """``x`` in the stored type, where ``TF32`` to what tensor cores read of it, rounded to nearest."""
+def round_to_storage(x, DTYPE: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr):
+    """``x`` in the stored dtype, with ``TF32`` rounded to nearest TF32."""
     if TF32:
         x = ((x.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
     return rounded(x, DTYPE, UPCAST)
@@ -45,161 +46,168 @@ def narrow(x, DTYPE: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def waves_at(basis, place, known, PIECE: tl.constexpr):
-    """A tile of the basis; one of halves has two pieces, ``PIECE`` numbers apart, `WAVES` times as large."""
-    waves = tl.load(basis + place, known, 0.0)
-    return waves, tl.load(basis + PIECE + place, known, 0.0) if basis.dtype.element_ty == tl.float16 else waves
+def load_basis(basis, offsets, mask, TERM_STRIDE: tl.constexpr):
+    """A tile of the basis: hi and lo, scaled by `BASIS_SCALE`, if it is in split fp16; else the same tile twice."""
+    hi = tl.load(basis + offsets, mask, 0.0)
+    return hi, tl.load(basis + TERM_STRIDE + offsets, mask, 0.0) if basis.dtype.element_ty == tl.float16 else hi
 
 
 @triton.jit
 @no_type_check
-def transformed(
-    values, waves, rest, SCALED: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr
+def multiply_basis(
+    values, basis_hi, basis_lo, SCALED: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr
 ):  # fmt: skip
-    """``values`` times `waves_at` a place; rows of wide ones, unless ``SCALED``, are so for halves, and back again."""
-    if waves.dtype == tl.float16:
+    """``values [M, K]`` times a tile of the basis from `load_basis`.
+
+    With a split-fp16 basis, values are split too. Unless they are ``SCALED`` already, float32 rows are first scaled by
+    a power of two per row, which is undone afterwards.
+    """
+    if basis_hi.dtype == tl.float16:
         if not SCALED:
-            up, down = power(tl.max(tl.abs(values), 1), TOP)
-            values *= up[:, None]
-        high = values.to(tl.float16)  # not by `halves`: what is not finite may spoil its row, and costs nothing more
-        low = (values - high.to(values.dtype)).to(tl.float16)
+            row_scale, row_scale_inv = power_of_two_scale(tl.max(tl.abs(values), 1), TARGET_EXPONENT)
+            values *= row_scale[:, None]
+        hi = values.to(tl.float16)  # not by `split_hi_lo`: a nonfinite value may make its whole row nonfinite
+        lo = (values - hi.to(values.dtype)).to(tl.float16)
         if UPCAST:
-            high, low, waves, rest = high.to(ACC), low.to(ACC), waves.to(ACC), rest.to(ACC)
-        sums = tl.dot(high, rest, out_dtype=ACC)
-        if values.dtype != tl.float16:  # what float16 leaves of them
-            sums = tl.dot(low, waves, sums, out_dtype=ACC)
-        sums = tl.dot(high, waves, sums, out_dtype=ACC)
-        sums *= 1 / WAVES if SCALED else (down * (1 / WAVES))[:, None]
+            hi, lo, basis_hi, basis_lo = hi.to(ACC), lo.to(ACC), basis_hi.to(ACC), basis_lo.to(ACC)
+        acc = tl.dot(hi, basis_lo, out_dtype=ACC)
+        if values.dtype != tl.float16:  # fp16 values have no low part
+            acc = tl.dot(lo, basis_hi, acc, out_dtype=ACC)
+        acc = tl.dot(hi, basis_hi, acc, out_dtype=ACC)
+        acc *= 1 / BASIS_SCALE if SCALED else (row_scale_inv * (1 / BASIS_SCALE))[:, None]
     else:
-        sums = tl.dot(values.to(ACC), waves, input_precision=PRECISION, out_dtype=ACC)
-    return sums
+        acc = tl.dot(values.to(ACC), basis_hi, input_precision=PRECISION, out_dtype=ACC)
+    return acc
 
 
 @triton.jit
 @no_type_check
 def dft_tile(
-    tile, x, signs, basis, peaks, down, misled, out, rows, length, width, stride_n, stride_c, stride_l,
+    tile, x, signs, basis, partial_amax, scale_inv, overflow, out, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, WHOLE: tl.constexpr,
-    SIGNED: tl.constexpr, GUESSED: tl.constexpr, SHARES: tl.constexpr, TOP: tl.constexpr, PARTS: tl.constexpr,
-    ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
-    EARLY: tl.constexpr,
+    TILE_ROWS: tl.constexpr, TILE_BLOCKS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+    FULL_ROWS: tl.constexpr, SIGN_FLIPS: tl.constexpr, SAMPLED: tl.constexpr, PARTIALS: tl.constexpr,
+    TARGET_EXPONENT: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Spectra of ``ROWS`` rows and ``AT_ONCE`` blocks: ``x (N, C, L)`` of any strides to ``out [F, rows, 2, G*q]``.
+    """Spectra of a tile of rows and blocks: ``x (N, C, L)`` of any strides to ``out [F, rows, 2, G*q]``.
 
-    With ``SHARES`` of ``peaks``, of ``x`` times the power of two that brings the largest to ``2**TOP``; what undoes it
-    goes to ``down [1]``. Where these are of some of ``x`` alone, the power is ``GUESSED`` with a `MARGIN`; a spectrum
-    `BEYOND` it, or peaks that are all zero, set ``misled [1]``. ``WHOLE`` tiles hold all numbers of their rows'
-    spectra, and write them as runs. Where ``SIGNED``, each block's numbers are multiplied by ``signs [K]`` first.
+    With ``PARTIALS`` entries of ``partial_amax``, ``x`` is scaled by the power of two that brings its amax to
+    ``2**TARGET_EXPONENT``, and the inverse scale is stored to ``scale_inv [1]``. A ``SAMPLED`` amax leaves `HEADROOM`;
+    a spectrum that reaches `OVERFLOW_BITS`, or an amax of zero, sets ``overflow [1]``. ``FULL_ROWS`` tiles hold the whole
+    spectra of their rows and store them contiguously. With ``SIGN_FLIPS``, the elements of each block are multiplied by
+    ``signs [K]`` first.
     """
     F: tl.constexpr = (K + 1) // 2
-    ACROSS: tl.constexpr = GROUPS * BLOCKS
-    tiles_f: tl.constexpr = (2 * F + BN - 1) // BN
-    tiles_j: tl.constexpr = (ACROSS + AT_ONCE - 1) // AT_ONCE
-    m = tl.arange(0, ROWS * AT_ONCE)
-    row = tile // (tiles_f * tiles_j) * ROWS + m // AT_ONCE
-    block = tile // tiles_f % tiles_j * AT_ONCE + m % AT_ONCE
-    f = tile % tiles_f * BN + tl.arange(0, BN)
+    ROW_BLOCKS: tl.constexpr = GROUPS * BLOCKS
+    tiles_f: tl.constexpr = (2 * F + BLOCK_N - 1) // BLOCK_N
+    tiles_j: tl.constexpr = (ROW_BLOCKS + TILE_BLOCKS - 1) // TILE_BLOCKS
+    m = tl.arange(0, TILE_ROWS * TILE_BLOCKS)
+    row = tile // (tiles_f * tiles_j) * TILE_ROWS + m // TILE_BLOCKS
+    block = tile // tiles_f % tiles_j * TILE_BLOCKS + m % TILE_BLOCKS
+    f = tile % tiles_f * BLOCK_N + tl.arange(0, BLOCK_N)
     start = block % BLOCKS * K  # first channel of the block, in its group
-    inside = (row < rows) & (block < ACROSS)
+    in_bounds = (row < rows) & (block < ROW_BLOCKS)
     pixel = x + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
     channel = pixel + (block // BLOCKS * width + start).to(INDEX) * stride_c
-    sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
-    for t0 in tl.static_range(0, K, BK):
-        t = t0 + tl.arange(0, BK)
-        wanted = (f < 2 * F)[None, :] & (t < K)[:, None]
-        waves, rest = waves_at(basis, f[None, :] * K + t[:, None], wanted, 2 * F * K)
+    acc = tl.zeros((TILE_ROWS * TILE_BLOCKS, BLOCK_N), ACC)
+    for t0 in tl.static_range(0, K, BLOCK_K):
+        t = t0 + tl.arange(0, BLOCK_K)
+        basis_mask = (f < 2 * F)[None, :] & (t < K)[:, None]
+        basis_hi, basis_lo = load_basis(basis, f[None, :] * K + t[:, None], basis_mask, 2 * F * K)
         if t0 == 0:
-            wait(EARLY)
-        known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
-        values = tl.load(channel[:, None] + t[None, :].to(INDEX) * stride_c, known, 0.0).to(ACC)
-        if SHARES and t0 == 0:  # here, where the loads above are on their way
-            peak = tl.max(tl.load(peaks + tl.arange(0, SHARES)), 0)
-            up, undo = power(peak, TOP - MARGIN if GUESSED else TOP)
-        if SHARES:
-            values *= up
-        if SIGNED:
+            griddepcontrol(PDL)
+        mask = in_bounds[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
+        values = tl.load(channel[:, None] + t[None, :].to(INDEX) * stride_c, mask, 0.0).to(ACC)
+        if PARTIALS and t0 == 0:  # while the loads above are in flight
+            amax = tl.max(tl.load(partial_amax + tl.arange(0, PARTIALS)), 0)
+            scale, inverse = power_of_two_scale(amax, TARGET_EXPONENT - HEADROOM if SAMPLED else TARGET_EXPONENT)
+        if PARTIALS:
+            values *= scale
+        if SIGN_FLIPS:
             values *= tl.load(signs + t, t < K, 0.0).to(ACC)[None, :]
-        sums += transformed(values, waves, rest, SHARES > 0, ACC, PRECISION, UPCAST)
-    if SHARES:
-        tl.store(down, undo, tile == 0)
-    if GUESSED:
-        most = tl.max(sums.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)  # as bits, of which NaN has more
-        tl.store(misled + tl.zeros_like(m), 1, tl.where(peak > 0, most, BEYOND) >= BEYOND)
-    if WHOLE:  # a run of numbers in memory for each frequency
-        sums = tl.reshape(tl.permute(tl.reshape(sums, (ROWS, AT_ONCE, 2, F)), (3, 0, 2, 1)), (F, ROWS * 2 * AT_ONCE))
-        n = (tile // tiles_f * ROWS).to(INDEX) * 2 * ACROSS + tl.arange(0, ROWS * 2 * AT_ONCE)
-        place = tl.arange(0, F).to(INDEX)[:, None] * rows * 2 * ACROSS + n[None, :]
-        known = tl.broadcast_to((n < tl.cast(rows, INDEX) * 2 * ACROSS)[None, :], (F, ROWS * 2 * AT_ONCE))
+        acc += multiply_basis(values, basis_hi, basis_lo, PARTIALS > 0, ACC, PRECISION, UPCAST)
+    if PARTIALS:
+        tl.store(scale_inv, inverse, tile == 0)
+    if SAMPLED:
+        max_bits = tl.max(acc.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)  # compared as bits, among which NaN is largest
+        tl.store(overflow + tl.zeros_like(m), 1, tl.where(amax > 0, max_bits, OVERFLOW_BITS) >= OVERFLOW_BITS)
+    if FULL_ROWS:  # contiguous in memory for each frequency
+        acc = tl.permute(tl.reshape(acc, (TILE_ROWS, TILE_BLOCKS, 2, F)), (3, 0, 2, 1))
+        acc = tl.reshape(acc, (F, TILE_ROWS * 2 * TILE_BLOCKS))
+        n = (tile // tiles_f * TILE_ROWS).to(INDEX) * 2 * ROW_BLOCKS + tl.arange(0, TILE_ROWS * 2 * TILE_BLOCKS)
+        offsets = tl.arange(0, F).to(INDEX)[:, None] * rows * 2 * ROW_BLOCKS + n[None, :]
+        mask = tl.broadcast_to((n < tl.cast(rows, INDEX) * 2 * ROW_BLOCKS)[None, :], (F, TILE_ROWS * 2 * TILE_BLOCKS))
     else:
-        place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
-        place += row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
-        known = inside[:, None] & (f < 2 * F)[None, :]
-    if PARTS == 2:
-        high, rest = halves(sums)
-        tl.store(out + place, high, known)
-        tl.store(out + tl.cast(rows, INDEX) * 2 * F * ACROSS + place, rest, known)
+        offsets = (f % F).to(INDEX)[None, :] * rows * 2 * ROW_BLOCKS + (f // F)[None, :] * ROW_BLOCKS
+        offsets += row.to(INDEX)[:, None] * 2 * ROW_BLOCKS + block[:, None]
+        mask = in_bounds[:, None] & (f < 2 * F)[None, :]
+    if TERMS == 2:
+        hi, lo = split_hi_lo(acc)
+        tl.store(out + offsets, hi, mask)
+        tl.store(out + tl.cast(rows, INDEX) * 2 * F * ROW_BLOCKS + offsets, lo, mask)
     else:
-        tl.store(out + place, narrow(sums, out.dtype.element_ty, TF32, UPCAST), known)
+        tl.store(out + offsets, round_to_storage(acc, out.dtype.element_ty, TF32, UPCAST), mask)
 
 
 @triton.jit
 @no_type_check
 def idft_tile(
-    tile, spectrum, splits, signs, basis, bias, down, other, y, rows, length, width, stride_n, stride_c, stride_l,
+    tile, spectrum, split_k, signs, basis, bias, scale_inv, other_scale_inv, y, rows, length, width, stride_n, stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
-    ROWS: tl.constexpr, AT_ONCE: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr,
-    BIAS: tl.constexpr, SPLIT: tl.constexpr, UNDO: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+    TILE_ROWS: tl.constexpr, TILE_BLOCKS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+    SIGN_FLIPS: tl.constexpr, BIAS: tl.constexpr, SPLIT_K: tl.constexpr, DESCALE: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The transpose of `dft_tile`, with ``bias (C)`` added: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``.
+    """The transpose of `dft_tile`, plus ``bias (C)``: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``.
 
-    With ``SPLIT``, of the sum of ``spectrum [splits, F, rows, 2, G*q]``, in order.
+    With ``SPLIT_K``, the input is the sum of the partials ``spectrum [split_k, F, rows, 2, G*q]``, added in order.
 
-    With ``UNDO``, of a product of spectra under scales: times it, and times ``down [1]`` and ``other [1]`` of both.
+    With ``DESCALE``, the input is a matmul of scaled spectra: the result is multiplied by ``DESCALE`` and by the inverse
+    scales ``scale_inv [1]`` and ``other_scale_inv [1]`` of both operands.
     """
     F: tl.constexpr = (K + 1) // 2
-    ACROSS: tl.constexpr = GROUPS * BLOCKS
+    ROW_BLOCKS: tl.constexpr = GROUPS * BLOCKS
     SCALED: tl.constexpr = spectrum.dtype.element_ty == tl.float16
-    tiles_t: tl.constexpr = (K + BN - 1) // BN
-    tiles_j: tl.constexpr = (ACROSS + AT_ONCE - 1) // AT_ONCE
-    m = tl.arange(0, ROWS * AT_ONCE)
-    row = tile // (tiles_t * tiles_j) * ROWS + m // AT_ONCE
-    block = tile // tiles_t % tiles_j * AT_ONCE + m % AT_ONCE
-    t = tile % tiles_t * BN + tl.arange(0, BN)
+    tiles_t: tl.constexpr = (K + BLOCK_N - 1) // BLOCK_N
+    tiles_j: tl.constexpr = (ROW_BLOCKS + TILE_BLOCKS - 1) // TILE_BLOCKS
+    m = tl.arange(0, TILE_ROWS * TILE_BLOCKS)
+    row = tile // (tiles_t * tiles_j) * TILE_ROWS + m // TILE_BLOCKS
+    block = tile // tiles_t % tiles_j * TILE_BLOCKS + m % TILE_BLOCKS
+    t = tile % tiles_t * BLOCK_N + tl.arange(0, BLOCK_N)
     start = block % BLOCKS * K
-    inside = (row < rows) & (block < ACROSS)
-    # Not as runs: a row's largest number, of runs that were turned, came out wrong (Triton 3.6).
-    source = spectrum + row.to(INDEX)[:, None] * 2 * ACROSS + block[:, None]
-    sums = tl.zeros((ROWS * AT_ONCE, BN), ACC)
-    for f0 in tl.static_range(0, 2 * F, BK):
-        f = f0 + tl.arange(0, BK)
-        wanted = (f < 2 * F)[:, None] & (t < K)[None, :]
-        waves, rest = waves_at(basis, f[:, None] * K + t[None, :], wanted, 2 * F * K)
+    in_bounds = (row < rows) & (block < ROW_BLOCKS)
+    # No contiguous tiles here: the row amax of a permuted tile is wrong (Triton 3.6).
+    source = spectrum + row.to(INDEX)[:, None] * 2 * ROW_BLOCKS + block[:, None]
+    acc = tl.zeros((TILE_ROWS * TILE_BLOCKS, BLOCK_N), ACC)
+    for f0 in tl.static_range(0, 2 * F, BLOCK_K):
+        f = f0 + tl.arange(0, BLOCK_K)
+        basis_mask = (f < 2 * F)[:, None] & (t < K)[None, :]
+        basis_hi, basis_lo = load_basis(basis, f[:, None] * K + t[None, :], basis_mask, 2 * F * K)
         if f0 == 0:
-            wait(EARLY)
-        place = (f % F).to(INDEX)[None, :] * rows * 2 * ACROSS + (f // F)[None, :] * ACROSS
-        known = inside[:, None] & (f < 2 * F)[None, :]
-        values = tl.load(source + place, known, 0.0)
-        if SPLIT:
-            share = source + place
-            for _ in range(1, splits):
-                share += 2 * F * ACROSS * rows
-                values += tl.load(share, known, 0.0)
-        if UNDO > 0 and f0 == 0:
-            first, second = tl.load(down), tl.load(other)
-        sums += transformed(values, waves, rest, SCALED, ACC, PRECISION, UPCAST)
-    if UNDO > 0:  # the smaller first: their product may be within range alone
-        sums *= tl.minimum(first, second) * UNDO * tl.maximum(first, second)
-    if SIGNED:
-        sums *= tl.load(signs + t, t < K, 0.0).to(ACC)[None, :]
+            griddepcontrol(PDL)
+        offsets = (f % F).to(INDEX)[None, :] * rows * 2 * ROW_BLOCKS + (f // F)[None, :] * ROW_BLOCKS
+        mask = in_bounds[:, None] & (f < 2 * F)[None, :]
+        values = tl.load(source + offsets, mask, 0.0)
+        if SPLIT_K:
+            partial = source + offsets
+            for _ in range(1, split_k):
+                partial += 2 * F * ROW_BLOCKS * rows
+                values += tl.load(partial, mask, 0.0)
+        if DESCALE > 0 and f0 == 0:
+            first, second = tl.load(scale_inv), tl.load(other_scale_inv)
+        acc += multiply_basis(values, basis_hi, basis_lo, SCALED, ACC, PRECISION, UPCAST)
+    if DESCALE > 0:  # the smaller inverse scale first: the intermediate stays in range if the result does
+        acc *= tl.minimum(first, second) * DESCALE * tl.maximum(first, second)
+    if SIGN_FLIPS:
+        acc *= tl.load(signs + t, t < K, 0.0).to(ACC)[None, :]
     channel = (block // BLOCKS * width + start)[:, None] + t[None, :]
-    known = inside[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
+    mask = in_bounds[:, None] & (t < K)[None, :] & (start[:, None] + t[None, :] < width)
     if BIAS:
-        sums += tl.load(bias + channel, known, 0.0).to(ACC)
+        acc += tl.load(bias + channel, mask, 0.0).to(ACC)
     pixel = y + (row // length).to(INDEX) * stride_n + (row % length).to(INDEX) * stride_l
-    stored = rounded(sums, y.dtype.element_ty, UPCAST)
-    tl.store(pixel[:, None] + channel.to(INDEX) * stride_c, stored, known)
+    stored = rounded(acc, y.dtype.element_ty, UPCAST)
+    tl.store(pixel[:, None] + channel.to(INDEX) * stride_c, stored, mask)
 
 
 @triton.jit
@@ -207,46 +215,46 @@ def idft_tile(
 def dft_kernel(
     x, signs, x_basis, x_out, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l, x_tiles,
     w, w_basis, w_out, w_rows, w_length, w_width, w_stride_n, w_stride_c, w_stride_l,
-    peaks, x_down, w_down, misled,
+    partial_amax, x_scale_inv, w_scale_inv, overflow,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
-    X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
-    X_WHOLE: tl.constexpr, W_WHOLE: tl.constexpr,
-    BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr, PAIR: tl.constexpr,
-    GUESSED: tl.constexpr, AGAIN: tl.constexpr, X_SHARES: tl.constexpr, W_SHARES: tl.constexpr,
-    X_TOP: tl.constexpr, W_TOP: tl.constexpr, PARTS: tl.constexpr,
+    X_TILE_ROWS: tl.constexpr, X_TILE_BLOCKS: tl.constexpr, W_TILE_ROWS: tl.constexpr, W_TILE_BLOCKS: tl.constexpr,
+    X_FULL_ROWS: tl.constexpr, W_FULL_ROWS: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, SIGN_FLIPS: tl.constexpr, PAIR: tl.constexpr,
+    SAMPLED: tl.constexpr, RETRY: tl.constexpr, X_PARTIALS: tl.constexpr, W_PARTIALS: tl.constexpr,
+    X_TARGET_EXPONENT: tl.constexpr, W_TARGET_EXPONENT: tl.constexpr, TERMS: tl.constexpr,
     ACC: tl.constexpr, PRECISION: tl.constexpr, TF32: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
-    EARLY: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """The spectra of rows and, where ``PAIR``, of weights in the same launch; each under its scale, where it has one.
+    """The spectra of rows and, with ``PAIR``, of weights in the same launch, each under its own scale if it has one.
 
-    ``peaks [X_SHARES + W_SHARES]`` are those of rows, then those of weights. Where the scale of rows was ``GUESSED``,
-    and that has ``misled``, it is for few programs to transform them ``AGAIN``.
+    ``partial_amax [X_PARTIALS + W_PARTIALS]`` holds those of rows, then those of weights. With ``RETRY``, a few programs
+    transform the rows again if a ``SAMPLED`` amax has set ``overflow``, and otherwise do nothing.
     """
     tile = tl.program_id(0)
-    if AGAIN:
-        wait(EARLY)
-        tiles = tl.where(tl.load(misled) > 0, x_tiles, 0)
+    if RETRY:
+        griddepcontrol(PDL)
+        tiles = tl.where(tl.load(overflow) > 0, x_tiles, 0)
         while tile < tiles:
             dft_tile(
-                tile, x, signs, x_basis, peaks, x_down, misled, x_out, x_rows, x_length, x_width,
+                tile, x, signs, x_basis, partial_amax, x_scale_inv, overflow, x_out, x_rows, x_length, x_width,
                 x_stride_n, x_stride_c, x_stride_l,
-                X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_WHOLE, SIGNED, False, X_SHARES, X_TOP, PARTS,
-                ACC, PRECISION, TF32, UPCAST, INDEX, False,
+                X_BLOCKS, X_GROUPS, K, X_TILE_ROWS, X_TILE_BLOCKS, BLOCK_K, BLOCK_N, X_FULL_ROWS, SIGN_FLIPS, False, X_PARTIALS,
+                X_TARGET_EXPONENT, TERMS, ACC, PRECISION, TF32, UPCAST, INDEX, False,
             )  # fmt: skip
             tile += tl.num_programs(0)
     elif PAIR and tile >= x_tiles:
         dft_tile(
-            tile - x_tiles, w, signs, w_basis, peaks + X_SHARES, w_down, misled, w_out, w_rows, w_length, w_width,
-            w_stride_n, w_stride_c, w_stride_l,
-            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, W_WHOLE, False, False, W_SHARES, W_TOP, PARTS,
-            ACC, PRECISION, TF32, UPCAST, INDEX, EARLY,
+            tile - x_tiles, w, signs, w_basis, partial_amax + X_PARTIALS, w_scale_inv, overflow, w_out, w_rows, w_length,
+            w_width, w_stride_n, w_stride_c, w_stride_l,
+            W_BLOCKS, W_GROUPS, K, W_TILE_ROWS, W_TILE_BLOCKS, BLOCK_K, BLOCK_N, W_FULL_ROWS, False, False, W_PARTIALS,
+            W_TARGET_EXPONENT, TERMS, ACC, PRECISION, TF32, UPCAST, INDEX, PDL,
         )  # fmt: skip
     else:
-        dft_tile(  # from the last to the first, which who found the scale has left in the cache
-            x_tiles - 1 - tile, x, signs, x_basis, peaks, x_down, misled, x_out, x_rows, x_length, x_width,
+        dft_tile(  # in reverse order: the last rows that the amax kernel read are still in the L2 cache
+            x_tiles - 1 - tile, x, signs, x_basis, partial_amax, x_scale_inv, overflow, x_out, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, X_WHOLE, SIGNED, GUESSED, X_SHARES, X_TOP, PARTS,
-            ACC, PRECISION, TF32, UPCAST, INDEX, EARLY,
+            X_BLOCKS, X_GROUPS, K, X_TILE_ROWS, X_TILE_BLOCKS, BLOCK_K, BLOCK_N, X_FULL_ROWS, SIGN_FLIPS, SAMPLED, X_PARTIALS,
+            X_TARGET_EXPONENT, TERMS, ACC, PRECISION, TF32, UPCAST, INDEX, PDL,
         )  # fmt: skip
 
 
@@ -254,34 +262,34 @@ def dft_kernel(
 @no_type_check
 def idft_kernel(
     x_spectrum, signs, x_basis, bias, x, x_rows, x_length, x_width, x_stride_n, x_stride_c, x_stride_l,
-    w_spectrum, w_basis, w, w_rows, w_length, w_width, w_stride_n, w_stride_c, w_stride_l, w_tiles, splits,
-    down, x_other, w_other,
+    w_spectrum, w_basis, w, w_rows, w_length, w_width, w_stride_n, w_stride_c, w_stride_l, w_tiles, split_k,
+    scale_inv, x_other_scale_inv, w_other_scale_inv,
     X_BLOCKS: tl.constexpr, X_GROUPS: tl.constexpr, W_BLOCKS: tl.constexpr, W_GROUPS: tl.constexpr, K: tl.constexpr,
-    X_ROWS: tl.constexpr, X_AT_ONCE: tl.constexpr, W_ROWS: tl.constexpr, W_AT_ONCE: tl.constexpr,
-    BK: tl.constexpr, BN: tl.constexpr, SIGNED: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr,
-    SPLIT: tl.constexpr, X_UNDO: tl.constexpr, W_UNDO: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
-    UPCAST: tl.constexpr, INDEX: tl.constexpr, EARLY: tl.constexpr,
+    X_TILE_ROWS: tl.constexpr, X_TILE_BLOCKS: tl.constexpr, W_TILE_ROWS: tl.constexpr, W_TILE_BLOCKS: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, SIGN_FLIPS: tl.constexpr, BIAS: tl.constexpr, PAIR: tl.constexpr,
+    SPLIT_K: tl.constexpr, X_DESCALE: tl.constexpr, W_DESCALE: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The transpose of `dft_kernel`: rows from their spectra; where ``PAIR``, weights from theirs before."""
+    """The transpose of `dft_kernel`: rows from their spectra; with ``PAIR``, first weights from theirs."""
     tile = tl.program_id(0)
     if PAIR and tile < w_tiles:
         idft_tile(
-            tile, w_spectrum, splits, signs, w_basis, bias, down, w_other, w, w_rows, w_length, w_width,
+            tile, w_spectrum, split_k, signs, w_basis, bias, scale_inv, w_other_scale_inv, w, w_rows, w_length, w_width,
             w_stride_n, w_stride_c, w_stride_l,
-            W_BLOCKS, W_GROUPS, K, W_ROWS, W_AT_ONCE, BK, BN, False, False, SPLIT, W_UNDO,
-            ACC, PRECISION, UPCAST, INDEX, EARLY,
+            W_BLOCKS, W_GROUPS, K, W_TILE_ROWS, W_TILE_BLOCKS, BLOCK_K, BLOCK_N, False, False, SPLIT_K, W_DESCALE,
+            ACC, PRECISION, UPCAST, INDEX, PDL,
         )  # fmt: skip
     else:
         idft_tile(
-            tile - w_tiles, x_spectrum, 1, signs, x_basis, bias, down, x_other, x, x_rows, x_length, x_width,
+            tile - w_tiles, x_spectrum, 1, signs, x_basis, bias, scale_inv, x_other_scale_inv, x, x_rows, x_length, x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_ROWS, X_AT_ONCE, BK, BN, SIGNED, BIAS, False, X_UNDO,
-            ACC, PRECISION, UPCAST, INDEX, EARLY,
+            X_BLOCKS, X_GROUPS, K, X_TILE_ROWS, X_TILE_BLOCKS, BLOCK_K, BLOCK_N, SIGN_FLIPS, BIAS, False, X_DESCALE,
+            ACC, PRECISION, UPCAST, INDEX, PDL,
         )  # fmt: skip
 
 
 def dft_cost(rows: int, blocks: int, block_size: int, io_bytes: int, spectral_bytes: int) -> Cost:
-    """Either transform of ``rows`` rows of ``blocks`` blocks, as the matrix product that computes it."""
+    """The cost of a transform of ``rows`` rows of ``blocks`` blocks, as the matmul that computes it."""
     packed = 2 * ((block_size + 1) // 2)
     elements = rows * blocks
     return Cost(

@@ -1,8 +1,8 @@
-"""Transforms as PyTorch operators: each is the other's transpose, so gradients of any order are again these operators.
+"""The block-wise DFT and its inverse as PyTorch operators.
 
-Rows come as ``x (N, C, L)`` of any strides, weights as the view ``(P, q*k, taps)`` of a parameter ``(P, *kernel, q,
-k)``. ``signs (k)``, if any, multiply the numbers of each block of rows, within their transform. Spectra have the
-layouts that the kernels give.
+Each is the transpose of the other, so gradients of any order are again these operators. Rows are ``x (N, C, L)`` of any
+strides, weights the view ``(P, q*k, taps)`` of a parameter ``(P, *kernel, q, k)``. ``signs (k)``, if given, multiply the
+elements of each block of rows before the transform. Spectra have the layouts of `kernels`.
 """
 
 from dataclasses import dataclass
@@ -13,157 +13,164 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from lamina.accelerate.methods.circulant.basis import basis, growth, parts, slot_count
+from lamina.accelerate.methods.circulant.basis import basis, growth, num_terms, slot_count
 from lamina.accelerate.methods.circulant.ops import (
-    SHORT,
-    common,
+    SHORT_SUM,
+    common_constexprs,
     empty_rows,
     is_channels_last,
+    launch_options,
     tf32,
-    workers,
 )
 from lamina.accelerate.methods.circulant.spectral import kernels
 from lamina.accelerate.methods.circulant.tiles import transform_tile
-from lamina.accelerate.runtime.eager_op import direct, in_backward
+from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch import launch
-from lamina.accelerate.runtime.launch_cache import taped
+from lamina.accelerate.runtime.launch_cache import cached_launches
 from lamina.errors import UsageError
 
-TOP = int(kernels.TOP.value)
+TARGET_EXPONENT = int(kernels.TARGET_EXPONENT.value)
 
-AGAIN = 512
-"""Programs that transform rows once more, should that be needed: few, since mostly it is not."""
+RETRY_PROGRAMS = 512
+"""Programs of a retry, which is mostly not needed: few, so that an empty one is short."""
 
 
 @cache
-def _waves(block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch.device, rounded: bool) -> Tensor:
-    """A basis as kernels read it, which may be before what is in front of them has ended.
+def _device_basis(block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch.device, rounded: bool) -> Tensor:
+    """The DFT basis on a device, computed once.
 
-    So it is made on the host, from where a copy is waited for, and once.
+    Kernels may read it before the preceding kernel has finished (programmatic dependent launch). It is therefore
+    computed on the host and copied synchronously.
 
     Raises:
-        UsageError: a graph is being captured, in which nothing can be waited for.
+        UsageError: a CUDA graph is being captured, in which the host cannot synchronize.
     """
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise UsageError(f"blocks of {block_size}: expected a first call before a CUDA graph is captured, not in it")
-    if dtype == torch.float16:  # and what float16 leaves of it
-        wide = basis(block_size, eigenvalues=eigenvalues, dtype=torch.float64) * kernels.WAVES.value
-        return torch.stack([wide.half(), (wide - wide.half()).half()]).to(device)
+        raise UsageError(f"blocks of {block_size}: expected a first call before CUDA graph capture, not during it")
+    if dtype == torch.float16:  # hi and lo
+        exact = basis(block_size, eigenvalues=eigenvalues, dtype=torch.float64) * kernels.BASIS_SCALE.value
+        return torch.stack([exact.half(), (exact - exact.half()).half()]).to(device)
     matrix = basis(block_size, eigenvalues=eigenvalues, dtype=dtype)
-    if rounded:  # to what tensor cores read, which would truncate it
+    if rounded:  # to TF32, since tensor cores truncate
         matrix = ((matrix.view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
     return matrix.contiguous().to(device)
 
 
-def waves_of(spectrum: Tensor, block_size: int, eigenvalues: bool, scaled: bool = False) -> Tensor:
-    """The basis that such a spectrum is made with, and undone: of halves where they have float32's accuracy."""
-    narrow = spectrum.dtype not in (torch.float64, torch.float32)
-    halves = scaled or (spectrum.dtype == torch.float32 and block_size > SHORT)
-    kind = torch.float16 if halves else torch.float32 if narrow else spectrum.dtype
-    return _waves(block_size, eigenvalues, kind, spectrum.device, narrow)
+def basis_for(spectrum: Tensor, block_size: int, eigenvalues: bool, scaled: bool = False) -> Tensor:
+    """The basis of the transform to and from ``spectrum``: split fp16 where that has float32 accuracy."""
+    low_precision = spectrum.dtype not in (torch.float64, torch.float32)
+    split = scaled or (spectrum.dtype == torch.float32 and block_size > SHORT_SUM)
+    dtype = torch.float16 if split else torch.float32 if low_precision else spectrum.dtype
+    return _device_basis(block_size, eigenvalues, dtype, spectrum.device, low_precision)
 
 
-def transform_switches(spectral: torch.dtype, block_size: int, *tensors: Tensor) -> dict[str, Any]:
-    """Narrow spectra hold no more than TF32 does; wide ones are transformed at full accuracy, also in TF32 mode."""
-    narrow = spectral not in (torch.float32, torch.float64)
-    return common(spectral, block_size, *tensors) | {"PRECISION": "tf32" if narrow else "ieee"}
+def transform_constexprs(spectral: torch.dtype, block_size: int, *tensors: Tensor) -> dict[str, Any]:
+    """Constexprs of a transform: TF32 suffices for 16-bit spectra; wider ones use full precision, also in TF32 mode."""
+    low_precision = spectral not in (torch.float32, torch.float64)
+    return common_constexprs(spectral, block_size, *tensors) | {"PRECISION": "tf32" if low_precision else "ieee"}
 
 
-def _side(
-    x: Tensor, spectrum: Tensor, block_size: int, groups: int, eigenvalues: bool, name: str, back: bool = False,
+def _launch_side(
+    x: Tensor, spectrum: Tensor, block_size: int, groups: int, eigenvalues: bool, name: str, inverse: bool = False,
     scaled: bool = False,
 ) -> Any:  # fmt: skip
-    """What a transform kernel is told of one side: basis, sizes, strides; programs; tile."""
+    """The launch parameters of one tensor of a transform: basis; sizes and strides; programs; constexprs."""
     batch, channels, length = x.shape
-    rows, across = batch * length, spectrum.shape[-1]
-    waves = waves_of(spectrum, block_size, eigenvalues, scaled)
-    alone, itemsizes = length == 1, (x.itemsize, spectrum.itemsize)
-    exact = waves.dtype == torch.float16 and not tf32()
-    tile = transform_tile(block_size, rows, across, alone or x.stride(1) == 1, back, scaled, alone, itemsizes, exact)
+    rows, row_blocks = batch * length, spectrum.shape[-1]
+    matrix = basis_for(spectrum, block_size, eigenvalues, scaled)
+    features, itemsizes = length == 1, (x.itemsize, spectrum.itemsize)
+    exact = matrix.dtype == torch.float16 and not tf32()
+    contiguous = features or x.stride(1) == 1
+    tile = transform_tile(block_size, rows, row_blocks, contiguous, inverse, scaled, features, itemsizes, exact)
     sizes = (rows, length, channels // groups, *x.stride())
-    programs = -(-rows // tile.rows) * -(-across // tile.blocks) * -(-_widest(block_size) // tile.columns)
-    meta = {f"{name}_BLOCKS": across // groups, f"{name}_GROUPS": groups}
-    meta |= {f"{name}_ROWS": tile.rows, f"{name}_AT_ONCE": tile.blocks, "BK": tile.depth, "BN": tile.columns}
-    if not back:
-        meta[f"{name}_WHOLE"] = tile.whole
-    return waves, sizes, programs, meta | workers(tile)
+    programs = -(-rows // tile.rows) * -(-row_blocks // tile.blocks) * -(-_packed_size(block_size) // tile.block_n)
+    constexprs = {
+        f"{name}_BLOCKS": row_blocks // groups, f"{name}_GROUPS": groups,
+        f"{name}_TILE_ROWS": tile.rows, f"{name}_TILE_BLOCKS": tile.blocks,
+        "BLOCK_K": tile.block_k, "BLOCK_N": tile.block_n,
+    }  # fmt: skip
+    if not inverse:
+        constexprs[f"{name}_FULL_ROWS"] = tile.full_rows
+    return matrix, sizes, programs, constexprs | launch_options(tile)
 
 
-def _widest(block_size: int) -> int:
+def _packed_size(block_size: int) -> int:
     return 2 * slot_count(block_size)
 
 
 @dataclass(frozen=True)
 class Scales:
-    """What brings rows and weights into float16's range: ``peaks``, how many are whose, and room for what undoes it.
+    """Per-tensor scales of rows and weights: ``partial_amax`` of both, their counts, and outputs for inverse scales.
 
-    Where ``misled`` is given, the scale of rows is a guess, and a number beyond it is told there; ``again``, rows are
-    transformed once more if one was.
+    With ``overflow``, the amax of the rows is sampled, and the transform sets this flag if an element exceeds the scale.
+    With ``retry``, the rows are transformed again if the flag is set.
     """
 
-    peaks: Tensor
-    x_shares: int
-    w_shares: int
-    x_down: Tensor
-    w_down: Tensor
-    misled: Tensor | None = None
-    again: bool = False
+    partial_amax: Tensor
+    x_partials: int
+    w_partials: int
+    x_scale_inv: Tensor
+    w_scale_inv: Tensor
+    overflow: Tensor | None = None
+    retry: bool = False
 
 
 def run_dft(
     x: Tensor, w: Tensor, signs: Tensor | None, xs: Tensor, ws: Tensor, block_size: int, groups: int,
     eigenvalues: bool, pair: bool, scales: Scales | None = None,
 ) -> None:  # fmt: skip
-    """Spectra of rows, with ``pair`` weights too, under ``scales``."""
+    """Spectra of rows, with ``pair`` also of weights; with ``scales``, in scaled fp16."""
     scaled = scales is not None
     scales = scales or Scales(x, 0, 0, x, x)
-    x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X", scaled=scaled)
-    w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W", scaled=scaled)
-    switches = transform_switches(xs.dtype, block_size, x, w, xs, ws)
-    programs = min(x_programs, AGAIN) if scales.again else x_programs + pair * w_programs
+    x_basis, x_sizes, x_programs, x_constexprs = _launch_side(x, xs, block_size, groups, eigenvalues, "X", scaled=scaled)
+    w_basis, w_sizes, w_programs, w_constexprs = _launch_side(w, ws, block_size, 1 if pair else groups, True, "W", scaled=scaled)
+    constexprs = transform_constexprs(xs.dtype, block_size, x, w, xs, ws)
+    programs = min(x_programs, RETRY_PROGRAMS) if scales.retry else x_programs + pair * w_programs
     launch(
         kernels.dft_kernel, programs, x,
-        x, x if signs is None else signs, x_waves, xs, *x_sizes, x_programs, w, w_waves, ws, *w_sizes,
-        scales.peaks, scales.x_down, scales.w_down, x if scales.misled is None else scales.misled,
-        K=block_size, **(w_meta | x_meta), SIGNED=signs is not None, PAIR=pair,
-        GUESSED=scales.misled is not None, AGAIN=scales.again, X_SHARES=scales.x_shares, W_SHARES=scales.w_shares,
-        X_TOP=TOP - growth(block_size, eigenvalues), W_TOP=TOP - growth(block_size, True),
-        PARTS=parts(xs), TF32=xs.dtype == torch.float32 and tf32(), **switches,
+        x, x if signs is None else signs, x_basis, xs, *x_sizes, x_programs, w, w_basis, ws, *w_sizes,
+        scales.partial_amax, scales.x_scale_inv, scales.w_scale_inv, x if scales.overflow is None else scales.overflow,
+        K=block_size, **(w_constexprs | x_constexprs), SIGN_FLIPS=signs is not None, PAIR=pair,
+        SAMPLED=scales.overflow is not None, RETRY=scales.retry,
+        X_PARTIALS=scales.x_partials, W_PARTIALS=scales.w_partials,
+        X_TARGET_EXPONENT=TARGET_EXPONENT - growth(block_size, eigenvalues),
+        W_TARGET_EXPONENT=TARGET_EXPONENT - growth(block_size, True),
+        TERMS=num_terms(xs), TF32=xs.dtype == torch.float32 and tf32(), **constexprs,
     )  # fmt: skip
 
 
 def run_idft(
     xs: Tensor, ws: Tensor, signs: Tensor | None, bias: Tensor | None, x: Tensor, w: Tensor,
     block_size: int, groups: int, eigenvalues: bool, pair: bool,
-    downs: tuple[Tensor, ...] = (), x_undo: float = 0.0, w_undo: float = 0.0,
+    scale_invs: tuple[Tensor, ...] = (), x_descale: float = 0.0, w_descale: float = 0.0,
 ) -> None:  # fmt: skip
-    """Rows from their spectrum, with ``pair`` weights too; three ``downs`` and ``undo`` undo scales: see `kernels`."""
-    scaled = xs.dtype == torch.float16 and x_undo > 0
-    x_waves, x_sizes, x_programs, x_meta = _side(x, xs, block_size, groups, eigenvalues, "X", back=True, scaled=scaled)
-    w_waves, w_sizes, w_programs, w_meta = _side(w, ws, block_size, 1 if pair else groups, True, "W", back=True)
-    switches = transform_switches(ws.dtype if pair else xs.dtype, block_size, x, w, xs, ws)
+    """Rows from their spectrum, with ``pair`` also weights; ``scale_invs`` and ``descale`` undo scales, see `kernels`."""
+    scaled = xs.dtype == torch.float16 and x_descale > 0
+    x_basis, x_sizes, x_programs, x_constexprs = _launch_side(x, xs, block_size, groups, eigenvalues, "X", inverse=True, scaled=scaled)
+    w_basis, w_sizes, w_programs, w_constexprs = _launch_side(w, ws, block_size, 1 if pair else groups, True, "W", inverse=True)
+    constexprs = transform_constexprs(ws.dtype if pair else xs.dtype, block_size, x, w, xs, ws)
     w_programs *= pair
-    splits = ws.shape[0] if pair and ws.dim() > 4 else 1
+    split_k = ws.shape[0] if pair and ws.dim() > 4 else 1
     launch(
         kernels.idft_kernel, x_programs + w_programs, x,
-        xs, x if signs is None else signs, x_waves, x if bias is None else bias, x, *x_sizes,
-        ws, w_waves, w, *w_sizes, w_programs, splits,
-        *(downs if x_undo else (x, x, x)), K=block_size, **(w_meta | x_meta), SIGNED=signs is not None,
-        BIAS=bias is not None, PAIR=pair, SPLIT=splits > 1, X_UNDO=x_undo, W_UNDO=w_undo, **switches,
+        xs, x if signs is None else signs, x_basis, x if bias is None else bias, x, *x_sizes,
+        ws, w_basis, w, *w_sizes, w_programs, split_k,
+        *(scale_invs if x_descale else (x, x, x)), K=block_size, **(w_constexprs | x_constexprs), SIGN_FLIPS=signs is not None,
+        BIAS=bias is not None, PAIR=pair, SPLIT_K=split_k > 1, X_DESCALE=x_descale, W_DESCALE=w_descale, **constexprs,
     )  # fmt: skip
 
 
-def spectrum_like(x: Tensor, block_size: int, groups: int, dtype: torch.dtype, *parts: int) -> Tensor:
-    """Memory for the spectrum of rows, in so many ``parts`` if that is said."""
+def spectrum_like(x: Tensor, block_size: int, groups: int, dtype: torch.dtype, *terms: int) -> Tensor:
+    """An uninitialized spectrum of rows; with ``terms``, a leading dimension of that size."""
     blocks = groups * -(-(x.shape[1] // groups) // block_size)
-    return x.new_empty(*parts, slot_count(block_size), x.shape[0] * x.shape[2], 2, blocks, dtype=dtype)
+    return x.new_empty(*terms, slot_count(block_size), x.shape[0] * x.shape[2], 2, blocks, dtype=dtype)
 
 
 def _rows_like(spectrum: Tensor, channels: int, length: int, channels_last: bool, dtype: torch.dtype) -> Tensor:
     return empty_rows(spectrum, (spectrum.shape[-3] // length, channels, length), channels_last, dtype)
 
 
-@taped
+@cached_launches
 def _dft(
     x: Tensor, signs: Tensor | None, block_size: int, groups: int, eigenvalues: bool, dtype: torch.dtype
 ) -> Tensor:
@@ -173,12 +180,12 @@ def _dft(
     return spectrum
 
 
-@taped
+@cached_launches
 def _idft(
     spectrum: Tensor, signs: Tensor | None, bias: Tensor | None, block_size: int, groups: int, eigenvalues: bool,
     channels: int, length: int, channels_last: bool, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """The transpose of `dft`, with ``bias (C)`` added: ``(N, C, L)`` in ``dtype``."""
+    """The transpose of `dft`, with ``bias (C)`` reduce_split_k: ``(N, C, L)`` in ``dtype``."""
     x, spectrum = _rows_like(spectrum, channels, length, channels_last, dtype), spectrum.contiguous()
     bias = None if bias is None else bias.contiguous()
     run_idft(spectrum, spectrum, signs, bias, x, x, block_size, groups, eigenvalues, pair=False)
@@ -189,7 +196,7 @@ def _idft(
 def dft_pair(
     x: Tensor, w: Tensor, signs: Tensor | None, block_size: int, groups: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Spectra of rows and of weights ``(P, q*k, taps)``, in one launch."""
+    """Spectra of rows and of weights ``(P, q*k, taps)`` in one launch."""
     xs, ws = spectrum_like(x, block_size, groups, dtype), spectrum_like(w, block_size, 1, dtype)
     run_dft(x, w, signs, xs, ws, block_size, groups, False, pair=True)
     return xs, ws
@@ -200,7 +207,7 @@ def idft_pair(
     xs: Tensor, ws: Tensor, signs: Tensor | None, block_size: int, groups: int, channels: int, length: int,
     channels_last: bool, x_dtype: torch.dtype, taps: int, w_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The transpose of `dft_pair`, in one launch."""
+    """The transpose of `dft_pair` in one launch."""
     x = _rows_like(xs, channels, length, channels_last, x_dtype)
     w = _rows_like(ws, ws.shape[-1] * block_size, taps, True, w_dtype)
     run_idft(xs.contiguous(), ws.contiguous(), signs, None, x, w, block_size, groups, False, pair=True)
@@ -240,7 +247,7 @@ def _(
     return x, _rows_like(ws, ws.shape[-1] * block_size, taps, True, w_dtype)
 
 
-def _keep_dft(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save_dft(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, signs, ctx.block_size, ctx.groups, ctx.eigenvalues, _ = inputs
     ctx.save_for_backward(signs)
     ctx.rows = x.shape[1], x.shape[2], is_channels_last(x), x.dtype
@@ -248,11 +255,11 @@ def _keep_dft(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _dft_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     (signs,) = ctx.saved_tensors
-    how = signs, None, ctx.block_size, ctx.groups, ctx.eigenvalues
-    return in_backward(idft, _idft, g, *how, *ctx.rows), *(None,) * 5
+    options = signs, None, ctx.block_size, ctx.groups, ctx.eigenvalues
+    return call_in_backward(idft, _idft, g, *options, *ctx.rows), *(None,) * 5
 
 
-def _keep_idft(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save_idft(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     spectrum, signs, bias, ctx.block_size, ctx.groups, ctx.eigenvalues, *_ = inputs
     ctx.save_for_backward(signs)
     ctx.dtype, ctx.bias_dtype = spectrum.dtype, None if bias is None else bias.dtype
@@ -268,7 +275,7 @@ def _idft_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     return spectrum, None, bias, *(None,) * 7
 
 
-def _keep_dft_pair(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save_dft_pair(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, w, signs, ctx.block_size, ctx.groups, _ = inputs
     ctx.save_for_backward(signs)
     ctx.rows = x.shape[1], x.shape[2], is_channels_last(x), x.dtype
@@ -290,7 +297,7 @@ def _dft_pair_gradient(ctx: Any, gx: Tensor, gw: Tensor) -> tuple[Any, ...]:
     return x, w, *(None,) * 4
 
 
-def _keep_idft_pair(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save_idft_pair(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     xs, _, signs, ctx.block_size, ctx.groups, *_ = inputs
     ctx.save_for_backward(signs)
     ctx.dtype = xs.dtype
@@ -301,15 +308,15 @@ def _idft_pair_gradient(ctx: Any, gx: Tensor, gw: Tensor) -> tuple[Any, ...]:
     return *dft_pair(gx, gw, signs, ctx.block_size, ctx.groups, ctx.dtype), *(None,) * 9
 
 
-dft.register_autograd(_dft_gradient, setup_context=_keep_dft)
-dft_directly = direct(dft, _dft, _keep_dft, _dft_gradient)
-idft.register_autograd(_idft_gradient, setup_context=_keep_idft)
-dft_pair.register_autograd(_dft_pair_gradient, setup_context=_keep_dft_pair)
-idft_pair.register_autograd(_idft_pair_gradient, setup_context=_keep_idft_pair)
+dft.register_autograd(_dft_gradient, setup_context=_save_dft)
+dft_eager = without_dispatch(dft, _dft, _save_dft, _dft_gradient)
+idft.register_autograd(_idft_gradient, setup_context=_save_idft)
+dft_pair.register_autograd(_dft_pair_gradient, setup_context=_save_dft_pair)
+idft_pair.register_autograd(_idft_pair_gradient, setup_context=_save_idft_pair)
 
 
 def transform_flops(batch: int, length: int, blocks: int, block_size: int) -> int:
-    """Operations of a transform of rows."""
+    """FLOPs of a transform."""
     return kernels.dft_cost(batch * length, blocks, block_size, 0, 0).flops
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lamina.accelerate.methods.circulant import ops
-from lamina.accelerate.methods.circulant.halo import compiled
-from lamina.accelerate.methods.circulant.halo.compiled import SHARED, Block, Slide
+from lamina.accelerate.methods.circulant.halo import cuda as halo
+from lamina.accelerate.methods.circulant.halo.cuda import SHARED, Block, Slide
 from lamina.accelerate.methods.circulant.window import Window
 from lamina.accelerate.runtime import nvrtc as cuda
 from lamina.accelerate.runtime.nvrtc import Kernel
@@ -49,12 +49,12 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch, poisoned_empty: None) -> Iterato
         return block and replace(block, high=min(block.high, 3), warps=1, shares=1)
 
     monkeypatch.setattr(Slide, "fitted", small)
-    monkeypatch.setattr(compiled, "kind", KernelOnCpu)
-    monkeypatch.setattr(compiled, "SMALL", 0)
-    compiled._planned.cache_clear()
+    monkeypatch.setattr(halo, "kind", KernelOnCpu)
+    monkeypatch.setattr(halo, "SMALL", 0)
+    cuda._planned.cache_clear()
     with torch.device("cpu"):
         yield
-    compiled._planned.cache_clear()
+    cuda._planned.cache_clear()
 
 
 def spectrum(dtype: torch.dtype, parts: int, *shape: int) -> Tensor:
@@ -78,14 +78,14 @@ def check(window: Window, p: int, q: int, dtype: torch.dtype, parts: int, slots:
     dx, dw = torch.autograd.grad(y, [x, w], exact(dys))
 
     ours = torch.full(y.shape, torch.nan, dtype=stored)
-    assert compiled.product(xs, ws, ours, window, back=False, down=0.5)
+    assert cuda.product(xs, ws, ours, window, back=False, down=0.5)
     close(ours, y / 2, stored)
     ours = torch.full(dx.shape, torch.nan, dtype=stored)
     whole_steps = window.stride_height == window.stride_width == 1
-    assert compiled.product(dys, ws, ours, window, back=True, down=1.0) == whole_steps
+    assert cuda.product(dys, ws, ours, window, back=True, down=1.0) == whole_steps
     if whole_steps:
         close(ours, dx, stored)
-    shares = compiled.weight_gradient(dys, xs, window)
+    shares = cuda.weight_gradient(dys, xs, window)
     assert shares is not None
     close(shares.sum(0), dw, torch.float32)
 
@@ -100,16 +100,16 @@ def close(ours: Tensor, theirs: Tensor, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("together", [1, 2, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_products_are_those_of_a_real_convolution(name: str, together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "together", lambda *_: together)
-    monkeypatch.setattr(compiled, "MOST_SUMS", 100)  # also where it would not pay
-    monkeypatch.setattr(compiled, "SUMS", {1: 100, 2: 100})
+    monkeypatch.setattr(halo, "together", lambda *_: together)
+    monkeypatch.setattr(halo, "MOST_SUMS", 100)  # also where it would not pay
+    monkeypatch.setattr(halo, "SUMS", {1: 100, 2: 100})
     check(*CASES[name], slots=2)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", LARGE)
 def test_large_products_are_those_of_a_real_convolution(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "SMALL", 0)
+    monkeypatch.setattr(halo, "SMALL", 0)
     with torch.device("cuda"):
         check(*LARGE[name], slots=4)
 
@@ -120,7 +120,7 @@ def test_what_is_not_finite_spoils_what_reads_it_alone() -> None:
     xs, ws = spectrum(torch.float16, 1, 2, 20, 2, 4), spectrum(torch.float16, 1, 2, 36, 2, 4)
     xs[1, 6] = torch.nan  # row 1, column 1
     y = torch.empty(2, 20, 2, 4, dtype=torch.float16)
-    assert compiled.product(xs, ws, y, window, back=False, down=1.0)
+    assert cuda.product(xs, ws, y, window, back=False, down=1.0)
     spoilt = y.isnan().any(-1).any(-1).view(2, 4, 5)
     assert not spoilt[0].any()
     assert spoilt[1, :3, :3].all() and spoilt[1].sum() == 9
@@ -133,7 +133,7 @@ def test_what_is_not_finite_reaches_the_places_whose_windows_hold_it(q: int, rea
     xs, ws = spectrum(torch.float16, 1, 2, 44, 2, q), spectrum(torch.float16, 1, 2, 18, 2, q)
     xs[1, 14] = torch.nan  # row 1, column 3
     y = torch.empty(2, 44, 2, 2, dtype=torch.float16)
-    assert compiled.product(xs, ws, y, window, back=False, down=1.0)
+    assert cuda.product(xs, ws, y, window, back=False, down=1.0)
     spoilt = y.isnan().any(-1).any(-1).view(2, 4, 11)
     assert not spoilt[0].any()
     assert spoilt[1, :3, reached].all() and spoilt.sum() == spoilt[1, :3, reached].numel()
@@ -144,9 +144,9 @@ def test_operators_take_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
     window = Window(1, 4, 5, 3, 3, 1, 1, 1, 1)
     xs, ws = spectrum(torch.float16, 1, 2, 20, 2, 2), spectrum(torch.float16, 1, 2, 18, 2, 2)
     dys = spectrum(torch.float16, 1, 2, 20, 2, 2)
-    way = [ops.mix(xs, ws, window.pack()), *ops.mix_grads(dys, xs, ws, window.pack())]
-    monkeypatch.setattr(compiled, "SMALL", 2**40)
-    other = [ops.mix(xs, ws, window.pack()), *ops.mix_grads(dys, xs, ws, window.pack())]
+    way = [ops.spectral_matmul(xs, ws, window.pack()), *ops.spectral_matmul_backward(dys, xs, ws, window.pack())]
+    monkeypatch.setattr(halo, "SMALL", 2**40)
+    other = [ops.spectral_matmul(xs, ws, window.pack()), *ops.spectral_matmul_backward(dys, xs, ws, window.pack())]
     for a, b in zip(way, other, strict=True):
         assert a.dtype == b.dtype
         torch.testing.assert_close(a.float(), b.float(), rtol=2e-3, atol=4e-3)
@@ -157,13 +157,13 @@ def test_others_are_left_to_other_kernels(monkeypatch: pytest.MonkeyPatch) -> No
 
     def taken(window: Window, dtype: torch.dtype = torch.float16, blocks: int = 2) -> bool:
         xs = torch.zeros(2, window.rows_in, 2, blocks, dtype=dtype)
-        return compiled.weight_gradient(xs, xs, window) is not None
+        return cuda.weight_gradient(xs, xs, window) is not None
 
     square = Window(1, 4, 5, 3, 3, 1, 1, 1, 1)
-    assert not compiled.product(torch.zeros(2, 20, 2, 2).half(), ws, ws, square, back=False, down=1.0)  # on the CPU
-    monkeypatch.setattr(compiled, "kind", Refused)
+    assert not cuda.product(torch.zeros(2, 20, 2, 2).half(), ws, ws, square, back=False, down=1.0)  # on the CPU
+    monkeypatch.setattr(halo, "kind", Refused)
     assert not taken(square)  # few numbers
-    monkeypatch.setattr(compiled, "SMALL", 0)
+    monkeypatch.setattr(halo, "SMALL", 0)
     with pytest.raises(NotImplementedError):
         taken(square)
     assert not taken(square, torch.float32)
@@ -183,7 +183,7 @@ def test_sources_compile_for_gpus_with_copies_that_nothing_waits_for(
         pytest.skip("NVRTC is not installed")
     for window, p, q, dtype, parts in CASES.values():
         for name in ("product", "weight_gradient"):
-            launch = compiled._planned(Kernel, name, SHARED, dtype, 32, window, q, p, parts, False)
+            launch = cuda._planned(Kernel, name, SHARED, dtype, 32, window, q, p, parts, False)
             assert launch is not None and isinstance(launch.kernel, Kernel)
             assert cuda.compiled(launch.kernel.source, architecture, launch.kernel.options)
 
@@ -206,8 +206,8 @@ def test_tiles_fit_and_cover_the_image(
     reach = max((down - 1) * dilation, (across - 1) * dilation)
     sizes = 3, height + reach, width + reach, down, across, stride, stride
     window = Window(*sizes, dilation_height=dilation, dilation_width=dilation)
-    slide = Slide(window, read, made, 1 + parts % 2, compiled.together(window, read, made))
-    for (name, _), blocks in compiled.BLOCKS.items():
+    slide = Slide(window, read, made, 1 + parts % 2, halo.together(window, read, made))
+    for (name, _), blocks in halo.BLOCKS.items():
         size = slide.product_bytes if name == "product" else slide.gradient_bytes
         for asked in blocks:
             block = slide.fitted(asked, size)
@@ -225,8 +225,8 @@ def test_blocks_hold_lines_of_the_convolutions_of_a_large_network(
     size: int, read: int, made: int, parts: int
 ) -> None:
     window = Window(64, size, size, 3, 3, 1, 1, 1, 1)
-    slide = Slide(window, read, made, parts, compiled.together(window, read, made))
+    slide = Slide(window, read, made, parts, halo.together(window, read, made))
     for name, room in (("product", slide.product_bytes), ("weight_gradient", slide.gradient_bytes)):
-        asked = compiled.BLOCKS[name, parts][-1]
+        asked = halo.BLOCKS[name, parts][-1]
         block = slide.fitted(asked, room)
         assert block is not None and block.blocks == asked.blocks and block.wide == slide.width

@@ -13,7 +13,7 @@
 // of a place; HIGH and WIDE, a tile of output places; STAGES of tiles; WARPS of a block, and RESIDENT blocks of a
 // processor.
 
-typedef Number<TYPE>::type number;  // 16 bits of it
+typedef Element<TYPE>::type number;  // 16 bits of it
 typedef unsigned int word;          // two of them
 
 #ifdef __CUDACC__
@@ -71,15 +71,15 @@ inline void multiply(float (&sums)[4], const word (&a)[4], const word* b) {
   static float left[16][16], right[16][8];
   const int lane = threadIdx.x, row = lane / 4, pair = lane % 4 * 2;
   for (int i = 0; i < 8; ++i)
-    left[row + i / 2 % 2 * 8][pair + i % 2 + i / 4 * 8] = widened<TYPE>(number(a[i / 2] >> i % 2 * 16));
-  for (int i = 0; i < 4; ++i) right[pair + i % 2 + i / 2 * 8][row] = widened<TYPE>(number(b[i / 2] >> i % 2 * 16));
+    left[row + i / 2 % 2 * 8][pair + i % 2 + i / 4 * 8] = to_float<TYPE>(number(a[i / 2] >> i % 2 * 16));
+  for (int i = 0; i < 4; ++i) right[pair + i % 2 + i / 2 * 8][row] = to_float<TYPE>(number(b[i / 2] >> i % 2 * 16));
   __syncthreads();
   for (int c = 0; c < 4; ++c)
     for (int k = 0; k < 16; ++k) sums[c] += left[row + c / 2 * 8][k] * right[k][pair + c % 2];
   __syncthreads();
 }
 inline word pair_of(float first, float second) {
-  return narrowed<TYPE>(first) | word(narrowed<TYPE>(second)) << 16;
+  return from_float<TYPE>(first) | word(from_float<TYPE>(second)) << 16;
 }
 #endif
 
@@ -140,7 +140,7 @@ __device__ __forceinline__ void fetch(number* to, const number* from, size_t apa
     if (i < COPIES)
 #pragma unroll
       for (int part = 0; part < PARTS; ++part)
-        copy<PIECE * 2>(here + part * ((NUMBERS + 7) / 8) * PLANE * 8, source + part * apart, there);
+        cp_async<PIECE * 2>(here + part * ((NUMBERS + 7) / 8) * PLANE * 8, source + part * apart, there);
   }
 }
 

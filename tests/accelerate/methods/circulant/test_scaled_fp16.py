@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from lamina.accelerate.common.split_fp16 import ops as halves
-from lamina.accelerate.methods.circulant import functional, reference, scaled
+from lamina.accelerate.methods.circulant import functional, reference, scaled_fp16
 from lamina.accelerate.methods.circulant.basis import basis, growth
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
 from lamina.run import precision_mode
@@ -25,7 +25,7 @@ STEPS: dict[str, Any] = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)
 @pytest.fixture(autouse=True, params=["tf32", "fp32"])
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """How float32 is multiplied; also where scales do not pay."""
-    monkeypatch.setattr(scaled, "scales_pay", lambda *_: True)
+    monkeypatch.setattr(scaled_fp16, "scaled_fp16_pays", lambda *_: True)
     with precision_mode(request.param, autotune=False):
         yield request.param
 
@@ -172,7 +172,7 @@ def test_a_guessed_scale_is_mended_where_it_misleads(
         return y.detach(), *torch.autograd.grad(y, leaves, gy)
 
     right = step()
-    monkeypatch.setattr(scaled, "GUESSED", 0)
+    monkeypatch.setattr(scaled_fp16, "SAMPLED", 0)
     for ours, theirs in zip(step(), right, strict=True):
         largest = theirs[theirs.isfinite()].abs().max() if theirs.isfinite().any() else 0.0
         near = (1e-6 if mode == "fp32" else 1e-3) * float(largest)

@@ -38,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
             int height, int width, int out_height, int out_width, int top, int left, int down, int across, int share,
             double lower) {
   extern __shared__ float4 room[];
-  wait();
+  griddepcontrol_wait();
   number* factors = reinterpret_cast<number*>(room);  // as threads hold them: [PARTS][STEPS][MADE_EIGHTS][32][4]
   number* stages = factors + PARTS * STEPS * MADE_EIGHTS * 128;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, slot = blockIdx.x, slots = gridDim.x;
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
       fetch<SUMMED, ROWS, COLUMNS, INPUTS>(stages + stage * HELD, a, slots * read_apart, asked.image,
                                            asked.top * SH - top, asked.left * SW - left, height, width);
     asked.next();
-    copies_asked();
+    cp_async_commit();
   };
   for (int ahead = 0; ahead < STAGES - 1; ++ahead) ask(begin + ahead, ahead);
   for (int i = threadIdx.x; i < PARTS * STEPS * MADE_EIGHTS * 64; i += THREADS) {
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 
   for (int tile = begin, stage = 0; tile < end; ++tile, stage = (stage + 1) % STAGES, at.next()) {
     ask(tile + STAGES - 1, (stage + STAGES - 1) % STAGES);
-    copies_done<STAGES - 1>();
+    cp_async_wait<STAGES - 1>();
     __syncthreads();
     for (int group = warp; group < GROUPS; group += WARPS) {
       const number* place[AT_ONCE];

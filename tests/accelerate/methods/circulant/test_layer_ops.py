@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
-from lamina.accelerate.methods.circulant import layer
+from lamina.accelerate.methods.circulant import layer_ops
 from lamina.accelerate.methods.circulant.window import Window
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
@@ -22,7 +22,7 @@ def leaf(*shape: int) -> Tensor:
 
 def product(x: Tensor, w: Tensor, signs: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, ...]:
     """The output, and spectra of both, in blocks of 3."""
-    results: tuple[Tensor, ...] = layer.product(x, w, signs, bias, 4, WINDOW.pack(), FP64, False)
+    results: tuple[Tensor, ...] = layer_ops.product(x, w, signs, bias, 4, WINDOW.pack(), FP64, False)
     return results[:3]
 
 
@@ -55,7 +55,7 @@ def test_a_frozen_operand_costs_no_gradient(frozen: int) -> None:
 
 def test_gradients_in_several_directions_at_once() -> None:
     operands = leaf(*X), leaf(*WEIGHT)
-    y, *_ = layer.directly(*operands, None, None, 4, tuple(WINDOW.pack()), FP64, False)
+    y, *_ = layer_ops.directly(*operands, None, None, 4, tuple(WINDOW.pack()), FP64, False)
     directions = torch.randn(2, *y.shape, dtype=FP64)
     together = torch.autograd.grad(y, operands, directions, retain_graph=True, is_grads_batched=True)
     for direction, *ours in zip(directions, *together, strict=True):

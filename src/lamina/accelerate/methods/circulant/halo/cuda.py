@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.accelerate.common.tiling import MULTIPROCESSORS, SHARED
-from lamina.accelerate.methods.circulant.basis import parts
+from lamina.accelerate.common.tiling import MULTIPROCESSORS, SHARED_MEMORY
+from lamina.accelerate.methods.circulant.basis import num_terms
 from lamina.accelerate.methods.circulant.window import Window
-from lamina.accelerate.runtime.nvrtc import KINDS, Kernel, Launchable, goes_on
+from lamina.accelerate.runtime.nvrtc import DTYPE_CODES, Kernel, Launchable, with_common_header
 from lamina.accelerate.runtime.target_info import shared_memory
 
 SUMS = {1: 14, 2: 12}
-"""Products of 16 by 8 numbers that a warp sums up at a time for a weight gradient, by parts."""
+"""Products of 16 by 8 numbers that a warp sums up at a time for a weight gradient, by terms."""
 MOST_BLOCKS = 16
 """Of a pixel: of more of them, a product is bound by tensor cores."""
 MOST_PRODUCTS = 128
@@ -66,12 +66,12 @@ BLOCKS = {
     ("weight_gradient", 1): (Block(warps=4, blocks=3, places=800, stages=3),),
     ("weight_gradient", 2): (Block(warps=4, blocks=3, places=450, stages=2),),
 }
-"""For each kernel and parts, as measured: for images that are one tile, and for others, if those differ."""
+"""For each kernel and terms, as measured: for images that are one tile, and for others, if those differ."""
 
 
 @dataclass(frozen=True)
 class Slide:
-    """A window that slides over pixels of ``read`` blocks and makes or meets ``made`` ones, ``parts`` of a number.
+    """A window that slides over pixels of ``read`` blocks and makes or meets ``made`` ones, ``terms`` of a number.
 
     So many pixels of a line are ``together`` a place.
     """
@@ -79,7 +79,7 @@ class Slide:
     window: Window
     read: int
     made: int
-    parts: int
+    terms: int
     together: int = 1
 
     @property
@@ -125,12 +125,12 @@ class Slide:
 
     def product_bytes(self, block: Block) -> int:
         """Shared memory of a block of the product: factors, and stages of places."""
-        return self.parts * (self.products * 256 + block.stages * 16 * self.read_eights * self.inputs(block))
+        return self.terms * (self.products * 256 + block.stages * 16 * self.read_eights * self.inputs(block))
 
     def gradient_bytes(self, block: Block) -> int:
         """Shared memory of a block of the weight gradient: stages of both, which its sums take the place of."""
         met = -(-block.high * block.wide // 32) * 32
-        stage = 16 * self.parts * (self.read_eights * self.inputs(block) + self.made_eights * met)
+        stage = 16 * self.terms * (self.read_eights * self.inputs(block) + self.made_eights * met)
         return max(block.stages * stage, self.products * 16 * 32)
 
     def fitted(self, block: Block, size: Callable[[Block], int]) -> Block | None:
@@ -139,7 +139,7 @@ class Slide:
             wide = _even(self.width, most)
             for high in range(min(self.window.out_height, max(1, block.places // wide)), 0, -1):
                 tile = replace(block, blocks=blocks, high=_even(self.window.out_height, high), wide=wide)
-                if size(tile) <= SHARED // blocks - 1024:
+                if size(tile) <= SHARED_MEMORY // blocks - 1024:
                     return tile
         return None
 
@@ -147,7 +147,7 @@ class Slide:
         """Macros of the source."""
         w = self.window
         return {
-            "TYPE": KINDS[dtype], "PARTS": self.parts, "SUMMED": self.read, "KEPT": self.made,
+            "TYPE": DTYPE_CODES[dtype], "TERMS": self.terms, "SUMMED": self.read, "KEPT": self.made,
             "KH": w.kernel_height, "KW": w.kernel_width, "SH": w.stride_height, "SW": w.stride_width,
             "DH": w.dilation_height, "DW": w.dilation_width,
             "TOGETHER": self.together, "HIGH": block.high, "WIDE": block.wide,
@@ -170,7 +170,7 @@ class Launch:
         self.kernel.launch(self.grid, (self.threads,), [*tensors, *self.sizes, *more], self.shared)
 
 
-def product(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down: float) -> bool:
+def spectral_matmul(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down: float) -> bool:
     """Fill ``out`` with the product of spectra times ``down``, or ``back`` with the input gradient's.
 
     Returns:
@@ -181,7 +181,7 @@ def product(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down
     if not _takes(window, a, ws) or (back and (window.stride_height, window.stride_width) != (1, 1)):
         return False
     blocks = (p, q) if back else (q, p)
-    launch = _planned(kind, "product", _room(kind, a.device), a.dtype, slots, window, *blocks, parts(a), back)
+    launch = _planned(kind, "product", _room(kind, a.device), a.dtype, slots, window, *blocks, num_terms(a), back)
     if launch is None:
         return False
     launch(a, ws, out, more=(float(down),))
@@ -189,7 +189,7 @@ def product(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down
 
 
 def weight_gradient(dys: Tensor, xs: Tensor, window: Window) -> Tensor | None:
-    """Shares of the weight gradient's spectrum ``[shares, F, p*taps, 2, q]`` in float32, to be added in order.
+    """Shares of the weight gradient's spectrum ``[shares, F, p*taps, 2, q]`` in float32, to be reduce_split_k in order.
 
     None if the kernels do not take these.
     """
@@ -197,7 +197,7 @@ def weight_gradient(dys: Tensor, xs: Tensor, window: Window) -> Tensor | None:
     if not _takes(window, dys, xs):
         return None
     room = _room(kind, dys.device)
-    launch = _planned(kind, "weight_gradient", room, dys.dtype, slots, window, q, p, parts(dys), False)
+    launch = _planned(kind, "weight_gradient", room, dys.dtype, slots, window, q, p, num_terms(dys), False)
     if launch is None:
         return None
     shares = xs.new_empty(launch.grid[1], slots, p * window.taps, 2, q, dtype=torch.float32)
@@ -214,7 +214,7 @@ def _takes(window: Window, a: Tensor, b: Tensor) -> bool:
 def _room(make: Any, device: torch.device) -> int:
     """Bytes of shared memory that a block may have on a device; 0 where it cannot run the kernels."""
     if make is not Kernel:
-        return SHARED
+        return SHARED_MEMORY
     if device.type != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability(device)[0] < 8:
         return 0
     return shared_memory(device)
@@ -222,24 +222,24 @@ def _room(make: Any, device: torch.device) -> int:
 
 @lru_cache(maxsize=1024)
 def _planned(
-    make: Any, name: str, room: int, dtype: torch.dtype, slots: int, window: Window, read: int, made: int, parts: int,
+    make: Any, name: str, room: int, dtype: torch.dtype, slots: int, window: Window, read: int, made: int, terms: int,
     back: bool,
 ) -> Launch | None:  # fmt: skip
     """The kernel and how it is launched on a device with so much ``room``; None if it is not for that."""
     window = _turned(window) if back else window
-    slide = Slide(window, read, made, parts, together(window, read, made))
+    slide = Slide(window, read, made, terms, together(window, read, made))
     gradient = name == "weight_gradient"
     if max(read, made) > MOST_BLOCKS or slide.products > (MOST_SUMS if gradient else MOST_PRODUCTS):
         return None
     size = slide.gradient_bytes if gradient else slide.product_bytes
-    shares = next(n for n in (1, 2, 4) if slide.products <= n * SUMS[parts]) if gradient else 1
-    asked = BLOCKS[name, parts]
+    shares = next(n for n in (1, 2, 4) if slide.products <= n * SUMS[terms]) if gradient else 1
+    asked = BLOCKS[name, terms]
     whole = slide.width * window.out_height <= asked[0].places
     block = slide.fitted(replace(asked[0 if whole else -1], shares=shares), size)
     if block is None or size(block) > room:
         return None
-    source = goes_on(FOLDER / "pixels.cu", FOLDER / f"{name}.cu")
-    kernel = make(source, name, macros=slide.switches(block, dtype, back), waits=True)
+    source = with_common_header(FOLDER / "pixels.cu", FOLDER / f"{name}.cu")
+    kernel = make(source, name, macros=slide.switches(block, dtype, back), pdl=True)
     down, across = -(-window.out_height // block.high), -(-slide.width // block.wide)
     tiles = window.batch * down * across
     share = -(-tiles // max(1, MULTIPROCESSORS * block.blocks // slots))
