@@ -12,7 +12,7 @@ BUFFERS = st.lists(
 
 
 @given(BUFFERS)
-def test_chunks_are_never_shared_by_two_that_live_at_once(buffers: list[Buffer]) -> None:
+def test_chunks_are_never_shared_by_live_buffers(buffers: list[Buffer]) -> None:
     made = plan(buffers)
     for a in buffers:
         assert made.chunks[made.chunk_of[a.key]] >= a.nbytes
@@ -22,7 +22,7 @@ def test_chunks_are_never_shared_by_two_that_live_at_once(buffers: list[Buffer])
 
 
 @given(BUFFERS)
-def test_memory_lies_between_what_is_alive_and_no_sharing(buffers: list[Buffer]) -> None:
+def test_planned_memory_is_between_live_and_separate_bytes(buffers: list[Buffer]) -> None:
     made = plan(buffers)
     assert made.live_bytes <= made.planned_bytes <= made.separate_bytes
 
@@ -34,19 +34,19 @@ def test_a_chain_needs_two_chunks() -> None:
     assert made.separate_bytes == 1000
 
 
-def test_neighbours_meet_in_the_same_memory_and_strangers_in_reused_memory() -> None:
+def test_producers_and_consumers_share_memory_and_chunks_are_reused() -> None:
     arena = Arena(plan([Buffer("a", 400, 0, 1), Buffer("b", 200, 2, 3)]), torch.device("cpu"))
-    a = arena.place("a", (10, 10), (10, 1), torch.float32)
-    again = arena.place("a", (10, 10), (10, 1), torch.float32)
-    b = arena.place("b", (5, 10), (10, 1), torch.float32)
+    a = arena.tensor("a", (10, 10), (10, 1), torch.float32)
+    again = arena.tensor("a", (10, 10), (10, 1), torch.float32)
+    b = arena.tensor("b", (5, 10), (10, 1), torch.float32)
     assert a.data_ptr() == again.data_ptr() == b.data_ptr()
 
 
-def test_gaps_and_overlaps_of_a_wanted_stride_are_closed() -> None:
+def test_strides_with_gaps_or_overlaps_become_dense() -> None:
     arena = Arena(plan([Buffer("a", 4 * 24, 0, 0)]), torch.device("cpu"))
-    gaps = arena.place("a", (2, 3, 4), (100, 10, 1), torch.float32)
+    gaps = arena.tensor("a", (2, 3, 4), (100, 10, 1), torch.float32)
     assert gaps.is_contiguous()
-    last = arena.place("a", (2, 3, 2, 2), (12, 1, 6, 3), torch.float32)
+    last = arena.tensor("a", (2, 3, 2, 2), (12, 1, 6, 3), torch.float32)
     assert last.is_contiguous(memory_format=torch.channels_last)
-    overlap = arena.place("a", (6, 4), (0, 1), torch.float32)
+    overlap = arena.tensor("a", (6, 4), (0, 1), torch.float32)
     assert overlap.is_contiguous()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from lamina import build, run
-from lamina.run.iteration import NOT_NEEDED, TOGETHER, Iteration
+from lamina.run.iteration import MERGED, NOT_NEEDED, Iteration
 from lamina.spec import Phase
 
 
@@ -73,7 +73,7 @@ def recorded(gradients: list[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor 
         yield
 
 
-def test_every_weight_gets_the_gradient_of_the_whole_network_exactly_once() -> None:
+def test_every_weight_gets_its_gradient_exactly_once() -> None:
     network, x, iteration = made()
     asked: list[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor | None, ...]]] = []
     with recorded(asked):
@@ -91,7 +91,7 @@ def test_every_weight_gets_the_gradient_of_the_whole_network_exactly_once() -> N
         torch.testing.assert_close(ours[id(parameter)], parameter.grad, msg=name)
 
 
-def test_the_input_gets_its_gradient_where_it_is_wanted() -> None:
+def test_the_input_gets_its_gradient_if_requested() -> None:
     network, x, iteration = made(gradient=True)
     asked: list[tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor | None, ...]]] = []
     with recorded(asked):
@@ -104,7 +104,7 @@ def test_the_input_gets_its_gradient_where_it_is_wanted() -> None:
     torch.testing.assert_close(ours, expected)
 
 
-def test_marks_come_forward_then_in_reverse_and_as_announced() -> None:
+def test_phases_run_forward_then_in_reverse_as_announced() -> None:
     _, _, iteration = made()
     log = Log()
     iteration.run(log)
@@ -118,15 +118,15 @@ def test_marks_come_forward_then_in_reverse_and_as_announced() -> None:
     assert set(log.seen) - nothing_to_compute == announced
 
 
-def test_phases_that_do_not_run_apart_say_why() -> None:
+def test_phases_that_do_not_run_separately_have_a_reason() -> None:
     _, _, iteration = made()
-    said = {call.resolved.name: iteration.phases(place) for place, call in enumerate(iteration.trace.calls)}
-    assert said["conv"][Phase.BACKWARD_DATA] == NOT_NEEDED
-    assert said["norm"][Phase.BACKWARD_WEIGHT] == TOGETHER
-    assert said["again"] == dict.fromkeys(Phase, "")
+    reasons = {call.resolved.name: iteration.phases(place) for place, call in enumerate(iteration.trace.calls)}
+    assert reasons["conv"][Phase.BACKWARD_DATA] == NOT_NEEDED
+    assert reasons["norm"][Phase.BACKWARD_WEIGHT] == MERGED
+    assert reasons["again"] == dict.fromkeys(Phase, "")
 
 
-def test_inference_runs_forward_only_and_keeps_no_graph() -> None:
+def test_inference_runs_forward_only_without_a_graph() -> None:
     _, _, iteration = made(backward=False)
     log = Log()
     with torch.autograd.graph.saved_tensors_hooks(lambda t: pytest.fail("kept a tensor"), lambda t: t):

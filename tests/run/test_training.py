@@ -23,7 +23,7 @@ def trained(module: nn.Module, groups: list[dict[str, object]] | None, steps: in
     return module
 
 
-def test_each_group_learns_at_its_share_of_the_scheduled_rate() -> None:
+def test_the_schedule_scales_the_rate_of_each_group() -> None:
     module, expected = network(), network()
     groups: list[dict[str, object]] = [{"params": [module.weight], "lr": 2.0}, {"params": [module.bias], "lr": 0.0}]
     trained(module, groups)
@@ -38,7 +38,7 @@ def test_each_group_learns_at_its_share_of_the_scheduled_rate() -> None:
     assert torch.equal(module.bias, expected.bias)
 
 
-def test_one_group_of_all_is_no_group() -> None:
+def test_one_group_of_all_parameters_equals_no_groups() -> None:
     module = network()
     grouped = trained(module, [{"params": list(module.parameters()), "lr": SETTINGS.learning_rate}])
     for ours, theirs in zip(grouped.parameters(), trained(network(), None).parameters(), strict=True):
@@ -55,7 +55,7 @@ def stepped(precision: str, clip_norm: float | None) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])  # fp16 scales its loss, and so the gradients
-def test_gradients_are_clipped_by_the_norm_of_all_of_them(precision: str) -> None:
+def test_gradients_are_clipped_by_their_total_norm(precision: str) -> None:
     free = stepped(precision, None)
     norm = torch.cat([way.flatten() for way in free]).norm().item()
     for bound in (norm / 7, 2 * norm):

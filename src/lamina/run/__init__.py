@@ -1,6 +1,6 @@
-"""Executes steps: phases of layers on their real buffers, checked against float64. Owns no clock."""
+"""Executes the phases of layers on their actual buffers and checks them against float64. Contains no clock."""
 
-from lamina.run.arena import Arena, Buffer, Plan, plan
+from lamina.run.arena import Arena, Buffer, MemoryPlan, plan
 from lamina.run.check import LIMITS, judge, relative_error
 from lamina.run.iteration import Iteration, Mark
 from lamina.run.loss import seed_gradient
@@ -17,7 +17,7 @@ __all__ = [
     "Implement",
     "Iteration",
     "Mark",
-    "Plan",
+    "MemoryPlan",
     "Progress",
     "Step",
     "join_processes",

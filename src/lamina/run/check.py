@@ -1,4 +1,4 @@
-"""Is it right? A layer's results beside the same layer in float64."""
+"""Correctness check: a layer's results against the same layer in float64."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 from lamina.errors import CheckError
 
 LIMITS: dict[str, float] = {"fp64": 1e-10, "fp32": 1e-3, "tf32": 4e-3, "bf16": 4e-2, "fp16": 1e-2}
-"""Largest relative L2 error a precision may show. A wrong layer is off by about one; the room below that is for
-cancellation in normalisations and long sums, and for what the vendor library does inside a precision: its FFT
-convolutions lose digits in fp32. So the fp32 bound cannot tell float32 products from TF32 ones; a row's error can."""
+"""Largest permitted relative L2 error per precision. An incorrect layer has an error of about 1. The limits allow for
+cancellation in normalizations and long sums, and for the vendor library's own algorithms: its FFT convolutions are less
+accurate in fp32. The fp32 limit therefore does not separate float32 from TF32 products; the error of the row does."""
 
 
 def relative_error(results: Sequence[Tensor | None], references: Sequence[Tensor | None]) -> float:
-    """``|result - reference| / |reference|`` in the L2 norm, over all tensors together; NaN counts as infinite."""
+    """``|result - reference| / |reference|`` in the L2 norm over all tensors; NaN counts as infinity."""
     square_error = square_reference = 0.0
     for result, reference in zip(results, references, strict=True):
         if result is None or reference is None:
@@ -31,17 +31,17 @@ def relative_error(results: Sequence[Tensor | None], references: Sequence[Tensor
 
 
 def judge(error: float, precision: str) -> None:
-    """Refuse a result that is further from float64 than its precision can explain.
+    """Reject a result whose error exceeds the limit of its precision.
 
     Raises:
         CheckError: with the error and the limit.
     """
     if not error <= LIMITS[precision]:
         raise CheckError(
-            f"differs from float64 by {error:.2e} (relative L2), {precision} may by {LIMITS[precision]:.0e}: not timed"
+            f"relative L2 error {error:.2e} against float64 exceeds {LIMITS[precision]:.0e} for {precision}: not timed"
         )
 
 
 def is_random(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    """Whether two calls on the same input differ, as dropout's do: then there is nothing to compare with."""
+    """Whether two calls on the same input differ, as in dropout: then there is no reference to compare with."""
     return any(not torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -1,4 +1,4 @@
-"""Checkpoints that survive a kill: one safetensors file, replaced in a single step."""
+"""Crash-safe checkpoints: one safetensors file, replaced atomically."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from lamina.errors import UsageError
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and JSON-able facts; a reader sees the old file or the new one, never half of one."""
+    """Write tensors and JSON-serializable ``facts``. The file is replaced atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         save_file(
             {name: t.detach().contiguous().cpu() for name, t in tensors.items()},
-            draft,
+            temporary,
             {"lamina": json.dumps(facts)},
         )
-        with draft.open("rb") as file:
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        draft.replace(path)
+        temporary.replace(path)
     finally:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read back what :func:`save` wrote.
+    """Read a checkpoint written by :func:`save`.
 
     Raises:
         UsageError: the file is missing, damaged, or not a checkpoint.
@@ -42,7 +42,9 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             facts = (file.metadata() or {}).get("lamina")
             if facts is None:
-                raise UsageError(f"{path}: expected a lamina checkpoint, got a safetensors file without its facts")
+                raise UsageError(
+                    f"{path}: expected a lamina checkpoint, got a safetensors file without lamina metadata"
+                )
             return {name: file.get_tensor(name) for name in file.keys()}, json.loads(facts)  # noqa: SIM118
     except (OSError, SafetensorError, json.JSONDecodeError) as error:
         raise UsageError(f"{path}: expected a lamina checkpoint, got: {error}") from error

@@ -1,4 +1,4 @@
-"""Where the backward pass begins: the gradient with respect to a network's outputs."""
+"""The initial gradient of the backward pass, with respect to a network's outputs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SeedGradient = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
 def seed_gradient(labels: Tensor | None, seed: int = 0) -> SeedGradient:
-    """The gradient of the mean cross-entropy where an output is a score for each class of ``labels``.
+    """The gradient of the mean cross-entropy for outputs that are class scores of ``labels``.
 
-    Any other output (a feature map, a probability) gets normal random numbers, drawn from ``seed``.
+    Other outputs (a feature map, a probability) get normally distributed random gradients, drawn from ``seed``.
 
     Args:
         labels: class of each sample ``(N,)``, or of each position ``(N, T)``; ``None`` without labels.
-        seed: of the random gradients.
+        seed: seed of the random gradients.
     """
 
     def gradients(outputs: Sequence[Tensor]) -> Sequence[Tensor]:

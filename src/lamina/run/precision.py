@@ -1,4 +1,4 @@
-"""What a precision means to the library: element type apart, whether float32 products may use tensor cores."""
+"""Library settings of a precision: whether float32 matrix products may use tensor cores (TF32)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 @contextmanager
 def precision_mode(precision: str, autotune: bool = True) -> Iterator[None]:
-    """Library settings for a precision, restored afterwards: TF32 only for ``tf32``.
+    """Set the library for a precision, and restore the settings afterwards: TF32 only for ``tf32``.
 
-    With ``autotune`` the library times its algorithms and takes the fastest, which may differ from process to
-    process; without, it goes by its heuristics.
+    With ``autotune`` the library times its algorithms and uses the fastest, which may differ between processes;
+    without, it uses its heuristics.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark)

@@ -1,4 +1,4 @@
-"""Several processes as one training run, joined by ``torch.distributed``."""
+"""Distributed training processes with ``torch.distributed``."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import torch.distributed as dist
 
 
 def join_processes(device: torch.device) -> None:
-    """Join the group that ``torchrun`` started, by NCCL between GPUs and gloo between CPUs."""
+    """Join the process group that ``torchrun`` started, with NCCL on GPUs and gloo on CPUs."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
 
 def leave_processes() -> None:
-    """Leave the group, if this process is in one."""
+    """Leave the process group, if this process is in one."""
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def rank_and_world() -> tuple[int, int]:
-    """This process's number and how many there are; ``(0, 1)`` alone."""
+    """Rank and world size; ``(0, 1)`` without a process group."""
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

@@ -1,4 +1,4 @@
-"""What this room needs of a traced network. The room that traces has classes of this form."""
+"""Protocols of a traced network; `lamina.build` implements them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lamina.spec import ResolvedLayer, Shape
 
 
 class Slot(Protocol):
-    """A tensor that flows between layers; ``base`` is the slot whose memory it shares."""
+    """A tensor between layers; ``base`` is the slot whose memory it shares."""
 
     @property
     def number(self) -> int: ...
@@ -27,7 +27,7 @@ class Slot(Protocol):
 
 
 class Call(Protocol):
-    """One layer as it is called; ``inputs`` and ``outputs`` are slot numbers."""
+    """One call of a layer; ``inputs`` and ``outputs`` are slot numbers."""
 
     @property
     def resolved(self) -> ResolvedLayer: ...

@@ -1,8 +1,8 @@
-"""A network's training step, taken apart: each phase of each layer as a callable on its real buffers.
+"""A network's training step, phase by phase: each phase of each layer as a callable on its actual buffers.
 
-The walk goes forward once, filling the arena, then backward, so that every layer meets the activations its
-neighbours made and the gradient its readers sent. At each layer it hands out the phases, ready to be called
-any number of times; whoever walks decides what to do with them (time them, profile them, count zeros).
+The walk runs forward once, filling the arena, then backward, so that every layer has the activations of its producers
+and the gradients of its consumers. At each layer it yields the phases, which can be called repeatedly; the caller
+decides what to do with them (time, profile, count zeros).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor, nn
 
 from lamina.errors import CheckError, LaminaError, UnsupportedError
 from lamina.record import Outcome
-from lamina.run.arena import Arena, Buffer, Plan, plan
+from lamina.run.arena import Arena, Buffer, MemoryPlan, plan
 from lamina.run.check import is_random, judge, relative_error
 from lamina.run.protocols import Call, Slot, Trace
 from lamina.spec import Phase, ResolvedLayer
 
 Implement = Callable[[ResolvedLayer, nn.Module | None], nn.Module | None]
-"""Answers a module that computes a layer by another method, or raises ``UnsupportedError`` with the reason.
+"""Returns a module that computes a layer by another method, or raises ``UnsupportedError`` with the reason.
 
-It is given the layer's module, or ``None`` where the layer is a function; it answers what it was given to leave it.
+Its argument is the layer's module, or ``None`` if the layer is a function; it returns that argument to keep the layer.
 """
 
 RANDOM_KINDS = ("dropout", "opaque")
@@ -33,10 +33,10 @@ RANDOM_KINDS = ("dropout", "opaque")
 
 @dataclass(frozen=True)
 class Step:
-    """One phase of one layer. Either ``call`` can be called, or ``reason`` says why there is nothing to call.
+    """One phase of one layer. Either ``call`` is set, or ``reason`` says why there is none.
 
-    ``outcome``: ``ok``; ``skipped`` where the phase has no meaning here; ``failed`` where it broke.
-    ``rel_error`` is ``None`` where results are random or checking was switched off. ``parameters`` are those of
+    ``outcome``: ``ok``; ``skipped`` if the phase does not apply; ``failed`` if it raised an error or failed the check.
+    ``rel_error`` is ``None`` if results are random or checking is disabled. ``parameters`` are those of
     the implementation.
     """
 
@@ -50,13 +50,13 @@ class Step:
     parameters: int = 0
 
 
-def memory_plan(trace: Trace, backward: bool) -> Plan:
-    """The arena's plan: who needs which bytes between which steps of the walk.
+def memory_plan(trace: Trace, backward: bool) -> MemoryPlan:
+    """The arena's plan, from the size and lifetime of every tensor in the walk.
 
     Step ``i`` runs layer ``i`` forward; with ``backward``, step ``2n - 1 - i`` runs it again and then backward.
     """
     calls, end = trace.calls, 2 * len(trace.calls) - 1
-    made = {number: i for i, call in enumerate(calls) for number in call.outputs}
+    producer = {number: i for i, call in enumerate(calls) for number in call.outputs}
     readers: dict[int, list[int]] = {slot.number: [] for slot in trace.slots}
     for i, call in enumerate(calls):
         for number in call.inputs:
@@ -64,7 +64,7 @@ def memory_plan(trace: Trace, backward: bool) -> Plan:
     buffers: dict[int, tuple[int, int]] = {}
     gradients = []
     for slot in trace.slots:
-        first = made.get(slot.number, 0)
+        first = producer.get(slot.number, 0)
         uses = [end - i if backward else i for i in readers[slot.number]]
         last = max([first, *uses, *([len(calls)] if backward and slot.number in trace.outputs else [])])
         owner = _owner(trace.slots, slot)
@@ -72,14 +72,14 @@ def memory_plan(trace: Trace, backward: bool) -> Plan:
             min(first, buffers.get(owner, (first, 0))[0]),
             max(last, buffers.get(owner, (0, last))[1]),
         )
-        if backward and slot.dtype.is_floating_point and slot.number in made:
+        if backward and slot.dtype.is_floating_point and slot.number in producer:
             ends_here = slot.number in trace.outputs or not readers[slot.number]
-            sent = len(calls) if ends_here else end - max(readers[slot.number])
-            gradients.append(Buffer(f"gradient {slot.number}", _nbytes(slot), sent, end - first))
+            born = len(calls) if ends_here else end - max(readers[slot.number])
+            gradients.append(Buffer(f"gradient {slot.number}", _nbytes(slot), born, end - first))
     values = [
-        Buffer(f"value {number}", _nbytes(trace.slots[number]), *life)
-        for number, life in buffers.items()
-        if number in made
+        Buffer(f"value {number}", _nbytes(trace.slots[number]), *lifetime)
+        for number, lifetime in buffers.items()
+        if number in producer
     ]
     return plan([*values, *gradients])
 
@@ -94,20 +94,20 @@ def walk(
     input_gradients: Sequence[bool] = (),
     implement: Implement | None = None,
     check: bool = True,
-    plan: Plan | None = None,
+    plan: MemoryPlan | None = None,
 ) -> Iterator[tuple[Step, ...]]:
-    """Visit every layer, answering its phases; a layer that breaks is answered as failed and the walk goes on.
+    """Visit every layer and yield its phases. A layer that raises an error is yielded as failed; the walk continues.
 
     Args:
         trace: the network.
         inputs: its input tensors.
-        phases: which phases are wanted.
-        precision: for the limits of the check.
-        seed_gradient: from the network's outputs to the gradients with respect to them.
-        input_gradients: for each input, whether the gradient with respect to it is wanted too; none by default.
-        implement: the method under test; the dense layers still carry the walk from layer to layer.
+        phases: the phases to yield.
+        precision: precision of the network, which sets the error limit of the check.
+        seed_gradient: maps the network's outputs to the gradients with respect to them.
+        input_gradients: for each input, whether to compute the gradient with respect to it; none by default.
+        implement: the method under test; activations and gradients still come from the dense layers.
         check: compare every phase with float64 first.
-        plan: the arena's plan, where the caller has made it already (`memory_plan`).
+        plan: the arena's plan, if the caller has computed it already (`memory_plan`).
     """
     backward = any(phase is not Phase.FORWARD for phase in phases)
     arena = Arena(plan or memory_plan(trace, backward), inputs[0].device)
@@ -151,9 +151,9 @@ class _Walker:
         self.differentiable = differentiable(trace, input_gradients)
 
     def forward(self, place: int) -> None:
-        """Run a layer and keep its outputs where its readers will look for them.
+        """Run a layer and store its outputs for its consumers.
 
-        Where a layer breaks, its readers go on with random stand-ins; the layer's own visit reports the failure.
+        If the layer raises an error, its consumers get random values; the visit of the layer reports the failure.
         """
         call = self.trace.calls[place]
         results: tuple[Tensor | None, ...]
@@ -165,23 +165,23 @@ class _Walker:
         for number, result in zip(call.outputs, results, strict=True):
             slot = self.trace.slots[number]
             try:
-                made = self._stand_in(slot) if result is None else result
-                self.values[number] = made if slot.base is not None else self._place("value", slot).copy_(made)
+                value = self._random_values(slot) if result is None else result
+                self.values[number] = value if slot.base is not None else self._buffer("value", slot).copy_(value)
             except RuntimeError as error:
                 self.missing[number] = one_line(error)
 
-    def _stand_in(self, slot: Slot) -> Tensor:
+    def _random_values(self, slot: Slot) -> Tensor:
         random = torch.randn if slot.dtype.is_floating_point else torch.zeros
         return random(slot.shape, dtype=slot.dtype, device=self.arena.device)
 
     def seed(self, seed_gradient: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
-        """Let the gradient in at the network's outputs."""
+        """Set the gradients of the network's outputs."""
         wanted = [n for n in self.trace.outputs if self.trace.slots[n].dtype.is_floating_point and n in self.values]
         for number, gradient in zip(wanted, seed_gradient([self.values[n] for n in wanted]), strict=True):
             self._send(number, gradient)
 
     def visit(self, place: int) -> tuple[Step, ...]:
-        """The wanted phases of a layer."""
+        """The requested phases of a layer."""
         call = self.trace.calls[place]
         resolved = call.resolved
         wanted = [phase for phase in resolved.phases if phase in self.phases]
@@ -189,7 +189,7 @@ class _Walker:
             return ()
         lost = [self.missing[n] for n in call.inputs if n in self.missing]
         if lost:
-            reason = f"its input could not be made: {lost[0]}"
+            reason = f"its input could not be allocated: {lost[0]}"
             return tuple(Step(resolved, place, phase, outcome="failed", reason=reason) for phase in wanted)
         try:
             target = self.implement(resolved, call.module) if self.implement else call.module
@@ -217,7 +217,7 @@ class _Walker:
         return Step(resolved, place, phase, call, rel_error=error, parameters=layer.parameters)
 
     def backward(self, place: int) -> None:
-        """Send a layer's gradient on to the layers it reads, with the dense implementation."""
+        """Propagate a layer's gradient to its producers, with the dense implementation."""
         call = self.trace.calls[place]
         targets = [n for n in dict.fromkeys(call.inputs) if self.differentiable[n] and n not in self.trace.inputs]
         if not targets or any(n in self.missing for n in (*call.inputs, *call.outputs)):
@@ -226,7 +226,7 @@ class _Walker:
             layer = _Layer(call, self._leaves(call), self._received(call), call.module)
             gradients = layer.gradients([layer.leaf[n] for n in targets])
         except (RuntimeError, LaminaError):
-            gradients = tuple(self._stand_in(self.trace.slots[n]) for n in targets)
+            gradients = tuple(self._random_values(self.trace.slots[n]) for n in targets)
         for number, gradient in zip(targets, gradients, strict=True):
             if gradient is not None:
                 self._send(number, gradient)
@@ -235,12 +235,12 @@ class _Walker:
         return {n: self.values[n].detach().requires_grad_(self.differentiable[n]) for n in call.inputs}
 
     def _received(self, call: Call) -> dict[int, Tensor]:
-        """Gradients of the outputs; where nobody sent any (a dead branch), random numbers."""
+        """Gradients of the outputs; random values if there are none (a dead branch)."""
         received = {n: self.gradients[n] for n in call.outputs if n in self.gradients}
         if not received:
             for number in call.outputs:
                 if f"gradient {number}" in self.arena.plan.chunk_of:
-                    self._send(number, self._stand_in(self.trace.slots[number]))
+                    self._send(number, self._random_values(self.trace.slots[number]))
                     received[number] = self.gradients[number]
         return received
 
@@ -248,19 +248,19 @@ class _Walker:
         if number in self.gradients:
             self.gradients[number].add_(gradient)
         else:
-            self.gradients[number] = self._place("gradient", self.trace.slots[number]).copy_(gradient)
+            self.gradients[number] = self._buffer("gradient", self.trace.slots[number]).copy_(gradient)
 
-    def _place(self, what: str, slot: Slot) -> Tensor:
-        return self.arena.place(f"{what} {slot.number}", slot.shape, slot.stride, slot.dtype)
+    def _buffer(self, what: str, slot: Slot) -> Tensor:
+        return self.arena.tensor(f"{what} {slot.number}", slot.shape, slot.stride, slot.dtype)
 
     def _errors(self, call: Call, layer: _Layer, wanted: Sequence[Phase]) -> dict[Phase, float | CheckError | None]:
-        """Each phase's distance from float64, or the refusal to time it."""
+        """Each phase's error against float64, or the error that prevents its timing."""
         if call.resolved.layer.kind in RANDOM_KINDS and is_random(layer.outputs, layer.run()):
             return {}
         double = {n: t.detach().double() if t.is_floating_point() else t for n, t in layer.leaf.items()}
         leaves = {n: t.requires_grad_(self.differentiable[n]) for n, t in double.items()}
         received = {n: g.double() for n, g in layer.received.items()}
-        exact = _Layer(call.double(), leaves, received, _twin(layer.target))
+        exact = _Layer(call.double(), leaves, received, _float64_reference(layer.target))
         errors: dict[Phase, float | CheckError | None] = {}
         for phase in wanted:
             ours, reference = layer.results(phase), exact.results(phase)
@@ -274,7 +274,7 @@ class _Walker:
 
 
 class _Layer:
-    """One layer on its leaves, with the graph of its own forward pass kept for the backward phases.
+    """One layer on its leaves, with the autograd graph of its forward pass for the backward phases.
 
     ``target`` is the module that computes it, ``None`` for a function.
     """
@@ -292,31 +292,31 @@ class _Layer:
 
     @property
     def parameters(self) -> int:
-        """Number of trained parameters."""
+        """Number of trainable parameters."""
         return sum(weight.numel() for weight in self._weights)
 
     def gradients(self, wanted: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        """Gradients with respect to some of the leaves or weights."""
+        """Gradients with respect to the given leaves or weights."""
         roots, gradients = zip(*self._roots, strict=True)
         return torch.autograd.grad(roots, wanted, gradients, retain_graph=True, allow_unused=True)
 
     def phase(self, phase: Phase) -> Callable[[], object] | None:
-        """The callable of a phase, or ``None`` where nothing needs its gradient."""
+        """The callable of a phase, or ``None`` if nothing needs its gradient."""
         if phase is Phase.FORWARD:
             return self.run
         wanted = self._data if phase is Phase.BACKWARD_DATA else self._weights
         return (lambda: self.gradients(wanted)) if wanted and self._roots else None
 
     def results(self, phase: Phase) -> tuple[Tensor | None, ...]:
-        """What the phase computes, for comparing."""
+        """The results of a phase, for comparison."""
         if phase is Phase.FORWARD:
             return self.outputs
         call = self.phase(phase)
         return call() if call else ()  # type: ignore[return-value]
 
 
-def _twin(target: nn.Module | None) -> nn.Module | None:
-    """What a module is compared with: itself in float64, or the simpler form its ``reference()`` offers."""
+def _float64_reference(target: nn.Module | None) -> nn.Module | None:
+    """The float64 reference of a module: the module itself, or the result of its ``reference()``, in float64."""
     if target is None:
         return None
     plain: nn.Module = target.reference() if hasattr(target, "reference") else target  # type: ignore[operator]
@@ -346,6 +346,6 @@ def _nbytes(slot: Slot) -> int:
 
 
 def one_line(error: Exception) -> str:
-    """The first sentence of an error: what a table row can hold."""
+    """An error message on one line, truncated to 200 characters for a table row."""
     text = " ".join(str(error).split())
     return text if len(text) <= 200 else text[:197] + "..."

@@ -1,7 +1,7 @@
-"""The training loop: plain, deterministic, and exactly resumable.
+"""The training loop: deterministic and exactly resumable.
 
-Everything random in a step is drawn from (seed, step), and the order of the data from (seed, epoch). So a
-checkpoint needs no random state, and a run that was killed and resumed ends with the weights of one that was not.
+All randomness in a step is seeded by (seed, step), and the order of the data by (seed, epoch). A checkpoint therefore
+needs no random state, and a run that was killed and resumed ends with the same weights as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Batches = Iterable[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands; ``test_loss`` and ``test_accuracy`` are set at the end of an epoch.
+    """Training progress; ``test_loss`` and ``test_accuracy`` are set at the end of an epoch.
 
     Losses and accuracies are means over the epoch so far.
     """
@@ -58,29 +58,29 @@ def train(
     facts: dict[str, Any] | None = None,
     groups: Sequence[dict[str, Any]] | None = None,
 ) -> Iterator[Progress]:
-    """Train a classifier, answering every ``report_every`` steps and at the end of each epoch.
+    """Train a classifier, yielding progress every ``report_every`` steps and at the end of each epoch.
 
     Args:
-        network: from inputs to class scores ``(N, classes)``; trained in place.
+        network: maps inputs to class scores ``(N, classes)``; trained in place.
         settings: optimizer, schedule, seed.
-        train_batches: the batches ``(x, y)`` of an epoch from a batch number on, always the same for the same epoch.
-        test_batches: the batches that are only tested on.
-        steps_per_epoch: number of batches ``train_batches`` gives.
-        checkpoint: file to keep the state in; written every ``save_every`` steps and after each epoch.
-        resume: continue from ``checkpoint`` where it exists.
-        facts: kept in the checkpoint beside the state.
-        groups: the optimizer's parameter groups, where not all parameters are to be treated alike. The schedule scales
-            the ``lr`` of each.
+        train_batches: the batches ``(x, y)`` of an epoch, starting at a batch index; the same for the same epoch.
+        test_batches: the batches of the test set.
+        steps_per_epoch: number of batches that ``train_batches`` yields.
+        checkpoint: checkpoint file, written every ``save_every`` steps and after each epoch.
+        resume: continue from ``checkpoint`` if it exists.
+        facts: metadata stored in the checkpoint.
+        groups: parameter groups of the optimizer, if parameters differ in their options. The schedule scales the ``lr``
+            of each.
 
     Raises:
-        UsageError: the checkpoint is of other settings or another network.
+        UsageError: the checkpoint has other settings or is of another network.
         LaminaError: the loss is not finite.
     """
     network.to(device)
     optimizer = _optimizer(network, settings, groups)
-    shares = [group["lr"] / settings.learning_rate for group in optimizer.param_groups]
+    lr_scales = [group["lr"] / settings.learning_rate for group in optimizer.param_groups]
     scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
-    # Loss, hits and samples of the epoch so far stay on the device: reading them would stall it.
+    # Loss, hits and samples of the epoch stay on the device: reading them would synchronize.
     first, sums = 0, torch.zeros(3, dtype=torch.float64, device=device)
     if resume and checkpoint and checkpoint.exists():
         first, sums = _restore(checkpoint, network, optimizer, scaler, settings, device)
@@ -100,8 +100,8 @@ def train(
             for step, (x, y) in enumerate(train_batches(epoch, begun), epoch * steps_per_epoch + begun):
                 torch.manual_seed(hash((settings.seed, step, rank)) % 2**63)
                 rate = settings.rate(step, steps)
-                for group, share in zip(optimizer.param_groups, shares, strict=True):
-                    group["lr"] = rate * share
+                for group, scale in zip(optimizer.param_groups, lr_scales, strict=True):
+                    group["lr"] = rate * scale
                 model.train()
                 x, y = x.to(device), y.to(device)
                 with _autocast(settings, device):
@@ -163,14 +163,16 @@ def _optimizer(
     network: nn.Module, settings: Training, groups: Sequence[dict[str, Any]] | None = None
 ) -> torch.optim.Optimizer:
     trained = [p for p in network.parameters() if p.requires_grad]
-    parameters: Sequence[Any] = trained if groups is None else [dict(group) for group in groups]  # it writes into them
+    parameters: Sequence[Any] = (
+        trained if groups is None else [dict(group) for group in groups]
+    )  # the optimizer modifies them
     if not parameters:
-        raise UsageError("expected a network with trained parameters, got one without any")
+        raise UsageError("expected a network with trainable parameters, got one without")
     common = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, momentum=settings.momentum, **common)  # type: ignore[arg-type]
-    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, **common)  # type: ignore[arg-type]
+    optimizer = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+    return optimizer(parameters, **common)  # type: ignore[arg-type]
 
 
 def _keep(
@@ -204,12 +206,14 @@ def _restore(
     device: torch.device,
 ) -> tuple[int, Tensor]:
     tensors, state = load(path)
-    own = Training.model_validate(state["settings"]).model_dump()  # with the defaults of what it did not know yet
+    own = Training.model_validate(
+        state["settings"]
+    ).model_dump()  # with defaults for settings newer than the checkpoint
     other = {k: v for k, v in own.items() if settings.model_dump()[k] != v}
     if other:
         wanted = ", ".join(f"{key}={value}" for key, value in other.items())
         raise UsageError(
-            f"{path}: this checkpoint was trained with {wanted}; ask for the same, or start without --resume"
+            f"{path}: this checkpoint was trained with {wanted}; use the same settings, or start without --resume"
         )
     try:
         network.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})

@@ -1,4 +1,4 @@
-"""The whole training step of a network as one callable: what the sum of its layers is held against."""
+"""The whole training step of a network as one callable, to be compared with the sum of its layers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ def whole_step(
     backward: bool,
     input_gradients: Sequence[bool] = (),
 ) -> Callable[[], object]:
-    """Forward, and with ``backward`` the gradients of all parameters and of the inputs where that is wanted."""
-    asked = [*input_gradients, *[False] * len(inputs)]
-    leaves = [x.detach().requires_grad_(want and x.is_floating_point()) for x, want in zip(inputs, asked, strict=False)]
+    """Forward, and with ``backward`` the gradients of all parameters and of the inputs in ``input_gradients``."""
+    requested = [*input_gradients, *[False] * len(inputs)]
+    leaves = [
+        x.detach().requires_grad_(want and x.is_floating_point()) for x, want in zip(inputs, requested, strict=False)
+    ]
     wanted = [leaf for leaf in (*leaves, *network.parameters()) if leaf.requires_grad]
     if not backward or not wanted:
         return lambda: network(*leaves)

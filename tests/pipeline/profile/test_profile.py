@@ -70,7 +70,7 @@ def test_a_phase_that_does_not_run_apart_is_skipped_with_its_reason(store: Store
     skipped = {(row.layer, row.phase): row.reason for row in rows if row.outcome == "skipped"}
     assert skipped == {
         ("conv", "backward_data"): "its input needs no gradient",
-        ("norm", "backward_weight"): "made by the same kernels as backward_data",
+        ("norm", "backward_weight"): "computed by the same kernels as backward_data",
     }
 
 
