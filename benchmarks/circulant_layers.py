@@ -29,15 +29,16 @@ from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
 from benchmarks.turns import in_turns
 from lamina import measure, run
+from lamina.accelerate import tune
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.methods.circulant.basis import slot_count
-from lamina.accelerate.methods.circulant.dispatch import Dispatcher, calibrate
-from lamina.accelerate.methods.circulant.kernels import mix_cost
+from lamina.accelerate.methods.circulant.kernels import spectral_matmul_cost
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
 from lamina.accelerate.methods.circulant.reference import dense_matrix
 from lamina.accelerate.methods.circulant.spectral.kernels import dft_cost
-from lamina.accelerate.methods.circulant.tiles import scales_pay
-from lamina.accelerate.methods.circulant.window import Window
+from lamina.accelerate.methods.circulant.tiles import scaled_fp16_pays
 from lamina.build import DTYPES
+from lamina.pipeline.convert import selector
 from lamina.spec.published import entry
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -92,22 +93,22 @@ class Layer:
         return torch.randn(shape)
 
     @property
-    def window(self) -> Window:
+    def window(self) -> Conv2dProblem:
         """What the kernels are told of it."""
         if not self.kernel:
-            return Window(self.batch)
+            return Conv2dProblem(self.batch)
         sides = (self.size,) * 2 + (self.kernel,) * 2 + (self.stride,) * 2 + (self.kernel // 2,) * 2
-        return Window(self.batch, *sides)
+        return Conv2dProblem(self.batch, *sides)
 
     def moved(self, precision: str) -> tuple[int, int]:
         """Bytes that all transforms of a forward pass read and write, and that its product does."""
         q, p, window = -(-self.inputs // self.block_size), -(-self.outputs // self.block_size), self.window
         sides = (window.rows_in, q), (p * window.taps, q), (window.rows_out, p)
-        halved = scales_pay(*(rows * blocks * self.block_size for rows, blocks in sides))
-        numbers, narrow = DTYPES[precision].itemsize, precision == "bf16" or (precision == "tf32" and halved)
+        scaled = scaled_fp16_pays(*(rows * blocks * self.block_size for rows, blocks in sides))
+        numbers, narrow = DTYPES[precision].itemsize, precision == "bf16" or (precision == "tf32" and scaled)
         spectral = 2 if narrow else 4
         transforms = sum(dft_cost(*side, self.block_size, numbers, spectral).bytes for side in sides)
-        return transforms, mix_cost(window, p, q, slot_count(self.block_size), spectral).bytes
+        return transforms, spectral_matmul_cost(window, p, q, slot_count(self.block_size), spectral).bytes
 
 
 LAYERS = (
@@ -168,9 +169,7 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
     """Rows of one layer: dense, the frequency kernels and the calibrated choice, each precision, layout and clock."""
     device = torch.device("cuda")
     graph, events, wall = measure.GraphClock(device), measure.EventsClock(device), measure.clock("wall", device)
-    known = measure.environment(device)
-    birth = {"device": known.device, "torch": known.torch, "driver": str(known.driver)}
-    dispatcher = Dispatcher(folder, lambda call: graph.time(call, repeat=REPEAT).median_us, birth)
+    chooser = selector(device, "graph", training=True)
     floored = layer.group in FLOORS
     copy_gbs = measure.measure_roofs(device).copy_gbs if floored else float("nan")
     for precision in PRECISIONS:
@@ -185,7 +184,9 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
                 x.requires_grad_()
                 modules: dict[str, Any] = {"dense": dense}
                 modules |= {impl: layer.circulant().to(device, dtype) for impl in (KERNEL, CHOSEN)}
-                reasons = {CHOSEN: calibrate(modules[CHOSEN], x, dispatcher).reason}
+                modules[CHOSEN].impl = "auto"
+                modules[CHOSEN], selections = tune(modules[CHOSEN], x, chooser)
+                reasons = {CHOSEN: selections[""].reason}
                 gy = torch.randn_like(modules["dense"](x))
                 again = modules[CHOSEN].impl == "kernel"  # which is timed once
                 if again:

@@ -20,16 +20,18 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import results
-from benchmarks.circulant_layers import BLOCK_SIZE, PRECISIONS, REPEAT, timed_by
+from benchmarks.circulant_layers import BLOCK_SIZE, PRECISIONS, timed_by
 from benchmarks.gpus import Rows, on_every_gpu
 from lamina import measure, run
-from lamina.accelerate.methods.circulant.dispatch import CANDIDATES, Dispatcher, calibrate
+from lamina.accelerate import tune
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv1d, BlockCirculantLinear, BlockCirculantLSTM
 from lamina.build import DTYPES
 from lamina.errors import LaminaError
+from lamina.pipeline.convert import selector
 
 SIZES = (256, 512, 1024, 2048)
 BATCH, STEPS, FRAMES = 64, 32, 100
+CANDIDATES = ("kernel", "materialized", "dense")
 LEAST = 0.97
 """Of the dense layer's speed."""
 UNCHECKED = {"unchecked": "the library's own layer, with weights that are no blocks"}
@@ -74,9 +76,7 @@ def measured(kind: str, size: int, device: torch.device, folder: Path) -> Iterat
     make, circulant, shape = KINDS[kind]
     graph = measure.GraphClock(device)
     clocks: tuple[measure.Clock, ...] = (graph, measure.EventsClock(device), measure.clock("wall", device))
-    known = measure.environment(device)
-    birth = {"device": known.device, "torch": known.torch, "driver": str(known.driver)}
-    dispatcher = Dispatcher(folder, lambda call: graph.time(call, repeat=REPEAT).median_us, birth)
+    chooser = selector(device, "graph", training=True)
     for precision in PRECISIONS:
         with run.precision_mode(precision), torch.cuda.stream(graph.stream):
             torch.manual_seed(0)
@@ -106,8 +106,9 @@ def measured(kind: str, size: int, device: torch.device, folder: Path) -> Iterat
                 except LaminaError as error:
                     yield common | {"impl": f"circulant[block_size={BLOCK_SIZE},impl={impl}]", "timing": None,
                                     "refused": str(error)}  # fmt: skip
-            choice = calibrate(layer, x, dispatcher)
-            yield from rows(layer, f"circulant[block_size={BLOCK_SIZE}]", choice.reason)
+            layer.impl = "auto"
+            layer, selections = tune(layer, x, chooser)
+            yield from rows(layer, f"circulant[block_size={BLOCK_SIZE}]", selections[""].reason)
 
 
 def speeds(rows: Sequence[Mapping[str, Any]], clock: str = "graph") -> dict[str, float]:

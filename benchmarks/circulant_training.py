@@ -43,13 +43,13 @@ from benchmarks.circulant_accuracies import ENTRIES, RULES, accuracies, form_of
 from benchmarks.gpus import Rows, on_every_gpu
 from benchmarks.published import statements
 from lamina import measure, run
-from lamina.accelerate import convert
+from lamina.accelerate import convert, tune
 from lamina.accelerate.methods.circulant import Circulant
 from lamina.accelerate.methods.circulant.config import Impl
-from lamina.accelerate.methods.circulant.dispatch import Dispatcher, calibrate_model
 from lamina.accelerate.methods.circulant.parameter_groups import parameter_groups
 from lamina.build.data import Dataset, jpeg_scan, load, loader, steps, train_test
 from lamina.build.models import create
+from lamina.pipeline.convert import selector
 from lamina.record import Conversion
 from lamina.run.training import train
 from lamina.spec.training import Training
@@ -234,7 +234,7 @@ def prepared(experiment: Experiment, folder: Path, into: Path) -> str:
 
 
 def all_learnt(
-    experiments: Mapping[str, Experiment], folder: Path, device: str, seconds: float, workers: int,
+    experiments: Mapping[str, Experiment], folder: Path, device: str, seconds: float, launch_options: int,
     held_out: bool = False, done: Collection[Key] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
     """The rows of every run that is not ``done``, as far as they came before time was up, and what was cut."""
@@ -250,7 +250,7 @@ def all_learnt(
             made_of = pool.map(partial(prepared, folder=folder, into=Path(made)), files.values())
             sources = dict(zip(files, made_of, strict=True))
         while waiting or running:
-            while waiting and len(running) < workers and watch.seconds < seconds:
+            while waiting and len(running) < launch_options and watch.seconds < seconds:
                 key = name, seed, block_size = waiting.pop(0)
                 log = Path(made) / f"{name} {seed} {block_size}".replace(" ", "_")
                 source = sources[experiments[name].data, experiments[name].samples]
@@ -340,8 +340,6 @@ def stepped(asked: tuple[tuple[str, int], str]) -> Rows:
     (network, batch), precision = asked
     device = torch.device("cuda")
     graph, events = measure.GraphClock(device), measure.EventsClock(device)
-    known = measure.environment(device)
-    birth = {"device": known.device, "torch": known.torch, "driver": str(known.driver)}
     rows: Rows = []
     for block_size, layout in ((1, "nchw"), (1, "nhwc"), (TIMED_BLOCK, "nhwc")):
         torch.manual_seed(0)
@@ -354,12 +352,9 @@ def stepped(asked: tuple[tuple[str, int], str]) -> Rows:
         with run.precision_mode(precision), torch.cuda.stream(graph.stream):
             if block_size > 1:
                 wanted = {"bf16": torch.bfloat16}.get(precision)
-                with (
-                    tempfile.TemporaryDirectory() as folder,
-                    torch.autocast("cuda", wanted, enabled=wanted is not None, cache_enabled=False),
-                ):
-                    dispatcher = Dispatcher(Path(folder), lambda call: graph.time(call, repeat=REPEAT).median_us, birth)
-                    chosen = {name: one.impl for name, one in calibrate_model(module, x, dispatcher).items()}
+                with torch.autocast("cuda", wanted, enabled=wanted is not None, cache_enabled=False):
+                    module, selections = tune(module, x, selector(device, "graph", training=True))
+                    chosen = {name: selection.impl for name, selection in selections.items()}
             step = adam_step(module, x, y, precision)
             step()  # makes the optimizer's state, and lets the library choose its algorithms
             held = torch.cuda.memory_allocated(device)
@@ -403,7 +398,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("scope", choices=("full", "accuracy", "timing", "smoke", "run"), help="run: what a child does")
     parser.add_argument("--data", type=str, default=".", help="folder of the .npz files; of a run, its data")
     parser.add_argument("--seconds", type=float, default=240, help="when learning is cut short")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at a time")
+    parser.add_argument("--launch_options", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--networks", nargs="+", choices=EXPERIMENTS, help="unnamed, all; on the CPU, a tiny one")
     parser.add_argument("--claim", default="circulant_accuracy", help="name of the results of what networks learn")
     parser.add_argument("--held-out", action="store_true", help="test on a sixth of the training samples")
@@ -435,7 +430,7 @@ def main(words: Sequence[str] | None = None) -> None:
         earlier = resumed(asked.resume, experiments)
         done = {(row["workload"], row["seed"], row["block_size"]) for row in earlier}
         epochs, failed = all_learnt(
-            experiments, Path(asked.data), asked.device, asked.seconds, asked.workers, asked.held_out, done
+            experiments, Path(asked.data), asked.device, asked.seconds, asked.launch_options, asked.held_out, done
         )
         found = accuracies(rows := earlier + runs(epochs))
         missing = Counter(name for name in experiments for line in failed if line.startswith(f"{name} "))

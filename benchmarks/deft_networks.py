@@ -43,13 +43,16 @@ from torch import Tensor, nn
 from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
 from lamina import build, load, measure, pipeline, run
-from lamina.accelerate.methods.elimination.tuning import tune_network
+from lamina.accelerate import tune
+from lamina.accelerate.select import Cache, Selector
 from lamina.build.data import load as read
 from lamina.errors import LaminaError, UnsupportedError
+from lamina.pipeline.convert import selector
 from lamina.pipeline.deft import pruning
 from lamina.pipeline.deft.flow import CHECKPOINT, deft
 from lamina.pipeline.deft.records import Asked
 from lamina.pipeline.deft.trained import pretrained
+from lamina.record import Timing
 from lamina.spec.training import Training
 from lamina.store import open_store
 
@@ -64,8 +67,18 @@ CALIBRATION = 2000
 """Samples to choose by; a fifth of those to train on, where that is fewer."""
 
 FASTEST = "deft[ways=fastest]"
-MOST = {1: 1, 16: 1, 128: 2}
-"""Tiles that are timed for each way, by batch size."""
+
+
+def _untimed(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
+    """Run each step once, so that its kernels are compiled."""
+    for step in steps.values():
+        step()
+    return {name: Timing("wall", "warm", 1.0, 1.0, 1.0, 1) for name in steps}
+
+
+COMPILING = Selector(_untimed, Cache(None, {}), "graph", training=False)
+"""Compiles what the selection will time."""
+
 
 SEVERAL = 6
 """Networks that are trained at a time, on all GPUs together."""
@@ -166,7 +179,7 @@ def found(task: Task, place: int, data: Path, folder: Path, length: str) -> dict
     with run.precision_mode(warm, autotune=False), torch.no_grad():
         for batch in BATCHES:
             model, x = deployed(ours, example[:batch], warm, "nhwc")
-            tune_network(model, x, lambda call: float(call() is None), MOST[batch])
+            tune(model, x, COMPILING, dense=True)
     document = outcome.document()
     kept = {layer["layer"]: f"{layer['kept']} of {layer['inputs']}" for layer in document["layers"]}
     accuracies = {one.name: one.test_accuracy for one in (outcome.dense, outcome.result, *outcome.compared)}
@@ -276,7 +289,6 @@ def timings(task: Task, folder: Path) -> Iterator[dict[str, Any]]:
     dense = pretrained(target.make(classes), folder / task.name / CHECKPOINT).eval()
     ours = load(folder / task.name)
     example = torch.randn(max(BATCHES), *target.inputs[0].shape)
-    quick = partial(_quick, clock)
     for name, layout, network in networks(task, dense, ours):
         exact: Tensor | None = None
         for precision in PRECISIONS:
@@ -297,8 +309,8 @@ def timings(task: Task, folder: Path) -> Iterator[dict[str, Any]]:
                         else:
                             model, x = deployed(network, example[:batch], precision, layout)
                         if name == FASTEST:
-                            ways = tune_network(model, x, quick, MOST[batch])
-                            row["ways"] = {layer: f"{way[0]} {list(way[1])}" for layer, way in ways.items()}
+                            model, found = tune(model, x, selector(device, "graph", training=False), dense=True)
+                            row["selected"] = {layer: selection.impl for layer, selection in found.items()}
                         if name != "magnitude":
                             if exact is None:
                                 exact = copy.deepcopy(network).double().to(device)(example[:1].double().to(device))
@@ -315,10 +327,6 @@ def timings(task: Task, folder: Path) -> Iterator[dict[str, Any]]:
 
 def _named(row: dict[str, Any]) -> str:
     return " ".join(str(row[key]) for key in ("workload", "impl", "precision", "layout", "batch"))
-
-
-def _quick(clock: measure.GraphClock, call: Callable[[], object]) -> float:
-    return float(timed(clock, call, QUICK)["median_us"])
 
 
 def speedups(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -24,11 +24,13 @@ from torch import Tensor, nn
 
 from benchmarks import results
 from lamina import measure, run
+from lamina.accelerate import tune
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.convert import build, choose
 from lamina.accelerate.methods.elimination.reference import swap_order
-from lamina.accelerate.methods.elimination.tuning import fastest, tune
+from lamina.accelerate.methods.elimination.tuning import tune as tune_tile
 from lamina.build import DTYPES
+from lamina.pipeline.convert import selector
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
@@ -156,7 +158,7 @@ def timed(clock: measure.GraphClock, call: Callable[[], object], repeat: measure
 def measured(layer: Layer, most: int | None, searches: dict[str, float]) -> Iterator[dict[str, Any]]:
     """Rows of one layer: dense in both layouts and every way, in each precision."""
     device = torch.device("cuda")
-    clock = measure.GraphClock(device)
+    clock, chooser = measure.GraphClock(device), selector(device, "graph", training=False)
     original, places, seconds = searched(replace(layer, name=layer.name.split()[0], batch=1))
     searches.update(seconds)
     image = layer.input().to(device)
@@ -184,11 +186,11 @@ def measured(layer: Layer, most: int | None, searches: dict[str, float]) -> Iter
                 tile: tuple[int, ...] = ()
                 shown: dict[str, str] = {}
                 if way.impl == "fastest":
-                    module, times = fastest(module, x, lambda call: timed(clock, call, QUICK)["median_us"], most)
-                    taken, tile = min(times, key=lambda way: times[way])
-                    shown["way"] = taken
+                    module, selections = tune(module, x, chooser, dense=True)
+                    shown["selected"], shown["reason"] = selections[""].impl, selections[""].reason
+                    tile = getattr(module, "tile", ())
                 elif way.impl == "kernel" or (way.impl == "pack" and layer.kernel):
-                    tune(
+                    tune_tile(
                         module, x, lambda call: timed(clock, call, QUICK)["median_us"],
                         most if way.prefix or way.folded else 1, module.impl,
                     )  # fmt: skip

@@ -18,7 +18,7 @@ VERBS = ("build", "run", "measure", "store", "explain", "accelerate", "simulate"
 BELOW: dict[str, tuple[str, ...]] = {  # room -> the rooms it may import, besides itself
     "lazy": (),
     "errors": (),
-    "spec": ("errors",),
+    "spec": ("lazy", "errors"),
     "record": ("errors", "spec"),
     **dict.fromkeys(VERBS, NOUNS),
     "recipes": ("errors",),
@@ -63,8 +63,9 @@ INSIDE: dict[str, tuple[str, ...]] = {  # part of accelerate/ -> the parts it ma
     "papers": ("common", "runtime", "methods"),
     "registry": ("methods",),
     "convert": ("common", "select", "methods", "registry"),
+    "tune": ("select", "registry", "convert"),
     "deprecated": (),
-    "__init__": ("convert", "registry", "deprecated", "select"),
+    "__init__": ("convert", "tune", "registry", "deprecated", "select"),
 }
 JITS = {"triton.jit", "numba.njit", "numba.jit", "lamina.simulate.compiled.compiled"}
 DRAWERS = {"utils", "util", "helpers", "helper", "misc"}

@@ -8,8 +8,11 @@ from lamina.lazy import lazy
 
 if TYPE_CHECKING:
     from lamina.accelerate.convert import convert
+    from lamina.accelerate.tune import tune
 
-__all__ = ["CELLS", "configuration", "convert"]
+__all__ = ["CELLS", "configuration", "convert", "tune"]
 
 deprecated.install()
-lazy(__name__, {"convert": "lamina.accelerate.convert:convert"})  # so that reading the registry needs no PyTorch
+lazy(  # so that reading the registry needs no PyTorch
+    __name__, {"convert": "lamina.accelerate.convert:convert", "tune": "lamina.accelerate.tune:tune"}
+)

@@ -102,7 +102,7 @@ def convert(
         before, after = _numel(module), _numel(replaced[key])
         layers.append(ConvertedLayer(names[0], kind, written, before, after, selection=selection))
         for name, new in zip(names, [replaced[key], *(nn.Identity() for _ in names[1:])], strict=True):
-            model = _put(model, name, new)
+            model = put(model, name, new)
     return model, Conversion(written, tuple(layers))
 
 
@@ -190,7 +190,8 @@ def _numel(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _put(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
+def put(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
+    """The model with a layer at a path; the layer itself if the path is empty."""
     if not name:
         return layer
     parent, _, last = name.rpartition(".")

@@ -70,6 +70,14 @@ def candidates_of(config: Any) -> Any:
     return import_module(f"{_package(_info(config))}.candidates").candidates
 
 
+def cell_of(layer: Any) -> tuple[str, Any] | None:
+    """The method of a layer that a cell made, and the cell's ``candidates``; ``None`` for any other module."""
+    for info in CELLS.values():
+        if type(layer).__module__.startswith(f"{_package(info)}."):
+            return info.name, import_module(f"{_package(info)}.candidates").candidates
+    return None
+
+
 def _info(config: Any) -> MethodInfo:
     module, name = type(config).__module__, type(config).__name__
     for info in CELLS.values():

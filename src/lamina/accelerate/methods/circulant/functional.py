@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, owned, sizes
 from lamina.accelerate.methods.circulant import reference
 from lamina.accelerate.methods.circulant.config import Impl, check_block_size, check_impl
-from lamina.accelerate.methods.circulant.window import Window
 from lamina.errors import MissingError, UsageError
 
 if HAS_TRITON:
@@ -50,6 +50,14 @@ def resolve_impl(impl: str, x: Tensor) -> Impl:
             f'impl="{impl}" needs Triton: install lamina with its kernels extra, or use impl="reference"'
         )
     return impl
+
+
+def executed(layer: nn.Module) -> tuple[str, str]:
+    """The implementation that computes a layer, in its written form, and why it is that one."""
+    impl, weight = str(layer.impl), next(layer.parameters())
+    resolved = resolve_impl(impl, weight)
+    reason = "requested" if impl == resolved else f"auto on {weight.device.type}"
+    return f"circulant[block_size={layer.block_size},impl={resolved}]", reason
 
 
 def linear(
@@ -98,7 +106,7 @@ def linear(
         return dense
     rows = x.shape[:-1].numel()  # not before: it would specialize the batch size of an exported reference
     if name == "kernel":
-        return _spectral(x, weight, signs, bias, out_features, Window(rows), dtype)
+        return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype)
     y: Tensor = materialized.linear_eager(x.reshape(rows, x.shape[-1]).to(dtype), weight, out_features)
     return owned(y if bias is None else y + bias.to(dtype), (*x.shape[:-1], out_features))
 
@@ -206,7 +214,7 @@ def conv(
 
 
 def _spectral(
-    x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: Window,
+    x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: Conv2dProblem,
     dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
     """The frequency-domain kernels, which read operands of any strides."""
@@ -235,13 +243,13 @@ def _axes(size: int | Sequence[int], axes: int) -> tuple[int, ...]:
 
 def _window(
     x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int
-) -> Window:
+) -> Conv2dProblem:
     for name, values, least in (("stride", stride, 1), ("padding", padding, 0), ("dilation", dilation, 1)):
         if len(values) != 2 or min(values) < least:
             raise UsageError(f"{name}: expected one integer >= {least} for each dimension, got {tuple(values)}")
     batch, _, height, width = x.shape
     _, kernel_height, kernel_width, _, _ = weight.shape
-    window = Window.unpack([batch, height, width, kernel_height, kernel_width, *stride, *padding, *dilation, groups])
+    window = Conv2dProblem.unpack([batch, height, width, kernel_height, kernel_width, *stride, *padding, *dilation, groups])
     if window.out_height < 1 or window.out_width < 1:
         raise UsageError(
             f"x: expected a padded image at least as large as the {kernel_height}x{kernel_width} kernel with "

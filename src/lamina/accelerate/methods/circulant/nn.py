@@ -111,7 +111,7 @@ class BlockCirculantLinear(nn.Module):
 
     def executed(self, phase: str) -> tuple[str, str]:
         """The implementation that computes the layer: ``impl``, or what ``auto`` stands for on its device."""
-        return executed_impl(self)
+        return functional.executed(self)
 
     def extra_repr(self) -> str:
         """Arguments, and the kept energy of a projection."""
@@ -230,7 +230,7 @@ class _BlockCirculantConv(nn.Module):
 
     def executed(self, phase: str) -> tuple[str, str]:
         """The implementation that computes the layer: ``impl``, or what ``auto`` stands for on its device."""
-        return executed_impl(self)
+        return functional.executed(self)
 
     def extra_repr(self) -> str:
         """Arguments, and the kept energy of a projection."""
@@ -337,14 +337,6 @@ def _impl_repr(layer: Any) -> str:
     kept = "" if layer.kept_energy is None else f", kept_energy={layer.kept_energy:.3g}"
     signs = "" if layer.signs is None else ", signs=True"
     return f"{signs}, impl={layer.impl}{kept}"
-
-
-def executed_impl(layer: Any) -> tuple[str, str]:
-    """A layer's implementation in its written form, and why it is that one."""
-    weight = next(layer.parameters())
-    impl = functional.resolve_impl(layer.impl, weight)
-    reason = "requested" if layer.impl == impl else f"auto on {weight.device.type}"
-    return f"circulant[block_size={layer.block_size},impl={impl}]", reason
 
 
 def check_sizes(**sizes: int) -> None:

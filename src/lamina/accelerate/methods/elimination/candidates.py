@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from functools import partial
+from math import log2
 from typing import Any
 
 import torch
@@ -11,10 +13,14 @@ from torch import Tensor, nn
 
 from lamina.accelerate.common.operands import has_kernels
 from lamina.accelerate.methods.elimination.functional import MIN_RUN_BYTES
-from lamina.accelerate.methods.elimination.nn import EliminatedLinear, EliminatedLSTM
+from lamina.accelerate.methods.elimination.nn import (
+    EliminatedConv1d,
+    EliminatedConv2d,
+    EliminatedLinear,
+    EliminatedLSTM,
+)
+from lamina.accelerate.methods.elimination.tiles import Tile, thrice
 from lamina.accelerate.methods.elimination.tiles import candidates as tiles_of
-from lamina.accelerate.methods.elimination.tiles import thrice
-from lamina.accelerate.methods.elimination.tuning import nearest_first, sizes
 from lamina.accelerate.select import LayerCall, Selector, variant
 
 MOST_TILES = 6
@@ -57,3 +63,24 @@ def implementations(layer: Any, x: Tensor) -> tuple[str, ...]:
     wide = layer.at.prefix or layer.at.run * x.itemsize >= MIN_RUN_BYTES
     packed = () if channels_last and layer.at.prefix else ("pack",)
     return (*library, *packed, *(("kernel",) if channels_last and wide else ()))
+
+
+def sizes(layer: EliminatedLinear | EliminatedConv1d | EliminatedConv2d, x: Tensor) -> tuple[int, int, int]:
+    """``M, N, K`` of a layer's GEMM."""
+    outputs, summed = layer.weight.shape[0], layer.weight[0].numel()
+    if isinstance(layer, EliminatedLinear):
+        return x.shape[:-1].numel(), outputs, summed
+    y = layer.dense(
+        layer.in_channels, 1, layer.kernel_size, layer.stride, layer.padding, layer.dilation, device="meta"
+    )(x.new_empty(x.shape, device="meta", dtype=torch.float32))  # fmt: skip
+    return y.numel(), outputs, summed
+
+
+def nearest_first(tiles: Sequence[Tile]) -> list[Tile]:
+    """Tiles in the order of their distance from the first."""
+    first = astuple(tiles[0])
+
+    def distance(tile: Tile) -> float:
+        return sum(abs(log2(a / b)) for a, b in zip(astuple(tile)[:4], first[:4], strict=True))
+
+    return sorted(tiles, key=distance)

@@ -53,6 +53,12 @@ class Indexed(nn.Module):
         """The keep ratio: remaining inputs over all inputs."""
         return len(self.index) / self._host[2]
 
+    def executed(self, phase: str) -> tuple[str, str]:
+        """The keep ratio and the implementation; ``auto`` is resolved at each call by the input's sizes and layout."""
+        impl = str(getattr(self, "impl", "gather"))
+        reason = "resolved at each call" if impl == "auto" else "requested"
+        return f"eliminated[keep={self.keep:.4g},impl={impl}]", reason
+
     def _load_from_state_dict(self, state: Any, prefix: str, *args: Any) -> None:
         key, by = prefix + "index", self._host[3]
         if key in state:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from lamina.accelerate.common.choices import check_choice
+from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.methods.fusion import functional
 from lamina.accelerate.methods.fusion.config import ACTIVATIONS, IMPLS, Activation, Impl
-from lamina.accelerate.methods.fusion.window import PoolWindow
 from lamina.errors import UsageError
 
 MODULES: dict[Activation, Any] = {
@@ -108,7 +108,7 @@ class FusedConv2d(nn.Module):
     """
 
     def __init__(
-        self, dense: nn.Conv2d, pool: PoolWindow | None = None, *, impl: Impl = "auto", l1_bypass: bool = False
+        self, dense: nn.Conv2d, pool: Pool2dGeometry | None = None, *, impl: Impl = "auto", l1_bypass: bool = False
     ) -> None:
         super().__init__()
         check_choice("impl", impl, IMPLS)
@@ -151,20 +151,25 @@ class FusedConv2d(nn.Module):
         dense.weight, dense.bias = self.weight, self.bias
         after: list[nn.Module] = [nn.ReLU()]
         if self.pool is not None:
-            at = self.pool
             after.append(
-                nn.MaxPool2d(
-                    (at.kernel_height, at.kernel_width), (at.stride_height, at.stride_width),
-                    (at.padding_height, at.padding_width), ceil_mode=at.ceil,
-                )
-            )  # fmt: skip
+                nn.MaxPool2d(self.pool.kernel, self.pool.stride, self.pool.padding, ceil_mode=self.pool.ceil_mode)
+            )
         return nn.Sequential(dense, *after).train(self.training)
+
+    def executed(self, phase: str) -> tuple[str, str]:
+        """The implementation that computes the layer: ``impl``, or what ``auto`` stands for on its device."""
+        impl = functional.chosen(self.impl, self.weight, biased=self.bias is not None, product=False)
+        return _executed(self.impl, impl)
 
     def extra_repr(self) -> str:
         """Sizes and the pooling."""
         out_channels, per_group = self.weight.shape[:2]
         sizes = f"{per_group * self.groups}, {out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         return f"{sizes}, relu, pool={self.pool}, impl={self.impl}" + ", l1_bypass=True" * self.l1_bypass
+
+
+def _executed(requested: Impl, impl: Impl) -> tuple[str, str]:
+    return f"fused[impl={impl}]", "requested" if impl == requested else "auto"
 
 
 def activation_of(module: nn.Module) -> Activation | None:
@@ -181,8 +186,8 @@ def activation_of(module: nn.Module) -> Activation | None:
     return None
 
 
-def window_of(module: nn.MaxPool2d) -> PoolWindow:
-    """The window of a max pooling.
+def window_of(module: nn.MaxPool2d) -> Pool2dGeometry:
+    """The geometry of a max pooling.
 
     Raises:
         UsageError: the kernel does not support its options.
@@ -190,7 +195,9 @@ def window_of(module: nn.MaxPool2d) -> PoolWindow:
     if module.return_indices or _pair(module.dilation) != (1, 1):
         raise UsageError("pooling: expected no dilation and no indices")
     sizes = (*_pair(module.kernel_size), *_pair(module.stride), *_pair(module.padding))
-    return PoolWindow(*sizes, ceil=module.ceil_mode)
+    pool = Pool2dGeometry(*sizes, ceil_mode=module.ceil_mode)
+    functional.check_pool(pool)
+    return pool
 
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:

@@ -53,6 +53,13 @@ class _WeightOnly(nn.Module):
         """
         return cls(dense, config)
 
+    def executed(self, phase: str) -> tuple[str, str]:
+        """The implementation that computes the layer: ``impl``, or what ``auto`` stands for on its device."""
+        x = self.codes.new_empty(0, dtype=self._dtype)
+        impl = functional.chosen(self.impl, x, self.packed) if isinstance(self, WeightOnlyLinear) else "reference"
+        reason = "requested" if impl == self.impl else f"auto on {x.device.type}"
+        return f"weight-only[format={self.format},impl={impl}]", reason
+
     def extra_repr(self) -> str:
         """The dense layer's sizes, and the format."""
         return f"{self._sizes}, format={self.format}, impl={self.impl}"
