@@ -8,7 +8,7 @@ from torch import nn
 
 from lamina.accelerate import convert
 from lamina.accelerate.methods.elimination import Eliminated
-from lamina.accelerate.methods.weight_only.choice import Rates
+from lamina.accelerate.methods.weight_only.cost import Rates
 from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
 from lamina.errors import UsageError
 from lamina.pipeline.deft import weight_formats

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.accelerate.methods.weight_only import WeightOnly
-from lamina.accelerate.methods.weight_only.choice import BITS, Rates, choose
+from lamina.accelerate.methods.weight_only.cost import BITS, Rates, choose
 from lamina.accelerate.methods.weight_only.config import FORMATS, Format
 from lamina.accelerate.methods.weight_only.convert import refusal, replace
 from lamina.accelerate.methods.weight_only.formats import errors, pack

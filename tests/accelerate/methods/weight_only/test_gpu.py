@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lamina.accelerate import convert
+from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.methods.weight_only import WeightOnly, functional, ops, reference, stream
 from lamina.accelerate.methods.weight_only.config import FORMATS, Format
 from lamina.accelerate.methods.weight_only.formats import Packed, pack, unpack
 from lamina.accelerate.papers.on_chip_fission import simt
-from lamina.accelerate.papers.on_chip_fission.simt import OnChip, Tile, Window
+from lamina.accelerate.papers.on_chip_fission.simt import OnChip, Tile
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
@@ -161,22 +162,22 @@ def test_products_on_plain_cores(format: OnChip, tile: Tile, strict: None, poiso
 @pytest.mark.parametrize("format", ALL)
 def test_convolutions_on_plain_cores(format: OnChip, tile: Tile, strict: None) -> None:
     cases = [
-        ((4, 96, 27, 27), (256, 96, 5, 5), Window(padding=(2, 2))),
-        ((3, 256, 13, 13), (384, 256, 3, 3), Window(padding=(1, 1))),
-        ((2, 3, 17, 9), (5, 3, 3, 2), Window((2, 1), (1, 1), (1, 2))),
-        ((1, 1, 1, 1), (1, 1, 1, 1), Window()),
-        ((5, 7, 6, 31), (67, 7, 4, 1), Window((1, 3), (3, 0))),
+        ((4, 96, 27, 27), 256, Conv2dGeometry.of((5, 5), padding=(2, 2))),
+        ((3, 256, 13, 13), 384, Conv2dGeometry.of((3, 3), padding=(1, 1))),
+        ((2, 3, 17, 9), 5, Conv2dGeometry(3, 2, 2, 1, 1, 1, 1, 2)),
+        ((1, 1, 1, 1), 1, Conv2dGeometry()),
+        ((5, 7, 6, 31), 67, Conv2dGeometry(4, 1, 1, 3, 3, 0)),
     ]
-    for images, kernels, window in cases:
-        x, w = numbers(*images), numbers(*kernels)
-        y = simt.convolution(x, w, window, format=format, tile=tile)
-        columns = F.unfold(x, kernels[2:], window.dilation, window.padding, window.stride).mT
+    for images, outputs, conv in cases:
+        x, w = numbers(*images), numbers(outputs, images[1], *conv.kernel)
+        y = simt.conv2d(x, w, conv.stride, conv.padding, conv.dilation, format=format, tile=tile)
+        columns = F.unfold(x, conv.kernel, conv.dilation, conv.padding, conv.stride).mT
         read = on_chip(columns.flatten(0, 1), format).view(columns.shape)
         weight = on_chip(w.flatten(1), format)
         plain, exact = ((a @ b.mT).mT.reshape(y.shape) for a, b in ((read, weight), (read.double(), weight.double())))
         assert_as_accurate(y, plain, exact, worst=IN_TURN, mean=IN_TURN)
         if format == "float":
-            library = partial(F.conv2d, stride=window.stride, padding=window.padding, dilation=window.dilation)
+            library = partial(F.conv2d, stride=conv.stride, padding=conv.padding, dilation=conv.dilation)
             assert_as_accurate(y, library(x, w), library(x.double(), w.double()), worst=IN_TURN, mean=IN_TURN)
 
 

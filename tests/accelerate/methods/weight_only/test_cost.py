@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from lamina.accelerate.methods.weight_only.choice import FEW_ROWS, H200, Rates, choose
+from lamina.accelerate.methods.weight_only.cost import FEW_ROWS, H200, Rates, choose
 from lamina.errors import UsageError
 
-BARE = Rates(4000.0, 800e3, widening=1.25, streaming=1.0, general=1.0, cached=1e9)
+BARE = Rates(4000.0, 800e3, dequantization=1.25, streaming=1.0, general=1.0, cached=1e9)
 """Bytes and operations alone."""
 
 LAYERS = ((4096, 9216), (4096, 4096), (1000, 4096), (4096, 25088))
@@ -77,6 +77,6 @@ def test_choices_agree_with_the_measured_tables(table: Path) -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(UsageError, match="at least 1 each"):
         choose(0, 1, 1, BARE)
-    for wrong in ({"read_gbs": 0.0}, {"widening": 0.5}, {"start_us": -1.0}, {"general": 0.0}):
+    for wrong in ({"read_gbs": 0.0}, {"dequantization": 0.5}, {"start_us": -1.0}, {"general": 0.0}):
         with pytest.raises(UsageError, match="positive rates"):
             Rates(**({"read_gbs": 1.0, "product_gflops": 1.0} | wrong))
