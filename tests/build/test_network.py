@@ -140,15 +140,15 @@ def test_flipped_kernel_is_true_convolution() -> None:
     torch.testing.assert_close(module(x), F.conv2d(x, weight.flip(2, 3)))
 
 
-def test_target_fills_images_with_real_data_and_feature_maps_with_random_numbers() -> None:
+def test_target_fills_images_with_data_and_feature_maps_with_random_values() -> None:
     from lamina.build.data import load
 
     images = from_network(network(spec.Bypass(name="a", inputs=("input",)), shape=(3, 20, 20)))
     (x,), labels, remarks = images.example(5, load("fashion-mnist"), "bf16", torch.device("cpu"), "nhwc", 0)
     assert x.shape == (5, 3, 20, 20) and x.dtype == torch.bfloat16 and labels.shape == (5,) and not remarks
     assert x.is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(x[:, 0], x[:, 1])  # a grey picture in three channels
+    torch.testing.assert_close(x[:, 0], x[:, 1])  # a grey image in three channels
 
     maps = from_network(network(spec.Bypass(name="a", inputs=("input",)), shape=(32, 5, 5)))
     (x,), _, remarks = maps.example(5, load("fashion-mnist"), "fp32", torch.device("cpu"), "nchw", 0)
-    assert x.std() > 0.5 and "random numbers" in remarks[0]
+    assert x.std() > 0.5 and "random values" in remarks[0]

@@ -92,7 +92,7 @@ def test_parameters_and_multiply_adds_are_the_modules_own() -> None:
     assert sum(layer.parameters for layer in found.layers) == sum(p.numel() for p in network.parameters())
 
 
-def test_data_dependent_paths_are_refused() -> None:
+def test_data_dependent_paths_are_rejected() -> None:
     class Branch(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x if x.sum() > 0 else -x
@@ -101,7 +101,7 @@ def test_data_dependent_paths_are_refused() -> None:
         trace(Branch(), torch.randn(2, 2))
 
 
-def test_writing_into_a_part_is_refused() -> None:
+def test_writing_into_a_part_is_rejected() -> None:
     class Writer(nn.Module):
         def __init__(self) -> None:
             super().__init__()

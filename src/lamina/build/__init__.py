@@ -1,4 +1,4 @@
-"""From descriptions to modules and example inputs: networks, the zoo, data, tracing, dense algorithms."""
+"""Builds modules and example inputs from descriptions: networks, models, datasets, tracing, dense algorithms."""
 
 from lamina.build.implementation import dense, require_algorithm
 from lamina.build.network import DTYPES, SpecModule, build_layer, to_precision

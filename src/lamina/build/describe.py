@@ -1,4 +1,4 @@
-"""From a module or function that was seen running to the layer description with the closed forms."""
+"""Layer descriptions of traced modules and functions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Description = tuple[type[spec.Layer], dict[str, Any]]
 def describe(
     target: Any, inputs: tuple[Shape, ...], arguments: tuple[Any, ...], options: Mapping[str, Any]
 ) -> Description | None:
-    """The kind and settings of a layer, or ``None`` where lamina has no formula.
+    """The layer class and settings of a call, or ``None`` if lamina has no cost formula for it.
 
-    ``target`` is a module or a function; ``arguments`` and ``options`` are what a function was called with.
+    ``target`` is a module or a function; ``arguments`` and ``options`` are the arguments of a function.
     """
     if isinstance(target, nn.Module):
         known = getattr(target, "lamina_layer", None)
@@ -135,8 +135,8 @@ _MODULES: dict[type[nn.Module], Callable[[Any], Description | None]] = {
 }
 
 
-def _argument(arguments: tuple[Any, ...], options: Mapping[str, Any], place: int, name: str, default: Any) -> Any:
-    return options.get(name, arguments[place] if len(arguments) > place else default)
+def _argument(arguments: tuple[Any, ...], options: Mapping[str, Any], index: int, name: str, default: Any) -> Any:
+    return options.get(name, arguments[index] if len(arguments) > index else default)
 
 
 def _tensors(inputs: tuple[Shape, ...], arguments: tuple[Any, ...]) -> bool:

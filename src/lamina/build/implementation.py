@@ -1,4 +1,4 @@
-"""Dense layers by another algorithm: ``dense:winograd`` instead of the library's own choice."""
+"""Dense layers with a fixed algorithm, such as ``dense:winograd``, instead of the library's own choice."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from lamina.spec import Method, ResolvedLayer
 
 
 def require_algorithm(method: Method) -> None:
-    """Refuse a dense method whose algorithm does not exist.
+    """Reject a dense method whose algorithm does not exist.
 
     Raises:
-        UsageError: with the nearest name.
+        UsageError: with the closest match.
     """
     if method.algorithm is not None and method.algorithm not in ALGORITHMS:
         raise UsageError(f"{method}: unknown algorithm: {nearest(method.algorithm, ALGORITHMS)}")
 
 
 def dense(method: Method, layer: ResolvedLayer, module: nn.Module) -> nn.Module:
-    """``module`` computed by the method's algorithm, on the same weights.
+    """``module`` with the method's algorithm and the same weights.
 
     Raises:
         UsageError: no such algorithm.
-        UnsupportedError: the layer is no convolution, or one the algorithm cannot do.
+        UnsupportedError: the layer is not a convolution, or the algorithm does not support it.
     """
     require_algorithm(method)
     name = method.algorithm or "direct"
     if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.ConvTranspose1d | nn.ConvTranspose2d):
-        raise UnsupportedError(f"{method} is for convolutions, this is {layer.layer.kind}")
+        raise UnsupportedError(f"{method} is for convolutions, got {layer.layer.kind}")
     try:
         window = geometry(module)
     except ValueError as error:

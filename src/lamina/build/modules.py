@@ -1,4 +1,4 @@
-"""Modules for what ``torch.nn`` has no class for, or not with the settings a workload file can ask."""
+"""Modules that ``torch.nn`` does not have, or not with all the settings of workload files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.spec import layers as spec
 
 
 class AlgorithmConvolution(nn.Module):
-    """A convolution whose three phases each use a chosen algorithm; weights are those of ``dense``."""
+    """A convolution with one algorithm per phase; its weights are those of ``dense``."""
 
     def __init__(self, dense: nn.modules.conv._ConvNd, algorithms: PhaseAlgorithms, flip: bool = False):
         super().__init__()
@@ -38,9 +38,9 @@ class AlgorithmConvolution(nn.Module):
 
 
 def geometry(convolution: nn.modules.conv._ConvNd) -> Geometry:
-    """How a ``torch.nn`` convolution moves its window."""
+    """The geometry of a ``torch.nn`` convolution."""
     if convolution.padding_mode != "zeros" or isinstance(convolution.padding, str):
-        raise ValueError(f"padding {convolution.padding!r} ({convolution.padding_mode}) has no window geometry")
+        raise ValueError(f"padding {convolution.padding!r} ({convolution.padding_mode}) is not supported")
     return Geometry(
         stride=convolution.stride,
         padding=convolution.padding,
@@ -64,7 +64,7 @@ class SpatialLinear(nn.Module):
 
 
 class WindowPool(nn.Module):
-    """Pooling with any padding and rounding: pads by hand where ``torch``'s own window rules are narrower."""
+    """Pooling with any padding and rounding: pads explicitly where ``torch``'s own rules are stricter."""
 
     def __init__(self, layer: spec.Pooling):
         super().__init__()
@@ -73,7 +73,7 @@ class WindowPool(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         layer, height_width = self.layer, x.shape[2:]
         out = layer.output(tuple(x.shape))[2:]
-        # What the last window reaches, beyond the input: cut where negative, padded where positive.
+        # Extent of the last window beyond the input: cropped if negative, padded if positive.
         far = [
             (positions - 1) * stride + kernel - size - pad
             for positions, stride, kernel, size, pad in zip(
@@ -86,12 +86,12 @@ class WindowPool(nn.Module):
         mean = F.avg_pool2d(F.pad(x, edges), layer.kernel, layer.stride)
         if layer.mode == "average":
             return mean
-        share = F.avg_pool2d(F.pad(torch.ones_like(x[:1, :1]), edges), layer.kernel, layer.stride)
-        return mean / share
+        inside = F.avg_pool2d(F.pad(torch.ones_like(x[:1, :1]), edges), layer.kernel, layer.stride)
+        return mean / inside
 
 
 class ClippedReLU(nn.Module):
-    """``min(max(x, 0), ceiling)``; a ceiling of zero, as DNNMark has it, is allowed."""
+    """``min(max(x, 0), ceiling)``; a ceiling of zero, as in DNNMark, is allowed."""
 
     def __init__(self, ceiling: float):
         super().__init__()
@@ -102,14 +102,14 @@ class ClippedReLU(nn.Module):
 
 
 class Copy(nn.Module):
-    """The input in new memory."""
+    """A copy of the input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.clone()
 
 
 class PerActivationBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation with a mean for each channel and position."""
+    """Batch normalization with a mean for each channel and position."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.flatten(1)).view(x.shape)
@@ -152,7 +152,7 @@ class Attention(nn.Module):
 
 
 class SequenceLSTM(nn.LSTM):
-    """``nn.LSTM`` that answers its outputs alone."""
+    """``nn.LSTM`` that returns only its outputs."""
 
     def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
         return super().forward(x)[0]
@@ -182,7 +182,7 @@ def _fold(function: object, values: Sequence[Tensor]) -> Tensor:
 
 
 class Transposed(nn.Module):
-    """Two axes exchanged."""
+    """Transposes two axes."""
 
     def __init__(self, first: int, second: int):
         super().__init__()

@@ -1,4 +1,4 @@
-"""From a described network to a ``torch.nn`` module with one child a layer."""
+"""Builds a ``torch.nn`` module from a network description, with one child per layer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from lamina.spec import layers as spec
 
 
 class SpecModule(nn.Module):
-    """A network built from its description: children carry the layers' names, ``forward`` follows the wiring.
+    """A network built from its description: children have the names of the layers.
 
-    Takes one tensor an input, in the description's order; answers the tensors no layer reads (one alone, or
-    a tuple).
+    Takes one tensor per input, in the description's order. Returns the outputs of the network (a tensor or a tuple).
     """
 
     def __init__(self, network: Network):
@@ -42,7 +41,7 @@ class SpecModule(nn.Module):
 
 
 def build_layer(resolved: ResolvedLayer) -> nn.Module:
-    """The module of one layer; it remembers its description as ``lamina_layer``."""
+    """The module of one layer; its description is the attribute ``lamina_layer``."""
     module = _BUILDERS[type(resolved.layer)](resolved.layer, resolved.inputs[0])
     module.lamina_layer = resolved.layer  # type: ignore[assignment]
     return module
@@ -107,8 +106,8 @@ def _activation(layer: spec.Activation, x: Shape) -> nn.Module:
 def _batch_norm(layer: spec.BatchNorm, x: Shape) -> nn.Module:
     if layer.mode == "per_activation":
         return modules.PerActivationBatchNorm(prod(x[1:]), layer.eps, layer.momentum)
-    kind = nn.BatchNorm2d if len(x) == 4 else nn.BatchNorm1d
-    return kind(x[1], layer.eps, layer.momentum)
+    batch_norm = nn.BatchNorm2d if len(x) == 4 else nn.BatchNorm1d
+    return batch_norm(x[1], layer.eps, layer.momentum)
 
 
 def _layer_norm(layer: spec.LayerNorm, x: Shape) -> nn.Module:
@@ -151,7 +150,7 @@ _BUILDERS: dict[type[spec.Layer], Callable[[Any, Shape], nn.Module]] = {
 
 
 def to_precision(module: nn.Module, precision: str, device: torch.device, layout: str) -> nn.Module:
-    """Move a module to a device, element type and memory layout; ``tf32`` holds its numbers in float32."""
+    """Move a module to a device, dtype and memory format; ``tf32`` is stored in float32."""
     module = module.to(device=device, dtype=DTYPES[precision])
     if layout == "nhwc":
         return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]

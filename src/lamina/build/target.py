@@ -1,4 +1,4 @@
-"""What a verb works on: a network from a file, the zoo, or someone else's package, all in one form."""
+"""Targets of commands: a network from a file, the model zoo or another package, in one form."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lamina.spec.zoo import DEFAULT_BATCH
 
 @dataclass(frozen=True)
 class Target:
-    """A network that can be built afresh, with what is known of its inputs.
+    """A network that can be built repeatedly, with its inputs.
 
-    ``make`` builds it for a number of classes (``None``: its own). ``batch`` is used where a run names none.
-    ``network`` is the description, for targets that come from a file.
+    ``make`` builds it for a number of classes (``None``: its own). ``batch`` is the default batch size. ``network`` is
+    the description, for targets from a file.
     """
 
     name: str
@@ -37,16 +37,16 @@ class Target:
 
     @property
     def standalone(self) -> bool:
-        """Whether the layers are separate benchmarks rather than one network."""
+        """Whether the layers are separate benchmarks instead of one network."""
         return self.network is not None and self.network.mode == "standalone"
 
     @property
     def input_gradients(self) -> tuple[bool, ...]:
-        """For each input, whether the gradient with respect to it is wanted."""
+        """For each input, whether to compute the gradient with respect to it."""
         return tuple(source.gradient for source in self.inputs)
 
     def resolve(self, batch: int | None = None) -> tuple[ResolvedLayer, ...]:
-        """The layers with their shapes, without computing anything."""
+        """The layers with their shapes, without computation."""
         if self.network is not None:
             return self.network.resolve(batch)
         with torch.device("meta"):
@@ -55,7 +55,7 @@ class Target:
         return trace(module, *inputs).layers
 
     def empty(self, batch: int, precision: str) -> list[Tensor]:
-        """Unfilled inputs of the right shape and type, on the default device."""
+        """Uninitialized inputs of the right shape and dtype, on the default device."""
         return [
             torch.empty((batch, *source.shape), dtype=torch.int64 if source.content == "indices" else DTYPES[precision])
             for source in self.inputs
@@ -64,26 +64,28 @@ class Target:
     def example(
         self, batch: int, data: Dataset | None, precision: str, device: torch.device, layout: str, seed: int
     ) -> tuple[list[Tensor], Tensor, tuple[str, ...]]:
-        """A batch for each input, labels, and remarks on inputs that ``data`` could not fill.
+        """A batch for each input, labels, and warnings for inputs that ``data`` cannot fill.
 
-        Inputs that are neither images of one or three channels, nor frames or tokens as ``data`` has them, are
-        feature maps from inside a network: they get normal random numbers.
+        Inputs that are neither images of one or three channels, nor frames or tokens of ``data``, are feature maps of
+        inner layers: they get normally distributed random values.
         """
-        tensors, remarks, labels = [], [], None
+        tensors, warnings, labels = [], [], None
         for source in self.inputs:
             real = data is not None and _fits(source, data)
             if data is not None and not real:
-                remarks.append(f"input {source.name!r} {source.shape} cannot come from {data.name}: random numbers")
+                warnings.append(
+                    f"input {source.name!r} {source.shape} cannot be filled from {data.name}: random values"
+                )
             x, y = (
                 as_batch(data, batch, source.shape, seed)
                 if real and data
                 else _random(source, self.classes, batch, seed)
             )
             labels = y if labels is None else labels
-            tensors.append(_placed(x, precision, device, layout))
+            tensors.append(_moved(x, precision, device, layout))
         if labels is None:
             raise UsageError(f"{self.name}: expected at least one input, got none")
-        return tensors, labels.to(device), tuple(remarks)
+        return tensors, labels.to(device), tuple(warnings)
 
 
 def from_network(network: Network) -> Target:
@@ -105,15 +107,15 @@ def from_zoo(entry: Entry) -> Target:
 
 
 def from_external(name: str, load: Callable[[], External], shape: Sequence[int] | None = None) -> Target:
-    """A target from any package; ``shape`` is one sample's, where the package does not tell.
+    """A target from any package; ``shape`` is the shape of a sample, if the package does not define it.
 
     Raises:
-        UsageError: nobody knows the input's shape.
+        UsageError: the input shape is unknown.
     """
     found = load()
     shape = shape or found.input
     if shape is None:
-        raise UsageError(f"{name}: the shape of its input is not known; give it with --input-size, such as 3x224x224")
+        raise UsageError(f"{name}: its input shape is unknown; set it with --input-size, such as 3x224x224")
     return Target(name, (Input(shape=tuple(shape)),), lambda classes: load().module, classes=found.classes)
 
 
@@ -124,7 +126,7 @@ def _fits(source: Input, data: Dataset) -> bool:
 
 
 def _random(source: Input, classes: int | None, batch: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Random tokens each followed by the next, or normal numbers with random labels."""
+    """Random tokens with next-token labels, or normally distributed values with random labels."""
     if source.content == "indices":
         return as_batch(
             synthetic(source.shape, source.vocabulary or classes or 2, batch, seed), batch, source.shape, seed
@@ -134,7 +136,7 @@ def _random(source: Input, classes: int | None, batch: int, seed: int) -> tuple[
     return x, torch.randint(classes or 10, (batch,), generator=generator)
 
 
-def _placed(x: Tensor, precision: str, device: torch.device, layout: str) -> Tensor:
+def _moved(x: Tensor, precision: str, device: torch.device, layout: str) -> Tensor:
     if not x.is_floating_point():
         return x.to(device)
     x = x.to(device=device, dtype=DTYPES[precision])

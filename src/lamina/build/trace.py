@@ -1,8 +1,8 @@
-"""Any network as a list of layers: hooks see its modules run, a function mode sees everything between them.
+"""Tracing of a network to a list of layers, by module hooks and a torch function mode.
 
-One forward pass over fake tensors, which have shapes but no memory, finds every call that makes a tensor:
-leaf modules, and functions called outside them (residual adds, flattening, attention). Parameters and buffers
-are remembered by identity, so each call can be run again later, alone, on real tensors.
+One forward pass over fake tensors records every call that creates a tensor: leaf modules, and functions called outside
+of them (residual adds, flattening, attention). Parameters and buffers are kept by identity, so each call can be run
+again separately on real tensors.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lamina.spec import ResolvedLayer, Shape
 from lamina.spec.layers import Opaque
 
 LEAVES = (nn.RNNBase, nn.MultiheadAttention)
-"""Modules with children or several outputs that are one layer all the same."""
+"""Modules with children or several outputs that are treated as one layer."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A tensor of the network: which call made it, with what shape; ``base`` is set where it shares memory."""
+    """A tensor of the network; ``base`` is the slot whose memory it shares, if any."""
 
     number: int
     shape: Shape
@@ -40,10 +40,10 @@ class Slot:
 
 @dataclass(frozen=True)
 class Call:
-    """One layer as it was called: enough to call it again on other tensors.
+    """One call of a layer, which can be repeated on other tensors.
 
-    ``inputs`` and ``outputs`` are slot numbers; ``template`` is the flattened argument list in which
-    the places of ``inputs`` hold :class:`Hole`.
+    ``inputs`` and ``outputs`` are slot numbers; ``template`` is the flattened argument list with a
+    :class:`Placeholder` for each of ``inputs``.
     """
 
     resolved: ResolvedLayer
@@ -60,18 +60,18 @@ class Call:
 
     @property
     def module(self) -> nn.Module | None:
-        """The module called, if it was one."""
+        """The called module, or ``None`` for a function."""
         return self.target if isinstance(self.target, nn.Module) else None
 
     @property
     def weights(self) -> tuple[Tensor, ...]:
-        """Trained parameters this call uses."""
+        """Trainable parameters of this call."""
         if self.module is not None:
             return tuple(p for p in self.module.parameters() if p.requires_grad)
         return tuple(leaf for leaf in self.template if _is_weight(leaf))
 
     def double(self) -> Call:
-        """The same call with its constants in float64; its module stays as it is."""
+        """The same call with its constants in float64; its module is unchanged."""
         template = tuple(
             leaf.detach().double().requires_grad_(leaf.requires_grad)
             if isinstance(leaf, Tensor) and leaf.is_floating_point()
@@ -81,22 +81,22 @@ class Call:
         return replace(self, template=template)
 
     def run(self, tensors: Sequence[Tensor], target: Callable[..., Any] | None = None) -> tuple[Tensor, ...]:
-        """Call the layer on ``tensors`` (one an input slot), with another implementation where one is given."""
-        values = [tensors[leaf.place] if isinstance(leaf, Hole) else leaf for leaf in self.template]
+        """Call the layer on ``tensors`` (one per input slot), with another implementation ``target`` if given."""
+        values = [tensors[leaf.index] if isinstance(leaf, Placeholder) else leaf for leaf in self.template]
         arguments, options = tree_unflatten(values, self.structure)
         return _tensors((target or self.target)(*arguments, **options))
 
 
 @dataclass(frozen=True)
-class Hole:
-    """The place of an input tensor in an argument list."""
+class Placeholder:
+    """An input tensor in an argument list, by its index."""
 
-    place: int
+    index: int
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A network in order of execution, with every tensor that flows between its layers."""
+    """A network in order of execution, with every tensor between its layers."""
 
     calls: tuple[Call, ...]
     slots: tuple[Slot, ...]
@@ -105,19 +105,19 @@ class Trace:
 
     @property
     def layers(self) -> tuple[ResolvedLayer, ...]:
-        """The layers, descriptions only."""
+        """The descriptions of the layers."""
         return tuple(call.resolved for call in self.calls)
 
 
 def trace(network: nn.Module, *inputs: Tensor) -> Trace:
-    """Find the layers of a network.
+    """Trace the layers of a network.
 
     Args:
-        network: any module; its in-place activations are switched to the out-of-place form.
-        inputs: example inputs of the right shape, type and device; their values are not looked at.
+        network: any module; its in-place activations are replaced by out-of-place ones.
+        inputs: example inputs of the right shape, dtype and device; their values are not used.
 
     Raises:
-        UnsupportedError: the network's path depends on values of its data, or it cannot run on this input.
+        UnsupportedError: the control flow depends on data values, or the network does not accept this input.
     """
     for module in network.modules():
         if getattr(module, "inplace", False) is True:
@@ -142,23 +142,23 @@ def trace(network: nn.Module, *inputs: Tensor) -> Trace:
 
 
 class _Recorder(TorchFunctionMode):
-    """Writes down each call outermost in the network: leaf modules by hooks, functions by being a mode."""
+    """Records the outermost calls in the network: leaf modules by hooks, functions as a torch function mode."""
 
     def __init__(self, network: nn.Module):
         super().__init__()
         self.network = network
         self.calls: list[Call] = []
         self.slots: list[Slot] = []
-        self._alive: list[Any] = []  # keeps tensors alive, so that their ids stay theirs
+        self._alive: list[Any] = []  # keeps tensors alive, so that their ids stay unique
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}
         self._path: list[str] = []
         self._inside = 0
         self._names: dict[str, int] = {}
-        self._makers: dict[int, str] = {}
+        self._producers: dict[int, str] = {}
 
     def hooked(self) -> ExitStack:
-        """Context in which every module of the network reports to this recorder."""
+        """Context in which the hooks of this recorder are registered on every module of the network."""
         stack = ExitStack()
         for name, module in self.network.named_modules():
             leaf = _is_leaf(module) or (module is self.network and not list(module.children()))
@@ -202,7 +202,7 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def slot(self, tensor: Tensor) -> int:
-        """Give a new tensor, or a tensor with a new value, its number."""
+        """Assign a slot number to a new tensor, or to a tensor with a new value."""
         storage = tensor.untyped_storage()._cdata
         number = len(self.slots)
         base = self._storages.setdefault(storage, number)
@@ -214,40 +214,40 @@ class _Recorder(TorchFunctionMode):
         return number
 
     def number(self, tensor: Tensor) -> int:
-        """The slot of a tensor seen before."""
+        """The slot number of a known tensor."""
         if id(tensor) not in self._numbers:
-            raise UnsupportedError("the network answers a tensor that no layer made (a constant or a parameter)")
+            raise UnsupportedError("the network returns a tensor that no layer computed (a constant or a parameter)")
         return self._numbers[id(tensor)]
 
     def _record(self, name: str, target: Any, arguments: Any, options: Any, result: Any) -> None:
         if isinstance(options, dict) and options.get("inplace") is True:
             options = options | {"inplace": False}
-        beside = None if isinstance(target, nn.Module) else _out_of_place(target)
-        overwrites = beside is not None
-        target = beside or target
+        out_of_place = None if isinstance(target, nn.Module) else _out_of_place(target)
+        overwrites = out_of_place is not None
+        target = out_of_place or target
         leaves, structure = tree_flatten((tuple(arguments), options))
         inputs: list[int] = []
         template: list[Any] = []
         for leaf in leaves:
             if isinstance(leaf, Tensor) and id(leaf) in self._numbers:
-                template.append(Hole(len(inputs)))
+                template.append(Placeholder(len(inputs)))
                 inputs.append(self._numbers[id(leaf)])
             else:
                 template.append(leaf)
         made = _tensors(result)
         if not overwrites and all(id(tensor) in self._numbers for tensor in made):
-            return  # the same tensor handed on: an identity, or a conversion that had nothing to convert
+            return  # the same tensor: an identity, or a conversion that was not needed
         name = self._unique(name)
         shapes = tuple(self.slots[number].shape for number in inputs)
-        if overwrites:  # the same memory with a new value is a new tensor to whoever reads it next
+        if overwrites:  # the same memory with a new value is a new tensor for later readers
             for tensor in made:
                 self._storages.pop(tensor.untyped_storage()._cdata, None)
         outputs = tuple(self.slot(tensor) for tensor in made)
         alias = bool(outputs) and all(self.slots[number].base is not None for number in outputs)
-        sources = tuple(self._makers.get(number, f"input{number}" if number else "input") for number in inputs)
+        sources = tuple(self._producers.get(number, f"input{number}" if number else "input") for number in inputs)
         layer = self._layer(name, target, sources, shapes, leaves, structure, outputs, alias)
         for number in outputs:
-            self._makers[number] = name
+            self._producers[number] = name
         self.calls.append(
             Call(
                 ResolvedLayer(layer, shapes, self.slots[outputs[0]].shape),
@@ -280,7 +280,7 @@ class _Recorder(TorchFunctionMode):
                 if layer.output(*shapes) == shape and layer.view == alias:
                     return layer
             except ValueError:
-                pass  # called in a form the description has no words for: keep what was seen of it
+                pass  # a form that the description does not cover: recorded as opaque
         weights = (
             dict(target.named_parameters())
             if isinstance(target, nn.Module)
@@ -309,18 +309,18 @@ def _is_leaf(module: nn.Module) -> bool:
 
 
 def _out_of_place(function: Any) -> Any:
-    """What computes the same beside its input as an in-place function does inside it, or ``None`` if it is not one.
+    """The out-of-place equivalent of an in-place function; ``None`` if the function is not in-place.
 
-    A layer that is run alone must not eat its own input.
+    A layer that is run repeatedly must not overwrite its input.
     """
     name = getattr(function, "__name__", "")
     if name.startswith("__i"):
         return getattr(Tensor, f"__{name[3:]}", None)
     if name.endswith("_") and not name.endswith("__"):
-        beside = getattr(Tensor, name[:-1], None)
-        if beside is None:
-            raise UnsupportedError(f"the network uses {name}, which has no form that leaves its input alone")
-        return beside
+        found = getattr(Tensor, name[:-1], None)
+        if found is None:
+            raise UnsupportedError(f"the network uses {name}, which has no out-of-place form")
+        return found
     return None
 
 

@@ -113,7 +113,7 @@ def test_a_gradient_that_repeats_one_element(anywhere, definition, by, sample):
     close(by(anywhere, x, w, g, ones), definition(x, w, g, ones.contiguous()))
 
 
-def test_inputs_are_left_alone(anywhere, by, sample):
+def test_inputs_are_not_modified(anywhere, by, sample):
     g = Geometry((1, 1), (1, 1), (1, 1))
     tensors = sample((2, 4, 9, 7), (6, 4, 3, 3), g)
     before = [t.clone() for t in tensors]
@@ -126,7 +126,7 @@ def test_the_names():
     assert {f"cudnn:{note}" for note in ("fft", "winograd", "tensor_core", "implicit_gemm")} <= set(ALGORITHMS)
 
 
-def test_unknown_names_come_with_the_nearest():
+def test_unknown_names_come_with_the_closest_match():
     with pytest.raises(UsageError, match=r"'wingrad'.*did you mean 'winograd'"):
         phase("wingrad", "forward")
     with pytest.raises(UsageError, match="did you mean 'backward_data'"):
@@ -141,7 +141,7 @@ def test_phase_takes_the_phases_of_the_spec():
 
 
 @pytest.mark.parametrize("part", ["forward", "backward_data", "backward_weight"])
-def test_a_refusal_names_phase_algorithm_and_reason(part):
+def test_an_unsupported_shape_names_phase_algorithm_and_reason(part):
     with pytest.raises(UnsupportedError, match=f"{part} by 'winograd4': needs a kernel of 3 .* got 5x5"):
         PhaseAlgorithms(**{part: "winograd4"}).check(Geometry((1, 1), (0, 0), (1, 1)), (8, 8, 5, 5))
 
@@ -156,7 +156,7 @@ def test_the_definition_itself(definition):
     assert math.prod(y.shape) == 3
 
 
-def test_a_workload_file_may_ask_for_exactly_these_algorithms() -> None:
+def test_workload_files_accept_exactly_these_algorithms() -> None:
     from typing import get_args
 
     from lamina.spec.layers.convolution import Algorithm

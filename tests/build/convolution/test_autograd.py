@@ -37,7 +37,7 @@ def problem(sample):
 COUNTED = PhaseAlgorithms("counted", "counted", "counted")
 
 
-def test_asking_for_one_gradient_computes_only_that(calls, problem, definition):
+def test_only_the_required_gradient_is_computed(calls, problem, definition):
     x, w, gy = problem
     exact = definition(x, w, PLANE, gy)
     y = convolve(x, w, PLANE, COUNTED)
@@ -54,13 +54,13 @@ def test_asking_for_one_gradient_computes_only_that(calls, problem, definition):
     assert torch.equal(w.grad, gw)
 
 
-def test_a_frozen_weight_costs_no_weight_gradient(calls, problem):
+def test_a_frozen_weight_computes_no_weight_gradient(calls, problem):
     x, w, gy = problem
     convolve(x, w.detach(), PLANE, COUNTED).backward(gy)
     assert calls == {"forward": 1, "backward_data": 1}
 
 
-def test_a_first_layer_costs_no_data_gradient(calls, problem):
+def test_a_first_layer_computes_no_data_gradient(calls, problem):
     x, w, gy = problem
     convolve(x.detach(), w, PLANE, COUNTED).backward(gy)
     assert calls == {"forward": 1, "backward_weight": 1}
@@ -85,7 +85,7 @@ def test_without_gradients(calls, problem):
     ],
     ids=str,
 )
-def test_phases_mix(algorithms, problem, definition):
+def test_algorithms_of_phases_may_differ(algorithms, problem, definition):
     x, w, gy = problem
     exact = definition(x, w, PLANE, gy)
     y = convolve(x, w, PLANE, algorithms)
@@ -116,7 +116,7 @@ def test_the_result_may_be_changed_in_place(anywhere, problem):
     assert all(torch.equal(a, b) for a, b in zip(expected, changed, strict=True))
 
 
-def test_an_input_changed_behind_the_graph_is_noticed(problem):
+def test_a_modified_saved_input_is_detected(problem):
     x, w, gy = problem
     hidden = x * 1
     y = convolve(hidden, w, PLANE, PhaseAlgorithms())
@@ -125,7 +125,7 @@ def test_an_input_changed_behind_the_graph_is_noticed(problem):
         torch.autograd.grad(y, [w], gy)
 
 
-def test_nothing_is_computed_before_a_refusal(calls, problem):
+def test_shapes_are_checked_before_any_computation(calls, problem):
     x, w, _ = problem
     strided = Geometry((2, 2), (1, 1), (1, 1), 2)
     with pytest.raises(UnsupportedError, match="backward_weight by 'winograd': needs stride 1"):
@@ -145,6 +145,6 @@ def test_nothing_is_computed_before_a_refusal(calls, problem):
         (torch.zeros(1, 4, 5, 5), torch.zeros(2, 2, 9, 9), "at least as large as the kernel"),
     ],
 )
-def test_shapes_that_do_not_fit(x, w, message):
+def test_incompatible_shapes(x, w, message):
     with pytest.raises(UsageError, match=message):
         convolve(x, w, PLANE)

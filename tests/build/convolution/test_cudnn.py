@@ -80,14 +80,14 @@ def test_plans_that_do_not_build_are_skipped(library):
 
 def test_no_engine_with_the_note_is_unsupported(library):
     graph = Graph([RuntimeError("deselected"), RuntimeError("deselected")])
-    with pytest.raises(UnsupportedError, match=r"cudnn:winograd: forward of 2x8x9x7 and 16x8x3x3.*noted WINOGRAD"):
+    with pytest.raises(UnsupportedError, match=r"cudnn:winograd: forward of 2x8x9x7 and 16x8x3x3.*with notes WINOGRAD"):
         cudnn.choose(graph, request(note="winograd"), library)
     assert graph.selected == ["WINOGRAD"]
 
 
 @pytest.mark.parametrize("error", [NotSupported("no engine at all"), RuntimeError("bad parameter")])
 def test_a_graph_cudnn_cannot_do_is_unsupported_in_its_own_words(error, library):
-    with pytest.raises(UnsupportedError, match=f"offers no plan for it .{error}") as refused:
+    with pytest.raises(UnsupportedError, match=f"has no execution plan for it .{error}") as refused:
         cudnn.choose(Graph([], refuses=error), request(), library)
     assert refused.value.__cause__ is error
 
@@ -139,20 +139,20 @@ def test_the_notes_are_those_of_the_library():
         assert all(hasattr(library.numerical_note, name) for name in (*selected, *deselected))
 
 
-def test_an_unknown_note_comes_with_the_nearest():
+def test_an_unknown_note_comes_with_the_closest_match():
     with pytest.raises(UsageError, match="did you mean 'winograd'"):
         cudnn.forward(torch.zeros(X), torch.zeros(W), PLANE, note="winogard")
 
 
-def test_transposed_is_refused():
+def test_transposed_is_rejected():
     transposed = Geometry((1, 1), (0, 0), (1, 1), transposed=True)
-    with pytest.raises(UnsupportedError, match="backward_data by 'cudnn:fft': has no transposed convolution"):
+    with pytest.raises(UnsupportedError, match="backward_data by 'cudnn:fft': does not support transposed convolutions"):
         PhaseAlgorithms(backward_data="cudnn:fft").check(transposed, W)
 
 
-def test_without_a_gpu_it_is_missing(monkeypatch):
+def test_without_a_gpu_it_raises_missing_error(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(MissingError, match="expected a CUDA device, this machine has none"):
+    with pytest.raises(MissingError, match="expected a CUDA device, got none"):
         convolve(torch.zeros(X), torch.zeros(W), PLANE, PhaseAlgorithms(forward="cudnn:implicit_gemm"))
 
 

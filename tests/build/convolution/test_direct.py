@@ -42,5 +42,5 @@ def test_a_channels_last_gradient_meets_a_plain_weight(definition, sample):
     torch.testing.assert_close(gx, definition(x, w, g, gy).gx, rtol=0, atol=1e-12)
 
 
-def test_nothing_is_refused():
+def test_all_shapes_are_supported():
     assert direct.refusal(Geometry((7,), (9,), (5,), 3, True, (2,)), (3, 1, 2)) is None

@@ -23,7 +23,7 @@ def test_rounding_in_float32(case, within):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_half_precisions_round_only_once(dtype, definition, by, sample):
+def test_half_precision_rounds_only_once(dtype, definition, by, sample):
     x, w, gy = sample(*CASES[0], dtype)
     g = CASES[0][2]
     for mine, truth in zip(by("fft", x, w, g, gy), definition(x, w, g, gy), strict=True):
@@ -38,5 +38,5 @@ def test_smooth_sizes_are_the_least_with_small_factors():
         assert fft.smooth_size(n) == next(s for s in smooth if s >= n)
 
 
-def test_transposed_is_refused():
-    assert "no transposed convolution" in fft.refusal(Geometry((1,), (0,), (1,), transposed=True), (1, 1, 3))
+def test_transposed_is_rejected():
+    assert "not support transposed convolutions" in fft.refusal(Geometry((1,), (0,), (1,), transposed=True), (1, 1, 3))

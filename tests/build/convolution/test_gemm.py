@@ -18,5 +18,5 @@ def test_rounding_is_that_of_the_library(case, dtype, within):
     within("gemm", case, dtype)
 
 
-def test_transposed_is_refused():
-    assert "no transposed convolution" in gemm.refusal(Geometry((1,), (0,), (1,), transposed=True), (1, 1, 3))
+def test_transposed_is_rejected():
+    assert "not support transposed convolutions" in gemm.refusal(Geometry((1,), (0,), (1,), transposed=True), (1, 1, 3))

@@ -40,19 +40,19 @@ def test_a_sequence_is_an_image_of_height_one():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (((1, 1), (0,), (1, 1)), "one number an axis"),
-        (((1, 1, 1), (0, 0, 0), (1, 1, 1)), "one number an axis"),
+        (((1, 1), (0,), (1, 1)), "one value per axis"),
+        (((1, 1, 1), (0, 0, 0), (1, 1, 1)), "one value per axis"),
         (((0,), (0,), (1,)), "stride, dilation and groups >= 1"),
         (((1,), (-1,), (1,)), "paddings >= 0"),
         (((1,), (0,), (1,), 0), "groups >= 1"),
         (((1,), (0,), (1,), 1, False, (1,)), "output_padding needs transposed"),
     ],
 )
-def test_impossible_geometries_are_refused(arguments, message):
+def test_invalid_geometries_are_rejected(arguments, message):
     with pytest.raises(UsageError, match=message):
         Geometry(*arguments)
 
 
-def test_a_kernel_larger_than_the_padded_input_is_refused():
+def test_a_kernel_larger_than_the_padded_input_is_rejected():
     with pytest.raises(UsageError, match="at least as large as the kernel"):
         Geometry((1, 1), (1, 1), (1, 2)).output_size((8, 2), (3, 3))

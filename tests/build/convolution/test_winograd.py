@@ -62,7 +62,7 @@ def test_the_tile_follows_the_output_width(width, tile, sample, by):
     assert not any(torch.equal(a, b) for a, b in zip(chosen, other, strict=True))
 
 
-def test_another_tile_is_refused():
+def test_another_tile_is_rejected():
     with pytest.raises(UsageError, match="expected tile 2 or 4, got 3"):
         winograd.forward(torch.zeros(1, 1, 4, 4), torch.zeros(1, 1, 3, 3), SAME, tile=3)
 
@@ -75,10 +75,10 @@ def test_another_tile_is_refused():
         (Geometry((2, 2), (1, 1), (1, 1)), (3, 3), "stride 1 and dilation 1, got stride 2x2"),
         (Geometry((1, 1), (1, 1), (1, 2)), (3, 3), "dilation 1x2"),
         (Geometry((1, 1), (1, 3), (1, 1)), (3, 3), "padding of 0, 1 or 2, got 1x3"),
-        (Geometry((1, 1), (1, 1), (1, 1), transposed=True), (3, 3), "no transposed convolution"),
+        (Geometry((1, 1), (1, 1), (1, 1), transposed=True), (3, 3), "not support transposed convolutions"),
     ],
 )
-def test_refusals(geometry, kernel, reason):
+def test_unsupported_geometries(geometry, kernel, reason):
     assert reason in winograd.refusal(geometry, (4, 4, *kernel))
 
 

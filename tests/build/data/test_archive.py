@@ -36,7 +36,7 @@ def test_arrays_are_read(path: Path, compression: int) -> None:
     assert (x.sum(), y.sum()) == (sum(range(50)), sum(range(7)))
 
 
-def test_what_is_no_archive_has_no_keys(path: Path) -> None:
+def test_a_file_that_is_no_archive_has_no_keys(path: Path) -> None:
     for data in (b"", b"PK", b"\x93NUMPY", b"hello"):
         path.write_bytes(data)
         assert archive.keys(path) == frozenset()
@@ -48,7 +48,7 @@ def test_a_missing_array_is_named(path: Path) -> None:
         archive.arrays(path, "x", "z")
 
 
-def test_pickled_objects_are_refused(path: Path) -> None:
+def test_pickled_objects_are_rejected(path: Path) -> None:
     np.savez(path, x=np.array([{"any": "object"}], dtype=object))
     with pytest.raises(UsageError, match=r"a\.npz: expected an \.npz file of plain arrays.*allow_pickle=False"):
         archive.arrays(path, "x")
@@ -64,7 +64,7 @@ def assert_names(error: UsageError, file: str) -> None:
     st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=4),
     st.integers(0, 600),
 )
-def test_damage_never_escapes(path: Path, whole: bytes, changes: list[tuple[int, int]], cut: int) -> None:
+def test_damage_always_raises_usage_error(path: Path, whole: bytes, changes: list[tuple[int, int]], cut: int) -> None:
     data = bytearray(whole[:-cut] if cut else whole)
     for at, value in changes:
         if data:

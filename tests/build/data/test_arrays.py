@@ -33,7 +33,7 @@ def test_colours_move_to_the_front(path: Path) -> None:
     assert data.classes == ("cat", "dog")
 
 
-def test_the_test_split_is_seen_through_the_train_split(path: Path) -> None:
+def test_the_test_split_uses_the_statistics_of_the_train_split(path: Path) -> None:
     np.savez(path, x_train=grey(4), y_train=[0, 1, 2, 1], x_test=grey(2) + 100, y_test=[0, 1])
     train, test = train_test(path)
     assert test.classes == train.classes == ("0", "1", "2")
@@ -41,7 +41,7 @@ def test_the_test_split_is_seen_through_the_train_split(path: Path) -> None:
     assert test.mean != load(path, "test").mean
 
 
-def test_a_class_only_the_test_split_has_is_refused(path: Path) -> None:
+def test_a_class_only_the_test_split_has_is_rejected(path: Path) -> None:
     np.savez(path, x_train=grey(2), y_train=[0, 1], x_test=grey(2), y_test=[0, 2])
     with pytest.raises(UsageError, match=r"of 2 classes, got .* labels up to 2"):
         train_test(path)

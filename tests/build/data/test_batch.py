@@ -39,7 +39,7 @@ def test_grey_is_repeated_and_colour_weighed() -> None:
     torch.testing.assert_close(luma[:, 0], expected)
 
 
-def test_a_wide_image_loses_its_sides() -> None:
+def test_a_wide_image_is_center_cropped() -> None:
     data = images(1, height=4, width=10)
     cropped, _ = as_batch(data, 20, (1, 4, 4))
     whole, _ = as_batch(data, 20)
@@ -100,11 +100,11 @@ def test_tokens_keep_their_labels() -> None:
 @pytest.mark.parametrize(
     ("own", "wanted", "message"),
     [
-        ((3, 8, 8), (16,), r"expected a data set of tokens for the input shape \(16,\), got image"),
-        ((16,), (3, 8, 8), "expected a data set of image .* got tokens"),
-        ((10, 4), (10, 5), "expected 4 features a frame, as the data has, got 5"),
+        ((3, 8, 8), (16,), r"expected a dataset of tokens for the input shape \(16,\), got image"),
+        ((16,), (3, 8, 8), "expected a dataset of image .* got tokens"),
+        ((10, 4), (10, 5), "expected 4 features per frame, as in the data, got 5"),
         ((10,), (11,), "expected at most 10 tokens, its sequences' length, got 11"),
-        ((3, 8, 8), (4, 8, 8), "cannot make 4 channels of 3"),
+        ((3, 8, 8), (4, 8, 8), "cannot convert 3 channels to 4"),
         ((3, 8, 8), (3, 8, 8, 1), "expected a sample shape"),
         ((3, 8, 8), (3, 0, 8), "expected a sample shape"),
     ],
@@ -114,6 +114,6 @@ def test_an_impossible_shape_is_explained(own: Sequence[int], wanted: Sequence[i
         as_batch(synthetic(own, items=4), 2, wanted)
 
 
-def test_an_empty_batch_is_refused() -> None:
+def test_an_empty_batch_is_rejected() -> None:
     with pytest.raises(UsageError, match="batch of at least 1, got 0"):
         as_batch(images(1), 0)

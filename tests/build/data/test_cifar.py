@@ -68,7 +68,7 @@ def assert_names(error: UsageError, file: str) -> None:
 
 
 @given(st.binary(max_size=300), st.sampled_from([0, 1, 3000, RECORD, 2 * RECORD]))
-def test_garbage_is_refused_or_consistent(noise: bytes, size: int) -> None:
+def test_garbage_is_rejected_or_consistent(noise: bytes, size: int) -> None:
     data = (noise * (size // max(1, len(noise)) + 1))[:size] if noise else bytes(size)
     try:
         x, y = cifar.parse(data, "b")

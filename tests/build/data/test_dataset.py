@@ -15,12 +15,12 @@ def made(x: np.ndarray, y: object = None, classes: int = 3) -> Dataset:
     ("shape", "kind"),
     [((3, 32, 32), "image"), ((100, 40), "frames"), ((256,), "tokens"), ((1, 1, 1), "image")],
 )
-def test_axes_tell_the_kind(shape: tuple[int, ...], kind: str) -> None:
+def test_the_rank_determines_the_kind(shape: tuple[int, ...], kind: str) -> None:
     assert kind_of(shape) == kind
 
 
 @pytest.mark.parametrize("shape", [(), (1, 2, 3, 4), (3, 0, 5), (-1,)])
-def test_an_impossible_shape_is_refused(shape: tuple[int, ...]) -> None:
+def test_an_impossible_shape_is_rejected(shape: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="expected a sample shape"):
         kind_of(shape)
 
@@ -60,6 +60,6 @@ def test_bytes_become_fractions() -> None:
         (2, [-1, 0], "labels from 0 to 2, got -1 to 0"),
     ],
 )
-def test_labels_that_do_not_fit_are_refused(items: int, labels: list[int], message: str) -> None:
+def test_labels_that_do_not_fit_are_rejected(items: int, labels: list[int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         made(np.zeros((items, 1, 2, 2), np.uint8), np.array(labels, np.int64))

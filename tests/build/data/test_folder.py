@@ -8,7 +8,7 @@ from lamina.build.data import load
 from lamina.errors import UsageError
 
 
-def picture(path: Path, value: int, size: tuple[int, int] = (8, 8)) -> None:
+def image(path: Path, value: int, size: tuple[int, int] = (8, 8)) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, (value, 0, 255 - value)).save(path)
 
@@ -16,8 +16,8 @@ def picture(path: Path, value: int, size: tuple[int, int] = (8, 8)) -> None:
 @pytest.fixture
 def flat(tmp_path: Path) -> Path:
     for value, name in enumerate(("dog/1.png", "dog/2.PNG", "cat/1.jpg")):
-        picture(tmp_path / name, 10 * value)
-    (tmp_path / "cat" / "notes.txt").write_text("no picture")
+        image(tmp_path / name, 10 * value)
+    (tmp_path / "cat" / "notes.txt").write_text("no image")
     (tmp_path / "empty").mkdir()
     return tmp_path
 
@@ -39,37 +39,37 @@ def test_a_flat_folder_is_all_train(flat: Path) -> None:
 def test_folders_of_splits(tmp_path: Path, name: str) -> None:
     for split, classes in (("train", ("b", "a", "c")), ("test", ("c",)), (name, ("a", "b"))):
         for label in classes:
-            picture(tmp_path / split / label / "x.png", ord(label))
+            image(tmp_path / split / label / "x.png", ord(label))
     assert load(tmp_path).classes == load(tmp_path, "test").classes == ("a", "b", "c")
     test = load(tmp_path, "test")
     assert (test.y.tolist(), int(test.x[0, 0, 0, 0])) == ([2], ord("c"))
     assert load(tmp_path, "val").y.tolist() == [0, 1]
 
 
-def test_a_class_only_the_test_split_has_is_refused(tmp_path: Path) -> None:
-    picture(tmp_path / "train" / "a" / "x.png", 0)
-    picture(tmp_path / "test" / "b" / "x.png", 0)
+def test_a_class_only_the_test_split_has_is_rejected(tmp_path: Path) -> None:
+    image(tmp_path / "train" / "a" / "x.png", 0)
+    image(tmp_path / "test" / "b" / "x.png", 0)
     with pytest.raises(UsageError, match="expected only classes of the train split, also got b"):
         load(tmp_path, "test")
 
 
-def test_pictures_of_many_sizes_take_the_median_side(tmp_path: Path) -> None:
-    for place, size in enumerate([(4, 9), (12, 6), (100, 50)]):
-        picture(tmp_path / "a" / f"{place}.png", 7, size)
+def test_images_of_many_sizes_take_the_median_side(tmp_path: Path) -> None:
+    for index, size in enumerate([(4, 9), (12, 6), (100, 50)]):
+        image(tmp_path / "a" / f"{index}.png", 7, size)
     assert load(tmp_path).x.shape == (3, 3, 6, 6)
-    picture(tmp_path / "a" / "0.png", 7, (500, 400))
-    picture(tmp_path / "a" / "1.png", 7, (500, 400))
+    image(tmp_path / "a" / "0.png", 7, (500, 400))
+    image(tmp_path / "a" / "1.png", 7, (500, 400))
     assert load(tmp_path).x.shape == (3, 3, 224, 224)
     assert np.ptp(load(tmp_path).x[:, 0].numpy()) == 0
 
 
-def test_a_damaged_picture_is_named(flat: Path) -> None:
+def test_a_damaged_image_is_named(flat: Path) -> None:
     (flat / "dog" / "2.PNG").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
-    with pytest.raises(UsageError, match=r"2\.PNG: expected a PNG or JPEG picture"):
+    with pytest.raises(UsageError, match=r"2\.PNG: expected a PNG or JPEG image"):
         load(flat)
 
 
-def test_more_than_fits_in_memory_is_refused(flat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.build.data.folder._LARGEST_BYTES", 3 * 3 * 8 * 8 - 1)
+def test_more_than_fits_in_memory_is_rejected(flat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.build.data.folder._MAX_BYTES", 3 * 3 * 8 * 8 - 1)
     with pytest.raises(UsageError, match="got 3 of 8x8; give a folder with fewer or smaller ones"):
         load(flat)

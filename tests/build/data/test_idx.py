@@ -39,7 +39,7 @@ def test_a_folder_is_read(mnist: Path) -> None:
     assert (test.x.shape, test.y.tolist()) == ((4, 1, 3, 4), [0, 1, 2, 0])
 
 
-def test_content_decides_not_the_name(mnist: Path) -> None:
+def test_the_format_is_detected_from_the_content(mnist: Path) -> None:
     for kind in ("images", "labels"):
         (file,) = mnist.glob(f"train-{kind}*")
         file.rename(mnist / f"my-train-{len(kind)}{kind[0]}.bin")
@@ -52,7 +52,7 @@ def test_a_plain_file_is_preferred_to_its_gzipped_copy(mnist: Path) -> None:
     assert len(load(mnist)) == 6
 
 
-def test_two_sets_in_a_folder_are_refused(mnist: Path) -> None:
+def test_two_sets_in_a_folder_are_rejected(mnist: Path) -> None:
     (mnist / "train-other").write_bytes((mnist / "train-images-idx3-ubyte").read_bytes())
     with pytest.raises(UsageError, match=r"one IDX file of train images, got train-images-idx3-ubyte, train-other"):
         load(mnist)
@@ -74,11 +74,11 @@ def test_a_truncated_file_is_named_with_both_sizes(mnist: Path) -> None:
 def test_a_truncated_gzip_is_named(mnist: Path) -> None:
     file = mnist / "t10k-images-idx3-ubyte.gz"
     file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(UsageError, match=r"t10k-images-idx3-ubyte\.gz: expected a whole gzip file"):
+    with pytest.raises(UsageError, match=r"t10k-images-idx3-ubyte\.gz: expected a complete gzip file"):
         load(mnist, "test")
 
 
-def test_other_number_types_are_refused() -> None:
+def test_other_number_types_are_rejected() -> None:
     with pytest.raises(UsageError, match="expected IDX data of unsigned bytes"):
         idx.parse(b"\0\0\x0d\x01" + bytes(8), "floats")
 
@@ -92,7 +92,7 @@ def test_what_is_written_is_read(array: np.ndarray) -> None:
 
 
 @given(arrays.arrays(np.uint8, shapes), st.data())
-def test_a_file_cut_or_continued_is_refused(array: np.ndarray, data: st.DataObject) -> None:
+def test_a_file_cut_or_continued_is_rejected(array: np.ndarray, data: st.DataObject) -> None:
     whole = idx_bytes(array)
     cut = data.draw(st.integers(0, len(whole) - 1))
     for damaged in (whole[:cut], whole + b"x"):
@@ -105,7 +105,7 @@ def assert_names(error: UsageError, file: str) -> None:
 
 
 @given(st.binary(max_size=64) | st.binary(max_size=64).map(lambda tail: b"\0\0\x08" + tail))
-def test_garbage_is_refused_or_consistent(data: bytes) -> None:
+def test_garbage_is_rejected_or_consistent(data: bytes) -> None:
     try:
         array = idx.parse(data, "a")
     except UsageError as error:

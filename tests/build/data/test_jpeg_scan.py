@@ -36,18 +36,18 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "scans.npz"
 
 
-def test_pictures_are_put_together_and_decoded(path: Path) -> None:
+def test_images_are_assembled_and_decoded(path: Path) -> None:
     np.savez(path, **members())
     data = load(path)
     assert (data.classes, data.y.tolist()) == (("cat", "dog"), [0, 1, 1, 0])
-    for place, pixels in enumerate(PIXELS):
+    for index, pixels in enumerate(PIXELS):
         stream = io.BytesIO()
         Image.fromarray(pixels).save(stream, "JPEG", quality=80)
         expected = np.asarray(Image.open(stream)).transpose(2, 0, 1)
-        np.testing.assert_array_equal(data.x[place].numpy(), expected)
+        np.testing.assert_array_equal(data.x[index].numpy(), expected)
 
 
-def test_only_splits_that_are_there(path: Path) -> None:
+def test_only_existing_splits_are_listed(path: Path) -> None:
     np.savez(path, **members())
     with pytest.raises(UsageError, match="has no split 'val': expected one of: train"):
         load(path, "val")
@@ -56,10 +56,10 @@ def test_only_splits_that_are_there(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("offs_train", lambda a: a[:-1], "expected offs_train as 5 rising numbers"),
-        ("offs_train", lambda a: a[[0, 2, 1, 3, 4]], "rising numbers"),
-        ("offs_train", lambda a: a * 2, "rising numbers from 0 to"),
-        ("offs_train", lambda a: a[:0], "rising numbers"),
+        ("offs_train", lambda a: a[:-1], "expected offs_train as 5 increasing offsets"),
+        ("offs_train", lambda a: a[[0, 2, 1, 3, 4]], "increasing offsets"),
+        ("offs_train", lambda a: a * 2, "increasing offsets from 0 to"),
+        ("offs_train", lambda a: a[:0], "increasing offsets"),
         ("offs_train", lambda a: a.astype(float), "offs_train as one axis of integers"),
         ("scan_train", lambda a: a.astype(np.int32), "scan_train as uint8"),
         ("jpeg_header", lambda a: a[:40], "train image 0: expected a PNG or JPEG"),

@@ -42,12 +42,12 @@ def test_every_named_set_has_both_splits() -> None:
         assert (train.split, test.split, train.name) == ("train", "test", name)
 
 
-def test_an_unknown_name_is_told_the_nearest() -> None:
-    with pytest.raises(UsageError, match="no data set and no path that exists: did you mean 'fashion-mnist'"):
+def test_an_unknown_name_comes_with_the_closest_match() -> None:
+    with pytest.raises(UsageError, match="neither a dataset nor an existing path: did you mean 'fashion-mnist'"):
         load("fashion_mnist")
 
 
-def test_an_unknown_split_of_the_shipped_set_is_refused() -> None:
+def test_an_unknown_split_of_the_shipped_set_is_rejected() -> None:
     with pytest.raises(UsageError, match="has no split 'tests': did you mean 'test'"):
         load("fashion-mnist", "tests")
 
@@ -81,7 +81,7 @@ def test_unknown_arrays_are_listed(tmp_path: Path) -> None:
         load(tmp_path / "a.npz")
 
 
-def test_a_path_wins_over_nothing_but_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_take_precedence_over_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of the working folder never shadows a set's name."""
     monkeypatch.chdir(tmp_path)
     Path("fashion-mnist").write_text("mine")

@@ -48,7 +48,7 @@ def test_seed_and_epoch_alone_decide_the_order(data: Dataset) -> None:
 
 
 @pytest.mark.parametrize("augment", [False, True])
-def test_a_stopped_epoch_goes_on_exactly(data: Dataset, augment: bool) -> None:
+def test_an_interrupted_epoch_resumes_exactly(data: Dataset, augment: bool) -> None:
     whole = list(loader(data, None, 4, seed=1, epoch=5, augment=augment))
     resumed = list(loader(data, None, 4, seed=1, epoch=5, augment=augment, start=3))
     assert equal(resumed, whole[3:])
@@ -70,7 +70,7 @@ def test_ranks_together_see_what_one_process_sees(data: Dataset, world_size: int
 
 
 @pytest.mark.parametrize("world_size", [3, 4, 5, 50])
-def test_every_rank_works_as_long_and_nothing_is_left_out(data: Dataset, world_size: int) -> None:
+def test_ranks_have_equal_steps_and_cover_every_sample(data: Dataset, world_size: int) -> None:
     dealt = [
         flat(loader(data, None, 2, seed=0, epoch=0, rank=rank, world_size=world_size)) for rank in range(world_size)
     ]
@@ -128,13 +128,13 @@ def test_the_same_normalisation_as_a_batch(data: Dataset) -> None:
         {"world_size": 0},
     ],
 )
-def test_impossible_numbers_are_refused_at_once(data: Dataset, wrong: dict[str, int]) -> None:
+def test_impossible_numbers_are_rejected_at_once(data: Dataset, wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="expected batch >= 1"):
         loader(data, None, **{"batch": 4, "seed": 0, "epoch": 0} | wrong)
 
 
-def test_an_impossible_shape_is_refused_at_once(data: Dataset) -> None:
-    with pytest.raises(UsageError, match="expected a data set of tokens"):
+def test_an_impossible_shape_is_rejected_at_once(data: Dataset) -> None:
+    with pytest.raises(UsageError, match="expected a dataset of tokens"):
         loader(data, (16,), 4, 0, 0)
 
 
@@ -143,5 +143,5 @@ def test_only_images_are_augmented() -> None:
         loader(synthetic((10, 4)), None, 4, 0, 0, augment=True)
 
 
-def test_it_stops_by_itself_past_the_end(data: Dataset) -> None:
+def test_it_is_empty_past_the_end(data: Dataset) -> None:
     assert list(islice(loader(data, None, 8, 0, 0, start=9), 5)) == []

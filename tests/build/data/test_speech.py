@@ -38,7 +38,7 @@ def test_splits_follow_is_test(path: Path) -> None:
     assert (train.x.shape, train.x.dtype, train.kind) == ((2, 100, 40), torch.float32, "frames")
 
 
-def test_a_tone_lights_the_band_of_its_frequency(path: Path) -> None:
+def test_a_tone_peaks_in_the_band_of_its_frequency(path: Path) -> None:
     np.savez(path, **members())
     corners = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + 4000 / 700), 42) / 2595) - 1)
     for recording, frequency in zip(load(path).x, (500, 2000), strict=True):
@@ -68,12 +68,12 @@ def test_it_is_the_textbook_spectrum() -> None:
 
 
 @pytest.mark.parametrize("rate", [8000, 16000, 44100])
-def test_every_band_hears_something_and_bands_meet(rate: int) -> None:
+def test_every_mel_band_is_nonempty_and_bands_overlap(rate: int) -> None:
     mel = speech.LogMel(rate)
     assert mel.window >= 0.025 * rate > mel.window / 2
     assert float(mel.filters.sum(0).min()) > 0
     top = 2595 * np.log10(1 + rate / 2 / 700)
-    first, last = (700 * (10 ** (top * place / 41 / 2595) - 1) for place in (1, 40))
+    first, last = (700 * (10 ** (top * index / 41 / 2595) - 1) for index in (1, 40))
     bins = torch.linspace(0, rate / 2, mel.window // 2 + 1)
     between = mel.filters[(bins >= first) & (bins <= last)]
     torch.testing.assert_close(between.sum(1), torch.ones(len(between)))
@@ -83,9 +83,9 @@ def test_every_band_hears_something_and_bands_meet(rate: int) -> None:
     ("name", "change", "message"),
     [
         ("wave", lambda a: a.astype(float), "wave as one axis of int16"),
-        ("wave", lambda a: a[:-1], "offsets that rise from 0 to at most"),
-        ("offsets", lambda a: a[::-1], "offsets that rise"),
-        ("offsets", lambda a: a - 1, "offsets that rise"),
+        ("wave", lambda a: a[:-1], "offsets that increase from 0 to at most"),
+        ("offsets", lambda a: a[::-1], "offsets that increase"),
+        ("offsets", lambda a: a - 1, "offsets that increase"),
         ("offsets", lambda a: a[:-1], "for each of 2 recordings, got 3 and 3"),
         ("offsets", lambda a: a[:0], "recordings, got 3 and 3"),
         ("label", lambda a: a[1:], "for each of 3 recordings, got 2 and 3"),

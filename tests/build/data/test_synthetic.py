@@ -6,7 +6,7 @@ from lamina.errors import UsageError
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 5, 9), (20, 6)])
-def test_numbers_are_normal(shape: tuple[int, ...]) -> None:
+def test_values_are_normally_distributed(shape: tuple[int, ...]) -> None:
     data = synthetic(shape, classes=7, items=400)
     assert data.x.shape == (400, *shape)
     assert data.x.dtype == torch.float32
@@ -30,6 +30,6 @@ def test_the_seed_and_the_split_decide() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"shape": (1, 2, 3, 4)}, {"classes": 0}, {"items": 0}])
-def test_nothing_is_refused(wrong: dict[str, object]) -> None:
+def test_all_shapes_are_supported(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="expected"):
         synthetic(**wrong)

@@ -115,7 +115,7 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("timm")
-def test_timm_says_what_its_models_read() -> None:
+def test_timm_models_have_their_input_shape() -> None:
     assert external.load("timm:resnet18").input == (3, 224, 224)
     assert external.load("timm:resnet18").classes == 1000
     assert external.load("timm:bare").input is None
@@ -134,7 +134,7 @@ def test_torchvision_is_short_for_its_models(monkeypatch: pytest.MonkeyPatch) ->
         external.load("torchvision:resnet5")
 
 
-def test_a_library_that_is_not_there_or_does_not_fit_is_missing(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_incompatible_library_raises_missing_error(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingError, match="timm models need timm, which is not installed"):
         external.load("timm:resnet18")

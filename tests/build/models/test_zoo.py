@@ -67,7 +67,7 @@ def test_options_reach_the_factory() -> None:
     assert widths == [(10, 64), (10, 128)]
 
 
-def test_an_unknown_name_is_told_the_nearest() -> None:
+def test_an_unknown_name_comes_with_the_closest_match() -> None:
     with pytest.raises(UsageError, match="'resnt50' in the zoo: did you mean 'resnet50'"):
         create("resnt50")
 

@@ -1,4 +1,4 @@
-"""Convolution algorithms that run anywhere on plain torch, one chosen for each phase."""
+"""Convolution algorithms in plain PyTorch, selectable for each phase."""
 
 from lamina.build.convolution.algorithm import ALGORITHMS as ALGORITHMS
 from lamina.build.convolution.algorithm import Algorithm as Algorithm

@@ -1,4 +1,4 @@
-"""The algorithms by name, and the choice of one for each phase of a convolution."""
+"""Convolution algorithms by name, and the algorithms of the three phases of a layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Backward = Callable[[Tensor, Tensor, Geometry, Sequence[int]], Tensor]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """Three pure functions of tensors, and why they cannot do a shape (``refusal``; None if they can).
+    """Three pure functions of tensors; ``refusal`` gives the reason why a shape is not supported, or None.
 
     ``forward(x, w, geometry)``, ``backward_data(gy, w, geometry, x_shape)``,
     ``backward_weight(gy, x, geometry, w_shape)``.
@@ -58,18 +58,18 @@ ALGORITHMS: dict[str, Algorithm] = {
     "winograd4": _winograd(4),
     **{f"cudnn:{note}": _cudnn(note) for note in cudnn.NOTES},
 }
-"""``winograd2`` is F(2,3), ``winograd4`` F(4,3); ``winograd`` takes F(4,3) for outputs at least 8 wide."""
+"""``winograd2`` is F(2,3), ``winograd4`` F(4,3); ``winograd`` uses F(4,3) for output widths of 8 or more."""
 
 
 def algorithm(name: str) -> Algorithm:
-    """The algorithm of that name; UsageError with the nearest name if there is none."""
+    """The algorithm of that name; UsageError with the closest match if there is none."""
     if name not in ALGORITHMS:
         raise UsageError(f"convolution algorithm {name!r}: {nearest(name, ALGORITHMS)}")
     return ALGORITHMS[name]
 
 
 def phase(name: str, phase: str) -> Forward | Backward:
-    """The function of one phase of one algorithm, to be called on tensors that need no gradient."""
+    """The function of one phase of one algorithm, for tensors that do not require gradients."""
     chosen = algorithm(name)
     if phase not in set(Phase):
         raise UsageError(f"phase {phase!r}: {nearest(phase, Phase)}")
@@ -86,7 +86,7 @@ class PhaseAlgorithms:
     backward_weight: str = "direct"
 
     def check(self, geometry: Geometry, w_shape: Sequence[int]) -> None:
-        """UsageError if a name is unknown, UnsupportedError with the reason if one cannot do this shape."""
+        """UsageError if a name is unknown, UnsupportedError with the reason if a shape is not supported."""
         for field in fields(self):
             name = getattr(self, field.name)
             reason = algorithm(name).refusal(geometry, w_shape)

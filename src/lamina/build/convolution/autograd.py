@@ -1,8 +1,8 @@
-"""One convolution whose three phases are three algorithms, with gradients computed only if asked for.
+"""A convolution with one algorithm per phase. Gradients are computed only if required.
 
-The graph is ``y = Join(DataGradient(x), WeightGradient(w))``. The two inner nodes return stand-ins: tensors
-of the shape of ``y`` over a single element. ``Join`` computes ``y`` and hands the same ``gy`` to both; each
-turns it into its own gradient, and autograd runs only those that lead to a gradient asked for.
+The graph is ``y = Join(DataGradient(x), WeightGradient(w))``. The two inner nodes return placeholders: tensors of the
+shape of ``y`` over a single element. ``Join`` computes ``y`` and passes the same ``gy`` to both; each computes its own
+gradient from it, and autograd runs only the nodes whose gradients are required.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def convolve(x: Tensor, w: Tensor, geometry: Geometry, algorithms: PhaseAlgorith
     """``y[n,o,t] = sum_{c,k} x[n,c,s*t+d*k-p] * w[o,c,k]``, each phase by the algorithm named for it.
 
     Inputs are ``(N, C, *size)``, weights ``(K, C/groups, *kernel)``, or ``(C, K/groups, *kernel)`` where
-    transposed, in one floating-point type. A bias, or the kernel turned around, is the caller's. Gradients
-    cannot be differentiated again. UsageError on an unknown name or shapes that do not fit, UnsupportedError
-    on a shape that one of the algorithms refuses, both before anything is computed.
+    transposed, in one floating-point type. The caller adds a bias or flips the kernel. Double backward is not
+    supported. UsageError on an unknown name or incompatible shapes, UnsupportedError on a shape that one of the
+    algorithms does not support, both before anything is computed.
     """
     algorithms.check(geometry, w.shape)
     y_shape = _output_shape(x, w, geometry)
@@ -60,39 +60,43 @@ def _output_shape(x: Tensor, w: Tensor, geometry: Geometry) -> Shape:
 
 class _DataGradient(Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, geometry: Geometry, how: Algorithm, y_shape: Shape) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, w: Tensor, geometry: Geometry, implementation: Algorithm, y_shape: Shape
+    ) -> Tensor:
         ctx.save_for_backward(w)
-        ctx.geometry, ctx.how, ctx.x_shape = geometry, how, tuple(x.shape)
+        ctx.geometry, ctx.implementation, ctx.x_shape = geometry, implementation, tuple(x.shape)
         return x.new_empty(1).expand(y_shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         (w,) = ctx.saved_tensors
-        return ctx.how.backward_data(gy, w, ctx.geometry, ctx.x_shape), None, None, None, None
+        return ctx.implementation.backward_data(gy, w, ctx.geometry, ctx.x_shape), None, None, None, None
 
 
 class _WeightGradient(Function):
     @staticmethod
-    def forward(ctx: Any, w: Tensor, x: Tensor, geometry: Geometry, how: Algorithm, y_shape: Shape) -> Tensor:
+    def forward(
+        ctx: Any, w: Tensor, x: Tensor, geometry: Geometry, implementation: Algorithm, y_shape: Shape
+    ) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.geometry, ctx.how, ctx.w_shape = geometry, how, tuple(w.shape)
+        ctx.geometry, ctx.implementation, ctx.w_shape = geometry, implementation, tuple(w.shape)
         return w.new_empty(1).expand(y_shape)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gy: Tensor) -> tuple[Tensor | None, ...]:
         (x,) = ctx.saved_tensors
-        return ctx.how.backward_weight(gy, x, ctx.geometry, ctx.w_shape), None, None, None, None
+        return ctx.implementation.backward_weight(gy, x, ctx.geometry, ctx.w_shape), None, None, None, None
 
 
 class _Join(Function):
     @staticmethod
     def forward(
-        ctx: Any, data: Tensor, weight: Tensor, x: Tensor, w: Tensor, geometry: Geometry, how: Algorithm
+        ctx: Any, data: Tensor, weight: Tensor, x: Tensor, w: Tensor, geometry: Geometry, implementation: Algorithm
     ) -> Tensor:
-        y = how.forward(x, w, geometry)
-        # Some algorithms return a view of a temporary, and autograd lets no in-place ReLU change a view.
+        y = implementation.forward(x, w, geometry)
+        # Some algorithms return a view of a temporary, which autograd does not let an in-place ReLU modify.
         plain: Tensor = torch.ops.aten._unsafe_view(y, y.shape)
         return plain
 

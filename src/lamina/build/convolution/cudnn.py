@@ -1,9 +1,9 @@
-"""cuDNN engines chosen by numerical note: what an engine says of its own arithmetic (cuDNN graph API).
+"""cuDNN engines selected by numerical notes, which describe the arithmetic of an engine (cuDNN graph API).
 
-cuDNN ranks its engines for a convolution; the first that has the note and builds is kept. ``fft``,
-``winograd`` and ``tensor_core`` ask for a note, ``implicit_gemm`` is what is left without FFT and Winograd,
-``strict_fp32`` excludes tensor cores and inputs rounded down. Except for ``tensor_core``, engines that turn
-float32 into TF32 are excluded unless PyTorch allows TF32. Needs an NVIDIA GPU and nvidia-cudnn-frontend 1.32.
+cuDNN ranks its engines for a convolution; the first one that has the note and builds is used. ``fft``, ``winograd`` and
+``tensor_core`` require a note, ``implicit_gemm`` excludes FFT and Winograd, ``strict_fp32`` excludes tensor cores and
+down-converted inputs. Except for ``tensor_core``, engines that convert float32 to TF32 are excluded unless PyTorch
+allows TF32. Needs an NVIDIA GPU and nvidia-cudnn-frontend 1.32.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NOTES: dict[str, _Filter] = {
     "implicit_gemm": ((), ("FFT", "WINOGRAD")),
     "strict_fp32": ((), _EXACT_FP32),
 }
-"""For each name the numerical notes an engine must have, and those it must not have."""
+"""For each name, the numerical notes that an engine must have and those that it must not have."""
 
 _TYPES = {
     torch.float16: "HALF",
@@ -47,7 +47,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Request:
-    """Everything that decides which plan is taken: two operands and a result, over two spatial axes."""
+    """The cache key of an execution plan: two operands and a result, over two spatial axes."""
 
     phase: Phase
     shapes: tuple[Shape, Shape, Shape]
@@ -71,8 +71,8 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """An engine configuration built for one request; ``workspace`` in bytes."""
+class ExecutionPlan:
+    """A cuDNN execution plan built for one request; ``workspace`` in bytes."""
 
     graph: Any
     operands: tuple[Any, Any, Any]
@@ -97,12 +97,12 @@ def backward_weight(gy: Tensor, x: Tensor, geometry: Geometry, w_shape: Sequence
 
 
 def refusal(geometry: Geometry, w_shape: Sequence[int]) -> str | None:
-    """Transposed convolutions are refused; whether an engine exists is known only when one is asked for."""
+    """Transposed convolutions are not supported; whether an engine exists is known only when a plan is built."""
     return refuse_transposed(geometry)
 
 
 def describe(request: Request, cudnn: ModuleType) -> tuple[Any, tuple[Any, Any, Any]]:
-    """The cuDNN graph of one convolution, not yet validated, and its tensors: two operands and the result."""
+    """The cuDNN graph of one convolution, not validated, and its tensors: two operands and the result."""
     data_type = getattr(cudnn.data_type, _TYPES[request.dtype])
     accumulate = cudnn.data_type.DOUBLE if request.dtype == torch.float64 else cudnn.data_type.FLOAT
     graph = cudnn.pygraph(io_data_type=data_type, intermediate_data_type=accumulate, compute_data_type=accumulate)
@@ -142,11 +142,11 @@ def choose(graph: Any, request: Request, cudnn: ModuleType) -> int:
         graph.deselect_numeric_notes([getattr(cudnn.numerical_note, name) for name in deselected])
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.B, cudnn.heur_mode.FALLBACK])
     except declined as error:
-        raise UnsupportedError(f"{what}: cuDNN offers no plan for it ({error}); use 'direct'") from error
+        raise UnsupportedError(f"{what}: cuDNN has no execution plan for it ({error}); use 'direct'") from error
     count = graph.get_execution_plan_count()
     reasons = []
     for index in range(count):
-        # Plans that the notes exclude stay in the list, and some others are listed and yet do not build.
+        # The list includes plans that the notes exclude and plans that do not build.
         try:
             graph.build_plan_at_index(index)
         except declined as error:
@@ -156,7 +156,7 @@ def choose(graph: Any, request: Request, cudnn: ModuleType) -> int:
     wanted = " and ".join([*selected, *(f"not {name}" for name in deselected)])
     why = "; ".join(sorted(set(reasons))[:3])
     raise UnsupportedError(
-        f"{what}: expected a plan noted {wanted} that builds, got none among the {count} that cuDNN lists "
+        f"{what}: none of the {count} execution plans of cuDNN with notes {wanted} builds "
         f"({why}); use another note or 'direct'"
     )
 
@@ -171,7 +171,7 @@ def _run(phase: Phase, a: Tensor, b: Tensor, shape: Shape, geometry: Geometry, n
     if geometry.rank == 1:
         plane = (*shape[:2], 1, *shape[2:])
         return _run(phase, a.unsqueeze(2), b.unsqueeze(2), plane, geometry.as_plane(), note).squeeze(2)
-    # PyTorch's own rule: one operand in channels-last puts the whole convolution there.
+    # As in PyTorch: one channels-last operand makes the whole convolution channels-last.
     channels_last = is_channels_last(a) or is_channels_last(b)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     a, b = a.contiguous(memory_format=layout), b.contiguous(memory_format=layout)
@@ -189,17 +189,17 @@ def _run(phase: Phase, a: Tensor, b: Tensor, shape: Shape, geometry: Geometry, n
 
 
 @cache
-def _plan(request: Request) -> Plan:
+def _plan(request: Request) -> ExecutionPlan:
     cudnn = _library()
     with torch.cuda.device(request.device):
         graph, operands = describe(request, cudnn)
         index = choose(graph, request, cudnn)
-        return Plan(graph, operands, index, graph.get_workspace_size_plan_at_index(index))
+        return ExecutionPlan(graph, operands, index, graph.get_workspace_size_plan_at_index(index))
 
 
 @cache
 def _handle(device: int, thread: int) -> Any:
-    # cuDNN allows a handle in one thread at a time, and autograd runs backward phases in a thread of its own.
+    # A cuDNN handle may be used by one thread at a time, and autograd runs backward in a thread of its own.
     with torch.cuda.device(device):
         return _library().create_handle()
 
@@ -211,9 +211,7 @@ def _strides(shape: Shape, channels_last: bool) -> Shape:
 
 def _require_gpu(x: Tensor, note: str) -> None:
     if not torch.cuda.is_available():
-        raise MissingError(
-            f"cudnn:{note}: expected a CUDA device, this machine has none; use 'direct', 'fft' or 'winograd'"
-        )
+        raise MissingError(f"cudnn:{note}: expected a CUDA device, got none; use 'direct', 'fft' or 'winograd'")
     if x.device.type != "cuda":
         raise UsageError(f"cudnn:{note}: expected tensors on a CUDA device, got {x.device}; move the layer there")
 
@@ -221,10 +219,10 @@ def _require_gpu(x: Tensor, note: str) -> None:
 @cache
 def _library() -> ModuleType:
     try:
-        import cuda.bindings  # noqa: F401 - cudnn needs it and, installed alone, does not bring it
+        import cuda.bindings  # noqa: F401 - cudnn needs it but does not depend on it
         import cudnn
 
-        cudnn.backend_version()  # raises where the package is here and the library it calls is not
+        cudnn.backend_version()  # raises if the package is installed without its library
     except (ImportError, RuntimeError) as error:
         raise MissingError(
             f"cuDNN engines by note need cuDNN 9 and the packages cudnn and cuda-bindings ({error}); install "

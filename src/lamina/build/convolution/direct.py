@@ -1,6 +1,6 @@
-"""The vendor library: cuDNN or MIOpen on a GPU, oneDNN on a CPU, which choose the algorithm themselves.
+"""The vendor library: cuDNN or MIOpen on a GPU, oneDNN on a CPU. The library chooses the algorithm.
 
-``y[n,o,t] = sum_{c,k} x[n,c,s*t+d*k-p] * w[o,c,k]``; each gradient is the library's own call for it alone.
+``y[n,o,t] = sum_{c,k} x[n,c,s*t+d*k-p] * w[o,c,k]``; each gradient is a separate library call.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ def forward(x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
 
 def backward_data(gy: Tensor, w: Tensor, geometry: Geometry, x_shape: Sequence[int]) -> Tensor:
     """Gradient of the input, ``x_shape``."""
-    return _backward(gy, _stand_in(gy, x_shape), w, geometry, 0)
+    return _backward(gy, _placeholder(gy, x_shape), w, geometry, 0)
 
 
 def backward_weight(gy: Tensor, x: Tensor, geometry: Geometry, w_shape: Sequence[int]) -> Tensor:
     """Gradient of the weight, ``w_shape``."""
-    return _backward(gy, x, _stand_in(x, w_shape), geometry, 1)
+    return _backward(gy, x, _placeholder(x, w_shape), geometry, 1)
 
 
 def refusal(geometry: Geometry, w_shape: Sequence[int]) -> str | None:
-    """Nothing is refused."""
+    """All shapes are supported."""
     return None
 
 
@@ -45,8 +45,8 @@ def _backward(gy: Tensor, x: Tensor, w: Tensor, geometry: Geometry, wanted: int)
     return gradient
 
 
-def _stand_in(like: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor of ``shape`` that is never read; the library lays its result out in the same memory format."""
+def _placeholder(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor of ``shape`` that is never read; its memory format determines that of the result."""
     if is_channels_last(like):
         return torch.empty(tuple(shape), dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
     return like.new_empty(1).expand(tuple(shape))

@@ -1,9 +1,9 @@
-"""Convolution as a product of spectra, summed over channels at each frequency (Mathieu, Henaff, LeCun 2014).
+"""FFT convolution: a product of spectra, summed over channels at each frequency (Mathieu, Henaff, LeCun 2014).
 
 With ``X, W, Y`` the real FFTs of input, kernel and output on a common grid:
 ``Y = conj(W) X`` (forward), ``X' = W^T Y'`` (data gradient), ``W' = X conj(Y')`` (weight gradient).
-Padding is an offset on the grid, stride and dilation are steps on it. Half precisions are computed in float32
-inside and cast back, since the library's half transforms allow powers of two only.
+Padding is an offset on the grid, stride and dilation are steps on it. fp16 and bf16 are computed in float32 and cast
+back, since the library's half-precision transforms support powers of two only.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def backward_weight(gy: Tensor, x: Tensor, geometry: Geometry, w_shape: Sequence
 
 
 def refusal(geometry: Geometry, w_shape: Sequence[int]) -> str | None:
-    """Transposed convolutions are refused."""
+    """Transposed convolutions are not supported."""
     return refuse_transposed(geometry)
 
 
 def smooth_size(least: int) -> int:
-    """The smallest ``2^a 3^b 5^c`` that is at least ``least``: lengths for which FFT libraries are fast.
+    """The smallest ``2^a 3^b 5^c`` that is at least ``least``; FFT libraries are fast for such lengths.
 
     >>> [smooth_size(n) for n in (1, 7, 31, 226)]
     [1, 8, 32, 240]
@@ -70,8 +70,8 @@ def smooth_size(least: int) -> int:
 def _grid(x_shape: Sequence[int], w_shape: Sequence[int], geometry: Geometry) -> Shape:
     """Length of the transform along each axis.
 
-    The input starts at ``padding``, so the zeros before it are, by periodicity, also the zeros after it:
-    input and one padding must fit, not input and two. So must the kernel, and the output before subsampling.
+    The input starts at ``padding``. By periodicity, the zeros before it are also the zeros after it, so the length must
+    hold the input and one padding, not two. It must also hold the kernel, and the output before subsampling.
     """
     extent = geometry.extent(w_shape[2:])
     axes = zip(x_shape[2:], geometry.padding, extent, strict=True)
@@ -79,7 +79,7 @@ def _grid(x_shape: Sequence[int], w_shape: Sequence[int], geometry: Geometry) ->
 
 
 def _window(offset: int | Shape, step: int | Shape, size: Sequence[int]) -> tuple[slice, ...]:
-    """Where on the grid a signal of ``size`` lies: from ``offset``, an element each ``step``."""
+    """The grid slices of a signal of ``size``, from ``offset`` with stride ``step``."""
     offsets = (offset,) * len(size) if isinstance(offset, int) else offset
     steps = (step,) * len(size) if isinstance(step, int) else step
     axes = zip(offsets, steps, size, strict=True)
@@ -87,7 +87,7 @@ def _window(offset: int | Shape, step: int | Shape, size: Sequence[int]) -> tupl
 
 
 def _spectrum(signal: Tensor, grid: Shape, offset: int | Shape, step: int | Shape) -> Tensor:
-    """``(A, B, *size)`` laid on a grid of zeros and transformed: complex ``(A, B, frequencies)``."""
+    """FFT of ``(A, B, *size)``, zero-padded to the grid: complex ``(A, B, frequencies)``."""
     dtype = torch.promote_types(signal.dtype, torch.float32)
     canvas = torch.zeros((*signal.shape[:2], *grid), dtype=dtype, device=signal.device)
     canvas[_window(offset, step, signal.shape[2:])] = signal
@@ -103,7 +103,7 @@ def _signal(
     size: Sequence[int],
     dtype: torch.dtype,
 ) -> Tensor:
-    """The way back: complex ``(A, B, frequencies)``, transformed, read off the grid as ``(A, B, *size)``."""
+    """Inverse FFT of complex ``(A, B, frequencies)``, sliced from the grid to ``(A, B, *size)``."""
     spectrum = torch.unflatten(spectrum, 2, (*grid[:-1], grid[-1] // 2 + 1))
     canvas: Tensor = torch.fft.irfftn(spectrum, s=grid, dim=tuple(range(2, spectrum.dim())))
     return canvas[_window(offset, step, size)].to(dtype).contiguous()

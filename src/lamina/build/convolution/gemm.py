@@ -1,7 +1,7 @@
 """Explicit im2col and one batched matrix product (Chellapilla et al. 2006; Chetlur et al. 2014, section 3).
 
-With ``X[(c,k),t] = x[c, s*t+d*k-p]`` and ``W[o,(c,k)] = w[o,c,k]``: ``Y = W X``, ``dX = W^T dY`` folded back
-to an image, ``dW = sum_n dY X^T``. ``X`` repeats the input for each tap, and is really written to memory.
+With ``X[(c,k),t] = x[c, s*t+d*k-p]`` and ``W[o,(c,k)] = w[o,c,k]``: ``Y = W X``, ``dX = W^T dY`` followed by col2im,
+``dW = sum_n dY X^T``. ``X`` repeats the input for each filter tap and is materialized in memory.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def backward_data(gy: Tensor, w: Tensor, geometry: Geometry, x_shape: Sequence[i
 
 
 def backward_weight(gy: Tensor, x: Tensor, geometry: Geometry, w_shape: Sequence[int]) -> Tensor:
-    """Gradient of the weight, ``w_shape``; the images' parts are summed in the type of ``x``."""
+    """Gradient of the weight, ``w_shape``; the contributions of the images are summed in the dtype of ``x``."""
     parts = _grouped(gy, geometry) @ _columns(x, w_shape[2:], geometry).transpose(2, 3)
     return parts.sum(0).reshape(tuple(w_shape))
 
 
 def refusal(geometry: Geometry, w_shape: Sequence[int]) -> str | None:
-    """Transposed convolutions are refused."""
+    """Transposed convolutions are not supported."""
     return refuse_transposed(geometry)
 
 

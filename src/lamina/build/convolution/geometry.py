@@ -1,4 +1,4 @@
-"""How the kernel of a convolution moves: the sizes of one convolution that are not the size of a tensor.
+"""Convolution parameters: stride, padding, dilation and groups.
 
 Along each axis ``y[t] = sum_k x[stride*t + dilation*k - padding] * w[k]``; ``transposed`` is the adjoint map.
 """
@@ -15,7 +15,7 @@ from lamina.spec.shape import Shape, show, transposed, window_floor
 
 @dataclass(frozen=True)
 class Geometry:
-    """Stride, padding and dilation along each of one or two axes, and the groups of channels.
+    """Stride, padding and dilation along each of one or two axes, and the channel groups.
 
     Weights are ``(K, C/groups, *kernel)``, and ``(C, K/groups, *kernel)`` where ``transposed``.
     ``output_padding`` belongs to transposed convolutions; left out, it is zero on each axis.
@@ -32,7 +32,7 @@ class Geometry:
         object.__setattr__(self, "output_padding", self.output_padding or (0,) * len(self.stride))
         lengths = {len(self.stride), len(self.padding), len(self.dilation), len(self.output_padding)}
         if lengths not in ({1}, {2}):
-            raise UsageError(f"expected one number an axis for each of stride, padding, dilation, got {self}")
+            raise UsageError(f"expected one value per axis for each of stride, padding and dilation, got {self}")
         if min(*self.stride, *self.dilation, self.groups) < 1 or min(*self.padding, *self.output_padding) < 0:
             raise UsageError(f"expected stride, dilation and groups >= 1 and paddings >= 0, got {self}")
         if any(self.output_padding) and not self.transposed:
@@ -44,11 +44,11 @@ class Geometry:
         return len(self.stride)
 
     def extent(self, kernel_size: Sequence[int]) -> Shape:
-        """Positions that a kernel spans along each axis, its dilation included."""
+        """Extent of a dilated kernel along each axis."""
         return tuple(d * (k - 1) + 1 for d, k in zip(self.dilation, kernel_size, strict=True))
 
     def output_size(self, input_size: Sequence[int], kernel_size: Sequence[int]) -> Shape:
-        """Spatial size of the output; UsageError where nothing would be left of it."""
+        """Spatial size of the output; UsageError if it is empty."""
         axes = zip(input_size, kernel_size, self.stride, self.padding, self.dilation, strict=True)
         if self.transposed:
             size = tuple(transposed(*a, extra) for a, extra in zip(axes, self.output_padding, strict=True))
@@ -76,5 +76,5 @@ class Geometry:
 
 
 def refuse_transposed(geometry: Geometry) -> str | None:
-    """Why an algorithm without a transposed form cannot do this geometry."""
-    return "has no transposed convolution; use 'direct'" if geometry.transposed else None
+    """The reason why an algorithm without a transposed form does not support this geometry, or None."""
+    return "does not support transposed convolutions; use 'direct'" if geometry.transposed else None

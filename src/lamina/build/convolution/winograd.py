@@ -1,9 +1,9 @@
 """Minimal filtering F(m,3), nested for images, m = 2 or 4 (Lavin & Gray, CVPR 2016, sections 4.1 to 4.3).
 
 On input tiles ``d`` of m + 2: ``Y = A^T [ sum_c (G w G^T) * (B^T d B) ] A``. The sum over channels is one
-batched matrix product, with a batch entry for each point of the transform. The data gradient is the same on
-``gy`` with turned weights, the weight gradient the adjoint: ``G^T [ sum_tiles (A gy A^T) * (B^T d B) ] G``.
-Half precisions are transformed in float32 and multiplied as they are, so that tensor cores can be used.
+batched matrix product, with a batch entry for each point of the transform. The data gradient is the same on ``gy`` with
+flipped weights, the weight gradient the adjoint: ``G^T [ sum_tiles (A gy A^T) * (B^T d B) ] G``. fp16 and bf16 are
+transformed in float32 and multiplied in their own precision, so that tensor cores can be used.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lamina.build.convolution.geometry import Geometry, refuse_transposed
 from lamina.errors import UsageError
 from lamina.spec.shape import Shape, show
 
-WIDE = 8
-"""Output width from which F(4, 3) is taken where no tile is named: two of its tiles."""
+MIN_WIDTH_F4 = 8
+"""Output width from which F(4, 3) is the default: two of its tiles."""
 
 
 class _Transform(NamedTuple):
@@ -62,17 +62,17 @@ _COEFFICIENTS: dict[int, tuple[list[list[float]], list[list[float]], list[list[f
 
 
 def forward(x: Tensor, w: Tensor, geometry: Geometry, tile: int | None = None) -> Tensor:
-    """Output ``(N, K, *size)`` of inputs ``(N, C, *size)``; ``tile`` is m, by the output's width if None."""
+    """Output ``(N, K, *size)`` of inputs ``(N, C, *size)``; ``tile`` is m, chosen by the output width if None."""
     size = geometry.output_size(x.shape[2:], w.shape[2:])
     return _convolve(x, w, geometry, size, _choose(tile, size))
 
 
 def backward_data(gy: Tensor, w: Tensor, geometry: Geometry, x_shape: Sequence[int], tile: int | None = None) -> Tensor:
     """Gradient of the input, ``x_shape``."""
-    turned = w.flip(tuple(range(2, w.dim())))
-    turned = torch.unflatten(turned, 0, (geometry.groups, -1)).transpose(1, 2).flatten(0, 1)
+    flipped = w.flip(tuple(range(2, w.dim())))
+    flipped = torch.unflatten(flipped, 0, (geometry.groups, -1)).transpose(1, 2).flatten(0, 1)
     full = replace(geometry, padding=tuple(2 - p for p in geometry.padding))
-    return _convolve(gy, turned, full, tuple(x_shape[2:]), _choose(tile, gy.shape[2:]))
+    return _convolve(gy, flipped, full, tuple(x_shape[2:]), _choose(tile, gy.shape[2:]))
 
 
 def backward_weight(
@@ -89,7 +89,7 @@ def backward_weight(
 
 
 def refusal(geometry: Geometry, w_shape: Sequence[int]) -> str | None:
-    """Kernels other than 3, strides or dilations other than 1 and paddings above 2 are refused."""
+    """Supported are kernels of 3, stride and dilation 1, and paddings up to 2."""
     if geometry.transposed:
         return refuse_transposed(geometry)
     if set(w_shape[2:]) != {3}:
@@ -104,7 +104,7 @@ def refusal(geometry: Geometry, w_shape: Sequence[int]) -> str | None:
 
 def _choose(tile: int | None, size: Sequence[int]) -> int:
     if tile is None:
-        return 4 if size[-1] >= WIDE else 2
+        return 4 if size[-1] >= MIN_WIDTH_F4 else 2
     if tile not in _COEFFICIENTS:
         raise UsageError(f"winograd: expected tile 2 or 4, got {tile}")
     return tile
@@ -116,7 +116,7 @@ def _work_type(x: Tensor) -> torch.dtype:
 
 @cache
 def _transform(tile: int, dtype: torch.dtype, device: torch.device) -> _Transform:
-    # Once for each device: a copy in each call would wait for the host, and CUDA graphs cannot capture it.
+    # Cached per device: a host-to-device copy in each call would synchronize, and CUDA graphs cannot capture it.
     with torch.inference_mode(False):
         matrices = (torch.tensor(rows, dtype=torch.float64) for rows in _COEFFICIENTS[tile])
         return _Transform(*(matrix.to(device, dtype) for matrix in matrices))
@@ -132,7 +132,7 @@ def _convolve(x: Tensor, w: Tensor, geometry: Geometry, size: Shape, tile: int) 
 
 
 def _tiles(t: Tensor, size: Shape, step: int, extent: int, left: Shape) -> Tensor:
-    """Cut ``(N, C, *S)`` into the tiles behind an output of ``size``: ``(*extent, C, N * tiles)``."""
+    """Split ``(N, C, *S)`` into the input tiles of an output of ``size``: ``(*extent, C, N * tiles)``."""
     rank = len(size)
     pads: list[int] = []
     for axis in reversed(range(rank)):
@@ -165,7 +165,7 @@ def _back(matrix: Tensor, points: Tensor, rank: int) -> Tensor:
 
 
 def _assemble(tiles: Tensor, batch: int, size: Shape, tile: int) -> Tensor:
-    """Put output tiles ``(*m, K, N * tiles)`` together to ``(N, K, *size)``, cutting off what hangs over."""
+    """Assemble output tiles ``(*m, K, N * tiles)`` to ``(N, K, *size)``, cropping the last ones."""
     rank = len(size)
     counts = tuple(-(-s // tile) for s in size)
     tiles = torch.unflatten(tiles, -1, (batch, *counts))

@@ -1,4 +1,4 @@
-"""Data sets by name or by path, in memory. What a file holds is found in the file, not in its name."""
+"""In-memory datasets by name or by path. The format of a file is detected from its content, not from its name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Format(Protocol):
-    """A form of file or folder: what it looks like, which splits a path holds in it, and one split."""
+    """A file or folder format: its description, the splits that a path contains, and a reader of one split."""
 
     FORM: str
 
@@ -44,25 +44,27 @@ _FORMATS: tuple[Format, ...] = (arrays, jpeg_scan, speech, idx, cifar, folder)
 
 
 def load(source: str | Path, split: str = "train") -> Dataset:
-    """One split of a data set: a name of ``DATASETS``, or the path of a file or folder.
+    """One split of a dataset: a name of ``DATASETS``, or the path of a file or folder.
 
     Raises:
-        UsageError: no such name or path, no such split, or content that is damaged or not understood.
-        MissingError: pictures must be decoded and Pillow is not installed.
+        UsageError: no such name or path, no such split, or damaged or unknown content.
+        MissingError: images must be decoded and Pillow is not installed.
     """
     if source in DATASETS:
         return DATASETS[str(source)](split)
     path = Path(source)
     if not path.exists():
-        raise UsageError(f"{str(source)!r} is no data set and no path that exists: {nearest(str(source), DATASETS)}")
+        raise UsageError(
+            f"{str(source)!r} is neither a dataset nor an existing path: {nearest(str(source), DATASETS)}"
+        )
     return _read(path, split)
 
 
 def train_test(source: str | Path) -> tuple[Dataset, Dataset]:
-    """The train and test splits; the second takes the classes, mean and deviation of the first.
+    """The train and test splits; the test split uses the classes, mean and standard deviation of the train split.
 
     Raises:
-        UsageError: as :func:`load`, or the test split has a class or a shape that the train split lacks.
+        UsageError: as :func:`load`, or the test split has a class or a shape that is not in the train split.
     """
     train, test = load(source, "train"), load(source, "test")
     if test.shape[0] != train.shape[0] or int(test.y.max()) >= len(train.classes):
@@ -81,8 +83,8 @@ def _read(path: Path, split: str, name: str | None = None, licence: str = "unkno
         if split not in known:
             raise UsageError(f"{path} has no split {split!r}: {nearest(split, known)}")
         return dataset(name or str(path), split, form.read(path, split), licence, source or str(path))
-    understood = "\n".join(f"  {form.FORM}" for form in _FORMATS)
-    raise UsageError(f"{path}: expected one of\n{understood}\ngot {_found(path)}")
+    formats = "\n".join(f"  {form.FORM}" for form in _FORMATS)
+    raise UsageError(f"{path}: expected one of\n{formats}\ngot {_found(path)}")
 
 
 def _found(path: Path) -> str:
@@ -110,4 +112,4 @@ DATASETS: dict[str, Callable[[str], Dataset]] = {
     "fashion-mnist": _fashion_mnist,
     "synthetic": lambda split: synthetic(split=split),
 }
-"""Data sets that need no file: by name, a function of the split."""
+"""Datasets that need no file: a function of the split, by name."""

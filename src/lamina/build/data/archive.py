@@ -1,4 +1,4 @@
-"""Named arrays in an .npz file, read without pickle. Anything wrong with the file is the user's to know."""
+"""Reads named arrays from .npz files, without pickle. Any damage is reported as a UsageError."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lamina.errors import UsageError
 
-# What a damaged zip or .npy raises; RuntimeError: encrypted, or a compression this Python was built without.
+# Exceptions of a damaged zip or .npy; RuntimeError: encrypted, or an unsupported compression.
 _DAMAGE: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
@@ -28,12 +28,12 @@ try:
     from lzma import LZMAError
 
     _DAMAGE += (LZMAError,)
-except ImportError:  # a Python built without lzma reports that itself, as a RuntimeError
+except ImportError:  # a Python built without lzma raises RuntimeError instead
     pass
 
 
 def keys(path: Path) -> frozenset[str]:
-    """Names of the arrays; none if the file is no zip archive.
+    """Names of the arrays; none if the file is not a zip archive.
 
     Raises:
         UsageError: a damaged archive.
@@ -88,10 +88,10 @@ def _described(array: NDArray[np.generic]) -> str:
 @contextmanager
 def _opened(path: Path) -> Iterator[np.lib.npyio.NpzFile]:
     try:
-        # Opened here, because numpy leaves the files it opens itself open where the archive is damaged.
+        # Opened here, because numpy does not close the file of a damaged archive that it opened itself.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             yield archive
     except _DAMAGE as error:
         raise UsageError(
-            f"{path}: expected an .npz file of plain arrays, got one that does not read: {error}"
+            f"{path}: expected an .npz file of plain arrays, got one that cannot be read: {error}"
         ) from error

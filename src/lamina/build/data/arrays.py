@@ -1,4 +1,4 @@
-"""An .npz file of whole splits: x_train, y_train, x_test, y_test."""
+""".npz files with arrays x_train, y_train, x_test, y_test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORM = "an .npz of x_train, y_train, x_test, y_test (uint8 N,H,W or N,H,W,C; opt
 
 
 def splits(path: Path) -> tuple[str, ...]:
-    """Splits of which the file holds images and labels."""
+    """Splits for which the file has images and labels."""
     keys = archive.keys(path) if path.is_file() else frozenset()
     return tuple(split for split in ("train", "test", "val") if {f"x_{split}", f"y_{split}"} <= keys)
 
@@ -21,7 +21,7 @@ def read(path: Path, split: str) -> Samples:
     """Images ``(N, C, H, W)`` and labels of one split.
 
     Raises:
-        UsageError: the arrays are damaged or not of this form.
+        UsageError: the arrays are damaged or not in this format.
     """
     x, y = archive.arrays(path, f"x_{split}", f"y_{split}")
     images = archive.unsigned_bytes(x, path, f"x_{split}", axes=(3, 4))

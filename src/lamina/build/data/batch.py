@@ -1,4 +1,4 @@
-"""Samples in the shape a network reads: cropped, resized, normalised."""
+"""Batches of samples in the input shape of a network: cropped, resized, normalized."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lamina.build.data.dataset import Dataset, kind_of, to_float
 from lamina.errors import UsageError
 
 _LUMA = (0.299, 0.587, 0.114)
-"""Weights of red, green and blue in brightness (ITU-R BT.601)."""
+"""Weights of red, green and blue in luma (ITU-R BT.601)."""
 
 
 def as_batch(dataset: Dataset, batch: int, shape: Sequence[int] | None = None, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """``batch`` samples drawn by ``seed``, in the shape ``shape`` (the set's own if not given), with labels.
+    """``batch`` samples drawn by ``seed``, in the shape ``shape`` (default: the dataset's), with labels.
 
-    A batch larger than the set repeats it. See :func:`samples` for what is done to them.
+    A batch larger than the dataset repeats it. See :func:`samples` for the preprocessing.
 
     Raises:
-        UsageError: the samples cannot take that shape, or ``batch`` is not positive.
+        UsageError: the samples cannot have that shape, or ``batch`` is not positive.
     """
     if batch < 1:
         raise UsageError(f"expected a batch of at least 1, got {batch}")
@@ -30,35 +30,35 @@ def as_batch(dataset: Dataset, batch: int, shape: Sequence[int] | None = None, s
     return samples(dataset, torch.from_numpy(np.resize(order, batch)), shape)
 
 
-def samples(dataset: Dataset, places: Tensor, shape: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
-    """The samples at ``places``, and their labels.
+def samples(dataset: Dataset, indices: Tensor, shape: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+    """The samples at ``indices``, and their labels.
 
-    Images: normalised by channel, grey repeated to colour or colour weighed to grey, centre-cropped to the
-    aspect and resized, float32 ``(N, C, H, W)``.
-    Frames: normalised by feature, cut at the end or filled there with the mean, float32 ``(N, T, F)``.
-    Tokens: cut at the end with their labels, int64 ``(N, T)``.
-    All of it is done where the data set is, on whichever device.
+    Images: normalized per channel, converted between grayscale and RGB, center-cropped to the aspect ratio and resized,
+    float32 ``(N, C, H, W)``.
+    Frames: normalized per feature, truncated or padded with the mean at the end, float32 ``(N, T, F)``.
+    Tokens: truncated at the end with their labels, int64 ``(N, T)``.
+    All operations run on the device of the dataset.
 
     Raises:
-        UsageError: the samples cannot take that shape.
+        UsageError: the samples cannot have that shape.
     """
     shape = dataset.shape if shape is None else tuple(shape)
     if kind_of(shape) != dataset.kind:
         raise UsageError(
-            f"{dataset.name}: expected a data set of {kind_of(shape)} for the input shape {shape}, "
+            f"{dataset.name}: expected a dataset of {kind_of(shape)} for the input shape {shape}, "
             f"got {dataset.kind} of shape {dataset.shape}"
         )
-    x, y = dataset.x[places], dataset.y[places]
+    x, y = dataset.x[indices], dataset.y[indices]
     if dataset.kind == "tokens":
-        return _cut_tokens(dataset, x, y, shape[0])
+        return _truncate_tokens(dataset, x, y, shape[0])
     mean, std = (torch.tensor(one, device=x.device) for one in (dataset.mean, dataset.std))
     if dataset.kind == "frames":
         return _fit_frames(dataset, (to_float(x) - mean) / std, shape), y
     x = (to_float(x) - mean[:, None, None]) / std[:, None, None]
-    return _resize(_recolour(dataset, x, shape[0]), shape[1], shape[2]), y
+    return _resize(_convert_channels(dataset, x, shape[0]), shape[1], shape[2]), y
 
 
-def _cut_tokens(dataset: Dataset, x: Tensor, y: Tensor, length: int) -> tuple[Tensor, Tensor]:
+def _truncate_tokens(dataset: Dataset, x: Tensor, y: Tensor, length: int) -> tuple[Tensor, Tensor]:
     if length > x.shape[1]:
         raise UsageError(f"{dataset.name}: expected at most {x.shape[1]} tokens, its sequences' length, got {length}")
     return x[:, :length], y[:, :length]
@@ -67,11 +67,11 @@ def _cut_tokens(dataset: Dataset, x: Tensor, y: Tensor, length: int) -> tuple[Te
 def _fit_frames(dataset: Dataset, x: Tensor, shape: Sequence[int]) -> Tensor:
     length, features = shape
     if features != x.shape[2]:
-        raise UsageError(f"{dataset.name}: expected {x.shape[2]} features a frame, as the data has, got {features}")
+        raise UsageError(f"{dataset.name}: expected {x.shape[2]} features per frame, as in the data, got {features}")
     return F.pad(x[:, :length], (0, 0, 0, max(0, length - x.shape[1])))
 
 
-def _recolour(dataset: Dataset, x: Tensor, channels: int) -> Tensor:
+def _convert_channels(dataset: Dataset, x: Tensor, channels: int) -> Tensor:
     own = x.shape[1]
     if own == channels:
         return x
@@ -79,14 +79,14 @@ def _recolour(dataset: Dataset, x: Tensor, channels: int) -> Tensor:
         return x.expand(-1, channels, -1, -1)
     if own == 3 and channels == 1:
         return (x * torch.tensor(_LUMA, device=x.device)[:, None, None]).sum(1, keepdim=True)
-    raise UsageError(f"{dataset.name}: cannot make {channels} channels of {own}; expected {own} or 1")
+    raise UsageError(f"{dataset.name}: cannot convert {own} channels to {channels}; expected {own} or 1")
 
 
 def _resize(x: Tensor, height: int, width: int) -> Tensor:
     own_height, own_width = x.shape[2:]
     if (own_height, own_width) == (height, width):
         return x.contiguous()
-    # The largest centred window of the wanted aspect.
+    # The largest centered window of the target aspect ratio.
     keep_height = min(own_height, max(1, round(own_width * height / width)))
     keep_width = min(own_width, max(1, round(own_height * width / height)))
     top, left = (own_height - keep_height) // 2, (own_width - keep_width) // 2

@@ -1,4 +1,4 @@
-"""CIFAR-10 in its binary form: records of one label byte and 3x32x32 pixel bytes (Krizhevsky 2009)."""
+"""The binary format of CIFAR-10:  records of one label byte and 3x32x32 pixel bytes (Krizhevsky 2009)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATTERNS = {"train": "data_batch_*.bin", "test": "test_batch.bin"}
 
 
 def splits(path: Path) -> tuple[str, ...]:
-    """Splits of which this folder holds batches; none if it holds no CIFAR-10 files."""
+    """Splits for which this folder has batches; none if it has no CIFAR-10 files."""
     return tuple(split for split, pattern in _PATTERNS.items() if path.is_dir() and any(path.glob(pattern)))
 
 
@@ -28,7 +28,7 @@ def read(path: Path, split: str) -> Samples:
     """Images ``(N, 3, 32, 32)`` and labels of every batch of one split.
 
     Raises:
-        UsageError: a batch is not made of whole records.
+        UsageError: a batch has an incomplete record.
     """
     batches = [parse(file.read_bytes(), str(file)) for file in sorted(path.glob(_PATTERNS[split]))]
     x, y = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
@@ -39,7 +39,7 @@ def parse(data: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]
     """Images and labels of one batch.
 
     Raises:
-        UsageError: the size is no multiple of a record's, or a label is above 9.
+        UsageError: the size is not a multiple of the record size, or a label is above 9.
     """
     if not data or len(data) % _RECORD:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""A data set in memory: samples, labels, and where they come from."""
+"""In-memory datasets: samples, labels and provenance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from lamina.errors import UsageError
 
 Kind = Literal["image", "frames", "tokens"]
-"""What one sample is: a picture (C, H, W), feature frames (T, F), or indices (T,)."""
+"""The type of a sample: an image (C, H, W), feature frames (T, F), or token indices (T,)."""
 
 _KINDS: dict[int, Kind] = {3: "image", 2: "frames", 1: "tokens"}
 _CHUNK = 1024
@@ -22,10 +22,10 @@ _CONSTANT = 1e-6
 
 
 def kind_of(shape: Sequence[int]) -> Kind:
-    """The kind that one sample's shape implies.
+    """The kind of a sample, from its shape.
 
     Raises:
-        UsageError: a shape of no kind.
+        UsageError: a shape of another rank.
     """
     if len(shape) not in _KINDS or min(shape) < 1:
         raise UsageError(f"expected a sample shape (C, H, W), (T, F) or (T,) of positive sizes, got {tuple(shape)}")
@@ -33,7 +33,7 @@ def kind_of(shape: Sequence[int]) -> Kind:
 
 
 class Samples(NamedTuple):
-    """What a reader finds in a file: arrays as stored, and the classes' names."""
+    """The content of a file: arrays as stored, and class names."""
 
     x: NDArray[np.generic]
     y: NDArray[np.generic]
@@ -42,11 +42,11 @@ class Samples(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """One split of a data set.
+    """One split of a dataset.
 
     ``x``: images ``(N, C, H, W)`` uint8 or float32, frames ``(N, T, F)`` float32, tokens ``(N, T)`` int64.
-    ``y``: int64, ``(N,)``; for tokens ``(N, T)``, the next token at each place.
-    ``mean``, ``std``: of each channel or feature, with uint8 counted as 0 to 1; empty for tokens.
+    ``y``: int64, ``(N,)``; for tokens ``(N, T)``, the next token at each position.
+    ``mean``, ``std``: per channel or feature, with uint8 scaled to 0..1; empty for tokens.
     """
 
     name: str
@@ -61,12 +61,12 @@ class Dataset:
 
     @property
     def kind(self) -> Kind:
-        """What one sample is."""
+        """The type of a sample."""
         return kind_of(self.shape)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One sample's shape."""
+        """The shape of a sample."""
         return tuple(self.x.shape[1:])
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class Dataset:
 
 
 def numbered(labels: NDArray[np.integer[Any]]) -> tuple[str, ...]:
-    """Names for classes that have none: their numbers."""
+    """Names for unnamed classes: their indices."""
     return tuple(map(str, range(int(labels.max()) + 1))) if labels.size else ()
 
 
@@ -84,10 +84,10 @@ def to_float(x: Tensor) -> Tensor:
 
 
 def dataset(name: str, split: str, samples: Samples, licence: str = "unknown", source: str = "unknown") -> Dataset:
-    """A data set of checked arrays, with their mean and deviation.
+    """A dataset of validated arrays, with their mean and standard deviation.
 
     Raises:
-        UsageError: no samples, labels that do not match them, or labels outside the classes.
+        UsageError: no samples, labels that do not match them, or labels out of range.
     """
     x, y = torch.from_numpy(np.ascontiguousarray(samples.x)), torch.from_numpy(samples.y.astype(np.int64))
     if len(x) == 0 or len(x) != len(y):
@@ -112,5 +112,5 @@ def _statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     count = x.numel() // len(total)
     mean = total / count
     std = (squares / count - mean.square()).clamp(min=0).sqrt()
-    std[std < _CONSTANT] = 1.0  # a constant channel says nothing; leave it at zero
+    std[std < _CONSTANT] = 1.0  # a constant channel becomes zero
     return tuple(mean.tolist()), tuple(std.tolist())

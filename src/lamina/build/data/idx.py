@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST and its relatives, plain or gzipped.
+"""IDX files, the format of MNIST and similar datasets, plain or gzipped.
 
 Two zero bytes, a type code (8: uint8), the number of axes, each axis as a big-endian 32-bit integer, then the
 data (LeCun, the MNIST database).
@@ -24,15 +24,15 @@ _GZIP = b"\x1f\x8b"
 
 
 def splits(path: Path) -> tuple[str, ...]:
-    """Splits of which this folder holds images; none if it holds no IDX files."""
+    """Splits for which this folder has images; none if it has no IDX files."""
     return tuple(split for split in ("train", "test") if path.is_dir() and _find(path, split, _IMAGES))
 
 
 def read(path: Path, split: str) -> Samples:
-    """Images ``(N, 1, H, W)`` and labels of one split. Labels have no names, only numbers.
+    """Images ``(N, 1, H, W)`` and labels of one split. Classes are named by their indices.
 
     Raises:
-        UsageError: a file is missing, there is more than one, or it is not what its head says.
+        UsageError: a file is missing, there are several, or it does not match its header.
     """
     images, labels = (_only(path, split, magic) for magic in (_IMAGES, _LABELS))
     x, y = parse(_content(images), str(images)), parse(_content(labels), str(labels))
@@ -43,7 +43,7 @@ def parse(data: bytes, name: str) -> NDArray[np.uint8]:
     """The array in an IDX file of unsigned bytes.
 
     Raises:
-        UsageError: the head is not IDX's, or the data is shorter or longer than it says.
+        UsageError: the header is not that of an IDX file, or the data does not have the size that it gives.
     """
     if len(data) < 4 or data[:3] != b"\0\0\x08":
         raise UsageError(
@@ -52,13 +52,13 @@ def parse(data: bytes, name: str) -> NDArray[np.uint8]:
     start = 4 + 4 * data[3]
     if len(data) < start:
         raise UsageError(
-            f"{name}: expected a head of {start} bytes for {data[3]} axes, got a file of {len(data)} bytes"
+            f"{name}: expected a header of {start} bytes for {data[3]} axes, got a file of {len(data)} bytes"
         )
     shape = tuple(int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4))
     if len(data) - start != prod(shape):
         raise UsageError(
             f"{name}: expected {prod(shape)} bytes of data for the shape {shape}, got {len(data) - start}; "
-            "the file is damaged, fetch it again"
+            "the file is damaged, download it again"
         )
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
 
@@ -101,4 +101,6 @@ def _content(file: Path) -> bytes:
     try:
         return gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{file}: expected a whole gzip file, got a damaged one ({error}); fetch it again") from error
+        raise UsageError(
+            f"{file}: expected a complete gzip file, got a damaged one ({error}); download it again"
+        ) from error

@@ -1,4 +1,4 @@
-"""An .npz file of JPEG pictures that share one header.
+""".npz files of JPEG images that share one header.
 
 Image ``i`` is ``jpeg_header + scan[offs[i]:offs[i + 1]] + FF D9``.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lamina.build.data import archive, pictures
+from lamina.build.data import archive, images
 from lamina.build.data.dataset import Samples
 from lamina.errors import UsageError
 
@@ -19,7 +19,7 @@ _END_OF_IMAGE = b"\xff\xd9"
 
 
 def splits(path: Path) -> tuple[str, ...]:
-    """Splits of which the file holds scans."""
+    """Splits for which the file has scans."""
     keys = archive.keys(path) if path.is_file() else frozenset()
     if not {"jpeg_header", "class_names"} <= keys:
         return ()
@@ -32,7 +32,7 @@ def read(path: Path, split: str) -> Samples:
     """Images ``(N, 3, H, W)``, decoded, and labels of one split.
 
     Raises:
-        UsageError: the arrays or a picture are damaged, or pictures differ in size.
+        UsageError: the arrays or an image are damaged, or images differ in size.
         MissingError: Pillow is not installed.
     """
     header, scan, offs, y, names = archive.arrays(
@@ -44,15 +44,15 @@ def read(path: Path, split: str) -> Samples:
     stream = archive.unsigned_bytes(scan, path, f"scan_{split}", axes=(1,)).tobytes()
     if len(ends) != len(labels) + 1 or ends[0] != 0 or ends[-1] != len(stream) or (np.diff(ends) < 0).any():
         raise UsageError(
-            f"{path}: expected offs_{split} as {len(labels) + 1} rising numbers from 0 to {len(stream)}, "
+            f"{path}: expected offs_{split} as {len(labels) + 1} increasing offsets from 0 to {len(stream)}, "
             f"got {len(ends)} from {ends[:1]} to {ends[-1:]}"
         )
-    images: list[np.ndarray] = []
-    for place in range(len(labels)):
-        body = stream[ends[place] : ends[place + 1]]
-        images.append(pictures.decode(start + body + _END_OF_IMAGE, f"{path}, {split} image {place}"))
-        if images[place].shape != images[0].shape:
-            raise UsageError(f"{path}: expected pictures of one size, {images[0].shape}, got {images[place].shape}")
-    if not images:
-        raise UsageError(f"{path}: expected at least one {split} picture, got none")
-    return Samples(np.stack(images), labels, tuple(map(str, names.ravel())))
+    decoded: list[np.ndarray] = []
+    for index in range(len(labels)):
+        body = stream[ends[index] : ends[index + 1]]
+        decoded.append(images.decode(start + body + _END_OF_IMAGE, f"{path}, {split} image {index}"))
+        if decoded[index].shape != decoded[0].shape:
+            raise UsageError(f"{path}: expected images of one size, {decoded[0].shape}, got {decoded[index].shape}")
+    if not decoded:
+        raise UsageError(f"{path}: expected at least one {split} image, got none")
+    return Samples(np.stack(decoded), labels, tuple(map(str, names.ravel())))

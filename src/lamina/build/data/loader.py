@@ -1,4 +1,4 @@
-"""Epochs of batches. Their order depends on seed and epoch alone, so that a stopped run can resume."""
+"""Batches of an epoch. Their order depends only on seed and epoch, so that an interrupted run can resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PADDING = 4
 
 
 def steps(items: int, batch: int, world_size: int = 1) -> int:
-    """Batches of an epoch on each rank."""
+    """Batches per epoch on each rank."""
     return ceil(ceil(items / world_size) / batch)
 
 
@@ -35,15 +35,15 @@ def loader(
     world_size: int = 1,
     start: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches ``(x, y)`` of one epoch for one rank, from batch number ``start`` on; the last may be smaller.
+    """Batches ``(x, y)`` of one epoch for one rank, starting at batch index ``start``; the last may be smaller.
 
-    Ranks deal the epoch's order out in turn: together, their batches at one step are what one process would
-    take with ``world_size * batch``. Where the items do not divide, the first ones are dealt again, so that
-    every rank has as many. ``augment`` shifts images by up to 4 pixels over a border of the mean colour and
-    mirrors half of them; what happens to a sample depends on seed and epoch, not on rank or batch.
+    Samples are assigned to ranks round-robin: the batches of all ranks at one step are those of one process with
+    ``world_size * batch``. If the number of samples is not divisible, the first ones are repeated, so that every rank
+    has the same number. ``augment`` shifts images by up to 4 pixels, padded with the mean color, and flips half of them
+    horizontally; the augmentation of a sample depends on seed and epoch, not on rank or batch.
 
     Raises:
-        UsageError: impossible numbers, samples that cannot take the shape, or augmentation of anything but
+        UsageError: invalid values, samples that cannot have the shape, or augmentation of anything but
             images. Raised at the call, not at the first batch.
     """
     if batch < 1 or start < 0 or epoch < 0 or seed < 0 or not 0 <= rank < world_size:
@@ -64,9 +64,9 @@ def loader(
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
         for at in range(start * batch, len(mine), batch):
-            places = mine[at : at + batch]
-            x, y = samples(dataset, places, shape)
-            yield (_jitter(x, shifts[places], mirrored[places]) if augment else x), y
+            indices = mine[at : at + batch]
+            x, y = samples(dataset, indices, shape)
+            yield (_jitter(x, shifts[indices], mirrored[indices]) if augment else x), y
 
     return batches()
 

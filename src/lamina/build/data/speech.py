@@ -1,4 +1,4 @@
-"""An .npz file of short recordings, one label each, read as log-mel frames."""
+""".npz files of short audio recordings with one label each, read as log-mel frames."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _KEYS = ("wave", "offsets", "label", "is_test", "sample_rate")
 
 
 def splits(path: Path) -> tuple[str, ...]:
-    """Both splits if the file holds recordings."""
+    """Both splits if the file has recordings."""
     keys = archive.keys(path) if path.is_file() else frozenset()
     return ("train", "test") if set(_KEYS) <= keys else ()
 
 
 def read(path: Path, split: str) -> Samples:
-    """Frames ``(N, 100, 40)``, one each 10 ms: longer recordings are cut at 1 s, shorter ones end in silence.
+    """Frames ``(N, 100, 40)``, one per 10 ms: longer recordings are truncated at 1 s, shorter ones zero-padded.
 
     Raises:
-        UsageError: the arrays are damaged or do not belong together.
+        UsageError: the arrays are damaged or inconsistent.
     """
     wave, offs, label, is_test, rate = archive.arrays(path, *_KEYS)
     ends = archive.whole_numbers(offs, path, "offsets")
@@ -51,19 +51,19 @@ def read(path: Path, split: str) -> Samples:
             f"got {len(labels)} and {len(chosen)}"
         )
     if ends[0] < 0 or ends[-1] > len(wave) or (np.diff(ends) < 0).any():
-        raise UsageError(f"{path}: expected offsets that rise from 0 to at most {len(wave)}, got others")
-    places = np.flatnonzero(chosen)
+        raise UsageError(f"{path}: expected offsets that increase from 0 to at most {len(wave)}")
+    indices = np.flatnonzero(chosen)
     spectrogram = LogMel(int(rate))
-    x = np.empty((len(places), FRAMES, MELS), np.float32)
-    for at in range(0, len(places), _CHUNK):
-        x[at : at + _CHUNK] = spectrogram(_padded(wave, ends, places[at : at + _CHUNK], spectrogram.samples)).numpy()
-    return Samples(x, labels[places], numbered(labels))
+    x = np.empty((len(indices), FRAMES, MELS), np.float32)
+    for at in range(0, len(indices), _CHUNK):
+        x[at : at + _CHUNK] = spectrogram(_padded(wave, ends, indices[at : at + _CHUNK], spectrogram.samples)).numpy()
+    return Samples(x, labels[indices], numbered(labels))
 
 
-def _padded(wave: NDArray[np.generic], ends: NDArray[np.int64], places: NDArray[np.int64], samples: int) -> Tensor:
-    signal = np.zeros((len(places), samples), np.float32)
-    for row, place in zip(signal, places, strict=True):
-        piece = wave[ends[place] : min(ends[place + 1], ends[place] + samples)]
+def _padded(wave: NDArray[np.generic], ends: NDArray[np.int64], indices: NDArray[np.int64], samples: int) -> Tensor:
+    signal = np.zeros((len(indices), samples), np.float32)
+    for row, index in zip(signal, indices, strict=True):
+        piece = wave[ends[index] : min(ends[index + 1], ends[index] + samples)]
         row[: len(piece)] = piece
     return torch.from_numpy(signal / 32768)
 
@@ -95,7 +95,7 @@ class LogMel:
 
 
 def mel_filters(sample_rate: int, window: int) -> Tensor:
-    """Triangles ``(window/2 + 1, 40)`` over spectrum bins; mel = 2595 log10(1 + f/700)."""
+    """Triangular filters ``(window/2 + 1, 40)`` over spectrum bins; mel =  2595 log10(1 + f/700)."""
     top = 2595 * np.log10(1 + sample_rate / 2 / 700)
     corners = torch.from_numpy(700 * (10 ** (np.linspace(0, top, MELS + 2) / 2595) - 1))
     bins = torch.linspace(0, sample_rate / 2, window // 2 + 1, dtype=torch.float64)[:, None]

@@ -1,4 +1,4 @@
-"""Random data of any shape, for measuring without a data set. Nothing can be learned from it."""
+"""Random data of any shape, for measurements without a dataset."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def synthetic(
     seed: int = 0,
     split: str = "train",
 ) -> Dataset:
-    """``items`` random samples: normal numbers for (C, H, W) and (T, F), indices below ``classes`` for (T,).
+    """``items`` random samples: normally distributed for (C, H, W) and (T, F), indices below ``classes`` for (T,).
 
-    The same arguments give the same data; each split has its own.
+    The same arguments give the same data; splits differ.
 
     Raises:
-        UsageError: an impossible shape, or fewer than one class or item.
+        UsageError: an invalid shape, or fewer than one class or item.
     """
     kind = kind_of(shape)
     if classes < 1 or items < 1:

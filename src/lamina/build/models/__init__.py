@@ -1,4 +1,4 @@
-"""The zoo: the networks lamina ships, one family a file, by name. ``external`` loads everyone else's."""
+"""The model zoo: one family per file. ``external`` loads models of other packages."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _FACTORIES: dict[str, Callable[..., nn.Module]] = {
 
 
 def entries() -> tuple[Entry, ...]:
-    """Every network of the zoo."""
+    """All networks of the zoo."""
     return tuple(ZOO.values())
 
 
 def create(name: str, num_classes: int | None = None, **options: int) -> nn.Module:
-    """The network called ``name``, freshly initialised, for ``num_classes`` (its own number if not given).
+    """The network called ``name``, newly initialized, with ``num_classes`` outputs (default: its own).
 
-    ``options`` are the factory's further parameters, such as ``groups=2`` of ``alexnet2012``.
+    ``options`` are further parameters of the factory, such as ``groups=2`` of ``alexnet2012``.
 
     Raises:
-        UsageError: no such network, no such option, or a value the network cannot be built with.
+        UsageError: no such network, no such option, or an invalid value.
     """
     entry, factory = find(name), _FACTORIES[name]
     classes = entry.classes if num_classes is None else num_classes

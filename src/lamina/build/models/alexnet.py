@@ -1,4 +1,4 @@
-"""AlexNet twice: torchvision's one-tower revision (Krizhevsky 2014) and the network of 2012 with LRN."""
+"""AlexNet: torchvision's one-tower revision (Krizhevsky 2014), and the network of 2012 with LRN."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AlexNet(nn.Module):
 
 
 class AlexNet2012(nn.Module):
-    """The published network. ``x: (N, 3, 227, 227)``, a size that 11x11 windows of stride 4 fit exactly.
+    """The published network. ``x: (N, 3, 227, 227)``, a size that 11x11 windows of stride 4 cover exactly.
 
     ``groups=1`` gives every convolution all channels; ``groups=2`` splits the second, fourth and fifth as
     the two towers of the paper did.

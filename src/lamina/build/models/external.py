@@ -1,4 +1,4 @@
-"""Networks from elsewhere: ``torchvision:NAME``, ``timm:NAME`` or ``package.module:callable``."""
+"""Networks of other packages: ``torchvision:NAME``, ``timm:NAME`` or ``package.module:callable``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lamina.errors import MissingError, UsageError, nearest
 
 @dataclass(frozen=True)
 class External:
-    """A network and what is known of its input: one sample's shape and the number of classes, or ``None``."""
+    """A network, and its input shape (one sample) and number of classes if known."""
 
     module: nn.Module
     input: tuple[int, ...] | None = None
@@ -24,24 +24,24 @@ class External:
 
 
 def load(source: str) -> External:
-    """Build the network that ``source`` names, without trained weights.
+    """Build the network that ``source`` names, without pretrained weights.
 
     ``package.module:callable`` calls ``callable()``; dots after the colon reach into classes.
     Importing runs the package's code: load only what you would run.
 
     Raises:
         UsageError: the source is malformed, names nothing, fails, or gives anything but an ``nn.Module``.
-        MissingError: the package is not installed, or does not fit the installed torch.
+        MissingError: the package is not installed, or is incompatible with the installed torch.
     """
-    place, colon, name = source.partition(":")
-    if not (colon and place and name):
+    package, colon, name = source.partition(":")
+    if not (colon and package and name):
         raise UsageError(f"expected a model as PACKAGE.MODULE:CALLABLE, torchvision:NAME or timm:NAME, got {source!r}")
-    if place == "timm":
+    if package == "timm":
         return _timm(name)
-    if place == "torchvision":
+    if package == "torchvision":
         models = _library("torchvision.models")
         return External(_called(source, _attribute(models, name, _callables(models))))
-    module = _imported(place)
+    module = _imported(package)
     return External(_called(source, _attribute(module, name, _callables(module))))
 
 
@@ -65,8 +65,8 @@ def _library(name: str) -> ModuleType:
         ) from error
     except Exception as error:
         raise MissingError(
-            f"{package} is installed but does not import ({type(error).__name__}: {error}); "
-            f"install the {package} that belongs to torch {torch.__version__}"
+            f"{package} is installed but cannot be imported ({type(error).__name__}: {error}); "
+            f"install the version of {package} for torch {torch.__version__}"
         ) from error
 
 

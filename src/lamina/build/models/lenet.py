@@ -1,4 +1,4 @@
-"""LeNet-5 (LeCun et al. 1998, fig. 2), modernised: ReLU for tanh, max pooling for trained sub-sampling."""
+"""LeNet-5 (LeCun et al. 1998, fig. 2), modernized: ReLU instead of tanh, max pooling instead of trained subsampling."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ class LeNet5(nn.Module):
 
 
 def lenet5(num_classes: int = 10) -> nn.Module:
-    """LeNet-5 for 28x28 grey images."""
+    """LeNet-5 for 28x28 grayscale images."""
     return LeNet5(num_classes)

@@ -148,10 +148,10 @@ def resnet152(num_classes: int = 1000) -> nn.Module:
 
 
 def resnet10_cifar(num_classes: int = 10) -> nn.Module:
-    """ResNet-10 for 32x32 images, which its stages see at 32, 16, 8 and 4 pixels."""
+    """ResNet-10 for 32x32 images, with stages at 32, 16, 8 and 4 pixels."""
     return ResNet(BasicBlock, (1, 1, 1, 1), num_classes, small_images=True)
 
 
 def resnet18_cifar(num_classes: int = 10) -> nn.Module:
-    """ResNet-18 for 32x32 images, which its stages see at 32, 16, 8 and 4 pixels."""
+    """ResNet-18 for 32x32 images, with stages at 32, 16, 8 and 4 pixels."""
     return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, small_images=True)

@@ -39,5 +39,5 @@ class TDNN(nn.Module):
 
 
 def tdnn(num_classes: int = 10, width: int = 512, pooled: bool = True) -> nn.Module:
-    """TDNN over 40 log-mel features, hidden layers ``width`` wide."""
+    """TDNN over 40 log-mel features, hidden layers of ``width`` units."""
     return TDNN(num_classes, width, pooled=pooled)

@@ -14,7 +14,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()
         if width % heads:
-            raise UsageError(f"expected a width that {heads} heads divide, got {width}")
+            raise UsageError(f"expected a width divisible by {heads} heads, got {width}")
         self.heads = heads
         self.causal = causal
         self.qkv = nn.Linear(width, 3 * width)

@@ -12,7 +12,7 @@ _WIDTHS = (64, 128, 256, 512, 512)
 
 
 class VGG(nn.Module):
-    """``x: (N, 3, H, W)``, averaged to ``grid x grid`` before three linear layers ``hidden`` wide."""
+    """``x: (N, 3, H, W)``, averaged to ``grid x grid`` before three linear layers of width ``hidden``."""
 
     def __init__(
         self, depth: int, num_classes: int = 1000, grid: int = 7, hidden: int = 4096, dropout: float = 0.5
@@ -70,5 +70,5 @@ def vgg19(num_classes: int = 1000) -> nn.Module:
 
 
 def vgg11_cifar(num_classes: int = 10) -> nn.Module:
-    """VGG-11 for 32x32 images: five poolings leave 1x1, so the linear layers are 512 wide."""
+    """VGG-11 for 32x32 images: five poolings leave 1x1, so the linear layers have width 512."""
     return VGG(11, num_classes, grid=1, hidden=512)

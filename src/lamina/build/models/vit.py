@@ -21,7 +21,7 @@ class PatchEmbed(nn.Module):
 
 
 class ViT(nn.Module):
-    """``x: (N, 3, image, image)`` to ``(N, classes)``, read from the class token."""
+    """``x: (N, 3, image, image)`` to ``(N, classes)``, computed from the class token."""
 
     def __init__(self, num_classes: int, image: int, patch: int, width: int, heads: int, depth: int) -> None:
         super().__init__()
