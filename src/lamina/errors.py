@@ -1,14 +1,15 @@
-"""The exception tree. Every error lamina raises on purpose is one of these.
+"""The exception tree. Every error that lamina raises on purpose is one of these.
 
     LaminaError                 exit 1   the job ran and failed
-    ├── UsageError              exit 2   what was asked cannot be meant
+    ├── UsageError              exit 2   an unknown name, or options that exclude each other
     │   ├── SpecError           exit 2   a workload file or layer description is wrong (all faults at once)
-    │   └── StoreError          exit 2   the trace database cannot be used as asked
-    ├── MissingError            exit 3   a device, tool or package that was asked for is not here
-    ├── UnsupportedError        exit 1   this implementation cannot do this layer (becomes a failed row)
+    │   └── StoreError          exit 2   the trace database cannot be used
+    ├── MissingError            exit 3   a requested device, tool or package is not on this machine
+    ├── UnsupportedError        exit 1   this implementation does not support this layer (becomes a failed row)
     └── CheckError              exit 1   a result differs from float64 by more than the tolerance
 
-A message says what was expected, what was got, and what to do.
+Any other exception is a defect of lamina: the command line writes the traceback to a file and exits with 70. Ctrl-C
+exits with 130. A message names what was expected, what was got, and what to do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-_LISTED = 20  # names in one message; a zoo of more is better listed by its own command
+INTERNAL = 70
+"""Exit code of an unexpected exception (EX_SOFTWARE of sysexits.h)."""
+INTERRUPTED = 130
+"""Exit code of an interrupted command (128 + SIGINT)."""
+
+_LISTED = 20  # names in one message; longer lists have a command of their own
 
 
 class LaminaError(Exception):
@@ -27,23 +33,23 @@ class LaminaError(Exception):
 
 
 class UsageError(LaminaError):
-    """What was asked cannot be meant: an unknown name, an impossible combination."""
+    """The request is wrong: an unknown name, or options that exclude each other."""
 
     exit_code = 2
 
 
 class MissingError(LaminaError):
-    """A device, tool or package that was asked for is not on this machine."""
+    """A requested device, tool or package is not on this machine."""
 
     exit_code = 3
 
 
 class StoreError(UsageError):
-    """The trace database cannot be used as asked: unreadable, read-only, or from a newer lamina."""
+    """The trace database cannot be used: unreadable, read-only, or from a newer lamina."""
 
 
 class UnsupportedError(LaminaError):
-    """An implementation cannot do this layer; the run goes on and records the reason."""
+    """An implementation does not support this layer; the run goes on and records the reason."""
 
 
 class CheckError(LaminaError):
@@ -52,7 +58,7 @@ class CheckError(LaminaError):
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with a file: where it stands and what to do about it."""
+    """One error in a file: the line, and what to do about it."""
 
     message: str
     line: int | None = None

@@ -26,8 +26,8 @@ class LazyPackage(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # The import system binds a submodule to its package. Where a function has the same name, as lamina.pipeline.bench
-        # has, the package keeps the function, and `from lamina.pipeline.bench import ...` works all the same.
+        # The import system binds a submodule to its package. Where a function has the same name, as in lamina.pipeline,
+        # the package keeps the function, and `from lamina.pipeline.bench import ...` works all the same.
         if not (name in self.__dict__[_NAMES] and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 

@@ -108,7 +108,7 @@ BAD = [
     (("bench", "lenet5", "--impl", "dense:winogard"), 2, "did you mean 'winograd'"),
     (("bench", "lenet5", "--impl", "sparse[blocks=8]"), 2, "option 'blocks' is unknown"),
     (("bench", "lenet5", "--device", "quantum"), 2, "quantum"),
-    (("bench", "lenet5", "--clock", "events", "--device", "cpu"), 2, "does not fit"),
+    (("bench", "lenet5", "--clock", "events", "--device", "cpu"), 2, "'events' clock does not"),
     (("bench", "lenet5", "--batch-size", "0"), 2, "positive whole numbers"),
     (("bench", "lenet5", "--batch-size", "many"), 2, "positive whole numbers"),
     (("bench", "lenet5", "--format", "xml"), 2, "--format"),

@@ -1,4 +1,4 @@
-"""The command line: parse, call the pipeline, print. No logic, and nothing heavy until a command runs."""
+"""The command line: parse, call the pipeline, print. No logic; a command imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lamina.cli.compaction import compaction_engine
 from lamina.cli.compare import compare
 from lamina.cli.deft import deft
 from lamina.cli.explain import explain
+from lamina.cli.handled import unexpected
 from lamina.cli.profile import profile
 from lamina.cli.report import report
 from lamina.cli.sparsity import sparsity
@@ -31,13 +32,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     help="A layer-by-layer performance laboratory for deep neural networks on GPUs.",
-    epilog="Begin with: lamina bench lenet5 --data fashion-mnist --report lenet5.html",
+    epilog="Example: lamina bench lenet5 --data fashion-mnist --report lenet5.html",
 )
 simulate.app.command("compaction-engine")(compaction_engine)
 simulate.app.command("training")(training)
 
-MEASURE, UNDERSTAND, CHANGE = "Measure", "Look and understand", "Change and train"
-SIMULATE, KNOW = "Simulate and reproduce", "What there is"
+MEASURE, UNDERSTAND, CHANGE = "Measure", "Analyze", "Change and train"
+SIMULATE, KNOW = "Simulate and reproduce", "List what there is"
 app.command(rich_help_panel=MEASURE)(bench)
 app.command(rich_help_panel=MEASURE)(profile)
 app.add_typer(runs.app, name="runs", rich_help_panel=UNDERSTAND)
@@ -52,6 +53,7 @@ app.add_typer(simulate.app, name="simulate", rich_help_panel=SIMULATE)
 app.command(rich_help_panel=SIMULATE)(sweep)
 app.add_typer(reproduce.app, name="reproduce", rich_help_panel=SIMULATE)
 app.command(rich_help_panel=KNOW)(catalogue.models)
+app.command(rich_help_panel=KNOW)(catalogue.methods)
 app.add_typer(catalogue.recipes_app, name="recipes", rich_help_panel=KNOW)
 app.command(rich_help_panel=KNOW)(catalogue.counters)
 app.command("convert-config", rich_help_panel=KNOW)(catalogue.convert_config)
@@ -70,7 +72,10 @@ def _common(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
     log: Annotated[
-        str, typer.Option("--log", envvar="LAMINA_LOG", help="Level of messages: debug, info, warning.")
+        str,
+        typer.Option(
+            "--log", envvar="LAMINA_LOG", help="Least severe messages that are shown: debug, info, warning, error."
+        ),
     ] = "warning",
 ) -> None:
     if log.lower() not in LEVELS:
@@ -80,5 +85,8 @@ def _common(
 
 def main() -> None:
     """Entry point of the ``lamina`` command."""
-    sys.path.insert(0, os.getcwd())  # so that mynet:build finds the mynet.py beside the user
-    app()
+    sys.path.insert(0, os.getcwd())  # so that mynet:build finds mynet.py in the working directory
+    try:
+        app()
+    except Exception as error:  # outside of any command
+        sys.exit(unexpected(error))

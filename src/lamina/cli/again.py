@@ -1,18 +1,20 @@
-"""This work in a process of its own: command lines that run one of its points once more."""
+"""Command lines that run one point of a workload in a process of its own."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lamina.pipeline import Options
-from lamina.spec import Point, Workload
+if TYPE_CHECKING:
+    from lamina.pipeline import Options
+    from lamina.spec import Point, Workload
 
 
 @dataclass(frozen=True)
 class Again:
-    """A network as its SPEC names it, and how it runs."""
+    """A network by its SPEC, and the options of its runs."""
 
     word: str
     workload: Workload
@@ -25,7 +27,7 @@ class Again:
         return [*self._profile(point, self.how), "--iterate"]
 
     def profile(self, point: Point, how: Options, store: str) -> list[str]:
-        """Profile the point in another way, into another database."""
+        """Profile the point with other options, into another database."""
         return [
             *self._profile(point, how),
             *("--store", store, "--format", "csv"),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.cli.networks import grid, networks, overridden, tell
-from lamina.errors import SpecError
+from lamina.cli.networks import announce_imports, check_networks, grid, networks, overridden, print_and_report
+from lamina.errors import UsageError
 
 if TYPE_CHECKING:
     from lamina.build import Target
@@ -23,14 +23,11 @@ if TYPE_CHECKING:
 @handled
 def bench(
     spec: options.SpecArgument = None,
-    model: Annotated[
-        list[str] | None, typer.Option("--model", "-m", help="Another way to write SPEC. Repeatable.")
-    ] = None,
-    impl: Annotated[
-        str,
-        typer.Option("--impl", help="dense, dense:winograd, dense:fft, dense:gemm, circulant[block_size=64], ..."),
+    model: Annotated[list[str] | None, typer.Option("--model", "-m", help="The same as SPEC. Repeatable.")] = None,
+    impl: options.ImplOption = "",
+    phase: Annotated[
+        str, typer.Option("--phase", help="Between commas: forward, backward_data, backward_weight; default all.")
     ] = "",
-    phase: Annotated[str, typer.Option("--phase", help="forward, backward_data, backward_weight; default all.")] = "",
     precision: options.PrecisionOption = "",
     batch_size: options.BatchOption = "",
     device: options.DeviceOption = "auto",
@@ -38,11 +35,11 @@ def bench(
     data: options.DataOption = "",
     repeat: Annotated[
         int | None,
-        typer.Option("--repeat", min=1, help="Samples of each timing; default: until the noise is below 2 %."),
+        typer.Option("--repeat", min=1, help="Samples of each timing; default: until their spread is below 2 %."),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--seconds", min=0.001, help="The longest one timing may take; default 0.5."),
+        typer.Option("--seconds", min=0.001, help="Limit of one timing, in seconds; default 0.5."),
     ] = None,
     clock: Annotated[
         str, typer.Option("--clock", help="cupti, events, graph, wall (CUDA) or cpu; default: the device's first.")
@@ -57,18 +54,18 @@ def bench(
     report: options.ReportOption = None,
     format_: options.FormatOption = "table",
     memory: Annotated[
-        bool, typer.Option("--memory", help="Print which tensors share which chunk of memory; measure nothing.")
+        bool, typer.Option("--memory", help="Print which tensors share memory; measure nothing.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved layers with their costs; measure nothing.")
     ] = False,
 ) -> None:
-    """Measure networks layer by layer, each phase of a training step apart.
+    """Measure networks layer by layer: the forward pass and both backward passes of each layer.
 
-    Every result is compared with float64 before it is timed, and stored as it is measured: an interrupted run
-    loses nothing and continues with --resume. Options override what a workload file asks for.
+    Each result is compared with float64 before it is timed. Rows are stored as they are measured, so that an
+    interrupted run continues with --resume. Options override those of a workload file.
 
-    Exit codes: 0 done, 1 a layer failed, 2 usage, 3 device or tool missing, 130 interrupted.
+    Exit codes: 0 done, 1 a layer failed, 2 usage, 3 device or tool missing, 70 internal error, 130 interrupted.
 
     Examples:
 
@@ -76,31 +73,34 @@ def bench(
 
         lamina bench alexnet --batch-size 128 --precision fp32,tf32,bf16 --device cuda
 
+        lamina bench vgg16 --impl dense,sparse,circulant\\[block_size=64] --phase forward --device cuda
+
         lamina bench my.dnntemplate --set N=64 --dry-run
     """
-    from lamina.spec import Method
-
     options.choices("--format", format_, options.FORMATS)
-    found = networks([*(spec or []), *(model or [])], set_, input_size)
-    asked = {
-        "impl": [Method.parse(text) for text in options.split(impl)],
+    words = [*(spec or []), *(model or [])]
+    options.device(device)
+    settings = {
+        "impl": options.implementations(impl),
         "phases": options.allowed("--phase", phase, "phases"),
         **grid(precision, batch_size, layout),
-        "data": data,
-        "clocks": options.split(clock),
+        "data": options.dataset(data),
+        "clocks": options.clocks(clock),
         "l2": options.allowed("--l2", l2, "l2"),
         "repeat": repeat,
         "seconds": seconds,
         "seed": seed,
         "check": check,
     }
-    workloads = [overridden(own, asked) for _, own in found]
-    targets = [target for target, _ in found]
     if dry_run:
-        _print_layers(targets, workloads, format_)
+        _print_layers(words, set_, input_size, settings, format_)
+        if not memory:
+            return
+    found = networks(words, set_, input_size)
+    workloads = [overridden(own, settings) for _, own in found]
+    targets = [target for target, _ in found]
     if memory:
         _print_memory(targets, workloads)
-    if dry_run or memory:
         return
 
     from lamina.store import open_store
@@ -128,8 +128,8 @@ def _measure(
     runs = []
     with Watcher() as watch:
         for target, workload in zip(targets, workloads, strict=True):
-            for remark in target.remarks:
-                watch.say(f"{target.name}: {remark}")
+            for note in target.remarks:
+                watch.say(f"{target.name}: {note}")
             runs.append(
                 pipeline.bench(
                     target,
@@ -141,25 +141,31 @@ def _measure(
                     watch=watch,
                 )
             )
-    return tell(runs, database, report, format_)
+    return print_and_report(runs, database, report, format_)
 
 
-def _print_layers(targets: Sequence[Target], workloads: Sequence[Workload], format_: str) -> None:
+def _print_layers(
+    words: Sequence[str], set_: Sequence[str], input_size: str, settings: Mapping[str, Any], format_: str
+) -> None:
+    """Print the layers of networks; PyTorch is imported only for networks of other packages."""
+    from lamina import pipeline
     from lamina.cli import printing
     from lamina.spec import ITEM_BYTES
 
+    if format_ == "csv":
+        raise UsageError("--dry-run: expected --format table or json, got csv")
+    size, variables = check_networks(words, set_, input_size)
     documents = []
-    for target, workload in zip(targets, workloads, strict=True):
-        batch = workload.batch[0] if workload.batch else target.batch
-        itemsize = ITEM_BYTES[workload.precision[0]]
-        layers = target.resolve(batch)
+    for word in words:
+        if pipeline.needs_torch(word):
+            announce_imports()
+        network = pipeline.describe(word, variables, size, next(iter(settings["batch"]), None))
+        itemsize = ITEM_BYTES[overridden(network.workload, settings).precision[0]]
         if format_ == "table":
-            printing.print_network(target.name, batch, layers, itemsize, target.remarks)
-        documents += [printing.layer_document(target.name, layer, itemsize) for layer in layers]
+            printing.print_network(network.name, network.batch, network.layers, itemsize, network.remarks)
+        documents += [printing.layer_document(network.name, layer, itemsize) for layer in network.layers]
     if format_ == "json":
         typer.echo(json.dumps(documents, indent=1))
-    elif format_ == "csv":
-        raise SpecError("--dry-run", "expected --format table or json, got csv")
 
 
 def _print_memory(targets: Sequence[Target], workloads: Sequence[Workload]) -> None:

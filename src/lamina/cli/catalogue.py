@@ -1,4 +1,4 @@
-"""Commands about what lamina ships: recipes, the zoo, configuration files, this machine."""
+"""Commands that list what there is: networks, methods, recipes, counters, configuration files, this machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
+from lamina.cli.networks import announce_imports
 from lamina.errors import UsageError
 
 recipes_app = typer.Typer(no_args_is_help=True, help="Shipped workload files: list them, read them, copy them out.")
@@ -22,7 +23,12 @@ RecipeArgument = Annotated[
 @recipes_app.command("ls")
 @handled
 def list_recipes() -> None:
-    """List the recipes."""
+    """List the recipes.
+
+    Example:
+
+        lamina recipes ls
+    """
     from rich.table import Table
 
     from lamina import recipes
@@ -37,7 +43,12 @@ def list_recipes() -> None:
 @recipes_app.command("show")
 @handled
 def show_recipe(name: RecipeArgument) -> None:
-    """Print a recipe."""
+    """Print a recipe.
+
+    Example:
+
+        lamina recipes show models/lenet5
+    """
     from lamina import recipes
 
     typer.echo(recipes.show(name), nl=False)
@@ -47,10 +58,15 @@ def show_recipe(name: RecipeArgument) -> None:
 @handled
 def copy_recipe(
     name: RecipeArgument,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the copy.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
 ) -> None:
-    """Copy a recipe, to make it yours."""
+    """Copy a recipe into a folder, to edit it.
+
+    Example:
+
+        lamina recipes cp models/lenet5 .
+    """
     from lamina import recipes
 
     typer.echo(recipes.cp(name, folder, force))
@@ -58,26 +74,63 @@ def copy_recipe(
 
 @handled
 def models() -> None:
-    """List the networks of the zoo."""
+    """List the networks of the zoo.
+
+    Example:
+
+        lamina models
+    """
     from rich.table import Table
 
-    from lamina.build.models import entries
     from lamina.cli import printing
     from lamina.spec import show
+    from lamina.spec.zoo import ZOO
 
     table = Table("network", "input", "classes", "what it is", "source", box=None)
-    for entry in entries():
+    for entry in ZOO.values():
         table.add_row(entry.name, show(entry.input), str(entry.classes), entry.summary, entry.source)
+    printing.show(table)
+
+
+@handled
+def methods() -> None:
+    """List the implementations for --impl, with the options of each and their defaults.
+
+    In Python, lamina.convert(model, config) takes the configuration class with the same options.
+
+    Example:
+
+        lamina methods
+    """
+    from dataclasses import MISSING, fields
+
+    from rich.table import Table
+
+    from lamina.accelerate.registry import CELLS, config_class
+    from lamina.cli import printing
+    from lamina.spec import METHODS
+
+    table = Table("implementation", "configuration", "what it is", "options", box=None)
+    for info in METHODS.values():
+        known = fields(config_class(info.name)) if info.name in CELLS else ()
+        shown = [each.name if each.default is MISSING else f"{each.name}={each.default}" for each in known]
+        table.add_row(info.name, info.config, info.summary, ", ".join(shown))
     printing.show(table)
 
 
 @handled
 def counters(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[SET|METRIC]...", help="Which: core, memory, stalls, full, a metric.")
+        list[str] | None,
+        typer.Argument(metavar="[SET|METRIC]...", help="Sets (core, memory, stalls, full) or metrics."),
     ] = None,
 ) -> None:
-    """List hardware metrics for 'lamina profile --counters': unit, meaning, sets, and nvprof's names for figures."""
+    """List hardware metrics for 'lamina profile --counters': unit, meaning, sets, and nvprof's names for figures.
+
+    Example:
+
+        lamina counters stalls
+    """
     from rich.table import Table
 
     from lamina.cli import printing
@@ -89,7 +142,7 @@ def counters(
         metric = known.metric(name)
         table.add_row(name, metric.unit, " ".join(metric.sets), metric.meaning)
     figures = Table("nvprof's name", "unit", "from", box=None)
-    for figure in known.FIGURES:
+    for figure in known.DERIVED:
         if set(figure.formula.metrics) <= set(wanted):
             figures.add_row(", ".join(figure.aliases), figure.unit, str(figure.formula))
     printing.show(table, figures)
@@ -103,14 +156,19 @@ def convert_config(
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File; default stdout.")] = None,
 ) -> None:
-    """Rewrite a DNNMark configuration as TOML. Remarks on keys without effect go to stderr."""
+    """Rewrite a DNNMark configuration as TOML. Notes on keys without effect go to stderr.
+
+    Example:
+
+        lamina convert-config alexnet.dnnmark --output alexnet.toml
+    """
     from lamina.spec.files import read
     from lamina.spec.toml import write_toml
 
     network, workload = read(file, options.pairs(set_))
     text = write_toml(network, workload)
-    for remark in network.remarks:
-        typer.echo(f"note: {remark}", err=True)
+    for note in network.remarks:
+        typer.echo(f"note: {note}", err=True)
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -123,19 +181,28 @@ def convert_config(
 @handled
 def env(
     device: options.DeviceOption = "auto",
-    roofs: Annotated[bool, typer.Option("--roofs", help="Also measure (or look up) the machine's roofs.")] = False,
-    refresh: Annotated[bool, typer.Option("--refresh", help="Measure the roofs again.")] = False,
+    roofs: Annotated[
+        bool, typer.Option("--roofs", help="Also measure, or look up, the peaks of the roofline.")
+    ] = False,
+    refresh: Annotated[bool, typer.Option("--refresh", help="Measure the peaks again.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
-    """Show the machine and the software, as stored with every run."""
+    """Show the machine and the software versions, as stored with every run.
+
+    Example:
+
+        lamina env --roofs --device cuda
+    """
     from dataclasses import asdict
+
+    chosen = options.device_name(device)
+    announce_imports()
 
     from lamina import measure
 
-    place = options.device_name(device)
-    facts = asdict(measure.environment(place))
+    facts = asdict(measure.environment(chosen))
     if roofs or refresh:
-        facts["roofs"] = asdict(measure.roofs(place, options.cache_folder(), refresh))
+        facts["roofs"] = asdict(measure.roofs(chosen, options.cache_folder(), refresh))
     if json_:
         typer.echo(json.dumps(facts, indent=1))
         return

@@ -10,7 +10,7 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.cli.networks import networks, training
+from lamina.cli.networks import announce_imports, check_networks, networks, training
 from lamina.errors import LaminaError, UsageError
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ def deft(
 
         lamina deft vgg11_cifar --data DIR --weights vgg.safetensors --target-speedup 1.5 --epochs 2 --onnx vgg.onnx
     """
+    check_networks([spec], set_, input_size)
+    options.dataset(data)
+    options.device(device)
+    announce_imports()
+
     from lamina.cli.watching import Watcher
     from lamina.pipeline.deft.flow import deft as make_deft
     from lamina.pipeline.deft.records import Asked

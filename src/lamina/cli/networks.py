@@ -1,7 +1,8 @@
-"""What commands that run networks share: from words to networks and workloads, from runs to what is told of them."""
+"""What commands that run networks share: networks and workloads from arguments, and the output of runs."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,22 +24,45 @@ RATES = {"sgd": 0.05}
 
 
 def networks(words: Sequence[str], set_: Sequence[str], input_size: str) -> list[tuple[Target, Workload | None]]:
-    """The network of each word, with the workload that its file asks for.
+    """The network of each SPEC, with the workload of its file.
 
     Raises:
-        UsageError: there is no word, or one that names nothing.
+        UsageError: there is no SPEC, or one is unknown.
     """
     from lamina import pipeline
+
+    size, variables = check_networks(words, set_, input_size)
+    announce_imports()
+    return [pipeline.find(word, variables, size) for word in words]
+
+
+def check_networks(
+    words: Sequence[str], set_: Sequence[str], input_size: str
+) -> tuple[tuple[int, ...] | None, dict[str, str]]:
+    """The input size and the variables of SPECs, each of which is known; without importing PyTorch.
+
+    Raises:
+        UsageError: there is no SPEC, one is unknown, or an option is malformed.
+    """
+    from lamina.pipeline.described import meaning
 
     if not words:
         raise UsageError("expected a SPEC: a network such as alexnet, a file, or a recipe (see --help)")
     size = options.shape("--input-size", input_size) if input_size else None
     variables = options.pairs(set_)
-    return [pipeline.find(word, variables, size) for word in words]
+    for word in words:
+        meaning(word, variables)
+    return size, variables
+
+
+def announce_imports() -> None:
+    """Say that PyTorch is imported, which takes seconds, so that nobody wonders whether anything happens."""
+    if "torch" not in sys.modules:
+        typer.echo("importing PyTorch ...", err=True)
 
 
 def grid(precision: str, batch_size: str, layout: str) -> dict[str, Any]:
-    """What the options of that name ask of a workload."""
+    """The grid of a workload from the options of these names."""
     return {
         "precision": options.allowed("--precision", precision, "precision"),
         "batch": options.counts("--batch-size", batch_size) if batch_size else [],
@@ -46,16 +70,16 @@ def grid(precision: str, batch_size: str, layout: str) -> dict[str, Any]:
     }
 
 
-def overridden(own: Workload | None, asked: Mapping[str, Any]) -> Workload:
-    """A workload, the default one if there is none, with those settings replaced that the command line gave."""
+def overridden(own: Workload | None, settings: Mapping[str, Any]) -> Workload:
+    """A workload, by default the default one, with the settings replaced that the command line has."""
     from lamina.spec import Workload
 
-    given = {key: value for key, value in asked.items() if value not in ([], "", None)}
+    given = {key: value for key, value in settings.items() if value not in ([], "", None)}
     return Workload.model_validate((own or Workload()).model_dump() | given)
 
 
 def training(optimizer: str, learning_rate: float | None, **settings: Any) -> Training:
-    """Settings of a training, named as their options are.
+    """Settings of a training run, named as their options are.
 
     Raises:
         UsageError: naming every option that does not fit.
@@ -72,8 +96,8 @@ def training(optimizer: str, learning_rate: float | None, **settings: Any) -> Tr
         raise UsageError("\n".join(faults)) from error
 
 
-def tell(runs: Sequence[Run], database: Store, report: Path | None, form: str) -> bool:
-    """Print runs, write a report of each, say where they are; whether anything failed."""
+def print_and_report(runs: Sequence[Run], database: Store, report: Path | None, form: str) -> bool:
+    """Print runs, write a report of each, and name their database; whether anything failed."""
     from lamina import pipeline
     from lamina.cli import printing
 

@@ -1,4 +1,7 @@
-"""Options that several commands share, and how their text becomes values."""
+"""Options that several commands share, and how their text becomes values.
+
+Texts are checked here, against lists that need no PyTorch, so that a mistake is reported at once.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,15 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from lamina.errors import UsageError, nearest
+from lamina.spec.method import METHODS
+
+if TYPE_CHECKING:
+    from lamina.spec import Method
 
 StoreOption = Annotated[
     str,
@@ -33,7 +40,16 @@ SetOption = Annotated[
     ),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="table, json or csv, on stdout.")]
-SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Of weights, data order and random numbers.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights, data order and random numbers.")]
+ImplOption = Annotated[
+    str,
+    typer.Option(
+        "--impl",
+        help="Implementations, between commas, with parameters in brackets: circulant\\[block_size=64]. "
+        + "; ".join(f"[bold]{info.name}[/bold]: {info.summary}" for info in METHODS.values())
+        + ". See 'lamina methods'.",
+    ),
+]
 
 SpecArgument = Annotated[
     list[str] | None,
@@ -48,16 +64,17 @@ OneSpecArgument = Annotated[
     typer.Argument(metavar="SPEC", help="A network of the zoo, a workload file, a recipe, or package.module:function."),
 ]
 PrecisionOption = Annotated[
-    str, typer.Option("--precision", "--dtype", help="fp32 (no tensor cores), tf32, bf16, fp16, fp64.")
+    str,
+    typer.Option(
+        "--precision", "--dtype", help="Between commas: fp32 (no tensor cores), tf32, bf16, fp16, fp64; default fp32."
+    ),
 ]
-BatchOption = Annotated[str, typer.Option("--batch-size", "-b", help="Such as 16 or 16,64,128.")]
-LayoutOption = Annotated[str, typer.Option("--layout", help="nchw, nhwc (channels last).")]
-DataOption = Annotated[
-    str, typer.Option("--data", help="fashion-mnist (shipped), synthetic, or the path of a data set.")
-]
-CheckOption = Annotated[bool, typer.Option("--check/--no-check", help="Compare with float64 before timing.")]
+BatchOption = Annotated[str, typer.Option("--batch-size", "-b", help="Batch sizes, such as 16 or 16,64,128.")]
+LayoutOption = Annotated[str, typer.Option("--layout", help="Memory layouts: nchw, nhwc (channels last).")]
+DataOption = Annotated[str, typer.Option("--data", help="Data set: fashion-mnist (shipped), synthetic, or a path.")]
+CheckOption = Annotated[bool, typer.Option("--check/--no-check", help="Compare results with float64 before timing.")]
 InputSizeOption = Annotated[
-    str, typer.Option("--input-size", help="One sample's shape for networks that do not say: 3x224x224.")
+    str, typer.Option("--input-size", help="Shape of one sample, such as 3x224x224, where the network has none.")
 ]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Complete the last unfinished run of the same work.")]
 ReportOption = Annotated[Path | None, typer.Option("--report", help="Also write an HTML report here.")]
@@ -97,6 +114,44 @@ def allowed(option: str, text: str, field: str) -> list[str]:
     return choices(option, text, [str(value) for value in (Phase if inner is Phase else get_args(inner))])
 
 
+def implementations(text: str) -> list[Method]:
+    """Implementations between commas, each known with all its options.
+
+    Raises:
+        UsageError: naming the nearest implementation, algorithm or option.
+    """
+    from lamina.accelerate.registry import CELLS, configuration
+    from lamina.spec.method import DENSE_ALGORITHMS, Method
+
+    methods = [Method.parse(item) for item in split(text)]
+    for method in methods:
+        if method.algorithm is not None and method.algorithm not in DENSE_ALGORITHMS:
+            raise UsageError(f"--impl: {method}: unknown algorithm: {nearest(method.algorithm, DENSE_ALGORITHMS)}")
+        if method.name in CELLS:
+            configuration(method)
+    return methods
+
+
+def clocks(text: str) -> list[str]:
+    """Clocks between commas; nothing for no text."""
+    from lamina.spec.workload import CLOCKS
+
+    return choices("--clock", text, CLOCKS) if text else []
+
+
+def dataset(text: str) -> str:
+    """A data set by name, or a path that exists; no text stays as it is.
+
+    Raises:
+        UsageError: neither; with the nearest name.
+    """
+    from lamina.spec.workload import DATASETS
+
+    if text and text not in DATASETS and not Path(text).exists():
+        raise UsageError(f"--data: {text!r} is no data set and no path that exists: {nearest(text, DATASETS)}")
+    return text
+
+
 def counts(option: str, text: str) -> list[int]:
     """Positive whole numbers between commas."""
     items = split(text)
@@ -125,7 +180,7 @@ def pairs(items: Iterable[str]) -> dict[str, str]:
 
 
 def store_place(text: str) -> str:
-    """The database asked for, or the one file in the user's data folder."""
+    """The database of ``--store``, or the one file in the user's data folder."""
     return text or str(_folder("XDG_DATA_HOME", ".local/share") / "lamina.db")
 
 
@@ -140,11 +195,27 @@ def _folder(variable: str, default: str) -> Path:
     return (Path(base) if base else Path.home() / default) / "lamina"
 
 
+DEVICES = ("auto", "cpu", "cuda")
+
+
+def device(text: str) -> str:
+    """A device by name: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``. Whether it is here shows when it is used.
+
+    Raises:
+        UsageError: another name.
+    """
+    if text not in DEVICES and not re.fullmatch(r"cuda:\d+", text):
+        raise UsageError(f"--device: {text!r} is unknown: {nearest(text, DEVICES)}, or cuda:1 for the second GPU")
+    return text
+
+
 def device_name(text: str) -> str:
-    """The device asked for, ``auto`` decided."""
+    """The device of ``--device``: for ``auto``, CUDA where there is one."""
+    if device(text) != "auto":
+        return text
     import torch
 
-    return ("cuda" if torch.cuda.is_available() else "cpu") if text == "auto" else text
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def command_line() -> str:

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from lamina import explain
-from lamina.record import LayerRun, Run
-from lamina.report import table
-from lamina.spec import ResolvedLayer
-from lamina.store import Store, flatten, to_csv, to_json
-
 if TYPE_CHECKING:
     from lamina.pipeline import Reproduced
+    from lamina.record import LayerRun, Run
+    from lamina.spec import ResolvedLayer
+    from lamina.store import Store
 
 WIDE = 240
 """Columns of a table that goes to a file or a pipe."""
@@ -36,6 +33,10 @@ def width() -> int | None:
 
 def print_runs(store: Store, runs: Sequence[Run], form: str) -> None:
     """Print the rows of runs."""
+    from lamina import explain
+    from lamina.report import table
+    from lamina.store import flatten, to_csv, to_json
+
     if form == "table":
         for this in runs:
             rows = store.layers(this.id)
@@ -48,15 +49,17 @@ def print_runs(store: Store, runs: Sequence[Run], form: str) -> None:
 
 
 def _fixed(rows: Sequence[LayerRun]) -> str:
-    """What all rows have in common of the grid's axes, which are no columns then."""
+    """The values of the grid's axes that all rows share, which are no columns then."""
     axes = {"impl": "", "precision": "", "layout": "", "batch": "batch "}
     values = [{f"{word}{getattr(row, axis)}" for row in rows} for axis, word in axes.items()]
-    told = [value for found in values if len(found) == 1 for value in found]
-    return f", {' '.join(told)}," if told else ""
+    shared = [value for found in values if len(found) == 1 for value in found]
+    return f", {' '.join(shared)}," if shared else ""
 
 
 def print_reproduced(done: Reproduced) -> None:
-    """Print published values beside ours."""
+    """Print published values beside measured ones."""
+    from lamina.report import table
+
     entry = done.entry
     show(table.published_table(done.rows, f"{entry.place}: {entry.title}", entry.note))
 
@@ -64,7 +67,9 @@ def print_reproduced(done: Reproduced) -> None:
 def print_network(
     name: str, batch: int, layers: Sequence[ResolvedLayer], itemsize: int, remarks: Sequence[str]
 ) -> None:
-    """Print a network's layers with their costs, and what its file's author should know."""
+    """Print a network's layers with their costs, and notes on its file."""
+    from lamina.report import table
+
     show(table.network_table(layers, itemsize, f"{name}, batch {batch}", width()))
     for remark in remarks:
         sys.stdout.write(f"note: {remark}\n")

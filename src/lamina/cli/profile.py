@@ -8,19 +8,19 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.cli.networks import grid, networks, overridden, tell
+from lamina.cli.networks import grid, networks, overridden, print_and_report
 
 
 @handled
 def profile(
     spec: options.SpecArgument = None,
-    inference: Annotated[bool, typer.Option("--inference", help="Forward only, without training's behaviour.")] = False,
+    inference: Annotated[bool, typer.Option("--inference", help="Only the forward pass, in evaluation mode.")] = False,
     counters: Annotated[
         str,
         typer.Option(
             "--counters",
             help="Hardware counters by Nsight Compute: none, core, memory, stalls, full, or names of metrics "
-            "(see 'lamina counters'). Each runs the iteration again, once for every pass.",
+            "(see 'lamina counters'). Each pass runs the iteration again.",
         ),
     ] = "none",
     precision: options.PrecisionOption = "",
@@ -31,7 +31,7 @@ def profile(
     repeat: Annotated[int | None, typer.Option("--repeat", min=1, help="Iterations; default 10.")] = None,
     autotune: Annotated[
         bool,
-        typer.Option("--autotune", help="Let the library time its algorithms first; counters may then not fit."),
+        typer.Option("--autotune", help="Let the library time its algorithms first; counters may then be refused."),
     ] = False,
     check: options.CheckOption = True,
     seed: options.SeedOption = 0,
@@ -45,12 +45,12 @@ def profile(
 ) -> None:
     """Profile a network: one training iteration, or one inference, kernel by kernel.
 
-    Each kernel gets the layer and the phase that launched it, joined by the driver's correlation id; how much of
-    the device's time found a home is printed, and what did not is listed. Counters come from a second run of the
-    same iteration; where its kernels differ from the timed ones they are refused. Everything goes to the trace
-    database: ask it with 'lamina explain', 'lamina compare', 'lamina report' and 'lamina runs sql'.
+    Each kernel is attributed to the layer and the phase that launched it, by the driver's correlation id. The share
+    of GPU time that is attributed is printed, and other kernels are listed. Counters come from a second run of the
+    same iteration; they are refused where its kernels differ from the timed ones. Everything goes to the trace
+    database, for 'lamina explain', 'lamina compare', 'lamina report' and 'lamina runs sql'.
 
-    Exit codes: 0 done, 1 a layer failed, 2 usage, 3 device or tool missing, 130 interrupted.
+    Exit codes: 0 done, 1 a layer failed, 2 usage, 3 device or tool missing, 70 internal error, 130 interrupted.
 
     Examples:
 
@@ -64,20 +64,21 @@ def profile(
     from lamina.spec import Phase
 
     options.choices("--format", format_, options.FORMATS)
+    options.device(device)
     words = spec or []
-    metrics = pipeline.metrics(options.split(counters))
-    found = networks(words, set_, input_size)
-    asked = {
+    settings = {
         "phases": [Phase.FORWARD] if inference else [],
         **grid(precision, batch_size, layout),
-        "data": data,
+        "data": options.dataset(data),
         "repeat": repeat,
         "seed": seed,
         "check": check,
     }
+    found = networks(words, set_, input_size)
+    metrics = pipeline.metrics(options.split(counters))
     how = pipeline.Options(training=not inference, autotune=autotune)
-    place = options.device_name(device)
-    works = [overridden(own, asked).model_copy(update={"device": place}) for _, own in found]
+    chosen = options.device_name(device)
+    works = [overridden(own, settings).model_copy(update={"device": chosen}) for _, own in found]
     if iterate:
         pipeline.iterate(found[0][0], works[0], how, lambda event: typer.echo(event))
         return
@@ -90,10 +91,10 @@ def profile(
         runs = []
         with Watcher() as watch:
             if cost := pipeline.passes(options.split(counters)):
-                watch.say(f"counters: {len(metrics)} metrics, about {cost} replays of every kernel on this kind of GPU")
+                watch.say(f"counters: {len(metrics)} metrics, about {cost} replays of each kernel on such a GPU")
             for word, (target, _), workload in zip(words, found, works, strict=True):
-                for remark in target.remarks:
-                    watch.say(f"{target.name}: {remark}")
+                for note in target.remarks:
+                    watch.say(f"{target.name}: {note}")
                 runs.append(
                     pipeline.profile(
                         target,
@@ -108,6 +109,6 @@ def profile(
                         watch=watch,
                     )
                 )
-        failed = tell(runs, database, report, format_)
+        failed = print_and_report(runs, database, report, format_)
     if failed:
         raise typer.Exit(1)

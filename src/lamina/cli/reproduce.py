@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     from lamina.spec.published import Published
 
 app = typer.Typer(
-    no_args_is_help=True, help="The papers' tables and figures, with published values beside measured ones."
+    no_args_is_help=True, help="Reproduce the papers' tables and figures: published values beside measured ones."
 )
 
 
 @app.command("ls")
 @handled
 def list_entries() -> None:
-    """List what can be reproduced."""
+    """List the tables and figures that can be reproduced.
+
+    Example:
+
+        lamina reproduce ls
+    """
     from rich.table import Table
 
     from lamina.cli import printing
@@ -41,15 +46,15 @@ def run(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name of 'lamina reproduce ls'.")],
     device: options.DeviceOption = "auto",
     batch_size: Annotated[
-        str, typer.Option("--batch-size", "-b", help="Another batch than the paper's, for smaller machines.")
+        str, typer.Option("--batch-size", "-b", help="Another batch size than the paper's, for smaller machines.")
     ] = "",
-    precision: Annotated[str, typer.Option("--precision", help="Another than the paper's.")] = "",
+    precision: Annotated[str, typer.Option("--precision", help="Another precision than the paper's.")] = "",
     repeat: Annotated[int | None, typer.Option("--repeat", min=1, help="Samples of each timing.")] = None,
     stored: Annotated[
         str,
         typer.Option(
             "--run",
-            help="A stored run to look at instead of measuring: 'lamina runs import alexnet_nvidia-h200' brings one.",
+            help="A stored run to use instead of measuring; 'lamina runs import alexnet_nvidia-h200' imports one.",
         ),
     ] = "",
     against: Annotated[str, typer.Option("--against", help="A second stored run, for figures that compare two.")] = "",
@@ -57,16 +62,16 @@ def run(
     report: Annotated[Path | None, typer.Option("--report", help="Also write an HTML report here.")] = None,
     set_: Annotated[
         list[str],
-        typer.Option("--set", metavar="KEY=VALUE", help="Of simulated ones: batch=8 at every point. Repeatable."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of a simulation, such as batch=8. Repeatable."),
     ] = [],  # noqa: B006  (typer copies it)
     workers: WorkersOption = None,
     resume: options.ResumeOption = False,
     fresh: FreshOption = False,
 ) -> None:
-    """Count, measure or simulate one table or figure.
+    """Count, measure or simulate what a table or figure of a paper shows.
 
-    Figures come with what the paper reads off them; each statement is looked for in our profile, and may not hold on
-    another GPU: that is a result.
+    A figure comes with the paper's statements about it. Each statement is checked against the measured profile. That
+    one does not hold on another GPU is a result.
 
     Examples:
 
@@ -79,11 +84,10 @@ def run(
     from lamina import pipeline
     from lamina.cli import printing
     from lamina.cli.again import Again
-    from lamina.cli.networks import overridden
-    from lamina.cli.watching import Watcher
+    from lamina.cli.networks import announce_imports, overridden
     from lamina.spec.published import entry
-    from lamina.store import open_store
 
+    options.device(device)
     published = entry(name)
     if published.how == "simulated":
         if batch_size or precision or repeat or stored or against or report or device != "auto":
@@ -92,15 +96,20 @@ def run(
         return
     if set_ or workers or fresh:
         raise UsageError(f"--set, --workers and --fresh are for what is simulated: {name} is {published.how}")
-    asked = {
+    settings = {
         "batch": options.counts("--batch-size", batch_size) if batch_size else [],
         "precision": options.allowed("--precision", precision, "precision"),
         "repeat": repeat,
     }
-    workload = overridden(published.workload, asked)
+    workload = overridden(published.workload, settings)
     if published.counts or published.unmeasured:
         printing.print_reproduced(pipeline.reproduce(published, workload, None, options.cache_folder()))
         return
+    announce_imports()
+
+    from lamina.cli.watching import Watcher
+    from lamina.store import open_store
+
     workload = workload.model_copy(update={"device": options.device_name(device)})
     with open_store(options.store_place(store)) as database:
         with Watcher() as watch:
@@ -150,7 +159,7 @@ def _simulate(
         printing.print_reproduced(done)
         assert done.run is not None
         typer.echo(f"run {done.run.id} is in {database.place}", err=True)
-        for remark in done.run.remarks:
-            typer.echo(f"no result: {remark}", err=True)
+        for reason in done.run.remarks:
+            typer.echo(f"no result: {reason}", err=True)
         if done.run.remarks:
             raise typer.Exit(1)

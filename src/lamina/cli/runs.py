@@ -8,14 +8,16 @@ import sys
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.errors import UsageError, nearest
-from lamina.record import KernelRun, Key
+
+if TYPE_CHECKING:
+    from lamina.record import KernelRun
 
 app = typer.Typer(no_args_is_help=True, help="Look into the trace database: list, show, compare, export, query.")
 
@@ -67,6 +69,8 @@ def show_run(
 
 def print_kernels(launches: Iterable[KernelRun]) -> None:
     """Print launches as CSV; the extents of copies and fills are empty."""
+    from lamina.record import KernelRun, Key
+
     table = csv.writer(sys.stdout)
     table.writerow([*Key._fields, *(field.name for field in fields(KernelRun) if field.name != "key")])
     for launch in launches:

@@ -33,20 +33,24 @@ def sparsity(
         typer.Option("--module", help="Observe this module's outputs. Repeatable; default every ReLU."),
     ] = None,
     masks: Annotated[
-        Path | None, typer.Option("--masks", help="Also write which inputs of convolutions are zero (.npz).")
+        Path | None, typer.Option("--masks", help="Also write masks of zeros in the inputs of convolutions (.npz).")
     ] = None,
     mask_every: Annotated[
         int | None, typer.Option("--mask-every", min=1, help="Iterations between masks.", show_default="the last one")
     ] = None,
-    mask_images: Annotated[int, typer.Option("--mask-images", min=1, help="Images of a batch to keep.")] = 4,
-    history: Annotated[int, typer.Option("--history", help="Measurements remembered of each map.")] = 10,
+    mask_images: Annotated[int, typer.Option("--mask-images", min=1, help="Images of a batch in a mask.")] = 4,
+    history: Annotated[int, typer.Option("--history", help="Measurements of each map that are kept.")] = 10,
     sparse_enough: Annotated[
-        float, typer.Option("--sparse-enough", help="Least sparsity that is worth monitoring on.")
+        float, typer.Option("--sparse-enough", help="Sparsity below which a map is no longer monitored.")
     ] = 0.3,
-    stability: Annotated[float, typer.Option("--stability", help="A map that changes by less is stable.")] = 0.02,
-    period: Annotated[int, typer.Option("--period", help="Iterations between two looks at a map, at first.")] = 500,
-    duration: Annotated[int, typer.Option("--duration", help="Iterations that one look observes.")] = 5,
-    hibernation: Annotated[int, typer.Option("--hibernation", help="The period when all maps are stable.")] = 10_000,
+    stability: Annotated[
+        float, typer.Option("--stability", help="A map whose density changes by less is stable.")
+    ] = 0.02,
+    period: Annotated[int, typer.Option("--period", help="Iterations between samples of a map, at first.")] = 500,
+    duration: Annotated[int, typer.Option("--duration", help="Iterations that one sample covers.")] = 5,
+    hibernation: Annotated[
+        int, typer.Option("--hibernation", help="Iterations between samples when all maps are stable.")
+    ] = 10_000,
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, adam, adamw.")] = "sgd",
     learning_rate: Annotated[
         float | None,
@@ -60,23 +64,26 @@ def sparsity(
     store: options.StoreOption = "",
     format_: options.FormatOption = "table",
 ) -> None:
-    """Train a network and observe how many zeros its activation maps hold.
+    """Train a network and measure how many activations are zero.
 
-    Every observation goes to the store; with csv or json they are also printed, and a table sums them up by map.
+    Each observation goes to the trace database. --format csv or json prints them; a table summarizes each map.
 
     Example:
 
         lamina sparsity alexnet --data DIR --iterations 2000 --masks alexnet.npz
     """
+    options.choices("--format", format_, options.FORMATS)
+    settings = training(optimizer, learning_rate, batch=batch_size, precision=precision, seed=seed)
+    options.dataset(data)
+    options.device(device)
+    ((target, _),) = networks([spec], set_, input_size)
+
     from lamina.accelerate.training.sparsity_monitor import Parameters
     from lamina.cli.watching import Watcher
     from lamina.pipeline.sparsity import Masks, sparsity
     from lamina.store import open_store
 
-    options.choices("--format", format_, options.FORMATS)
-    settings = training(optimizer, learning_rate, batch=batch_size, precision=precision, seed=seed)
     parameters = Parameters(history, sparse_enough, stability, period, duration, hibernation)
-    ((target, _),) = networks([spec], set_, input_size)
     with Watcher() as watch, open_store(options.store_place(store)) as database:
         profile = sparsity(
             target,

@@ -19,7 +19,9 @@ def train(
     spec: options.OneSpecArgument,
     data: options.DataOption,
     epochs: Annotated[int, typer.Option("--epochs", min=1)] = 15,
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Of all processes together.")] = 64,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-b", min=1, help="Batch size of all processes together.")
+    ] = 64,
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, adam, adamw.")] = "sgd",
     learning_rate: Annotated[
         float | None,
@@ -29,31 +31,29 @@ def train(
     weight_decay: Annotated[float, typer.Option("--weight-decay")] = 5e-4,
     schedule: Annotated[str, typer.Option("--schedule", help="cosine, constant.")] = "cosine",
     warmup_steps: Annotated[
-        int, typer.Option("--warmup-steps", min=0, help="Steps of a linear rise of the learning rate.")
+        int, typer.Option("--warmup-steps", min=0, help="Steps of linear learning-rate warm-up.")
     ] = 100,
     label_smoothing: Annotated[float, typer.Option("--label-smoothing")] = 0.0,
     clip_norm: Annotated[
         float | None,
-        typer.Option("--clip-norm", help="Largest norm of all gradients together; recurrent networks need one."),
+        typer.Option("--clip-norm", help="Clip the norm of all gradients to this; recurrent networks need it."),
     ] = None,
     precision: Annotated[str, typer.Option("--precision", help="fp32, tf32; bf16 and fp16 by autocast.")] = "fp32",
-    augment: Annotated[bool, typer.Option("--augment", help="Random crops and mirror images.")] = False,
+    augment: Annotated[bool, typer.Option("--augment", help="Random crops and horizontal flips.")] = False,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
-    input_size: Annotated[
-        str, typer.Option("--input-size", help="One sample's shape, where the network does not say.")
-    ] = "",
+    input_size: options.InputSizeOption = "",
     checkpoint: Annotated[
         Path | None,
-        typer.Option("--checkpoint", help="Keep the state here (safetensors); replaced atomically."),
+        typer.Option("--checkpoint", help="File of the training state (safetensors), replaced atomically."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from --checkpoint where it exists.")] = False,
     store: options.StoreOption = "",
 ) -> None:
-    """Train a classifier: every epoch goes to the store.
+    """Train a classifier, and store the loss and accuracy of each epoch.
 
-    A run that was killed and resumed ends with the same weights as one that was not. On several devices:
+    A run that was killed and resumed ends with the same weights as one that was not. On several GPUs:
 
         torchrun --nproc-per-node 2 -m lamina train resnet18 --data DIR --device cuda
 
@@ -61,10 +61,6 @@ def train(
 
         lamina train lenet5 --data fashion-mnist --epochs 5 --checkpoint lenet5.safetensors
     """
-    from lamina import pipeline, run
-    from lamina.cli.watching import Watcher
-    from lamina.store import open_store
-
     if resume and checkpoint is None:
         raise UsageError("--resume needs --checkpoint: the file to continue from")
     settings = training(
@@ -82,13 +78,20 @@ def train(
         augment=augment,
         seed=seed,
     )
+    options.dataset(data)
+    options.device(device)
     ((target, _),) = networks([spec], set_, input_size)
-    place = options.device_name(device)
+
+    from lamina import pipeline, run
+    from lamina.cli.watching import Watcher
+    from lamina.store import open_store
+
+    chosen = options.device_name(device)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         import torch
 
-        place = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if place == "cuda" else place
-        run.join_processes(torch.device(place))
+        chosen = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if chosen == "cuda" else chosen
+        run.join_processes(torch.device(chosen))
     try:
         with Watcher() as watch, open_store(options.store_place(store)) as database:
             pipeline.train(
@@ -96,7 +99,7 @@ def train(
                 data,
                 settings,
                 database,
-                device=place,
+                device=chosen,
                 checkpoint=checkpoint,
                 resume=resume,
                 command=options.command_line(),

@@ -16,6 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from lamina.cli.handled import working_on
 from lamina.pipeline.watch import Planned
 from lamina.record import Epoch, LayerRun
 from lamina.run import Progress as Training
@@ -39,21 +40,21 @@ class Bar(Progress):
             transient=True,
             disable=not console.is_terminal,
         )
-        self._told: dict[TaskID, float] = {}
+        self._printed: dict[TaskID, float] = {}
 
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
         super().advance(task_id, advance)
-        self._tell(task_id)
+        self._print(task_id)
 
     def update(self, task_id: TaskID, **changes: Any) -> None:
         super().update(task_id, **changes)
-        self._tell(task_id)
+        self._print(task_id)
 
-    def _tell(self, task_id: TaskID) -> None:
+    def _print(self, task_id: TaskID) -> None:
         task = self._tasks[task_id]
         elapsed = task.elapsed or 0.0
-        if self.disable and elapsed >= self._told.get(task_id, 0.0) + PACE:
-            self._told[task_id] = elapsed
+        if self.disable and elapsed >= self._printed.get(task_id, 0.0) + PACE:
+            self._printed[task_id] = elapsed
             of = "" if task.total is None else f" of {task.total:g}"
             self.say(f"{task.description}: {int(task.completed)}{of} after {elapsed:.0f} s")
 
@@ -63,12 +64,13 @@ class Bar(Progress):
 
 
 class Watcher:
-    """Shows events as they come: a bar while measuring or training, remarks and failures above it."""
+    """Shows events as they come: a bar while measuring or training, notes and failures above it."""
 
     def __init__(self) -> None:
         self._bar = Bar()
         self._task: TaskID | None = None
-        self._said: set[str] = set()
+        self._shown: set[str] = set()
+        self._planned = ""
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -80,8 +82,11 @@ class Watcher:
     def __call__(self, event: Planned | LayerRun | Epoch | Training | str) -> None:
         match event:
             case Planned():
+                self._planned = f"{event.target}: {event.point}"
+                working_on(self._planned)
                 self._begin(f"{event.target}: {event.point}", event.rows)
             case LayerRun():
+                working_on(f"{self._planned}, after {event.layer} {event.phase}")
                 if self._task is not None:
                     self._bar.advance(self._task)
                 if event.outcome == "failed":
@@ -100,8 +105,8 @@ class Watcher:
 
     def say(self, text: str) -> None:
         """Write a line above the bar, once."""
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._shown:
+            self._shown.add(text)
             self._bar.say(text)
 
     def _begin(self, words: str, total: int) -> TaskID:

@@ -1,4 +1,4 @@
-"""``lamina what-if``: what a change should bring, and what it brings when it is executed."""
+"""``lamina what-if``: the predicted speedup of a change, and the measured one."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ def what_if(
         str,
         typer.Option(
             "--change",
-            help="Which, between commas: fusion, without-activations, l1-bypass, channels-last, precision, cuda-graph, "
-            "algorithm; default all.",
+            help="Changes, between commas: fusion, without-activations, l1-bypass, channels-last, precision, "
+            "cuda-graph, algorithm; default all.",
         ),
     ] = "",
     profile: Annotated[
         str,
         typer.Option("--profile", help="A run of 'lamina profile' to predict from; default: profile here first."),
     ] = "",
-    inference: Annotated[bool, typer.Option("--inference", help="Forward only, without training's behaviour.")] = False,
+    inference: Annotated[bool, typer.Option("--inference", help="Only the forward pass, in evaluation mode.")] = False,
     precision: options.PrecisionOption = "",
     batch_size: options.BatchOption = "",
     layout: options.LayoutOption = "",
     device: options.DeviceOption = "auto",
     data: options.DataOption = "",
     repeat: Annotated[
-        int | None, typer.Option("--repeat", min=1, help="Samples of each timing; default: as many as noise asks for.")
+        int | None,
+        typer.Option("--repeat", min=1, help="Samples of each timing; default: until their spread is below 2 %."),
     ] = None,
     autotune: Annotated[
         bool, typer.Option("--autotune/--heuristics", help="Whether the library times its algorithms first.")
@@ -56,14 +57,14 @@ def what_if(
     resume: options.ResumeOption = False,
     format_: options.FormatOption = "table",
 ) -> None:
-    """Execute changes that should make a network faster, beside what was predicted of them.
+    """Predict the speedup of changes to a network, make each change, and measure it.
 
-    Predictions come from records alone: the times, kernels and counters of a profile. Then each change is executed,
-    layer by layer and for the whole step, its results compared with float64, and its time measured; the table says
-    how far each prediction was off, and why where it missed the gain by more than a quarter. A change that cannot
-    be executed says so, and the others go on.
+    Predictions use only the times, kernels and counters of a profile. Each change is then made, layer by layer and
+    for the whole step; its results are compared with float64 and timed. The table shows the error of each
+    prediction, and the reason where it is more than a quarter of the gain. A change that cannot be made is listed
+    with its reason, and the others go on.
 
-    Exit codes: 0 done, 2 usage, 3 device or tool missing, 130 interrupted.
+    Exit codes: 0 done, 2 usage, 3 device or tool missing, 70 internal error, 130 interrupted.
 
     Examples:
 
@@ -73,36 +74,38 @@ def what_if(
 
         lamina what-if lenet5 --device cpu --change channels-last
     """
-    from lamina import pipeline
-    from lamina.cli.again import Again
-    from lamina.cli.watching import Watcher
-    from lamina.pipeline.what_if import CHANGES
-    from lamina.pipeline.what_if import what_if as execute
     from lamina.spec import Phase
-    from lamina.store import open_store
 
     options.choices("--format", format_, options.FORMATS)
+    options.device(device)
     words = spec or []
-    known = [name.replace("_", "-") for name in CHANGES]
-    wanted = options.choices("--change", change.replace("_", "-"), known) if change else known
-    found = networks(words, set_, input_size)
-    asked = {
+    settings = {
         "phases": [Phase.FORWARD] if inference else [],
         **grid(precision, batch_size, layout),
-        "data": data,
+        "data": options.dataset(data),
         "repeat": repeat,
         "seed": seed,
         "check": check,
     }
+    found = networks(words, set_, input_size)
+
+    from lamina import pipeline
+    from lamina.cli.again import Again
+    from lamina.cli.watching import Watcher
+    from lamina.pipeline.what_if import CHANGES
+    from lamina.store import open_store
+
+    known = [name.replace("_", "-") for name in CHANGES]
+    wanted = options.choices("--change", change.replace("_", "-"), known) if change else known
     how = pipeline.Options(training=not inference, autotune=autotune)
-    place = options.device_name(device)
+    chosen = options.device_name(device)
     with open_store(options.store_place(store)) as database:
         runs = []
         with Watcher() as watch:
             for word, (target, own) in zip(words, found, strict=True):
-                workload = overridden(own, asked).model_copy(update={"device": place})
+                workload = overridden(own, settings).model_copy(update={"device": chosen})
                 runs.append(
-                    execute(
+                    pipeline.what_if(
                         target,
                         workload,
                         database,

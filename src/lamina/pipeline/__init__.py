@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lamina.pipeline.convert import convert
     from lamina.pipeline.deft.flow import deft
     from lamina.pipeline.deft.recipe_files import load
-    from lamina.pipeline.described import Described, describe
+    from lamina.pipeline.described import Described, describe, needs_torch
     from lamina.pipeline.explain import compare, compare_counters, compare_kernels, compare_layers, explain, look_up
     from lamina.pipeline.imports import import_file
     from lamina.pipeline.memory import Memory, memory
@@ -68,6 +68,7 @@ __all__ = [
     "look_up",
     "memory",
     "metrics",
+    "needs_torch",
     "passes",
     "profile",
     "report",
@@ -90,7 +91,7 @@ _MODULES = {
     "convert": ("convert",),
     "deft.flow": ("deft",),
     "deft.recipe_files": ("load",),
-    "described": ("Described", "describe"),
+    "described": ("Described", "describe", "needs_torch"),
     "explain": ("compare", "compare_counters", "compare_kernels", "compare_layers", "explain", "look_up"),
     "imports": ("import_file",),
     "memory": ("Memory", "memory"),

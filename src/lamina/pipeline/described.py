@@ -50,6 +50,11 @@ def meaning(text: str, variables: Mapping[str, str] | None = None) -> Entry | Pa
     )
 
 
+def needs_torch(text: str) -> bool:
+    """Whether a network must be traced to know its layers: networks of other packages."""
+    return isinstance(meaning(text), str)
+
+
 def describe(
     text: str,
     variables: Mapping[str, str] | None = None,

@@ -1,16 +1,24 @@
 """What is asked: layers, networks, workloads, methods, and the readers of their files. No torch here."""
 
-from lamina.spec.cost import Cost, Phase
-from lamina.spec.dnnmark import read_dnnmark
-from lamina.spec.files import read
-from lamina.spec.layers import KINDS, Layer
-from lamina.spec.method import METHODS, Method, MethodInfo
-from lamina.spec.network import Input, Network, ResolvedLayer
-from lamina.spec.shape import Shape, elements, show
-from lamina.spec.toml import read_toml, write_toml
-from lamina.spec.workload import ITEM_BYTES, Layout, Point, Precision, Workload
+from typing import TYPE_CHECKING
+
+from lamina.lazy import lazy
+
+if TYPE_CHECKING:
+    from lamina.spec.cost import Cost, Phase
+    from lamina.spec.dnnmark import read_dnnmark
+    from lamina.spec.files import read
+    from lamina.spec.layers import KINDS, Layer
+    from lamina.spec.method import DENSE_ALGORITHMS, METHODS, Method, MethodInfo
+    from lamina.spec.network import Input, Network, ResolvedLayer
+    from lamina.spec.shape import Shape, elements, show
+    from lamina.spec.toml import read_toml, write_toml
+    from lamina.spec.workload import CLOCKS, DATASETS, ITEM_BYTES, Layout, Point, Precision, Workload
 
 __all__ = [
+    "CLOCKS",
+    "DATASETS",
+    "DENSE_ALGORITHMS",
     "ITEM_BYTES",
     "KINDS",
     "METHODS",
@@ -34,3 +42,18 @@ __all__ = [
     "show",
     "write_toml",
 ]
+
+_MODULES = {
+    "cost": ("Cost", "Phase"),
+    "dnnmark": ("read_dnnmark",),
+    "files": ("read",),
+    "layers": ("KINDS", "Layer"),
+    "method": ("DENSE_ALGORITHMS", "METHODS", "Method", "MethodInfo"),
+    "network": ("Input", "Network", "ResolvedLayer"),
+    "shape": ("Shape", "elements", "show"),
+    "toml": ("read_toml", "write_toml"),
+    "workload": ("CLOCKS", "DATASETS", "ITEM_BYTES", "Layout", "Point", "Precision", "Workload"),
+}
+
+# The names of methods cost nothing to import; layers and networks need pydantic.
+lazy(__name__, {name: f"{__name__}.{module}:{name}" for module, names in _MODULES.items() for name in names})

@@ -29,6 +29,12 @@ class MethodInfo:
     aliases: tuple[str, ...] = ()
 
 
+DENSE_ALGORITHMS = (
+    *("direct", "gemm", "fft", "winograd", "winograd2", "winograd4"),
+    *("cudnn:fft", "cudnn:winograd", "cudnn:tensor_core", "cudnn:implicit_gemm", "cudnn:strict_fp32"),
+)
+"""Convolution algorithms that a dense layer can name: ``dense:winograd``."""
+
 METHODS: Mapping[str, MethodInfo] = {
     info.name: info
     for info in (

@@ -15,6 +15,10 @@ from lamina.spec.method import Method
 
 Precision = Literal["fp64", "fp32", "tf32", "bf16", "fp16"]
 Layout = Literal["nchw", "nhwc"]
+CLOCKS = ("cupti", "events", "graph", "wall", "cpu")
+"""The clocks by name: those of CUDA devices, and that of the CPU."""
+DATASETS = ("fashion-mnist", "synthetic")
+"""Data sets that need no file."""
 ITEM_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 
 
