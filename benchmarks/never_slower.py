@@ -137,7 +137,7 @@ def distinct(layers: Sequence[ConvertedLayer]) -> list[ConvertedLayer]:
     found: dict[tuple[Any, ...], ConvertedLayer] = {}
     for layer in layers:
         if layer.selection is not None:
-            key = layer.kind, layer.parameters_before, layer.selection.impl, tuple(layer.selection.times_us.items())
+            key = layer.selection.impl, tuple(layer.selection.times_us.items())
             found.setdefault(key, layer)
     return [*found.values()]
 

@@ -1,0 +1,52 @@
+"""The benchmark that no converted layer is slower: its rows, and its summary of rows that are known."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import never_slower
+from benchmarks.results import Row
+from lamina.accelerate import CELLS
+from lamina.accelerate.select import DENSE
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lamina.pipeline import convert
+
+    monkeypatch.setattr(convert, "ROUNDS", 2)
+    monkeypatch.setattr(never_slower, "ROUNDS", 2)
+
+
+@pytest.mark.parametrize("method", ["eliminated", "fused"])
+def test_rows_fit_the_schema_and_say_what_ran(method: str) -> None:
+    rows = list(never_slower.measured(never_slower.SMOKE[0], "fp32", "eager", method, CPU))
+    for row in rows:
+        Row.model_validate(row)
+        assert row["impl"] == method and row["mode"] == "eager"
+        assert (row["speedup"] == 1.0) >= (row["executed_impl"] == DENSE)
+    layers = [row for row in rows if row["phase"] == "step"]
+    assert layers and all(row["rel_error"] < 1e-4 for row in layers) and rows[-1]["phase"] == "end_to_end"
+    names = [row["layer"] for row in layers]
+    assert len(names) == len(set(names)) and all(row["times_us"]["dense"] > 0 for row in layers)
+
+
+def row(impl: str, phase: str, speedup: float, executed: str) -> dict[str, Any]:
+    return {"impl": impl, "mode": "graph", "phase": phase, "speedup": speedup, "executed_impl": executed,
+            "workload": "net", "precision": "bf16"}  # fmt: skip
+
+
+def test_the_summary_counts_what_is_slower() -> None:
+    rows = [row("circulant", "step", speed, "circulant[impl=kernel]") for speed in (0.9, 2.0)]
+    rows += [row("circulant", "step", 1.0, DENSE), row("circulant", "end_to_end", 1.5, "2 layers replaced")]
+    found = never_slower.summary(rows)["circulant, graph"]
+    assert found["distinct layers"] == 3 and found["replaced"] == 2
+    assert found["lowest speedup of a replaced layer"] == 0.9 and found["layers below 0.98"] == 1
+    assert found["whole steps"] == {"net bf16": 1.5}
+
+
+def test_every_method_of_the_registry_is_measured() -> None:
+    assert {*never_slower.METHODS} == {*CELLS}
