@@ -15,9 +15,6 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def two_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lamina.pipeline import convert
-
-    monkeypatch.setattr(convert, "ROUNDS", 2)
     monkeypatch.setattr(never_slower, "ROUNDS", 2)
 
 
