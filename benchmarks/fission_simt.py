@@ -27,7 +27,7 @@ from benchmarks.circulant_layers import LAYERS, Layer
 from lamina import measure, run
 from lamina.accelerate.papers.on_chip_fission import simt
 from lamina.accelerate.papers.on_chip_fission.cost import predict
-from lamina.accelerate.papers.on_chip_fission.simt import OnChip, Tile, Window
+from lamina.accelerate.papers.on_chip_fission.simt import OnChip, Tile
 from lamina.accelerate.runtime.nvrtc import compiled
 from lamina.measure import counters
 
@@ -54,16 +54,16 @@ class Case:
         self.depth = layer.inputs * max(layer.kernel, 1) ** 2
         self.weight = torch.randn(shape, device="cuda") / self.depth**0.5
         self.x = layer.input().cuda()
-        self.window = Window(padding=(layer.kernel // 2,) * 2)
+        self.padding = layer.kernel // 2, layer.kernel // 2
         self.rows = layer.batch * (layer.size**2 if layer.kernel else 1)
 
     def ours(self, format: OnChip, tile: Tile) -> Tensor:
         if not self.layer.kernel:
             return simt.linear(self.x, self.weight, format=format, tile=tile)
-        return simt.convolution(self.x, self.weight, self.window, format=format, tile=tile)
+        return simt.conv2d(self.x, self.weight, padding=self.padding, format=format, tile=tile)
 
     def library(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.conv2d(x, weight, padding=self.window.padding) if self.layer.kernel else F.linear(x, weight)
+        return F.conv2d(x, weight, padding=self.padding) if self.layer.kernel else F.linear(x, weight)
 
 
 def cases(names: tuple[str, ...]) -> Iterator[Case]:

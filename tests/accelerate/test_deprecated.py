@@ -46,7 +46,9 @@ def test_an_unknown_module_is_still_unknown() -> None:
 
 @pytest.mark.parametrize(("module", "names"), ATTRIBUTES.items(), ids=[*ATTRIBUTES])
 def test_old_names_of_classes_are_found_through_old_modules(module: str, names: dict[str, str]) -> None:
-    was, now = next((was, now) for was, now in RENAMED.items() if module.startswith(now) and "." not in was)
+    was, now = next(
+        (was, now) for was, now in RENAMED.items() if module == now or (module.startswith(f"{now}.") and "." not in was)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         found = import_module(f"lamina.accelerate.{was}{module.removeprefix(now)}")

@@ -48,7 +48,7 @@ def test_both_implementations_agree(device: Device) -> None:
     assert (core.cycles, core.counters) == (reference.cycles, reference.counters)
 
 
-def test_what_does_not_fit_is_refused(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_fit_is_rejected(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"raise dram.bytes"):
         dense(product(), device.changed({"dram.bytes": 4096}), Dense())
     monkeypatch.setattr("lamina.simulate.hierarchy.sampling.DISAGREE", -1.0)  # so that none agree

@@ -43,7 +43,7 @@ def test_closing_stops_the_rest() -> None:
     assert multiprocessing.active_children() == []
 
 
-def test_a_killed_process_is_told() -> None:
+def test_a_killed_process_is_reported() -> None:
     def kill() -> None:
         while not multiprocessing.active_children():
             time.sleep(0.01)

@@ -88,7 +88,7 @@ def test_sram_counts_what_the_unit_adds(monkeypatch: pytest.MonkeyPatch) -> None
     assert other.sram_bytes == dense.sram_bytes + 100
 
 
-def test_an_unknown_unit_is_refused() -> None:
+def test_an_unknown_unit_is_rejected() -> None:
     assert unit("dense").name == "dense"
     with pytest.raises(UsageError, match="did you mean 'dense'"):
         unit("dence")

@@ -97,7 +97,7 @@ GOOD = {"share": 0.5, "shares": {"a": 1.0}, "histograms": {"a": [0.5, 0.5]}, "sp
         ({"speedups": {"a": [1.0, 2.0], "b": [1.0, 1.0]}}, "S: b not in C"),
     ],
 )
-def test_what_cannot_be_is_refused(change: dict[str, object], message: str) -> None:
+def test_what_cannot_be_is_rejected(change: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         training_speedup(**(GOOD | change))  # type: ignore[arg-type]
 

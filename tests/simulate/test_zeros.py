@@ -41,7 +41,7 @@ def test_another_content_is_another_configuration(file: str) -> None:
         Zeros.model_validate(before.model_dump())
 
 
-def test_what_is_not_recorded_is_refused(file: str) -> None:
+def test_what_is_not_recorded_is_rejected(file: str) -> None:
     zeros = Zeros(pattern="recorded", masks=file)
     with pytest.raises(UsageError, match="layer 'conv3': did you mean 'conv"):
         zeros.mask(product("conv3"))
@@ -64,6 +64,6 @@ def test_what_is_not_recorded_is_refused(file: str) -> None:
         ({"masks": 5}, "masks"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, object], message: str) -> None:
+def test_impossible_settings_are_rejected(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Zeros(**settings)  # type: ignore[arg-type]

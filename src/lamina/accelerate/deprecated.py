@@ -34,6 +34,7 @@ RENAMED = {
     "fission.simt": "papers.on_chip_fission.simt",
     "fission.simt_cost": "papers.on_chip_fission.cost",
     "fusion": "methods.fusion",
+    "fusion.window": "common.geometry",
     "halves": "common.split_fp16",
     "kernels": "runtime.triton_utils",
     "launches": "runtime.launch",
@@ -47,12 +48,22 @@ RENAMED = {
     "sparsity.living": "methods.activation_sparsity.row_union.channels",
     "sparsity.monitor": "training.sparsity_monitor",
     "sparsity.saved": "training.compressed_activations",
+    "sparsity.window": "common.geometry",
     "tapes": "runtime.launch_cache",
     "tiling": "common.tiling",
 }
 """Old names of modules and packages below this one, and where they are now."""
 
 ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
+    "common.geometry": {
+        "PoolWindow": "common.geometry.Pool2dGeometry",
+        "Window": "common.geometry.Conv2dGeometry",
+    },
+    "common.tiling": {
+        "SHARED": "common.tiling.SHARED_MEMORY",
+        "between": "common.tiling.clamp",
+        "power": "common.tiling.next_power_of_2",
+    },
     "methods.activation_sparsity": {
         "Monitor": "training.sparsity_monitor.Monitor",
         "Pace": "training.sparsity_monitor.Pace",
@@ -69,6 +80,17 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
         "cell": "methods.circulant.reference.lstm_cell",
         "signed": "methods.circulant.reference.flip_signs",
     },
+    "papers.on_chip_fission.simt": {"convolution": "papers.on_chip_fission.simt.conv2d"},
+    "runtime.launch_cache": {
+        "Tape": "runtime.launch_cache.LaunchPlan",
+        "forget": "runtime.launch_cache.clear",
+        "taped": "runtime.launch_cache.cached_launches",
+    },
+    "runtime.nvrtc": {
+        "KINDS": "runtime.nvrtc.DTYPE_CODES",
+        "goes_on": "runtime.nvrtc.with_common_header",
+    },
+    "runtime.triton_ops": {"check_device": "runtime.triton_ops.check_kernel_operand"},
     "methods.weight_only.cost": {"Choice": "methods.weight_only.cost.FormatSelection"},
     "methods.weight_only": {"Fission": "methods.weight_only.WeightOnly"},
     "methods.weight_only.config": {"Fission": "methods.weight_only.WeightOnly"},

@@ -67,14 +67,14 @@ def test_values_of_a_line(settings: dict[str, Any], entries: int) -> None:
         ({"prefetch": "perhaps"}, "prefetch"),
     ],
 )
-def test_impossible_engines_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_impossible_engines_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match="--set") as caught:
         Engine.parse(settings)
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("rows", [0, 32001, 70000])
-def test_columns_that_no_entry_describes_are_refused(rows: int) -> None:
+def test_columns_that_no_entry_describes_are_rejected(rows: int) -> None:
     with pytest.raises(SpecError, match="expected 1 to 31872; split the product along k"):
         entry_format(rows)
 

@@ -237,7 +237,7 @@ def test_packed_panels_lie_in_the_order_of_passes() -> None:
     assert all(phase.mark == PLAIN for phase in work.program.loop if phase.kind == LOAD and phase.mark != MARK)
 
 
-def test_what_no_kernel_computes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_kernel_computes_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = np.ones((32, 4), dtype=np.bool_)
     for sizes in ((0, 4), (4, 0)):
         with pytest.raises(UsageError, match="expected positive sizes"):

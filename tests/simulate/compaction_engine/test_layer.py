@@ -135,7 +135,7 @@ def test_the_unit_is_found_by_name(device: Device) -> None:
     assert done.run is not None and done.to_dict()["l2_hit_rate"] is not None
 
 
-def test_what_has_no_meaning_is_refused(device: Device) -> None:
+def test_what_has_no_meaning_is_rejected(device: Device) -> None:
     with pytest.raises(UsageError, match=r"raise dram.bytes"):
         run(device.changed({"dram.bytes": 4096}))
     with pytest.raises(SpecError, match="l2.bytes"):

@@ -33,7 +33,7 @@ def test_each_step_counts() -> None:
     assert hasty(7, 8, start=5).steps == 2
 
 
-def test_a_mapping_that_is_gone_is_refused() -> None:
+def test_a_mapping_that_is_gone_is_rejected() -> None:
     with pytest.raises(UsageError, match="expected 0 to 1; search without it"):
         accurate(profile(published()).bits, profile(published()).mappings, 2)
 

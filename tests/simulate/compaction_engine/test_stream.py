@@ -79,13 +79,13 @@ def test_entries_are_packed_as_the_format_says() -> None:
     ],
     ids=["empty", "vector", "double", "nan", "long"],
 )
-def test_what_is_no_matrix_is_refused(matrix: NDArray[np.float32]) -> None:
+def test_what_is_no_matrix_is_rejected(matrix: NDArray[np.float32]) -> None:
     with pytest.raises(UsageError, match="expected"):
         encode(matrix, Engine())
 
 
 @pytest.mark.parametrize("mask", [np.zeros((4, 0), np.bool_), np.zeros(4, np.bool_), np.zeros((4, 4))], ids=str)
-def test_what_is_no_mask_is_refused(mask: NDArray[np.bool_]) -> None:
+def test_what_is_no_mask_is_rejected(mask: NDArray[np.bool_]) -> None:
     with pytest.raises(UsageError, match="expected a mask"):
         layout(mask, Engine())
 

@@ -123,7 +123,7 @@ def test_a_part_of_the_grid_tells_the_whole() -> None:
     assert part.counters["l1_reads"] == whole.counters["l1_reads"]
 
 
-def test_what_cannot_run_is_refused(small: Device) -> None:
+def test_what_cannot_run_is_rejected(small: Device) -> None:
     with pytest.raises(UsageError, match=r"unknown.*prefetch"):
         _run(small, "prefetched")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="expected positive sizes"):

@@ -158,7 +158,7 @@ def test_a_program_reaches_no_further_than_its_bytes(kernel: Kernel, high: int, 
     assert 0 <= low < reached <= program.bytes
 
 
-def test_sizes_that_are_not_whole_tiles_are_refused(small: Device) -> None:
+def test_sizes_that_are_not_whole_tiles_are_rejected(small: Device) -> None:
     with pytest.raises(SpecError) as error:
         tiled_gemm(100, 96, 8, Kernel(), small)
     assert [fault.message for fault in error.value.faults] == [

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from lamina.simulate.fission_unit import CONVERSIONS, FissionUnit, fission_unit, predict
 from lamina.simulate.hierarchy import Device, preset
-from lamina.simulate.workloads import ConvolutionGemm, Window
+from lamina.simulate.workloads import ConvolutionGemm
+from lamina.spec.geometry import Conv2dGeometry
 
 TITAN = preset("titanx-pascal")
 WITHIN = 0.10
@@ -73,7 +74,7 @@ def test_more_of_a_part_is_never_more_busy(tile: Any, packed: Any, size: int) ->
 @pytest.mark.parametrize("conversion", ["fp32", "deft-16q", "dfu_cvt_16", "dfu_cvt_8"])
 def test_the_simulation_is_near(small: Device, tile: int, conversion: str) -> None:
     options = FissionUnit(tile=tile, conversion=conversion)  # type: ignore[arg-type]
-    layer = ConvolutionGemm("conv", 768, 768, 128, 1, (1, 128, 1, 768), Window((1, 1)))
+    layer = ConvolutionGemm("conv", 768, 768, 128, 1, (1, 128, 1, 768), Conv2dGeometry())
     done = fission_unit(layer, small, options)
     expected = predict(768, 768, 128, options, options.on(small)).cycles
     assert done.counters["predicted_cycles"] == expected

@@ -16,7 +16,8 @@ from lamina.simulate.fission_unit.config import Packed
 from lamina.simulate.fission_unit.unit import UNIT
 from lamina.simulate.hierarchy import Device, bounds, preset, simulate
 from lamina.simulate.jobs import unit
-from lamina.simulate.workloads import ConvolutionGemm, Window
+from lamina.simulate.workloads import ConvolutionGemm
+from lamina.spec.geometry import Conv2dGeometry
 
 TITAN = preset("titanx-pascal").changed(SMALL)
 CHAOS = 1.01
@@ -24,7 +25,7 @@ CHAOS = 1.01
 
 
 def layer(m: int, n: int, k: int, groups: int = 1) -> ConvolutionGemm:
-    return ConvolutionGemm("conv", m, n, k, groups, (1, k * groups, 1, n), Window((1, 1)))
+    return ConvolutionGemm("conv", m, n, k, groups, (1, k * groups, 1, n), Conv2dGeometry())
 
 
 def cycles(device: Device, size: int = 384, **options: Any) -> int:
@@ -141,7 +142,7 @@ def test_it_is_a_unit_that_adds_no_memory(small: Device) -> None:
     assert UNIT.run(product(), small, FissionUnit(tile=4), None).counters["l1_reads"] == 2 * 8 * (1 + 2 * 16)
 
 
-def test_what_does_not_fit_is_refused(small: Device) -> None:
+def test_what_does_not_fit_is_rejected(small: Device) -> None:
     with pytest.raises(UsageError, match="does not fit"):
         fission_unit(product(), small.changed({"cu.vector_registers": 64}), FissionUnit())
     for wrong in ({"tile": 5}, {"conversion": "dfu_cvt_9"}, {"packed": "in-between"}, {"pipelined": 1}):

@@ -15,7 +15,7 @@ def test_values_come_back_in_their_order() -> None:
     assert take_apart(fuse(eighths, "dfu_cvt_8"), "dfu_cvt_8").tolist() == eighths
 
 
-def test_what_has_no_meaning_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_meaning_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="3 values: expected a multiple of the 2"):
         fuse([1.0, 2.0, 3.0], "dfu_cvt_16")
     with pytest.raises(UsageError, match="exponent = 8: expected 1 to 7"):

@@ -47,7 +47,7 @@ def test_an_unknown_device_names_the_nearest() -> None:
         ("l1", 1, "'l1' is unknown: did you mean 'l1.ways'|'l1' is unknown"),
     ],
 )
-def test_an_impossible_device_is_refused(key: str, value: Any, message: str) -> None:
+def test_an_impossible_device_is_rejected(key: str, value: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parsed(**{key: value})
 
@@ -91,13 +91,13 @@ def _toml(value: Any) -> str:
     ("content", "message"),
     [(b"\xff\xfe", "expected UTF-8"), (b"name = ", "expected TOML"), (b"", "cu is missing")],
 )
-def test_a_broken_file_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_broken_file_is_rejected(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "x.toml"
     path.write_bytes(content)
     with pytest.raises(SpecError, match=message):
         read_device(path)
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such file; shipped devices: h200-like, mi6"):
         read_device(tmp_path / "none.toml")

@@ -31,7 +31,7 @@ def test_core_is_the_reference_on_every_preset(name: str) -> None:
     assert (core.cycles, core.counters) == (reference.cycles, reference.counters)
 
 
-def test_more_lines_than_a_word_counts_are_refused(tiny: Device) -> None:
+def test_more_lines_than_a_word_counts_are_rejected(tiny: Device) -> None:
     program = gemm(32, 32, 32)
     again = tuple(replace(phase, per_trip=0) for phase in program.loop)  # the same lines, over and over
     endless = replace(program, loop=again, trips=np.array([2**47], dtype=np.int64))

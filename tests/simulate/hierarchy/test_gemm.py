@@ -51,7 +51,7 @@ def test_twelve_workgroups_fit_a_compute_unit(tiny: Device) -> None:
         occupancy(gemm(32, 32, 32), tiny.changed({"cu.lds_bytes": 4000}))
 
 
-def test_what_cannot_be_run_is_refused(tiny: Device) -> None:
+def test_what_cannot_be_run_is_rejected(tiny: Device) -> None:
     program = gemm(64, 64, 32)
     with pytest.raises(UsageError, match="takes .* bytes, mi6 has 1000"):
         simulate(program, tiny.changed({"dram.bytes": 1000}))

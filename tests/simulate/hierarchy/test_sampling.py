@@ -60,12 +60,12 @@ class Tiring(DramMemory):
         return memory
 
 
-def test_what_has_no_steady_rate_is_refused(device: Device) -> None:
+def test_what_has_no_steady_rate_is_rejected(device: Device) -> None:
     with pytest.raises(UnsupportedError, match="expected the halves of a sample .* within 5%, got"):
         sample(gemm(1024, 64, 32), device, sets=6, impl="reference", memory=Tiring(device))
 
 
-def test_workgroups_that_the_others_are_longer_than_are_refused(device: Device) -> None:
+def test_workgroups_that_the_others_are_longer_than_are_rejected(device: Device) -> None:
     growing = np.arange(PROGRAM.workgroups, dtype=np.int64) // 16
     uneven: Program = replace(PROGRAM, trips=growing, bytes=1 << 22)
     with pytest.raises(UnsupportedError, match="expected the workgroups of a sample of .* as long as the others"):
@@ -89,6 +89,6 @@ def test_a_record_says_that_it_was_sampled(device: Device) -> None:
     assert record.device == "mi6" and record.config["cu.count"] == 2
 
 
-def test_too_few_sets_are_refused(device: Device) -> None:
+def test_too_few_sets_are_rejected(device: Device) -> None:
     with pytest.raises(UsageError, match="sets = 3: expected at least 4"):
         sample(PROGRAM, device, sets=3)

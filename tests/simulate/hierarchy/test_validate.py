@@ -51,7 +51,7 @@ def test_measured_runs_are_met() -> None:
     assert document["identities_held"] and len(document["rows"]) == 3
 
 
-def test_a_broken_identity_is_told() -> None:
+def test_a_broken_identity_is_reported() -> None:
     result = validate(parse_reference(text(row(32, 32, 32, inst=1248, kt_us=32.716))))
     (run,) = result.rows
     assert not result.held
@@ -89,7 +89,7 @@ def test_both_implementations_say_the_same() -> None:
         ({"M": 2**20, "N": 2**20}, "line 2: M, N, K = .*: expected matrices that fit"),
     ],
 )
-def test_a_wrong_cell_is_refused(changed: dict[str, object], message: str) -> None:
+def test_a_wrong_cell_is_rejected(changed: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_reference(text(row(32, 32, 32, **changed)))
 
@@ -113,7 +113,7 @@ def test_all_faults_are_told_with_their_lines() -> None:
         ("\0", "missing|comma-separated"),
     ],
 )
-def test_a_wrong_file_is_refused(content: str, message: str) -> None:
+def test_a_wrong_file_is_rejected(content: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_reference(content)
 

@@ -5,8 +5,9 @@ import torch
 from lamina import build
 from lamina.build.models import ZOO, create
 from lamina.errors import UsageError
-from lamina.simulate.workloads import ConvolutionGemm, Window, convolutions, pattern
+from lamina.simulate.workloads import ConvolutionGemm, convolutions, pattern
 from lamina.spec import Input, Network, Phase
+from lamina.spec.geometry import Conv2dGeometry
 from lamina.spec.layers.convolution import Convolution
 
 # Counted by hand from the papers' layer tables: m, k, n of each convolution.
@@ -119,9 +120,9 @@ def test_columns_multiply_to_the_convolution(groups: int) -> None:
         np.testing.assert_array_equal(counted, y[:, group].numpy().ravel())
 
 
-def test_what_is_not_there_is_refused() -> None:
+def test_what_is_not_there_is_rejected() -> None:
     (gemm,) = convolutions(network(conv(), (4, 6, 5)).resolve(2))
-    assert gemm.window == Window((3, 3))
+    assert gemm.window == Conv2dGeometry.of((3, 3))
     mask = np.ones(gemm.map, dtype=np.bool_)
     with pytest.raises(UsageError, match="a group from 0 to 0, got 1"):
         gemm.columns(mask, 1)

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lamina.errors import UsageError
-from lamina.simulate.workloads import PATTERNS, Window, im2col, line_density, pattern
+from lamina.simulate.workloads import PATTERNS, im2col, line_density, pattern
+from lamina.spec.geometry import Conv2dGeometry
 
 names = st.sampled_from(sorted(PATTERNS))
 densities = st.floats(0, 1)
@@ -58,7 +59,7 @@ def test_seeds_differ(name: str) -> None:
 def test_independent_zeros_leave_no_line_empty() -> None:
     """A line of 16 is all zero with probability s ** 16."""
     density = 0.15
-    columns = im2col(pattern("iid", (8, 256, 8, 8), density, 3), Window((1, 1)))
+    columns = im2col(pattern("iid", (8, 256, 8, 8), density, 3), Conv2dGeometry())
     assert line_density(columns) == pytest.approx(1 - (1 - density) ** 16, abs=0.01)
 
 
@@ -93,7 +94,7 @@ def test_all_and_nothing(name: str, density: float) -> None:
         ({"blob": math.inf}, "blob"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(change: dict[str, object], message: str) -> None:
+def test_what_cannot_be_meant_is_rejected(change: dict[str, object], message: str) -> None:
     asked: dict[str, object] = {"name": "iid", "shape": (1, 2, 3, 3), "density": 0.5, "seed": 0}
     with pytest.raises(UsageError, match=message):
         pattern(**(asked | change))  # type: ignore[arg-type]

@@ -82,14 +82,14 @@ GOOD = {
         ({"names": np.array([], dtype="U1"), "iterations": np.array([], dtype=int)}, "shape of four sizes"),
     ],
 )
-def test_what_is_no_mask_is_refused(tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
+def test_what_is_no_mask_is_rejected(tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
     path = tmp_path / "m.npz"
     np.savez(path, **(GOOD | change))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=message):
         read_masks(path)
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
+def test_other_files_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file"):
         read_masks(tmp_path / "m.npz")
     np.savez(tmp_path / "m.npz", names=np.array(["a"]))

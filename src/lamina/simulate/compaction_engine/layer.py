@@ -17,7 +17,7 @@ from lamina.simulate.hierarchy import Device
 from lamina.simulate.hierarchy.unit import Impl
 from lamina.simulate.jobs import Progress, Unit
 from lamina.simulate.workloads import ConvolutionGemm, line_density
-from lamina.simulate.workloads.window import Order
+from lamina.simulate.workloads.columns import Order
 from lamina.simulate.zeros import Zeros
 
 RUN = 32

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from lamina.simulate.workloads import ConvolutionGemm, Window
+from lamina.simulate.workloads import ConvolutionGemm
+from lamina.spec.geometry import Conv2dGeometry
 from lamina.spec.layers.linear import Linear
 from lamina.spec.network import ResolvedLayer
 
@@ -21,4 +22,6 @@ def fully_connected(layers: Iterable[ResolvedLayer]) -> tuple[ConvolutionGemm, .
 def _gemm(resolved: ResolvedLayer, layer: Linear) -> ConvolutionGemm:
     (x,) = resolved.inputs
     rows, features = (x[0], prod(x[1:])) if layer.spatial else (prod(x[:-1]), x[-1])
-    return ConvolutionGemm(resolved.name, layer.out_features, rows, features, 1, (rows, features, 1, 1), Window((1, 1)))
+    return ConvolutionGemm(
+        resolved.name, layer.out_features, rows, features, 1, (rows, features, 1, 1), Conv2dGeometry()
+    )

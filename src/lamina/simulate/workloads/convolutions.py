@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from math import prod
 
 from lamina.errors import UsageError
+from lamina.simulate.workloads.columns import Mask, Order, im2col, inside
 from lamina.simulate.workloads.patterns import MapShape
-from lamina.simulate.workloads.window import Mask, Order, Pair, Window, im2col
+from lamina.spec.geometry import Conv2dGeometry, Pair
 from lamina.spec.layers.convolution import Convolution
 from lamina.spec.network import ResolvedLayer
 
@@ -27,7 +28,7 @@ class ConvolutionGemm:
     k: int
     groups: int
     map: MapShape
-    window: Window
+    window: Conv2dGeometry
 
     @property
     def operations(self) -> int:
@@ -43,7 +44,7 @@ class ConvolutionGemm:
     @property
     def inside(self) -> float:
         """Share of B that is the map's: the rest is padding, always zero."""
-        return self.window.inside(self.map[2], self.map[3])
+        return inside(self.window, self.map[2], self.map[3])
 
     def padded(self, tile: int) -> tuple[int, int, int]:
         """``m``, ``n``, ``k`` rounded up to whole tiles."""
@@ -74,10 +75,10 @@ def _gemm(resolved: ResolvedLayer, layer: Convolution) -> ConvolutionGemm:
     height, width = sizes if layer.rank == 2 else (1, *sizes)
     each, made = channels // layer.groups, layer.out_channels // layer.groups
     if layer.transposed:
-        m, n, k, window = made * prod(layer.kernel), images * height * width, each, Window((1, 1))
+        m, n, k, window = made * prod(layer.kernel), images * height * width, each, Conv2dGeometry()
     else:
         m, n, k = made, images * prod(resolved.output[2:]), each * prod(layer.kernel)
-        window = Window(
+        window = Conv2dGeometry.of(
             _pair(layer.kernel, 1), _pair(layer.stride, 1), _pair(layer.padding, 0), _pair(layer.dilation, 1)
         )
     return ConvolutionGemm(resolved.name, m, n, k, layer.groups, (images, channels, height, width), window)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import UsageError, nearest
-from lamina.simulate.workloads.window import Mask
+from lamina.simulate.workloads.columns import Mask
 
 MapShape = tuple[int, int, int, int]
 """Images, channels, height, width."""

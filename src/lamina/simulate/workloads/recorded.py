@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import UsageError
-from lamina.simulate.workloads.window import Mask
+from lamina.simulate.workloads.columns import Mask
 
 KINDS = {"names": "texts", "iterations": "int64", "shapes": "int64", "bits": "uint8"}
 """Arrays of a file and what is in them; ``bits`` holds the masks one after another, eight values a byte."""

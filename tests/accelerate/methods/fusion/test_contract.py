@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lamina.accelerate import convert
+from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.methods.fusion import Fusion, functional, kernels, ops, reference
 from lamina.accelerate.methods.fusion import convert as cell
 from lamina.accelerate.methods.fusion.config import ACTIVATIONS, Activation
 from lamina.accelerate.methods.fusion.nn import FusedConv2d, FusedLinear
-from lamina.accelerate.methods.fusion.window import PoolWindow
 from lamina.spec import Cost
 from lamina.testing.method_contract import Layer, MethodContract, Product
 
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 MAPS = [(1, 1, 1), (5, 3, 7), (2, 33, 17), (17, 20, 300)]  # rows, outputs, inputs: odd, single, with a split sum
-IMAGES: list[tuple[tuple[int, int, int, int], PoolWindow]] = [  # odd sizes, overlap, padding, gaps, ceiling, one pixel
-    ((2, 3, 7, 5), PoolWindow(3, 3, 2, 2)),
-    ((1, 5, 4, 6), PoolWindow(2, 2, 2, 2)),
-    ((2, 2, 5, 5), PoolWindow(3, 2, 2, 1, 1, 1, ceil=True)),
-    ((1, 1, 6, 3), PoolWindow(1, 1, 2, 3)),
-    ((1, 4, 1, 1), PoolWindow()),
-    ((2, 3, 5, 3), PoolWindow()),
-    ((3, 70, 9, 9), PoolWindow(2, 3, 2, 3)),
+IMAGES: list[tuple[tuple[int, ...], Pool2dGeometry]] = [  # odd sizes, overlap, padding, gaps, ceiling, one pixel
+    ((2, 3, 7, 5), Pool2dGeometry(3, 3, 2, 2)),
+    ((1, 5, 4, 6), Pool2dGeometry(2, 2, 2, 2)),
+    ((2, 2, 5, 5), Pool2dGeometry(3, 2, 2, 1, 1, 1, ceil_mode=True)),
+    ((1, 1, 6, 3), Pool2dGeometry(1, 1, 2, 3)),
+    ((1, 4, 1, 1), Pool2dGeometry()),
+    ((2, 3, 5, 3), Pool2dGeometry()),
+    ((3, 70, 9, 9), Pool2dGeometry(2, 3, 2, 3)),
 ]
 
 
@@ -44,7 +44,7 @@ def strided_linear(activation: Activation, x: Tensor, w: Tensor, b: Tensor) -> T
     return functional.linear(x.mT.contiguous().mT, turned, b, activation=activation, impl="kernel")
 
 
-def pooled(window: PoolWindow, layout: torch.memory_format, x: Tensor, b: Tensor) -> Tensor:
+def pooled(window: Pool2dGeometry, layout: torch.memory_format, x: Tensor, b: Tensor) -> Tensor:
     return functional.bias_relu_max_pool2d(x.contiguous(memory_format=layout), b, window, impl="kernel")
 
 
@@ -80,7 +80,7 @@ class Fusions:
         for activation in ACTIVATIONS:
             ours = partial(reference.linear, activation=activation)
             yield activation, ours, (numbers(2, 3), numbers(4, 3), numbers(4))
-        window = PoolWindow(2, 2, 1, 2, 1, 0)
+        window = Pool2dGeometry(2, 2, 1, 2, 1, 0)
         yield "pool", lambda x, b: reference.bias_relu_max_pool(x, b, window), (numbers(1, 2, 3, 4), numbers(2))
 
     def products(self) -> Iterable[Product]:
@@ -95,7 +95,7 @@ class Fusions:
                     yield Product(name, partial(strided_linear, activation), plain, operands, dtype, worst=3.0)
         for shape, window in IMAGES:
             for layout in (torch.contiguous_format, torch.channels_last):
-                plain = partial(reference.bias_relu_max_pool, window=window)
+                plain = partial(reference.bias_relu_max_pool, pool=window)
                 operands = numbers(*shape), numbers(shape[1])
                 # The bias gradient sums a few numbers that all but cancel.
                 yield Product(
@@ -110,10 +110,10 @@ class Fusions:
         yield ops.linear, (leaf(3, 4), leaf(5, 4), None, "gelu", True, True)
         yield ops.linear_cublaslt, (leaf(3, 4), leaf(5, 4), leaf(5))
         yield ops.activation_backward, (torch.randn(3, 4), torch.randn(3, 4), "tanh", False)
-        yield ops.bias_relu_max_pool, (leaf(1, 2, 5, 4), leaf(2), PoolWindow(3, 2, 2, 2).pack(), False)
-        yield ops.bias_relu_max_pool, (leaf(1, 2, 3, 4), None, PoolWindow().pack(), True)
+        yield ops.bias_relu_max_pool, (leaf(1, 2, 5, 4), leaf(2), Pool2dGeometry(3, 2, 2, 2).pack(), False)
+        yield ops.bias_relu_max_pool, (leaf(1, 2, 3, 4), None, Pool2dGeometry().pack(), True)
         winners = torch.zeros(1, 2, 2, 2, dtype=torch.int8)
-        window = PoolWindow(2, 2, 2, 2).pack()
+        window = Pool2dGeometry(2, 2, 2, 2).pack()
         yield ops.bias_relu_max_pool_backward, (torch.randn(1, 2, 2, 2), winners, 4, 4, window, False)
 
     def costs(self) -> Iterable[tuple[Cost, Cost]]:
@@ -153,10 +153,11 @@ class Fusions:
             "image bias": (lambda: functional.bias_relu_max_pool2d(image, torch.zeros(3)), ("(2,)", "(3,)")),
             "channels": (lambda: functional.conv2d(torch.zeros(1, 3, 4, 4), taps), ("(N, 2, H, W)", "(1, 3, 4, 4)")),
             "taps": (lambda: functional.conv2d(image, w), ("(out_channels, in_channels, KH, KW)", "(6, 8)")),
-            "small": (lambda: functional.bias_relu_max_pool2d(image, None, PoolWindow(5, 5)), ("5x5", "4x4")),
-            "window": (lambda: PoolWindow(12, 12), ("at most 127", "144")),
-            "padding": (lambda: PoolWindow(3, 3, 1, 1, 2, 0), ("at most half", "got 2")),
-            "stride": (lambda: PoolWindow(3, 3, 0, 1), ("at least 1", "0")),
+            "small": (lambda: functional.bias_relu_max_pool2d(image, None, Pool2dGeometry(5, 5)), ("5x5", "4x4")),
+            "window": (lambda: functional.check_pool(Pool2dGeometry(12, 12)), ("at most 127", "144")),
+            "large": (lambda: functional.bias_relu_max_pool2d(image, None, Pool2dGeometry(12, 12)), ("at most 127",)),
+            "padding": (lambda: Pool2dGeometry(3, 3, 1, 1, 2, 0), ("at most half", "got 2")),
+            "stride": (lambda: Pool2dGeometry(3, 3, 0, 1), ("at least 1", "0")),
             "pair": (lambda: FusedLinear.from_dense(nn.Sequential(nn.Linear(2, 2))), ("its activation", "Linear")),
             "triple": (lambda: FusedConv2d.from_dense(nn.Sequential(nn.Tanh())), ("its ReLU", "Tanh")),
             "sequence": (lambda: bad(nn.Sequential(nn.Linear(2, 2), nn.Dropout()), Fusion()), ("neither a Linear",)),
@@ -192,7 +193,7 @@ def test_ties_and_nan_are_as_in_torch() -> None:
     results = []
     for function in (functional.bias_relu_max_pool2d, partial(functional.bias_relu_max_pool2d, impl="reference")):
         leaf = x.clone().requires_grad_()
-        y = function(leaf, torch.full((2,), 0.5), PoolWindow(2, 2, 2, 2), **({} if results else {"impl": "kernel"}))
+        y = function(leaf, torch.full((2,), 0.5), Pool2dGeometry(2, 2, 2, 2), **({} if results else {"impl": "kernel"}))
         results.append((y, torch.autograd.grad(y, leaf, torch.ones_like(y))[0]))
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0, equal_nan=True)
@@ -209,8 +210,8 @@ def test_a_gradient_that_is_an_expanded_number_is_read_right() -> None:
 @pytest.mark.parametrize("bypass", [False, True])
 def test_going_past_l1_changes_no_result(bypass: bool) -> None:
     x, b = torch.randn(2, 3, 6, 6), torch.randn(3)
-    y = functional.bias_relu_max_pool2d(x, b, PoolWindow(3, 3, 2, 2), impl="kernel", l1_bypass=bypass)
-    assert torch.equal(y, reference.bias_relu_max_pool(x, b, PoolWindow(3, 3, 2, 2)))
+    y = functional.bias_relu_max_pool2d(x, b, Pool2dGeometry(3, 3, 2, 2), impl="kernel", l1_bypass=bypass)
+    assert torch.equal(y, reference.bias_relu_max_pool(x, b, Pool2dGeometry(3, 3, 2, 2)))
 
 
 def test_nothing_comes_of_nothing() -> None:

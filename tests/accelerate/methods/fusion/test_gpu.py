@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from lamina.accelerate import convert
+from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.methods.fusion import Fusion, functional, reference
 from lamina.accelerate.methods.fusion.config import ACTIVATIONS, Activation, Impl
-from lamina.accelerate.methods.fusion.window import PoolWindow
 from lamina.build.models import create
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.gpu
 
 LAYERS = [(128, 4096, 9216), (128, 4096, 4096), (1, 1000, 4096), (129, 333, 77), (2048, 3072, 768)]
 IMAGES = [  # AlexNet's convolutions at batch 16, with the pooling that follows, and a VGG block
-    ((16, 64, 55, 55), PoolWindow(3, 3, 2, 2)),
-    ((16, 192, 27, 27), PoolWindow(3, 3, 2, 2)),
-    ((16, 384, 13, 13), PoolWindow()),
-    ((8, 64, 56, 56), PoolWindow(2, 2, 2, 2)),
-    ((3, 5, 17, 9), PoolWindow(3, 2, 2, 1, 1, 1, ceil=True)),
+    ((16, 64, 55, 55), Pool2dGeometry(3, 3, 2, 2)),
+    ((16, 192, 27, 27), Pool2dGeometry(3, 3, 2, 2)),
+    ((16, 384, 13, 13), Pool2dGeometry()),
+    ((8, 64, 56, 56), Pool2dGeometry(2, 2, 2, 2)),
+    ((3, 5, 17, 9), Pool2dGeometry(3, 2, 2, 1, 1, 1, ceil_mode=True)),
 ]
 
 
@@ -89,13 +89,13 @@ def test_activations(precision: str, activation: Activation) -> None:
 @pytest.mark.parametrize(("shape", "window"), IMAGES, ids=str)
 @pytest.mark.parametrize("l1_bypass", [False, True])
 def test_pooling_is_as_torch_does_it_bit_by_bit(
-    precision: str, shape: tuple[int, ...], window: PoolWindow, layout: torch.memory_format, l1_bypass: bool,
+    precision: str, shape: tuple[int, ...], window: Pool2dGeometry, layout: torch.memory_format, l1_bypass: bool,
     poisoned_empty: None,
 ) -> None:  # fmt: skip
     dtype = TYPES[precision]
     x, b = numbers(*shape, dtype=dtype).contiguous(memory_format=layout), numbers(shape[1], dtype=dtype)
     ours = partial(functional.bias_relu_max_pool2d, pool=window, impl="kernel", l1_bypass=l1_bypass)
-    plain = partial(reference.bias_relu_max_pool, window=window)
+    plain = partial(reference.bias_relu_max_pool, pool=window)
     y, *gradients = with_gradients(ours, [x, b], dtype)
     expected, *theirs = with_gradients(plain, [x, b], dtype)
     assert torch.equal(y, expected) and y.stride() == expected.stride()

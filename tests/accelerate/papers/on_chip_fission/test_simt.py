@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.methods.weight_only.config import FORMATS
 from lamina.accelerate.methods.weight_only.formats import pack, unpack
 from lamina.accelerate.papers.on_chip_fission import simt
-from lamina.accelerate.papers.on_chip_fission.simt import OnChip, Tile, Window
+from lamina.accelerate.papers.on_chip_fission.simt import OnChip, Tile
 from lamina.errors import MissingError, UsageError
 from lamina.testing import assert_as_accurate
 from lamina.testing.cuda_on_cpu import KernelOnCpu
@@ -43,9 +44,9 @@ def as_read(matrix: Tensor, format: OnChip) -> Tensor:
     return read[:, :columns]
 
 
-def windows_of(x: Tensor, kernel: tuple[int, int], window: Window) -> Tensor:
+def windows_of(x: Tensor, conv: Conv2dGeometry) -> Tensor:
     """``(images, pixels, channels and taps)``."""
-    return F.unfold(x, kernel, window.dilation, window.padding, window.stride).mT
+    return F.unfold(x, conv.kernel, conv.dilation, conv.padding, conv.stride).mT
 
 
 def hostile(format: OnChip) -> Tensor:
@@ -79,26 +80,26 @@ def test_products_sum_what_was_read(format: OnChip, tile: Tile, without_gpu: Non
 @pytest.mark.parametrize(("format", "tile"), [("float", 4), ("half", 6), ("deft16q", 8)])
 def test_convolutions_sum_what_was_read(format: OnChip, tile: Tile, without_gpu: None) -> None:
     cases = [
-        ((2, 3, 7, 5), (5, 3, 3, 2), Window((2, 1), (1, 1), (1, 2)), None),
-        ((1, 5, 4, 9), (2, 5, 2, 3), Window(padding=(0, 2)), 2),
+        ((2, 3, 7, 5), 5, Conv2dGeometry(3, 2, 2, 1, 1, 1, 1, 2), None),
+        ((1, 5, 4, 9), 2, Conv2dGeometry.of((2, 3), padding=(0, 2)), 2),
     ]
-    for images, weights, window, splits in cases:
-        x, w = torch.randn(images), torch.randn(weights)
-        y = simt.convolution(x, w, window, format=format, tile=tile, splits=splits)
-        columns = windows_of(x, (w.shape[2], w.shape[3]), window)
+    for images, outputs, conv, splits in cases:
+        x, w = torch.randn(images), torch.randn(outputs, images[1], *conv.kernel)
+        y = simt.conv2d(x, w, conv.stride, conv.padding, conv.dilation, format=format, tile=tile, splits=splits)
+        columns = windows_of(x, conv)
         read = as_read(columns.flatten(0, 1), format).view(columns.shape)
         weight = as_read(w.flatten(1), format)
         plain, exact = ((a @ b.mT).mT.reshape(y.shape) for a, b in ((read, weight), (read.double(), weight.double())))
         assert_as_accurate(y, plain, exact, worst=3.0)
         if format == "float":
-            expected = F.conv2d(x, w, None, window.stride, window.padding, window.dilation)
+            expected = F.conv2d(x, w, None, conv.stride, conv.padding, conv.dilation)
             torch.testing.assert_close(y, expected)
 
 
 def test_nothing_comes_of_nothing(without_gpu: None) -> None:
     assert simt.linear(torch.zeros(0, 4), torch.zeros(3, 4)).shape == (0, 3)
     assert torch.equal(simt.linear(torch.zeros(2, 0), torch.zeros(3, 0)), torch.zeros(2, 3))
-    assert simt.convolution(torch.zeros(0, 1, 3, 3), torch.zeros(2, 1, 3, 3)).shape == (0, 2, 1, 1)
+    assert simt.conv2d(torch.zeros(0, 1, 3, 3), torch.zeros(2, 1, 3, 3)).shape == (0, 2, 1, 1)
     assert simt.through(torch.zeros(0), "half").shape == (0,)
 
 
@@ -121,8 +122,8 @@ def test_what_does_not_fit_is_refused(without_gpu: None) -> None:
         (lambda: simt.linear(x, w, format="fp8"), "format 'fp8' is unknown"),  # type: ignore[arg-type]
         (lambda: simt.linear(x, w, tile=5), "tile: expected one of 4, 6, 8, got 5"),  # type: ignore[arg-type]
         (lambda: simt.linear(x, w, splits=0), "splits: expected at least 1"),
-        (lambda: simt.convolution(image, torch.zeros(1, 3, 3, 3)), r"x: expected \(N, 3, H, W\)"),
-        (lambda: simt.convolution(image, torch.zeros(1, 2, 7, 7)), "that the window"),
+        (lambda: simt.conv2d(image, torch.zeros(1, 3, 3, 3)), r"x: expected \(N, 3, H, W\)"),
+        (lambda: simt.conv2d(image, torch.zeros(1, 2, 7, 7)), "at least as large as the 7x7 kernel"),
         (lambda: simt.through(torch.zeros(3), "half"), "words of 2"),
     ]
     for call, words in faults:

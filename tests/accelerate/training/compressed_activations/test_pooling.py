@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.training.compressed_activations import ops, pooling, relu, saved_activations
 from lamina.accelerate.training.compressed_activations.bitmap import STORED
 from lamina.accelerate.training.compressed_activations.forms import has_memory
@@ -15,10 +16,10 @@ from lamina.accelerate.training.compressed_activations.window import Pooling, po
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run", "poisoned_empty")
 POOLINGS = [
-    Pooling((2, 3, 13, 11), *windows)
-    for windows in (
-        ((2, 2), (2, 2), (0, 0)), ((3, 3), (2, 2), (0, 0)), ((3, 3), (2, 2), (1, 1)), ((3, 2), (1, 3), (1, 1)),
-        ((1, 4), (3, 2), (0, 2)), ((5, 5), (5, 5), (2, 0)),
+    Pooling((2, 3, 13, 11), Pool2dGeometry(*sizes))
+    for sizes in (
+        (2, 2, 2, 2, 0, 0), (3, 3, 2, 2, 0, 0), (3, 3, 2, 2, 1, 1), (3, 2, 1, 3, 1, 1), (1, 4, 3, 2, 0, 2),
+        (5, 5, 5, 5, 2, 0),
     )
 ]  # fmt: skip
 
@@ -43,12 +44,13 @@ def same(ours: Tensor, theirs: Tensor) -> bool:
 def test_pooling_and_its_gradient_are_those_of_torch(
     asked: Pooling, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    x, how = hostile(*asked.shape, dtype=dtype), (asked.kernel, asked.stride, asked.padding)
+    pool = asked.geometry
+    x, how = hostile(*asked.shape, dtype=dtype), (pool.kernel, pool.stride, pool.padding)
     theirs, indices = torch.ops.aten.max_pool2d_with_indices(x, *how)
     gradient = hostile(*theirs.shape, dtype=dtype)
     expected = torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *how, (1, 1), False, indices)
-    for few, block in ((ops.ADDRESSES, ops.POOL_BLOCK), (0, 16)):  # addresses of 64 bits, and many programs
-        monkeypatch.setattr(ops, "ADDRESSES", few)
+    for few, block in ((ops.INT64_OFFSETS_FROM, ops.POOL_BLOCK), (0, 16)):  # 64-bit offsets; many programs
+        monkeypatch.setattr(ops, "INT64_OFFSETS_FROM", few)
         monkeypatch.setattr(ops, "POOL_BLOCK", block)
         y, places = ops.max_pool(x, asked)
         assert same(y, theirs) and torch.equal(pooling.indices(places, asked), indices)

@@ -13,15 +13,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lamina.accelerate.common.choices import check_choice
+from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, sizes
 from lamina.accelerate.methods.fusion import reference
 from lamina.accelerate.methods.fusion.config import ACTIVATIONS, IMPLS, Activation, Impl
-from lamina.accelerate.methods.fusion.window import PoolWindow
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 if HAS_TRITON:
     from lamina.accelerate.methods.fusion import ops
     from lamina.accelerate.runtime.triton_ops import check_kernel_operand
+
+
+MAX_WINDOW = 127
+"""Pixels of a pooling window: the index of the selected one is stored in a signed byte."""
 
 
 def chosen(impl: Impl, x: Tensor, activation: Activation = "relu", biased: bool = True, product: bool = True) -> Impl:
@@ -114,7 +118,7 @@ def conv2d(
     padding: int | Sequence[int] | str = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
-    pool: PoolWindow | None = None,
+    pool: Pool2dGeometry | None = None,
     impl: Impl = "auto",
     l1_bypass: bool = False,
 ) -> Tensor:
@@ -145,7 +149,7 @@ def conv2d(
 def bias_relu_max_pool2d(
     x: Tensor,
     bias: Tensor | None = None,
-    pool: PoolWindow | None = None,
+    pool: Pool2dGeometry | None = None,
     *,
     impl: Impl = "auto",
     l1_bypass: bool = False,
@@ -158,19 +162,30 @@ def bias_relu_max_pool2d(
     Raises:
         UsageError, UnsupportedError, MissingError: as `linear` does.
     """
-    window = pool or PoolWindow()
+    geometry = pool or Pool2dGeometry()
     if x.dim() != 4:
         raise UsageError(f"x: expected (N, C, H, W), got {sizes(x)}")
     check_operands(x, None, bias)
     if bias is not None and bias.shape != x.shape[1:2]:
         raise UsageError(f"bias: expected ({x.shape[1]},), got {sizes(bias)}")
-    window.output(x.shape[2], x.shape[3])
+    check_pool(geometry)
+    geometry.output_size(x.shape[2], x.shape[3])
     if chosen(impl, x, product=False) == "reference":
-        return reference.bias_relu_max_pool(x, bias, window)
+        return reference.bias_relu_max_pool(x, bias, geometry)
     check_kernel_operand(x, *ops.KERNELS)
     y: Tensor
-    y, _ = ops.bias_relu_max_pool(x, bias, window.pack(), l1_bypass)
+    y, _ = ops.bias_relu_max_pool(x, bias, geometry.pack(), l1_bypass)
     return y
+
+
+def check_pool(pool: Pool2dGeometry) -> None:
+    """Refuse a pooling window that is too large for the kernel.
+
+    Raises:
+        UsageError: naming the limit.
+    """
+    if pool.taps > MAX_WINDOW:
+        raise UsageError(f"pooling: expected a window of at most {MAX_WINDOW} pixels, got {pool.taps}")
 
 
 def _strict_float32() -> bool:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.methods.fusion import kernels
 from lamina.accelerate.methods.fusion.tiles import linear_tile, pixel_tile, row_tile
-from lamina.accelerate.methods.fusion.window import PoolWindow
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.triton_ops import GROUP_SIZE_M, INTERPRETED, check_kernel_operand, index_type, precision
 
@@ -140,7 +140,7 @@ def _format(x: Tensor) -> torch.memory_format:
 
 
 def _pooled_like(x: Tensor, window: list[int]) -> tuple[Tensor, Tensor]:
-    out = PoolWindow.unpack(window).output(x.shape[2], x.shape[3])
+    out = Pool2dGeometry.unpack(window).output_size(x.shape[2], x.shape[3])
     shape, layout = (x.shape[0], x.shape[1], *out), _format(x)
     y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
     return y, torch.empty(shape, dtype=torch.int8, device=x.device, memory_format=layout)
@@ -156,12 +156,9 @@ def _plan(x: Tensor, y: Tensor, window: list[int]) -> tuple[dict[str, Any], tupl
 
     Without pooling an image is one row of pixels, whatever its sizes.
     """
-    at = PoolWindow.unpack(window)
-    steps = {
-        "KH": at.kernel_height, "KW": at.kernel_width, "SH": at.stride_height, "SW": at.stride_width,
-        "PH": at.padding_height, "PW": at.padding_width, "LAST": _format(y) is torch.channels_last,
-    }  # fmt: skip
-    if not at.pointwise:
+    pool = Pool2dGeometry.unpack(window)
+    steps = {**pool.constexprs(), "LAST": _format(y) is torch.channels_last}
+    if not pool.pointwise:
         (height, width), (out_height, out_width) = x.shape[2:], y.shape[2:]
         return {"H": height, "W": width, "OH": out_height, "OW": out_width, **steps}, (x.stride(), y.stride())
     pixels = x.shape[2] * x.shape[3]

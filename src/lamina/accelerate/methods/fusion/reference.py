@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.methods.fusion.config import Activation
-from lamina.accelerate.methods.fusion.window import PoolWindow
 
 FUNCTIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -26,16 +26,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, activation: Activatio
     return FUNCTIONS[activation](F.linear(x, weight, bias))
 
 
-def bias_relu_max_pool(x: Tensor, bias: Tensor | None, window: PoolWindow) -> Tensor:
+def bias_relu_max_pool(x: Tensor, bias: Tensor | None, pool: Pool2dGeometry) -> Tensor:
     """``max_pool(relu(x + b))``: ``x (N, C, H, W)`` to ``(N, C, H', W')``."""
     y = F.relu(x if bias is None else x + bias[:, None, None])
-    if window.pointwise:
+    if pool.pointwise:
         return y
     pooled: Tensor = F.max_pool2d(
         y,
-        (window.kernel_height, window.kernel_width),
-        (window.stride_height, window.stride_width),
-        (window.padding_height, window.padding_width),
-        ceil_mode=window.ceil,
+        pool.kernel,
+        pool.stride,
+        pool.padding,
+        ceil_mode=pool.ceil_mode,
     )
     return pooled

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.common.choices import check_choice
+from lamina.accelerate.common.geometry import Conv2dGeometry, Pair
 from lamina.accelerate.common.operands import sizes
 from lamina.accelerate.common.tiling import MULTIPROCESSORS
 from lamina.accelerate.methods.weight_only.config import FORMATS, Format
@@ -39,23 +40,6 @@ OnChip = Format | Literal["float"]
 
 _KINDS = {"float": 0, "half": 1, "deft16": 2, "deft16q": 3}
 _NARROW = 4
-
-
-@dataclass(frozen=True)
-class Window:
-    """Of a convolution, by rows and columns."""
-
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
-    dilation: tuple[int, int] = (1, 1)
-
-    def output(self, size: tuple[int, int], kernel: tuple[int, int]) -> tuple[int, int]:
-        """Rows and columns of the result."""
-        down, right = (
-            (one + 2 * pad - far * (taps - 1) - 1) // step + 1
-            for one, taps, step, pad, far in zip(size, kernel, self.stride, self.padding, self.dilation, strict=True)
-        )
-        return down, right
 
 
 def values(format: OnChip) -> int:
@@ -90,10 +74,12 @@ def linear(x: Tensor, weight: Tensor, *, format: OnChip = "float", tile: Tile = 
     return shares.sum(0) if at.splits > 1 else y
 
 
-def convolution(
+def conv2d(
     x: Tensor,
     weight: Tensor,
-    window: Window | None = None,
+    stride: Pair = (1, 1),
+    padding: Pair = (0, 0),
+    dilation: Pair = (1, 1),
     *,
     format: OnChip = "float",
     tile: Tile = 8,
@@ -107,20 +93,18 @@ def convolution(
     _check(x, weight, 4)
     if x.shape[1] != weight.shape[1]:
         raise UsageError(f"x: expected (N, {weight.shape[1]}, H, W), got {sizes(x)}")
-    window = window or Window()
     (images, channels, height, width), outputs = x.shape, len(weight)
-    kernel_size, depth = (weight.shape[2], weight.shape[3]), weight[0].numel() if outputs else 0
-    out = window.output((height, width), kernel_size)
-    if min(out) < 1:
-        raise UsageError(f"x: expected images that the window {kernel_size} fits, got {sizes(x)}")
+    depth = weight[0].numel() if outputs else 0
+    geometry = Conv2dGeometry.of(weight.shape[2:], stride, padding, dilation)
+    out = geometry.output_size(height, width)
     y = x.new_zeros(images, outputs, *out)
     if not (y.numel() and depth):
         return y
     at = plan(outputs, images * out[0] * out[1], depth, tile, splits)
     shares = _shares(y, at)
-    taps = _taps(channels, height, width, kernel_size, window.dilation, x.device)
+    taps = _taps(channels, height, width, geometry.kernel, geometry.dilation, x.device)
     launchable = kernel("convolution", format, tile, _quads(depth, weight), x.device.type)
-    image = [channels, height, width, *out, *window.stride, *window.padding]
+    image = [channels, height, width, *out, *stride, *padding]
     launchable.launch(at.grid, (LANES * LANES,), [weight, x, taps, shares, outputs, images, depth, at.share, *image])
     return shares.sum(0) if at.splits > 1 else y
 

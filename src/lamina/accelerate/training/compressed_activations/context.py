@@ -31,6 +31,7 @@ from torch.overrides import TorchFunctionMode
 from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.operands import HAS_TRITON, transformed
 from lamina.accelerate.methods.activation_sparsity import functional, reference
+from lamina.accelerate.methods.activation_sparsity.ellpack import ops as ellpack_ops
 from lamina.accelerate.training.compressed_activations import bitmap, convolution, pooling, relu
 from lamina.accelerate.training.compressed_activations.bitmap import STORED, Bitmap, Form
 from lamina.accelerate.training.compressed_activations.forms import (
@@ -47,7 +48,6 @@ from lamina.accelerate.training.sparsity_monitor.calculator import capturing
 from lamina.errors import LaminaError, UsageError
 
 if HAS_TRITON:
-    from lamina.accelerate.methods.activation_sparsity import ops as sparse_ops
     from lamina.accelerate.training.compressed_activations import ops
 
 Kind = Literal["bitmap", "ellpack"]
@@ -448,6 +448,6 @@ def _restored(held: Ellpack) -> Tensor:
     images, channels = y.shape[:2]
     if HAS_TRITON and y.is_cuda and y.dtype != torch.float64:
         image = torch.zeros_like(_as_map(y))
-        return y.copy_(sparse_ops.restore(held.sparse, image).view(y.shape))
+        return y.copy_(ellpack_ops.from_ellpack(held.sparse, image).view(y.shape))
     dense = reference.to_dense(held.sparse, y.dtype)
     return y.copy_(dense.view(channels, images, -1).movedim(1, 0).reshape(y.shape))

@@ -63,7 +63,7 @@ def _launch_pool(kernel: Any, pooling: Pooling, written: Tensor, *tensors: Tenso
     index = tl.int64 if prod(pooling.shape) >= INT64_OFFSETS_FROM else tl.int32
     launch(
         kernel, -(-size // POOL_BLOCK), written, *tensors, size, *sizes, *_fast_divisors(sizes), sizes=size,
-        **pooling.switches, **more, BLOCK=POOL_BLOCK, INDEX=index, num_warps=4,
+        **pooling.constexprs, **more, BLOCK=POOL_BLOCK, INDEX=index, num_warps=4,
     )  # fmt: skip
 
 

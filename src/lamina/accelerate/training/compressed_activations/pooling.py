@@ -34,15 +34,16 @@ class _MaxPool(torch.autograd.Function):
         (gradient,), pooling = gradients, ctx.pooling
         (places,) = ctx.saved_tensors
         if torch.is_grad_enabled() or not relu.by_kernel(gradient):  # PyTorch's own has derivatives, and takes batches
-            x, windows = gradient.new_empty(pooling.shape), (pooling.kernel, pooling.stride, pooling.padding)
+            x, pool = gradient.new_empty(pooling.shape), pooling.geometry
+            sizes = pool.kernel, pool.stride, pool.padding, (1, 1), pool.ceil_mode
             where = indices(places, pooling)
-            return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *windows, (1, 1), False, where), None
+            return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *sizes, where), None
         return ops.max_pool_backward(gradient.contiguous(), places, pooling), None
 
 
 def indices(places: Tensor, pooling: Pooling) -> Tensor:
     """Where in their planes the results of a pooling come from, as PyTorch tells."""
-    place, wide = places.long(), pooling.kernel[1]
+    place, pool = places.long(), pooling.geometry
     row, column = (torch.arange(size, device=places.device) for size in places.shape[2:])
-    top, left = row * pooling.stride[0] - pooling.padding[0], column * pooling.stride[1] - pooling.padding[1]
-    return (top[:, None] + place // wide) * pooling.shape[3] + left + place % wide
+    top, left = row * pool.stride_height - pool.padding_height, column * pool.stride_width - pool.padding_width
+    return (top[:, None] + place // pool.kernel_width) * pooling.shape[3] + left + place % pool.kernel_width

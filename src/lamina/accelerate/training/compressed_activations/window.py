@@ -9,38 +9,33 @@ from typing import Any
 
 from torch import Tensor
 
-from lamina.spec.shape import window_floor
+from lamina.accelerate.common.geometry import Pair, Pool2dGeometry
 
 PLACES = 256
 """As many places of a window as a byte tells apart."""
 
-Pair = tuple[int, int]
-
 
 @dataclass(frozen=True)
 class Pooling:
-    """A pooling of maps of a ``shape`` (N, C, H, W): windows, steps between them, and how far they stand out."""
+    """A max pooling of a map of a ``shape`` (N, C, H, W)."""
 
     shape: tuple[int, ...]
-    kernel: Pair
-    stride: Pair
-    padding: Pair
+    geometry: Pool2dGeometry
 
     @cached_property
     def results(self) -> tuple[int, ...]:
-        """The shape of what it gives."""
-        along = zip(self.shape[2:], self.kernel, self.stride, self.padding, strict=True)
-        return *self.shape[:2], *(window_floor(*side) for side in along)
+        """The shape of the output."""
+        return *self.shape[:2], *self.geometry.positions(*self.shape[2:])
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """H and W before and after."""
+        """H and W of the input and of the output."""
         return *self.shape[2:], *self.results[2:]
 
     @cached_property
-    def switches(self) -> dict[str, int]:
+    def constexprs(self) -> dict[str, int]:
         """Constants of the kernels."""
-        return dict(zip(("KH", "KW", "SH", "SW", "PH", "PW"), (*self.kernel, *self.stride, *self.padding), strict=True))
+        return self.geometry.constexprs()
 
 
 def pooling_of(
@@ -60,7 +55,7 @@ def _pooling(shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair, 
     fits = all(2 * out <= within for out, within in zip(padding, kernel, strict=True))
     if not sensible or not fits or dilation != (1, 1):
         return None
-    pooling = Pooling(shape, kernel, stride, padding)
+    pooling = Pooling(shape, Pool2dGeometry(*kernel, *stride, *padding))
     return pooling if min(pooling.results) >= 1 else None
 
 

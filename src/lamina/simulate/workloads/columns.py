@@ -1,17 +1,15 @@
-"""A convolution's window over a map, and the matrix of columns (im2col) that it reads from a mask."""
+"""The matrix of columns (im2col) that a convolution reads from a mask."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import UsageError
-from lamina.spec.shape import window_floor
+from lamina.spec.geometry import Conv2dGeometry
 
-Pair = tuple[int, int]
 Mask = NDArray[np.bool_]
 """True where a value is not zero."""
 Order = Literal["channel", "tap"]
@@ -21,43 +19,23 @@ LANES = 16
 """fp32 values in a line of 64 bytes."""
 
 
-@dataclass(frozen=True)
-class Window:
-    """Kernel, stride, padding and dilation, each (height, width)."""
-
-    kernel: Pair
-    stride: Pair = (1, 1)
-    padding: Pair = (0, 0)
-    dilation: Pair = (1, 1)
-
-    @property
-    def taps(self) -> int:
-        return self.kernel[0] * self.kernel[1]
-
-    def output(self, height: int, width: int) -> Pair:
-        """Places of the window on a map of this size."""
-        return self._places(0, height), self._places(1, width)
-
-    def inside(self, height: int, width: int) -> float:
-        """Share of the taps, over all places, that lie on the map; the others read padding."""
-        share = 1.0
-        for axis, size in enumerate((height, width)):
-            taps = np.arange(self.kernel[axis]) * self.dilation[axis]
-            start = np.arange(self._places(axis, size)) * self.stride[axis] - self.padding[axis]
-            at = taps[:, None] + start
-            share *= float(np.mean((at >= 0) & (at < size)))
-        return share
-
-    def _places(self, axis: int, size: int) -> int:
-        return window_floor(size, self.kernel[axis], self.stride[axis], self.padding[axis], self.dilation[axis])
+def inside(geometry: Conv2dGeometry, height: int, width: int) -> float:
+    """Fraction of the taps, over all windows, that lie on a map of this size; the others read padding."""
+    fraction = 1.0
+    for axis, (size, count) in enumerate(zip((height, width), geometry.positions(height, width), strict=True)):
+        taps = np.arange(geometry.kernel[axis]) * geometry.dilation[axis]
+        start = np.arange(count) * geometry.stride[axis] - geometry.padding[axis]
+        at = taps[:, None] + start
+        fraction *= float(np.mean((at >= 0) & (at < size)))
+    return fraction
 
 
-def im2col(mask: Mask, window: Window, columns: range | None = None, order: Order = "channel") -> Mask:
+def im2col(mask: Mask, geometry: Conv2dGeometry, columns: range | None = None, order: Order = "channel") -> Mask:
     """Columns of the matrix B that a convolution reads from a map: [C * taps, columns]; taps on padding are zero.
 
     Args:
         mask: the map, [N, C, H, W].
-        window: the convolution's.
+        geometry: the convolution's.
         columns: which columns; all by default. Column ``(n * OH + y) * OW + x`` belongs to place (y, x) of image n.
         order: what runs fastest down a column: taps (``channel``) or channels (``tap``).
 
@@ -67,35 +45,35 @@ def im2col(mask: Mask, window: Window, columns: range | None = None, order: Orde
     if mask.ndim != 4:
         raise UsageError(f"im2col: expected a mask of four axes [N, C, H, W], got {list(mask.shape)}")
     images, channels, height, width = mask.shape
-    high, wide = window.output(height, width)
+    high, wide = geometry.positions(height, width)
     if high < 1 or wide < 1:
         raise UsageError(
-            f"im2col: expected a map at least as large as the kernel {window.kernel} after padding, "
+            f"im2col: expected a map at least as large as the kernel {geometry.kernel} after padding, "
             f"got {height} x {width}"
         )
     count = images * high * wide
     chosen = np.array(range(count) if columns is None else columns, dtype=np.int64)
     if chosen.size == 0:
-        return np.zeros((channels * window.taps, 0), dtype=np.bool_)
+        return np.zeros((channels * geometry.taps, 0), dtype=np.bool_)
     if chosen.min() < 0 or chosen.max() >= count:
         raise UsageError(f"im2col: expected columns from 0 to {count - 1}, got {columns}")
     image, place = np.divmod(chosen, high * wide)
     row, column = np.divmod(place, wide)
     first = int(image.min())
-    around = ((0, 0), (0, 0), *((size, size) for size in window.padding))
+    around = ((0, 0), (0, 0), *((size, size) for size in geometry.padding))
     padded = np.pad(mask[first : int(image.max()) + 1], around)
     taps = [
         padded[
             image - first,
             :,
-            row * window.stride[0] + y * window.dilation[0],
-            column * window.stride[1] + x * window.dilation[1],
+            row * geometry.stride[0] + y * geometry.dilation[0],
+            column * geometry.stride[1] + x * geometry.dilation[1],
         ]
-        for y in range(window.kernel[0])
-        for x in range(window.kernel[1])
+        for y in range(geometry.kernel[0])
+        for x in range(geometry.kernel[1])
     ]
     axes = (2, 0, 1) if order == "channel" else (0, 2, 1)
-    return np.stack(taps).transpose(axes).reshape(channels * window.taps, -1)
+    return np.stack(taps).transpose(axes).reshape(channels * geometry.taps, -1)
 
 
 def line_density(columns: Mask) -> float:
