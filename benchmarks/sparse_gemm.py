@@ -25,12 +25,15 @@ from torch import Tensor, nn
 from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
 from lamina import measure, run
+from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.methods.activation_sparsity import functional, ops, reference
-from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import product_block
-from lamina.accelerate.methods.activation_sparsity.row_union import ops as living
-from lamina.accelerate.methods.activation_sparsity.split_fp16.ops import parts_for
-from lamina.accelerate.methods.activation_sparsity.tiles import living_tile, union_tile
-from lamina.accelerate.methods.activation_sparsity.window import Window
+from lamina.accelerate.methods.activation_sparsity.ellpack import ops as ellpack_ops
+from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import product_tile
+from lamina.accelerate.methods.activation_sparsity.im2col import POINTWISE, matrix_as_map
+from lamina.accelerate.methods.activation_sparsity.row_union import ops as row_union_ops
+from lamina.accelerate.methods.activation_sparsity.row_union.channels import ops as channels_ops
+from lamina.accelerate.methods.activation_sparsity.row_union.split_fp16.ops import split_terms
+from lamina.accelerate.methods.activation_sparsity.tiles import compacted_conv_tile, row_union_tile
 from lamina.accelerate.runtime import triton_ops as launching
 from lamina.build import DTYPES
 from lamina.build.models import create
@@ -53,8 +56,8 @@ class Problem:
     kernel: int
 
     @property
-    def window(self) -> Window:
-        return Window(self.kernel, self.kernel, 1, 1, self.kernel // 2, self.kernel // 2)
+    def window(self) -> Conv2dGeometry:
+        return Conv2dGeometry(self.kernel, self.kernel, 1, 1, self.kernel // 2, self.kernel // 2)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -95,7 +98,7 @@ SCOPES = {
 }  # fmt: skip
 PATTERNS = ("iid", "channel", "spatial")
 ONLY_IID = (0, 60, 85, 99)
-"""Shares of zeros that are measured in one pattern: where nothing is zero patterns are one, and others lie close."""
+"""Zeros in % that are measured in one pattern only: without zeros there is one pattern, and the others are close."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class Case:
 
 
 def cases(problem: Problem, scope: Scope, precision: str, patterns: Sequence[str] = PATTERNS) -> Iterator[Case]:
-    """What a ReLU might give, in numbers that float16 holds, so that all ways see the same."""
+    """Maps like the output of a ReLU, exact in float16, so that all implementations read the same values."""
     torch.manual_seed(0)
     dtype, full = DTYPES[precision], torch.randn(problem.shape).abs() + 0.01
     weight = torch.randn(problem.outputs, problem.channels, problem.kernel, problem.kernel, dtype=torch.float32)
@@ -157,7 +160,7 @@ def every_case(problem: Problem | None, scope: Scope, precision: str) -> Iterato
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of work: ``whole`` ones need no other. ``result`` is the product's, if it is one."""
+    """One timed call. ``result`` returns its product, if it computes one; ``waits`` if it synchronizes."""
 
     impl: str
     what: str
@@ -168,11 +171,11 @@ class Part:
 
 
 def parts(case: Case, kernels: bool) -> Iterator[Part]:
-    """All that is timed of a case; what waits for the device cannot be captured."""
+    """Everything timed of a case; calls that synchronize cannot be captured."""
     problem, x = case.problem, case.x
-    window, at = problem.window, ops.turned(case.weight).contiguous()
+    window, at = problem.window, ops.transposed_weight(case.weight).contiguous()
     b = reference.im2col(x, window)
-    a, turned = at.mT.contiguous(), b.mT.contiguous()
+    a, b_transposed = at.mT.contiguous(), b.mT.contiguous()
     images, pixels = x.shape[0], x.shape[2] * x.shape[3]
 
     def as_matrix(y: Tensor) -> Tensor:
@@ -186,35 +189,36 @@ def parts(case: Case, kernels: bool) -> Iterator[Part]:
         yield Part("dense", "convolution", partial(F.conv2d, *laid, padding=padding), as_matrix, layout=layout)
     full = launching.precision() == "tf32x3"
     if x.dtype == torch.float32 and full and case.pattern == "iid":  # neither TF32 nor patterns matter to it
-        csr = turned.to_sparse_csr()
-        yield Part("csr", "convert, called", lambda: turned.to_sparse_csr(), waits=True)
+        csr = b_transposed.to_sparse_csr()
+        yield Part("csr", "convert, called", lambda: b_transposed.to_sparse_csr(), waits=True)
         yield Part("csr", "product", lambda: csr @ at, lambda y: y.mT, waits=True)
     if not kernels:
         return
-    matrix = ops.matrix_as_map(b)
+    matrix = matrix_as_map(b)
     y = b.new_empty(1, problem.outputs, 1, b.shape[1])
-    ways = ("same", "fp16", "bf16")[: 1 if x.dtype != torch.float32 else 3 if full else 2]
-    for weights in ways:
+    dtypes = ("same", "fp16", "bf16")[: 1 if x.dtype != torch.float32 else 3 if full else 2]
+    for weights in dtypes:
         impl = "nonzero" if weights == "same" else f"nonzero[weights={weights}]"
-        stored = at.to(ops.STORED.get(weights, at.dtype))
-        panel = product_block(problem.outputs, b.shape[1], stored.itemsize).panel
-        product = partial(ops.nonzero_product, stored, None, functional.compress(b, panel=panel), y, (1, b.shape[1]))
+        stored = at.to(ops.WEIGHT_DTYPES.get(weights, at.dtype))
+        panel = product_tile(problem.outputs, b.shape[1], stored.itemsize).panel
+        sparse = functional.compress(b, panel=panel)
+        product = partial(ellpack_ops.nonzero_product, stored, None, sparse, y, (1, b.shape[1]))
         yield Part(impl, "product", product, lambda y: y[0, :, 0])
         yield Part(impl, "convolution", partial(ops.product, at, None, x, window, "nonzero", weights), as_matrix)
-    panel = product_block(problem.outputs, b.shape[1], at.itemsize).panel
-    scales = ops.scales_of(b, -(-b.shape[0] // panel))
+    panel = product_tile(problem.outputs, b.shape[1], at.itemsize).panel
+    scales = ellpack_ops.scales_of(b, -(-b.shape[0] // panel))
     yield Part("nonzero", "convert", lambda: functional.compress(b, panel=panel))
     yield Part("nonzero", "convert, called", lambda: functional.compress(b, panel=panel), waits=True)
     yield Part("nonzero", "convert by a known scale", lambda: functional.compress(b, panel=panel, scales=scales))
     yield Part("nonzero", "convert the map", lambda: functional.compress(x, panel=panel))
-    yield Part("nonzero", "count", lambda: ops.count_nonzeros(matrix))
-    halves, of_weights = parts_for(x)
-    width = union_tile(problem.outputs, b.shape[1]).columns
-    depth = living_tile(problem.outputs, b.shape[1], of_weights).depth
-    yield Part("row_union", "convert", lambda: ops.united(matrix, ops.PIXEL, width, halves))
-    yield Part("row_union", "convert the map", lambda: living.living(x, depth, halves))
-    for impl in ("row_union", "row_union_fp16")[: 2 if halves == 2 else 1]:
-        yield Part(impl, "product", partial(ops.product, at, None, matrix, ops.PIXEL, impl), lambda y: y[0, :, 0])
+    yield Part("nonzero", "count", lambda: ellpack_ops.count_nonzeros(matrix))
+    x_terms, w_terms = split_terms(x)
+    width = row_union_tile(problem.outputs, b.shape[1]).block_n
+    block_k = compacted_conv_tile(problem.outputs, b.shape[1], w_terms).block_k
+    yield Part("row_union", "convert", lambda: row_union_ops.row_union(matrix, POINTWISE, width, x_terms))
+    yield Part("row_union", "convert the map", lambda: channels_ops.compact_channels(x, block_k, x_terms))
+    for impl in ("row_union", "row_union_fp16")[: 2 if x_terms == 2 else 1]:
+        yield Part(impl, "product", partial(ops.product, at, None, matrix, POINTWISE, impl), lambda y: y[0, :, 0])
         for layout, memory in (("nchw", torch.contiguous_format), ("nhwc", torch.channels_last)):
             one = x.contiguous(memory_format=memory)
             call = partial(ops.product, at, None, one, window, impl)
@@ -222,7 +226,7 @@ def parts(case: Case, kernels: bool) -> Iterator[Part]:
 
 
 def clocks(scope: Scope) -> tuple[Any, Any]:
-    """One for what can be captured in a graph, and one for what cannot."""
+    """A clock for calls that can be captured in a graph, and one for the others."""
     if scope.device == "cpu":
         return measure.CpuClock(), measure.CpuClock()
     return measure.GraphClock(scope.device), measure.EventsClock(scope.device)
@@ -233,11 +237,11 @@ def timed(clock: Any, call: Callable[[], object], repeat: measure.Repeat) -> dic
 
 
 def row(case: Case, part: Part, precision: str, error: float | None, time: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of the results."""
-    place = f"{case.problem.name} {case.pattern} {case.zeros:g}% {part.what}"
-    checked = {"rel_error": error} | ({"unchecked": "held to float64 by the products"} if error is None else {})
+    """A row of the results."""
+    layer = f"{case.problem.name} {case.pattern} {case.zeros:g}% {part.what}"
+    checked = {"rel_error": error} | ({"unchecked": "checked by the products"} if error is None else {})
     return {
-        "workload": case.problem.name, "layer": place, "phase": "forward", "precision": precision,
+        "workload": case.problem.name, "layer": layer, "phase": "forward", "precision": precision,
         "layout": part.layout, "impl": part.impl, "batch": case.problem.images, "l2": "warm", "by": "lamina",
         "pattern": case.pattern, "zeros": case.zeros, "what": part.what, **checked, **time,
     }  # fmt: skip
@@ -245,11 +249,9 @@ def row(case: Case, part: Part, precision: str, error: float | None, time: Mappi
 
 @torch.no_grad()
 def measured(case: Case, scope: Scope, precision: str) -> Iterator[dict[str, Any]]:
-    """Every part of a case, held to float64."""
+    """A row for each part of a case, checked against float64."""
     graph, events = clocks(scope)
-    exact = case.weight.double().permute(0, 2, 3, 1).flatten(1) @ reference.im2col(
-        case.x.double(), case.problem.window
-    )
+    exact = case.weight.double().permute(0, 2, 3, 1).flatten(1) @ reference.im2col(case.x.double(), case.problem.window)
     for part in parts(case, case.x.is_cuda):
         error = run.relative_error([part.result(part.call())], [exact]) if part.result else None
         time = timed(events if part.waits else graph, part.call, scope.repeat)
@@ -266,29 +268,29 @@ def best(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], float]:
 
 
 def break_even(time: Mapping[tuple[Any, ...], float]) -> dict[str, dict[str, Any]]:
-    """By problem, precision and pattern: the least zeros from which on a way is faster than the dense one."""
+    """By problem, precision and pattern: the zeros from which on an implementation is faster than dense."""
     found: dict[str, dict[str, Any]] = {}
     for what in ("product", "convolution"):
-        for place in dict.fromkeys(key[:3] for key in time if key[4] == what):
-            shares = sorted({key[3] for key in time if key[:3] == place})
-            for impl in sorted({key[5] for key in time if key[:3] == place and key[4] == what} - {"dense"}):
-                won = [time[*place, z, what, impl] < time[*place, z, what, "dense"] for z in shares]
+        for key in dict.fromkeys(k[:3] for k in time if k[4] == what):
+            shares = sorted({k[3] for k in time if k[:3] == key})
+            for impl in sorted({k[5] for k in time if k[:3] == key and k[4] == what} - {"dense"}):
+                won = [time[*key, z, what, impl] < time[*key, z, what, "dense"] for z in shares]
                 first = next((z for i, z in enumerate(shares) if all(won[i:])), "never")
-                found.setdefault(f"zeros in % from which the {what} is faster: {', '.join(place)}", {})[impl] = first
+                found.setdefault(f"zeros in % from which the {what} is faster: {', '.join(key)}", {})[impl] = first
     return found
 
 
 def breakdown(time: Mapping[tuple[Any, ...], float]) -> dict[str, dict[str, float]]:
     """Spartan's figure 6.3: im2col, conversion and product in CSR and ELLPACK-DIB, over dense im2col and product."""
     found = {}
-    for place in dict.fromkeys(key[:4] for key in time if key[1] == "fp32"):
-        whole = time[*place, "im2col", "dense"] + time[*place, "product", "dense"]
-        shares = {"im2col": time[*place, "im2col", "dense"] / whole}
+    for key in dict.fromkeys(k[:4] for k in time if k[1] == "fp32"):
+        whole = time[*key, "im2col", "dense"] + time[*key, "product", "dense"]
+        shares = {"im2col": time[*key, "im2col", "dense"] / whole}
         for impl in ("csr", "nonzero"):
             for what in ("convert, called", "convert", "product"):
-                if (*place, what, impl) in time:
-                    shares[f"{impl} {what}"] = time[*place, what, impl] / whole
-        found[f"parts over dense: {place[0]}, {place[2]} {place[3]:g}%"] = {k: round(v, 3) for k, v in shares.items()}
+                if (*key, what, impl) in time:
+                    shares[f"{impl} {what}"] = time[*key, what, impl] / whole
+        found[f"parts over dense: {key[0]}, {key[2]} {key[3]:g}%"] = {k: round(v, 3) for k, v in shares.items()}
     return found
 
 

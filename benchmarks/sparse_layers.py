@@ -145,7 +145,7 @@ def measured(
 def told(calibration: dict[Phase, Measured]) -> dict[str, Any]:
     """The forward pass's calibration for the summary, in microseconds."""
     forward = calibration[Phase.FORWARD]
-    lines = {name: getattr(forward, name) for name in ("nonzero", "row_union")}
+    lines = {"nonzero": forward.nonzero, "row_union": forward.union}
     found = {name: [round(number, 1) for number in line] for name, line in lines.items() if line}
     return {"dense": round(forward.dense_us, 1), **found}
 

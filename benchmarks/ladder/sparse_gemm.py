@@ -1,8 +1,8 @@
-"""Claim: what each step towards the present kernels without zeros is worth.
+"""Claim: the speedup of each optimization of the activation-sparsity kernels.
 
-Conversions, products of single non-zeros and products over united rows of the 512 x 2304 x 12544 convolution at 90 %
-zeros, from the first kernels to the present ones; each rung is the one before it and what its idea says. Results are
-held to float64. ``smoke`` does a little on the CPU, where there is only the library.
+Conversions, products of single non-zeros and row-union products of the 512 x 2304 x 12544 convolution at 90 % zeros,
+from the first kernels to the present ones; each rung adds its idea to the previous one. Results are checked against
+float64. ``smoke`` measures a small problem on the CPU, with the library alone.
 
 Run: python -m benchmarks.ladder.sparse_gemm full
 """
@@ -20,24 +20,26 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.ladder import single as earlier
-from benchmarks.ladder.single import Block as Single
+from benchmarks.ladder.single import ProductTile as Single
 from benchmarks.sparse_gemm import SCOPES, Case, Scope, cases, clocks, timed
 from lamina import run
 from lamina.accelerate.methods.activation_sparsity import ops
-from lamina.accelerate.methods.activation_sparsity.ellpack import cuda as compiled
-from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import Scan
-from lamina.accelerate.methods.activation_sparsity.row_union import ops as living
-from lamina.accelerate.methods.activation_sparsity.split_fp16.ops import parts_for
-from lamina.accelerate.methods.activation_sparsity.tiles import Tile, convert_tile, nonzero_tile, union_tile
+from lamina.accelerate.methods.activation_sparsity.ellpack import cuda
+from lamina.accelerate.methods.activation_sparsity.ellpack import ops as ellpack_ops
+from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import ConvertTile
+from lamina.accelerate.methods.activation_sparsity.row_union import ops as row_union_ops
+from lamina.accelerate.methods.activation_sparsity.row_union.channels import ops as channels_ops
+from lamina.accelerate.methods.activation_sparsity.row_union.split_fp16.ops import split_terms
+from lamina.accelerate.methods.activation_sparsity.tiles import Tile, nonzero_tile, row_union_tile, to_ellpack_tile
 
 ZEROS = 90
 PATTERNS = {"convert": "iid", "nonzero": "iid", "row_union": "channel"}
-"""Zeros that each ladder is for."""
+"""The pattern of zeros of each ladder."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A version; ``result`` where it gives the convolution's."""
+    """A version; ``product`` if it returns the convolution."""
 
     ladder: str
     name: str
@@ -47,9 +49,9 @@ class Rung:
 
 
 def rungs(case: Case, ladder: str, kernels: bool) -> Iterator[Rung]:
-    """The ladder over a case, from the ground up; without kernels the library's alone."""
+    """The rungs of a ladder, from the first; without ``kernels`` the library alone."""
     x, window = case.x, case.problem.window
-    at, size = ops.turned(case.weight), (x.shape[2], x.shape[3])
+    at, size = ops.transposed_weight(case.weight), (x.shape[2], x.shape[3])
     y = F.conv2d(x, case.weight, padding=case.problem.kernel // 2)
     outputs, columns, rows = y.shape[1], y.numel() // y.shape[1], x.shape[1]
 
@@ -59,47 +61,51 @@ def rungs(case: Case, ladder: str, kernels: bool) -> Iterator[Rung]:
     if not kernels:
         return
     if ladder == "convert":
-        tile, block = convert_tile(rows, columns, 1), compiled.product_block(outputs, columns, x.itemsize)
-        scales = ops.scales_of(x, -(-rows // block.panel))
-        yield Rung(ladder, "tiles", "tile after tile down the columns", lambda: ops.to_ellpack(x, tile=tile), False)
+        tile, block = to_ellpack_tile(rows, columns, 1), cuda.product_tile(outputs, columns, x.itemsize)
+        scales = ellpack_ops.scales_of(x, -(-rows // block.panel))
+        tiled = partial(ellpack_ops.to_ellpack, x, tile=tile)
+        yield Rung(ladder, "tiles", "a Triton program per tile of columns", tiled, False)
         words = x.new_empty((1, rows, columns), dtype=torch.int32)
         image, counts, scale = x.flatten(2)[:, :, None], words[:, 0].clone(), scales[:1].clone()
-        threads = partial(compiled.fit, image, words, counts, scale, rows, Scan())
-        yield Rung(ladder, "threads", "a thread for 16 rows, all read at once", threads, False)
-        staged = partial(ops.to_ellpack, x, panel=block.panel)
-        yield Rung(ladder, "staged", "panels that are put in order before they are written", staged, False)
-        yield Rung(ladder, "scaled", "by a scale that is known", partial(staged, scales), False)
+        threads = partial(cuda.fit_and_convert, image, words, counts, scale, rows, ConvertTile())
+        yield Rung(ladder, "threads", "16 rows per thread, loaded together", threads, False)
+        staged = partial(ellpack_ops.to_ellpack, x, panel=block.panel)
+        yield Rung(ladder, "staged", "panels staged in shared memory before they are written", staged, False)
+        yield Rung(ladder, "scaled", "with a known scale", partial(staged, scales), False)
     if ladder == "nonzero":
-        whole, tile = ops.to_ellpack(x), nonzero_tile(outputs, columns)
-        cached = partial(ops.nonzero_product, at, None, whole, y, size, window, tile)
-        yield Rung(ladder, "cached", "weights through the cache", cached)
+        whole, tile = ellpack_ops.to_ellpack(x), nonzero_tile(outputs, columns)
+        cached = partial(ellpack_ops.nonzero_product, at, None, whole, y, size, window, tile)
+        yield Rung(ladder, "cached", "weights through L1 and L2", cached)
         for name, idea, weights, single in (
-            ("shared", "weights in shared memory, 128 outputs of 48 columns", at, Single(wide=4, each=4)),
-            ("outputs", "256 outputs, so that a non-zero is read for twice as many", at, Single(wide=4)),
-            ("columns", "192 columns, so that weights are fetched a quarter as often", at, Single()),
-            ("halves", "weights of 16 bits, twice as many a read", at.half(), Single(panel=128)),
+            ("shared", "weights in shared memory, 128 outputs x 48", at, Single(warp_columns=4, thread_outputs=4)),
+            ("outputs", "256 outputs, which halves the reads of non-zeros", at, Single(warp_columns=4)),
+            ("columns", "192 columns, which quarters the reads of weights", at, Single()),
+            ("halves", "16-bit weights, two per read", at.half(), Single(panel=128)),
         ):
-            stored, held = compiled.weights(weights, weights.dtype), ops.to_ellpack(x, panel=single.panel)
+            stored, held = cuda.weights(weights, weights.dtype), ellpack_ops.to_ellpack(x, panel=single.panel)
             call = partial(earlier.product, stored, held, y, size, window, single)
             yield Rung(ladder, name, idea, lambda call=call: (call(), y)[1])  # type: ignore[misc]
         for name, idea, weights in (
-            ("four", "four columns of a warp at a time, each turned to banks of its own", at),
-            ("tensor", "and weights of 16 bits, unpacked and multiplied by tensor cores", at.half()),
+            ("four", "four columns of a warp at a time, each in its own shared-memory banks", at),
+            ("tensor", "and 16-bit weights, multiplied by tensor cores", at.half()),
         ):
-            block = compiled.product_block(outputs, columns, weights.itemsize)
-            stored, held = compiled.weights(weights, weights.dtype), ops.to_ellpack(x, panel=block.panel)
+            block = cuda.product_tile(outputs, columns, weights.itemsize)
+            stored, held = cuda.weights(weights, weights.dtype), ellpack_ops.to_ellpack(x, panel=block.panel)
             call = partial(cuda.product, stored, None, held, y, size, window, block)
             yield Rung(ladder, name, idea, lambda call=call: (call(), y)[1])  # type: ignore[misc]
     if ladder == "row_union":
-        tile, narrow, of_weights = union_tile(outputs, columns), Tile(64, 64, 32, 4, 2), parts_for(x)[1]
-        yield Rung(ladder, "tiles", "lists of tiles", partial(ops.union_product, at, None, x, y, window, tile))
-        images = "lists of images, whose living channels are brought side by side"
-        yield Rung(ladder, "images", images, partial(living.product, at, None, x, y, window, narrow))
-        wide = "128 outputs of 128 columns, so that tensor cores wait less"
-        yield Rung(ladder, "wide", wide, partial(living.product, at, None, x, y, window))
-        if of_weights == 2:
-            half = "activations as one half"
-            yield Rung(ladder, "row_union_fp16", half, partial(living.product, at, None, x, y, window, None, (1, 2)))
+        tile, narrow, w_terms = row_union_tile(outputs, columns), Tile(64, 64, 32, 4, 2), split_terms(x)[1]
+        tiled = partial(row_union_ops.row_union_product, at, None, x, y, window, tile)
+        yield Rung(ladder, "tiles", "a row list per tile of columns", tiled)
+        images = "a channel list per image, active channels compacted"
+        yield Rung(ladder, "images", images, partial(channels_ops.product, at, None, x, y, window, narrow))
+        wide = "128 x 128 tiles, for more reuse by tensor cores"
+        yield Rung(ladder, "wide", wide, partial(channels_ops.product, at, None, x, y, window))
+        if w_terms == 2:
+            single = "fp16-rounded activations, one split-fp16 term"
+            yield Rung(
+                ladder, "row_union_fp16", single, partial(channels_ops.product, at, None, x, y, window, None, (1, 2))
+            )
 
 
 @torch.no_grad()
@@ -110,7 +116,7 @@ def measured(case: Case, ladder: str, scope: Scope, precision: str) -> Iterator[
     for rung in rungs(case, ladder, case.x.is_cuda):
         result: Tensor = rung.call()
         error = run.relative_error([result], [exact]) if rung.product else None
-        unchecked = {} if rung.product else {"unchecked": "tests hold formats to the reference word for word"}
+        unchecked = {} if rung.product else {"unchecked": "tests compare formats with the reference word for word"}
         yield {
             "workload": case.problem.name, "layer": f"{case.problem.name} {case.pattern} {case.zeros:g}%",
             "phase": "forward", "precision": precision, "layout": "nchw", "impl": f"{ladder}[rung={rung.name}]",

@@ -13,11 +13,11 @@ import torch
 
 from benchmarks import monitor_overhead, saved_activations, sparse_gemm, sparse_layers
 from benchmarks.ladder import sparse_gemm as ladder_sparse_gemm
-from benchmarks.ladder.single import Block as Single
+from benchmarks.ladder.single import ProductTile as Single
 from lamina import run
 from lamina.accelerate.methods.activation_sparsity import reference
-from lamina.accelerate.methods.activation_sparsity.ellpack import cuda as compiled
-from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import Block
+from lamina.accelerate.methods.activation_sparsity.ellpack import cuda
+from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import ProductTile
 from lamina.simulate.workloads import RecordedMask, write_masks
 from lamina.testing.cuda_on_cpu import KernelOnCpu
 
@@ -56,11 +56,11 @@ def test_every_way_of_a_product_is_the_product() -> None:
 
 
 def test_every_rung_of_the_ladder_is_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = Block(1, 4, 8, 2, 8, warp=4)
-    monkeypatch.setattr(compiled, "kind", KernelOnCpu)
-    monkeypatch.setattr(compiled, "convert_scan", lambda rows: compiled.Scan(8, 2, 8))
-    monkeypatch.setattr(compiled, "product_block", lambda outputs, columns, itemsize: small)
-    monkeypatch.setattr(compiled, "largest", partial(compiled.largest, threads=8))
+    small = ProductTile(1, 4, 8, 2, 8, warp=4)
+    monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
+    monkeypatch.setattr(cuda, "convert_tile", lambda rows: cuda.ConvertTile(8, 2, 8))
+    monkeypatch.setattr(cuda, "product_tile", lambda outputs, columns, itemsize: small)
+    monkeypatch.setattr(cuda, "amax", partial(cuda.amax, threads=8))
     monkeypatch.setattr(ladder_sparse_gemm, "Single", lambda **given: Single(1, 4, 8, 2, 8, warp=4))
     problem, scope = sparse_gemm.Problem("small", 2, 3, 6, 2, 3), sparse_gemm.SCOPES["smoke"]
     names = []

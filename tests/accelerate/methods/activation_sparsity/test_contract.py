@@ -10,12 +10,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lamina.accelerate.methods.activation_sparsity import Sparse, dispatch, functional, kernels, ops, reference
+from lamina.accelerate.common.geometry import Conv2dGeometry
+from lamina.accelerate.methods.activation_sparsity import Sparse, functional, ops, reference
 from lamina.accelerate.methods.activation_sparsity import convert as cell
-from lamina.accelerate.methods.activation_sparsity.dispatch import Calibration, PhaseImpls
+from lamina.accelerate.methods.activation_sparsity.cost import Calibration, PhaseImpls, checked
+from lamina.accelerate.methods.activation_sparsity.ellpack import kernels as ellpack_kernels
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, SparseAdaptiveLinear
+from lamina.accelerate.methods.activation_sparsity.row_union import kernels as row_union_kernels
 from lamina.accelerate.methods.activation_sparsity.tiles import Tile
-from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.spec import Cost
 from lamina.testing.method_contract import Layer, MethodContract, Product
 
@@ -72,7 +74,7 @@ class Sparsities:
         sparse = reference.from_dense(zeros)
         yield "matmul", lambda a: reference.matmul(a, sparse), (numbers(3, 5),)
         yield "row_union", lambda a, z: reference.row_union_matmul(a, z.relu(), 2), (numbers(3, 5), numbers(5, 6))
-        yield "columns", lambda x: reference.im2col(x, Window(2, 2, 1, 2, 1, 0)), (numbers(1, 2, 3, 4),)
+        yield "columns", lambda x: reference.im2col(x, Conv2dGeometry(2, 2, 1, 2, 1, 0)), (numbers(1, 2, 3, 4),)
 
     def products(self) -> Iterable[Product]:
         for impl in ("nonzero", "row_union"):
@@ -95,7 +97,7 @@ class Sparsities:
         def leaf(*shape: int) -> Tensor:
             return torch.randn(shape, requires_grad=True)
 
-        steps = Window(1, 2, 1, 1, 1, 0).pack()
+        steps = Conv2dGeometry(1, 2, 1, 1, 1, 0).pack()
         yield ops.linear, (leaf(3, 4), leaf(5, 4), leaf(5), "row_union", "nonzero", "dense", "same")
         yield ops.linear, (leaf(3, 4), leaf(5, 4), None, "nonzero", "dense", "row_union", "bf16")
         yield ops.conv, (leaf(1, 2, 2, 3), leaf(4, 2, 1, 2), leaf(4), steps, "row_union", "row_union", "same")
@@ -103,9 +105,9 @@ class Sparsities:
         yield ops.matmul, (leaf(3, 4), leaf(4, 5), "row_union", "same", True)
 
     def costs(self) -> Iterable[tuple[Cost, Cost]]:
-        yield kernels.convert_cost(3, 4, 5, 2), Cost(0, 24, 20 + 16)
-        yield kernels.nonzero_cost(7, 4, 3, 5, 2, 4), Cost(70, 20 + 16 + 42, 112)
-        yield kernels.union_cost(7, 4, 3, 5, 2, 4), Cost(140, (21 + 10) * 4 + 20, 112)
+        yield ellpack_kernels.to_ellpack_cost(3, 4, 5, 2), Cost(0, 24, 20 + 16)
+        yield ellpack_kernels.nonzero_cost(7, 4, 3, 5, 2, 4), Cost(70, 20 + 16 + 42, 112)
+        yield row_union_kernels.row_union_cost(7, 4, 3, 5, 2, 4), Cost(140, (21 + 10) * 4 + 20, 112)
 
     def faults(self) -> Mapping[str, tuple[Callable[[], object], tuple[str, ...]]]:
         x, w, image = torch.zeros(2, 8), torch.zeros(6, 8), torch.zeros(1, 4, 5, 5)
@@ -135,7 +137,7 @@ class Sparsities:
             "impls": (lin(impls=PhaseImpls("auto")), ("impl 'auto' is unknown",)),
             "mixed": (lin(impls=PhaseImpls("reference", "row_union")), ("for all phases or for none",)),
             "channels": (convolved(x=torch.zeros(1, 3, 5, 5)), ("(N, C, H, W)", "(1, 3, 5, 5)")),
-            "small": (convolved(x=torch.zeros(1, 4, 2, 5)), ("at least as large as the 3x3 window", "got 2x5")),
+            "small": (convolved(x=torch.zeros(1, 4, 2, 5)), ("at least as large as the 3x3 kernel", "got 2x5")),
             "stride": (convolved(stride=(2, 2)), ("backward_data", "dense for strides (2, 2)", "row_union")),
             "weight phase": (
                 convolved(impls=PhaseImpls("row_union", "dense", "row_union")),
@@ -144,12 +146,12 @@ class Sparsities:
             "matrices": (lambda: functional.matmul(x, w), ("(M, K) and (K, N)", "(2, 8)", "(6, 8)")),
             "integer matrices": (lambda: functional.matmul(w.long(), x.mT.long()), ("floating point", "torch.int64")),
             "map": (lambda: functional.compress(torch.zeros(3)), ("matrix or map", "(3,)")),
-            "matrix window": (lambda: functional.compress(x, Window(2, 2)), ("with a window", "(2, 8)")),
+            "matrix window": (lambda: functional.compress(x, Conv2dGeometry(2, 2)), ("with a window", "(2, 8)")),
             "panel": (lambda: functional.compress(x, panel=0), ("1 to 65536 rows", "got 0")),
             "tile": (lambda: Tile(16, 48, 16), ("power of two", "got 48")),
             "workers": (lambda: Tile(16, 16, 16, warps=32), ("1 to 16 warps",)),
             "calibration": (lambda: Calibration(1, 1, 0, 1, 1), ("positive numbers", "'union': 0")),
-            "density": (lambda: dispatch.checked(1.5), ("within 0..1", "got 1.5")),
+            "density": (lambda: checked(1.5), ("within 0..1", "got 1.5")),
             "same": (lambda: SparseAdaptiveConv2d(4, 4, 2, padding="same"), ("asymmetric",)),
         }
 

@@ -10,11 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lamina.accelerate import convert
-from lamina.accelerate.methods.activation_sparsity import Sparse, functional, ops, reference
-from lamina.accelerate.methods.activation_sparsity.dispatch import Calibration, PhaseImpls
+from lamina.accelerate.common.geometry import Conv2dGeometry
+from lamina.accelerate.methods.activation_sparsity import Sparse, functional, reference
+from lamina.accelerate.methods.activation_sparsity.cost import Calibration, PhaseImpls
+from lamina.accelerate.methods.activation_sparsity.ellpack import ops as ellpack_ops
 from lamina.accelerate.methods.activation_sparsity.ellpack.format import EllpackDib
+from lamina.accelerate.methods.activation_sparsity.im2col import matrix_as_map
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d
-from lamina.accelerate.methods.activation_sparsity.window import Window
+from lamina.accelerate.methods.activation_sparsity.row_union import ops as row_union_ops
 from lamina.accelerate.training.compressed_activations import bitmap, convolution, pooling, saved_activations
 from lamina.accelerate.training.compressed_activations import ops as saved_ops
 from lamina.accelerate.training.compressed_activations.window import pooling_of
@@ -108,7 +111,7 @@ def test_gradients(precision: str, impl: Any, poisoned_empty: None) -> None:
 def test_gradients_of_what_a_relu_gave(precision: str, poisoned_empty: None) -> None:
     dtype = TYPES[precision]
     at, b, dc = numbers(513, 96, dtype=dtype), sparse(513, 1030, dtype=dtype), numbers(96, 1030, dtype=dtype)
-    hold(ops.masked_product(at, b, dc), lambda p, q: torch.where(b != 0, p @ q, 0.0), [at, dc], precision)
+    hold(row_union_ops.masked_product(at, b, dc), lambda p, q: torch.where(b != 0, p @ q, 0.0), [at, dc], precision)
 
 
 def same(ours: EllpackDib, theirs: EllpackDib) -> bool:
@@ -127,12 +130,14 @@ def test_conversion_word_for_word(
     x[-1, 0] = -0.0
     ours = functional.compress(x, capacity="measure")
     assert same(ours, reference.from_dense(x, scales=ours.scales))
-    image = ops.matrix_as_map(x)
-    assert torch.equal(ops.restore(ours, torch.zeros_like(image)), ops.matrix_as_map(reference.to_dense(ours, dtype)))
+    image = matrix_as_map(x)
+    assert torch.equal(
+        ellpack_ops.from_ellpack(ours, torch.zeros_like(image)), matrix_as_map(reference.to_dense(ours, dtype))
+    )
 
 
 def test_the_windows_of_a_map_are_converted() -> None:
-    x, window = sparse(4, 64, 28, 28), Window(3, 3, 1, 1, 1, 1)
+    x, window = sparse(4, 64, 28, 28), Conv2dGeometry(3, 3, 1, 1, 1, 1)
     ours = functional.compress(x, window, capacity="measure")
     assert same(ours, reference.from_dense(reference.im2col(x, window), scales=ours.scales))
 

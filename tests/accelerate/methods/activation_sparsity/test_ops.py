@@ -8,19 +8,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.methods.activation_sparsity import ops, reference
+from lamina.accelerate.methods.activation_sparsity.ellpack import ops as ellpack_ops
 from lamina.accelerate.methods.activation_sparsity.ellpack.format import EllpackDib
+from lamina.accelerate.methods.activation_sparsity.im2col import matrix_as_map
+from lamina.accelerate.methods.activation_sparsity.row_union import ops as row_union_ops
 from lamina.accelerate.methods.activation_sparsity.tiles import Tile
-from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.errors import UsageError
 
 pytestmark = [pytest.mark.usefixtures("where_kernels_run", "poisoned_empty")]
 
 SMALL = Tile(16, 8, 16)
 WINDOWS = [  # image, outputs, window, type, layout
-    ((2, 3, 4, 3), 7, Window(2, 1, 2, 1, 1, 0), torch.bfloat16, "channels last"),
-    ((1, 5, 3, 4), 3, Window(2, 2, 1, 1, 0, 1, 1, 2), torch.float32, "strided"),
-    ((3, 6, 2, 3), 17, Window(), torch.float16, "contiguous"),
+    ((2, 3, 4, 3), 7, Conv2dGeometry(2, 1, 2, 1, 1, 0), torch.bfloat16, "channels last"),
+    ((1, 5, 3, 4), 3, Conv2dGeometry(2, 2, 1, 1, 0, 1, 1, 2), torch.float32, "strided"),
+    ((3, 6, 2, 3), 17, Conv2dGeometry(), torch.float16, "contiguous"),
 ]
 CASES = pytest.mark.parametrize(("image", "outputs", "window", "dtype", "layout"), WINDOWS)
 
@@ -59,19 +62,19 @@ def test_a_matrix_is_converted_word_for_word(
     shape: tuple[int, int], panel: int, dtype: torch.dtype, layout: str
 ) -> None:
     dense = sparse_map(*shape, dtype=dtype)
-    x = ops.matrix_as_map(laid(dense, layout))
-    ours = ops.to_ellpack(x, panel=panel, tile=SMALL)
+    x = matrix_as_map(laid(dense, layout))
+    ours = ellpack_ops.to_ellpack(x, panel=panel, tile=SMALL)
     assert same(ours, reference.from_dense(dense, panel=panel, scales=ours.scales))
     assert torch.equal(ours.scales, reference.fit_scales(dense).expand_as(ours.scales))
-    assert torch.equal(ops.count_nonzeros(x, panel=panel), ours.counts)
+    assert torch.equal(ellpack_ops.count_nonzeros(x, panel=panel), ours.counts)
 
 
 @CASES
 def test_a_map_is_converted_as_its_windows(
-    image: tuple[int, ...], outputs: int, window: Window, dtype: torch.dtype, layout: str
+    image: tuple[int, ...], outputs: int, window: Conv2dGeometry, dtype: torch.dtype, layout: str
 ) -> None:
     x = sparse_map(*image, dtype=dtype)
-    ours = ops.to_ellpack(laid(x, layout), window=window, panel=8)
+    ours = ellpack_ops.to_ellpack(laid(x, layout), window=window, panel=8)
     columns = reference.im2col(x.float(), window).to(dtype)
     assert same(ours, reference.from_dense(columns, panel=8, scales=ours.scales))
 
@@ -79,11 +82,11 @@ def test_a_map_is_converted_as_its_windows(
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")
 def test_hostile_numbers_keep_their_places() -> None:
     dense = torch.tensor([[math.nan, 0.0, 1e30, -0.0], [math.inf, 0.0, 1e-30, 65504.0], [-math.inf, 0.0, -1.0, 1e5]])
-    ours = ops.to_ellpack(ops.matrix_as_map(dense))
+    ours = ellpack_ops.to_ellpack(matrix_as_map(dense))
     theirs = reference.from_dense(dense)
     assert torch.equal(ours.counts, theirs.counts) and ours.counts.tolist() == [[3, 0, 3, 2]]
     torch.testing.assert_close(reference.to_dense(ours), reference.to_dense(theirs), rtol=0, atol=0, equal_nan=True)
-    given = ops.to_ellpack(ops.matrix_as_map(dense), torch.ones(1))
+    given = ellpack_ops.to_ellpack(matrix_as_map(dense), torch.ones(1))
     expected = dense.half().float()
     torch.testing.assert_close(reference.to_dense(given), expected, rtol=0, atol=0, equal_nan=True)
     report = reference.rounding(dense, given)
@@ -93,23 +96,23 @@ def test_hostile_numbers_keep_their_places() -> None:
 @pytest.mark.parametrize("largest", [0.0, 1e-42, 1e-38, 0.7, 1.0, 65504.0, 3.4e38, math.inf, math.nan])
 def test_scales_are_the_references(largest: float) -> None:
     dense = torch.tensor([[largest, 0.25 * largest], [0.0, 0.0]])
-    assert torch.equal(ops.scales_of(ops.matrix_as_map(dense)), reference.fit_scales(dense))
+    assert torch.equal(ellpack_ops.scales_of(matrix_as_map(dense)), reference.fit_scales(dense))
 
 
 def test_a_full_column_is_not_overrun_and_makes_its_product_nan() -> None:
     dense = torch.zeros(6, 3)
     dense[:, 1] = 1.0
     dense[2, 2] = 2.0
-    sparse = ops.to_ellpack(ops.matrix_as_map(dense), capacity=3)
+    sparse = ellpack_ops.to_ellpack(matrix_as_map(dense), capacity=3)
     assert sparse.counts.tolist() == [[0, 6, 1]]
     with pytest.raises(UsageError, match="at most 3 non-zeros"):
         sparse.check()
-    y = ops.nonzero_product(torch.ones(6, 4), None, sparse, torch.empty(1, 4, 1, 3), (1, 3))
+    y = ellpack_ops.nonzero_product(torch.ones(6, 4), None, sparse, torch.empty(1, 4, 1, 3), (1, 3))
     assert y[0, :, 0].isnan().any(0).tolist() == [False, True, False]
     assert y[0, 0, 0, 2] == 2.0
 
 
-def dense_conv(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
+def dense_conv(x: Tensor, weight: Tensor, bias: Tensor | None, window: Conv2dGeometry) -> Tensor:
     _, _, sh, sw, ph, pw, dh, dw = window.pack()
     return F.conv2d(x.double(), weight.double(), None if bias is None else bias.double(), (sh, sw), (ph, pw), (dh, dw))
 
@@ -117,12 +120,12 @@ def dense_conv(x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -
 @pytest.mark.parametrize("impl", ["nonzero", "row_union", "row_union_fp16"])
 @CASES
 def test_convolutions(
-    image: tuple[int, ...], outputs: int, window: Window, dtype: torch.dtype, layout: str, impl: str
+    image: tuple[int, ...], outputs: int, window: Conv2dGeometry, dtype: torch.dtype, layout: str, impl: str
 ) -> None:
     # Activations that float16 holds exactly, so that both kernels see the same numbers.
     x = sparse_map(*image).half().to(dtype)
     weight, bias = torch.randn(outputs, image[1], *window.pack()[:2]).to(dtype), torch.randn(outputs).to(dtype)
-    y = ops.product(ops.turned(weight), bias, laid(x, layout), window, impl)
+    y = ops.product(ops.transposed_weight(weight), bias, laid(x, layout), window, impl)
     assert y.dtype == dtype
     assert y.is_contiguous(memory_format=torch.channels_last if layout == "channels last" else torch.contiguous_format)
     expected = dense_conv(x, weight, bias, window)
@@ -132,29 +135,29 @@ def test_convolutions(
 @pytest.mark.parametrize("stored", ["bf16", "fp16"])
 def test_weights_of_16_bits(stored: str) -> None:
     x, weight = sparse_map(1, 5, 2, 4).half().float(), torch.randn(6, 5, 1, 2)
-    rounded = weight.to(ops.STORED[stored]).double()
-    y = ops.product(ops.turned(weight), None, x, Window(1, 2), "nonzero", stored)
-    torch.testing.assert_close(y.double(), dense_conv(x, rounded, None, Window(1, 2)), rtol=1e-5, atol=1e-5)
+    rounded = weight.to(ops.WEIGHT_DTYPES[stored]).double()
+    y = ops.product(ops.transposed_weight(weight), None, x, Conv2dGeometry(1, 2), "nonzero", stored)
+    torch.testing.assert_close(y.double(), dense_conv(x, rounded, None, Conv2dGeometry(1, 2)), rtol=1e-5, atol=1e-5)
 
 
 def test_panels_and_padded_tails() -> None:
     a, b = torch.randn(19, 37), sparse_map(37, 11, zeros=0.8).half().float()
     y = torch.empty(1, 19, 1, 11)
-    sparse = ops.to_ellpack(ops.matrix_as_map(b), panel=20)
-    ops.nonzero_product(a.mT, None, sparse, y, (1, 11), tile=Tile(16, 8, 2))
+    sparse = ellpack_ops.to_ellpack(matrix_as_map(b), panel=20)
+    ellpack_ops.nonzero_product(a.mT, None, sparse, y, (1, 11), tile=Tile(16, 8, 2))
     torch.testing.assert_close(y[0, :, 0].double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
-    ops.union_product(a.mT, None, ops.matrix_as_map(b), y.fill_(math.nan), tile=Tile(16, 16, 16))
+    row_union_ops.row_union_product(a.mT, None, matrix_as_map(b), y.fill_(math.nan), tile=Tile(16, 16, 16))
     torch.testing.assert_close(y[0, :, 0].double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("width", [4, 16])
 @CASES
 def test_united_rows_are_the_references(
-    image: tuple[int, ...], outputs: int, window: Window, dtype: torch.dtype, layout: str, width: int
+    image: tuple[int, ...], outputs: int, window: Conv2dGeometry, dtype: torch.dtype, layout: str, width: int
 ) -> None:
     x = sparse_map(*image, zeros=0.9)
     expected = reference.row_union_rows(reference.im2col(x, window), width)
-    lists, lengths, _ = ops.united(laid(x, layout), window, width)
+    lists, lengths, _ = row_union_ops.row_union(laid(x, layout), window, width)
     assert lengths.tolist() == expected.sum(1).tolist()
     for tile, rows in enumerate(expected):
         assert lists[tile, : lengths[tile]].tolist() == rows.nonzero().flatten().tolist()
@@ -165,7 +168,7 @@ def test_masked_gradients(dtype: torch.dtype) -> None:
     at, b, dc = torch.randn(20, 18).to(dtype), sparse_map(20, 23, dtype=dtype, zeros=0.9), torch.randn(18, 23).to(dtype)
     b[3:9, :16] = 0
     expected = torch.where(b != 0, at.double() @ dc.double(), 0.0)
-    db = ops.masked_product(at, laid(b, "strided"), dc.mT.contiguous().mT, Tile(16, 16, 16))
+    db = row_union_ops.masked_product(at, laid(b, "strided"), dc.mT.contiguous().mT, Tile(16, 16, 16))
     torch.testing.assert_close(db.double(), expected, rtol=2 * torch.finfo(dtype).eps, atol=2e-5)
 
 
@@ -175,7 +178,7 @@ def test_matrices_of_nothing(shape: tuple[int, int, int], impl: str) -> None:
     columns, inputs, rows = shape
     a, b = torch.randn(rows, inputs), torch.randn(inputs, columns)
     assert torch.equal(ops.matmul(a, b, impl, "same", True), a @ b)
-    assert ops.masked_product(a.mT, b, torch.randn(rows, columns)).shape == b.shape
+    assert row_union_ops.masked_product(a.mT, b, torch.randn(rows, columns)).shape == b.shape
 
 
 @pytest.mark.parametrize("impl", ["nonzero", "row_union"])
@@ -183,7 +186,7 @@ def test_matrices_of_nothing(shape: tuple[int, int, int], impl: str) -> None:
 def test_nothing_comes_of_nothing(shape: tuple[int, int, int], impl: str) -> None:
     rows, inputs, outputs = shape
     bias = torch.randn(outputs)
-    y = ops.product(torch.randn(inputs, outputs), bias, torch.randn(rows, inputs, 1, 1), Window(), impl)
+    y = ops.product(torch.randn(inputs, outputs), bias, torch.randn(rows, inputs, 1, 1), Conv2dGeometry(), impl)
     assert torch.equal(y[..., 0, 0], bias.expand(rows, outputs))
 
 
@@ -191,7 +194,7 @@ def test_nothing_comes_of_nothing(shape: tuple[int, int, int], impl: str) -> Non
 @pytest.mark.parametrize("fill", [0.0, 1.5])
 def test_all_zero_and_all_dense(fill: float, impl: str) -> None:
     x, weight = torch.full((1, 3, 3, 2), fill), torch.randn(5, 3, 2, 2)
-    y = ops.product(ops.turned(weight), None, x, Window(2, 2, 1, 1, 1, 1), impl)
+    y = ops.product(ops.transposed_weight(weight), None, x, Conv2dGeometry(2, 2, 1, 1, 1, 1), impl)
     torch.testing.assert_close(y, F.conv2d(x, weight, padding=1), rtol=1e-5, atol=1e-5)
 
 
@@ -200,7 +203,7 @@ def test_all_zero_and_all_dense(fill: float, impl: str) -> None:
 def test_nan_and_infinity_reach_the_result(impl: str) -> None:
     x, weight = torch.zeros(1, 2, 1, 4), torch.ones(3, 2, 1, 1)
     x[0, 0, 0, 1], x[0, 1, 0, 3] = math.nan, math.inf
-    y = ops.product(ops.turned(weight), None, x, Window(), impl)
+    y = ops.product(ops.transposed_weight(weight), None, x, Conv2dGeometry(), impl)
     torch.testing.assert_close(y, F.conv2d(x, weight), equal_nan=True)
 
 
@@ -213,7 +216,7 @@ def test_infinities_meet_low_halves_of_any_sign(images: int) -> None:
     x[:, :, 2, 2] = 1.0  # so that nothing is left out
     x[0, 0, 0, 1], x[-1, 1, 5, 3], x[-1, 2, 4, 4] = math.inf, -math.inf, math.nan
     weight[3, 2], weight[4, 0] = math.inf, -math.inf
-    y = ops.product(ops.by_rows(weight, "row_union", "same"), None, x, Window(), "row_union")
+    y = ops.product(ops.weight_rows(weight, "row_union", "same"), None, x, Conv2dGeometry(), "row_union")
     torch.testing.assert_close(y, F.conv2d(x, weight), equal_nan=True, rtol=1e-3, atol=1e-3)
 
 
@@ -222,7 +225,7 @@ def test_infinities_meet_low_halves_of_any_sign(images: int) -> None:
 def test_numbers_of_any_size(images: int, scale: float) -> None:
     x, weight = sparse_map(images, 4, 6, 6).clamp(-4, 4), torch.randn(5, 4, 1, 1)
     for one, other in ((x * scale, weight / 64), (x, weight * (scale / 64))):
-        y = ops.product(ops.by_rows(other, "row_union", "same"), None, one, Window(), "row_union")
+        y = ops.product(ops.weight_rows(other, "row_union", "same"), None, one, Conv2dGeometry(), "row_union")
         exact = F.conv2d(one.double(), other.double())
         torch.testing.assert_close(y.double(), exact, rtol=1e-5, atol=max(1e-6 * exact.abs().max().item(), 1e-44))
 
@@ -243,8 +246,8 @@ def gradients(function: Any, x: Tensor, weight: Tensor, bias: Tensor) -> list[Te
 
 
 @pytest.mark.parametrize("data", ["dense", "nonzero", "row_union"])
-@pytest.mark.parametrize("window", [Window(1, 2, 1, 1, 1, 0, 1, 2), Window(2, 1, 1, 1, 0, 1)])
-def test_gradients_of_convolutions(window: Window, data: str) -> None:
+@pytest.mark.parametrize("window", [Conv2dGeometry(1, 2, 1, 1, 1, 0, 1, 2), Conv2dGeometry(2, 1, 1, 1, 0, 1)])
+def test_gradients_of_convolutions(window: Conv2dGeometry, data: str) -> None:
     x, weight = sparse_map(1, 4, 3, 4).half().float(), torch.randn(3, 4, *window.pack()[:2])
     bias, steps = torch.randn(3), window.pack()
     ours = gradients(lambda x, w, b: ops.conv(x, w, b, steps, "dense", data, "same"), x, weight, bias)
@@ -266,8 +269,8 @@ def test_gradients_of_linear_maps(data: str, weights: str) -> None:
 def test_a_map_comes_back(panel: int, capacity: int) -> None:
     x = sparse_map(2, 9, 3, 2).half().float()
     for layout in ("contiguous", "channels last"):
-        sparse = ops.to_ellpack(laid(x, layout), panel=panel, capacity=capacity)
-        y = ops.restore(sparse, torch.zeros_like(laid(x, layout)))
+        sparse = ellpack_ops.to_ellpack(laid(x, layout), panel=panel, capacity=capacity)
+        y = ellpack_ops.from_ellpack(sparse, torch.zeros_like(laid(x, layout)))
         if capacity:
             assert torch.equal(y, x)
         else:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lamina.accelerate.common.choices import check_choice
+from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.common.operands import (
     HAS_TRITON,
     cast,
@@ -27,7 +28,7 @@ from lamina.accelerate.common.operands import (
 )
 from lamina.accelerate.methods.activation_sparsity import reference
 from lamina.accelerate.methods.activation_sparsity.config import IMPLS, WEIGHTS, Impl, Weights, check_impl
-from lamina.accelerate.methods.activation_sparsity.dispatch import PhaseImpls
+from lamina.accelerate.methods.activation_sparsity.cost import PhaseImpls
 from lamina.accelerate.methods.activation_sparsity.ellpack.format import (
     PANEL,
     EllpackDib,
@@ -35,11 +36,12 @@ from lamina.accelerate.methods.activation_sparsity.ellpack.format import (
     check_panel,
     panels_of,
 )
-from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 if HAS_TRITON:
     from lamina.accelerate.methods.activation_sparsity import ops
+    from lamina.accelerate.methods.activation_sparsity.ellpack.ops import count_nonzeros, to_ellpack
+    from lamina.accelerate.methods.activation_sparsity.im2col import check_operand, matrix_as_map
 
 KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 ALL_DENSE = PhaseImpls()
@@ -47,7 +49,7 @@ ALL_DENSE = PhaseImpls()
 
 def compress(
     x: Tensor,
-    window: Window | None = None,
+    window: Conv2dGeometry | None = None,
     *,
     panel: int = PANEL,
     capacity: int | Literal["measure"] | None = None,
@@ -79,16 +81,16 @@ def compress(
         raise UsageError(f"x: expected a map (N, C, H, W) with a window, got {sizes(x)}")
     if capacity != "measure":
         check_capacity(capacity)
-    geometry = window or Window()
+    geometry = window or Conv2dGeometry()
     x = x.detach()
     if impl == "kernel":
         _require_triton()
-        image = x if x.dim() == 4 else ops.matrix_as_map(x)
-        ops.check_operand(image)
+        image = x if x.dim() == 4 else matrix_as_map(x)
+        check_operand(image)
         if capacity == "measure":
-            counts = ops.count_nonzeros(image, geometry, panel=panel)
+            counts = count_nonzeros(image, geometry, panel=panel)
             capacity = int(counts.max()) if counts.numel() else 0
-        return ops.to_ellpack(image, scales, geometry, panel=panel, capacity=capacity)
+        return to_ellpack(image, scales, geometry, panel=panel, capacity=capacity)
     matrix = x if x.dim() == 2 else reference.im2col(x, geometry)
     if scales is None:
         scales = reference.fit_scales(x.reshape(-1, 1), max(x.numel(), 1)).expand(panels_of(matrix.shape[0], panel))
@@ -127,7 +129,7 @@ def matmul(a: Tensor, b: Tensor, *, impl: Impl = "nonzero", weights: Weights = "
     if impl == "dense" and not masked:
         return a @ b
     _require_triton()
-    ops.check_operand(b)
+    check_operand(b)
     c: Tensor = ops.matmul(a, b, impl, weights, masked)
     return c
 
@@ -160,7 +162,7 @@ def linear(
     if impls.forward == "reference":
         return F.linear(reference.round_to_format(x), weight, bias)
     _require_triton()
-    ops.check_operand(x)
+    check_operand(x)
     flat = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     y: Tensor = ops.linear(flat, weight, bias, *impls, weights)
     return owned(y, (*x.shape[:-1], weight.shape[0]))
@@ -198,8 +200,8 @@ def conv2d(
     impls = _check_impls(impls, weights)
     if x.dim() != 4 or weight.dim() != 4 or x.shape[1] != weight.shape[1]:
         raise UsageError(f"expected x (N, C, H, W) and weight (out, C, KH, KW), got {sizes(x)} and {sizes(weight)}")
-    window = Window.of(weight.shape[2:], *steps)
-    window.output(*x.shape[2:])
+    window = Conv2dGeometry.of(weight.shape[2:], *steps)
+    window.output_size(*x.shape[2:])
     if impls.backward_weight not in ("dense", "reference"):
         raise UnsupportedError(
             f"backward_weight: expected dense, the only implementation for convolutions, got {impls.backward_weight}"
@@ -212,7 +214,7 @@ def conv2d(
     if impls.forward == "reference":
         return F.conv2d(reference.round_to_format(x), weight, bias, *steps)
     _require_triton()
-    ops.check_operand(x)
+    check_operand(x)
     y: Tensor = ops.conv(x, weight, bias, window.pack(), impls.forward, impls.backward_data, weights)
     return y
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.accelerate.common.choices import check_choice
+from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.methods.activation_sparsity import functional
 from lamina.accelerate.methods.activation_sparsity.config import (
     MIN_SPEEDUP,
@@ -36,7 +37,6 @@ from lamina.accelerate.methods.activation_sparsity.cost import (
     choose,
 )
 from lamina.accelerate.methods.activation_sparsity.tiles import columns_per_list
-from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.errors import UsageError
 from lamina.spec import Phase
 
@@ -303,8 +303,8 @@ class SparseAdaptiveConv2d(Adaptive, nn.Conv2d):
         return None
 
     def _size(self, phase: Phase, x: Tensor) -> Size:
-        window = Window.of(self.kernel_size, self.stride, self.zero_padding, self.dilation)
-        height, width = window.output(*x.shape[2:])
+        window = Conv2dGeometry.of(self.kernel_size, self.stride, self.zero_padding, self.dilation)
+        height, width = window.output_size(*x.shape[2:])
         pixels, out = x.shape[0] * height * width, self.out_channels
         if phase is Phase.FORWARD:
             columns_listed = columns_per_list(x.shape[0], x.shape[2], x.shape[3], window)

@@ -8,16 +8,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.methods.activation_sparsity.ellpack.format import (
-    LARGEST_EXPONENT,
     PANEL,
+    TARGET_EXPONENT,
     EllpackDib,
     Rounding,
     check_capacity,
     check_panel,
     panels_of,
 )
-from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.errors import UsageError
 
 
@@ -31,7 +31,7 @@ def fit_scales(dense: Tensor, panel: int = PANEL) -> Tensor:
     size = _panels(torch.nan_to_num(dense.detach().abs(), nan=0.0, posinf=0.0), panel).double()
     largest = size.amax((1, 2)) if size.numel() else size.new_zeros(size.shape[0])
     _, exponent = torch.frexp(largest)  # largest = m * 2 ** exponent with 0.5 <= m < 1
-    power = (exponent - 1 - LARGEST_EXPONENT).clamp(-120, 120)
+    power = (exponent - 1 - TARGET_EXPONENT).clamp(-120, 120)
     return torch.where(largest > 0, torch.exp2(power.double()), 1.0).float()
 
 
@@ -163,7 +163,7 @@ def round_to_format(x: Tensor) -> Tensor:
     return held
 
 
-def im2col(x: Tensor, window: Window) -> Tensor:
+def im2col(x: Tensor, window: Conv2dGeometry) -> Tensor:
     """The matrix that a convolution multiplies: ``(taps * C, N * H' * W')`` of ``x (N, C, H, W)``, tap after tap."""
     kh, kw, sh, sw, ph, pw, dh, dw = window.pack()
     unfolded = F.unfold(x, (kh, kw), (dh, dw), (ph, pw), (sh, sw))  # (N, C * taps, pixels)

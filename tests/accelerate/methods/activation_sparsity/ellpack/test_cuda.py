@@ -10,27 +10,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.common.tiling import SHARED_MEMORY
 from lamina.accelerate.methods.activation_sparsity import functional, ops, reference
-from lamina.accelerate.methods.activation_sparsity.ellpack import cuda as compiled
-from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import Block, Scan
+from lamina.accelerate.methods.activation_sparsity.ellpack import cuda
+from lamina.accelerate.methods.activation_sparsity.ellpack import ops as ellpack_ops
+from lamina.accelerate.methods.activation_sparsity.ellpack.cuda import ConvertTile, ProductTile
 from lamina.accelerate.methods.activation_sparsity.ellpack.format import EllpackDib
-from lamina.accelerate.methods.activation_sparsity.window import Window
+from lamina.accelerate.methods.activation_sparsity.im2col import matrix_as_map
 from lamina.accelerate.runtime import triton_ops as launching
 from lamina.testing.cuda_on_cpu import KernelOnCpu
 
-SMALL = Block(1, 4, 8, 2, 8, warp=4)
+SMALL = ProductTile(1, 4, 8, 2, 8, warp=4)
 TYPES = [torch.float32, torch.bfloat16, torch.float16]
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
 
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch: pytest.MonkeyPatch, poisoned_empty: None) -> Iterator[None]:
-    monkeypatch.setattr(compiled, "kind", KernelOnCpu)
+    monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
     monkeypatch.setattr(launching, "INTERPRETED", True)
-    monkeypatch.setattr(compiled, "convert_scan", lambda rows: Scan(8, 2, 8))
-    monkeypatch.setattr(compiled, "product_block", lambda outputs, columns, itemsize: SMALL)
-    monkeypatch.setattr(compiled, "largest", partial(compiled.largest, threads=8))
+    monkeypatch.setattr(cuda, "convert_tile", lambda rows: ConvertTile(8, 2, 8))
+    monkeypatch.setattr(cuda, "product_tile", lambda outputs, columns, itemsize: SMALL)
+    monkeypatch.setattr(cuda, "amax", partial(cuda.amax, threads=8))
     with torch.device("cpu"):  # where another device is the default one, too
         yield
 
@@ -51,20 +53,20 @@ def same(ours: EllpackDib, dense: Tensor) -> None:
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_a_map_is_converted_word_for_word(dtype: torch.dtype, channels: int, layout: torch.memory_format) -> None:
     x = sparse_map(2, channels, 5, 7, dtype=dtype).contiguous(memory_format=layout)
-    dense = reference.im2col(x, Window())
+    dense = reference.im2col(x, Conv2dGeometry())
     for panel in (100, 8):
-        ours = ops.to_ellpack(x, panel=panel)
+        ours = ellpack_ops.to_ellpack(x, panel=panel)
         same(ours, dense)
         assert torch.equal(ours.scales, reference.fit_scales(dense).expand_as(ours.scales))
-        assert torch.equal(ops.count_nonzeros(x, panel=panel), ours.counts)
+        assert torch.equal(ellpack_ops.count_nonzeros(x, panel=panel), ours.counts)
 
 
 @pytest.mark.parametrize("outlier", [1.0, 3e4, math.inf])
 def test_a_guessed_scale_is_put_right(outlier: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "CACHED", 0)
+    monkeypatch.setattr(cuda, "L2_BYTES", 0)
     x = sparse_map(2, 21, 5, 7)
     x[1, 20, 4, 5] = outlier
-    ours, dense = ops.to_ellpack(x, panel=8), reference.im2col(x, Window())
+    ours, dense = ellpack_ops.to_ellpack(x, panel=8), reference.im2col(x, Conv2dGeometry())
     same(ours, dense)
     assert torch.equal(ours.scales, reference.fit_scales(dense).expand_as(ours.scales))
 
@@ -76,16 +78,18 @@ def test_matrices_scales_that_are_given_and_columns_that_do_not_fit() -> None:
         same(functional.compress(matrix, scales=torch.tensor([2.0])), dense)
         short = functional.compress(matrix, capacity=2)
         assert torch.equal(short.counts, (dense != 0).sum(0, dtype=torch.int32)[None])
-    assert ops.count_nonzeros(ops.matrix_as_map(torch.zeros(3, 0))).shape == (1, 0)
+    assert ellpack_ops.count_nonzeros(matrix_as_map(torch.zeros(3, 0))).shape == (1, 0)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("window", [Window(3, 2, 1, 1, 1, 0), Window(2, 2, 2, 1, 0, 1, 1, 2), Window()], ids=str)
+@pytest.mark.parametrize(
+    "window", [Conv2dGeometry(3, 2, 1, 1, 1, 0), Conv2dGeometry(2, 2, 2, 1, 0, 1, 1, 2), Conv2dGeometry()], ids=str
+)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
-def test_products(dtype: torch.dtype, window: Window, layout: torch.memory_format) -> None:
+def test_products(dtype: torch.dtype, window: Conv2dGeometry, layout: torch.memory_format) -> None:
     x = sparse_map(2, 21, 5, 7, dtype=dtype).contiguous(memory_format=layout)
     weight, bias = torch.randn(37, 21, *window.pack()[:2]).to(dtype), torch.randn(37).to(dtype)
-    y = ops.product(ops.turned(weight), bias, x, window, "nonzero")
+    y = ops.product(ops.transposed_weight(weight), bias, x, window, "nonzero")
     _, _, sh, sw, ph, pw, dh, dw = window.pack()
     exact = F.conv2d(x.double(), weight.double(), bias.double(), (sh, sw), (ph, pw), (dh, dw))
     assert y.dtype == dtype and y.is_contiguous(memory_format=layout)
@@ -96,7 +100,7 @@ def test_products(dtype: torch.dtype, window: Window, layout: torch.memory_forma
 def test_products_are_written_four_at_a_time_where_pixels_allow(dtype: torch.dtype) -> None:
     x, weight = sparse_map(3, 5, 4, 6, dtype=dtype), torch.randn(18, 5, 3, 3).to(dtype)
     x[1] = 0.0  # columns of nothing, whose warps have nothing to wait for
-    y = ops.product(ops.turned(weight), None, x, Window(3, 3, 1, 1, 1, 1), "nonzero")
+    y = ops.product(ops.transposed_weight(weight), None, x, Conv2dGeometry(3, 3, 1, 1, 1, 1), "nonzero")
     exact = F.conv2d(x.double(), weight.double(), padding=1)
     torch.testing.assert_close(y.double(), exact, rtol=2 * torch.finfo(dtype).eps, atol=2e-5)
 
@@ -110,14 +114,14 @@ def test_matrices_with_few_and_many_slots_and_weights_of_16_bits(columns: int) -
         torch.testing.assert_close(c.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("block", [Block(1, 8, 8, 2, 8, warp=8), Block(1, 16, 16, 4, 16, warp=16)], ids=str)
+@pytest.mark.parametrize("block", [ProductTile(1, 8, 8, 2, 8, warp=8), ProductTile(1, 16, 16, 4, 16, warp=16)], ids=str)
 @pytest.mark.parametrize("stored", ["same", "fp16", "bf16"])
-def test_columns_side_by_side(stored: Any, block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "product_block", lambda outputs, columns, itemsize: block)
+def test_columns_side_by_side(stored: Any, block: ProductTile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "product_tile", lambda outputs, columns, itemsize: block)
     a, b = torch.randn(45, 20).bfloat16().float(), sparse_map(20, 36)
     b[:, 3], b[:, 30] = 0.0, 1.0
     c = functional.matmul(a, b, weights=stored)
-    exact = a.to(ops.STORED.get(stored, a.dtype)).double() @ b.double()
+    exact = a.to(ops.WEIGHT_DTYPES.get(stored, a.dtype)).double() @ b.double()
     torch.testing.assert_close(c.double(), exact, rtol=1e-5, atol=1e-5)
 
 
@@ -127,7 +131,7 @@ def test_what_is_not_finite_stays_where_it_is_and_panels_have_scales(dtype: torc
     a[2, 3], a[5, 30], a[7, 7], b[9, 4], b[10, 5] = math.inf, math.nan, -math.inf, math.inf, math.nan
     y = torch.empty(1, 33, 1, 18)
     scales = torch.tensor([1.0, 4.0, 2.0])
-    ops.nonzero_product(a, None, ops.to_ellpack(ops.matrix_as_map(b), scales, panel=8), y, (1, 18))
+    ellpack_ops.nonzero_product(a, None, ellpack_ops.to_ellpack(matrix_as_map(b), scales, panel=8), y, (1, 18))
     exact = torch.where(b[:, None] != 0, a.double()[:, :, None] * b.double()[:, None], 0.0).sum(0)
     torch.testing.assert_close(y[0, :, 0].double(), exact, rtol=1e-5, atol=1e-5, equal_nan=True)
     assert y.isfinite().any() and not y.isfinite().all()
@@ -137,7 +141,9 @@ def test_a_full_column_makes_its_product_nan() -> None:
     dense = torch.zeros(6, 3)
     dense[:, 1], dense[2, 2] = 1.0, 2.0
     y = torch.empty(1, 4, 1, 3)
-    ops.nonzero_product(torch.ones(6, 4), None, ops.to_ellpack(ops.matrix_as_map(dense), capacity=3), y, (1, 3))
+    ellpack_ops.nonzero_product(
+        torch.ones(6, 4), None, ellpack_ops.to_ellpack(matrix_as_map(dense), capacity=3), y, (1, 3)
+    )
     assert y[0, :, 0].isnan().any(0).tolist() == [False, True, False]
     assert y[0, 0, 0, 2] == 2.0
 
@@ -147,9 +153,9 @@ def test_a_full_column_makes_its_product_nan() -> None:
 def test_blocks_fit_a_multiprocessor(outputs: int, itemsize: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     for columns in (1, 12544, 10**7):
-        block = compiled.product_block(outputs, columns, itemsize)
+        block = cuda.product_tile(outputs, columns, itemsize)
         assert block.shared(block.panel, itemsize) <= SHARED_MEMORY
         assert block.warps * block.warp <= 1024
     # 132 blocks, as many as there are multiprocessors.
-    block = compiled.product_block(512, 12544, itemsize)
+    block = cuda.product_tile(512, 12544, itemsize)
     assert -(-12544 // block.columns) * -(-512 // block.outputs) == 132

@@ -1,7 +1,7 @@
-"""The CUDA C++ kernels: what they take, how much of it each block, and how they are launched.
+"""The CUDA C++ kernels of ELLPACK-DIB: what they support, their tile sizes and their launches.
 
-They read ELLPACK-DIB and write it at the speed of memory and of shared memory; what they do not take is for the
-kernels of `kernels`.
+Conversion is bound by memory bandwidth, products by that of shared memory. What these kernels do not support is for the
+Triton kernels of `kernels`.
 """
 
 from __future__ import annotations
@@ -15,140 +15,152 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.common.tiling import MULTIPROCESSORS, SHARED_MEMORY
-from lamina.accelerate.methods.activation_sparsity.ellpack.format import LARGEST_EXPONENT, EllpackDib
-from lamina.accelerate.methods.activation_sparsity.window import Window
+from lamina.accelerate.methods.activation_sparsity.ellpack.format import TARGET_EXPONENT, EllpackDib
 from lamina.accelerate.runtime.nvrtc import DTYPE_CODES, Kernel, Launchable, with_common_header
 
 WARP = 32
-CACHED = 48 * 1024 * 1024
-"""Bytes of a map that the cache holds from one pass to the next."""
-SAMPLED = 16
-"""Of so many pieces of a larger map one is looked at for its scale."""
-REACH = 2**31
-"""Elements that a kernel's whole numbers reach."""
+L2_BYTES = 48 * 1024 * 1024
+"""Bytes of a map that L2 retains from one pass to the next."""
+SAMPLE_STRIDE = 16
+"""One of this many pieces of a larger map is sampled for its scale."""
+MAX_ELEMENTS = 2**31
+"""Elements that 32-bit indices address."""
 
 SOURCE = files(__package__) / "kernels.cu"
 
-kind: Any = Kernel
-"""What compiles; tests put in its place what runs the same source on the CPU."""
+kernel_class: Any = Kernel
+"""Compiles kernels; tests replace it by a class that runs the same source on the CPU."""
 
 
 @dataclass(frozen=True)
-class Scan:
-    """How a block converts: so many columns, groups of threads down them, and rows of each thread at a time."""
+class ConvertTile:
+    """The tile of a conversion block: columns, groups of threads along them, and rows of each thread per step."""
 
     columns: int = 32
     groups: int = 8
-    deep: int = 16
+    rows: int = 16
 
 
 @dataclass(frozen=True)
-class Block:
-    """What a block of the product takes.
+class ProductTile:
+    """The tile of a product block.
 
-    ``warps`` of ``wide`` columns each; ``each`` outputs of a thread, of a quarter of the columns; ``slots`` of a column
-    fetched at a time; panels of at most ``panel`` rows.
+    Attributes:
+        warps: of the block.
+        warp_columns: columns of a warp.
+        thread_outputs: outputs of a thread, for a quarter of the columns of its warp.
+        slots: fetched of each column at a time.
+        panel: most rows of a panel.
+        warp: threads of a warp.
     """
 
     warps: int = 12
-    wide: int = 32
-    each: int = 16
+    warp_columns: int = 32
+    thread_outputs: int = 16
     slots: int = 32
     panel: int = 256
     warp: int = WARP
 
     @property
     def outputs(self) -> int:
-        return self.warp // 4 * self.each
+        """Outputs of the block."""
+        return self.warp // 4 * self.thread_outputs
 
     @property
     def columns(self) -> int:
-        return self.warps * self.wide
+        """Columns of the block."""
+        return self.warps * self.warp_columns
 
     def shared(self, panel: int, itemsize: int) -> int:
-        """Bytes of shared memory: twice a panel of weights, and of each warp its columns' words, lengths and places."""
-        span = min(self.wide, 16)
-        room = 8 * span * (self.slots + 2) + self.wide * (24 + 16 + 2) + 8 * (self.wide // span)
-        room += -room % 16
-        return 2 * panel * self.outputs * itemsize + self.warps * room
+        """Bytes of shared memory: two panels of weights, and words, lengths and origins of each warp's columns."""
+        span = min(self.warp_columns, 16)
+        buffers = 8 * span * (self.slots + 2) + self.warp_columns * (24 + 16 + 2) + 8 * (self.warp_columns // span)
+        buffers += -buffers % 16
+        return 2 * panel * self.outputs * itemsize + self.warps * buffers
 
 
 @cache
-def kernel(make: Any, name: str, macros: tuple[tuple[str, int], ...], source: Traversable = SOURCE) -> Launchable:
-    """One kernel of a source, specialised."""
-    made: Launchable = make(with_common_header(source), name, macros=dict(macros), pdl=True)
-    return made
+def compiled_kernel(
+    compiler: Any, name: str, macros: tuple[tuple[str, int], ...], source: Traversable = SOURCE
+) -> Launchable:
+    """A kernel of a source, compiled for these macros."""
+    kernel: Launchable = compiler(with_common_header(source), name, macros=dict(macros), pdl=True)
+    return kernel
 
 
-def takes(x: Tensor) -> bool:
-    """Whether the kernels can read or write a tensor: on a GPU, without gaps, and within reach of their numbers."""
-    here = x.is_cuda if kind is Kernel else x.device.type == "cpu"
-    return here and x.dtype in DTYPE_CODES and 0 < x.numel() < REACH and _laid(x).is_contiguous()
+def is_supported(x: Tensor) -> bool:
+    """Whether the kernels can read or write a tensor: on a GPU, dense in memory, and addressed by 32 bits."""
+    on_device = x.is_cuda if kernel_class is Kernel else x.device.type == "cpu"
+    return on_device and x.dtype in DTYPE_CODES and 0 < x.numel() < MAX_ELEMENTS and _memory_order(x).is_contiguous()
 
 
-def takes_product(sparse: EllpackDib, y: Tensor, block: Block, itemsize: int) -> bool:
-    """Whether `product` can: what it writes is laid without gaps, and panels fit its shared memory."""
-    return takes(y) and sparse.rows > 0 and block.shared(min(sparse.panel, sparse.rows), itemsize) <= SHARED_MEMORY
+def is_product_supported(sparse: EllpackDib, y: Tensor, tile: ProductTile, itemsize: int) -> bool:
+    """Whether `product` supports its operands: the output is dense in memory, and panels fit shared memory."""
+    panel = min(sparse.panel, sparse.rows)
+    return is_supported(y) and sparse.rows > 0 and tile.shared(panel, itemsize) <= SHARED_MEMORY
 
 
-def largest(x: Tensor, threads: int = 256, blocks: int = 8 * MULTIPROCESSORS, every: int = 1) -> Tensor:
-    """The largest finite magnitudes of shares of a map without gaps, or of one of ``every`` pieces of it; and a 0."""
+def amax(x: Tensor, threads: int = 256, blocks: int = 8 * MULTIPROCESSORS, every: int = 1) -> Tensor:
+    """Partial amaxes of a map that is dense in memory, of every ``every``-th piece of it; and a 0."""
     quads, rest = divmod(x.numel(), 16 // x.itemsize)
     blocks = max(1, min(blocks, -(-quads // (4 * threads * every))))
-    found = x.new_empty(blocks + 1, dtype=torch.float32)
-    kernel(kind, "largest", _scan(x, Scan(), threads)).launch(
-        (blocks,), (threads,), [_laid(x), found, quads, rest, every]
+    partial_amax = x.new_empty(blocks + 1, dtype=torch.float32)
+    compiled_kernel(kernel_class, "amax", _convert_macros(x, ConvertTile(), threads)).launch(
+        (blocks,), (threads,), [_memory_order(x), partial_amax, quads, rest, every]
     )
-    return found
+    return partial_amax
 
 
-def fit(x: Tensor, words: Tensor, counts: Tensor, scales: Tensor, panel: int, scan: Scan | None = None) -> None:
-    """`convert` by the scale that fits, which is written, too.
+def fit_and_convert(
+    x: Tensor, words: Tensor, counts: Tensor, scales: Tensor, panel: int, tile: ConvertTile | None = None
+) -> None:
+    """`convert` with the fitted scale, which is written to ``scales``.
 
-    A map that the cache holds is read twice. Of another one some is looked at to guess the scale, and should the
-    largest magnitude of all tell otherwise, it is converted again.
+    A map that fits L2 is read twice. A larger one is sampled for its amax, and converted again if the amax of the whole
+    map gives another scale.
     """
-    if x.numel() * x.itemsize <= CACHED:
-        convert(x, words, counts, scales, panel, largest(x), scan=scan)
+    if x.numel() * x.itemsize <= L2_BYTES:
+        convert(x, words, counts, scales, panel, amax(x), tile=tile)
         return
-    found = largest(x, blocks=MULTIPROCESSORS, every=SAMPLED)
-    for guessed in (1, 2):
-        convert(x, words, counts, scales, panel, found, guessed, scan)
+    partial_amax = amax(x, blocks=MULTIPROCESSORS, every=SAMPLE_STRIDE)
+    for sampled in (1, 2):
+        convert(x, words, counts, scales, panel, partial_amax, sampled, tile)
 
 
 def convert(
-    x: Tensor, words: Tensor | None, counts: Tensor, scales: Tensor, panel: int, found: Tensor | None = None,
-    guessed: int = 0, scan: Scan | None = None,
+    x: Tensor, words: Tensor | None, counts: Tensor, scales: Tensor, panel: int, partial_amax: Tensor | None = None,
+    sampled: int = 0, tile: ConvertTile | None = None,
 ) -> None:  # fmt: skip
-    """Fill a format from a map ``(N, C, 1, W)``; without ``words``, its counts alone.
+    """Convert a map ``(N, C, 1, W)`` to ELLPACK-DIB; without ``words``, only count its non-zeros.
 
-    ``found`` are what `largest` gives, launched right in front of this, of which ``scales`` are made; they are given,
-    if it is left out. ``guessed``: 1 where that was a part of the map, and 2 to convert again should that have misled.
+    ``scales`` are derived from ``partial_amax``, the result of an `amax` launched immediately before; if it is omitted,
+    they are given. ``sampled``: 1 if the amax was sampled, 2 to convert again if the sample gave another scale.
     """
     images, rows, _, pixels = x.shape
-    x_n, x_c, _, x_p = (step if size > 1 else 0 for step, size in zip(x.stride(), x.shape, strict=True))
-    scan = scan or convert_scan(min(rows, panel))
+    x_n, x_c, _, x_p = (stride if size > 1 else 0 for stride, size in zip(x.stride(), x.shape, strict=True))
+    tile = tile or convert_tile(min(rows, panel))
     capacity, panels = 0 if words is None else words.shape[1], counts.shape[0]
     piece = 16 // x.itemsize
-    last = x_c == 1 and not any(size % piece for size in (rows, min(rows, panel), x_n, x_p, scan.deep))
-    tiles = -(-images * pixels // scan.columns) * panels
-    staged = min(rows, panel) <= scan.groups * scan.deep
-    kernel(kind, "convert", _scan(x, scan, WARP, last, staged, guessed)).launch(
-        (min(tiles, 2 * MULTIPROCESSORS) if guessed == 2 else tiles,), (scan.columns * scan.groups,),
-        [_laid(x), counts if words is None else words, counts, scales, scales if found is None else found,
-         0 if found is None else found.numel() - 1, rows, images * pixels, panel, panels, capacity, pixels, x_n, x_c,
-         x_p, int(words is not None)],
+    channels_last = x_c == 1 and not any(size % piece for size in (rows, min(rows, panel), x_n, x_p, tile.rows))
+    tiles = -(-images * pixels // tile.columns) * panels
+    staged = min(rows, panel) <= tile.groups * tile.rows
+    compiled_kernel(kernel_class, "convert", _convert_macros(x, tile, WARP, channels_last, staged, sampled)).launch(
+        (min(tiles, 2 * MULTIPROCESSORS) if sampled == 2 else tiles,), (tile.columns * tile.groups,),
+        [_memory_order(x), counts if words is None else words, counts, scales,
+         scales if partial_amax is None else partial_amax, 0 if partial_amax is None else partial_amax.numel() - 1,
+         rows, images * pixels, panel, panels, capacity, pixels, x_n, x_c, x_p, int(words is not None)],
     )  # fmt: skip
 
 
-def convert_scan(rows: int) -> Scan:
-    """Groups enough for the rows of a panel, and not more."""
-    return Scan(groups=4 if rows <= 64 else 8, deep=16 if rows <= 128 else 32)
+def convert_tile(rows: int) -> ConvertTile:
+    """As many groups as the rows of a panel need."""
+    return ConvertTile(groups=4 if rows <= 64 else 8, rows=16 if rows <= 128 else 32)
 
 
 def weights(at: Tensor, dtype: torch.dtype) -> Tensor:
-    """Weights ``(rows, M)`` as the product reads them: rows begin at whole 16 bytes."""
+    """Weights ``(rows, M)`` as the product reads them: rows are padded to multiples of 16 bytes."""
     piece = 16 // dtype.itemsize
     if at.dtype == dtype and at.is_contiguous() and at.shape[1] % piece == 0 and at.data_ptr() % 16 == 0:
         return at
@@ -157,45 +169,47 @@ def weights(at: Tensor, dtype: torch.dtype) -> Tensor:
     return padded
 
 
-def product_block(outputs: int, columns: int, itemsize: int) -> Block:
-    """Columns of a warp so that the blocks fill the multiprocessors evenly; panels so that two of them fit."""
-    each = 16 if outputs > 64 else 8
-    high = WARP // 4 * each
-    rounds = {w: -(-(-(-columns // (12 * w)) * -(-outputs // high)) // MULTIPROCESSORS) * w for w in (32, 16, 8)}
-    return Block(wide=min(rounds, key=rounds.__getitem__), each=each, panel=(1 << 16) // (high * itemsize))
+def product_tile(outputs: int, columns: int, itemsize: int) -> ProductTile:
+    """Columns of a warp that balance the blocks over the multiprocessors; panels of which two fit shared memory."""
+    thread_outputs = 16 if outputs > 64 else 8
+    block_m = WARP // 4 * thread_outputs
+    waves = {w: -(-(-(-columns // (12 * w)) * -(-outputs // block_m)) // MULTIPROCESSORS) * w for w in (32, 16, 8)}
+    warp_columns, panel = min(waves, key=waves.__getitem__), (1 << 16) // (block_m * itemsize)
+    return ProductTile(warp_columns=warp_columns, thread_outputs=thread_outputs, panel=panel)
 
 
 def product(
-    a: Tensor, bias: Tensor | None, sparse: EllpackDib, y: Tensor, sizes: tuple[int, int], window: Window,
-    block: Block,
+    a: Tensor, bias: Tensor | None, sparse: EllpackDib, y: Tensor, sizes: tuple[int, int], window: Conv2dGeometry,
+    tile: ProductTile,
 ) -> None:  # fmt: skip
-    """Fill ``y (N, M, H', W')`` from `weights` of ``(taps * rows, M)`` and a map of ``sizes`` pixels."""
+    """Write the product of `weights` and a map of ``sizes`` (height, width) to ``y (N, M, H', W')``."""
     macros = dict(
-        WEIGHT=DTYPE_CODES[a.dtype], OUT=DTYPE_CODES[y.dtype], WARPS=block.warps, WIDE=block.wide, EACH=block.each,
-        SLOTS=block.slots, WARP=block.warp, **window.switches(),
+        WEIGHT_DTYPE=DTYPE_CODES[a.dtype], OUT_DTYPE=DTYPE_CODES[y.dtype], WARPS=tile.warps,
+        WARP_COLUMNS=tile.warp_columns, THREAD_OUTPUTS=tile.thread_outputs, SLOTS=tile.slots, WARP=tile.warp,
+        **window.constexprs(),
     )  # fmt: skip
     outputs, pixels = y.shape[1], y.shape[2] * y.shape[3]
     columns = y.shape[0] * pixels
     panel = min(sparse.panel, sparse.rows)
-    kernel(kind, "product", tuple(macros.items())).launch(
-        (-(-columns // block.columns), -(-outputs // block.outputs)), (block.warps * block.warp,),
-        [a, sparse.scales if bias is None else bias.float(), sparse.words, sparse.counts, sparse.scales, _laid(y),
-         int(bias is not None), outputs, a.shape[1], columns, sparse.rows, panel, sparse.words.shape[0],
-         sparse.capacity, sparse.columns, pixels, y.shape[3], *sizes, y.stride(0), y.stride(1), y.stride(3)],
-        block.shared(panel, a.itemsize),
+    compiled_kernel(kernel_class, "product", tuple(macros.items())).launch(
+        (-(-columns // tile.columns), -(-outputs // tile.outputs)), (tile.warps * tile.warp,),
+        [a, sparse.scales if bias is None else bias.float(), sparse.words, sparse.counts, sparse.scales,
+         _memory_order(y), int(bias is not None), outputs, a.shape[1], columns, sparse.rows, panel,
+         sparse.words.shape[0], sparse.capacity, sparse.columns, pixels, y.shape[3], *sizes, y.stride(0), y.stride(1), y.stride(3)],
+        tile.shared(panel, a.itemsize),
     )  # fmt: skip
 
 
-def _laid(x: Tensor) -> Tensor:
-    """The same numbers in the order of their memory."""
+def _memory_order(x: Tensor) -> Tensor:
+    """The tensor with its dimensions in memory order."""
     return x.permute(sorted(range(x.dim()), key=lambda axis: (-x.stride()[axis], -x.shape[axis])))
 
 
-def _scan(
-    x: Tensor, scan: Scan, threads: int, last: bool = False, staged: bool = False, guessed: int = 0
+def _convert_macros(
+    x: Tensor, tile: ConvertTile, threads: int, channels_last: bool = False, staged: bool = False, sampled: int = 0
 ) -> tuple[tuple[str, int], ...]:
     return (
-        ("MAP", DTYPE_CODES[x.dtype]), ("THREADS", threads), ("COLUMNS", scan.columns), ("GROUPS", scan.groups),
-        ("DEEP", scan.deep), ("LARGEST", LARGEST_EXPONENT), ("LAST", int(last)), ("STAGED", int(staged)),
-        ("GUESSED", guessed), ("WARP", WARP),
+        ("MAP_DTYPE", DTYPE_CODES[x.dtype]), ("THREADS", threads), ("COLUMNS", tile.columns), ("GROUPS", tile.groups),
+        ("THREAD_ROWS", tile.rows), ("TARGET_EXPONENT", TARGET_EXPONENT), ("CHANNELS_LAST", int(channels_last)),
+        ("STAGED", int(staged)), ("SAMPLED", sampled), ("WARP", WARP),
     )  # fmt: skip

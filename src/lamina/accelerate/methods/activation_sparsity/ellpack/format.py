@@ -26,7 +26,7 @@ from lamina.errors import UsageError
 PANEL = 1 << 16
 """Rows that 16 bits can tell apart."""
 
-LARGEST_EXPONENT = 14
+TARGET_EXPONENT = 14
 """A fitted panel's largest finite value lies between 2 to this power and twice that, below float16's 65,504."""
 
 

@@ -1,10 +1,7 @@
-"""Kernels of convolutions over the channels that live in each image: those with a non-zero somewhere in it.
+"""Row-union products: a tile of columns multiplies the rows that hold a non-zero in any of them, on tensor cores.
 
-An image's living channels are brought side by side, pixel after pixel, so that tensor cores read whole rows of them;
-what is multiplied by them is found through the image's list. Tensor cores read 16 bits: float32 numbers become halves.
-
-Common compile-time switches are those of `kernels`. ``x_p`` is from a pixel to the next, which are evenly apart; ``X``
-and ``W`` are how many halves maps and weights have, 0 where they are of 16 bits themselves.
+The constexprs are those of `activation_sparsity.kernels`. ``X_TERMS`` and ``W_TERMS`` are the float16 terms of
+activations and weights, 0 where they are 16-bit types themselves.
 """
 
 from typing import no_type_check
@@ -13,187 +10,211 @@ import triton
 import triton.language as tl
 
 from lamina.accelerate.common.split_fp16.kernels import split_hi_lo
-from lamina.accelerate.methods.activation_sparsity.split_fp16.kernels import (
-    added,
+from lamina.accelerate.methods.activation_sparsity.kernels import im2col_tile
+from lamina.accelerate.methods.activation_sparsity.row_union.split_fp16.kernels import (
+    descale,
+    dot_split_fp16,
+    finite_amax,
     has_nan,
     power_of_two,
-    scaled_back,
-    shift_of,
+    scale_exponent,
 )
 from lamina.accelerate.runtime.triton_utils import rounded
+from lamina.spec import Cost
 
 
 @triton.jit
 @no_type_check
-def live_kernel(
-    x, live, peaks, channels, pixels, x_n, x_c, x_p, BC: tl.constexpr, BP: tl.constexpr, X: tl.constexpr,
-    INDEX: tl.constexpr,
-):  # fmt: skip
-    """Which channels of each image have a non-zero: int8 ``live [images, channels]``.
-
-    For halves also the largest finite magnitude of each block of channels, ``peaks [images, blocks]``.
-    """
-    blocks = tl.cdiv(channels, BC)
-    image = (tl.program_id(0) // blocks).to(INDEX)
-    channel = tl.program_id(0) % blocks * BC + tl.arange(0, BC)
-    found = tl.zeros((BC,), tl.int32)
-    peak = tl.zeros((BC,), tl.float32)
-    for p0 in range(0, pixels, BP):
-        pixel = p0 + tl.arange(0, BP)
-        place = (channel.to(INDEX) * x_c)[:, None] + (pixel.to(INDEX) * x_p)[None, :]
-        known = (channel < channels)[:, None] & (pixel < pixels)[None, :]
-        value = tl.load(x + image * x_n + place, known, 0.0).to(tl.float32)
-        found |= tl.max((value != 0).to(tl.int32), axis=1)
-        if X:
-            value = tl.abs(value)
-            peak = tl.maximum(peak, tl.max(tl.where(value < float("inf"), value, 0.0), axis=1))
-    tl.store(live + image * channels + channel, found.to(tl.int8), channel < channels)
-    if X:
-        tl.store(peaks + tl.program_id(0), tl.max(peak, axis=0))
-
-
-@triton.jit
-@no_type_check
-def gather_kernel(
-    x, live, peaks, lists, lengths, shifts, high, low, channels, pixels, room, parts, x_n, x_c, x_p,
-    ALL: tl.constexpr, BP: tl.constexpr, BK: tl.constexpr, X: tl.constexpr, PARTS: tl.constexpr, INDEX: tl.constexpr,
-):  # fmt: skip
-    """Living channels side by side, ``high`` and ``low [images, pixels, room]``, in their order.
-
-    Then zeros to whole ``BK``. ``lists [images, room]`` has their numbers, and ``channels`` where there is none. All
-    channels are taken to live where more than three quarters do: images of which all do are multiplied together.
-    """
-    deep = room // BK
-    blocks = tl.cdiv(pixels, BP)
-    k = tl.program_id(0) % deep * BK + tl.arange(0, BK)
-    block = tl.program_id(0) // deep % blocks
-    image = (tl.program_id(0) // deep // blocks).to(INDEX)
-    length = 0
-    for c0 in range(0, channels, ALL):
-        channel = c0 + tl.arange(0, ALL)
-        length += tl.sum(tl.load(live + image * channels + channel, channel < channels, 0).to(tl.int32), axis=0)
-    whole = length * 4 > channels * 3
-    length = tl.where(whole, channels, length)
-    if X:
-        shift = shift_of(peaks + image * parts, parts, PARTS)
-    if tl.program_id(0) % (deep * blocks) == 0:
-        tl.store(lengths + image, length)
-        if X:
-            tl.store(shifts + image, shift)
-    if tl.program_id(0) % deep * BK < length:
-        number = k
-        if not whole:
-            number = tl.zeros((BK,), tl.int32)
-            taken = 0
-            for c0 in range(0, channels, ALL):
-                channel = c0 + tl.arange(0, ALL)
-                lives = tl.load(live + image * channels + channel, channel < channels, 0).to(tl.int32)
-                place = tl.where(lives != 0, taken + tl.cumsum(lives, axis=0), 0) - 1
-                number += tl.sum(tl.where(place[None, :] == k[:, None], channel[None, :], 0), axis=1)
-                taken += tl.sum(lives, axis=0)
-        if block == 0:
-            tl.store(lists + image * room + k, tl.where(k < length, number, channels))
-        pixel = block * BP + tl.arange(0, BP)
-        known = (pixel < pixels)[:, None] & (k < length)[None, :]
-        place = (pixel.to(INDEX) * x_p)[:, None] + (number.to(INDEX) * x_c)[None, :]
-        value = tl.load(x + image * x_n + place, known, 0.0)
-        place = ((image * pixels + pixel).to(INDEX) * room)[:, None] + k[None, :]
-        if X:
-            value, rest = split_hi_lo(value.to(tl.float32) * power_of_two(shift))
-            if X == 2:
-                tl.store(low + place, rest, (pixel < pixels)[:, None])
-        tl.store(high + place, value, (pixel < pixels)[:, None])
-
-
-@triton.jit
-@no_type_check
-def living_sums(
-    at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width, m, start,
-    alike, LISTED: tl.constexpr,
+def row_flags_kernel(
+    x, flags, partial_amax, rows, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, X: tl.constexpr, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-    BK: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, UNPADDED: tl.constexpr, IS_MATRIX: tl.constexpr, X_TERMS: tl.constexpr,
+    BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """A tile ``[BN, BM]`` of the product: of several images together where they are ``alike``, else one by one."""
-    column = start + tl.arange(0, BN)
-    image = column // pixels
-    top = column % pixels // out_width * SH - PH
-    left = column % pixels % out_width * SW - PW
-    last = tl.where(alike, start, tl.minimum(start + BN, columns) - 1) // pixels
-    sums = tl.zeros((BN, BM), tl.float32)
-    for one in range(start // pixels, last + 1):
-        mine = (column < columns) & (alike | (image == one))
-        listed = lists + tl.cast(one, INDEX) * room
-        deep = tl.cdiv(tl.load(lengths + one), BK)
-        if LISTED:
-            ahead = tl.load(listed + tl.arange(0, BK))
-        for step in range(deep * KH * KW):
-            tap = step // deep
-            k = step % deep * BK + tl.arange(0, BK)
-            number = k
-            if LISTED:
-                number = ahead
-                ahead = tl.load(listed + ((step + 1) % deep * BK + tl.arange(0, BK)))
-            place = ((tap * channels + number).to(INDEX) * outputs)[:, None] + m[None, :]
-            known = (number < channels)[:, None] & (m < outputs)[None, :]
-            h = top + tap // KW * DH
-            v = left + tap % KW * DW
-            inside = (mine & (h >= 0) & (h < height) & (v >= 0) & (v < width))[:, None]
-            source = (image.to(INDEX) * height + h) * width + v
-            from_pixel = (source * room)[:, None] + k[None, :]
-            a = tl.load(at + place, known, 0.0)
-            b = tl.load(high + from_pixel, inside, 0.0)
-            a_low = a
-            if W == 2:
-                a_low = tl.load(at_low + place, known, 0.0)
-            b_low = b
-            if X == 2:
-                b_low = tl.load(low + from_pixel, inside, 0.0)
-            sums = added(sums, b, b_low, a, a_low, X, W, UPCAST)
-    return sums
+    """For each tile of ``BLOCK_N`` columns, which rows hold a non-zero: int8 ``flags [tiles, rows]``.
+
+    With split-fp16 also the finite amax of each block of rows, ``partial_amax [tiles, blocks]``.
+    """
+    blocks = tl.cdiv(rows, BLOCK_K)
+    tile = tl.program_id(0) // blocks
+    row = tl.program_id(0) % blocks * BLOCK_K + tl.arange(0, BLOCK_K)
+    column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    value = im2col_tile(
+        x, row, column, rows, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
+        KH, KW, SH, SW, PH, PW, DH, DW, UNPADDED, IS_MATRIX, INDEX,
+    ).to(tl.float32)  # fmt: skip
+    flag = tl.max((value != 0).to(tl.int32), axis=1)
+    tl.store(flags + tile.to(INDEX) * rows + row, flag.to(tl.int8), row < rows)
+    if X_TERMS:
+        tl.store(partial_amax + tl.program_id(0), finite_amax(value))
 
 
 @triton.jit
 @no_type_check
-def living_kernel(
-    at, at_low, at_peaks, bias, high, low, lists, lengths, shifts, y, outputs, columns, channels, room,
-    pixels, out_width, height, width, y_n, y_m, y_p,
-    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
-    DH: tl.constexpr, DW: tl.constexpr, BIAS: tl.constexpr, X: tl.constexpr, W: tl.constexpr, SHARES: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, NARROW: tl.constexpr, UPCAST: tl.constexpr,
-    INDEX: tl.constexpr,
-):  # fmt: skip
-    """``y[m, pixel] = bias[m] + sum over taps and living channels of a[tap, channel, m] * x[channel, pixel + tap]``.
+def row_lists_kernel(flags, lists, lengths, rows, BLOCK_K: tl.constexpr, INDEX: tl.constexpr):
+    """A tile's flags as an ascending list of rows."""
+    tile = tl.program_id(0).to(INDEX)
+    taken = 0
+    for k0 in range(0, rows, BLOCK_K):
+        row = k0 + tl.arange(0, BLOCK_K)
+        flag = tl.load(flags + tile * rows + row, row < rows, 0).to(tl.int32)
+        slot = taken + tl.cumsum(flag, axis=0) - flag
+        tl.store(lists + tile * rows + slot, row, flag != 0)
+        taken += tl.sum(flag, axis=0)
+    tl.store(lengths + tile, taken)
 
-    ``at [taps * channels, outputs]`` is read through the image's list, ``BK`` channels at a time where all live, and
-    ``NARROW`` ones, so that fewer are empty, where not.
+
+@triton.jit
+@no_type_check
+def row_union_sums(
+    at, at_lo, x, listed, length, scale, outputs, columns, rows, channels, pixels, out_width, height, width,
+    x_n, x_c, x_h, x_w, m, column,
+    KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
+    DH: tl.constexpr, DW: tl.constexpr, UNPADDED: tl.constexpr, IS_MATRIX: tl.constexpr,
+    X_TERMS: tl.constexpr, W_TERMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """A tile ``[BLOCK_N, BLOCK_M]`` of the product over the listed rows."""
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    k = tl.arange(0, BLOCK_K)
+    next_row = tl.load(listed + k, k < length, rows)
+    for _ in range(0, length, BLOCK_K):
+        row = next_row
+        k += BLOCK_K
+        next_row = tl.load(listed + k, k < length, rows)
+        mask = (row < rows)[:, None] & (m < outputs)[None, :]
+        offset = row.to(INDEX)[:, None] * outputs + m[None, :]
+        a = tl.load(at + offset, mask, 0.0)
+        a_lo = a
+        if W_TERMS == 2:
+            a_lo = tl.load(at_lo + offset, mask, 0.0)
+        b = tl.trans(im2col_tile(
+            x, row, column, rows, columns, channels, pixels, out_width, height, width, x_n, x_c, x_h, x_w,
+            KH, KW, SH, SW, PH, PW, DH, DW, UNPADDED, IS_MATRIX, INDEX,
+        ))  # fmt: skip
+        b_lo = b
+        if X_TERMS:
+            b, b_lo = split_hi_lo(b.to(tl.float32) * scale)
+        acc = dot_split_fp16(acc, b, b_lo, a, a_lo, X_TERMS, W_TERMS, UPCAST)
+    return acc
+
+
+@triton.jit
+@no_type_check
+def row_union_kernel(
+    at, at_lo, at_amax, bias, x, partial_amax, lists, lengths, y, outputs, columns, rows, channels, num_partials,
+    pixels, out_width, height, width, x_n, x_c, x_h, x_w, y_n, y_m, y_p, KH: tl.constexpr, KW: tl.constexpr,
+    SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, DH: tl.constexpr, DW: tl.constexpr,
+    UNPADDED: tl.constexpr, IS_MATRIX: tl.constexpr, BIAS: tl.constexpr, X_TERMS: tl.constexpr, W_TERMS: tl.constexpr,
+    BLOCK_PARTIALS: tl.constexpr, W_PARTIALS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, GROUP_SIZE_N: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """``y[m, column] = bias[m] + sum of at[row, m] * x[row, column]`` over the rows that the column's tile lists.
+
+    Programs are grouped by ``GROUP_SIZE_N`` column tiles for reuse in L2. Float32 activations are split in registers,
+    each tile of columns with its own power-of-two scale.
     """
-    tiles_m = tl.cdiv(outputs, BM)
-    m = tl.program_id(0) % tiles_m * BM + tl.arange(0, BM)
-    start = tl.program_id(0) // tiles_m * BN
-    column = start + tl.arange(0, BN)
-    image = column // pixels
-    alike = tl.min(tl.load(lengths + image, column < columns, channels), axis=0) == channels
-    if alike:
-        sums = living_sums(
-            at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width,
-            m, start, True, False, KH, KW, SH, SW, PH, PW, DH, DW, X, W, BM, BN, BK, UPCAST, INDEX,
-        )  # fmt: skip
-    else:
-        sums = living_sums(
-            at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height, width,
-            m, start, False, True, KH, KW, SH, SW, PH, PW, DH, DW, X, W, BM, BN, NARROW, UPCAST, INDEX,
-        )  # fmt: skip
-    if W == 2:  # noqa: SIM102
-        if has_nan(sums):
-            plain = living_sums(
-                at, at_low, high, low, lists, lengths, outputs, columns, channels, room, pixels, out_width, height,
-                width, m, start, alike, True, KH, KW, SH, SW, PH, PW, DH, DW, 1, 1, BM, BN, NARROW, UPCAST, INDEX,
+    tiles_m = tl.cdiv(outputs, BLOCK_M)
+    tiles_n = tl.cdiv(columns, BLOCK_N)
+    first_tile = tl.program_id(0) // (GROUP_SIZE_N * tiles_m) * GROUP_SIZE_N
+    group_size = tl.minimum(tiles_n - first_tile, GROUP_SIZE_N)
+    within = tl.program_id(0) % (GROUP_SIZE_N * tiles_m)
+    tile = first_tile + within % group_size
+    m = within // group_size * BLOCK_M + tl.arange(0, BLOCK_M)
+    column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    length = tl.load(lengths + tile)
+    listed = lists + tile.to(INDEX) * rows
+    own_amax = partial_amax + tile.to(INDEX) * num_partials
+    exponent = scale_exponent(own_amax, num_partials, BLOCK_PARTIALS) if X_TERMS else 0
+    scale = power_of_two(exponent) if X_TERMS else 1.0
+    acc = row_union_sums(
+        at, at_lo, x, listed, length, scale, outputs, columns, rows, channels, pixels, out_width, height, width, x_n,
+        x_c, x_h, x_w, m, column, KH, KW, SH, SW, PH, PW, DH, DW, UNPADDED, IS_MATRIX, X_TERMS, W_TERMS, BLOCK_M,
+        BLOCK_N, BLOCK_K, UPCAST, INDEX,
+    )  # fmt: skip
+    if W_TERMS == 2:  # noqa: SIM102
+        if has_nan(acc):
+            unsplit = row_union_sums(
+                at, at_lo, x, listed, length, scale, outputs, columns, rows, channels, pixels, out_width, height, width,
+                x_n, x_c, x_h, x_w, m, column, KH, KW, SH, SW, PH, PW, DH, DW, UNPADDED, IS_MATRIX, 1, 1, BLOCK_M,
+                BLOCK_N, BLOCK_K, UPCAST, INDEX,
             )  # fmt: skip
-            sums = tl.where(sums != sums, plain, sums)
-    if X:
-        sums = scaled_back(sums, tl.load(shifts + image, column < columns, 0)[:, None], at_peaks, SHARES)
+            acc = tl.where(acc != acc, unsplit, acc)
+    if X_TERMS:
+        acc = descale(acc, exponent, at_amax, W_PARTIALS)
     if BIAS:
-        sums += tl.load(bias + m, m < outputs, 0.0).to(tl.float32)[None, :]
-    place = (image.to(INDEX) * y_n + (column % pixels).to(INDEX) * y_p)[:, None] + (m.to(INDEX) * y_m)[None, :]
-    tl.store(y + place, rounded(sums, y.dtype.element_ty, UPCAST), (column < columns)[:, None] & (m < outputs)[None, :])
+        acc += tl.load(bias + m, m < outputs, 0.0).to(tl.float32)[None, :]
+    offset = (column // pixels).to(INDEX) * y_n + (column % pixels).to(INDEX) * y_p
+    mask = (column < columns)[:, None] & (m < outputs)[None, :]
+    tl.store(y + (offset[:, None] + (m.to(INDEX) * y_m)[None, :]), rounded(acc, y.dtype.element_ty, UPCAST), mask)
+
+
+@triton.jit
+@no_type_check
+def masked_sums(
+    at, at_lo, dc, scale, outputs, columns, rows, dc_m, dc_n, row, column,
+    X_TERMS: tl.constexpr, W_TERMS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """A tile ``[BLOCK_N, BLOCK_K]`` of the product, for the listed rows."""
+    acc = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
+    for m0 in range(0, outputs, BLOCK_M):
+        m = m0 + tl.arange(0, BLOCK_M)
+        offset = row.to(INDEX)[:, None] * outputs + m[None, :]
+        mask = (row < rows)[:, None] & (m < outputs)[None, :]
+        a = tl.trans(tl.load(at + offset, mask, 0.0))
+        a_lo = a
+        if W_TERMS == 2:
+            a_lo = tl.trans(tl.load(at_lo + offset, mask, 0.0))
+        offset = (m.to(INDEX) * dc_m)[:, None] + (column.to(INDEX) * dc_n)[None, :]
+        d = tl.trans(tl.load(dc + offset, (m < outputs)[:, None] & (column < columns)[None, :], 0.0))
+        d_lo = d
+        if X_TERMS:
+            d, d_lo = split_hi_lo(d.to(tl.float32) * scale)
+        acc = dot_split_fp16(acc, d, d_lo, a, a_lo, X_TERMS, W_TERMS, UPCAST)
+    return acc
+
+
+@triton.jit
+@no_type_check
+def masked_kernel(
+    at, at_lo, at_amax, x, lists, lengths, dc, dc_amax, db, outputs, columns, rows, num_partials, x_k, x_n, dc_m, dc_n,
+    X_TERMS: tl.constexpr, W_TERMS: tl.constexpr, BLOCK_PARTIALS: tl.constexpr, W_PARTIALS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+):  # fmt: skip
+    """``db[row, column] = sum over m of at[row, m] * dc[m, column]`` where ``x[row, column]`` is not zero.
+
+    Only the listed rows of a tile of columns are computed; ``db (rows, columns)`` is zero-initialized.
+    """
+    blocks = tl.cdiv(rows, BLOCK_K)
+    tile = tl.program_id(0) // blocks
+    k = tl.program_id(0) % blocks * BLOCK_K + tl.arange(0, BLOCK_K)
+    length = tl.load(lengths + tile)
+    if tl.program_id(0) % blocks * BLOCK_K < length:
+        column = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        row = tl.load(lists + tile.to(INDEX) * rows + k, k < length, rows)
+        exponent = scale_exponent(dc_amax, num_partials, BLOCK_PARTIALS) if X_TERMS else 0
+        scale = power_of_two(exponent) if X_TERMS else 1.0
+        acc = masked_sums(
+            at, at_lo, dc, scale, outputs, columns, rows, dc_m, dc_n, row, column, X_TERMS, W_TERMS, BLOCK_M, BLOCK_N,
+            BLOCK_K, UPCAST, INDEX
+        )  # fmt: skip
+        if W_TERMS == 2:  # noqa: SIM102
+            if has_nan(acc):
+                unsplit = masked_sums(
+                    at, at_lo, dc, scale, outputs, columns, rows, dc_m, dc_n, row, column, 1, 1, BLOCK_M, BLOCK_N,
+                    BLOCK_K, UPCAST, INDEX
+                )  # fmt: skip
+                acc = tl.where(acc != acc, unsplit, acc)
+        if X_TERMS:
+            acc = descale(acc, exponent, at_amax, W_PARTIALS)
+        mask = (column < columns)[:, None] & (row < rows)[None, :]
+        value = tl.load(x + ((column.to(INDEX) * x_n)[:, None] + (row.to(INDEX) * x_k)[None, :]), mask, 0.0)
+        offset = column[:, None] + row.to(INDEX)[None, :] * columns
+        tl.store(db + offset, rounded(acc, db.dtype.element_ty, UPCAST), mask & (value.to(tl.float32) != 0))
+
+
+def row_union_cost(outputs: int, columns: int, rows: int, listed: int, width: int, io_bytes: int) -> Cost:
+    """A multiply-add for each output in each column of each listed row; reads weights, listed rows and lists once."""
+    elements = outputs * rows + listed * width
+    return Cost(2 * outputs * listed * width, elements * io_bytes + 4 * listed, outputs * columns * io_bytes)

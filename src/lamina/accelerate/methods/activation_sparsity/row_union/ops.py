@@ -1,4 +1,7 @@
-"""Convolutions over the channels that live in each image, as functions of tensors."""
+"""Row-union products: over the rows of the im2col matrix that hold a non-zero, on tensor cores.
+
+The rows are those of each tile of columns or, where images are large enough, the active channels of each image.
+"""
 
 from __future__ import annotations
 
@@ -7,86 +10,117 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lamina.accelerate.common.tiling import clamp, next_power_of_2
+from lamina.accelerate.common.geometry import Conv2dGeometry
+from lamina.accelerate.common.split_fp16 import ops as split_fp16_ops
+from lamina.accelerate.common.tiling import next_power_of_2
+from lamina.accelerate.methods.activation_sparsity.im2col import (
+    POINTWISE,
+    check_operand,
+    is_matrix,
+    map_arguments,
+    matrix_as_map,
+    matrix_size,
+)
 from lamina.accelerate.methods.activation_sparsity.row_union import kernels
-from lamina.accelerate.methods.activation_sparsity.split_fp16.ops import parts_for, weights
-from lamina.accelerate.methods.activation_sparsity.tiles import Tile, columns_per_list, living_tile
-from lamina.accelerate.methods.activation_sparsity.window import Window
+from lamina.accelerate.methods.activation_sparsity.row_union.channels import ops as channels_ops
+from lamina.accelerate.methods.activation_sparsity.row_union.split_fp16.ops import (
+    split_terms,
+    split_weight,
+    without_gaps,
+)
+from lamina.accelerate.methods.activation_sparsity.tiles import Tile, row_union_tile
 from lamina.accelerate.runtime.launch import launch
-from lamina.accelerate.runtime.triton_ops import INTERPRETED, index_type
+from lamina.accelerate.runtime.triton_ops import GROUP_SIZE_M, INTERPRETED, index_type
 
 
-class Living(NamedTuple):
-    """An image's living channels: their numbers ``(images, room)``, how many ``(images,)``, the exponents ``(images,)``
-    of the powers of two that halves stand under, and their values ``(halves, images, pixels, room)``."""
+class RowUnion(NamedTuple):
+    """The rows that hold a non-zero in any column of a tile.
+
+    Attributes:
+        lists: int32 ``(tiles, rows)``, ascending; the first ``lengths`` entries of each tile are valid.
+        lengths: int32 ``(tiles,)``.
+        partial_amax: float32 ``(tiles, partials)``, finite magnitudes of blocks of rows; written for split-fp16 only.
+    """
 
     lists: Tensor
     lengths: Tensor
-    shifts: Tensor
-    near: Tensor
+    partial_amax: Tensor
 
 
-def takes(x: Tensor, window: Window) -> bool:
-    """Whether images are large enough to have lists of their own, and their pixels evenly apart."""
-    even = x.shape[2] <= 1 or x.stride(2) == x.shape[3] * x.stride(3)
-    return even and x.numel() > 0 and columns_per_list(x.shape[0], x.shape[2], x.shape[3], window) > 0
-
-
-def living(x: Tensor, depth: int, halves: int = 0) -> Living:
-    """The channels of a map ``(N, C, H, W)`` that are not zero throughout their image, in whole ``depth``.
-
-    In so many halves; as they are, without any.
-    """
-    images, channels, pixels = x.shape[0], x.shape[1], x.shape[2] * x.shape[3]
-    steps = x.stride(0), x.stride(1), x.stride(3)
-    live = x.new_empty((images, channels), dtype=torch.int8)
-    at_once, wide = (
-        clamp(1, next_power_of_2(channels), 8 if x.stride(1) == 1 else 4),
-        clamp(16, next_power_of_2(pixels), 1024),
-    )
-    parts = -(-channels // at_once)
-    peaks = x.new_empty((images, parts), dtype=torch.float32)
-    launch(
-        kernels.live_kernel, images * parts, x, x, live, peaks, channels, pixels, *steps,
-        BC=at_once, BP=wide, X=halves, INDEX=index_type(x),
-    )  # fmt: skip
-    room, block = -(-channels // depth) * depth, clamp(16, next_power_of_2(pixels), 64)
-    found = Living(
-        x.new_empty((images, room), dtype=torch.int32),
-        x.new_empty(images, dtype=torch.int32),
-        x.new_empty(images, dtype=torch.int32),
-        x.new_empty((max(halves, 1), images, pixels, room), dtype=torch.float16 if halves else x.dtype),
+def row_union(x: Tensor, window: Conv2dGeometry, width: int, terms: int = 0) -> RowUnion:
+    """The row union of each tile of ``width`` columns; with ``terms``, also the amaxes that split-fp16 needs."""
+    check_operand(x)
+    rows, columns, unpadded = matrix_size(x, window)
+    tiles, block_k = -(-columns // width), max(1, min(next_power_of_2(rows), 4096 // width))
+    partials = -(-rows // block_k)
+    flags = x.new_empty((tiles, rows), dtype=torch.int8)
+    union = RowUnion(
+        x.new_empty((tiles, rows), dtype=torch.int32),
+        x.new_empty(tiles, dtype=torch.int32),
+        x.new_empty((tiles, partials), dtype=torch.float32),
     )
     launch(
-        kernels.gather_kernel, images * -(-pixels // block) * (room // depth), x,
-        x, live, peaks, *found[:3], found.near[0], found.near[-1], channels, pixels, room, parts, *steps,
-        ALL=clamp(16, next_power_of_2(channels), 1024), BP=block, BK=depth, X=halves, PARTS=next_power_of_2(parts),
-        INDEX=index_type(x, found.lists, found.near[0]),
+        kernels.row_flags_kernel, tiles * partials, x,
+        x, flags, union.partial_amax, rows, columns, *map_arguments(x, window),
+        **window.constexprs(), UNPADDED=unpadded, IS_MATRIX=is_matrix(x, window), X_TERMS=terms, BLOCK_K=block_k,
+        BLOCK_N=width, INDEX=index_type(x, union.lists),
     )  # fmt: skip
-    return found
+    launch(
+        kernels.row_lists_kernel, tiles, x, flags, union.lists, union.lengths, rows,
+        BLOCK_K=min(next_power_of_2(rows), 1024), INDEX=index_type(union.lists),
+    )  # fmt: skip
+    return union
 
 
-def product(
-    at: Tensor, bias: Tensor | None, x: Tensor, y: Tensor, window: Window, tile: Tile | None = None,
-    parts: tuple[int, int] | None = None,
+def row_union_product(
+    at: Tensor, bias: Tensor | None, x: Tensor, y: Tensor, window: Conv2dGeometry = POINTWISE, tile: Tile | None = None,
+    terms: tuple[int, int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Fill ``y (N, M, H', W')`` with the convolution of ``x`` by ``at (taps * C, M)``, or ``(taps, C, M)``.
+    """Write the convolution of ``x`` by ``at (taps * C, M)`` or ``(taps, C, M)`` to ``y (N, M, H', W')``.
 
-    ``parts`` are the halves of float32 activations and of weights.
+    ``terms`` are the float16 terms of float32 activations and of weights. ``tile`` selects rows per tile.
     """
-    (images, channels, height, width), outputs, pixels = x.shape, y.shape[1], y.shape[2] * y.shape[3]
-    of_x, of_weights = parts or parts_for(x)
-    tile = tile or living_tile(outputs, images * pixels, of_weights)
-    near_at, peaks = weights(at, of_weights)
-    found = living(x, tile.depth, of_x)
-    columns, room = images * pixels, found.near.shape[3]
+    check_operand(y)
+    if tile is None and channels_ops.is_supported(x, window) and y.numel():
+        return channels_ops.product(at, bias, x, y, window, None, terms)
+    rows, columns, unpadded = matrix_size(x, window)
+    outputs = y.shape[1]
+    tile = tile or row_union_tile(outputs, columns)
+    x_terms, w_terms = terms or split_terms(x)
+    (split, amax), union = split_weight(at, w_terms), row_union(x, window, tile.block_n, x_terms)
+    partials = union.partial_amax.shape[1]
     launch(
-        kernels.living_kernel, -(-columns // tile.columns) * -(-outputs // tile.outputs), y,
-        near_at[0], near_at[-1], peaks, y if bias is None else bias.contiguous(), found.near[0],
-        found.near[-1], *found[:3], y, outputs, columns, channels, room, pixels, y.shape[3], height, width,
+        kernels.row_union_kernel, -(-columns // tile.block_n) * -(-outputs // tile.block_m), y,
+        split[0], split[-1], amax, y if bias is None else bias.contiguous(), x, union.partial_amax, union.lists,
+        union.lengths, y, outputs, columns, rows, max(x.shape[1], 1), partials, *map_arguments(x, window)[1:],
         y.stride(0), y.stride(1), y.stride(3),
-        **window.switches(), BIAS=bias is not None, X=of_x, W=of_weights, SHARES=peaks.numel(),
-        BM=tile.outputs, BN=tile.columns, BK=tile.depth, NARROW=min(tile.depth, 32), UPCAST=INTERPRETED,
-        INDEX=index_type(near_at[0], found.near[0], y), num_warps=tile.warps, num_stages=tile.stages,
+        **window.constexprs(), UNPADDED=unpadded, IS_MATRIX=is_matrix(x, window), BIAS=bias is not None,
+        X_TERMS=x_terms, W_TERMS=w_terms, BLOCK_PARTIALS=next_power_of_2(partials), W_PARTIALS=amax.numel(),
+        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, GROUP_SIZE_N=GROUP_SIZE_M, UPCAST=INTERPRETED,
+        INDEX=index_type(split[0], x, union.lists, y), num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     return y
+
+
+def masked_product(at: Tensor, x: Tensor, dc: Tensor, tile: Tile | None = None) -> Tensor:
+    """``at (rows, M) @ dc (M, columns)`` where ``x (rows, columns)`` is not zero, and zero elsewhere.
+
+    It is the gradient of the output ``x`` of a ReLU. ``dc`` has any strides.
+    """
+    check_operand(x)
+    (rows, columns), outputs = x.shape, at.shape[1]
+    tile = tile or row_union_tile(rows, columns)
+    dc_terms, w_terms = split_terms(dc)
+    (split, amax), union = split_weight(at, w_terms), row_union(matrix_as_map(x), POINTWISE, tile.block_n)
+    dc_amax = split_fp16_ops.partial_amax(without_gaps(dc)) if dc_terms else dc
+    db = torch.zeros((rows, columns), dtype=dc.dtype, device=x.device)
+    partials = dc_amax.numel()
+    launch(
+        kernels.masked_kernel, -(-columns // tile.block_n) * -(-rows // tile.block_m), x,
+        split[0], split[-1], amax, x, union.lists, union.lengths, dc, dc_amax, db, outputs, columns, rows, partials,
+        *x.stride(), *dc.stride(),
+        X_TERMS=dc_terms, W_TERMS=w_terms, BLOCK_PARTIALS=next_power_of_2(partials), W_PARTIALS=amax.numel(),
+        BLOCK_M=tile.block_k, BLOCK_N=tile.block_n, BLOCK_K=tile.block_m, UPCAST=INTERPRETED,
+        INDEX=index_type(split[0], x, union.lists, dc), num_warps=tile.num_warps, num_stages=tile.num_stages,
+    )  # fmt: skip
+    return db

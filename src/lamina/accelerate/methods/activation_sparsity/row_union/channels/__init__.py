@@ -1,0 +1,1 @@
+"""Convolutions over the active channels of each image, compacted."""
