@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import typer
 
 from lamina.cli import app
+from lamina.spec import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").rglob("*.md") if "evidence" not in path.parts)]
@@ -49,6 +51,51 @@ def test_commands_of_the_documentation_exist(page: Path) -> None:
         except Exception as error:
             faults[line] = f"{type(error).__name__}: {error}"
     assert faults == {}
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by its words."""
+    for name, each in command.commands.items():
+        words = (*path, name)
+        yield from leaves(each, words) if hasattr(each, "commands") else [(" ".join(words), each)]
+
+
+LEAVES = dict(leaves(COMMAND))
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_the_help_of_every_command_has_an_example_that_it_understands(name: str) -> None:
+    examples = [line.strip() for line in LEAVES[name].help.partition("Example")[2].splitlines()]
+    examples = [line.replace("\\[", "[") for line in examples if line.startswith("lamina ")]
+    assert examples
+    for line in examples:
+        assert line.startswith(f"lamina {name}")
+        parse(line)
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_option_has_help(name: str) -> None:
+    hidden = [each.name for each in LEAVES[name].params if not (each.help or getattr(each, "hidden", False))]
+    assert hidden == []
+
+
+HOME_MADE = {
+    *("told", "asked", "asks", "said", "spoken", "dear", "picture", "remark", "remarks", "birthplace", "way", "ways"),
+    *("living", "halves", "tape", "tapes", "speed-up", "speed-ups"),
+}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_help_is_in_the_terms_of_the_field(name: str) -> None:
+    texts = [LEAVES[name].help, *(str(getattr(each, "help", "")) for each in LEAVES[name].params)]
+    found = set(re.findall(r"[a-z]+(?:-[a-z]+)*", " ".join(texts).lower()))
+    assert found & HOME_MADE == set()
+
+
+def test_implementations_are_listed_with_their_summaries() -> None:
+    (option,) = (each for each in LEAVES["bench"].params if each.name == "impl")
+    for info in METHODS.values():
+        assert info.name in option.help and info.summary in option.help
 
 
 @pytest.mark.parametrize("line", ["lamina bnech lenet5", "lamina bench lenet5 --bacth-size 4", "lamina runs diff a"])

@@ -65,13 +65,13 @@ def test_a_network_is_simulated_layer_by_layer_and_once(lamina: Lamina) -> None:
         ("features.0", 6, 784, 25),
         ("features.3", 16, 100, 150),
     ]
-    assert "0 of 2 were there" in first.stderr
+    assert "0 of 2 results were stored before" in first.stderr
     second = lamina(*RUN, "--format", "csv")
-    assert "2 of 2 were there" in second.stderr
+    assert "2 of 2 results were stored before" in second.stderr
     assert [row["cycles"] for row in csv.DictReader(second.stdout.splitlines())] == [str(row["cycles"]) for row in rows]
     table = lamina(*RUN, "--layer", "*.3")
-    assert "features.3" in table.stdout and "features.0" not in table.stdout and "remark" not in table.stdout
-    assert "0 of 2 were there" in lamina(*RUN, "--fresh").stderr
+    assert "features.3" in table.stdout and "features.0" not in table.stdout and " note " not in table.stdout
+    assert "0 of 2 results were stored before" in lamina(*RUN, "--fresh").stderr
 
 
 def test_settings_change_the_device_and_the_kernel(lamina: Lamina) -> None:

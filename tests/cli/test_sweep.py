@@ -53,10 +53,10 @@ def test_designs_are_compared_and_the_front_is_marked(swept: Sweep) -> None:
 
 
 def test_what_was_swept_is_shown_again_without_simulating(swept: Sweep) -> None:
-    assert "0 of 8 layers were there" in swept(GRID, "--format", "json").stderr
+    assert "0 of 8 results were stored before" in swept(GRID, "--format", "json").stderr
     table = swept(GRID)
-    assert "8 of 8 layers were there" in table.stderr
-    assert "front" in table.stdout and "1.000x" in table.stdout and "remark" not in table.stdout
+    assert "8 of 8 results were stored before" in table.stderr
+    assert "front" in table.stdout and "1.000x" in table.stdout and " note " not in table.stdout
     rows = list(csv.DictReader(swept(GRID, "--format", "csv").stdout.splitlines()))
     assert len(rows) == 4 and rows[0]["speedup"] == "1.0" and rows[0]["device.dram.latency"] == "100.0"
 
@@ -76,13 +76,13 @@ def test_the_designs_are_drawn(swept: Sweep, tmp_path: Path) -> None:
 def test_a_dry_run_only_counts(swept: Sweep) -> None:
     result = swept(GRID, "--dry-run")
     assert result.exit_code == 0 and result.stdout == "grid: 4 designs, 8 layers to simulate\n"
-    assert "0 of 8 layers were there" in swept(GRID).stderr
+    assert "0 of 8 results were stored before" in swept(GRID).stderr
 
 
 def test_a_design_that_does_not_fit_exits_one_and_says_why(swept: Sweep) -> None:
     result = swept(GRID.replace("device.dram.latency = [100.0, 400.0]", "device.dram.bytes = [4294967296, 200000]"))
     assert result.exit_code == 1
-    assert "dram.bytes" in result.stdout and "remark" in result.stdout
+    assert "dram.bytes" in result.stdout and "note" in result.stdout
 
 
 @pytest.mark.parametrize(

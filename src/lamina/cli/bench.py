@@ -105,9 +105,9 @@ def bench(
 
     from lamina.store import open_store
 
-    place = options.device_name(device)
-    with open_store(options.store_place(store)) as database:
-        failed = _measure(targets, workloads, place, database, resume, report, format_)
+    chosen = options.device_name(device)
+    with open_store(options.store_url(store)) as database:
+        failed = _measure(targets, workloads, chosen, database, resume, report, format_)
     if failed:
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""``lamina simulate compaction-engine``: what an engine that drops zeros between L2 and memory does for a network."""
+"""``lamina simulate compaction-engine``: the speedup of an engine that drops zeros between L2 and memory."""
 
 from __future__ import annotations
 
@@ -34,24 +34,30 @@ def compaction_engine(
     device: DeviceOption = "mi6",
     batch: BatchOption = None,
     density: Annotated[
-        float | None, typer.Option("--density", min=0, max=1, help="Share of the layers' inputs that is not zero.")
+        float | None, typer.Option("--density", min=0, max=1, help="Fraction of the layers' inputs that is not zero.")
     ] = None,
-    pattern: Annotated[str, typer.Option("--pattern", help="Where zeros lie: iid, channel, spatial.")] = "",
+    pattern: Annotated[str, typer.Option("--pattern", help="Distribution of the zeros: iid, channel, spatial.")] = "",
     masks: Annotated[
-        str, typer.Option("--masks", help="Zeros as a training had them: a file of lamina sparsity.")
+        str, typer.Option("--masks", help="Zeros recorded in training: a file of 'lamina sparsity --masks'.")
     ] = "",
     attribute: Annotated[
-        bool, typer.Option("--attribute", help="Also run the chain of controls that takes the speed-up apart.")
+        bool,
+        typer.Option("--attribute", help="Attribute the speedup to its causes, by a chain of control simulations."),
     ] = False,
     control: Annotated[
-        list[str] | None, typer.Option("--control", help="Also run this in the engine's place. Repeatable.")
+        list[str] | None,
+        typer.Option("--control", help="Also simulate this control in place of the engine. Repeatable."),
     ] = None,
     sample: Annotated[
-        bool, typer.Option("--sample", help="Simulate a part of each layer's workgroups and extrapolate.")
+        bool, typer.Option("--sample", help="Simulate a sample of each layer's workgroups, and extrapolate.")
     ] = False,
     set_: Annotated[
         list[str],
-        typer.Option("--set", metavar="KEY=VALUE", help="Such as sib_kb=256, search=hasty, device.dram.mode=banked."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Setting, such as sib_kb=256, search=hasty or device.dram.mode=banked. Repeatable.",
+        ),
     ] = [],  # noqa: B006  (typer copies it)
     workers: WorkersOption = 1,
     store: options.StoreOption = "",
@@ -59,13 +65,13 @@ def compaction_engine(
     fresh: FreshOption = False,
     format_: options.FormatOption = "table",
 ) -> None:
-    """Simulate the convolutions of a network with a compaction engine, and the dense kernel without, layer by layer.
+    """Simulate the convolutions of a network with a compaction engine, and the dense kernel without it.
 
-    Beside each speed-up stands what no engine can beat: multiplications alone (1 / density), and both rooflines.
-    With --attribute it is split into the kernel's own, the smaller L2's, prefetch, narrower operands, fewer lines and
-    skipped multiplications, whose product it is. JSON and CSV have the counts of every run as well.
+    Each speedup is shown beside its upper bounds: skipped multiplications alone (1 / density), and both rooflines.
+    --attribute factors it into the kernel itself, the smaller L2, prefetch, narrower operands, fewer cache lines and
+    skipped multiplications. JSON and CSV also hold the counts of every run.
 
-    Exit codes: 0 done, 1 a layer has no result, 2 usage, 130 interrupted.
+    Exit codes: 0 done, 1 a layer has no result, 2 usage, 70 internal error, 130 interrupted.
 
     Example:
 
@@ -83,15 +89,15 @@ def compaction_engine(
     (form,) = options.choices("--format", format_, options.FORMATS)
     named = options.choices("--control", ",".join(control), CONTROLS) if control else []
     wanted: list[Control] = [each for each in CONTROLS if each in named or (attribute and each in NEEDED)]
-    asked: dict[str, Any] = {"network": network, "device.preset": device, "sampling": sample}
+    chosen: dict[str, Any] = {"network": network, "device.preset": device, "sampling": sample}
     given = {"batch": batch, "density": density, "pattern": pattern or None, "masks": masks or None}
-    asked |= {key: value for key, value in given.items() if value is not None}
+    chosen |= {key: value for key, value in given.items() if value is not None}
     if masks and not pattern:
-        asked["pattern"] = "recorded"
-    asked |= {key: value_of(value) for key, value in options.pairs(set_).items()}
-    planned = plan(asked, layer or [], wanted)
+        chosen["pattern"] = "recorded"
+    chosen |= {key: value_of(value) for key, value in options.pairs(set_).items()}
+    planned = plan(chosen, layer or [], wanted)
     jobs = [job for each in planned.values() for job in each.values()]
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         with simulating(workers) as (engine, watch):
             done = gains(
                 planned,
@@ -100,7 +106,7 @@ def compaction_engine(
                     database,
                     engine,
                     target=jobs[0].network,
-                    config={"settings": asked, "layers": layer or [], "controls": wanted},
+                    config={"settings": chosen, "layers": layer or [], "controls": wanted},
                     command=options.command_line(),
                     resume=resume,
                     fresh=fresh,
@@ -113,7 +119,10 @@ def compaction_engine(
             printing.show(_table(done, f"{first.network}, batch {first.batch} on {first.device.name} (run {run.id})"))
         else:
             write([each.to_dict() for each in done.layers], form)
-        typer.echo(f"run {run.id} is in {database.place}; {done.simulated.found} of {len(jobs)} were there", err=True)
+        typer.echo(
+            f"run {run.id} is in {database.place}; {done.simulated.found} of {len(jobs)} results were stored before",
+            err=True,
+        )
     if done.simulated.failed:
         raise typer.Exit(1)
 
@@ -124,10 +133,14 @@ def _table(done: Gains, title: str) -> Table:
 
     changes = [gain.change for gain in next((each.gains for each in done.layers if each.gains), ())]
     extra = [name for name in done.layers[0].runs if name not in ("engine", "dense")] if not changes else []
-    rates = {"sib_hit_rate": "SIB hits", "engine_occupancy": "units busy", "lines_per_compacted_line": "lines a line"}
+    rates = {
+        "sib_hit_rate": "SIB hits",
+        "engine_occupancy": "engine occupancy",
+        "lines_per_compacted_line": "lines per line",
+    }
     headings = [
-        "layer", "MxNxK", "density", "dense cycles", "engine cycles", "speed-up", *changes, *extra, "1/density",
-        "roofline", *rates.values(), "remark",
+        "layer", "MxNxK", "density", "dense cycles", "engine cycles", "speedup", *changes, *extra, "1/density",
+        "roofline", *rates.values(), "note",
     ]  # fmt: skip
     lines = []
     for each in done.layers:
@@ -135,7 +148,7 @@ def _table(done: Gains, title: str) -> Table:
         size = f"{row['m']}x{row['n']}x{row['k']}" + (
             f" x{row['groups']}" if each.jobs["engine"].gemm.groups > 1 else ""
         )
-        cells = [each.jobs["engine"].layer, size, _share(row["density"])]
+        cells = [each.jobs["engine"].layer, size, _percentage(row["density"])]
         cells += [_count(row["dense_cycles"]), _count(row["engine_cycles"]), _times(row["speedup"])]
         cells += [_times(factors.get(name)) for name in changes] + [_times(each.speedup(name)) for name in extra]
         cells += [_times(row["mac_skip_bound"]), _times(row["roofline_bound"])]
@@ -145,15 +158,15 @@ def _table(done: Gains, title: str) -> Table:
         total = ["all layers", "", "", "", "", _times(done.speedup()), *[""] * len(changes)]
         total += [_times(done.speedup(name)) for name in extra]
         lines.append(Line(total + [""] * (len(headings) - len(total))))
-    kept = [place for place in range(len(headings)) if any(line.cells[place] for line in lines)]
+    kept = [column for column in range(len(headings)) if any(line.cells[column] for line in lines)]
     return plain_table(
-        [headings[place] for place in kept],
-        [Line([line.cells[place] for place in kept]) for line in lines],
+        [headings[column] for column in kept],
+        [Line([line.cells[column] for column in kept]) for line in lines],
         numeric=headings[2:-1],
         title=title,
         width=printing.width(),
-        dispensable=["lines a line", "units busy", "SIB hits", "dense cycles", "engine cycles"],
-        wrapped="remark",
+        dispensable=["lines per line", "engine occupancy", "SIB hits", "dense cycles", "engine cycles"],
+        wrapped="note",
     )
 
 
@@ -162,7 +175,7 @@ def _rate(row: Mapping[str, Any], key: str) -> str:
     return "" if value is None else f"{value:.2f}" if key.endswith("line") else f"{value:.1%}"
 
 
-def _share(value: Any) -> str:
+def _percentage(value: Any) -> str:
     return "" if value is None else f"{value:.1%}"
 
 

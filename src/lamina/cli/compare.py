@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lamina.pipeline.explain import Side
     from lamina.record.comparison import Comparison
 
-WAYS = ("layer", "kernel", "counter")
+LEVELS = ("layer", "kernel", "counter")
 FORMATS = ("table", "json")
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")]
 
@@ -26,25 +26,26 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its
 @handled
 def compare(
     first: RunArgument,
-    second: Annotated[str, typer.Argument(metavar="OTHER", help="The run that is spoken of: faster or slower.")],
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="The run that is compared with RUN.")],
     by: Annotated[
-        str, typer.Option("--by", help="layer: times; kernel: which kernels; counter: what they did.")
+        str, typer.Option("--by", help="layer: times; kernel: launched kernels; counter: hardware counters.")
     ] = "layer",
     batch_size: Annotated[
-        str, typer.Option("--batch-size", "-b", help="Only this batch, or two: RUN's and OTHER's, such as 16,128.")
+        str,
+        typer.Option("--batch-size", "-b", help="Only this batch size, or two: of RUN and of OTHER, such as 16,128."),
     ] = "",
-    per_item: Annotated[bool, typer.Option("--per-item", help="Divide times and counts by the batch.")] = False,
+    per_item: Annotated[bool, typer.Option("--per-item", help="Divide times and counts by the batch size.")] = False,
     layer: Annotated[str, typer.Option("--layer", "-l", help="Only this layer.")] = "",
-    metric: Annotated[str, typer.Option("--metric", help="By counter: only these, between commas.")] = "",
-    same: Annotated[bool, typer.Option("--all", help="By kernel: also phases whose kernels are the same.")] = False,
+    metric: Annotated[str, typer.Option("--metric", help="By counter: only these metrics, between commas.")] = "",
+    same: Annotated[bool, typer.Option("--all", help="By kernel: also phases that launch the same kernels.")] = False,
     format_: Annotated[str, typer.Option("--format", help="table or json, on stdout.")] = "table",
     store: options.StoreOption = "",
-    other_store: Annotated[str, typer.Option("--other-store", help="Database of OTHER, if it is another one.")] = "",
+    other_store: Annotated[str, typer.Option("--other-store", help="Database of OTHER, by default that of RUN.")] = "",
 ) -> None:
-    """Compare two runs: two devices, two batch sizes, two versions, two precisions.
+    """Compare two runs: of two devices, batch sizes, versions or precisions.
 
-    A difference inside the spread of the samples is none. Phases pair by layer, phase and whatever grid the runs
-    span; what each run holds fixed may differ, and is named.
+    Rows are paired by layer, phase and the settings that vary within a run; settings that are fixed within each run
+    may differ, and are named. A difference within the spread of the samples counts as none.
 
     Examples:
 
@@ -57,18 +58,18 @@ def compare(
     from lamina.pipeline.explain import look_up
     from lamina.store import open_store
 
-    (way,) = options.choices("--by", by, WAYS)
+    (level,) = options.choices("--by", by, LEVELS)
     (form,) = options.choices("--format", format_, FORMATS)
     batches = options.counts("--batch-size", batch_size) if batch_size else [None]
     if len(batches) > 2:
         raise UsageError(f"--batch-size: expected one or two batch sizes, got {batch_size!r}")
     with ExitStack() as opened:
-        ours = opened.enter_context(open_store(options.store_place(store)))
+        ours = opened.enter_context(open_store(options.store_url(store)))
         theirs = opened.enter_context(open_store(other_store)) if other_store else ours
         a, b = look_up(ours, first, batches[0]), look_up(theirs, second, batches[-1])
-    if way == "layer":
+    if level == "layer":
         _by_layer(a, b, layer, per_item, form)
-    elif way == "kernel":
+    elif level == "kernel":
         _by_kernel(a, b, layer, same, form)
     else:
         _by_counter(a, b, layer, options.split(metric), per_item, form)

@@ -40,7 +40,7 @@ def deft(
         float, typer.Option("--max-accuracy-drop", help="Points of accuracy that may be lost, of the calibration data.")
     ] = 1.0,
     target_speedup: Annotated[
-        float | None, typer.Option("--target-speedup", help="The least speed-up; then the most accurate that has it.")
+        float | None, typer.Option("--target-speedup", help="Minimum speedup; the most accurate network with it.")
     ] = None,
     shares: Annotated[
         str, typer.Option("--shares", help="Of its inputs that a layer may keep, besides all.")
@@ -57,7 +57,7 @@ def deft(
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Of the latency that counts.")] = 1,
     precision: Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16, fp16: of the result.")] = "fp32",
     compare: Annotated[
-        str, typer.Option("--compare", help="Other ways to prune beside it: magnitude, channels, between commas.")
+        str, typer.Option("--compare", help="Also measure other pruning methods: magnitude, channels, between commas.")
     ] = "",
     onnx: Annotated[Path | None, typer.Option("--onnx", help="Also export the result to this file.")] = None,
     learning_rate: Annotated[
@@ -114,7 +114,7 @@ def deft(
     )
     ((target, _),) = networks([spec], set_, input_size)
     folder = output or Path(f"{target.name.replace(':', '-').replace('/', '-')}-deft")
-    with Watcher() as watch, open_store(options.store_place(store)) as database:
+    with Watcher() as watch, open_store(options.store_url(store)) as database:
         outcome = make_deft(
             target,
             data,

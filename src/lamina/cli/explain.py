@@ -22,15 +22,16 @@ def explain(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")] = "latest",
     layer: Annotated[str, typer.Option("--layer", "-l", help="Only this layer.")] = "",
     format_: Annotated[
-        str, typer.Option("--format", help="text: paragraphs; table: every finding with its evidence's weight; json.")
+        str, typer.Option("--format", help="text: paragraphs; table: every finding with its potential saving; json.")
     ] = "text",
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Findings in the table; 0 for all.")] = 20,
     store: options.StoreOption = "",
 ) -> None:
     """Explain a run: what limits each layer and phase, why, and what would help most.
 
-    Findings are ranked by the part of the step that acting on them could save at most. Kernels and counters sharpen
-    them: a run of 'lamina profile --counters full' says most, one of 'lamina bench' goes by times and roofs alone.
+    Findings are ranked by the largest part of the step that they could save. A run of 'lamina bench' has times and
+    rooflines only; one of 'lamina profile --counters full' also has kernels and hardware counters, and is explained
+    in more detail.
 
     Examples:
 
@@ -42,7 +43,7 @@ def explain(
     from lamina.store import open_store
 
     (form,) = options.choices("--format", format_, FORMATS)
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         done = explained(database, run, layer)
     if form == "json":
         typer.echo(json.dumps(_document(done), indent=1))

@@ -26,12 +26,12 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         envvar="LAMINA_DB",
-        help="Trace database: a file, or postgresql://...",
+        help="Trace database: a file, or a URL such as postgresql://...",
         show_default="user data folder",
     ),
 ]
 DeviceOption = Annotated[
-    str, typer.Option("--device", "-d", help="cpu, cuda, cuda:1, or auto (CUDA where there is one).")
+    str, typer.Option("--device", "-d", help="cpu, cuda, cuda:1, or auto: CUDA where there is one.")
 ]
 SetOption = Annotated[
     list[str],
@@ -179,13 +179,13 @@ def pairs(items: Iterable[str]) -> dict[str, str]:
     return values
 
 
-def store_place(text: str) -> str:
+def store_url(text: str) -> str:
     """The database of ``--store``, or the one file in the user's data folder."""
     return text or str(_folder("XDG_DATA_HOME", ".local/share") / "lamina.db")
 
 
 def cache_folder() -> Path:
-    """Where measured roofs are kept: ``LAMINA_CACHE_DIR``, or the user's cache folder."""
+    """The folder of measured peaks and selections: ``LAMINA_CACHE_DIR``, or the user's cache folder."""
     own = os.environ.get("LAMINA_CACHE_DIR")
     return Path(own) if own else _folder("XDG_CACHE_HOME", ".cache")
 
@@ -219,5 +219,5 @@ def device_name(text: str) -> str:
 
 
 def command_line() -> str:
-    """The command as it was given, for a run to remember."""
+    """The command line, for the provenance of a run."""
     return shlex.join(["lamina", *sys.argv[1:]])

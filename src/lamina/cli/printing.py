@@ -71,8 +71,8 @@ def print_network(
     from lamina.report import table
 
     show(table.network_table(layers, itemsize, f"{name}, batch {batch}", width()))
-    for remark in remarks:
-        sys.stdout.write(f"note: {remark}\n")
+    for note in remarks:
+        sys.stdout.write(f"note: {note}\n")
 
 
 def layer_document(network: str, resolved: ResolvedLayer, itemsize: int) -> dict[str, Any]:

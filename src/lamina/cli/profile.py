@@ -87,7 +87,7 @@ def profile(
     from lamina.cli.watching import Watcher
     from lamina.store import open_store
 
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         runs = []
         with Watcher() as watch:
             if cost := pipeline.passes(options.split(counters)):

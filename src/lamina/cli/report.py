@@ -1,4 +1,4 @@
-"""``lamina report``: a stored run as one HTML file, or a figure of it as a picture."""
+"""``lamina report``: a stored run as one HTML file, or one figure of it as an image."""
 
 from __future__ import annotations
 
@@ -17,31 +17,37 @@ from lamina.errors import UsageError
 def report(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")] = "latest",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="report.html; for a figure ID.png, or any .png or .svg.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="HTML file, default report.html; for a figure a .png or .svg file, default ID.png."
+        ),
     ] = None,
     assets: Annotated[
         str,
-        typer.Option("--assets", help="inline: one self-contained file; dir: the plotting library beside it."),
+        typer.Option(
+            "--assets", help="inline: one self-contained file; dir: the plotting library in a file of its own."
+        ),
     ] = "inline",
     figure: Annotated[str, typer.Option("--figure", "-f", metavar="ID", help="Only this figure, as PNG or SVG.")] = "",
     phase: Annotated[
-        str, typer.Option("--phase", help="Of a figure: one phase, or step for a layer's phases together.")
+        str, typer.Option("--phase", help="Phase that the figure shows, or step for all phases of a layer together.")
     ] = "step",
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", "-b", min=1, help="Of a figure: this batch size, else the largest.")
+        int | None,
+        typer.Option("--batch-size", "-b", min=1, help="Batch size that the figure shows, default the largest."),
     ] = None,
     against: Annotated[
-        str, typer.Option("--against", metavar="RUN", help="Another run, for speed-ups and a comparison.")
+        str, typer.Option("--against", metavar="RUN", help="Baseline run, for speedups and a comparison.")
     ] = "",
     against_store: Annotated[
-        str, typer.Option("--against-store", help="Database of the other run, if it is another one.")
+        str, typer.Option("--against-store", help="Database of the baseline run, by default that of RUN.")
     ] = "",
-    list_figures: Annotated[bool, typer.Option("--list-figures", help="List the figures and leave.")] = False,
+    list_figures: Annotated[bool, typer.Option("--list-figures", help="List the figures and exit.")] = False,
     store: options.StoreOption = "",
 ) -> None:
-    """Write a run's report: figures, findings, tables, provenance. Opens without a network.
+    """Write the report of a run: findings, figures, tables, provenance. It opens offline.
 
-    With --figure only that figure, as a picture; --list-figures names them.
+    --figure writes one figure as an image; --list-figures lists them.
 
     Examples:
 
@@ -63,7 +69,7 @@ def report(
     if against_store and not against:
         raise UsageError("--against-store is where the run of --against is, but no such run was named")
     with ExitStack() as opened:
-        database = opened.enter_context(open_store(options.store_place(store)))
+        database = opened.enter_context(open_store(options.store_url(store)))
         theirs = opened.enter_context(open_store(against_store)) if against_store else database
         other = reports.Other(theirs, against) if against else None
         if figure:

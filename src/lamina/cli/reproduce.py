@@ -111,7 +111,7 @@ def run(
     from lamina.store import open_store
 
     workload = workload.model_copy(update={"device": options.device_name(device)})
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         with Watcher() as watch:
             done = pipeline.reproduce(
                 published,
@@ -146,7 +146,7 @@ def _simulate(
     from lamina.store import open_store
 
     settings = {key: value_of(value) for key, value in options.pairs(set_).items()}
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         with simulating(workers) as (engine, watch):
             done = pipeline.reproduce(
                 published,

@@ -1,4 +1,4 @@
-"""``lamina runs``: look into the trace database."""
+"""``lamina runs``: list, show, export, import and query the runs in the trace database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from lamina.errors import UsageError, nearest
 if TYPE_CHECKING:
     from lamina.record import KernelRun
 
-app = typer.Typer(no_args_is_help=True, help="Look into the trace database: list, show, compare, export, query.")
+app = typer.Typer(
+    no_args_is_help=True, help="Runs in the trace database: list, show, compare, export, import, query, delete."
+)
 
 RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its beginning, or 'latest'.")]
 
@@ -27,16 +29,21 @@ RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, its
 @app.command("ls")
 @handled
 def list_runs(
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1)] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Runs in the list.")] = 20,
     verb: Annotated[str, typer.Option("--verb", help="Only runs of this verb, such as bench or train.")] = "",
     store: options.StoreOption = "",
 ) -> None:
-    """List runs, the latest first."""
+    """List runs, the latest first.
+
+    Example:
+
+        lamina runs ls --verb bench --limit 5
+    """
     from lamina.cli import printing
     from lamina.report.table import runs_table
     from lamina.store import open_store
 
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         printing.show(runs_table(database.runs(limit, verb or None), f"runs in {database.place}"))
 
 
@@ -44,19 +51,24 @@ def list_runs(
 @handled
 def show_run(
     run: RunArgument = "latest",
-    kernels: Annotated[bool, typer.Option("--kernels", help="Every kernel launch, as CSV.")] = False,
-    layer: Annotated[str, typer.Option("--layer", help="With --kernels: those of one layer.")] = "",
+    kernels: Annotated[bool, typer.Option("--kernels", help="Print every kernel launch, as CSV.")] = False,
+    layer: Annotated[str, typer.Option("--layer", help="With --kernels: only those of this layer.")] = "",
     format_: options.FormatOption = "table",
     store: options.StoreOption = "",
 ) -> None:
-    """Show what a run holds: layers, epochs, what-ifs, simulated kernels, observed zeros; or its kernels."""
+    """Show what a run holds: layers, epochs, what-ifs, simulated kernels, observed sparsity; or its kernels.
+
+    Example:
+
+        lamina runs show latest --kernels --layer features.0
+    """
     from lamina.cli.shown import show_all
     from lamina.store import open_store
 
     options.choices("--format", format_, options.FORMATS)
     if layer and not kernels:
         raise UsageError("--layer: expected --kernels beside it")
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         this = database.run(run)
         if kernels:
             known = {row.layer for row in database.layers(this.id)}
@@ -83,16 +95,23 @@ def print_kernels(launches: Iterable[KernelRun]) -> None:
 @handled
 def diff(
     first: RunArgument,
-    second: Annotated[str, typer.Argument(metavar="OTHER", help="The run that is spoken of: faster or slower.")],
+    second: Annotated[str, typer.Argument(metavar="OTHER", help="The run that is compared with RUN.")],
     store: options.StoreOption = "",
 ) -> None:
-    """Compare two runs layer by layer; a difference inside the spread is none. 'lamina compare' can do more."""
+    """Compare two runs layer by layer; 'lamina compare' has more options.
+
+    A difference within the spread of the samples counts as none.
+
+    Example:
+
+        lamina runs diff 3f2a 91bc
+    """
     from lamina.cli import printing
     from lamina.pipeline.explain import compare_layers, look_up
     from lamina.report.table import diff_table
     from lamina.store import open_store
 
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         a, b = look_up(database, first), look_up(database, second)
     first, second = (f"{side.run.target} {side.run.id}" for side in (a, b))
     printing.show(diff_table(compare_layers(a, b), first, second))
@@ -104,18 +123,23 @@ def export(
     run: RunArgument = "latest",
     format_: Annotated[
         str,
-        typer.Option("--format", help="csv, json or parquet: flat rows; trace: everything, for 'runs import'."),
+        typer.Option("--format", help="csv, json or parquet: rows; trace: everything, for 'runs import'."),
     ] = "csv",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File; default stdout. A trace named .gz is compressed.")
     ] = None,
     store: options.StoreOption = "",
 ) -> None:
-    """Export a run with its provenance."""
+    """Export a run with its provenance.
+
+    Example:
+
+        lamina runs export latest --format parquet --output run.parquet
+    """
     from lamina.store import flatten, open_store, to_csv, to_json, to_parquet, write_document
 
     (form,) = options.choices("--format", format_, ("csv", "json", "parquet", "trace"))
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         this = database.run(run)
         if form == "trace":
             document = database.export_run(this.id)
@@ -137,16 +161,16 @@ def import_run(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="What 'runs export --format trace' wrote on any machine, a .db file of lamina's, "
-            "a torch.profiler trace, the CSV of ncu --page raw, or the name of a recording that comes with lamina.",
+            help="Output of 'runs export --format trace', a .db file of lamina, a torch.profiler trace, "
+            "the CSV of ncu --page raw, or the name of a recording that comes with lamina.",
         ),
     ],
     store: options.StoreOption = "",
 ) -> None:
-    """Bring in runs that were measured elsewhere, all or nothing.
+    """Import runs of another machine or tool; a damaged file imports nothing.
 
-    Recordings that come with lamina need no GPU to be explained, compared and reported: 'lamina runs recordings'
-    lists them. The run's id goes to stdout.
+    'lamina runs recordings' lists the recordings that come with lamina: to explain, compare and report them needs no
+    GPU. The id of each run goes to stdout.
 
     Examples:
 
@@ -160,7 +184,7 @@ def import_run(
 
     if file.name == str(file) and not file.suffix and not file.exists():
         file = recordings.path(file.name)
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         runs = database.import_database(file) if file.suffix == ".db" else (import_file(file, database),)
         for run_id in runs:
             typer.echo(run_id)
@@ -171,7 +195,12 @@ def import_run(
 @app.command("recordings")
 @handled
 def list_recordings() -> None:
-    """List the recorded profiles that come with lamina, for 'lamina runs import'."""
+    """List the recorded profiles that come with lamina, for 'lamina runs import'.
+
+    Example:
+
+        lamina runs recordings
+    """
     from lamina.recipes import recordings
 
     for name in recordings.names():
@@ -184,15 +213,21 @@ def sql(
     query: Annotated[
         str,
         typer.Argument(
-            metavar="QUERY", help="A SELECT; layer_table, kernel_table and counter_table are good places to begin."
+            metavar="QUERY",
+            help="A SELECT statement, of the views layer_table, kernel_table and counter_table, or of any table.",
         ),
     ],
     store: options.StoreOption = "",
 ) -> None:
-    """Ask the database in SQL, read-only; answers CSV."""
+    """Query the database in SQL, read-only; the result is CSV.
+
+    Example:
+
+        lamina runs sql 'select layer, phase, median_us from layer_table order by median_us desc'
+    """
     from lamina.store import open_store
 
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         columns, rows = database.query(query)
     table = csv.writer(sys.stdout)
     table.writerow(columns)
@@ -202,10 +237,15 @@ def sql(
 @app.command("rm")
 @handled
 def remove(run: RunArgument, store: options.StoreOption = "") -> None:
-    """Delete a run and everything measured in it."""
+    """Delete a run and everything measured in it.
+
+    Example:
+
+        lamina runs rm 3f2a
+    """
     from lamina.store import open_store
 
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         this = database.run(run)
         database.delete(this.id)
         typer.echo(f"deleted {this.id} ({this.target})", err=True)

@@ -1,4 +1,4 @@
-"""What a run of any verb holds: rows of layers, epochs, what-ifs, simulated kernels, observed zeros."""
+"""Print what a run of any verb holds: layers, epochs, what-ifs, simulated kernels, observed sparsity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show_all(database: Store, this: Run, form: str) -> None:
-    """Print what the run holds; a run that was stopped before it had anything says so."""
+    """Print what the run holds, or that it holds nothing."""
     from lamina.cli.simulate import write
     from lamina.cli.what_if import print_what_ifs
     from lamina.report.table import epochs_table
@@ -50,19 +50,19 @@ def _flat(one: SimRun) -> dict[str, Any]:
 
 
 def _simulations_table(found: Sequence[SimRun], title: str) -> Table:
-    """A line for each simulated kernel, with the settings in which they differ."""
+    """A line for each simulated kernel, with the settings that differ."""
     from lamina.report.plain_table import Line, plain_table
 
-    def told(config: Mapping[str, Any], key: str) -> str:
+    def setting(config: Mapping[str, Any], key: str) -> str:
         return str(config.get(key, ""))
 
     keys = dict.fromkeys(key for one in found for key in one.config if key != "layer")
-    varied = [key for key in keys if key != "gemm" and len({told(one.config, key) for one in found}) > 1]
+    varied = [key for key in keys if key != "gemm" and len({setting(one.config, key) for one in found}) > 1]
     lines = []
     for one in found:
         error = f"± {one.relative_error:.1%}" if one.relative_error is not None else ""
-        swept = [told(one.config, key) for key in varied]
-        lines.append(Line([one.layer, told(one.config, "gemm"), one.device, *swept, f"{one.cycles:,}", error]))
+        swept = [setting(one.config, key) for key in varied]
+        lines.append(Line([one.layer, setting(one.config, "gemm"), one.device, *swept, f"{one.cycles:,}", error]))
     headings = ["layer", "product", "device", *varied, "cycles", "interval"]
     if not any(one.relative_error is not None for one in found):
         headings, lines = headings[:-1], [Line(line.cells[:-1]) for line in lines]
@@ -70,14 +70,14 @@ def _simulations_table(found: Sequence[SimRun], title: str) -> Table:
 
 
 def _zeros_table(found: Sequence[Sparsity], title: str) -> Table:
-    """A line for each observed map: how often it was observed, and how dense it was."""
+    """A line for each activation map: how often it was observed, and its densities."""
     from lamina.report.plain_table import Line, plain_table
 
     lines = []
     for layer in dict.fromkeys(one.layer for one in found):
         mine = [one for one in found if one.layer == layer]
         density = [one.density for one in mine]
-        numbers = [f"{value:.3f}" for value in (min(density), max(density), density[-1])]
-        lines.append(Line([layer, str(len(mine)), str(mine[-1].iteration), *numbers]))
-    headings = ["map", "observed", "last at", "least density", "greatest", "last"]
+        densities = [f"{value:.3f}" for value in (min(density), max(density), density[-1])]
+        lines.append(Line([layer, str(len(mine)), str(mine[-1].iteration), *densities]))
+    headings = ["map", "observed", "last at", "lowest density", "highest", "last"]
     return plain_table(headings, lines, numeric=headings[1:], title=title, width=printing.width())

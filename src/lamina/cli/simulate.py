@@ -1,4 +1,4 @@
-"""``lamina simulate``: hardware that can be described, and how far its simulation is from the real thing."""
+"""``lamina simulate``: a GPU's memory hierarchy, and the validation of the simulator."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ app = typer.Typer(no_args_is_help=True, help="Simulate a GPU's memory hierarchy;
 NetworkArgument = Annotated[str, typer.Argument(metavar="NETWORK", help="A network of the zoo, a file or a recipe.")]
 LayersOption = Annotated[
     list[str] | None,
-    typer.Option("--layer", help="A convolution, or a pattern such as 'features.*'. Repeatable; default all."),
+    typer.Option("--layer", help="Name or pattern of convolutions, such as 'features.*'. Repeatable; default all."),
 ]
-DeviceOption = Annotated[str, typer.Option("--device", "-d", help="A described device, or a device file.")]
-BatchOption = Annotated[
-    int | None, typer.Option("--batch", "--batch-size", "-b", min=1, help="Batch size that is simulated.")
+DeviceOption = Annotated[
+    str, typer.Option("--device", "-d", help="A device of 'lamina simulate devices', or a device file.")
 ]
+BatchOption = Annotated[int | None, typer.Option("--batch", "--batch-size", "-b", min=1, help="Simulated batch size.")]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", "-j", min=1, help="Simulations at a time, each in a process of its own.")
+    int | None,
+    typer.Option("--workers", "-j", min=1, help="Number of simulations in parallel, each in its own process."),
 ]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Simulate again what the store has.")]
+FreshOption = Annotated[bool, typer.Option("--fresh", help="Simulate again instead of using stored results.")]
 
 
 @app.command("run")
@@ -51,7 +52,9 @@ def run(
     batch: BatchOption = None,
     set_: Annotated[
         list[str],
-        typer.Option("--set", metavar="KEY=VALUE", help="Such as device.l2.bytes=1048576, sampling=true. Repeatable."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Setting, such as device.l2.bytes=1048576 or sampling=true. Repeatable."
+        ),
     ] = [],  # noqa: B006  (typer copies it)
     workers: WorkersOption = 1,
     store: options.StoreOption = "",
@@ -59,11 +62,11 @@ def run(
     fresh: FreshOption = False,
     format_: options.FormatOption = "table",
 ) -> None:
-    """Simulate the convolutions of a network as dense products, layer by layer.
+    """Simulate the convolutions of a network as dense matrix products, layer by layer.
 
-    Results are stored as they come, and what the store has is not simulated again.
+    Results are stored as they come; stored results are not simulated again.
 
-    Exit codes: 0 done, 1 a layer has no result, 2 usage, 130 interrupted.
+    Exit codes: 0 done, 1 a layer has no result, 2 usage, 70 internal error, 130 interrupted.
 
     Example:
 
@@ -83,7 +86,7 @@ def simulate_layers(
     fresh: bool,
     format_: str,
 ) -> None:
-    """Simulate what the settings ask for, ``set_`` the last word among them, and print it layer by layer."""
+    """Simulate a configuration, in which ``set_`` overrides ``settings``, and print it layer by layer."""
     hierarchy()
     from lamina.cli import printing
     from lamina.pipeline.simulate import Planner, simulate
@@ -91,18 +94,18 @@ def simulate_layers(
     from lamina.store import open_store
 
     (form,) = options.choices("--format", format_, options.FORMATS)
-    asked = {**settings, **{key: value_of(value) for key, value in options.pairs(set_).items()}}
+    chosen = {**settings, **{key: value_of(value) for key, value in options.pairs(set_).items()}}
     planner = Planner()
-    named = [asked | {"layer": one} for one in layers] or [asked]
+    named = [chosen | {"layer": one} for one in layers] or [chosen]
     jobs = list({job.key: job for each in named for job in planner.jobs(each)}.values())
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         with simulating(workers) as (engine, watch):
             done = simulate(
                 jobs,
                 database,
                 engine,
                 target=jobs[0].network,
-                config={"settings": asked, "layers": list(layers)},
+                config={"settings": chosen, "layers": list(layers)},
                 command=options.command_line(),
                 resume=resume,
                 fresh=fresh,
@@ -114,14 +117,17 @@ def simulate_layers(
             printing.show(_layers_table(rows, f"{title} (run {done.run.id})"))
         else:
             write(rows, form)
-        typer.echo(f"run {done.run.id} is in {database.place}; {done.found} of {len(jobs)} were there", err=True)
+        typer.echo(
+            f"run {done.run.id} is in {database.place}; {done.found} of {len(jobs)} results were stored before",
+            err=True,
+        )
     if done.failed:
         raise typer.Exit(1)
 
 
 @contextmanager
 def simulating(workers: int | None) -> Iterator[tuple[Engine, Watch]]:
-    """An engine for so many jobs at a time, by default as many as there are processors, and a bar that watches it."""
+    """An engine for so many jobs in parallel, by default one for each processor, and its progress bar."""
     from lamina.cli.watching import Bar
     from lamina.pipeline.simulate import Finished
     from lamina.simulate.engines import Here, Processes
@@ -170,16 +176,16 @@ def _layers_table(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
         rates = [f"{row['tflops']:.2f}", hits, units.size(row["dram_bytes"]), f"{row['dram_gbs']:.1f}"]
         time = [f"{row['cycles']:,}", units.duration(row["microseconds"]), error]
         lines.append(Line([row["layer"], size, *time, *rates, ""]))
-    headings = ["layer", "MxNxK", "cycles", "time", "interval", "TFLOP/s", "L2 hits", "DRAM", "GB/s", "remark"]
-    kept = [place for place in range(len(headings)) if any(line.cells[place] for line in lines)]
+    headings = ["layer", "MxNxK", "cycles", "time", "interval", "TFLOP/s", "L2 hits", "DRAM", "GB/s", "note"]
+    kept = [column for column in range(len(headings)) if any(line.cells[column] for line in lines)]
     return plain_table(
-        [headings[place] for place in kept],
-        [Line([line.cells[place] for place in kept]) for line in lines],
+        [headings[column] for column in kept],
+        [Line([line.cells[column] for column in kept]) for line in lines],
         numeric=headings[2:9],
         title=title,
         width=printing.width(),
         dispensable=["interval", "GB/s"],
-        wrapped="remark",
+        wrapped="note",
     )
 
 
@@ -191,9 +197,13 @@ def validate(
     ],
     format_: Annotated[str, typer.Option("--format", help="table or json, on stdout.")] = "table",
 ) -> None:
-    """Simulate every run of a file and compare times and counts with what was measured.
+    """Simulate every run of a file, and compare times and counts with the measured ones.
 
     Exit code 1 if a count that must agree does not.
+
+    Example:
+
+        lamina simulate validate mgpusim.csv
     """
     from lamina.cli import printing
     from lamina.cli.watching import Bar
@@ -225,7 +235,12 @@ def devices(
         str, typer.Argument(metavar="NAME", help="Show this device's settings; without a name, list them.")
     ] = "",
 ) -> None:
-    """List the described devices, or show one."""
+    """List the devices that can be simulated, or show the settings of one.
+
+    Example:
+
+        lamina simulate devices mi6
+    """
     simulator = hierarchy()
 
     if not name:
@@ -237,7 +252,7 @@ def devices(
 
 
 def hierarchy() -> ModuleType:
-    """The simulator, whose compiler is an extra."""
+    """The simulator, which needs numba, an optional dependency."""
     try:
         return import_module("lamina.simulate.hierarchy")
     except ModuleNotFoundError as error:

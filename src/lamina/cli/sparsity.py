@@ -26,7 +26,7 @@ def sparsity(
     spec: options.OneSpecArgument,
     data: options.DataOption,
     iterations: Annotated[int, typer.Option("--iterations", "-n", min=1, help="Training iterations.")] = 1000,
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1)] = 64,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Batch size.")] = 64,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Observe every map at every iteration.")] = False,
     module: Annotated[
         list[str] | None,
@@ -84,7 +84,7 @@ def sparsity(
     from lamina.store import open_store
 
     parameters = Parameters(history, sparse_enough, stability, period, duration, hibernation)
-    with Watcher() as watch, open_store(options.store_place(store)) as database:
+    with Watcher() as watch, open_store(options.store_url(store)) as database:
         profile = sparsity(
             target,
             data,

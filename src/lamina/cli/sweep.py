@@ -1,4 +1,4 @@
-"""``lamina sweep``: a grid of designs, simulated and compared."""
+"""``lamina sweep``: simulate and compare a grid of designs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from lamina.simulate.design_space import Design
 
-GRID = r"A TOML file with \[base], \[axes] and, if wanted, \[baseline]."
+GRID = r"A TOML file with \[base], \[axes] and an optional \[baseline]."
 
 
 @handled
@@ -31,16 +31,18 @@ def sweep(
     fresh: FreshOption = False,
     format_: options.FormatOption = "table",
     figure: Annotated[
-        Path | None, typer.Option("--figure", help="Draw speed-up against SRAM here: a PNG or SVG file.")
+        Path | None, typer.Option("--figure", help="Draw speedup over SRAM size: a .png or .svg file.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the grid and count; simulate nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the grid and count its designs; simulate nothing.")
+    ] = False,
 ) -> None:
-    """Simulate every configuration of a grid, and compare speed-up with SRAM.
+    """Simulate every design of a grid, and compare speedups and SRAM sizes.
 
-    Results are stored as they come: what was finished before an interruption, or in another sweep, is not
-    simulated again. JSON holds the results of all layers beside the designs; CSV holds the designs.
+    Results are stored as they come; stored results, of an interrupted or another sweep, are not simulated again.
+    JSON holds the designs and the results of all layers; CSV holds the designs.
 
-    Exit codes: 0 done, 1 a layer has no result, 2 usage, 130 interrupted.
+    Exit codes: 0 done, 1 a layer has no result, 2 usage, 70 internal error, 130 interrupted.
 
     Example:
 
@@ -61,7 +63,7 @@ def sweep(
     if dry_run:
         typer.echo(f"{planned.grid.name}: {len(planned.jobs)} designs, {len(planned.all)} layers to simulate")
         return
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         with simulating(workers) as (engine, watch):
             done = run(
                 planned,
@@ -83,16 +85,16 @@ def sweep(
             typer.echo(json.dumps(document, indent=1, allow_nan=False))
         if figure is not None:
             drawn = pareto_figure(designs)
-            told = save(drawn, figure, planned.grid.name) if drawn.plot else f"not drawn: {drawn.reason}"
-            typer.echo(f"figure: {told}", err=True)
-        found = f"{done.simulated.found} of {len(planned.all)} layers were there"
+            outcome = save(drawn, figure, planned.grid.name) if drawn.plot else f"not drawn: {drawn.reason}"
+            typer.echo(f"figure: {outcome}", err=True)
+        found = f"{done.simulated.found} of {len(planned.all)} results were stored before"
         typer.echo(f"run {done.simulated.run.id} is in {database.place}; {found}", err=True)
     if done.simulated.failed:
         raise typer.Exit(1)
 
 
 def _design_table(designs: Sequence[Design], title: str) -> Table:
-    """Designs by workload; those that no other beats are marked."""
+    """Designs by workload, the Pareto-optimal ones marked."""
     from lamina.cli import printing
     from lamina.report import units
     from lamina.report.plain_table import Line, plain_table
@@ -106,8 +108,8 @@ def _design_table(designs: Sequence[Design], title: str) -> Table:
         front = "front" if one.front else ""
         cells = [one.network, str(one.batch), *settings, time, speedup, units.size(one.sram_bytes), front, one.reason]
         lines.append(Line(cells))
-    headings = ["network", "batch", *swept, "time", "speed-up", "SRAM", "Pareto", "remark"]
+    headings = ["network", "batch", *swept, "time", "speedup", "SRAM", "Pareto", "note"]
     if not any(one.reason for one in designs):
         headings, lines = headings[:-1], [Line(line.cells[:-1]) for line in lines]
-    numeric = ["batch", *swept, "time", "speed-up", "SRAM"]
-    return plain_table(headings, lines, numeric=numeric, title=title, width=printing.width(), wrapped="remark")
+    numeric = ["batch", *swept, "time", "speedup", "SRAM"]
+    return plain_table(headings, lines, numeric=numeric, title=title, width=printing.width(), wrapped="note")

@@ -18,7 +18,7 @@ from lamina.errors import UsageError
 def train(
     spec: options.OneSpecArgument,
     data: options.DataOption,
-    epochs: Annotated[int, typer.Option("--epochs", min=1)] = 15,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the training data.")] = 15,
     batch_size: Annotated[
         int, typer.Option("--batch-size", "-b", min=1, help="Batch size of all processes together.")
     ] = 64,
@@ -27,13 +27,15 @@ def train(
         float | None,
         typer.Option("--learning-rate", "--lr", help="Default 0.05 for sgd, 0.001 for adam and adamw."),
     ] = None,
-    momentum: Annotated[float, typer.Option("--momentum")] = 0.9,
-    weight_decay: Annotated[float, typer.Option("--weight-decay")] = 5e-4,
-    schedule: Annotated[str, typer.Option("--schedule", help="cosine, constant.")] = "cosine",
+    momentum: Annotated[float, typer.Option("--momentum", help="Momentum of sgd.")] = 0.9,
+    weight_decay: Annotated[float, typer.Option("--weight-decay", help="L2 penalty; decoupled with adamw.")] = 5e-4,
+    schedule: Annotated[str, typer.Option("--schedule", help="Learning-rate schedule: cosine, constant.")] = "cosine",
     warmup_steps: Annotated[
         int, typer.Option("--warmup-steps", min=0, help="Steps of linear learning-rate warm-up.")
     ] = 100,
-    label_smoothing: Annotated[float, typer.Option("--label-smoothing")] = 0.0,
+    label_smoothing: Annotated[
+        float, typer.Option("--label-smoothing", help="Label smoothing of the loss, from 0 to 1.")
+    ] = 0.0,
     clip_norm: Annotated[
         float | None,
         typer.Option("--clip-norm", help="Clip the norm of all gradients to this; recurrent networks need it."),
@@ -93,7 +95,7 @@ def train(
         chosen = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if chosen == "cuda" else chosen
         run.join_processes(torch.device(chosen))
     try:
-        with Watcher() as watch, open_store(options.store_place(store)) as database:
+        with Watcher() as watch, open_store(options.store_url(store)) as database:
             pipeline.train(
                 target,
                 data,

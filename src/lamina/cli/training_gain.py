@@ -1,4 +1,4 @@
-"""``lamina simulate training``: what an engine would make of a whole training."""
+"""``lamina simulate training``: the speedup of a whole training run by the compaction engine."""
 
 from __future__ import annotations
 
@@ -29,23 +29,33 @@ if TYPE_CHECKING:
 @handled
 def training(
     network: NetworkArgument,
-    bench: Annotated[str, typer.Option("--bench", help="Run of lamina bench: shares of time.")],
-    sparsity: Annotated[str, typer.Option("--sparsity", help="Run of lamina sparsity: how sparse, how often.")],
+    bench: Annotated[str, typer.Option("--bench", help="Run of 'lamina bench': the time of each layer.")],
+    sparsity: Annotated[
+        str,
+        typer.Option("--sparsity", help="Run of 'lamina sparsity': the sparsity of each layer's input over training."),
+    ],
     point: Annotated[
         list[str],
-        typer.Option("--point", metavar="KEY=VALUE", help="Which rows: impl, precision, layout, batch, clock, l2."),
+        typer.Option(
+            "--point",
+            metavar="KEY=VALUE",
+            help="Rows of the benchmark, by impl, precision, layout, batch, clock or l2.",
+        ),
     ] = [],  # noqa: B006  (typer copies it)
     phases: Annotated[
-        str, typer.Option("--phases", help="Phases of a convolution that the engine speeds up as it does the first.")
+        str,
+        typer.Option("--phases", help="Phases of a convolution that get the simulated speedup of the forward pass."),
     ] = "forward,backward_data,backward_weight",
-    bins: Annotated[int, typer.Option("--bins", min=1, help="Of sparsity, each simulated at its middle.")] = 10,
+    bins: Annotated[int, typer.Option("--bins", min=1, help="Bins of sparsity, each simulated at its center.")] = 10,
     device: DeviceOption = "mi6",
     batch: BatchOption = None,
     sample: Annotated[
-        bool, typer.Option("--sample/--whole", help="Simulate a part of each layer's workgroups and extrapolate.")
+        bool,
+        typer.Option("--sample/--whole", help="Simulate a sample of each layer's workgroups and extrapolate, or all."),
     ] = True,
     set_: Annotated[
-        list[str], typer.Option("--set", metavar="KEY=VALUE", help="Such as pattern=spatial, sib_kb=256. Repeatable.")
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting, such as pattern=spatial or sib_kb=256. Repeatable."),
     ] = [],  # noqa: B006
     workers: WorkersOption = 1,
     store: options.StoreOption = "",
@@ -53,11 +63,11 @@ def training(
     fresh: FreshOption = False,
     format_: Annotated[str, typer.Option("--format", help="table or json, on stdout.")] = "table",
 ) -> None:
-    """Put together what was measured, observed and simulated: 1 / (1 - P + sum of P C R / S).
+    """Predict the speedup of training by Amdahl's law: 1 / (1 - P + sum of P C R / S).
 
-    P and C are shares of time of the convolutions, R how often each layer's input was how sparse, S the simulated
-    speed-up of the compaction engine at that sparsity. Only the forward product is simulated; --phases says for which
-    phases its speed-up is taken. What was not observed runs dense.
+    P is the fraction of time of all convolutions, C that of one layer within them, R how often its input had a
+    sparsity, and S the simulated speedup of the compaction engine at that sparsity. Only the forward pass is
+    simulated; --phases names the phases that get its speedup. Layers that were not observed run dense.
 
     Example:
 
@@ -71,18 +81,18 @@ def training(
     from lamina.store import open_store
 
     (form,) = options.choices("--format", format_, ("table", "json"))
-    chosen = options.pairs(point)
-    for key in chosen:
+    point_ = options.pairs(point)
+    for key in point_:
         if key not in POINT:
             raise UsageError(f"--point: {key!r} is unknown: {nearest(key, POINT)}")
     named = options.choices("--phases", phases, PHASES)
-    asked: dict[str, str | int | float | bool] = {"network": network, "device.preset": device, "sampling": sample}
-    asked |= {"batch": batch} if batch else {}
-    asked |= {key: value_of(value) for key, value in options.pairs(set_).items()}
-    with open_store(options.store_place(store)) as database, simulating(workers) as (engine, watch):
+    chosen: dict[str, str | int | float | bool] = {"network": network, "device.preset": device, "sampling": sample}
+    chosen |= {"batch": batch} if batch else {}
+    chosen |= {key: value_of(value) for key, value in options.pairs(set_).items()}
+    with open_store(options.store_url(store)) as database, simulating(workers) as (engine, watch):
         measured, observed = database.run(bench), database.run(sparsity)
         done = training_gain(
-            asked,
+            chosen,
             database.layers(measured.id),
             database.sparsities(observed.id),
             lambda jobs: simulate(
@@ -90,13 +100,13 @@ def training(
                 database,
                 engine,
                 target=network,
-                config={"settings": asked, "bench": measured.id, "sparsity": observed.id, "bins": bins},
+                config={"settings": chosen, "bench": measured.id, "sparsity": observed.id, "bins": bins},
                 command=options.command_line(),
                 resume=resume,
                 fresh=fresh,
                 watch=watch,
             ),
-            point=chosen,
+            point=point_,
             phases=named,
             bins=bins,
         )
@@ -125,10 +135,10 @@ def _table(done: TrainingGain, network: str) -> Table:
     from lamina.report.plain_table import Line, plain_table
 
     def sparsity(layer: str) -> str:
-        shares = done.histograms[layer]
+        histogram = done.histograms[layer]
         if layer not in done.observed:
             return ""
-        return f"{sum(share * (place + 0.5) / len(shares) for place, share in enumerate(shares)):.0%}"
+        return f"{sum(share * (bin_ + 0.5) / len(histogram) for bin_, share in enumerate(histogram)):.0%}"
 
     lines = [
         Line([each.layer, f"{each.before:.1%}", done.observed.get(each.layer, "dense"), sparsity(each.layer),
@@ -139,9 +149,9 @@ def _table(done: TrainingGain, network: str) -> Table:
     lines.append(Line(["convolutions", f"{gain.share:.1%}", "", "", f"{gain.layers_speedup:.2f}x"]))
     lines.append(Line(["training", "100.0%", "", "", f"{gain.speedup:.2f}x"]))
     return plain_table(
-        ["layer", "share of time", "sparsity seen at", "mean sparsity", "speed-up"],
+        ["layer", "share of time", "sparsity of", "mean sparsity", "speedup"],
         lines,
-        numeric=["share of time", "mean sparsity", "speed-up"],
+        numeric=["share of time", "mean sparsity", "speedup"],
         title=f"{network}: at most {gain.bound:.2f}x (run {done.run.id})",
         width=printing.width(),
     )

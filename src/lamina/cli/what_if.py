@@ -99,7 +99,7 @@ def what_if(
     wanted = options.choices("--change", change.replace("_", "-"), known) if change else known
     how = pipeline.Options(training=not inference, autotune=autotune)
     chosen = options.device_name(device)
-    with open_store(options.store_place(store)) as database:
+    with open_store(options.store_url(store)) as database:
         runs = []
         with Watcher() as watch:
             for word, (target, own) in zip(words, found, strict=True):
