@@ -69,6 +69,11 @@ def convolution(by: By, image: tuple[int, ...], outputs: int, kernel: tuple[int,
 class Eliminations:
     config = Eliminated(keep=0.5, impl="gather")
     cell: ModuleType = cell
+    impls = ("gather", "swap", "slice", "pack", "kernel")
+
+    def roundtrip(self, layer: Any) -> Any:
+        # The dense layer has zeros for what went, but not which inputs these were.
+        return type(layer).from_dense(layer.to_dense(), layer.index, impl="gather")
 
     def layers(self) -> Mapping[str, Layer]:
         return {
@@ -115,9 +120,8 @@ class Eliminations:
                 plain = partial(dense_linear, at)
                 for impl in ("pack", "kernel"):
                     ours = partial(strided_linear, at, impl)
-                    # Of so few numbers plain torch may happen to round hardly one.
                     name = f"linear {rows}x{inputs}>{outputs} {impl}"
-                    yield Product(name, ours, plain, operands, dtype, worst=3.0, mean=3.0)
+                    yield Product(name, ours, plain, operands, dtype)
         for image, outputs, kernel, stride, padding, dilation in IMAGES:
             steps = {"kernel": kernel, "stride": stride, "padding": padding, "dilation": dilation}
             for by in ("channel", "tap"):
@@ -128,7 +132,7 @@ class Eliminations:
                     for impl in ("kernel", "pack") if by == "channel" else ("kernel",):
                         ours = partial(eliminated_conv, at, steps, layout, impl)
                         name = f"conv by {by} {kernel} {layout} {impl}"
-                        yield Product(name, ours, plain, operands, dtype, worst=3.0, mean=3.0)
+                        yield Product(name, ours, plain, operands, dtype)
 
     def operators(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
         def leaf(*shape: int) -> Tensor:
@@ -221,15 +225,6 @@ class Eliminations:
 
 class TestElimination(MethodContract):
     provider = Eliminations()
-
-    def test_from_dense_undoes_to_dense(self) -> None:
-        # The dense layer has zeros for what went, but not which inputs these were.
-        for name, layer in self._converted():
-            again = type(layer).from_dense(layer.to_dense(), layer.index, impl="gather")
-            assert str(again) == str(layer), name
-            for (key, ours), theirs in zip(layer.state_dict().items(), again.state_dict().values(), strict=True):
-                assert torch.equal(ours, theirs), f"{name}: {key}"
-
 
 @pytest.fixture
 def repeatable() -> Iterator[None]:

@@ -51,6 +51,12 @@ def pooled(window: Pool2dGeometry, layout: torch.memory_format, x: Tensor, b: Te
 class Fusions:
     config = Fusion(impl="reference")
     cell: ModuleType = cell
+    impls = ("reference", "kernel", *(["cublaslt"] if torch.cuda.is_available() else []))
+
+    def roundtrip(self, layer: Any) -> Any:
+        again = type(layer).from_dense(layer.to_dense(), impl="reference")
+        assert all(ours is theirs for ours, theirs in zip(layer.parameters(), again.parameters(), strict=True))
+        return again
 
     def layers(self) -> Mapping[str, Layer]:
         return {
@@ -91,16 +97,17 @@ class Fusions:
                 plain = partial(reference.linear, activation=activation)
                 for dtype in (FP32, BF16, FP16) if small else (FP32,):
                     name = f"{activation} {rows}x{inputs}>{outputs}"
-                    # Of so few numbers plain torch may happen to round hardly one.
-                    yield Product(name, partial(strided_linear, activation), plain, operands, dtype, worst=3.0)
+                    yield Product(name, partial(strided_linear, activation), plain, operands, dtype)
         for shape, window in IMAGES:
             for layout in (torch.contiguous_format, torch.channels_last):
                 plain = partial(reference.bias_relu_max_pool, pool=window)
                 operands = numbers(*shape), numbers(shape[1])
-                # The bias gradient sums a few numbers that all but cancel.
-                yield Product(
-                    f"{window} {layout}", partial(pooled, window, layout), plain, operands, FP32, worst=4.0, mean=4.0
-                )
+                name, ours = f"{window} {layout}", partial(pooled, window, layout)
+                if (window, layout) == (Pool2dGeometry(3, 3, 2, 2), torch.channels_last):
+                    why = "the bias gradient of this window is a sum of six values that cancel to zero"
+                    yield Product(name, ours, plain, operands, FP32, worst=4.0, mean=4.0, reason=why)
+                else:
+                    yield Product(name, ours, plain, operands, FP32)
 
     def operators(self) -> Iterable[tuple[Any, tuple[Any, ...]]]:
         def leaf(*shape: int) -> Tensor:
@@ -166,14 +173,6 @@ class Fusions:
 
 class TestFusion(MethodContract):
     provider = Fusions()
-
-    def test_from_dense_undoes_to_dense(self) -> None:
-        # What undoes a fusion needs no block size: a fused layer has the dense layers' own parameters.
-        for name, layer in self._converted():
-            again = type(layer).from_dense(layer.to_dense(), impl="reference")
-            assert [*again.state_dict()] == [*layer.state_dict()] and str(again) == str(layer), name
-            for ours, theirs in zip(layer.parameters(), again.parameters(), strict=True):
-                assert ours is theirs, name
 
     def test_every_skipped_layer_says_why(self) -> None:
         # The layer taken is a sequence, whose fused layer has the name of its first part.

@@ -89,6 +89,10 @@ class FusedLinear(nn.Module):
         dense.weight, dense.bias = self.weight, self.bias
         return nn.Sequential(dense, MODULES[self.activation]()).train(self.training)
 
+    def executed(self, phase: str) -> tuple[str, str]:
+        """The implementation that computes the layer: ``impl``, or what ``auto`` stands for on its device."""
+        return _executed(self.impl, functional.chosen(self.impl, self.weight, self.activation, self.bias is not None))
+
     def extra_repr(self) -> str:
         """Sizes and the activation."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"

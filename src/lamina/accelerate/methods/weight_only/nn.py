@@ -56,8 +56,10 @@ class _WeightOnly(nn.Module):
     def executed(self, phase: str) -> tuple[str, str]:
         """The implementation that computes the layer: ``impl``, or what ``auto`` stands for on its device."""
         x = self.codes.new_empty(0, dtype=self._dtype)
-        impl = functional.chosen(self.impl, x, self.packed) if isinstance(self, WeightOnlyLinear) else "reference"
+        impl: str = functional.chosen(self.impl, x, self.packed)
         reason = "requested" if impl == self.impl else f"auto on {x.device.type}"
+        if isinstance(self, WeightOnlyConv) and impl != "reference":
+            impl, reason = "reference", "convolutions dequantize their weights first"
         return f"weight-only[format={self.format},impl={impl}]", reason
 
     def extra_repr(self) -> str:
