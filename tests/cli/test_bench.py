@@ -134,12 +134,12 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("words", "code", "says"), BAD, ids=[" ".join(words) for words, _, _ in BAD])
-def test_bad_input_is_one_clear_message(lamina: Lamina, words: tuple[str, ...], code: int, says: str) -> None:
+@pytest.mark.parametrize(("words", "code", "expected"), BAD, ids=[" ".join(words) for words, _, _ in BAD])
+def test_bad_input_is_one_clear_message(lamina: Lamina, words: tuple[str, ...], code: int, expected: str) -> None:
     result = lamina(*words)
-    said = re.sub(r"[│╭╮╰╯─\s]+", " ", result.stderr)
+    message = re.sub(r"[│╭╮╰╯─\s]+", " ", result.stderr)
     assert result.exit_code == code, result.output
-    assert says in said and "Traceback" not in said
+    assert expected in message and "Traceback" not in message
 
 
 @pytest.mark.parametrize("name", ["x.toml", "x.dnnmark", "x.dnntemplate"])

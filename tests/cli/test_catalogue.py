@@ -93,6 +93,6 @@ def test_counters_of_a_set_are_listed_with_nvprofs_names(lamina: Lamina) -> None
     assert "executed_ipc" in result.stdout and "dram__sectors_read" not in result.stdout
 
 
-def test_an_unknown_metric_is_told_the_nearest(lamina: Lamina) -> None:
+def test_an_unknown_metric_is_answered_with_the_nearest(lamina: Lamina) -> None:
     result = lamina("counters", "stals")
     assert result.exit_code == 2 and "stalls" in result.stderr

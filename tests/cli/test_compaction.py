@@ -40,8 +40,8 @@ def test_recorded_zeros_are_taken(lamina: Lamina, tmp_path: Path) -> None:
     assert 0.2 < row["density"] < 0.4
 
 
-def test_what_has_no_meaning_is_told(lamina: Lamina) -> None:
-    for wrong, told in (
+def test_wrong_settings_are_refused(lamina: Lamina) -> None:
+    for wrong, message in (
         (("--control", "densee"), "'densee' is unknown: did you mean 'dense"),
         (("--set", "sib_kbs=1"), "did you mean 'sib_kb'"),
         (("--set", "search=blind"), "search = 'blind'"),
@@ -50,7 +50,7 @@ def test_what_has_no_meaning_is_told(lamina: Lamina) -> None:
         (("--layer", "features.1"), "features.1"),
     ):
         result = lamina(*RUN, *wrong)
-        assert result.exit_code == 2 and told in result.stderr, (wrong, result.output)
+        assert result.exit_code == 2 and message in result.stderr, (wrong, result.output)
 
 
 def test_a_layer_without_result_exits_one(lamina: Lamina) -> None:

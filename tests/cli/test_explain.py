@@ -21,13 +21,13 @@ def faster(row: LayerRun) -> LayerRun:
     return replace(row, timing=half)
 
 
-def fill(place: str, run_id: str, half: bool = False, batch: int = 128) -> None:
+def fill(store_path: str, run_id: str, half: bool = False, batch: int = 128) -> None:
     rows, kernels, counters = recorded()
     rows = [replace(faster(row) if half else row, batch=batch) for row in [*rows, whole(4000.0, rows)]]
     kernels = [replace(it, key=it.key._replace(batch=batch)) for it in kernels]
     if half:
         kernels = [replace(it, name=it.name.replace("nchwToNhwc", "noConversion")) for it in kernels]
-    with open_store(place) as store:
+    with open_store(store_path) as store:
         started = f"2026-01-15T09:02:{len(store.runs()):02}+00:00"
         store.begin(replace(report_run(), id=run_id, verb="profile", started=started))
         for row in rows:
@@ -96,8 +96,8 @@ def test_kernels_are_compared(two: Lamina) -> None:
 
 
 def test_counters_are_compared(two: Lamina) -> None:
-    asked = ("--by", "counter", "--metric", "l1tex__t_sector_hit_rate.pct", "--layer", "features.2")
-    result = two("compare", "first", "second", *asked)
+    options = ("--by", "counter", "--metric", "l1tex__t_sector_hit_rate.pct", "--layer", "features.2")
+    result = two("compare", "first", "second", *options)
     assert result.exit_code == 0, result.output
     assert "l1tex__t_sector_hit_rate.pct" in result.stdout and "1.00x" in result.stdout
     result = two("compare", "first", "second", "--by", "counter", "--metric", "l1tex__t_sector_hit_rat")
@@ -116,7 +116,7 @@ def test_batches_of_runs_and_other_databases_are_compared(two: Lamina, tmp_path:
 @pytest.mark.parametrize(
     "words", [("--by", "phase"), ("-b", "1,2,3"), ("-b", "7"), ("--layer", "x"), ("--format", "csv"), ("-b", "x")]
 )
-def test_what_cannot_be_compared_is_said(two: Lamina, words: tuple[str, ...]) -> None:
+def test_runs_that_cannot_be_compared_are_refused(two: Lamina, words: tuple[str, ...]) -> None:
     result = two("compare", "first", "second", *words)
     assert result.exit_code == 2 and result.stdout == ""
     assert "expected" in result.stderr or "neither run" in result.stderr or "is unknown" in result.stderr

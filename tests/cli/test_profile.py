@@ -27,7 +27,7 @@ def test_inference_has_no_backward_phases(lamina: Lamina) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "expected a SPEC"),
         (("lenet5", "--counters", "cores"), "unknown metric or set 'cores'"),
@@ -35,9 +35,9 @@ def test_inference_has_no_backward_phases(lamina: Lamina) -> None:
         (("lenet6",), "lenet5"),
     ],
 )
-def test_what_makes_no_sense_exits_two(lamina: Lamina, arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_options_exit_two(lamina: Lamina, arguments: tuple[str, ...], message: str) -> None:
     result = lamina("profile", *arguments)
-    assert result.exit_code == 2 and said in result.stderr.replace("\n", " ")
+    assert result.exit_code == 2 and message in result.stderr.replace("\n", " ")
 
 
 def test_the_commands_for_a_second_process_ask_for_the_same_work() -> None:

@@ -12,9 +12,9 @@ from lamina.report.figures import FIGURES
 from lamina.store import open_store
 
 
-def fill(place: str, run_id: str) -> None:
+def fill(store_path: str, run_id: str) -> None:
     rows, kernels, counters = profile()
-    with open_store(place) as store:
+    with open_store(store_path) as store:
         store.begin(replace(run(), id=run_id, verb="profile"))
         for row in rows:
             store.add(run_id, row)
@@ -38,7 +38,7 @@ def test_a_page_by_default(stored: Lamina, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("deep/b.svg", b"<?xml")])
-def test_a_figure_as_a_picture(stored: Lamina, tmp_path: Path, name: str, begins: bytes) -> None:
+def test_a_figure_as_an_image(stored: Lamina, tmp_path: Path, name: str, begins: bytes) -> None:
     result = stored("report", "--figure", "stalls", "--phase", "forward", "--batch-size", "16", "-o", name)
     assert result.exit_code == 0, result.output
     assert (tmp_path / name).read_bytes().startswith(begins)
@@ -67,7 +67,7 @@ def test_against_a_run_of_another_database(stored: Lamina, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--figure", "stals"], "did you mean 'stalls'"),
         (["--figure", "stalls", "-o", "a.pdf"], "ends in .png or .svg"),
@@ -77,7 +77,7 @@ def test_against_a_run_of_another_database(stored: Lamina, tmp_path: Path) -> No
         (["--figure", "stalls", "--against", "nobody"], "nobody"),
     ],
 )
-def test_what_is_wrong_is_said(stored: Lamina, words: list[str], said: str) -> None:
+def test_wrong_options_are_refused(stored: Lamina, words: list[str], message: str) -> None:
     result = stored("report", "latest", *words)
     assert result.exit_code == 2
-    assert said in " ".join(result.stderr.split())
+    assert message in " ".join(result.stderr.split())

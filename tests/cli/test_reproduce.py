@@ -12,7 +12,7 @@ SMALL = [
 ]
 
 
-def test_the_list_says_what_has_to_be_done(lamina: Lamina) -> None:
+def test_the_list_shows_how_each_entry_is_reproduced(lamina: Lamina) -> None:
     listed = lamina("reproduce", "ls").stdout
     for word in ("counted", "measured", "profiled", "changed", "simulated", "not measured"):
         assert word in listed
@@ -50,7 +50,7 @@ def test_options_that_mean_nothing_are_refused(lamina: Lamina, words: tuple[str,
     assert result.exit_code == 2 and message in result.stderr, result.output
 
 
-def test_a_point_without_a_result_is_said(lamina: Lamina) -> None:
+def test_a_point_without_a_result_is_listed(lamina: Lamina) -> None:
     words = [*SMALL, "--set", "device.dram.bytes=20000"]
     result = lamina("reproduce", "run", "spartan-figure-6.22", "--workers", "1", *words)
     assert result.exit_code == 1 and "no result" in result.stderr

@@ -62,13 +62,13 @@ def test_kernels_of_one_layer(profiled: Lamina) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [(("--layer", "fc2"), "--kernels"), (("--kernels", "--layer", "fc3"), "did you mean 'fc2'|did you mean 'fc1'")],
 )
-def test_a_layer_that_makes_no_sense_is_told(profiled: Lamina, words: tuple[str, ...], told: str) -> None:
+def test_a_wrong_layer_is_refused(profiled: Lamina, words: tuple[str, ...], message: str) -> None:
     result = profiled("runs", "show", *words)
     assert result.exit_code == 2
-    assert any(one in result.stderr for one in told.split("|"))
+    assert any(one in result.stderr for one in message.split("|"))
 
 
 def test_another_database_and_a_compressed_trace_are_imported(profiled: Lamina, tmp_path: Path) -> None:
@@ -124,5 +124,5 @@ def test_a_run_shows_what_it_holds_whatever_its_verb(lamina: Lamina, tmp_path: P
     assert nothing.exit_code == 0 and nothing.stdout == "" and "holds nothing" in nothing.stderr
 
 
-def test_the_title_says_what_all_rows_have_in_common(profiled: Lamina) -> None:
+def test_the_title_holds_the_settings_that_all_rows_share(profiled: Lamina) -> None:
     assert "mlp, dense tf32 nchw batch 2, on x (run 20260102-abc)" in profiled("runs", "show").stdout

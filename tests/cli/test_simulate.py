@@ -85,7 +85,7 @@ def test_settings_change_the_device_and_the_kernel(lamina: Lamina) -> None:
     assert cycles("--set", "kernel=shipped") > 0
 
 
-def test_a_layer_without_a_result_exits_one_and_says_why(lamina: Lamina) -> None:
+def test_a_layer_without_a_result_exits_one_with_its_reason(lamina: Lamina) -> None:
     result = lamina(*RUN, "--set", "device.dram.bytes=200000")
     assert result.exit_code == 1
     assert "features.3" in result.stdout and "dram.bytes" in result.stdout and "no result" in result.stderr

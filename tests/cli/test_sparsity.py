@@ -17,7 +17,7 @@ QUICK = ("lenet5", "--data", "synthetic", "-n", "3", "-b", "4", "--device", "cpu
 
 
 @pytest.fixture
-def place(store_path: Path) -> str:
+def store_url(store_path: Path) -> str:
     return str(store_path)
 
 
@@ -27,10 +27,10 @@ def lamina_sparsity(*words: str) -> Result:
     return CliRunner().invoke(app, list(words))
 
 
-def test_a_table_sums_maps_up_and_the_store_has_them_all(place: str) -> None:
-    result = lamina_sparsity(*QUICK, "--store", place)
+def test_a_table_summarizes_maps_and_the_store_has_them_all(store_url: str) -> None:
+    result = lamina_sparsity(*QUICK, "--store", store_url)
     assert result.exit_code == 0, result.output
-    with open_store(Path(place)) as store:
+    with open_store(Path(store_url)) as store:
         (this,) = store.runs()
         rows = store.sparsities(this.id)
     assert this.id in result.stdout and "state at the end: active" in result.stdout
@@ -39,23 +39,23 @@ def test_a_table_sums_maps_up_and_the_store_has_them_all(place: str) -> None:
         assert any(name in line and f"{last:.3f}" in line for line in result.stdout.splitlines())
 
 
-def test_observations_as_csv_and_json(place: str) -> None:
-    result = lamina_sparsity(*QUICK, "--store", place, "--exhaustive", "--format", "csv")
+def test_observations_as_csv_and_json(store_url: str) -> None:
+    result = lamina_sparsity(*QUICK, "--store", store_url, "--exhaustive", "--format", "csv")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert {row["iteration"] for row in rows} == {"0", "1", "2"}
-    again = json.loads(lamina_sparsity(*QUICK, "--store", place, "--exhaustive", "--format", "json").stdout)
+    again = json.loads(lamina_sparsity(*QUICK, "--store", store_url, "--exhaustive", "--format", "json").stdout)
     assert [float(row["density"]) for row in rows] == [row["density"] for row in again]
 
 
-def test_masks_of_the_last_iteration(place: str, tmp_path: Path) -> None:
+def test_masks_of_the_last_iteration(store_url: str, tmp_path: Path) -> None:
     path = tmp_path / "masks.npz"
-    result = lamina_sparsity(*QUICK, "--store", place, "--masks", str(path), "--mask-images", "2")
+    result = lamina_sparsity(*QUICK, "--store", store_url, "--masks", str(path), "--mask-images", "2")
     assert result.exit_code == 0, result.output
     assert {(each.iteration, len(each.mask)) for each in read_masks(path)} == {(2, 2)}
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("--format", "xml"), "expected one of: csv, json, table"),
         (("--duration", "600"), "duration <= period"),
@@ -65,7 +65,7 @@ def test_masks_of_the_last_iteration(place: str, tmp_path: Path) -> None:
         (("--masks", "m.npz", "--mask-every", "9"), "every 3 iterations at most"),
     ],
 )
-def test_what_makes_no_sense_exits_two(place: str, words: tuple[str, ...], said: str) -> None:
-    result = lamina_sparsity(*QUICK, "--store", place, *words)
+def test_wrong_options_exit_two(store_url: str, words: tuple[str, ...], message: str) -> None:
+    result = lamina_sparsity(*QUICK, "--store", store_url, *words)
     assert result.exit_code == 2, result.output
-    assert said in result.stderr.replace("\n", " ")
+    assert message in result.stderr.replace("\n", " ")

@@ -79,7 +79,7 @@ def test_a_dry_run_only_counts(swept: Sweep) -> None:
     assert "0 of 8 results were stored before" in swept(GRID).stderr
 
 
-def test_a_design_that_does_not_fit_exits_one_and_says_why(swept: Sweep) -> None:
+def test_a_design_that_does_not_fit_exits_one_with_its_reason(swept: Sweep) -> None:
     result = swept(GRID.replace("device.dram.latency = [100.0, 400.0]", "device.dram.bytes = [4294967296, 200000]"))
     assert result.exit_code == 1
     assert "dram.bytes" in result.stdout and "note" in result.stdout

@@ -50,7 +50,7 @@ def test_a_training_is_put_together(lamina: Lamina, runs: tuple[str, ...]) -> No
 
 
 def test_what_is_missing_is_told(lamina: Lamina, runs: tuple[str, ...]) -> None:
-    for wrong, told in (
+    for wrong, message in (
         (("--point", "precisionn=fp32"), "did you mean 'precision'"),
         (("--point", "precision=bf16"), "expected a time of features.0"),
         (("--phases", "backwards"), "'backwards' is unknown"),
@@ -58,4 +58,4 @@ def test_what_is_missing_is_told(lamina: Lamina, runs: tuple[str, ...]) -> None:
         (("--bench", "none"), "none"),
     ):
         result = lamina(*LENET, *runs, *wrong)
-        assert result.exit_code == 2 and told in result.stderr, (wrong, result.output)
+        assert result.exit_code == 2 and message in result.stderr, (wrong, result.output)

@@ -1,4 +1,4 @@
-"""What is said while a command works, and how it ends when it is stopped."""
+"""The progress of a command, and how it ends when it is interrupted."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from lamina.cli.handled import INTERRUPTED, handled
 from lamina.cli.watching import PACE, Bar, Watcher
 
 
-def test_without_a_terminal_a_line_now_and_then_tells_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
     with Bar() as bar:
         bar.get_time = lambda: now
@@ -22,7 +22,7 @@ def test_without_a_terminal_a_line_now_and_then_tells_how_far_it_is(capsys: pyte
     assert capsys.readouterr().err.splitlines() == ["lenet5: 4 of 9 after 30 s", "lenet5: 8 of 9 after 60 s"]
 
 
-def test_a_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_short_work_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Watcher():
         pass
     assert capsys.readouterr().err == ""

@@ -13,8 +13,8 @@ QUICK = ("lenet5", "--repeat", "1", "--device", "cpu", "--batch-size", "1", "--d
 def test_gains_are_printed_predicted_and_measured(lamina: Lamina) -> None:
     result = lamina("what-if", *QUICK, "--change", "without-activations,l1-bypass")
     assert result.exit_code == 0, result.output
-    said = " ".join(result.stdout.split())
-    assert "predicted" in said and "activations removed" in said and "needs a GPU" in said
+    shown = " ".join(result.stdout.split())
+    assert "predicted" in shown and "activations removed" in shown and "needs a GPU" in shown
 
 
 def test_programs_get_every_column(lamina: Lamina) -> None:
@@ -28,13 +28,13 @@ def test_programs_get_every_column(lamina: Lamina) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ((), "expected a SPEC"),
         (("lenet5", "--change", "fuse"), "--change: 'fuse' is unknown"),
         (("lenet5", "--profile", "nothing"), "nothing"),
     ],
 )
-def test_what_makes_no_sense_exits_two(lamina: Lamina, arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_options_exit_two(lamina: Lamina, arguments: tuple[str, ...], message: str) -> None:
     result = lamina("what-if", *arguments)
-    assert result.exit_code == 2 and said in result.stderr.replace("\n", " ")
+    assert result.exit_code == 2 and message in result.stderr.replace("\n", " ")
