@@ -70,6 +70,7 @@ class Eliminations:
     config = Eliminated(keep=0.5, impl="gather")
     cell: ModuleType = cell
     impls = ("gather", "swap", "slice", "pack", "kernel")
+    rounds_gradients: Mapping[str, str] = {}
 
     def roundtrip(self, layer: Any) -> Any:
         # The dense layer has zeros for what went, but not which inputs these were.
@@ -209,7 +210,7 @@ class Eliminations:
             "kernel type": (linear(x=x.double(), weight=w.double(), impl="kernel"), ("float32", "float64")),
             "kernel place": (linear(x=x.to("meta"), weight=w.to("meta"), impl="kernel"), ("CUDA device", "meta")),
             "tile": (lambda: Tile(8, 16, 16), ("power of two", "got 8")),
-            "workers": (lambda: Tile(16, 16, 16, warps=3), ("1 to 16 warps",)),
+            "workers": (lambda: Tile(16, 16, 16, num_warps=3), ("1 to 16 warps",)),
             "channels": (conv(x=torch.zeros(1, 3, 5, 5)), ("(N, 4, H, W)", "(1, 3, 5, 5)")),
             "window": (conv(weight=torch.zeros(3, 2, 3, 2)), ("(out, 2, 3, 3)", "(3, 2, 3, 2)")),
             "tap weight": (conv(at=taps), ("(out, 2)",)),

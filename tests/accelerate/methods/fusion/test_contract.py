@@ -52,6 +52,7 @@ class Fusions:
     config = Fusion(impl="reference")
     cell: ModuleType = cell
     impls = ("reference", "kernel", *(["cublaslt"] if torch.cuda.is_available() else []))
+    rounds_gradients: Mapping[str, str] = {}
 
     def roundtrip(self, layer: Any) -> Any:
         again = type(layer).from_dense(layer.to_dense(), impl="reference")

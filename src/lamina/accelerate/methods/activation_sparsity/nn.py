@@ -118,7 +118,7 @@ class Adaptive(nn.Module, ABC):
         found = {one.value: choice for one, choice in self.choices.items()}
         if phase in found:
             impl, reason = found[phase].impl, found[phase].reason
-            return (impl if impl == "dense" else f"sparse[impl={impl}]"), reason
+            return (impl if impl == "dense" else f"sparse[impl={impl}]"), reason.partition(": ")[2] or reason
         sparse = {name: choice for name, choice in found.items() if choice.impl != "dense"}
         if not sparse:
             return "dense", "; ".join(dict.fromkeys(choice.reason for choice in found.values()))
