@@ -1,3 +1,5 @@
+"""Split-fp16 convolutions against float64."""
+
 import math
 from collections.abc import Callable
 
@@ -6,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.split_fp16 import ops
-from lamina.accelerate.methods.circulant.window import Window
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
@@ -22,16 +24,16 @@ SHAPES = [
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {"NCHW": lambda x: x, "NHWC": lambda x: x.mT.contiguous().mT}
 
 
-def laid_down(x: Tensor, parts: int) -> tuple[Tensor, Tensor]:
-    """Halves of rows ``(N, C, L)``."""
-    largest = ops.partial_amax(x.contiguous())
-    return ops.split(x, largest, parts), largest
+def split_rows(x: Tensor, terms: int) -> tuple[Tensor, Tensor]:
+    """Split rows of ``(N, C, L)`` and their partial amaxes."""
+    amax = ops.partial_amax(x.contiguous())
+    return ops.split(x, amax, terms), amax
 
 
-def weights(w: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+def split_weights(w: Tensor, terms: int) -> tuple[Tensor, Tensor]:
     rows = w.flatten(2).mT.reshape(-1, w.shape[1], 1)
-    halves, largest = laid_down(rows, parts)
-    return halves.view(parts, w.shape[0], -1, w.shape[1]), largest
+    split, amax = split_rows(rows, terms)
+    return split.view(terms, w.shape[0], -1, w.shape[1]), amax
 
 
 def error(ours: Tensor, exact: Tensor) -> float:
@@ -39,44 +41,49 @@ def error(ours: Tensor, exact: Tensor) -> float:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("parts", "bound"), [(1, 2**-9), (2, 2**-21)])
+@pytest.mark.parametrize(("terms", "bound"), [(1, 2**-9), (2, 2**-21)])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_each_phase_is_that_of_the_float32_convolution(
-    shape: tuple[object, ...], parts: int, bound: float, layout: str
+def test_each_phase_equals_the_float32_convolution(
+    shape: tuple[object, ...], terms: int, bound: float, layout: str
 ) -> None:
     n, inputs, outputs, sizes, kernel, stride, padding, dilation, groups = shape
     x, b = torch.randn(n, inputs, *sizes) * 1e-5, torch.randn(outputs)
     w = torch.randn(outputs, inputs // groups, *kernel) * 1e3
     steps = stride, padding, dilation, groups
-    wide = [t.double().requires_grad_() for t in (x, w, b)]
-    exact = F.conv2d(*wide, *steps)
+    leaves = [t.double().requires_grad_() for t in (x, w, b)]
+    exact = F.conv2d(*leaves, *steps)
     dy = torch.randn(exact.shape)
-    dx, dw, _ = torch.autograd.grad(exact, wide, dy.double())
-    window = Window(n, *sizes, *kernel, *stride, *padding, *dilation, groups)
-    lay = LAYOUTS[layout]
-    xs, dys, ws = laid_down(lay(x.flatten(2)), parts), laid_down(lay(dy.flatten(2)), parts), weights(w, parts)
-    y, back = (lay(torch.full_like(t.flatten(2), math.nan)) for t in (dy, x))
-    ops.product(*xs, *ws, b, y, window, back=False)
-    ops.product(*dys, *ws, None, back, window, back=True)
-    gradient = ops.gradient(*dys, *xs, window)
+    dx, dw, _ = torch.autograd.grad(exact, leaves, dy.double())
+    window = Conv2dProblem(n, *sizes, *kernel, *stride, *padding, *dilation, groups)
+    layout_of = LAYOUTS[layout]
+    xs, dys, ws = (
+        split_rows(layout_of(x.flatten(2)), terms),
+        split_rows(layout_of(dy.flatten(2)), terms),
+        split_weights(w, terms),
+    )
+    y, data_gradient = (layout_of(torch.full_like(t.flatten(2), math.nan)) for t in (dy, x))
+    ops.split_fp16_conv(*xs, *ws, b, y, window, backward_data=False)
+    ops.split_fp16_conv(*dys, *ws, None, data_gradient, window, backward_data=True)
+    gradient = ops.split_fp16_conv_backward_weight(*dys, *xs, window)
     assert error(y.view_as(exact), exact.detach()) < bound
-    assert error(back.reshape(x.shape), dx) < bound
+    assert error(data_gradient.reshape(x.shape), dx) < bound
     assert error(gradient.mT.reshape(w.shape), dw) < bound
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("parts", [1, 2])
-def test_what_is_not_finite_reaches_the_outputs_that_it_should(parts: int, value: float) -> None:
+@pytest.mark.parametrize("terms", [1, 2])
+def test_nonfinite_inputs_reach_the_outputs_that_read_them(terms: int, value: float) -> None:
     x, w = torch.randn(1, 4, 5, 5), torch.randn(3, 4, 3, 3)
     x[0, 1, 0, 0] = value
     y = torch.empty(1, 3, 25)
-    ops.product(*laid_down(x.flatten(2), parts), *weights(w, parts), None, y, Window(1, 5, 5, 3, 3, 1, 1, 1, 1), False)
+    window = Conv2dProblem(1, 5, 5, 3, 3, 1, 1, 1, 1)
+    ops.split_fp16_conv(*split_rows(x.flatten(2), terms), *split_weights(w, terms), None, y, window, False)
     assert torch.equal(y.isfinite(), F.conv2d(x, w, padding=1).flatten(2).isfinite())
 
 
-def test_shares_are_summed_in_an_order_of_their_own() -> None:
+def test_the_split_k_reduction_is_deterministic() -> None:
     x, dy = torch.randn(40, 3, 64), torch.randn(40, 5, 64)
-    window = Window(40, 8, 8)
-    operands = *laid_down(dy, 2), *laid_down(x, 2), window
-    assert torch.equal(ops.gradient(*operands), ops.gradient(*operands))
+    window = Conv2dProblem(40, 8, 8)
+    operands = *split_rows(dy, 2), *split_rows(x, 2), window
+    assert torch.equal(ops.split_fp16_conv_backward_weight(*operands), ops.split_fp16_conv_backward_weight(*operands))

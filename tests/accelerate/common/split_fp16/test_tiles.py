@@ -6,26 +6,27 @@ from lamina.accelerate.common.tiling import MULTIPROCESSORS, next_power_of_2
 SIZES = [1, 3, 16, 64, 96, 100, 256, 1000]
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("terms", [1, 2])
 @pytest.mark.parametrize("rows", [1, 50, 10**6])
-def test_tiles_are_what_tensor_cores_take_and_what_memory_holds(rows: int, parts: int) -> None:
+def test_tiles_are_valid_for_tensor_cores_and_fit_shared_memory(rows: int, terms: int) -> None:
     for one in SIZES:
         for other in SIZES:
-            for tile in (tiles.product_tile(rows, one, other, parts), tiles.gradient_tile(rows, one, other, parts)):
-                sides = tile.rows, tile.columns, tile.depth
+            for make in (tiles.conv_tile, tiles.backward_weight_tile):
+                tile = make(rows, one, other, terms)
+                sides = tile.block_m, tile.block_n, tile.block_k
                 assert all(side >= 16 and side == next_power_of_2(side) for side in sides)
-                assert 2 * parts * tile.depth * (tile.rows + tile.columns) * tile.stages <= 220 * 1024
+                assert 2 * terms * tile.block_k * (tile.block_m + tile.block_n) * tile.num_stages <= 220 * 1024
 
 
-def test_a_step_leaves_as_little_of_a_tap_empty_as_can_be() -> None:
-    assert [tiles.depth_of(summed) for summed in (3, 16, 48, 64, 96, 100, 256)] == [16, 16, 16, 64, 32, 16, 64]
+def test_block_k_pads_a_tap_least() -> None:
+    assert [tiles.block_k_of(summed) for summed in (3, 16, 48, 64, 96, 100, 256)] == [16, 16, 16, 64, 32, 16, 64]
 
 
-@pytest.mark.parametrize("of", [(5, 12544, 73728), (72, 196, 1179648), (1, 1, 16), (3, 0, 16)])
-def test_shares_fill_the_gpu_and_no_share_is_empty(of: tuple[int, int, int]) -> None:
-    count, steps, numel = of
-    for parts in (1, 2):
-        number = tiles.shares(count, steps, numel, tiles.Tile(128, 64, 32), parts)
-        assert 1 <= number <= max(1, steps)
-    if steps > 10000:
-        assert count * number > 0.9 * MULTIPROCESSORS * -(-count * number // MULTIPROCESSORS)
+@pytest.mark.parametrize("sizes", [(5, 12544, 73728), (72, 196, 1179648), (1, 1, 16), (3, 0, 16)])
+def test_split_k_fills_the_gpu_without_empty_splits(sizes: tuple[int, int, int]) -> None:
+    num_tiles, iterations, numel = sizes
+    for terms in (1, 2):
+        split_k = tiles.split_k_for(num_tiles, iterations, numel, tiles.Tile(128, 64, 32), terms)
+        assert 1 <= split_k <= max(1, iterations)
+    if iterations > 10000:
+        assert num_tiles * split_k > 0.9 * MULTIPROCESSORS * -(-num_tiles * split_k // MULTIPROCESSORS)

@@ -161,7 +161,10 @@ class Circulants:
         whole = torch.randn(xs.shape), torch.randn(ws.shape), torch.ones(0), torch.ones(0)
         sizes = signs[:2], steps, (1, 4, 3, 2), (4, 2, 1, 1, 2), False, FP32, FP32
         for kept, wanted in product((split, whole), ((True, True), (True, False), (False, True))):
-            yield layer_ops.layer_backward, (torch.randn(1, 8, window.out_height, window.out_width), *kept, *sizes, *wanted)
+            yield (
+                layer_ops.layer_backward,
+                (torch.randn(1, 8, window.out_height, window.out_width), *kept, *sizes, *wanted),
+            )
         yield layer_ops.layer, (leaf(2, 3, 5), leaf(1, 2, 4), None, leaf(3), 3, Conv2dProblem(6).pack(), FP32, False)
         states = leaf(2, 7), leaf(2, 7)
         yield recurrent.recurrence, (leaf(3, 2, 32), leaf(2, 8, 2, 2), *states, 4)
@@ -187,9 +190,15 @@ class Circulants:
         # 2 states of 3 blocks of 4: five transforms each; gates in and out, spectra of 4 and 1, state and cells.
         yield lstm_kernels.step_cost(2, 3, 4, 2, 2), Cost(6 * 5 * 32, 6 * 4 * (8 + 8 + 4), 6 * 4 * (8 + 2 + 2 + 4))
         # 5 rows, 2 by 3 blocks, 2 slots: 60 complex products of 8 operations.
-        yield kernels.spectral_matmul_cost(Conv2dProblem(5), 2, 3, 2, 4), Cost(480, 2 * 2 * (15 + 6) * 4, 2 * 2 * 10 * 4)
+        yield (
+            kernels.spectral_matmul_cost(Conv2dProblem(5), 2, 3, 2, 4),
+            Cost(480, 2 * 2 * (15 + 6) * 4, 2 * 2 * 10 * 4),
+        )
         # A 2x2 kernel on a 3x3 image leaves 2x2 pixels, each of 4 taps.
-        yield kernels.spectral_matmul_cost(Conv2dProblem(1, 3, 3, 2, 2), 1, 1, 1, 2), Cost(128, 2 * (9 + 4) * 2, 2 * 4 * 2)
+        yield (
+            kernels.spectral_matmul_cost(Conv2dProblem(1, 3, 3, 2, 2), 1, 1, 1, 2),
+            Cost(128, 2 * (9 + 4) * 2, 2 * 4 * 2),
+        )
         # 2 rows by 5 inputs by 6 outputs; 2 by 2 blocks of 4 to read.
         yield materialized_kernels.linear_cost(2, 6, 5, 4, 4), Cost(120, (10 + 16) * 4, 12 * 4)
         yield materialized_kernels.dense_matrix_cost(16, 30, 2), Cost(0, 32, 60)

@@ -128,7 +128,9 @@ def test_auto_on_the_gpu_is_the_kernels_except_in_float64() -> None:
 
 
 @pytest.mark.parametrize("impl", ["kernel", "materialized"])
-def test_kernels_without_triton_name_the_extra_to_install(impl: functional.Impl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_without_triton_name_the_extra_to_install(
+    impl: functional.Impl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(functional, "HAS_TRITON", False)
     with pytest.raises(MissingError, match="kernels extra"):
         functional.linear(torch.zeros(1, 4), torch.zeros(1, 1, 4), out_features=4, impl=impl)

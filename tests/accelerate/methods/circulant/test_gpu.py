@@ -17,7 +17,7 @@ from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
 from ...precisions import TYPES, on_tensor_cores
-from ...waiting import no_waiting
+from ...waiting import no_synchronization
 
 pytestmark = pytest.mark.gpu
 
@@ -73,15 +73,15 @@ def test_a_first_call_in_a_capture_is_refused_and_leaves_the_layer_usable() -> N
         functional.linear(x + 1, w, out_features=60, impl="kernel")  # torch would warn of a graph of nothing
     y = functional.linear(x, w, out_features=60, impl="kernel")
     with torch.cuda.graph(graph):
-        again = functional.linear(x, w, out_features=60, impl="kernel")
+        recurrent = functional.linear(x, w, out_features=60, impl="kernel")
     graph.replay()
-    assert torch.equal(again, y)
+    assert torch.equal(recurrent, y)
     assert_as_accurate(y, reference.linear(x, w, None, 60), reference.linear(x.double(), w.double(), None, 60))
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_step_is_as_accurate_as_the_dense_layer_s(precision: str, name: str, channels_last: bool) -> None:
+def test_a_training_step_is_as_accurate_as_the_dense_layer(precision: str, name: str, channels_last: bool) -> None:
     ours, dense, (x, w, g) = parts(name, TYPES[precision], channels_last)
     _, inputs, outputs, *_ = LAYERS[name]
     results = {}
@@ -96,13 +96,13 @@ def test_a_step_is_as_accurate_as_the_dense_layer_s(precision: str, name: str, c
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_steps_wait_for_nothing_and_repeat_exactly_in_a_graph(precision: str, name: str) -> None:
+def test_steps_do_not_synchronize_and_are_deterministic_in_a_graph(precision: str, name: str) -> None:
     ours, _, operands = parts(name, TYPES[precision])
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         first = step(ours, *operands)
-        with no_waiting():
+        with no_synchronization():
             second = step(ours, *operands)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
@@ -132,7 +132,7 @@ def recurrent_parts(
     cells: int, batch: int, steps: int, block_size: int, dtype: torch.dtype
 ) -> tuple[BlockCirculantLSTM, list[Tensor]]:
     layer = BlockCirculantLSTM(cells, cells, block_size=block_size, impl="kernel", device="cuda", dtype=dtype)
-    sizes = ((steps, batch, cells), *((1, batch, cells),) * 2) * 2  # what comes in, and what flows back
+    sizes = ((steps, batch, cells), *((1, batch, cells),) * 2) * 2  # inputs and output gradients
     return layer, [torch.randn(size, device="cuda").to(dtype) for size in sizes]
 
 
@@ -140,10 +140,10 @@ def plain_lstm(
     linear: Callable[[Tensor, Tensor], Tensor], weights: list[Tensor], x: Tensor, state: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     cells, hidden = x.shape[-1], []
-    inwards, again = (reference.dense_matrix(weight, 4 * cells, 4 * cells, 4) for weight in weights[:2])
+    weight_ih, weight_hh = (reference.dense_matrix(weight, 4 * cells, 4 * cells, 4) for weight in weights[:2])
     h, c = state[0][0], state[1][0]
-    for inputs in linear(x, inwards) + (weights[2] + weights[3]):
-        h, c = reference.lstm_cell((inputs + linear(h, again)).unflatten(1, (4, cells)), c)
+    for inputs in linear(x, weight_ih) + (weights[2] + weights[3]):
+        h, c = reference.lstm_cell((inputs + linear(h, weight_hh)).unflatten(1, (4, cells)), c)
         hidden.append(h)
     return torch.stack(hidden), (h[None], c[None])
 
@@ -164,13 +164,13 @@ def test_a_recurrence_is_as_accurate_as_a_loop_over_dense_matrices(
         assert_as_accurate(a, b, c, what=name)
 
 
-def test_a_recurrence_waits_for_nothing_and_repeats_exactly_in_a_graph(precision: str) -> None:
+def test_a_recurrence_does_not_synchronize_and_is_deterministic_in_a_graph(precision: str) -> None:
     layer, operands = recurrent_parts(256, 16, 4, 64, TYPES[precision])
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         first = recurrent_step(layer, list(layer.parameters()), *operands)
-        with no_waiting():
+        with no_synchronization():
             second = recurrent_step(layer, list(layer.parameters()), *operands)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
@@ -185,13 +185,13 @@ def test_a_recurrence_waits_for_nothing_and_repeats_exactly_in_a_graph(precision
 
 
 @pytest.mark.parametrize("mode", ["fp32", "tf32"])
-@pytest.mark.parametrize("misleading", ["large", "zero"])
-def test_a_guessed_scale_is_mended_in_a_graph_that_was_captured_before(
-    mode: str, misleading: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("unsampled", ["large", "zero"])
+def test_a_sampled_amax_is_retried_in_a_captured_graph(
+    mode: str, unsampled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, _, operands = parts("large images", torch.float32)
     x, _, g = operands
-    assert min(x.numel(), g.numel()) >= scaled_fp16.SAMPLED
+    assert min(x.numel(), g.numel()) >= scaled_fp16.MIN_SAMPLED_NUMEL
     with precision_mode(mode, autotune=False):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -201,14 +201,14 @@ def test_a_guessed_scale_is_mended_in_a_graph_that_was_captured_before(
             with torch.cuda.graph(graph, stream=stream):
                 found = step(ours, *operands)
             for one in (x, g):
-                if misleading == "zero":
+                if unsampled == "zero":
                     one[:-1] = 0
                     one[-1, :, :-1] = 0
-                    one *= 1e-7  # is nothing to float16, if not brought into its range
+                    one *= 1e-7  # underflows in float16 without a scale
                 else:
-                    one[0, 5, 40, 40] = 1e5  # of a piece that is not looked at
+                    one[0, 5, 40, 40] = 1e5  # in a block that is not sampled
             graph.replay()
-            monkeypatch.setattr(scaled_fp16, "SAMPLED", x.numel() + g.numel())
+            monkeypatch.setattr(scaled_fp16, "MIN_SAMPLED_NUMEL", x.numel() + g.numel())
             tapes.clear()
             right = step(ours, *operands)
         torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""A layer in two operators has gradients of the first and second order, of its spectra too."""
+"""The layer operators are differentiable to second order, with respect to their saved spectra too."""
 
 import pytest
 import torch
@@ -6,13 +6,13 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.methods.circulant import layer_ops
-from lamina.accelerate.methods.circulant.window import Window
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
 FP64 = torch.float64
-WINDOW = Window(1, 1, 3, 1, 2)
+WINDOW = Conv2dProblem(1, 1, 3, 1, 2)
 X, WEIGHT = (1, 4, 1, 3), (2, 1, 2, 2, 3)
 
 
@@ -20,9 +20,11 @@ def leaf(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=FP64, requires_grad=True)
 
 
-def product(x: Tensor, w: Tensor, signs: Tensor | None = None, bias: Tensor | None = None) -> tuple[Tensor, ...]:
-    """The output, and spectra of both, in blocks of 3."""
-    results: tuple[Tensor, ...] = layer_ops.product(x, w, signs, bias, 4, WINDOW.pack(), FP64, False)
+def layer_and_spectra(
+    x: Tensor, w: Tensor, signs: Tensor | None = None, bias: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """The output and the spectra of input and weight, in blocks of 3."""
+    results: tuple[Tensor, ...] = layer_ops.layer(x, w, signs, bias, 4, WINDOW.pack(), FP64, False)
     return results[:3]
 
 
@@ -31,12 +33,12 @@ def test_gradients_of_outputs(poisoned_empty: None) -> None:
     operands = leaf(*X), leaf(*WEIGHT), leaf(4)
     # One random direction instead of every coordinate: the interpreter takes milliseconds for each call.
     for check in gradcheck, gradgradcheck:
-        assert check(lambda x, w, bias: product(x, w, signs, bias)[0], operands, fast_mode=True)
+        assert check(lambda x, w, bias: layer_and_spectra(x, w, signs, bias)[0], operands, fast_mode=True)
 
 
 def test_gradients_of_spectra(poisoned_empty: None) -> None:
     for check in gradcheck, gradgradcheck:
-        assert check(product, (leaf(*X), leaf(*WEIGHT)), fast_mode=True)
+        assert check(layer_and_spectra, (leaf(*X), leaf(*WEIGHT)), fast_mode=True)
 
 
 @pytest.mark.parametrize("frozen", [0, 1])
@@ -44,21 +46,21 @@ def test_a_frozen_operand_costs_no_gradient(frozen: int) -> None:
     operands = leaf(*X), leaf(*WEIGHT)
     operands[frozen].requires_grad_(False)
     with FlopCounterMode(display=False) as counter:
-        y, *_ = product(*operands)
+        y, *_ = layer_and_spectra(*operands)
         forward = counter.get_total_flops()
         y.sum().backward()
     blocks = 3 * 2, 2 * 2 * 2, 2 * 2  # of rows, of weights, of outputs
-    transforms, product_ = [2 * 4 * 3 * one for one in blocks], 8 * 2 * 2 * 2 * 2 * 2
-    assert forward == sum(transforms) + product_
+    transforms, matmul = [2 * 4 * 3 * one for one in blocks], 8 * 2 * 2 * 2 * 2 * 2
+    assert forward == sum(transforms) + matmul
     assert counter.get_total_flops() == 2 * forward - transforms[frozen]
 
 
-def test_gradients_in_several_directions_at_once() -> None:
+def test_batched_gradients() -> None:
     operands = leaf(*X), leaf(*WEIGHT)
-    y, *_ = layer_ops.directly(*operands, None, None, 4, tuple(WINDOW.pack()), FP64, False)
+    y, *_ = layer_ops.layer_eager(*operands, None, None, 4, tuple(WINDOW.pack()), FP64, False)
     directions = torch.randn(2, *y.shape, dtype=FP64)
-    together = torch.autograd.grad(y, operands, directions, retain_graph=True, is_grads_batched=True)
-    for direction, *ours in zip(directions, *together, strict=True):
+    batched = torch.autograd.grad(y, operands, directions, retain_graph=True, is_grads_batched=True)
+    for direction, *ours in zip(directions, *batched, strict=True):
         alone = torch.autograd.grad(y, operands, direction, retain_graph=True)
         for one, other in zip(ours, alone, strict=True):
             torch.testing.assert_close(one, other)

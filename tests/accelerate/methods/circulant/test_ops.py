@@ -1,4 +1,4 @@
-"""The operators are closed under differentiation, leave no memory unwritten, and count their operations."""
+"""The operators are differentiable to any order, write all of their outputs, and have FLOP formulas."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,15 +10,15 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.flop_counter import FlopCounterMode
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.methods.circulant import functional, ops, reference
-from lamina.accelerate.methods.circulant.materialized import ops as expanded
+from lamina.accelerate.methods.circulant.materialized import ops as materialized
 from lamina.accelerate.methods.circulant.spectral import ops as transform
 from lamina.accelerate.methods.circulant.tiles import split_k_for
-from lamina.accelerate.methods.circulant.window import Window
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
-WINDOW = Window(1, 2, 3, 2, 1, 1, 2, 1, 0, 1, 1, 2)
+WINDOW = Conv2dProblem(1, 2, 3, 2, 1, 1, 2, 1, 0, 1, 1, 2)
 FP64 = torch.float64
 SHAPES = {"x": (2, WINDOW.rows_in, 2, 2), "w": (2, 2 * WINDOW.taps, 2, 1), "y": (2, WINDOW.rows_out, 2, 2)}
 
@@ -27,7 +27,7 @@ def leaf(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=FP64, requires_grad=True)
 
 
-def plain_mix(xs: Tensor, ws: Tensor, window: Window = WINDOW) -> Tensor:
+def reference_spectral_matmul(xs: Tensor, ws: Tensor, window: Conv2dProblem = WINDOW) -> Tensor:
     """`ops.spectral_matmul` by one grouped convolution of real numbers."""
     slots, groups, kernel = xs.shape[0], window.groups, (window.kernel_height, window.kernel_width)
     images = xs.view(slots, window.batch, window.height, window.width, 2, groups, -1).permute(1, 0, 5, 4, 6, 2, 3)
@@ -42,19 +42,23 @@ def plain_mix(xs: Tensor, ws: Tensor, window: Window = WINDOW) -> Tensor:
     return y.flatten(1, 3).flatten(-2)
 
 
-def plain_grads(dys: Tensor, xs: Tensor, ws: Tensor) -> tuple[Tensor, ...]:
-    """Both gradients of `plain_mix`, differentiable again."""
+def reference_gradients(dys: Tensor, xs: Tensor, ws: Tensor) -> tuple[Tensor, ...]:
+    """Both gradients of `reference_spectral_matmul`, differentiable again."""
     with torch.enable_grad():
         xs = xs if xs.requires_grad else xs.requires_grad_()
         ws = ws if ws.requires_grad else ws.requires_grad_()
-        return torch.autograd.grad(plain_mix(xs, ws), [xs, ws], dys, create_graph=True)
+        return torch.autograd.grad(reference_spectral_matmul(xs, ws), [xs, ws], dys, create_graph=True)
 
 
-MIXES: dict[str, tuple[Callable[..., object], Callable[..., object], str]] = {
-    "spectral_matmul": (ops.spectral_matmul, plain_mix, "xw"),
-    "spectral_matmul_backward_data": (ops.spectral_matmul_backward_data, lambda y, w: plain_grads(y, torch.zeros(SHAPES["x"], dtype=FP64), w)[0], "yw"),
-    "spectral_matmul_backward_weight": (ops.spectral_matmul_backward_weight, lambda y, x: plain_grads(y, x, torch.zeros(SHAPES["w"], dtype=FP64))[1], "yx"),
-    "spectral_matmul_backward": (ops.spectral_matmul_backward, plain_grads, "yxw"),
+def zeros(operand: str) -> Tensor:
+    return torch.zeros(SHAPES[operand], dtype=FP64)
+
+
+MATMULS: dict[str, tuple[Callable[..., object], Callable[..., object], str]] = {
+    "forward": (ops.spectral_matmul, reference_spectral_matmul, "xw"),
+    "backward_data": (ops.spectral_matmul_backward_data, lambda y, w: reference_gradients(y, zeros("x"), w)[0], "yw"),
+    "backward_weight": (ops.spectral_matmul_backward_weight, lambda y, x: reference_gradients(y, x, zeros("w"))[1], "yx"),
+    "backward": (ops.spectral_matmul_backward, reference_gradients, "yxw"),
 }  # fmt: skip
 
 
@@ -72,18 +76,18 @@ def derivatives(function: Callable[..., object], inputs: list[Tensor]) -> list[T
     return [*results, *first, *(torch.zeros(()) if s is None else s for s in second)]
 
 
-@pytest.mark.parametrize("name", MIXES)
-def test_products_and_their_derivatives_equal_a_real_convolution_s(name: str, poisoned_empty: None) -> None:
-    ours, plain, letters = MIXES[name]
+@pytest.mark.parametrize("name", MATMULS)
+def test_spectral_matmuls_and_their_derivatives_equal_a_real_convolution(name: str, poisoned_empty: None) -> None:
+    ours, expected, letters = MATMULS[name]
     inputs = [leaf(*SHAPES[letter]) for letter in letters]
     mine = derivatives(lambda *tensors: ours(*tensors, WINDOW.pack()), inputs)
-    theirs = derivatives(plain, inputs)
+    theirs = derivatives(expected, inputs)
     assert len(mine) == len(theirs)
     for a, b in zip(mine, theirs, strict=True):
         torch.testing.assert_close(a, b.expand_as(a), rtol=1e-11, atol=1e-11)
 
 
-def derivable() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
+def differentiable() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
     s = torch.tensor([1.0, -1.0, -1.0])
     return {
         "transforms": (
@@ -93,25 +97,25 @@ def derivable() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...]]]:
         "pair": (lambda x, w: transform.dft_pair(x, w, s, 3, 2, FP64), (leaf(1, 4, 2), leaf(2, 3, 1))),
         "inverse pair": (lambda a, b: transform.idft_pair(a, b, s, 3, 2, 4, 1, False, FP64, 1, FP64),
                          (leaf(2, 1, 2, 2), leaf(2, 2, 2, 1))),
-        "materialized": (lambda x, w: expanded.expand(x, w, 4), (leaf(1, 3), leaf(2, 1, 3))),
-        "expand data": (lambda y, w: expanded.linear_backward_data(y, w, 3), (leaf(1, 4), leaf(2, 1, 3))),
-        "expand weight": (lambda y, x: expanded.linear_backward_weight(y, x, 3, FP64), (leaf(1, 4), leaf(1, 3))),
-        "expand gradients": (expanded.linear_backward, (leaf(1, 4), leaf(1, 3), leaf(2, 1, 3))),
-        "dense_matrix": (lambda w: expanded.dense_matrix(w, None, 4, 3, 2, False), (leaf(2, 1, 2, 2),)),
-        "dense_matrix channels last": (lambda w: expanded.dense_matrix(w, s[:2], 4, 3, 2, True), (leaf(2, 2, 2, 2),)),
-        "diagonal sums": (lambda m: expanded.diagonal_sums(m, s[:2], 2, 2), (leaf(4, 3, 1),)),
+        "materialized": (lambda x, w: materialized.linear(x, w, 4), (leaf(1, 3), leaf(2, 1, 3))),
+        "materialized backward data": (lambda y, w: materialized.linear_backward_data(y, w, 3), (leaf(1, 4), leaf(2, 1, 3))),
+        "materialized backward weight": (lambda y, x: materialized.linear_backward_weight(y, x, 3, FP64), (leaf(1, 4), leaf(1, 3))),
+        "materialized backward": (materialized.linear_backward, (leaf(1, 4), leaf(1, 3), leaf(2, 1, 3))),
+        "dense_matrix": (lambda w: materialized.dense_matrix(w, None, 4, 3, 2, False), (leaf(2, 1, 2, 2),)),
+        "dense_matrix channels channels_last": (lambda w: materialized.dense_matrix(w, s[:2], 4, 3, 2, True), (leaf(2, 2, 2, 2),)),
+        "diagonal sums": (lambda m: materialized.diagonal_sums(m, s[:2], 2, 2), (leaf(4, 3, 1),)),
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", derivable())
+@pytest.mark.parametrize("name", differentiable())
 def test_gradients_of_the_first_and_second_order(name: str, poisoned_empty: None) -> None:
-    function, inputs = derivable()[name]
+    function, inputs = differentiable()[name]
     # One random direction instead of every coordinate: the interpreter takes milliseconds for each call.
     assert gradcheck(function, inputs, fast_mode=True)
     assert gradgradcheck(function, inputs, fast_mode=True)
 
 
-def test_second_derivatives_equal_the_reference_s() -> None:
+def test_second_derivatives_equal_the_reference() -> None:
     x, w, b = leaf(2, 5), leaf(2, 2, 4), leaf(6)
     penalties = []
     for impl in ("kernel", "materialized", "reference"):
@@ -124,42 +128,45 @@ def test_second_derivatives_equal_the_reference_s() -> None:
 
 
 @pytest.mark.parametrize("frozen", ["x", "w"])
-def test_only_what_needs_a_gradient_gets_one(frozen: str) -> None:
+def test_only_operands_that_require_a_gradient_get_one(frozen: str) -> None:
     x, w = leaf(2, 5), leaf(1, 2, 4)
     (x if frozen == "x" else w).requires_grad_(False)
-    kept = w if frozen == "x" else x
+    trained = w if frozen == "x" else x
     grads = [
-        torch.autograd.grad(functional.linear(x, w, out_features=3, impl=impl).square().sum(), kept)[0]
+        torch.autograd.grad(functional.linear(x, w, out_features=3, impl=impl).square().sum(), trained)[0]
         for impl in ("kernel", "reference")
     ]
     torch.testing.assert_close(*grads, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("signed", [False, True])
-def test_a_matrix_written_out_is_the_reference_s_in_either_order(
-    last: bool, signed: bool, poisoned_empty: None
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("sign_flips", [False, True])
+def test_a_dense_matrix_equals_the_reference_in_both_memory_formats(
+    channels_last: bool, sign_flips: bool, poisoned_empty: None
 ) -> None:
-    w, signs = leaf(4, 2, 2, 3), torch.tensor([-1.0, 1.0, -1.0]) if signed else None
-    matrix, expected = expanded.dense_matrix(w, signs, 10, 5, 2, last), reference.dense_matrix(w, 10, 10, 2, signs)
-    assert (matrix.mT if last else matrix).is_contiguous()
+    w, signs = leaf(4, 2, 2, 3), torch.tensor([-1.0, 1.0, -1.0]) if sign_flips else None
+    matrix, expected = (
+        materialized.dense_matrix(w, signs, 10, 5, 2, channels_last),
+        reference.dense_matrix(w, 10, 10, 2, signs),
+    )
+    assert (matrix.mT if channels_last else matrix).is_contiguous()
     assert torch.equal(matrix, expected)
-    g = torch.randn_like(matrix)  # keeps the order
+    g = torch.randn_like(matrix)  # keeps the memory format
     sums, exact = (torch.autograd.grad(values, w, g)[0] for values in (matrix, expected))
     torch.testing.assert_close(sums, exact)
 
 
-def test_weight_gradient_over_shared_rows(poisoned_empty: None) -> None:
-    window = Window(600)
+def test_weight_gradient_with_split_k(poisoned_empty: None) -> None:
+    window = Conv2dProblem(600)
     assert split_k_for(1, 600, 32) > 1
     ys, xs = torch.randn(1, 600, 2, 1), torch.randn(1, 600, 2, 1)
-    shared = ops.spectral_matmul_backward_weight(ys, xs, window.pack())
-    expected = (ys.double() * xs.double()).sum(1).view(1, 1, 2, 1)  # slot 0 is two real products
-    torch.testing.assert_close(shared.double(), expected, rtol=1e-5, atol=1e-5)
+    reduced = ops.spectral_matmul_backward_weight(ys, xs, window.pack())
+    expected = (ys.double() * xs.double()).sum(1).view(1, 1, 2, 1)  # slot 0 is two real matmuls
+    torch.testing.assert_close(reduced.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 20])
-def test_any_number_of_blocks_has_the_weight_gradient_of_the_reference(blocks: int, poisoned_empty: None) -> None:
+def test_the_weight_gradient_of_any_number_of_blocks_equals_the_reference(blocks: int, poisoned_empty: None) -> None:
     x, w = leaf(1, 2 * blocks, 2, 3), leaf(2, 2, 2, blocks, 2)
     ours, theirs = (
         torch.autograd.grad(functional.conv(x, w, out_channels=3, padding=1, impl=impl).square().sum(), w)[0]
@@ -168,7 +175,7 @@ def test_any_number_of_blocks_has_the_weight_gradient_of_the_reference(blocks: i
     torch.testing.assert_close(ours, theirs)
 
 
-def test_a_row_of_no_examples() -> None:
+def test_an_empty_batch() -> None:
     x, w = torch.randn(0, 5, requires_grad=True), torch.randn(1, 2, 4, requires_grad=True)
     for impl in ("kernel", "materialized", "reference"):
         y = functional.linear(x, w, out_features=3, impl=impl)
@@ -176,7 +183,7 @@ def test_a_row_of_no_examples() -> None:
         assert not torch.autograd.grad(y.sum(), w)[0].any()
 
 
-def test_autocast_transforms_wide_operands_into_narrow_spectra() -> None:
+def test_autocast_transforms_float32_operands_into_bfloat16_spectra() -> None:
     x, w = torch.randn(2, 8, requires_grad=True), torch.randn(2, 2, 4, requires_grad=True)
     expected = x @ reference.dense_matrix(w, 8, 8).T
     for impl in ("kernel", "materialized", "dense", "reference"):
@@ -188,7 +195,7 @@ def test_autocast_transforms_wide_operands_into_narrow_spectra() -> None:
         assert [g.dtype for g in grads] == [torch.float32] * 2
 
 
-def test_float64_is_exact_and_not_a_number_stays_in_its_row() -> None:
+def test_float64_is_exact_and_nan_stays_in_its_row() -> None:
     x = torch.randn(3, 8, dtype=FP64)
     w = torch.randn(2, 2, 4, dtype=FP64)
     x[1, 2] = float("nan")
@@ -198,7 +205,7 @@ def test_float64_is_exact_and_not_a_number_stays_in_its_row() -> None:
     torch.testing.assert_close(y[[0, 2]], expected, rtol=1e-12, atol=1e-12)
 
 
-def test_operations_are_counted() -> None:
+def test_flops_are_counted() -> None:
     x, w = torch.randn(5, 12, requires_grad=True), torch.randn(2, 3, 4, requires_grad=True)
     counted = []
     for impl in ("kernel", "materialized"):
@@ -211,7 +218,7 @@ def test_operations_are_counted() -> None:
 
 
 @pytest.mark.parametrize("pair", [False, True])
-def test_fakes_have_the_strides_of_results(pair: bool) -> None:
+def test_fake_tensors_have_the_strides_of_outputs(pair: bool) -> None:
     spectrum, weight = torch.randn(2, 6, 2, 2), torch.randn(2, 4, 2, 1)
     call = (
         partial(transform.idft_pair, spectrum, weight, None, 4, 1, 7, 3, True, torch.float32, 2, torch.float32)

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.methods.circulant import reference
-from lamina.accelerate.methods.circulant.window import Window
 
 SIZES = [(2, 4, 6), (2, 5, 3), (3, 7, 5), (4, 8, 12), (7, 9, 15), (16, 40, 33), (64, 70, 130)]
 
@@ -44,7 +44,7 @@ def test_convolution_computes_the_dense_convolution(k: int) -> None:
     outputs, inputs, groups = 2 * (k + 1), 2 * (k + 3), 2
     w = torch.randn(4, 3, 2, -(-(inputs // 2) // k), k, dtype=torch.float64)
     x, b = torch.randn(2, inputs, 9, 8, dtype=torch.float64), torch.randn(outputs, dtype=torch.float64)
-    window = Window(2, 9, 8, 3, 2, 2, 1, 1, 0, 2, 3, groups)
+    window = Conv2dProblem(2, 9, 8, 3, 2, 2, 1, 1, 0, 2, 3, groups)
     expected = F.conv2d(x, reference.dense_matrix(w, outputs, inputs, groups), b, (2, 1), (1, 0), (2, 3), groups)
     y = reference.conv(x, w, b, outputs, window)
     assert y.shape[2:] == (window.out_height, window.out_width)

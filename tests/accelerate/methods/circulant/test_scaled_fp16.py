@@ -1,4 +1,4 @@
-"""Layers of float32 are multiplied as float16 under scales: as accurately, whatever the scale of their numbers."""
+"""Layers of float32 are multiplied as float16 under scales: as accurately, whatever the scale of their random."""
 
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lamina.accelerate.common.split_fp16 import ops as halves
+from lamina.accelerate.common.split_fp16 import ops as split_fp16
 from lamina.accelerate.methods.circulant import functional, reference, scaled_fp16
 from lamina.accelerate.methods.circulant.basis import basis, growth
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
@@ -24,19 +24,19 @@ STEPS: dict[str, Any] = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)
 
 @pytest.fixture(autouse=True, params=["tf32", "fp32"])
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """How float32 is multiplied; also where scales do not pay."""
+    """The precision of float32 matmuls; scaled fp16 also for small layers."""
     monkeypatch.setattr(scaled_fp16, "scaled_fp16_pays", lambda *_: True)
     with precision_mode(request.param, autotune=False):
         yield request.param
 
 
 def rounded(x: Tensor, mode: str) -> Tensor:
-    """Float32 numbers as they are multiplied: TF32 holds them rounded to nearest, and sums them exactly."""
+    """Float32 random as they are multiplied: TF32 holds them rounded to nearest, and sums them exactly."""
     return x if mode == "fp32" else ((x.view(torch.int32) + (1 << 12)) & -(1 << 13)).view(torch.float32).double()
 
 
 def outputs_of(w: Tensor) -> int:
-    """Fewer than the blocks hold."""
+    """Fewer outputs than the blocks have rows."""
     return w.shape[0] * w.shape[-1] - 2
 
 
@@ -59,17 +59,17 @@ def dense_conv(x: Tensor, matrix: Tensor) -> Tensor:
 RANDOM = torch.Generator().manual_seed(0)
 
 
-def numbers(*sizes: int) -> Tensor:
-    """The same in every process, whatever was imported before."""
+def random(*sizes: int) -> Tensor:
+    """The same values in every process, independent of earlier imports."""
     return torch.randn(sizes, generator=RANDOM)
 
 
 CASES: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], Tensor, Tensor]] = {
-    "linear": (linear, dense_linear, numbers(17, 310), numbers(9, 10, 32)),
-    "many rows": (linear, dense_linear, numbers(1100, 20), numbers(3, 4, 5)),
-    "conv": (conv, dense_conv, numbers(1, 120, 7, 9), numbers(2, 3, 3, 2, 32)),
+    "linear": (linear, dense_linear, random(17, 310), random(9, 10, 32)),
+    "many rows": (linear, dense_linear, random(1100, 20), random(3, 4, 5)),
+    "conv": (conv, dense_conv, random(1, 120, 7, 9), random(2, 3, 3, 2, 32)),
     "channels last": (
-        conv, dense_conv, numbers(1, 120, 7, 9).to(memory_format=torch.channels_last), numbers(2, 3, 3, 2, 32),
+        conv, dense_conv, random(1, 120, 7, 9).to(memory_format=torch.channels_last), random(2, 3, 3, 2, 32),
     ),
 }  # fmt: skip
 
@@ -94,36 +94,38 @@ def dense(w: Tensor, x: Tensor) -> Tensor:
     ],
     indirect=["mode"],
 )
-def test_results_and_gradients_are_as_accurate(mode: str, name: str, scale: float, poisoned_empty: None) -> None:
+def test_outputs_and_gradients_are_as_accurate_as_dense_ones(
+    mode: str, name: str, scale: float, poisoned_empty: None
+) -> None:
     ours, plain, x, w = (one.to(torch.get_default_device()) if isinstance(one, Tensor) else one for one in CASES[name])
     x = x * scale
     g = torch.randn_like(ours("reference", x, w)) / scale
     mine = with_gradients(lambda x, w: ours("kernel", x, w), x, w, g)
     exact = with_gradients(lambda x, w: ours("reference", x, w), x.double(), w.double(), g.double())
     y, dx, matrix_slope = with_gradients(plain, *(rounded(one, mode) for one in (x, dense(w, x), g)))
-    wide = w.double().requires_grad_()
-    (dw,) = torch.autograd.grad(dense(wide, x), wide, matrix_slope.double())
+    exact_weight = w.double().requires_grad_()
+    (dw,) = torch.autograd.grad(dense(exact_weight, x), exact_weight, matrix_slope.double())
     for what, a, b, c in zip(("result", "dx", "dw"), mine, (y, dx, dw), exact, strict=True):
-        # Other products, of spectra, with three roundings in place of two: the worst of few numbers may be further off.
+        # Spectral matmuls round three times instead of twice, so the worst of few elements may have a larger error.
         assert_as_accurate(a, b.float(), c, worst=3.0, what=what)
 
 
-def test_rows_far_below_the_largest_are_as_accurate(mode: str) -> None:
+def test_rows_far_below_the_amax_are_as_accurate(mode: str) -> None:
     x, w = torch.randn(17, 320), torch.randn(9, 10, 32)
     x[:12] *= 2.0 ** -torch.arange(0, 24, 2)[:, None]
     y = functional.linear(x, w, out_features=288, impl="kernel")
     matrix = reference.dense_matrix(w, 288, 320)
     exact, plain = x.double() @ matrix.double().T, rounded(x, mode) @ rounded(matrix, mode).T
     error, allowed = ((one.double() - exact).norm(dim=1) / exact.norm(dim=1) for one in (y, plain))
-    down_to = 8 if mode == "tf32" else 7  # 2**-14, a ten-thousandth; 2**-12
-    assert (error[:down_to] <= 2 * allowed[:down_to]).all()
+    rows = 8 if mode == "tf32" else 7  # 2**-14, a ten-thousandth; 2**-12
+    assert (error[:rows] <= 2 * allowed[:rows]).all()
     floor = 2.0**-22 if mode == "tf32" else 2.0**-34
     assert (error * exact.norm(dim=1) <= floor * exact.norm() + 2 * allowed * exact.norm(dim=1)).all()
 
 
 @pytest.mark.parametrize("mode", ["tf32"], indirect=True)
 @pytest.mark.parametrize("k", [2, 3, 64])
-def test_the_largest_sums_there_can_be_stay_within_range(k: int) -> None:
+def test_the_largest_possible_sums_do_not_overflow(k: int) -> None:
     x, w = torch.full((3, 5 * k), 1.99), torch.full((2, 5, k), 1.99)
     x[1] *= -1
     y = functional.linear(x, w, out_features=2 * k, impl="kernel")
@@ -133,14 +135,14 @@ def test_the_largest_sums_there_can_be_stay_within_range(k: int) -> None:
 @pytest.mark.parametrize("mode", ["tf32"], indirect=True)
 @pytest.mark.parametrize("k", [2, 3, 7, 16, 64, 100, 256])
 @pytest.mark.parametrize("eigenvalues", [False, True])
-def test_a_spectrum_grows_by_no_more_than_said(k: int, eigenvalues: bool) -> None:
-    waves = basis(k, eigenvalues=eigenvalues, dtype=torch.float64)
-    assert waves.abs().sum(1).max() <= 2 ** growth(k, eigenvalues) * (1 + 1e-12)
+def test_growth_bounds_the_amax_of_a_spectrum(k: int, eigenvalues: bool) -> None:
+    matrix = basis(k, eigenvalues=eigenvalues, dtype=torch.float64)
+    assert matrix.abs().sum(1).max() <= 2 ** growth(k, eigenvalues) * (1 + 1e-12)
 
 
-# Of NumPy, which interprets the kernels.
+# From NumPy in the interpreter.
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning", "ignore:All-NaN:RuntimeWarning")
-def test_what_is_not_finite_spoils_its_row_and_no_other() -> None:
+def test_nonfinite_values_affect_only_their_own_row() -> None:
     x, w = torch.randn(17, 320) * 1e-9, torch.randn(9, 10, 32)
     expected = functional.linear(x, w, out_features=288, impl="kernel")
     x[1:4, 5] = torch.tensor([float("nan"), float("inf"), -float("inf")])
@@ -151,20 +153,20 @@ def test_what_is_not_finite_spoils_its_row_and_no_other() -> None:
     assert not functional.linear(x, w, out_features=288, impl="kernel")[:, :96].isfinite().any()
 
 
-@pytest.mark.filterwarnings("ignore:overflow", "ignore:All-NaN slice", "ignore:invalid value")  # of the interpreter
-@pytest.mark.parametrize("misleading", [None, "large", "zero", "not finite"])
-def test_a_guessed_scale_is_mended_where_it_misleads(
-    mode: str, misleading: str | None, monkeypatch: pytest.MonkeyPatch, poisoned_empty: None
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:All-NaN slice", "ignore:invalid value")  # from the interpreter
+@pytest.mark.parametrize("unsampled", [None, "large", "zero", "not finite"])
+def test_a_sampled_amax_is_retried_on_overflow(
+    mode: str, unsampled: str | None, monkeypatch: pytest.MonkeyPatch, poisoned_empty: None
 ) -> None:
     w = torch.randn(9, 9, 32)
     x, gy = torch.randn(24, 288), torch.randn(24, 288)
-    monkeypatch.setattr(halves, "_BLOCK", 256)  # of 27 such pieces, one from row 0 and one from row 14 are looked at
+    monkeypatch.setattr(split_fp16, "_BLOCK", 256)  # of 27 blocks, one in row 0 and one in row 14 are sampled
     for one in (x, gy):
-        if misleading == "large":
+        if unsampled == "large":
             one[20, 5] = 1e4
-        elif misleading is not None:
-            one *= 1e-7  # is nothing to float16, if not brought into its range
-            one[:20] = 0.0 if misleading == "zero" else torch.nan
+        elif unsampled is not None:
+            one *= 1e-7  # underflows in float16 without a scale
+            one[:20] = 0.0 if unsampled == "zero" else torch.nan
 
     def step() -> tuple[Tensor, ...]:
         leaves = x.clone().requires_grad_(), w.clone().requires_grad_()
@@ -172,11 +174,11 @@ def test_a_guessed_scale_is_mended_where_it_misleads(
         return y.detach(), *torch.autograd.grad(y, leaves, gy)
 
     right = step()
-    monkeypatch.setattr(scaled_fp16, "SAMPLED", 0)
+    monkeypatch.setattr(scaled_fp16, "MIN_SAMPLED_NUMEL", 0)
     for ours, theirs in zip(step(), right, strict=True):
         largest = theirs[theirs.isfinite()].abs().max() if theirs.isfinite().any() else 0.0
-        near = (1e-6 if mode == "fp32" else 1e-3) * float(largest)
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=near, equal_nan=True)
+        tolerance = (1e-6 if mode == "fp32" else 1e-3) * float(largest)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance, equal_nan=True)
 
 
 def test_zeros_and_inputs_with_gaps() -> None:
@@ -189,7 +191,7 @@ def test_zeros_and_inputs_with_gaps() -> None:
 
 @pytest.mark.parametrize("mode", ["tf32"], indirect=True)
 @pytest.mark.parametrize("wanted", [(True, True, True), (True, False, False), (False, True, True)])
-def test_second_derivatives_are_the_reference_s(wanted: tuple[bool, ...]) -> None:
+def test_second_derivatives_equal_the_reference(wanted: tuple[bool, ...]) -> None:
     operands = [torch.randn(1, 12, 3, 3), torch.randn(4, 3, 2, 2, 4), torch.randn(14)]
     penalties = []
     for impl, dtype in (("kernel", torch.float32), ("reference", torch.float64)):
@@ -203,9 +205,9 @@ def test_second_derivatives_are_the_reference_s(wanted: tuple[bool, ...]) -> Non
 
 
 @pytest.mark.parametrize("wanted", [(True, False), (False, True)])
-def test_a_frozen_operand_costs_no_gradient(wanted: tuple[bool, bool]) -> None:
-    here = [t.to(torch.get_default_device(), copy=True) for t in CASES["linear"][2:]]
-    leaves = [t.requires_grad_(needed) for t, needed in zip(here, wanted, strict=True)]
+def test_a_frozen_operand_needs_no_gradient_flops(wanted: tuple[bool, bool]) -> None:
+    operands = [t.to(torch.get_default_device(), copy=True) for t in CASES["linear"][2:]]
+    leaves = [t.requires_grad_(needed) for t, needed in zip(operands, wanted, strict=True)]
     with FlopCounterMode(display=False) as counter:
         y = linear("kernel", *leaves)
         forward = counter.get_total_flops()

@@ -4,11 +4,10 @@ Operands are split rows ``[terms, rows, channels]`` and split weights ``[terms, 
 partial amaxes that determine its scale, or None for 16-bit dtypes, which are not scaled.
 """
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.split_fp16 import kernels
 from lamina.accelerate.common.split_fp16.tiles import backward_weight_tile, conv_tile, split_k_for
 from lamina.accelerate.common.tiling import clamp, next_power_of_2
@@ -119,38 +118,7 @@ def _(x: Tensor, partial_amax: Tensor | None, terms: int) -> Tensor:
     return _split_like(x, terms)
 
 
-class Window(Protocol):
-    """The geometry of a convolution, as the kernels need it."""
-
-    @property
-    def height(self) -> int: ...
-    @property
-    def width(self) -> int: ...
-    @property
-    def out_height(self) -> int: ...
-    @property
-    def out_width(self) -> int: ...
-    @property
-    def taps(self) -> int: ...
-    @property
-    def kernel_width(self) -> int: ...
-    @property
-    def stride_height(self) -> int: ...
-    @property
-    def stride_width(self) -> int: ...
-    @property
-    def padding_height(self) -> int: ...
-    @property
-    def padding_width(self) -> int: ...
-    @property
-    def dilation_height(self) -> int: ...
-    @property
-    def dilation_width(self) -> int: ...
-    @property
-    def groups(self) -> int: ...
-
-
-def window_constexprs(window: Window) -> dict[str, int]:
+def window_constexprs(window: Conv2dProblem) -> dict[str, int]:
     """The constexprs of a convolution's geometry."""
     return {
         "GROUPS": window.groups, "TAPS": window.taps, "KW": window.kernel_width,
@@ -166,7 +134,7 @@ def _num_scale_partials(partial_amax: Tensor | None) -> int:
 
 def split_fp16_conv(
     a: Tensor, a_amax: Tensor | None, w: Tensor, w_amax: Tensor | None, bias: Tensor | None, out: Tensor,
-    window: Window, backward_data: bool,
+    window: Conv2dProblem, backward_data: bool,
 ) -> None:  # fmt: skip
     """A convolution of split operands to ``out (N, C, L)`` of any strides; with ``backward_data``, its input gradient."""
     (terms, rows_a, channels), (_, outputs, taps, inputs) = a.shape, w.shape
@@ -191,7 +159,7 @@ def split_fp16_conv(
 
 
 def split_fp16_conv_backward_weight(
-    dy: Tensor, dy_amax: Tensor | None, a: Tensor, a_amax: Tensor | None, window: Window
+    dy: Tensor, dy_amax: Tensor | None, a: Tensor, a_amax: Tensor | None, window: Conv2dProblem
 ) -> Tensor:
     """The weight gradient ``(outputs, taps, inputs)``, float32, of a convolution of split ``a``."""
     (terms, rows, channels), rows_a, inputs = dy.shape, a.shape[1], a.shape[2] // window.groups

@@ -21,7 +21,11 @@ class Tile:
 
 def conv_tile(rows: int, kept: int, summed: int, terms: int) -> Tile:
     """For ``rows`` pixels of ``kept`` channels, summed over ``summed`` channels of each tap."""
-    block_m, block_n, block_k = clamp(16, next_power_of_2(rows), 128), clamp(16, next_power_of_2(kept), 128), block_k_of(summed)
+    block_m, block_n, block_k = (
+        clamp(16, next_power_of_2(rows), 128),
+        clamp(16, next_power_of_2(kept), 128),
+        block_k_of(summed),
+    )
     if terms == 2:
         return _two_term_tile(block_m, block_n, block_k)
     if kept >= 256 and rows >= 128:

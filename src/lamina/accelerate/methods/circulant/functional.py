@@ -249,7 +249,9 @@ def _window(
             raise UsageError(f"{name}: expected one integer >= {least} for each dimension, got {tuple(values)}")
     batch, _, height, width = x.shape
     _, kernel_height, kernel_width, _, _ = weight.shape
-    window = Conv2dProblem.unpack([batch, height, width, kernel_height, kernel_width, *stride, *padding, *dilation, groups])
+    window = Conv2dProblem.unpack(
+        [batch, height, width, kernel_height, kernel_width, *stride, *padding, *dilation, groups]
+    )
     if window.out_height < 1 or window.out_width < 1:
         raise UsageError(
             f"x: expected a padded image at least as large as the {kernel_height}x{kernel_width} kernel with "

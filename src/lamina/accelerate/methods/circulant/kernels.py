@@ -9,7 +9,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from lamina.accelerate.methods.circulant.window import Window
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.runtime.triton_utils import griddepcontrol, rounded, window_origin, window_row
 from lamina.spec import Cost
 
@@ -298,7 +298,7 @@ def spectral_matmul_backward_kernel(
         )  # fmt: skip
 
 
-def spectral_matmul_cost(window: Window, p: int, q: int, slots: int, spectral_bytes: int) -> Cost:
+def spectral_matmul_cost(window: Conv2dProblem, p: int, q: int, slots: int, spectral_bytes: int) -> Cost:
     """The cost of the spectral matmul or one of its gradients: four real multiply-adds per complex multiply-add."""
     x, y = window.rows_in * window.groups * q, window.rows_out * window.groups * p
     w = window.groups * p * q * window.taps

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.methods.circulant import scaled_fp16
 from lamina.accelerate.methods.circulant.basis import num_terms
 from lamina.accelerate.methods.circulant.ops import (
@@ -32,7 +33,6 @@ from lamina.accelerate.methods.circulant.spectral.ops import (
     spectrum_like,
     transform_flops,
 )
-from lamina.accelerate.methods.circulant.window import Window
 from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch_cache import cached_launches
 
@@ -59,7 +59,7 @@ def _run_layer(
     x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: tuple[int, ...],
     dtype: torch.dtype, scaled: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    sizes, k = Window.unpack(window), weight.shape[-1]
+    sizes, k = Conv2dProblem.unpack(window), weight.shape[-1]
     out, xs, ws, x_scale_inv, w_scale_inv = _layer_like(x, weight, outputs, sizes, dtype, scaled)
     x, w, y = _rows(x, weight.dim()), _columns(weight), _rows(out, weight.dim())
     headroom = 1.0
@@ -95,7 +95,7 @@ def _run_layer_backward(
     window: tuple[int, ...], x_shape: tuple[int, ...], w_shape: tuple[int, ...], channels_last: bool,
     x_dtype: torch.dtype, w_dtype: torch.dtype, for_x: bool, for_w: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    sizes, k, scaled = Window.unpack(window), w_shape[-1], xs.dim() > 4
+    sizes, k, scaled = Conv2dProblem.unpack(window), w_shape[-1], xs.dim() > 4
     grads = _layer_backward_like(dy, x_shape, w_shape, channels_last, x_dtype, w_dtype, for_x, for_w)
     dy, dx = _rows(dy, len(w_shape)), _rows(grads[0], len(w_shape)) if for_x else grads[0]
     dw = _columns(grads[1]) if for_w else grads[1]
@@ -141,7 +141,7 @@ def _like(like: Tensor, shape: Sequence[int], channels_last: bool, dtype: torch.
 
 
 def _layer_like(
-    x: Tensor, weight: Tensor, outputs: int, window: Window, dtype: torch.dtype, scaled: bool
+    x: Tensor, weight: Tensor, outputs: int, window: Conv2dProblem, dtype: torch.dtype, scaled: bool
 ) -> tuple[Tensor, ...]:
     spectral, k = (torch.float16, scaled_fp16.num_terms()) if scaled else (dtype,), weight.shape[-1]
     if weight.dim() == LINEAR:
@@ -172,7 +172,7 @@ def _(
     x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: list[int],
     dtype: torch.dtype, scaled: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    return _layer_like(x, weight, outputs, Window.unpack(window), dtype, scaled)
+    return _layer_like(x, weight, outputs, Conv2dProblem.unpack(window), dtype, scaled)
 
 
 @layer_backward.register_fake
@@ -210,7 +210,7 @@ def _layer_gradient(ctx: Any, gy: Tensor | None, gxs: Tensor | None, gws: Tensor
 
 def _differentiable(ctx: Any, gy: Tensor | None, gxs: Tensor | None, gws: Tensor | None) -> tuple[Tensor, Tensor]:
     """Gradients with respect to ``x`` and ``weight``, by operators that are differentiable themselves."""
-    (signs, xs, ws, _, _, *operands), groups = ctx.saved_tensors, Window.unpack(ctx.window).groups
+    (signs, xs, ws, _, _, *operands), groups = ctx.saved_tensors, Conv2dProblem.unpack(ctx.window).groups
     x_shape, w_shape, channels_last, x_dtype, w_dtype = ctx.like
     k, axes = w_shape[-1], len(w_shape)
     if ctx.scaled:
@@ -235,7 +235,7 @@ def _(
     x: Any, weight: Any, signs: Any, bias: Any, outputs: int, window: list[int], *_: Any, out_shape: Any, **__: Any
 ) -> int:
     _, xs, ws, *_ = out_shape
-    sizes = Window.unpack(window)
+    sizes = Conv2dProblem.unpack(window)
     rows: list[tuple[int, int]] = [(xs[-3], xs[-1]), (ws[-3], ws[-1]), (sizes.rows_out, weight[0])]
     matmuls = spectral_matmul_flops(window, weight[0] // sizes.groups, ws[-1], ws[-4])
     return sum(transform_flops(1, *row, weight[-1]) for row in rows) + matmuls
@@ -246,7 +246,7 @@ def _(
     dy: Any, xs: Any, ws: Any, x_scale_inv: Any, w_scale_inv: Any, signs: Any, window: list[int], x_shape: Any,
     w_shape: Any, channels_last: bool, x_dtype: Any, w_dtype: Any, for_x: bool, for_w: bool, **_: Any,
 ) -> int:  # fmt: skip
-    sizes = Window.unpack(window)
+    sizes = Conv2dProblem.unpack(window)
     rows: list[tuple[int, int]] = [(sizes.rows_out, w_shape[0])]
     rows += [(xs[-3], xs[-1])] * for_x + [(ws[-3], ws[-1])] * for_w
     matmuls = (for_x + for_w) * spectral_matmul_flops(window, w_shape[0] // sizes.groups, ws[-1], ws[-4])

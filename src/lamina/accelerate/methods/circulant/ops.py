@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.split_fp16.ops import window_constexprs
 from lamina.accelerate.methods.circulant import kernels
 from lamina.accelerate.methods.circulant.basis import num_terms
@@ -30,7 +31,6 @@ from lamina.accelerate.methods.circulant.tiles import (
     num_weight_tiles,
     split_k_for,
 )
-from lamina.accelerate.methods.circulant.window import Window
 from lamina.accelerate.runtime import triton_ops as shared
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.target_info import shared_memory
@@ -105,12 +105,12 @@ def is_channels_last(x: Tensor) -> bool:
     return x.shape[2] > 1 and x.stride(1) == 1
 
 
-def _sizes(window: Window) -> tuple[int, ...]:
+def _sizes(window: Conv2dProblem) -> tuple[int, ...]:
     return window.height, window.width, window.out_height, window.out_width
 
 
 def run_spectral_matmul(
-    a: Tensor, ws: Tensor, out: Tensor, window: Window, backward_data: bool, output_scale: float = 1.0
+    a: Tensor, ws: Tensor, out: Tensor, window: Conv2dProblem, backward_data: bool, output_scale: float = 1.0
 ) -> Tensor:
     """Write ``output_scale`` times the spectral matmul, or with ``backward_data`` its input gradient, to ``out``."""
     a, ws = a.contiguous(), ws.contiguous()
@@ -121,7 +121,7 @@ def run_spectral_matmul(
 
 
 def spectral_matmul_launch(
-    a: Tensor, ws: Tensor, out: Tensor, window: Window, backward_data: bool, output_scale: float = 1.0
+    a: Tensor, ws: Tensor, out: Tensor, window: Conv2dProblem, backward_data: bool, output_scale: float = 1.0
 ) -> tuple[int, tuple[Any, ...], dict[str, Any]]:
     """Grid size, arguments after the first, and constexprs of the kernel of `run_spectral_matmul`.
 
@@ -148,7 +148,13 @@ def spectral_matmul_launch(
 
 
 def _data_tile(
-    rows: int, kept: int, summed: int, slots: int, window: Window, a: Tensor, min_programs: int = MIN_MATMUL_PROGRAMS
+    rows: int,
+    kept: int,
+    summed: int,
+    slots: int,
+    window: Conv2dProblem,
+    a: Tensor,
+    min_programs: int = MIN_MATMUL_PROGRAMS,
 ) -> MatmulTile:
     """The tile of the forward matmul or of the input gradient."""
     if window.taps > 1:
@@ -158,7 +164,7 @@ def _data_tile(
 
 
 def run_spectral_matmul_backward(
-    dys: Tensor, xs: Tensor, ws: Tensor | None, dxs: Tensor | None, window: Window,
+    dys: Tensor, xs: Tensor, ws: Tensor | None, dxs: Tensor | None, window: Conv2dProblem,
     output_scale: float | None = None,
 ) -> Tensor:  # fmt: skip
     """Split-K partial sums of the weight gradient; with ``ws`` and ``dxs`` also the input gradient, to ``dxs``.
@@ -206,13 +212,13 @@ def reduce_split_k(partials: Tensor, dtype: torch.dtype) -> Tensor:
     return (partials.sum(0) if len(partials) > 1 else partials[0]).to(dtype)
 
 
-def output_spectrum_like(xs: Tensor, ws: Tensor, window: Window) -> Tensor:
+def output_spectrum_like(xs: Tensor, ws: Tensor, window: Conv2dProblem) -> Tensor:
     """An uninitialized spectrum of the output."""
     shape = xs.shape[-4], window.rows_out, 2, ws.shape[-3] // window.taps
     return xs.new_empty(shape, dtype=_output_dtype(xs))
 
 
-def input_spectrum_like(dys: Tensor, ws: Tensor, window: Window) -> Tensor:
+def input_spectrum_like(dys: Tensor, ws: Tensor, window: Conv2dProblem) -> Tensor:
     """An uninitialized spectrum of the input gradient."""
     shape = dys.shape[-4], window.rows_in, 2, ws.shape[-1] * window.groups
     return dys.new_empty(shape, dtype=_output_dtype(dys))
@@ -222,56 +228,56 @@ def _output_dtype(spectrum: Tensor) -> torch.dtype:
     return torch.float32 if num_terms(spectrum) == 2 else spectrum.dtype
 
 
-def _weight_like(dys: Tensor, xs: Tensor, window: Window) -> Tensor:
+def _weight_like(dys: Tensor, xs: Tensor, window: Conv2dProblem) -> Tensor:
     return xs.new_empty(xs.shape[0], dys.shape[-1] * window.taps, 2, xs.shape[-1] // window.groups)
 
 
 @torch.library.custom_op("lamina::circulant_spectral_matmul", mutates_args=())
 def spectral_matmul(xs: Tensor, ws: Tensor, window: list[int]) -> Tensor:
     """The spectrum of the output ``[F, rows_out, 2, G*p]``: rows times weights, for each frequency."""
-    sizes = Window.unpack(window)
+    sizes = Conv2dProblem.unpack(window)
     return run_spectral_matmul(xs, ws, output_spectrum_like(xs, ws, sizes), sizes, backward_data=False)
 
 
 @torch.library.custom_op("lamina::circulant_spectral_matmul_backward_data", mutates_args=())
 def spectral_matmul_backward_data(dys: Tensor, ws: Tensor, window: list[int]) -> Tensor:
     """The spectrum of the input gradient ``[F, rows_in, 2, G*q]``."""
-    sizes = Window.unpack(window)
+    sizes = Conv2dProblem.unpack(window)
     return run_spectral_matmul(dys, ws, input_spectrum_like(dys, ws, sizes), sizes, backward_data=True)
 
 
 @torch.library.custom_op("lamina::circulant_spectral_matmul_backward_weight", mutates_args=())
 def spectral_matmul_backward_weight(dys: Tensor, xs: Tensor, window: list[int]) -> Tensor:
     """The spectrum of the weight gradient ``[F, G*p*taps, 2, q]``."""
-    return reduce_split_k(run_spectral_matmul_backward(dys, xs, None, None, Window.unpack(window)), dys.dtype)
+    return reduce_split_k(run_spectral_matmul_backward(dys, xs, None, None, Conv2dProblem.unpack(window)), dys.dtype)
 
 
 @torch.library.custom_op("lamina::circulant_spectral_matmul_backward", mutates_args=())
 def spectral_matmul_backward(dys: Tensor, xs: Tensor, ws: Tensor, window: list[int]) -> tuple[Tensor, Tensor]:
     """`spectral_matmul_backward_data` and `spectral_matmul_backward_weight` in one launch."""
-    sizes = Window.unpack(window)
+    sizes = Conv2dProblem.unpack(window)
     dxs = input_spectrum_like(dys, ws, sizes)
     return dxs, reduce_split_k(run_spectral_matmul_backward(dys, xs, ws, dxs, sizes), dys.dtype)
 
 
 @spectral_matmul.register_fake
 def _(xs: Tensor, ws: Tensor, window: list[int]) -> Tensor:
-    return output_spectrum_like(xs, ws, Window.unpack(window))
+    return output_spectrum_like(xs, ws, Conv2dProblem.unpack(window))
 
 
 @spectral_matmul_backward_data.register_fake
 def _(dys: Tensor, ws: Tensor, window: list[int]) -> Tensor:
-    return input_spectrum_like(dys, ws, Window.unpack(window))
+    return input_spectrum_like(dys, ws, Conv2dProblem.unpack(window))
 
 
 @spectral_matmul_backward_weight.register_fake
 def _(dys: Tensor, xs: Tensor, window: list[int]) -> Tensor:
-    return _weight_like(dys, xs, Window.unpack(window))
+    return _weight_like(dys, xs, Conv2dProblem.unpack(window))
 
 
 @spectral_matmul_backward.register_fake
 def _(dys: Tensor, xs: Tensor, ws: Tensor, window: list[int]) -> tuple[Tensor, Tensor]:
-    sizes = Window.unpack(window)
+    sizes = Conv2dProblem.unpack(window)
     return input_spectrum_like(dys, ws, sizes), _weight_like(dys, xs, sizes)
 
 
@@ -329,7 +335,7 @@ spectral_matmul_backward.register_autograd(_backward_gradient, setup_context=_sa
 
 def spectral_matmul_flops(window: list[int], p: int, q: int, slots: int) -> int:
     """FLOPs of a spectral matmul."""
-    sizes = Window.unpack(window)
+    sizes = Conv2dProblem.unpack(window)
     return kernels.spectral_matmul_cost(sizes, p, q, slots, 0).flops
 
 
@@ -337,17 +343,17 @@ def spectral_matmul_flops(window: list[int], p: int, q: int, slots: int) -> int:
     [torch.ops.lamina.circulant_spectral_matmul, torch.ops.lamina.circulant_spectral_matmul_backward_data]
 )
 def _(a: Any, ws: Any, window: list[int], *_: Any, **__: Any) -> int:
-    sizes = Window.unpack(window)
+    sizes = Conv2dProblem.unpack(window)
     return spectral_matmul_flops(window, ws[1] // (sizes.taps * sizes.groups), ws[-1], a[0])
 
 
 @register_flop_formula(torch.ops.lamina.circulant_spectral_matmul_backward_weight)
 def _(dys: Any, xs: Any, window: list[int], *_: Any, **__: Any) -> int:
-    groups = Window.unpack(window).groups
+    groups = Conv2dProblem.unpack(window).groups
     return spectral_matmul_flops(window, dys[-1] // groups, xs[-1] // groups, dys[0])
 
 
 @register_flop_formula(torch.ops.lamina.circulant_spectral_matmul_backward)
 def _(dys: Any, xs: Any, ws: Any, window: list[int], *_: Any, **__: Any) -> int:
-    groups = Window.unpack(window).groups
+    groups = Conv2dProblem.unpack(window).groups
     return 2 * spectral_matmul_flops(window, dys[-1] // groups, xs[-1] // groups, dys[0])

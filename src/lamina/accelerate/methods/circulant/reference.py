@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.methods.circulant.basis import basis, slot_count
-from lamina.accelerate.methods.circulant.window import Window
 
 
 def dense_matrix(
@@ -58,7 +58,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) ->
     return y if bias is None else y + bias
 
 
-def conv(x: Tensor, weight: Tensor, bias: Tensor | None, out_channels: int, window: Window) -> Tensor:
+def conv(x: Tensor, weight: Tensor, bias: Tensor | None, out_channels: int, window: Conv2dProblem) -> Tensor:
     """``x: (N, C, H, W)`` to ``(N, out_channels, H', W')``; ``weight: (p, KH, KW, q, k)``.
 
     Channels are transformed before the window slides, which is a linear map of each pixel and commutes with it.

@@ -7,11 +7,11 @@ cost half of 3xTF32. The scales follow from the amax of the transformed tensors,
 import torch
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.split_fp16.ops import pair_amax
 from lamina.accelerate.methods.circulant.ops import SHORT_SUM, tf32
 from lamina.accelerate.methods.circulant.spectral.ops import TARGET_EXPONENT, Scales, run_dft
 from lamina.accelerate.methods.circulant.tiles import scaled_fp16_pays
-from lamina.accelerate.methods.circulant.window import Window
 
 MIN_SAMPLED_NUMEL = 2**23
 """Elements of an input from which its amax is sampled. A full amax then takes longer than the two launches of a retry,
@@ -21,7 +21,7 @@ SAMPLE_STRIDE = 16
 """One block of this many is read to sample an amax."""
 
 
-def applies(dtype: torch.dtype, x: Tensor, weight: Tensor, outputs: int, window: Window) -> bool:
+def applies(dtype: torch.dtype, x: Tensor, weight: Tensor, outputs: int, window: Conv2dProblem) -> bool:
     """Whether a layer uses scaled fp16: in float32, if it pays, and with full float32 accuracy no sum is short."""
     if not x.dtype == weight.dtype == dtype == torch.float32:
         return False

@@ -1,4 +1,4 @@
-"""The recurrent layer against PyTorch's own on the written-out matrices."""
+"""The LSTM layer against `torch.nn.LSTM` on the dense weights."""
 
 import pytest
 import torch
@@ -9,22 +9,22 @@ from lamina.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
-KINDS = [
+OPTIONS = [
     {"num_layers": 2, "bidirectional": True},
     {"batch_first": True, "bias": False},
     {"hidden_size": 8},
 ]
 
 
-@pytest.mark.parametrize("options", KINDS)
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("impl", ["reference", "dense"])
-def test_outputs_states_and_gradients_are_the_dense_layer_s(options: dict[str, object], impl: str) -> None:
+def test_outputs_states_and_gradients_equal_the_dense_layer(options: dict[str, object], impl: str) -> None:
     layer = BlockCirculantLSTM(5, **{"hidden_size": 6, **options}, block_size=4, impl=impl).double()  # type: ignore[arg-type]
     dense = layer.to_dense()
     x = torch.randn(3, 2, 5, dtype=torch.float64)
-    levels = layer.num_layers * (1 + layer.bidirectional)
+    states = layer.num_layers * (1 + layer.bidirectional)
     batch = 3 if layer.batch_first else 2
-    state = tuple(torch.randn(levels, batch, layer.hidden_size, dtype=torch.float64) for _ in range(2))
+    state = tuple(torch.randn(states, batch, layer.hidden_size, dtype=torch.float64) for _ in range(2))
     results = []
     for lstm in (layer, dense):
         leaf = x.clone().requires_grad_()
@@ -36,7 +36,7 @@ def test_outputs_states_and_gradients_are_the_dense_layer_s(options: dict[str, o
 
 
 @pytest.mark.parametrize("impl", ["kernel", "materialized"])
-def test_kernels_step_like_the_reference(impl: str, poisoned_empty: None) -> None:
+def test_kernels_equal_the_reference(impl: str, poisoned_empty: None) -> None:
     layer = BlockCirculantLSTM(5, 6, block_size=4, impl=impl)  # type: ignore[arg-type]
     x = torch.randn(2, 1, 5)
     results = []
@@ -48,7 +48,7 @@ def test_kernels_step_like_the_reference(impl: str, poisoned_empty: None) -> Non
         torch.testing.assert_close(ours, theirs)
 
 
-def test_steps_without_a_batch() -> None:
+def test_unbatched_inputs() -> None:
     layer = BlockCirculantLSTM(5, 6, block_size=4)
     x = torch.randn(3, 5)
     y, (h, c) = layer(x, (torch.ones(1, 6), torch.zeros(1, 6)))
@@ -57,11 +57,11 @@ def test_steps_without_a_batch() -> None:
     assert torch.equal(h, h2[:, 0]) and torch.equal(c, c2[:, 0])
 
 
-def test_names_are_the_dense_layer_s_and_dropout_is_between_levels() -> None:
+def test_names_are_those_of_the_dense_layer_and_dropout_is_between_layers() -> None:
     layer = BlockCirculantLSTM(5, 6, 2, dropout=1.0, bidirectional=True, block_size=4)
     assert [*layer.state_dict()] == [*nn.LSTM(5, 6, 2, bidirectional=True).state_dict()]
     x = torch.randn(3, 2, 5)
-    assert torch.equal(layer(x)[0], layer(torch.zeros_like(x))[0])  # all of the first level is dropped
+    assert torch.equal(layer(x)[0], layer(torch.zeros_like(x))[0])  # all outputs of the first layer are dropped
     assert not torch.equal(layer.eval()(x)[0], layer(torch.zeros_like(x))[0])
 
 
@@ -71,12 +71,12 @@ def test_kept_energy_is_over_all_matrices() -> None:
     assert BlockCirculantLSTM.from_dense(nn.LSTM(8, 8), 4, init="fresh").kept_energy is None
 
 
-def test_projected_outputs_are_refused() -> None:
-    with pytest.raises(UsageError, match="proj_size=4"):
+def test_proj_size_is_refused() -> None:
+    with pytest.raises(UsageError, match="proj_size=0, got 4"):
         BlockCirculantLSTM.from_dense(nn.LSTM(8, 8, proj_size=4), 4)
 
 
 @pytest.mark.parametrize("options", [{"num_layers": 0}, {"dropout": 1.5}, {"hidden_size": 0}])
-def test_impossible_sizes(options: dict[str, object]) -> None:
+def test_invalid_sizes(options: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=next(iter(options))):
         BlockCirculantLSTM(5, **{"hidden_size": 6, **options}, block_size=4)  # type: ignore[arg-type]

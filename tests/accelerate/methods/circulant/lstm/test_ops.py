@@ -1,4 +1,4 @@
-"""All steps at once against one step behind the other, by operators that are tested by themselves."""
+"""The recurrence operator against single steps of operators that have their own tests."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ SIZES = {  # steps, rows, width, block size
     "one cell": (2, 1, 1, 2),
     "one step": (1, 2, 6, 4),
     "slices of a block": (1, 1, 66, 66),
-    "numbers enough": (2, 3, 40, 16),
+    "several tiles": (2, 3, 40, 16),
 }
 NAMES = ("hidden", "last", "dinputs", "dws", "dh", "dc")
 
@@ -39,24 +39,24 @@ def operands(name: str, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 
 
 def with_gradients(function: Callable[..., Any], name: str, leaves: list[Tensor]) -> list[Tensor]:
-    """The first two results, and their gradients along fixed directions."""
+    """The first two outputs, and their gradients along fixed directions."""
     leaves = [leaf.detach().requires_grad_() for leaf in leaves]
-    made = function(*leaves, SIZES[name][3])[:2]
-    directions = [torch.linspace(-5, 5, y.numel()).cos().view(y.shape).to(y.dtype) for y in made]
-    return [*(y.detach() for y in made), *torch.autograd.grad(made, leaves, directions)]
+    outputs = function(*leaves, SIZES[name][3])[:2]
+    directions = [torch.linspace(-5, 5, y.numel()).cos().view(y.shape).to(y.dtype) for y in outputs]
+    return [*(y.detach() for y in outputs), *torch.autograd.grad(outputs, leaves, directions)]
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_results_and_gradients_are_those_of_single_steps(name: str, poisoned_empty: None) -> None:
+def test_outputs_and_gradients_equal_those_of_single_steps(name: str, poisoned_empty: None) -> None:
     leaves = operands(name)
-    pairs = zip(NAMES, *(with_gradients(each, name, leaves) for each in (ops.recurrence, ops.recurrence_by_steps)), strict=True)
-    for what, ours, theirs in pairs:
+    results = (with_gradients(each, name, leaves) for each in (ops.recurrence, ops.recurrence_by_steps))
+    for what, ours, theirs in zip(NAMES, *results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11, msg=what)
 
 
 @pytest.mark.parametrize("precision", TYPES)
-def test_results_and_gradients_are_as_accurate_as_those_of_single_steps(precision: str, poisoned_empty: None) -> None:
-    name, leaves = "numbers enough", operands("numbers enough", TYPES[precision])
+def test_outputs_and_gradients_are_as_accurate_as_those_of_single_steps(precision: str, poisoned_empty: None) -> None:
+    name, leaves = "several tiles", operands("several tiles", TYPES[precision])
     with precision_mode(precision, autotune=False):
         ours, plain = (with_gradients(each, name, leaves) for each in (ops.recurrence, ops.recurrence_by_steps))
     exact = with_gradients(ops.recurrence_by_steps, name, [leaf.double() for leaf in leaves])
@@ -67,10 +67,10 @@ def test_results_and_gradients_are_as_accurate_as_those_of_single_steps(precisio
 def test_operands_with_gaps_and_gradients_without_one() -> None:
     leaves = operands("ragged")
     gaps = (torch.stack([leaf.detach(), torch.full_like(leaf, torch.nan)], -1) for leaf in leaves)
-    wide = [pairs[..., 0].requires_grad_() for pairs in gaps]
-    assert not any(leaf.is_contiguous() for leaf in wide)
+    strided = [pairs[..., 0].requires_grad_() for pairs in gaps]
+    assert not any(leaf.is_contiguous() for leaf in strided)
     results = []
-    for each in (leaves, wide):
+    for each in (leaves, strided):
         hidden, last, *_ = ops.recurrence(*each, SIZES["ragged"][3])
         results.append((hidden, *torch.autograd.grad(hidden[-1, :, ::2].sum(), each, retain_graph=True)))
         results[-1] += torch.autograd.grad(last.sum(), each)  # type: ignore[assignment]
@@ -86,15 +86,15 @@ def test_gradients_of_the_first_and_second_order(poisoned_empty: None) -> None:
     assert gradgradcheck(recurrence, operands("one cell"), fast_mode=True)
 
 
-def test_operators_keep_the_rules_of_pytorch() -> None:
+def test_operators_pass_opcheck() -> None:
     leaves = operands("ragged")
     torch.library.opcheck(ops.recurrence, (*leaves, 3))
-    _, _, *kept = ops.recurrence(*leaves, 3)
+    _, _, *saved = ops.recurrence(*leaves, 3)
     upstream = torch.randn(2, 3, 7, dtype=torch.float64)
-    torch.library.opcheck(ops.recurrence_backward, (upstream, None, leaves[1].detach(), *kept, 3))
+    torch.library.opcheck(ops.recurrence_backward, (upstream, None, leaves[1].detach(), *saved, 3))
 
 
-def test_what_is_not_finite_reaches_its_row_alone() -> None:
+def test_nonfinite_values_affect_only_their_own_row() -> None:
     inputs, ws, h, c = (leaf.detach() for leaf in operands("whole blocks", torch.float32))
     expected, *_ = ops.recurrence(inputs, ws, h, c, 4)
     inputs[1, 0, 3] = torch.nan
@@ -103,13 +103,13 @@ def test_what_is_not_finite_reaches_its_row_alone() -> None:
     assert hidden[1, 0, 3].isnan() and hidden[2, 0].isnan().all() and last[0].isnan().any()
 
 
-def test_operations_are_counted_as_single_steps_are() -> None:
+def test_flops_equal_those_of_single_steps() -> None:
     leaves, k = operands("whole blocks"), SIZES["whole blocks"][3]
     counts = []
     for each in (ops.recurrence, ops.recurrence_by_steps):
         with FlopCounterMode(display=False) as counter:
-            made = each(*leaves, k)[:2]
+            outputs = each(*leaves, k)[:2]
             forward = counter.get_total_flops()
-            torch.autograd.grad([y.sum() for y in made], leaves)
+            torch.autograd.grad([y.sum() for y in outputs], leaves)
         counts.append((forward, counter.get_total_flops()))
     assert counts[0] == counts[1]

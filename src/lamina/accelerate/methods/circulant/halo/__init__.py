@@ -1,1 +1,1 @@
-"""Products of spectra over windows whose pixels, with their halo, lie in shared memory."""
+"""Spectral matmuls of convolutions with a tile of pixels and its halo in shared memory."""

@@ -1,10 +1,11 @@
-"""Products of spectra over sliding windows by CUDA kernels that keep a tile of pixels, with its halo, in shared memory.
+"""Spectral matmuls of convolutions by CUDA kernels that keep a tile of pixels, with its halo, in shared memory.
 
-Taps read what their neighbours have read, which the tile language's kernels leave to the caches. These are for large
-images of 16-bit spectra, in one part or two, with few blocks a pixel and one group; everything else is for those.
+Filter taps then read overlapping pixels from shared memory, which the Triton kernels leave to the caches. These kernels
+support large images of 16-bit spectra in one or two terms, with few blocks per pixel and one group; all other problems
+use the Triton kernels.
 
-Where pixels are narrow, neighbours are multiplied together, and what is not finite may reach up to three pixels beside
-those whose window holds it.
+Narrow neighboring pixels are packed into one matmul operand. A nonfinite value may then reach up to three pixels beside
+those whose window contains it.
 """
 
 from __future__ import annotations
@@ -13,152 +14,158 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
-from itertools import product as product_of
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.tiling import MULTIPROCESSORS, SHARED_MEMORY
 from lamina.accelerate.methods.circulant.basis import num_terms
-from lamina.accelerate.methods.circulant.window import Window
 from lamina.accelerate.runtime.nvrtc import DTYPE_CODES, Kernel, Launchable, with_common_header
 from lamina.accelerate.runtime.target_info import shared_memory
 
-SUMS = {1: 14, 2: 12}
-"""Products of 16 by 8 numbers that a warp sums up at a time for a weight gradient, by terms."""
-MOST_BLOCKS = 16
-"""Of a pixel: of more of them, a product is bound by tensor cores."""
-MOST_PRODUCTS = 128
-"""Tensor-core instructions of sixteen places of output pixels, all of which are written out."""
-MOST_SUMS = 36
-"""Products of 16 by 8 numbers that make a weight gradient: 18 were measured to pay, 72 not to."""
-SMALL = 2**20
-"""Numbers of a spectrum from which these are taken; the smallest that was measured has three times as many."""
+MAX_WARP_MMAS = {1: 14, 2: 12}
+"""MMA tiles of 16 by 8 elements that a warp accumulates for a weight gradient, by terms."""
+MAX_BLOCKS = 16
+"""Circulant blocks of a pixel; with more, the matmul is bound by tensor cores."""
+MAX_MMAS = 128
+"""MMA instructions for sixteen packs of output pixels, which are fully unrolled."""
+MAX_WEIGHT_MMAS = 36
+"""MMA tiles of a weight gradient: 18 were measured to pay, 72 not to."""
+MIN_NUMEL = 2**20
+"""Elements of a spectrum from which these kernels are used; the smallest that was measured has three times as many."""
 
 FOLDER = files(__package__)
 
-kind: Any = Kernel
-"""What compiles; tests put in its place what runs the same source on the CPU."""
+kernel_class: Any = Kernel
+"""Compiles and launches the source; tests replace it by one that runs the same source on the CPU."""
 
 
 @dataclass(frozen=True)
-class Block:
-    """A block's tile of output places, and how its warps divide the work.
+class Tile:
+    """The tile of output packs of a thread block, and its launch parameters.
 
-    A processor runs so many ``blocks`` of so many ``warps``. A tile has at most so many ``places``: more share a halo,
-    fewer leave room. All but one of its ``stages`` are being copied. For a weight gradient, ``shares`` warps have some
-    of its rows each.
+    ``blocks_per_sm`` thread blocks of ``num_warps`` warps are resident on a multiprocessor. A tile has at most
+    ``max_packs`` packs: more share a halo, fewer leave shared memory for other blocks. All but one of its ``num_stages``
+    are being copied. For a weight gradient, the rows of the matmul are divided among ``warps_m`` warps.
     """
 
-    warps: int
-    blocks: int
-    places: int
-    stages: int
-    shares: int = 1
-    high: int = 1
-    wide: int = 1
+    num_warps: int
+    blocks_per_sm: int
+    max_packs: int
+    num_stages: int
+    warps_m: int = 1
+    height: int = 1
+    width: int = 1
 
 
-BLOCKS = {
-    ("product", 1): (Block(warps=4, blocks=4, places=450, stages=2),),
-    ("product", 2): (Block(warps=8, blocks=2, places=800, stages=3), Block(warps=4, blocks=4, places=230, stages=2)),
-    ("weight_gradient", 1): (Block(warps=4, blocks=3, places=800, stages=3),),
-    ("weight_gradient", 2): (Block(warps=4, blocks=3, places=450, stages=2),),
+TILES = {
+    ("spectral_matmul", 1): (Tile(num_warps=4, blocks_per_sm=4, max_packs=450, num_stages=2),),
+    ("spectral_matmul", 2): (
+        Tile(num_warps=8, blocks_per_sm=2, max_packs=800, num_stages=3),
+        Tile(num_warps=4, blocks_per_sm=4, max_packs=230, num_stages=2),
+    ),
+    ("weight_gradient", 1): (Tile(num_warps=4, blocks_per_sm=3, max_packs=800, num_stages=3),),
+    ("weight_gradient", 2): (Tile(num_warps=4, blocks_per_sm=3, max_packs=450, num_stages=2),),
 }
-"""For each kernel and terms, as measured: for images that are one tile, and for others, if those differ."""
+"""By kernel and terms, as measured: for images that fit one tile, and for others if those differ."""
 
 
 @dataclass(frozen=True)
-class Slide:
-    """A window that slides over pixels of ``read`` blocks and makes or meets ``made`` ones, ``terms`` of a number.
+class HaloConv:
+    """A convolution of spectra: its geometry, the circulant blocks of input and output pixels, and the terms.
 
-    So many pixels of a line are ``together`` a place.
+    ``pack_size`` neighboring pixels of a line form a *pack*, the unit of the matmul.
     """
 
-    window: Window
-    read: int
-    made: int
+    geometry: Conv2dProblem
+    in_blocks: int
+    out_blocks: int
     terms: int
-    together: int = 1
+    pack_size: int = 1
 
     @property
-    def width(self) -> int:
-        """Output places of a line."""
-        return -(-self.window.out_width // self.together)
+    def line_packs(self) -> int:
+        """Output packs of a line."""
+        return -(-self.geometry.out_width // self.pack_size)
 
     @property
-    def along(self) -> int:
-        """Places of a line that an output place reads."""
-        w = self.window
-        if self.together == 1:
-            return w.kernel_width
-        reach = (w.kernel_width - 1) * w.dilation_width + (self.together - 1) * w.stride_width
-        return reach // self.together + 1
+    def window_packs(self) -> int:
+        """Packs of a line that an output pack reads."""
+        g = self.geometry
+        if self.pack_size == 1:
+            return g.kernel_width
+        reach = (g.kernel_width - 1) * g.dilation_width + (self.pack_size - 1) * g.stride_width
+        return reach // self.pack_size + 1
 
     @property
-    def read_eights(self) -> int:
-        """Eights of numbers of a place that is read."""
-        return -(-self.together * 2 * self.read // 8)
+    def in_vectors(self) -> int:
+        """Vectors of 8 elements of an input pack."""
+        return -(-self.pack_size * 2 * self.in_blocks // 8)
 
     @property
-    def made_eights(self) -> int:
-        """Eights of numbers of a place that is made or met."""
-        return -(-self.together * 2 * self.made // 8)
+    def out_vectors(self) -> int:
+        """Vectors of 8 elements of an output pack."""
+        return -(-self.pack_size * 2 * self.out_blocks // 8)
 
     @property
-    def sixteens(self) -> int:
-        """Pairs of eights of numbers that an output place reads."""
-        return -(-self.window.kernel_height * self.along * self.read_eights // 2)
+    def k_steps(self) -> int:
+        """MMA steps of 16 elements over what an output pack reads."""
+        return -(-self.geometry.kernel_height * self.window_packs * self.in_vectors // 2)
 
     @property
-    def products(self) -> int:
-        """Tensor-core instructions of sixteen output places."""
-        return self.sixteens * self.made_eights
+    def mmas(self) -> int:
+        """MMA instructions for sixteen output packs."""
+        return self.k_steps * self.out_vectors
 
-    def inputs(self, block: Block) -> int:
-        """Places that a tile reads."""
-        w = self.window
-        apart = w.dilation_width if self.together == 1 else 1
-        high = (block.high - 1) * w.stride_height + (w.kernel_height - 1) * w.dilation_height + 1
-        return high * ((block.wide - 1) * w.stride_width + (self.along - 1) * apart + 1)
+    def input_packs(self, tile: Tile) -> int:
+        """Packs that a tile reads, with its halo."""
+        g = self.geometry
+        dilation = g.dilation_width if self.pack_size == 1 else 1
+        height = (tile.height - 1) * g.stride_height + (g.kernel_height - 1) * g.dilation_height + 1
+        return height * ((tile.width - 1) * g.stride_width + (self.window_packs - 1) * dilation + 1)
 
-    def product_bytes(self, block: Block) -> int:
-        """Shared memory of a block of the product: factors, and stages of places."""
-        return self.terms * (self.products * 256 + block.stages * 16 * self.read_eights * self.inputs(block))
+    def matmul_bytes(self, tile: Tile) -> int:
+        """Shared memory of a thread block of the matmul: weights, and stages of packs."""
+        return self.terms * (self.mmas * 256 + tile.num_stages * 16 * self.in_vectors * self.input_packs(tile))
 
-    def gradient_bytes(self, block: Block) -> int:
-        """Shared memory of a block of the weight gradient: stages of both, which its sums take the place of."""
-        met = -(-block.high * block.wide // 32) * 32
-        stage = 16 * self.terms * (self.read_eights * self.inputs(block) + self.made_eights * met)
-        return max(block.stages * stage, self.products * 16 * 32)
+    def gradient_bytes(self, tile: Tile) -> int:
+        """Shared memory of a thread block of the weight gradient: stages of both operands, reused for the sums."""
+        padded = -(-tile.height * tile.width // 32) * 32
+        stage = 16 * self.terms * (self.in_vectors * self.input_packs(tile) + self.out_vectors * padded)
+        return max(tile.num_stages * stage, self.mmas * 16 * 32)
 
-    def fitted(self, block: Block, size: Callable[[Block], int]) -> Block | None:
-        """The largest tiles that divide the image evenly and are small enough; None if there are none."""
-        for blocks, most in product_of(range(block.blocks, 0, -1), (128, 32)):
-            wide = _even(self.width, most)
-            for high in range(min(self.window.out_height, max(1, block.places // wide)), 0, -1):
-                tile = replace(block, blocks=blocks, high=_even(self.window.out_height, high), wide=wide)
-                if size(tile) <= SHARED_MEMORY // blocks - 1024:
-                    return tile
+    def fit(self, tile: Tile, size: Callable[[Tile], int]) -> Tile | None:
+        """The largest tile that divides the image evenly and fits shared memory; None if there is none."""
+        for blocks_per_sm, max_width in product(range(tile.blocks_per_sm, 0, -1), (128, 32)):
+            width = _even_split(self.line_packs, max_width)
+            for rows in range(min(self.geometry.out_height, max(1, tile.max_packs // width)), 0, -1):
+                height = _even_split(self.geometry.out_height, rows)
+                fitted = replace(tile, blocks_per_sm=blocks_per_sm, height=height, width=width)
+                if size(fitted) <= SHARED_MEMORY // blocks_per_sm - 1024:
+                    return fitted
         return None
 
-    def switches(self, block: Block, dtype: torch.dtype, back: bool) -> dict[str, int]:
+    def macros(self, tile: Tile, dtype: torch.dtype, backward_data: bool) -> dict[str, int]:
         """Macros of the source."""
-        w = self.window
+        g = self.geometry
         return {
-            "TYPE": DTYPE_CODES[dtype], "TERMS": self.terms, "SUMMED": self.read, "KEPT": self.made,
-            "KH": w.kernel_height, "KW": w.kernel_width, "SH": w.stride_height, "SW": w.stride_width,
-            "DH": w.dilation_height, "DW": w.dilation_width,
-            "TOGETHER": self.together, "HIGH": block.high, "WIDE": block.wide,
-            "STAGES": block.stages, "WARPS": block.warps, "RESIDENT": block.blocks, "SHARES": block.shares,
-            "BACK": int(back), "WHOLE": int(block.wide * self.together == w.out_width),
+            "TYPE": DTYPE_CODES[dtype], "TERMS": self.terms,
+            "IN_BLOCKS": self.in_blocks, "OUT_BLOCKS": self.out_blocks,
+            "KH": g.kernel_height, "KW": g.kernel_width, "SH": g.stride_height, "SW": g.stride_width,
+            "DH": g.dilation_height, "DW": g.dilation_width,
+            "PACK_SIZE": self.pack_size, "TILE_HEIGHT": tile.height, "TILE_WIDTH": tile.width,
+            "STAGES": tile.num_stages, "WARPS": tile.num_warps, "BLOCKS_PER_SM": tile.blocks_per_sm,
+            "WARPS_M": tile.warps_m, "BACKWARD_DATA": int(backward_data),
+            "FULL_LINES": int(tile.width * self.pack_size == g.out_width),
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel, made, and all that it is told besides its tensors."""
+    """A compiled kernel, its grid, and its arguments after the tensors."""
 
     kernel: Launchable
     grid: tuple[int, int]
@@ -166,54 +173,61 @@ class Launch:
     sizes: tuple[int, ...]
     shared: int
 
-    def __call__(self, *tensors: Tensor, more: tuple[float, ...] = ()) -> None:
-        self.kernel.launch(self.grid, (self.threads,), [*tensors, *self.sizes, *more], self.shared)
+    def __call__(self, *tensors: Tensor, scalars: tuple[float, ...] = ()) -> None:
+        self.kernel.launch(self.grid, (self.threads,), [*tensors, *self.sizes, *scalars], self.shared)
 
 
-def spectral_matmul(a: Tensor, ws: Tensor, out: Tensor, window: Window, back: bool, down: float) -> bool:
-    """Fill ``out`` with the product of spectra times ``down``, or ``back`` with the input gradient's.
+def spectral_matmul(
+    a: Tensor, ws: Tensor, out: Tensor, window: Conv2dProblem, backward_data: bool, output_scale: float
+) -> bool:
+    """Write ``output_scale`` times the spectral matmul, or with ``backward_data`` its input gradient, to ``out``.
 
     Returns:
-        Whether the kernels take these; if not, nothing is done.
+        Whether the kernels support the operands; if not, nothing is launched.
     """
     slots, outputs, _, q = ws.shape[-4:]
     p = outputs // (window.taps * window.groups)
-    if not _takes(window, a, ws) or (back and (window.stride_height, window.stride_width) != (1, 1)):
+    if not _supports(window, a, ws) or (backward_data and (window.stride_height, window.stride_width) != (1, 1)):
         return False
-    blocks = (p, q) if back else (q, p)
-    launch = _planned(kind, "product", _room(kind, a.device), a.dtype, slots, window, *blocks, num_terms(a), back)
+    blocks = (p, q) if backward_data else (q, p)
+    capacity = _shared_memory(kernel_class, a.device)
+    launch = _launch_for(
+        kernel_class, "spectral_matmul", capacity, a.dtype, slots, window, *blocks, num_terms(a), backward_data
+    )
     if launch is None:
         return False
-    launch(a, ws, out, more=(float(down),))
+    launch(a, ws, out, scalars=(float(output_scale),))
     return True
 
 
-def weight_gradient(dys: Tensor, xs: Tensor, window: Window) -> Tensor | None:
-    """Shares of the weight gradient's spectrum ``[shares, F, p*taps, 2, q]`` in float32, to be reduce_split_k in order.
+def weight_gradient(dys: Tensor, xs: Tensor, window: Conv2dProblem) -> Tensor | None:
+    """Split-K partials of the spectrum of the weight gradient, ``[split_k, F, p*taps, 2, q]`` in float32.
 
-    None if the kernels do not take these.
+    None if the kernels do not support the operands.
     """
     slots, p, q = dys.shape[-4], dys.shape[-1] // window.groups, xs.shape[-1] // window.groups
-    if not _takes(window, dys, xs):
+    if not _supports(window, dys, xs):
         return None
-    room = _room(kind, dys.device)
-    launch = _planned(kind, "weight_gradient", room, dys.dtype, slots, window, q, p, num_terms(dys), False)
+    capacity = _shared_memory(kernel_class, dys.device)
+    launch = _launch_for(
+        kernel_class, "weight_gradient", capacity, dys.dtype, slots, window, q, p, num_terms(dys), False
+    )
     if launch is None:
         return None
-    shares = xs.new_empty(launch.grid[1], slots, p * window.taps, 2, q, dtype=torch.float32)
-    launch(dys, xs, shares)
-    return shares
+    partials = xs.new_empty(launch.grid[1], slots, p * window.taps, 2, q, dtype=torch.float32)
+    launch(dys, xs, partials)
+    return partials
 
 
-def _takes(window: Window, a: Tensor, b: Tensor) -> bool:
-    whole = a.data_ptr() % 16 == b.data_ptr() % 16 == 0  # pieces of up to so many bytes are copied
-    return whole and a.itemsize == 2 and window.groups == 1 and window.taps > 1 and a.numel() >= SMALL
+def _supports(window: Conv2dProblem, a: Tensor, b: Tensor) -> bool:
+    aligned = a.data_ptr() % 16 == b.data_ptr() % 16 == 0  # cp.async copies up to 16 bytes
+    return aligned and a.itemsize == 2 and window.groups == 1 and window.taps > 1 and a.numel() >= MIN_NUMEL
 
 
 @lru_cache(maxsize=16)
-def _room(make: Any, device: torch.device) -> int:
-    """Bytes of shared memory that a block may have on a device; 0 where it cannot run the kernels."""
-    if make is not Kernel:
+def _shared_memory(kernel: Any, device: torch.device) -> int:
+    """Bytes of shared memory that a thread block may use on a device; 0 if it cannot run the kernels."""
+    if kernel is not Kernel:
         return SHARED_MEMORY
     if device.type != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability(device)[0] < 8:
         return 0
@@ -221,52 +235,52 @@ def _room(make: Any, device: torch.device) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _planned(
-    make: Any, name: str, room: int, dtype: torch.dtype, slots: int, window: Window, read: int, made: int, terms: int,
-    back: bool,
+def _launch_for(
+    kernel: Any, name: str, capacity: int, dtype: torch.dtype, slots: int, window: Conv2dProblem, in_blocks: int,
+    out_blocks: int, terms: int, backward_data: bool,
 ) -> Launch | None:  # fmt: skip
-    """The kernel and how it is launched on a device with so much ``room``; None if it is not for that."""
-    window = _turned(window) if back else window
-    slide = Slide(window, read, made, terms, together(window, read, made))
+    """The launch on a device with ``capacity`` bytes of shared memory; None if the kernels do not support the problem."""
+    window = _backward_data_geometry(window) if backward_data else window
+    conv = HaloConv(window, in_blocks, out_blocks, terms, pack_size_for(window, in_blocks, out_blocks))
     gradient = name == "weight_gradient"
-    if max(read, made) > MOST_BLOCKS or slide.products > (MOST_SUMS if gradient else MOST_PRODUCTS):
+    if max(in_blocks, out_blocks) > MAX_BLOCKS or conv.mmas > (MAX_WEIGHT_MMAS if gradient else MAX_MMAS):
         return None
-    size = slide.gradient_bytes if gradient else slide.product_bytes
-    shares = next(n for n in (1, 2, 4) if slide.products <= n * SUMS[terms]) if gradient else 1
-    asked = BLOCKS[name, terms]
-    whole = slide.width * window.out_height <= asked[0].places
-    block = slide.fitted(replace(asked[0 if whole else -1], shares=shares), size)
-    if block is None or size(block) > room:
+    size = conv.gradient_bytes if gradient else conv.matmul_bytes
+    warps_m = next(n for n in (1, 2, 4) if conv.mmas <= n * MAX_WARP_MMAS[terms]) if gradient else 1
+    tiles = TILES[name, terms]
+    one_tile = conv.line_packs * window.out_height <= tiles[0].max_packs
+    tile = conv.fit(replace(tiles[0 if one_tile else -1], warps_m=warps_m), size)
+    if tile is None or size(tile) > capacity:
         return None
-    source = with_common_header(FOLDER / "pixels.cu", FOLDER / f"{name}.cu")
-    kernel = make(source, name, macros=slide.switches(block, dtype, back), pdl=True)
-    down, across = -(-window.out_height // block.high), -(-slide.width // block.wide)
-    tiles = window.batch * down * across
-    share = -(-tiles // max(1, MULTIPROCESSORS * block.blocks // slots))
+    source = with_common_header(FOLDER / "tiles.cu", FOLDER / f"{name}.cu")
+    compiled = kernel(source, name, macros=conv.macros(tile, dtype, backward_data), pdl=True)
+    tiles_y, tiles_x = -(-window.out_height // tile.height), -(-conv.line_packs // tile.width)
+    num_tiles = window.batch * tiles_y * tiles_x
+    tiles_per_block = -(-num_tiles // max(1, MULTIPROCESSORS * tile.blocks_per_sm // slots))
     sizes = (
         window.batch, window.height, window.width, window.out_height, window.out_width,
-        window.padding_height, window.padding_width, down, across, share,
+        window.padding_height, window.padding_width, tiles_y, tiles_x, tiles_per_block,
     )  # fmt: skip
-    return Launch(kernel, (slots, -(-tiles // share)), 32 * block.warps, sizes, size(block))
+    return Launch(compiled, (slots, -(-num_tiles // tiles_per_block)), 32 * tile.num_warps, sizes, size(tile))
 
 
-def together(window: Window, read: int, made: int) -> int:
-    """Neighbours in a line that are multiplied together, for tensor cores that read and make eight numbers at once."""
-    if window.out_width == 1 or min(read, made) > 2:
+def pack_size_for(window: Conv2dProblem, in_blocks: int, out_blocks: int) -> int:
+    """Neighboring pixels of a line per pack: MMA operands have 8 elements, narrow pixels fewer."""
+    if window.out_width == 1 or min(in_blocks, out_blocks) > 2:
         return 1
-    return 4 if read == 1 else 2
+    return 4 if in_blocks == 1 else 2
 
 
-def _turned(window: Window) -> Window:
-    """The window that slides over output gradients, with its taps in reverse, to make the input's."""
+def _backward_data_geometry(window: Conv2dProblem) -> Conv2dProblem:
+    """The convolution of output gradients, with reversed taps, that gives the input gradient."""
     reach = (window.kernel_height - 1) * window.dilation_height, (window.kernel_width - 1) * window.dilation_width
-    return Window(
+    return Conv2dProblem(
         window.batch, window.out_height, window.out_width, window.kernel_height, window.kernel_width, 1, 1,
         reach[0] - window.padding_height, reach[1] - window.padding_width,
         window.dilation_height, window.dilation_width,
     )  # fmt: skip
 
 
-def _even(size: int, most: int) -> int:
-    """The size of as few pieces as there are of ``most``, all alike."""
+def _even_split(size: int, most: int) -> int:
+    """The size of equal pieces, as few as pieces of at most ``most`` allow."""
     return -(-size // -(-size // most))

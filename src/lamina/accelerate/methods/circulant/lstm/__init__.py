@@ -1,1 +1,1 @@
-"""The recurrence of a long short-term memory in the frequency domain: two launches a step."""
+"""The LSTM layer and its recurrence in the frequency domain, in two launches per time step."""

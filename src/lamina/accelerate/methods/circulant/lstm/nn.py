@@ -138,9 +138,9 @@ class BlockCirculantLSTM(nn.Module):
         return y, (h, c)
 
     def _dense_weight(self, weight: Tensor, width: int, dtype: torch.dtype) -> Tensor:
-        return functional.dense_matrix(
-            weight[:, None], None, _GATES * self.hidden_size, width, _GATES, dtype
-        ).squeeze(-1)
+        return functional.dense_matrix(weight[:, None], None, _GATES * self.hidden_size, width, _GATES, dtype).squeeze(
+            -1
+        )
 
     def _forward_layers(self, x: Tensor, hx: State) -> tuple[Tensor, State]:
         directions = 2 if self.bidirectional else 1

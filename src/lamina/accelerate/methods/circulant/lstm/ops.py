@@ -1,6 +1,7 @@
-"""The recurrence as PyTorch operators: all steps, and all steps back. Shapes are those of the kernels.
+"""The LSTM recurrence and its backward pass over all time steps, as PyTorch operators.
 
-A gradient of a gradient is made by the operators of `ops` and `transform`, step by step, from what came in.
+Shapes are those of `kernels`. Double backward recomputes the recurrence step by step with the differentiable operators
+of `ops` and `spectral.ops`.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from lamina.accelerate.methods.circulant import kernels as products
+from lamina.accelerate.common.geometry import Conv2dProblem
+from lamina.accelerate.methods.circulant import kernels as matmul_kernels
 from lamina.accelerate.methods.circulant.lstm import kernels
 from lamina.accelerate.methods.circulant.ops import (
     reduce_split_k,
@@ -31,7 +33,6 @@ from lamina.accelerate.methods.circulant.spectral.ops import (
     transform_constexprs,
 )
 from lamina.accelerate.methods.circulant.tiles import LSTMStepTile, lstm_step_tile
-from lamina.accelerate.methods.circulant.window import Window
 from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.launch_cache import cached_launches
@@ -42,13 +43,13 @@ from lamina.accelerate.runtime.triton_ops import pdl_options
 def recurrence(
     inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """All hidden states and the last cells; and for the way back, gates, cells and spectra of hidden states.
+    """All hidden states and the last cell state; for backward, gates, cell states and spectra of hidden states.
 
     Args:
-        inputs: ``(steps, rows, 4 * q * k)``, what the steps' inputs and biases give the gates.
-        ws: ``[F, 4 * q, 2, q]``, the spectrum of the weight between hidden states and gates.
-        h: ``(rows, width)``, the hidden state to begin with; ``q`` blocks hold ``width``.
-        c: ``(rows, width)``, the cells to begin with.
+        inputs: ``(steps, rows, 4 * q * k)``, the input projections with biases.
+        ws: ``[F, 4 * q, 2, q]``, the spectrum of the hidden-to-hidden weight.
+        h: ``(rows, width)``, the initial hidden state; ``q`` blocks hold ``width`` features.
+        c: ``(rows, width)``, the initial cell state.
         block_size: ``k``.
     """
     return _recurrence(inputs, ws, h, c, block_size)
@@ -85,7 +86,7 @@ def _recurrence(
 def recurrence_backward(
     outer: Tensor, last: Tensor | None, ws: Tensor, gates: Tensor, cells: Tensor, spectra: Tensor, block_size: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of `recurrence` by ``inputs``, ``ws``, ``h`` and ``c``, from those of its first two results."""
+    """Gradients of `recurrence` with respect to its tensors, from those of its first two outputs."""
     return _recurrence_backward(outer, last, ws, gates, cells, spectra, block_size)
 
 
@@ -99,46 +100,49 @@ def _recurrence_backward(
     slots, outputs, _, q = ws.shape
     carry = cells.new_empty(2, rows, width)
     carry[steps % 2] = 0 if last is None else last
-    above = ws.new_empty(slots, steps * rows, 2, outputs)
+    spectra_dgates = ws.new_empty(slots, steps * rows, 2, outputs)
     dhs = ws.new_zeros(slots, rows, 2, q)
     tile = lstm_step_tile(block_size, rows, q)
-    constexprs = _constexprs(tile, block_size, ws, (gates[0], dhs), outer, gates, cells, above)
-    basis = basis_for(above, block_size, False)
+    constexprs = _constexprs(tile, block_size, ws, (gates[0], dhs), outer, gates, cells, spectra_dgates)
+    basis = basis_for(spectra_dgates, block_size, False)
     programs = _programs(tile, rows, ws)
-    for t, matmul in _by_step(above, ws, dhs, backward=True):
+    for t, matmul in _by_step(spectra_dgates, ws, dhs, backward=True):
         launch(
-            kernels.step_gradient_kernel, programs, outer,
-            outer, dhs, carry, basis, gates, cells, gradients, above, t, steps, rows, width, sizes=outer.shape, **constexprs,
+            kernels.step_backward_kernel, programs, outer,
+            outer, dhs, carry, basis, gates, cells, gradients, spectra_dgates, t, steps, rows, width,
+            sizes=outer.shape, **constexprs,
         )  # fmt: skip
         _multiply(*matmul)
     dh = outer.new_empty(rows, width, 1)
     run_idft(dhs, dhs, None, None, dh, dh, block_size, 1, False, pair=False)
-    dws = reduce_split_k(run_spectral_matmul_backward(above, spectra, None, None, Window(steps * rows)), above.dtype)
+    partials = run_spectral_matmul_backward(spectra_dgates, spectra, None, None, Conv2dProblem(steps * rows))
+    dws = reduce_split_k(partials, spectra_dgates.dtype)
     return gradients, dws, dh.squeeze(-1), carry[0]
 
 
 def _by_step(spectra: Tensor, ws: Tensor, out: Tensor, backward: bool) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Each step, ``back`` from the last, and the launch that multiplies its ``spectra`` by the weights'."""
+    """Each time step, with ``backward`` from the last, and the launch of its spectral matmul."""
     rows = out.shape[1]
     steps = spectra.shape[1] // max(rows, 1)
-    programs, arguments, constexprs = spectral_matmul_launch(spectra[:, :rows], ws, out, Window(rows), backward)
+    programs, arguments, constexprs = spectral_matmul_launch(spectra[:, :rows], ws, out, Conv2dProblem(rows), backward)
     for t in reversed(range(steps)) if backward else range(steps):
         yield t, (programs, spectra[:, t * rows : (t + 1) * rows], arguments, constexprs)
 
 
 def _multiply(programs: int, a: Tensor, arguments: tuple[Any, ...], constexprs: dict[str, Any]) -> None:
-    ws, *_ = arguments  # which alone may be the caller's own
+    ws, *_ = arguments  # the only operand that this package did not allocate, hence of any alignment
     sizes = a.shape, a.stride(), ws.data_ptr() % 16
-    launch(products.spectral_matmul_kernel, programs, a, a, *arguments, sizes=sizes, **constexprs)
+    launch(matmul_kernels.spectral_matmul_kernel, programs, a, a, *arguments, sizes=sizes, **constexprs)
 
 
 def _constexprs(
-    tile: LSTMStepTile, block_size: int, ws: Tensor, of_a_step: tuple[Tensor, ...], *tensors: Tensor
+    tile: LSTMStepTile, block_size: int, ws: Tensor, step_tensors: tuple[Tensor, ...], *tensors: Tensor
 ) -> dict[str, Any]:
-    told = transform_constexprs(ws.dtype, block_size, *tensors) | pdl_options(*of_a_step)
     return {
-        "Q": ws.shape[-1], "K": block_size, "TILE_ROWS": tile.rows, "TILE_BLOCKS": tile.blocks, "PADDED_K": tile.padded_k,
-        "BLOCK_K": tile.block_k, "TF32": ws.dtype == torch.float32 and tf32(), "num_warps": tile.num_warps, **told,
+        "Q": ws.shape[-1], "K": block_size, "TILE_ROWS": tile.rows, "TILE_BLOCKS": tile.blocks,
+        "PADDED_K": tile.padded_k, "BLOCK_K": tile.block_k, "TF32": ws.dtype == torch.float32 and tf32(),
+        "num_warps": tile.num_warps,
+        **transform_constexprs(ws.dtype, block_size, *tensors), **pdl_options(*step_tensors),
     }  # fmt: skip
 
 
@@ -148,12 +152,12 @@ def _programs(tile: LSTMStepTile, rows: int, ws: Tensor) -> int:
 
 def _recurrence_like(inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     (steps, rows, _), width = inputs.shape, h.shape[1]
-    wide = torch.float64 if inputs.dtype == torch.float64 else torch.float32
+    state_dtype = torch.float64 if inputs.dtype == torch.float64 else torch.float32
     return (
         inputs.new_empty(steps, rows, width),
         inputs.new_empty(rows, width),
         inputs.new_empty(inputs.shape),
-        inputs.new_empty(steps + 1, rows, width, dtype=wide),
+        inputs.new_empty(steps + 1, rows, width, dtype=state_dtype),
         ws.new_empty(ws.shape[0], steps * rows, 2, ws.shape[-1]),
     )
 
@@ -172,38 +176,38 @@ def _(
 
 
 def recurrence_by_steps(inputs: Tensor, ws: Tensor, h: Tensor, c: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """The first two results of `recurrence`, by operators that can be differentiated as often as one likes."""
-    window, width, hidden = Window(len(h)).pack(), h.shape[1], []
+    """The first two outputs of `recurrence`, by operators that are differentiable to any order."""
+    window, width, hidden = Conv2dProblem(len(h)).pack(), h.shape[1], []
     for step in inputs:
         hs = dft(h[..., None], None, block_size, 1, False, ws.dtype)
         ys = spectral_matmul(hs, ws, window)
-        more = idft(ys, None, None, block_size, 1, False, step.shape[1], 1, False, step.dtype).squeeze(-1)
-        h, c = lstm_cell(torch.unflatten(step + more, -1, (4, -1))[..., :width], c)
+        recurrent = idft(ys, None, None, block_size, 1, False, step.shape[1], 1, False, step.dtype).squeeze(-1)
+        h, c = lstm_cell(torch.unflatten(step + recurrent, -1, (4, -1))[..., :width], c)
         hidden.append(h)
     return torch.stack(hidden), c
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     *tensors, ctx.block_size = inputs
-    _, _, *kept = output
-    ctx.mark_non_differentiable(*kept)
+    _, _, *saved = output
+    ctx.mark_non_differentiable(*saved)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*tensors, *kept)
+    ctx.save_for_backward(*tensors, *saved)
 
 
 def _gradient(ctx: Any, outer: Tensor | None, last: Tensor | None, *_: None) -> tuple[Any, ...]:
     inputs, ws, h, c, gates, cells, spectra = ctx.saved_tensors
     if outer is None:
         outer = inputs.new_zeros(len(inputs), *h.shape)
-    if torch.is_grad_enabled():  # to be differentiated again
-        leaves = [x for x, asked in zip((inputs, ws, h, c), ctx.needs_input_grad, strict=False) if asked]
+    if torch.is_grad_enabled():  # double backward
+        leaves = [x for x, needed in zip((inputs, ws, h, c), ctx.needs_input_grad, strict=False) if needed]
         last = torch.zeros_like(c) if last is None else last
         found = iter(torch.autograd.grad(
             recurrence_by_steps(inputs, ws, h, c, ctx.block_size), leaves, (outer, last), create_graph=True
         ))  # fmt: skip
-        return *(next(found) if asked else None for asked in ctx.needs_input_grad[:4]), None
-    kept = ws, gates, cells, spectra, ctx.block_size
-    *found, dc = call_in_backward(recurrence_backward, _recurrence_backward, outer, last, *kept)
+        return *(next(found) if needed else None for needed in ctx.needs_input_grad[:4]), None
+    saved = ws, gates, cells, spectra, ctx.block_size
+    *found, dc = call_in_backward(recurrence_backward, _recurrence_backward, outer, last, *saved)
     return *found, dc.to(c.dtype), None
 
 
@@ -219,12 +223,13 @@ def _(inputs: Any, ws: Any, h: Any, c: Any, block_size: int, **_: Any) -> int:
 @register_flop_formula(torch.ops.lamina.circulant_recurrence_backward)
 def _(outer: Any, last: Any, ws: Any, gates: Any, cells: Any, spectra: Any, block_size: int, **_: Any) -> int:
     steps, rows, _ = gates
-    return _flops(gates, ws, block_size) + spectral_matmul_flops(Window(steps * rows).pack(), ws[1], ws[-1], ws[0])
+    weight_flops = spectral_matmul_flops(Conv2dProblem(steps * rows).pack(), ws[1], ws[-1], ws[0])
+    return _flops(gates, ws, block_size) + weight_flops
 
 
 def _flops(inputs: Any, ws: Any, block_size: int) -> int:
-    """Of all steps in either direction, and their products."""
+    """FLOPs of the forward or backward pass over all time steps, with its spectral matmuls."""
     steps, rows, _ = inputs
     _, outputs, _, q = ws
-    products = spectral_matmul_flops(Window(steps * rows).pack(), outputs, q, ws[0])
-    return products + kernels.step_cost(steps * rows, q, block_size, 0, 0).flops
+    matmuls = spectral_matmul_flops(Conv2dProblem(steps * rows).pack(), outputs, q, ws[0])
+    return matmuls + kernels.step_cost(steps * rows, q, block_size, 0, 0).flops

@@ -1,1 +1,1 @@
-"""Products with circulant blocks written out, for few rows and for the vendor library."""
+"""Layers with materialized circulant blocks: for few rows, in split fp16, and for the vendor library."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.split_fp16.kernels import TARGET_EXPONENT, conv_cost
 from lamina.accelerate.common.split_fp16.ops import (
     partial_amax,
@@ -29,7 +30,6 @@ from lamina.accelerate.methods.circulant.materialized.ops import (
     run_diagonal_sums,
 )
 from lamina.accelerate.methods.circulant.ops import empty_rows, is_channels_last
-from lamina.accelerate.methods.circulant.window import Window
 from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.launch_cache import cached_launches
@@ -62,7 +62,7 @@ def _rows(x: Tensor) -> SplitOperand:
     return run_split(x, amax, num_terms()), amax
 
 
-def _weights(w: Tensor, signs: Tensor | None, window: Window, channels: int, outputs: int) -> SplitOperand:
+def _weights(w: Tensor, signs: Tensor | None, window: Conv2dProblem, channels: int, outputs: int) -> SplitOperand:
     inputs, w = channels // window.groups, w.contiguous()
     if w.dtype != torch.float32:
         return run_dense_matrix(w, signs, outputs, inputs, window.groups, True).mT[None], None
@@ -78,7 +78,7 @@ def _weights(w: Tensor, signs: Tensor | None, window: Window, channels: int, out
     return out, amax
 
 
-def _output_like(x: Tensor, outputs: int, window: Window) -> Tensor:
+def _output_like(x: Tensor, outputs: int, window: Conv2dProblem) -> Tensor:
     return empty_rows(x, (x.shape[0], outputs, window.out_height * window.out_width), is_channels_last(x), x.dtype)
 
 
@@ -103,7 +103,7 @@ def _conv(
     x: Tensor, w: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     check_kernel_operand(x, "circulant", 'use impl="reference"')
-    sizes = Window.unpack(window)
+    sizes = Conv2dProblem.unpack(window)
     y = _output_like(x, outputs, sizes)
     (xh, x_amax), (wh, w_amax) = _rows(x), _weights(w, signs, sizes, x.shape[1], outputs)
     split_fp16_conv(xh, x_amax, wh, w_amax, None if bias is None else bias.contiguous(), y, sizes, backward_data=False)
@@ -116,7 +116,7 @@ def _conv(
 def _(
     x: Tensor, w: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    sizes = Window.unpack(window)
+    sizes = Conv2dProblem.unpack(window)
     y = _output_like(x, outputs, sizes)
     rows, matrix = (x.shape[0] * x.shape[2], x.shape[1]), (outputs, sizes.taps, x.shape[1] // sizes.groups)
     if x.dtype != torch.float32:
@@ -142,7 +142,7 @@ def _conv_backward(
     xh: Tensor | None, x_amax: Tensor | None, wh: Tensor | None, w_amax: Tensor | None,
     window: tuple[int, ...], data: bool, weight: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    sizes, (_, _, _, k) = Window.unpack(window), w.shape
+    sizes, (_, _, _, k) = Conv2dProblem.unpack(window), w.shape
     dyh, dy_amax = _rows(dy)
     dx, dw = _gradients_like(x, w, data, weight)
     if data:
@@ -217,7 +217,7 @@ conv_backward.register_autograd(_backward_gradient, setup_context=_save_backward
 
 def _flops(outputs: int, inputs: int, window: list[int]) -> int:
     """FLOPs of a dense convolution, however many fp16 products emulate one."""
-    sizes = Window.unpack(window)
+    sizes = Conv2dProblem.unpack(window)
     return conv_cost(sizes.rows_out, outputs, inputs // sizes.groups, sizes.taps, terms=1).flops
 
 

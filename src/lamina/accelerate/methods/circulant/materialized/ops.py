@@ -165,9 +165,7 @@ dense_matrix = torch.library.custom_op("lamina::circulant_dense_matrix", run_den
 
 
 @dense_matrix.register_fake
-def _(
-    w: Tensor, signs: Tensor | None, out_features: int, in_features: int, groups: int, channels_last: bool
-) -> Tensor:
+def _(w: Tensor, signs: Tensor | None, out_features: int, in_features: int, groups: int, channels_last: bool) -> Tensor:
     return _dense_like(w, out_features, in_features, channels_last)
 
 
@@ -246,7 +244,9 @@ def _diagonal_sums_gradient(ctx: Any, h: Tensor) -> tuple[Any, ...]:
 
 
 linear.register_autograd(_linear_gradient, setup_context=_save)
-linear_eager = without_dispatch(linear, lambda x, w, out_features: _run_linear(x, w, out_features, False), _save, _linear_gradient)
+linear_eager = without_dispatch(
+    linear, lambda x, w, out_features: _run_linear(x, w, out_features, False), _save, _linear_gradient
+)
 linear_backward_data.register_autograd(_linear_backward_data_gradient, setup_context=_save)
 linear_backward_weight.register_autograd(_linear_backward_weight_gradient, setup_context=_save)
 linear_backward.register_autograd(_linear_backward_gradient, setup_context=_save)
@@ -255,7 +255,9 @@ dense_matrix_eager = without_dispatch(dense_matrix, run_dense_matrix, _save_dens
 diagonal_sums.register_autograd(_diagonal_sums_gradient, setup_context=_save_diagonal_sums)
 
 
-@register_flop_formula([torch.ops.lamina.circulant_materialized_linear, torch.ops.lamina.circulant_materialized_linear_backward_data])
+@register_flop_formula(
+    [torch.ops.lamina.circulant_materialized_linear, torch.ops.lamina.circulant_materialized_linear_backward_data]
+)
 def _(a: Any, w: Any, features: int, *_: Any, **__: Any) -> int:
     return kernels.linear_cost(a[0], features, a[1], w[-1], 0).flops
 

@@ -1,1 +1,1 @@
-"""Block-wise Fourier transforms of rows and of weights, and back."""
+"""Block-wise discrete Fourier transforms of rows and weights, and their inverses."""

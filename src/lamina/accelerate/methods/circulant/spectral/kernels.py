@@ -130,7 +130,9 @@ def dft_tile(
     if PARTIALS:
         tl.store(scale_inv, inverse, tile == 0)
     if SAMPLED:
-        max_bits = tl.max(acc.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1)  # compared as bits, among which NaN is largest
+        max_bits = tl.max(
+            acc.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1
+        )  # compared as bits, among which NaN is largest
         tl.store(overflow + tl.zeros_like(m), 1, tl.where(amax > 0, max_bits, OVERFLOW_BITS) >= OVERFLOW_BITS)
     if FULL_ROWS:  # contiguous in memory for each frequency
         acc = tl.permute(tl.reshape(acc, (TILE_ROWS, TILE_BLOCKS, 2, F)), (3, 0, 2, 1))

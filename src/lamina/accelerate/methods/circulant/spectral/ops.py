@@ -36,7 +36,9 @@ RETRY_PROGRAMS = 512
 
 
 @cache
-def _device_basis(block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch.device, rounded: bool) -> Tensor:
+def _device_basis(
+    block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch.device, rounded: bool
+) -> Tensor:
     """The DFT basis on a device, computed once.
 
     Kernels may read it before the preceding kernel has finished (programmatic dependent launch). It is therefore
@@ -122,8 +124,12 @@ def run_dft(
     """Spectra of rows, with ``pair`` also of weights; with ``scales``, in scaled fp16."""
     scaled = scales is not None
     scales = scales or Scales(x, 0, 0, x, x)
-    x_basis, x_sizes, x_programs, x_constexprs = _launch_side(x, xs, block_size, groups, eigenvalues, "X", scaled=scaled)
-    w_basis, w_sizes, w_programs, w_constexprs = _launch_side(w, ws, block_size, 1 if pair else groups, True, "W", scaled=scaled)
+    x_basis, x_sizes, x_programs, x_constexprs = _launch_side(
+        x, xs, block_size, groups, eigenvalues, "X", scaled=scaled
+    )
+    w_basis, w_sizes, w_programs, w_constexprs = _launch_side(
+        w, ws, block_size, 1 if pair else groups, True, "W", scaled=scaled
+    )
     constexprs = transform_constexprs(xs.dtype, block_size, x, w, xs, ws)
     programs = min(x_programs, RETRY_PROGRAMS) if scales.retry else x_programs + pair * w_programs
     launch(
@@ -146,8 +152,12 @@ def run_idft(
 ) -> None:  # fmt: skip
     """Rows from their spectrum, with ``pair`` also weights; ``scale_invs`` and ``descale`` undo scales, see `kernels`."""
     scaled = xs.dtype == torch.float16 and x_descale > 0
-    x_basis, x_sizes, x_programs, x_constexprs = _launch_side(x, xs, block_size, groups, eigenvalues, "X", inverse=True, scaled=scaled)
-    w_basis, w_sizes, w_programs, w_constexprs = _launch_side(w, ws, block_size, 1 if pair else groups, True, "W", inverse=True)
+    x_basis, x_sizes, x_programs, x_constexprs = _launch_side(
+        x, xs, block_size, groups, eigenvalues, "X", inverse=True, scaled=scaled
+    )
+    w_basis, w_sizes, w_programs, w_constexprs = _launch_side(
+        w, ws, block_size, 1 if pair else groups, True, "W", inverse=True
+    )
     constexprs = transform_constexprs(ws.dtype if pair else xs.dtype, block_size, x, w, xs, ws)
     w_programs *= pair
     split_k = ws.shape[0] if pair and ws.dim() > 4 else 1
