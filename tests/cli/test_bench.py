@@ -81,7 +81,7 @@ def test_keys_without_effect_are_named(lamina: Lamina, tmp_path: Path) -> None:
     )
     result = lamina("bench", str(file), "--dry-run")
     assert result.exit_code == 0
-    assert re.search(r"note: .*conv_fwd_pref.*no effect.*line 8", result.stdout)
+    assert re.search(r"note: .*conv_fwd_pref.*ignored.*line 8", result.stdout)
 
 
 def test_a_report_is_written_beside(lamina: Lamina, tmp_path: Path) -> None:
