@@ -50,7 +50,7 @@ from lamina.errors import LaminaError, UnsupportedError
 from lamina.pipeline.convert import selector
 from lamina.pipeline.deft import pruning
 from lamina.pipeline.deft.flow import CHECKPOINT, deft
-from lamina.pipeline.deft.records import Asked
+from lamina.pipeline.deft.records import DeftConfig
 from lamina.pipeline.deft.trained import pretrained
 from lamina.record import Timing
 from lamina.spec.training import Training
@@ -159,8 +159,8 @@ def found(task: Task, place: int, data: Path, folder: Path, length: str) -> dict
         epochs=epochs, batch=task.batch, optimizer="adamw", learning_rate=task.learning_rate, seed=task.seed,
         precision="bf16",
     )  # fmt: skip
-    asked = Asked(
-        shares=(0.5,), align=8 if task.name in SMALL else 32, max_accuracy_drop=DROP, format="none", tuning=epochs,
+    asked = DeftConfig(
+        keep_ratios=(0.5,), align=8 if task.name in SMALL else 32, max_accuracy_drop=DROP, format="none", tuning=epochs,
         calibration=CALIBRATION, batch=max(BATCHES), precision="tf32", compare=("magnitude",),
     )  # fmt: skip
     watch = measure.Stopwatch()

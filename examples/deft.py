@@ -11,14 +11,14 @@ import torch
 import lamina
 from lamina import pipeline
 from lamina.pipeline.deft.flow import deft
-from lamina.pipeline.deft.records import Asked
+from lamina.pipeline.deft.records import DeftConfig
 from lamina.spec.training import Training
 from lamina.store import open_store
 
 
 def main() -> None:
     target, _ = pipeline.find("lenet5")
-    asked = Asked(shares=(0.5,), max_accuracy_drop=2.0, calibration=500, batch=16)
+    asked = DeftConfig(keep_ratios=(0.5,), max_accuracy_drop=2.0, calibration=500, batch=16)
     with tempfile.TemporaryDirectory() as place, open_store(Path(place) / "lamina.db") as store:
         folder = Path(place) / "lenet5-deft"
         found = deft(target, "fashion-mnist", Training(epochs=2), store, folder, asked, cache=Path(place))

@@ -15,7 +15,7 @@ EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 def test_it_runs_and_says_something(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, few_repetitions: None
 ) -> None:
-    monkeypatch.setattr(deployed, "TURN", measure.Repeat(1, 1, 0, 0.01, warmup=0))
+    monkeypatch.setattr(deployed, "REPEAT", measure.Repeat(1, 1, 0, 0.01, warmup=0))
     runpy.run_path(str(path), run_name="__main__")
     assert len(capsys.readouterr().out.splitlines()) >= 2
 

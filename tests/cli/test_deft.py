@@ -18,13 +18,13 @@ from lamina.pipeline.deft.records import LayerResult, Measured, Outcome
 from lamina.record import Timing
 
 QUICK = ("deft", "lenet5", "--data", "fashion-mnist", "--train-epochs", "1", "--train-batch", "500", "--device", "cpu",
-         "--shares", "0.5", "--calibration", "50")  # fmt: skip
+         "--keep-ratios", "0.5", "--calibration", "50")  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     once = measure.Repeat(min_samples=1, max_samples=1, min_time_s=0, max_time_s=0.01, warmup=1)
-    monkeypatch.setattr(deployed, "TURN", once)
+    monkeypatch.setattr(deployed, "REPEAT", once)
     monkeypatch.setattr(deployed, "ROUNDS", 1)
 
 
@@ -46,13 +46,14 @@ def test_json_and_a_folder_that_loads(lamina: Lamina, tmp_path: Path) -> None:
     ("words", "code", "said"),
     [
         (("--format", "xml"), 2, "'xml' is unknown"),
-        (("--shares", "half"), 2, "--shares: expected numbers"),
-        (("--shares", "1.5"), 2, "shares: expected numbers above 0"),
+        (("--keep-ratios", "half"), 2, "--keep-ratios: expected numbers"),
+        (("--keep-ratios", "1.5"), 2, "keep ratios: expected numbers above 0"),
+        (("--shares", "1.5"), 2, "keep ratios: expected numbers above 0"),
         (("--precision", "fp12"), 2, "--precision"),
         (("--recovery", "prayer"), 2, "recovery 'prayer' is unknown"),
         (("--weight-format", "e9m9"), 2, "format 'e9m9' is unknown"),
         (("--compare", "magic"), 2, "compare 'magic' is unknown"),
-        (("--target-speedup", "0.1"), 2, "target speed-up"),
+        (("--target-speedup", "0.1"), 2, "target speedup"),
         (("--lr", "0"), 2, "--learning-rate"),
         (("--weights", "nowhere.safetensors"), 2, "nowhere.safetensors: expected a safetensors file"),
     ],
@@ -99,8 +100,8 @@ def test_tables_say_what_was_found() -> None:
         return Measured(name, accuracy, accuracy, Timing("cpu", "-", us, us - 1, us + 1, 7), 1000, 2000, 4096)
 
     layers = (
-        LayerResult("conv", "Conv2d", 64, 32, 128, 96, 0.25, 0.125, "e3m4", 0.02, "alone at 0.5", "as asked"),
-        LayerResult("fc", "Linear", 128, 128, 10, 10, None, None, None, None, "kept whole", "no kernel"),
+        LayerResult("conv", "Conv2d", 64, 32, 128, 96, 0.25, 0.125, "e3m4", 0.02, "alone at 0.5", "e3m4 was requested"),
+        LayerResult("fc", "Linear", 128, 128, 10, 10, None, None, None, None, "kept dense", "no kernel"),
     )
     point = Point({"conv": 0.5, "fc": 1.0}, 98.5, 0.5)
     outcome = Outcome(
@@ -114,5 +115,5 @@ def test_tables_say_what_was_found() -> None:
     assert "128 of 128" in rows["fc"] and "dense" in rows["fc"] and "%" not in rows["fc"]
     assert "98.25 %" in rows["deft"] and "-0.75" in rows["deft"] and "2.00x" in rows["deft"]
     assert "-2.00" in rows["magnitude"] and "0.95x" in rows["magnitude"]
-    assert "98.50 % at 2.00x" in text and "as asked" in text and "no kernel" in text
+    assert "98.50 % at 2.00x" in text and "was requested" in text and "no kernel" in text
     assert outcome.speedup == 2 and outcome.drop == 0.75

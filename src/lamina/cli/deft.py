@@ -1,4 +1,4 @@
-"""``lamina deft``: a network made faster by what it can do without, within an accuracy budget."""
+"""``lamina deft``: prune and quantize a trained network within an accuracy budget."""
 
 from __future__ import annotations
 
@@ -26,44 +26,49 @@ def deft(
     spec: options.OneSpecArgument,
     data: options.DataOption,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of the result.", show_default="<network>-deft")
+        Path | None, typer.Option("--output", "-o", help="Output folder.", show_default="<network>-deft")
     ] = None,
     weights: Annotated[
         Path | None,
         typer.Option("--weights", help="Trained weights: a safetensors state dict or a checkpoint of lamina train."),
     ] = None,
     train_epochs: Annotated[
-        int, typer.Option("--train-epochs", min=1, help="Epochs of training where no weights are given.")
+        int, typer.Option("--train-epochs", min=1, help="Epochs of training if no --weights are given.")
     ] = 15,
-    epochs: Annotated[int, typer.Option("--epochs", min=0, help="Epochs of tuning after the elimination.")] = 0,
+    epochs: Annotated[int, typer.Option("--epochs", min=0, help="Epochs of fine-tuning after pruning.")] = 0,
     max_accuracy_drop: Annotated[
-        float, typer.Option("--max-accuracy-drop", help="Points of accuracy that may be lost, of the calibration data.")
+        float, typer.Option("--max-accuracy-drop", help="Percentage points of calibration accuracy that may be lost.")
     ] = 1.0,
     target_speedup: Annotated[
         float | None, typer.Option("--target-speedup", help="Minimum speedup; the most accurate network with it.")
     ] = None,
-    shares: Annotated[
-        str, typer.Option("--shares", help="Of its inputs that a layer may keep, besides all.")
+    keep_ratios: Annotated[
+        str, typer.Option("--keep-ratios", help="Fractions of its input channels that a layer may keep, besides 1.")
     ] = "0.75,0.5,0.25",
-    recovery: Annotated[str, typer.Option("--recovery", help="scale, bias, least_squares, none.")] = "least_squares",
-    align: Annotated[int, typer.Option("--align", min=1, help="Round the number kept up to a multiple of this.")] = 1,
+    shares: Annotated[str, typer.Option("--shares", hidden=True, help="Deprecated name of --keep-ratios.")] = "",
+    recovery: Annotated[
+        str, typer.Option("--recovery", help="Compensation for pruned inputs: scale, bias, least_squares, none.")
+    ] = "least_squares",
+    align: Annotated[int, typer.Option("--align", min=1, help="Round the number of kept inputs up to a multiple.")] = 1,
     weight_format: Annotated[
         str,
-        typer.Option("--weight-format", help="auto (where it is measured to be faster), none, or one for every layer."),
+        typer.Option("--weight-format", help="auto (where measured to be faster), none, or one format for all layers."),
     ] = "auto",
     calibration: Annotated[
-        int, typer.Option("--calibration", min=1, help="Training samples set apart to choose by; a fifth at most.")
+        int, typer.Option("--calibration", min=1, help="Training samples set apart for calibration; at most a fifth.")
     ] = 1000,
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Of the latency that counts.")] = 1,
-    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32, bf16, fp16: of the result.")] = "fp32",
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-b", min=1, help="Batch size of the measured latency.")
+    ] = 1,
+    precision: Annotated[str, typer.Option("--precision", help="Of the result: fp32, tf32, bf16, fp16.")] = "fp32",
     compare: Annotated[
         str, typer.Option("--compare", help="Also measure other pruning methods: magnitude, channels, between commas.")
     ] = "",
     onnx: Annotated[Path | None, typer.Option("--onnx", help="Also export the result to this file.")] = None,
     learning_rate: Annotated[
-        float, typer.Option("--learning-rate", "--lr", min=0, help="Of SGD; tuning takes a third of it.")
+        float, typer.Option("--learning-rate", "--lr", min=0, help="Of SGD; fine-tuning uses a third of it.")
     ] = 0.05,
-    train_batch: Annotated[int, typer.Option("--train-batch", min=1, help="Samples of a training step.")] = 64,
+    train_batch: Annotated[int, typer.Option("--train-batch", min=1, help="Batch size of training.")] = 64,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
@@ -72,11 +77,12 @@ def deft(
     resume: Annotated[bool, typer.Option("--resume", help="Reuse the training and the search in --output.")] = False,
     format_: Annotated[str, typer.Option("--format", help="table or json, on stdout.")] = "table",
 ) -> None:
-    """Leave out inputs and weight bits that a trained network can do without, and save what is faster.
+    """Prune input channels and quantize weights of a trained network, and save the result if it is faster.
 
-    Each layer is tried at several shares of its inputs, chosen by correlated weights or by contribution, and recovered
-    by least squares on calibration data; shares of all layers are composed along the front of accuracy against
-    measured latency. The folder then holds weights and a recipe, which lamina.load(folder) gives back as a module.
+    Each layer is tried at several keep ratios. Pruned channels are selected by correlation of their weights (DeftNN's
+    synapse vector elimination) or by contribution, and the remaining weights are recovered by least squares on
+    calibration data. Keep ratios of all layers are combined along the front of accuracy over measured latency. The
+    output folder holds weights and a recipe; lamina.load(folder) returns the network as a module.
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 device or package missing, 130 interrupted.
 
@@ -93,14 +99,14 @@ def deft(
 
     from lamina.cli.watching import Watcher
     from lamina.pipeline.deft.flow import deft as make_deft
-    from lamina.pipeline.deft.records import Asked
+    from lamina.pipeline.deft.records import DeftConfig
     from lamina.store import open_store
 
     options.choices("--format", format_, FORMATS)
     settings = training("sgd", learning_rate, epochs=train_epochs, batch=train_batch, seed=seed)
     options.choices("--precision", precision, ("fp32", "tf32", "bf16", "fp16"))
-    asked = Asked(
-        shares=_shares(shares),
+    config = DeftConfig(
+        keep_ratios=_ratios(shares or keep_ratios),
         recovery=recovery,  # type: ignore[arg-type]  # checked there
         align=align,
         max_accuracy_drop=max_accuracy_drop,
@@ -121,7 +127,7 @@ def deft(
             settings,
             database,
             folder,
-            asked,
+            config,
             cache=options.cache_folder(),
             weights=weights,
             onnx=onnx,
@@ -140,11 +146,11 @@ def deft(
         raise LaminaError(outcome.failure)
 
 
-def _shares(text: str) -> tuple[float, ...]:
+def _ratios(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(item) for item in options.split(text))
     except ValueError as error:
-        raise UsageError(f"--shares: expected numbers such as 0.75,0.5, got {text!r}") from error
+        raise UsageError(f"--keep-ratios: expected numbers such as 0.75,0.5, got {text!r}") from error
 
 
 def _print(outcome: Outcome) -> None:
@@ -156,11 +162,11 @@ def _print(outcome: Outcome) -> None:
 
 
 def layer_table(outcome: Outcome, width: int | None = None) -> Table:
-    """What each layer keeps, at what error, and why."""
+    """Kept inputs, errors and reasons of each layer."""
     from lamina.report.plain_table import Line, plain_table, reasons
 
     lines = [Line(_layer_cells(one), None if one.kept < one.inputs or one.format else "dim") for one in outcome.layers]
-    headings = ["layer", "type", "vectors", "outputs", "correlation", "error", "format", "rounding", "why"]
+    headings = ["layer", "type", "inputs", "outputs", "correlation", "error", "format", "rounding", "reason"]
     return plain_table(
         headings,
         lines,
@@ -173,7 +179,7 @@ def layer_table(outcome: Outcome, width: int | None = None) -> Table:
         ),
         width=width,
         dispensable=("rounding", "type", "correlation"),
-        wrapped="why",
+        wrapped="reason",
     )
 
 
@@ -192,7 +198,7 @@ def _layer_cells(one: LayerResult) -> list[str]:
 
 
 def network_table(outcome: Outcome, width: int | None = None) -> Table:
-    """The dense network, the result, and what it is compared with."""
+    """The dense network, the result, and the compared pruning methods."""
     from lamina.report.plain_table import Line, plain_table
 
     def cells(one: Measured) -> list[str]:
@@ -211,7 +217,7 @@ def network_table(outcome: Outcome, width: int | None = None) -> Table:
             units.size(one.bytes),
         ]
 
-    headings = ["network", "test accuracy", "points", "calibration", "latency", "quartiles", "speed-up"]
+    headings = ["network", "test accuracy", "points", "calibration", "latency", "quartiles", "speedup"]
     headings += ["parameters", "multiplications", "stored"]
     lines = [Line(cells(one), "green" if one is outcome.result else None)
              for one in (outcome.dense, outcome.result, *outcome.compared)]  # fmt: skip

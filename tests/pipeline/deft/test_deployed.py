@@ -14,7 +14,7 @@ from lamina.build.data import synthetic
 from lamina.errors import UsageError
 from lamina.pipeline.deft import calibration, deployed
 from lamina.pipeline.deft.calibration import Material, accuracy, material
-from lamina.pipeline.deft.deployed import Place, parameters
+from lamina.pipeline.deft.deployed import Deployment, parameters
 
 
 def parts() -> Material:
@@ -23,58 +23,61 @@ def parts() -> Material:
 
 
 @pytest.fixture
-def place() -> Place:
-    return Place(torch.device("cpu"), "bf16", 8, parts())
+def deployment() -> Deployment:
+    return Deployment(torch.device("cpu"), "bf16", 8, parts())
 
 
 def network() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
 
 
-def test_networks_take_turns(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deployed, "TURN", measure.Repeat(1, 1, 0, 0.01, warmup=0))
+def test_networks_take_turns(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployed, "REPEAT", measure.Repeat(1, 1, 0, 0.01, warmup=0))
     order: list[str] = []
-    models = [place.deploy(network()), place.deploy(network())]
+    models = [deployment.deploy(network()), deployment.deploy(network())]
     for model, name in zip(models, "ab", strict=True):
         model.register_forward_hook(lambda *_, name=name: order.append(name))
-    first, second = place.by_turns(*models)
+    first, second = deployment.interleaved(*models)
     assert first.n == second.n == deployed.ROUNDS and first.clock == "cpu"
     assert 0 < first.q1_us <= first.median_us <= first.q3_us
     turns = [order[0], *(name for before, name in pairwise(order) if name != before)]
     assert turns == list("ab" * deployed.ROUNDS)
-    assert place.ratio(*models) > 0
+    assert deployment.ratio(*models) > 0
 
 
-def test_noise_in_some_rounds_does_not_count(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_in_some_rounds_does_not_count(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([(9.0, 4.0), (2.0, 40.0), (2.5, 5.0)])
     monkeypatch.setattr(
-        Place, "_rounds", lambda *_: [[measure.summarize([us], "cpu", "-") for us in pair] for pair in times]
+        Deployment, "_rounds", lambda *_: [[measure.summarize([us], "cpu", "-") for us in pair] for pair in times]
     )
-    assert place.ratio(network(), network()) == 0.5
+    assert deployment.ratio(network(), network()) == 0.5
 
 
-def test_the_example_fills_the_batch_with_what_there_is(place: Place) -> None:
-    x = place.example()
+def test_the_example_fills_the_batch_with_what_there_is(deployment: Deployment) -> None:
+    x = deployment.example()
     assert x.shape == (8, 1, 4, 4) and x.dtype == torch.bfloat16
     assert torch.equal(x[6:], x[:2])
-    assert place.example("fp32").dtype == torch.float32
+    assert deployment.example("fp32").dtype == torch.float32
 
 
-def test_accuracy_is_of_the_samples_that_are_meant(place: Place) -> None:
+def test_accuracy_is_of_the_samples_that_are_meant(deployment: Deployment) -> None:
     model = network().bfloat16()
-    for samples, found in ((place.material.calibration, place.calibrated), (place.material.test, place.tested)):
+    for samples, found in (
+        (deployment.material.calibration, deployment.calibrated),
+        (deployment.material.test, deployment.tested),
+    ):
         hits = (model(samples.x.bfloat16()).argmax(1) == samples.y).double().mean()
         assert found(model) == pytest.approx(100 * float(hits))
     with pytest.raises(UsageError, match="at least one sample"):
         accuracy(model, [], torch.device("cpu"))
 
 
-def test_what_is_measured_of_a_network(place: Place) -> None:
+def test_what_is_measured_of_a_network(deployment: Deployment) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 3), nn.Linear(3, 3))
     with torch.no_grad():
         model[1].weight[0] = 0
     model, _ = convert(model, WeightOnly("e4m3"), lambda name, _: name == "2")
-    found = place.measured("it", place.deploy(model), measure.summarize([1.0], "cpu", "-"))
+    found = deployment.measured("it", deployment.deploy(model), measure.summarize([1.0], "cpu", "-"))
     assert found.parameters == parameters(model) == 2 * 16 + 3 + 9 + 3
     assert found.multiplications == 16 * 3 + 9
     assert found.bytes == 2 * (48 + 3) + 9 + 4 * 3 + 2 * 3
@@ -90,7 +93,7 @@ def test_samples_are_set_apart_by_the_seed() -> None:
     rest = torch.cat([other.learn.x, other.calibration.x]).flatten(1).long()
     assert torch.equal(rows.sum(1).sort().values, rest.sum(1).sort().values)  # every sample, once
     assert len(material("fashion-mnist", (1, 28, 28), 10**9, 0).calibration) == len(rows) // 5
-    assert whole.classes == 10 and whole.room() == 256 and replace(whole, shape=(3, 2048, 2048)).room() == 1
+    assert whole.classes == 10 and whole.batch_size() == 256 and replace(whole, shape=(3, 2048, 2048)).batch_size() == 1
 
 
 def test_samples_stay_where_there_is_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,14 +19,14 @@ from lamina.pipeline import find
 from lamina.pipeline.deft import choosing, deployed
 from lamina.pipeline.deft.flow import CHECKPOINT, JOURNAL, deft
 from lamina.pipeline.deft.recipe_files import RECIPE, WEIGHTS, read_recipe
-from lamina.pipeline.deft.records import Asked, Outcome
+from lamina.pipeline.deft.records import DeftConfig, Outcome
 from lamina.pipeline.deft.trained import pretrained
 from lamina.record import Epoch, Timing
 from lamina.spec.training import Training
 from lamina.store import Store, open_store
 
 SETTINGS = Training(epochs=2, batch=20, learning_rate=0.05, warmup_steps=0)
-HALVES = Asked(shares=(0.5,), calibration=20, max_accuracy_drop=5)
+HALVES = DeftConfig(keep_ratios=(0.5,), calibration=20, max_accuracy_drop=5)
 
 
 def latency(model: nn.Module) -> float:
@@ -34,19 +34,19 @@ def latency(model: nn.Module) -> float:
     return deployed.parameters(model) / 1000
 
 
-def by_size(self: deployed.Place, *models: nn.Module) -> list[Timing]:
+def by_size(self: deployed.Deployment, *models: nn.Module) -> list[Timing]:
     return [Timing("cpu", "-", latency(m), 0.999 * latency(m), 1.001 * latency(m), 7) for m in models]
 
 
 @pytest.fixture(scope="module", autouse=True)
 def untimed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deployed.Place, "by_turns", by_size)
-        patch.setattr(deployed.Place, "ratio", lambda self, model, dense: latency(model) / latency(dense))
+        patch.setattr(deployed.Deployment, "interleaved", by_size)
+        patch.setattr(deployed.Deployment, "ratio", lambda self, model, dense: latency(model) / latency(dense))
         yield
 
 
-def run(folder: Path, data: str, store: Store, asked: Asked = HALVES, **options: Any) -> Outcome:
+def run(folder: Path, data: str, store: Store, asked: DeftConfig = HALVES, **options: Any) -> Outcome:
     """LeNet-5, unless another network is named."""
     target, _ = find(options.pop("network", "lenet5"))
     options = {"cache": folder} | options
@@ -116,7 +116,7 @@ def test_the_store_has_epochs_and_the_whole_change(trained: tuple[Path, Path, Ou
         (change,) = store.what_ifs(this.id)
         epochs, rows = store.epochs(this.id), {row.impl: row for row in store.layers(this.id)}
     assert (this.verb, this.status, this.target) == ("deft", "done", "lenet5")
-    assert this.config["deft"]["shares"] == [0.5]
+    assert this.config["deft"]["keep_ratios"] == [0.5]
     assert [epoch.epoch for epoch in epochs] == [0, 1]
     assert (change.change, change.layer, change.before) == ("deft", "lenet5", outcome.dense.latency)
     assert change.after == outcome.result.latency
@@ -150,7 +150,7 @@ def test_a_stopped_job_goes_on_where_it_was(
     journal = (tmp_path / JOURNAL).read_bytes()
     assert not (tmp_path / RECIPE).exists()
     events: list[object] = []
-    monkeypatch.setattr(deployed.Place, "ratio", stop)  # nothing is left to ask
+    monkeypatch.setattr(deployed.Deployment, "ratio", stop)  # nothing is left to ask
     outcome = run(tmp_path, data, store, resume=True, watch=events.append)
     assert not any(isinstance(event, Epoch) for event in events)
     assert (tmp_path / JOURNAL).read_bytes() == journal
@@ -202,7 +202,7 @@ def test_weights_of_another_network_are_refused(weights: Path, tmp_path: Path, c
 
 
 def test_a_named_format_and_another_precision(weights: Path, data: str, store: Store, tmp_path: Path) -> None:
-    asked = replace(HALVES, format="e3m4", precision="bf16", shares=(0.9,), max_accuracy_drop=20)
+    asked = replace(HALVES, format="e3m4", precision="bf16", keep_ratios=(0.9,), max_accuracy_drop=20)
     outcome = run(tmp_path / "out", data, store, asked, weights=weights)
     model = lamina.load(tmp_path / "out")
     stored = [name for name, one in model.named_modules() if isinstance(one, WeightOnlyConv | WeightOnlyLinear)]
@@ -212,7 +212,7 @@ def test_a_named_format_and_another_precision(weights: Path, data: str, store: S
 
 
 def test_tuning_gives_accuracy_back(weights: Path, data: str, store: Store, tmp_path: Path) -> None:
-    asked = replace(HALVES, recovery="none", shares=(0.1,), max_accuracy_drop=0)
+    asked = replace(HALVES, recovery="none", keep_ratios=(0.1,), max_accuracy_drop=0)
     fast = SETTINGS.model_copy(update={"learning_rate": 0.15})  # of which tuning takes a third
     plain = run(tmp_path / "plain", data, store, asked, weights=weights)
     tuned = run(tmp_path / "tuned", data, store, replace(asked, tuning=5), weights=weights, settings=fast)
@@ -224,7 +224,7 @@ def test_tuning_gives_accuracy_back(weights: Path, data: str, store: Store, tmp_
 @pytest.mark.parametrize("tuning", [0, 1])
 def test_a_target_out_of_reach_is_said(weights: Path, data: str, store: Store, tmp_path: Path, tuning: int) -> None:
     asked = replace(HALVES, target_speedup=50, tuning=tuning)
-    with pytest.raises(UsageError, match="at a speed-up of at least 50"):
+    with pytest.raises(UsageError, match="at a speedup of at least 50"):
         run(tmp_path / "out", data, store, asked, weights=weights)
     assert store.runs()[0].status == "failed"
     assert not (tmp_path / "out" / RECIPE).exists()
@@ -252,10 +252,10 @@ def test_others_are_pruned_as_far(weights: Path, data: str, store: Store, tmp_pa
 def test_what_is_slower_at_length_is_not_taken(
     weights: Path, data: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def backwards(self: deployed.Place, *models: nn.Module) -> list[Timing]:
+    def backwards(self: deployed.Deployment, *models: nn.Module) -> list[Timing]:
         return list(reversed(by_size(self, *models)))
 
-    monkeypatch.setattr(deployed.Place, "by_turns", backwards)
+    monkeypatch.setattr(deployed.Deployment, "interleaved", backwards)
     outcome = run(tmp_path / "out", data, store, weights=weights)
     assert set(outcome.searched.choice.values()) == {1.0}
     assert outcome.result.parameters == outcome.dense.parameters
@@ -274,13 +274,14 @@ def test_described_networks_too(data: str, store: Store, tmp_path: Path) -> None
     outcome = run(tmp_path / "out", data, store, network=str(path), settings=SETTINGS.model_copy(update={"epochs": 1}))
     model = lamina.load(tmp_path / "out")
     assert of_the_test_split(model, data) == pytest.approx(outcome.result.test_accuracy)
-    assert not any("not folded" in remark for remark in outcome.remarks)
+    assert not any("not pruned" in remark for remark in outcome.remarks)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"shares": ()}, {"shares": (1.0,)}, {"shares": (0.0,)}, {"max_accuracy_drop": -1}, {"target_speedup": 0.5},
+        {"keep_ratios": ()}, {"keep_ratios": (1.0,)}, {"keep_ratios": (0.0,)},
+        {"max_accuracy_drop": -1}, {"target_speedup": 0.5},
         {"tuning": -1}, {"calibration": 0}, {"batch": 0}, {"format": "e4m33"}, {"compare": ("magnitud",)},
         {"recovery": "hope"}, {"align": 0}, {"max_accuracy_drop": float("nan")}, {"target_speedup": float("nan")},
     ],

@@ -33,7 +33,7 @@ def no_rates() -> Rates:
 def test_without_kernels_layers_stay_dense_and_nothing_is_measured() -> None:
     found = suggest(network(), X, "auto", no_rates, "fp32")
     assert list(found) == ["0", "3", "4"] and not any(stored.format for stored in found.values())
-    assert "convolution widens its weights in memory" in found["0"].reason
+    assert "convolution dequantizes its weights in memory" in found["0"].reason
     assert "for fp32 on cpu" in found["3"].reason
 
 
@@ -73,7 +73,7 @@ def test_formats_that_cost_too_much_are_taken_back() -> None:
     def accuracy(tried: nn.Module) -> float:
         return 40.0 if isinstance(tried.get_submodule("3"), WeightOnlyLinear) else 90.0
 
-    found = store_weights(model, suggested, accuracy, least=89.0)
+    found = store_weights(model, suggested, accuracy, min_accuracy=89.0)
     assert [found[name].format for name in ("0", "3", "4")] == ["e3m4", None, "e3m4"]
     assert "accuracy 40.00 % is below the 89.00 % allowed" in found["3"].reason
     assert isinstance(model[0], WeightOnlyConv) and type(model[3]) is nn.Linear

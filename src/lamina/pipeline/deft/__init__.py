@@ -1,1 +1,1 @@
-"""``deft``: a network made faster within an accuracy budget, saved, and loaded again. Begin with ``flow``."""
+"""``deft``: pruning and weight-only quantization within an accuracy budget, saving and loading. Begin with ``flow``."""

@@ -1,4 +1,4 @@
-"""Data in three parts: to learn from, to choose by, and to test what was chosen."""
+"""Data in three splits: training, calibration and test."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from lamina.build.data import Dataset, loader, train_test
 from lamina.errors import UsageError
 
 ELEMENTS = 1 << 22
-"""Of the inputs of one batch, whose activations are some hundred times as many."""
+"""Elements of the inputs of one batch; activations are about a hundred times as many."""
 
 RESIDENT = 1 << 32
-"""Bytes of samples, as they are stored, that the device holds; more stay in the host's memory."""
+"""Bytes of samples that are kept on the device; larger data stay in host memory."""
 
-LARGEST_SHARE = 0.2
-"""Of the training samples that calibration may take."""
+MAX_CALIBRATION = 0.2
+"""The largest fraction of the training samples that is used for calibration."""
 
 
 @dataclass(frozen=True)
 class Material:
-    """Samples to learn from, to calibrate and choose by, and to test on; ``shape`` is what the network reads."""
+    """Samples for training, calibration and tests; ``shape`` is that of the network's input."""
 
     learn: Dataset
     calibration: Dataset
@@ -34,19 +34,19 @@ class Material:
 
     @property
     def classes(self) -> int:
-        """How many there are."""
+        """Number of classes."""
         return len(self.learn.classes)
 
     def batches(self, batch: int, seed: int, epoch: int, start: int = 0, augment: bool = False) -> Iterator[Pair]:
-        """To learn from."""
+        """Training batches."""
         return loader(self.learn, self.shape, batch, seed, epoch, augment=augment, start=start)
 
     def ordered(self, part: Dataset, batch: int | None = None) -> Iterator[Pair]:
-        """One of the other parts, in its order; in batches of a size that activations leave room for, if left out."""
-        return loader(part, self.shape, batch or self.room(), 0, 0, shuffle=False)
+        """Another split, in order; by default in batches that fit into memory."""
+        return loader(part, self.shape, batch or self.batch_size(), 0, 0, shuffle=False)
 
-    def room(self, elements: int = ELEMENTS) -> int:
-        """How many samples to take at once so that their inputs have so many elements, or 256."""
+    def batch_size(self, elements: int = ELEMENTS) -> int:
+        """Batch size whose inputs have at most this many elements; at most 256."""
         return max(1, min(256, elements // prod(self.shape)))
 
 
@@ -56,16 +56,16 @@ Pair = tuple[Tensor, Tensor]
 def material(
     data: str, shape: tuple[int, ...], calibration: int, seed: int, device: torch.device | None = None
 ) -> Material:
-    """Set some training samples, drawn by ``seed``, apart from what is learned from; all of them on ``device``.
+    """Load data and set training samples, drawn by ``seed``, apart for calibration; all on ``device``.
 
     Raises:
         UsageError: as `train_test`, or there are too few samples to set any apart.
     """
     train, test = (_placed(part, device) for part in train_test(data))
-    number = min(calibration, int(LARGEST_SHARE * len(train)))
+    number = min(calibration, int(MAX_CALIBRATION * len(train)))
     if number < 1:
         raise UsageError(
-            f"{data}: expected training samples of which {LARGEST_SHARE:.0%} can be set apart, got {len(train)}"
+            f"{data}: expected training samples of which {MAX_CALIBRATION:.0%} can be set apart, got {len(train)}"
         )
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
     return Material(_part(train, order[number:]), _part(train, order[:number]), test, shape)
@@ -77,13 +77,13 @@ def _placed(dataset: Dataset, device: torch.device | None) -> Dataset:
     return replace(dataset, x=dataset.x.to(device), y=dataset.y.to(device))
 
 
-def _part(dataset: Dataset, places: Tensor) -> Dataset:
-    return replace(dataset, x=dataset.x[places], y=dataset.y[places])
+def _part(dataset: Dataset, index: Tensor) -> Dataset:
+    return replace(dataset, x=dataset.x[index], y=dataset.y[index])
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, batches: Iterable[Pair], device: torch.device, precision: str = "fp32") -> float:
-    """In percent, of a model in evaluation mode on that device.
+    """Accuracy in percent of a model in evaluation mode on the device.
 
     Raises:
         UsageError: there is no sample.
@@ -100,5 +100,5 @@ def accuracy(model: nn.Module, batches: Iterable[Pair], device: torch.device, pr
 
 
 def placed(x: Tensor, device: torch.device, precision: str) -> Tensor:
-    """An input on the device, real numbers in the precision's type."""
+    """An input on the device; floating point in the precision's dtype."""
     return x.to(device, DTYPES[precision]) if x.is_floating_point() else x.to(device)

@@ -1,4 +1,4 @@
-"""Which inputs and weight bits a network does without: a search, a choice of what it found, and formats after that."""
+"""The search over keep ratios, the choice of a point of its front, and weight formats for that point."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lamina.accelerate.methods.elimination.network import Folded
 from lamina.accelerate.methods.elimination.pareto import Point, Search, choose, search
 from lamina.errors import UsageError
 from lamina.pipeline.deft.composition import Candidates, compose
-from lamina.pipeline.deft.deployed import Place
+from lamina.pipeline.deft.deployed import Deployment
 from lamina.pipeline.deft.learning import Learner
-from lamina.pipeline.deft.records import Asked
+from lamina.pipeline.deft.records import DeftConfig
 from lamina.pipeline.deft.weight_formats import Stored, rates_of, store_weights, suggest
 from lamina.pipeline.watch import Watch
 
@@ -25,85 +25,85 @@ Composed = tuple[nn.Module, tuple[Folded, ...]]
 
 @dataclass(frozen=True)
 class Chooser:
-    """What choosing needs to know: the dense network, the variants of its layers, and what was asked.
+    """The dense network, the variants of its layers, and the configuration.
 
-    Latencies of the search are in parts of the dense network's, which is timed by turns with each choice: what else
-    goes on at a machine slows both.
+    Latencies of the search are relative to the dense network's, which is timed interleaved with each choice, so that
+    other load on the machine slows both.
     """
 
-    asked: Asked
-    place: Place
+    config: DeftConfig
+    deployment: Deployment
     dense: nn.Module
     found: Candidates
     folding: bool
     watch: Watch
 
     def compose(self, choice: Mapping[str, float]) -> Composed:
-        """The network of a choice."""
+        """The network with the chosen variants."""
         return compose(self.dense, self.found.variants, choice, self.folding)
 
     def search(self, journal: Path, subject: Mapping[str, Any]) -> Search:
-        """Shares of all layers along the front; answers are in the journal before the next question.
+        """Search keep ratios of all layers along the front. Each evaluation is in the journal before the next begins.
 
         Raises:
-            UsageError: the journal is another search's.
+            UsageError: the journal is of another search.
         """
-        asked, dense = self.asked, self.place.deploy(self.dense)
-        last: dict[str, nn.Module] = {}  # one choice is built once for both of its questions
+        config, dense = self.config, self.deployment.deploy(self.dense)
+        last: dict[str, nn.Module] = {}  # a choice is built once, for accuracy and latency
 
         def model(choice: Mapping[str, float]) -> nn.Module:
-            key = said(choice)
+            key = describe(choice)
             if key not in last:
                 last.clear()
-                last[key] = self.place.deploy(self.compose(choice)[0])
+                last[key] = self.deployment.deploy(self.compose(choice)[0])
             return last[key]
 
         def accuracy(choice: Mapping[str, float]) -> float:
-            return self.place.calibrated(model(choice))
+            return self.deployment.calibrated(model(choice))
 
         def latency(choice: Mapping[str, float]) -> float:
-            if all(share == 1 for share in choice.values()):
+            if all(ratio == 1 for ratio in choice.values()):
                 return 1.0
-            ratio = self.place.ratio(model(choice), dense)
-            self.watch(f"{said(choice)}: {1 / ratio:.2f}x")
+            ratio = self.deployment.ratio(model(choice), dense)
+            self.watch(f"{describe(choice)}: {1 / ratio:.2f}x")
             return ratio
 
-        more = {"folding": self.folding, "batch": asked.batch, "precision": asked.precision, "align": asked.align,
-                "recovery": asked.recovery, "calibration": len(self.place.material.calibration)}  # fmt: skip
+        more = {"folding": self.folding, "batch": config.batch, "precision": config.precision, "align": config.align,
+                "recovery": config.recovery, "calibration": len(self.deployment.material.calibration)}  # fmt: skip
         return search(
             self.found.shares,
             accuracy,
             latency,
             journal=journal,
             subject={**subject, **more},
-            max_accuracy_drop=float("inf") if asked.tuning else asked.max_accuracy_drop,
+            max_accuracy_drop=float("inf") if config.tuning else config.max_accuracy_drop,
         )
 
     def choose(self, searched: Search, learner: Learner) -> tuple[Point, Composed]:
-        """The point that does what was asked, as a network: the fastest, or with a target the most accurate.
+        """The point within the accuracy budget, as a network: the fastest, or with a target speedup the most accurate.
 
         Raises:
-            UsageError: none does.
+            UsageError: there is none.
         """
-        asked = self.asked
-        if asked.tuning:
+        config = self.config
+        if config.tuning:
             return self._tuned(searched, learner)
         point = choose(
             searched.front,
             searched.dense,
-            max_accuracy_drop=asked.max_accuracy_drop,
-            target_speedup=asked.target_speedup,
+            max_accuracy_drop=config.max_accuracy_drop,
+            target_speedup=config.target_speedup,
         )
         return point, self.compose(point.choice)
 
     def _tuned(self, searched: Search, learner: Learner) -> tuple[Point, Composed]:
-        """As `choose`, but of the whole front, however much it loses: tuning gives accuracy back.
+        """As `choose`, but over the whole front, since fine-tuning recovers accuracy.
 
-        What a point has after tuning is known when it is tuned: the fastest first, and if that loses more than allowed,
-        the fastest that does not is sought by halving, as if what is slower were the more accurate, as it is before.
-        With a target the one is tuned that is the most accurate before.
+        The accuracy of a point is known after its fine-tuning only. The fastest point is tuned first. If it exceeds the
+        budget, a bisection looks for the fastest point within it, assuming that slower points are more accurate. With a
+        target, only the most accurate point that reaches it is tuned.
         """
-        asked, target = self.asked, self.asked.target_speedup
+        config, target = self.config, self.config.target_speedup
         points = [
             p for p in searched.front
             if p.choice != searched.dense.choice and p.latency * (target or 1) <= searched.dense.latency
@@ -115,53 +115,53 @@ class Chooser:
         while low < high:
             point = points[tried]
             composed = self.compose(point.choice)
-            self.watch(f"tuning {said(point.choice)}")
-            learner.tune(composed[0], asked.tuning)
-            found = self.place.calibrated(self.place.deploy(composed[0]))
-            self.watch(f"accuracy {found:.2f} %, of which {self.least(searched):.2f} % must remain")
-            if found >= self.least(searched):
+            self.watch(f"tuning {describe(point.choice)}")
+            learner.tune(composed[0], config.tuning)
+            found = self.deployment.calibrated(self.deployment.deploy(composed[0]))
+            self.watch(f"accuracy {found:.2f} %; at least {self.min_accuracy(searched):.2f} % is required")
+            if found >= self.min_accuracy(searched):
                 best, high = (point, composed), tried
             else:
                 low = tried + 1
             tried = (low + high) // 2
         if best is None and target:
             raise UsageError(
-                f"expected a drop of at most {asked.max_accuracy_drop:g} points at a speed-up of at least "
-                f"{target:g}, tuned for {asked.tuning} epochs; nothing found does: "
-                "allow more, ask for less, or tune for longer"
+                f"expected a drop of at most {config.max_accuracy_drop:g} points at a speedup of at least "
+                f"{target:g}, after {config.tuning} epochs of tuning; no network has that: "
+                "raise the drop, lower the target, or tune for longer"
             )
         return best or (searched.dense, self.compose(searched.dense.choice))
 
-    def least(self, searched: Search) -> float:
-        """The accuracy that must remain, in percent."""
-        return searched.dense.accuracy - self.asked.max_accuracy_drop
+    def min_accuracy(self, searched: Search) -> float:
+        """The lowest accuracy within the budget, in percent."""
+        return searched.dense.accuracy - self.config.max_accuracy_drop
 
-    def store_weights(self, model: nn.Module, least: float, cache: Path) -> Mapping[str, Stored]:
-        """Put formats into the model; taken back, where they were not asked for by name and are no faster."""
-        place, wanted = self.place, self.asked.format
+    def store_weights(self, model: nn.Module, min_accuracy: float, cache: Path) -> Mapping[str, Stored]:
+        """Quantize weights of the model; undone if the format is ``auto`` and the whole network is not faster."""
+        deployment, format = self.deployment, self.config.format
         formats = suggest(
-            place.deploy(model),
-            place.example(),
-            wanted,
-            lambda: rates_of(measure.roofs(place.device, cache), place.precision),
-            place.precision,
+            deployment.deploy(model),
+            deployment.example(),
+            format,
+            lambda: rates_of(measure.roofs(deployment.device, cache), deployment.precision),
+            deployment.precision,
         )
         if not any(stored.format for stored in formats.values()):
             return formats
-        plain, layers = place.deploy(model), {name: model.get_submodule(name) for name in formats}
-        formats = store_weights(model, formats, lambda one: place.calibrated(place.deploy(one)), least)
-        if wanted != "auto" or not any(stored.format for stored in formats.values()):
+        plain, layers = deployment.deploy(model), {name: model.get_submodule(name) for name in formats}
+        formats = store_weights(model, formats, lambda one: deployment.calibrated(deployment.deploy(one)), min_accuracy)
+        if format != "auto" or not any(stored.format for stored in formats.values()):
             return formats
-        before, after = place.by_turns(plain, place.deploy(model))
+        before, after = deployment.interleaved(plain, deployment.deploy(model))
         if after.median_us < before.median_us and not after.overlaps(before):
             return formats
         for name, layer in layers.items():
             parent, _, last = name.rpartition(".")
             setattr(model.get_submodule(parent), last, layer)
-        told = f"together measured {after.median_us:.3g} us, not below {before.median_us:.3g} us"
-        return {n: Stored(None, f"{s.format}: {told}", s.error) if s.format else s for n, s in formats.items()}
+        why = f"the network took {after.median_us:.3g} us, not less than {before.median_us:.3g} us"
+        return {n: Stored(None, f"{s.format}: {why}", s.error) if s.format else s for n, s in formats.items()}
 
 
-def said(choice: Mapping[str, float]) -> str:
-    """A choice in words."""
-    return ", ".join(f"{name} {share:g}" for name, share in choice.items() if share < 1) or "dense"
+def describe(choice: Mapping[str, float]) -> str:
+    """A choice as text: layers and keep ratios."""
+    return ", ".join(f"{name} {ratio:g}" for name, ratio in choice.items() if ratio < 1) or "dense"

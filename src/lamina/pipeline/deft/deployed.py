@@ -1,4 +1,4 @@
-"""Networks as they will run: their accuracy, latency and size in one precision on one device."""
+"""Deployed networks: accuracy, latency and size in one precision on one device."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from lamina.record import Timing
 from lamina.spec import Precision
 
 ROUNDS = 7
-"""In which networks are timed by turns."""
+"""Rounds of interleaved timing."""
 
-TURN = measure.Repeat(min_samples=3, max_samples=200, min_time_s=0.02, max_time_s=0.2, warmup=2)
-"""Of one network in one round."""
+REPEAT = measure.Repeat(min_samples=3, max_samples=200, min_time_s=0.02, max_time_s=0.2, warmup=2)
+"""Samples of one network in one round."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where and how networks run, and what they are judged by."""
+class Deployment:
+    """Device, precision, batch size and data with which networks are evaluated."""
 
     device: torch.device
     precision: Precision
@@ -35,20 +35,20 @@ class Place:
     material: Material
 
     def example(self, precision: str = "") -> Tensor:
-        """Calibration inputs of the batch that counts, the first ones again where there are too few."""
+        """One batch of calibration inputs, repeated from the first one if there are too few."""
         x = next(iter(self.material.ordered(self.material.calibration, self.batch)))[0]
         return placed(x[torch.arange(self.batch) % len(x)], self.device, precision or self.precision)
 
     def deploy(self, model: nn.Module) -> nn.Module:
-        """A copy that is ready to run."""
+        """A copy in the precision on the device."""
         return build.to_precision(copy.deepcopy(model), self.precision, self.device, "nchw").eval()
 
     def calibrated(self, model: nn.Module) -> float:
-        """The accuracy of a deployed model on the calibration samples, in percent."""
+        """Accuracy of a deployed model on the calibration samples, in percent."""
         return self._accuracy(model, test=False)
 
     def tested(self, model: nn.Module) -> float:
-        """Its accuracy on the test samples, in percent."""
+        """Accuracy of a deployed model on the test samples, in percent."""
         return self._accuracy(model, test=True)
 
     def _accuracy(self, model: nn.Module, test: bool) -> float:
@@ -56,11 +56,11 @@ class Place:
         with run.precision_mode(self.precision):
             return accuracy(model, self.material.ordered(part), self.device, self.precision)
 
-    def by_turns(self, *models: nn.Module) -> list[Timing]:
-        """One forward pass of each deployed model: between two events on a GPU, by the wall on a CPU.
+    def interleaved(self, *models: nn.Module) -> list[Timing]:
+        """Latency of one forward pass of each deployed model: CUDA events on a GPU, wall time on a CPU.
 
-        They are timed in turn, round after round, so that what else slows the machine slows them all. Quartiles are
-        those of the rounds.
+        Timing is interleaved, round after round, so that other load on the machine slows all models. Quartiles are over
+        the rounds.
         """
         return [
             measure.summarize([one.median_us for one in column], column[0].clock, column[0].l2, column[0].kernels)
@@ -68,9 +68,9 @@ class Place:
         ]
 
     def ratio(self, model: nn.Module, dense: nn.Module) -> float:
-        """A deployed model's latency in parts of another's: the shortest rounds of both, for noise only adds time."""
+        """Latency of a deployed model over the dense one's: the shortest round of each, since noise only adds time."""
         rounds = self._rounds((model, dense))
-        ours, theirs = (min(times[place].median_us for times in rounds) for place in (0, 1))
+        ours, theirs = (min(times[which].median_us for times in rounds) for which in (0, 1))
         return ours / theirs
 
     @torch.no_grad()
@@ -80,11 +80,11 @@ class Place:
         rounds: list[list[Timing]] = []
         with run.precision_mode(self.precision):
             for _ in range(ROUNDS):
-                rounds.append([clock.time(partial(model, x), repeat=TURN) for model in models])
+                rounds.append([clock.time(partial(model, x), repeat=REPEAT) for model in models])
         return rounds
 
     def measured(self, name: str, model: nn.Module, latency: Timing) -> Measured:
-        """All of a deployed model."""
+        """All measurements of a deployed model."""
         return Measured(
             name,
             self.tested(model),
@@ -97,7 +97,7 @@ class Place:
 
 
 def parameters(model: nn.Module) -> int:
-    """Of a network, those that are not zero; what is stored in another format counts among them."""
+    """Number of nonzero parameters of a network; quantized weights all count."""
     stored = sum(
         module.weight.numel() for module in model.modules() if isinstance(module, WeightOnlyLinear | WeightOnlyConv)
     )

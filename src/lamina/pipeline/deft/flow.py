@@ -1,8 +1,8 @@
-"""``deft``: inputs and weight bits that a trained network can do without, as far as measured latency rewards it.
+"""``deft``: prune input channels and quantize weights of a trained network where that lowers the measured latency.
 
-train or load -> search -> eliminate -> recover -> tune -> weight formats -> measure -> save
+train or load -> search -> prune -> recover -> tune -> weight formats -> measure -> save
 
-Source: Hill et al., DeftNN, MICRO 2017; the steps themselves are in the rooms.
+Source: Hill et al., DeftNN, MICRO 2017: synapse vector elimination and near-compute data fission.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from lamina.pipeline.deft import onnx_file, pruning, recipe_files, storing
 from lamina.pipeline.deft.calibration import ELEMENTS, material
 from lamina.pipeline.deft.choosing import Chooser
 from lamina.pipeline.deft.composition import candidates, flattened, foldable
-from lamina.pipeline.deft.deployed import Place
+from lamina.pipeline.deft.deployed import Deployment
 from lamina.pipeline.deft.layers import layer_results
 from lamina.pipeline.deft.learning import Learner
-from lamina.pipeline.deft.records import Asked, Measured, Outcome
+from lamina.pipeline.deft.records import DeftConfig, Measured, Outcome
 from lamina.pipeline.deft.trained import pretrained
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.watch import Watch, unwatched
@@ -33,7 +33,7 @@ from lamina.spec.training import Training
 from lamina.store import Store
 
 CHECKPOINT, JOURNAL = "dense.safetensors", "search.json"
-"""What a folder holds besides the result, so that a stopped job can go on."""
+"""Files in the output folder that a stopped job resumes from."""
 
 
 def deft(
@@ -42,7 +42,7 @@ def deft(
     settings: Training,
     store: Store,
     folder: Path,
-    asked: Asked,
+    config: DeftConfig,
     *,
     cache: Path,
     weights: Path | None = None,
@@ -56,31 +56,31 @@ def deft(
 
     Args:
         target: the network; its number of classes is the data's.
-        data: a data set with train and test splits. Some training samples are set apart to choose by.
-        settings: how to train it, where no ``weights`` are given, and to tune it.
-        store: the run, its epochs, and the whole network before and after.
-        folder: for the result, and for what makes ``resume`` possible: the trained weights and the search so far.
-        asked: how far to go.
-        cache: folder of the machine's measured roofs.
-        weights: a safetensors file of a trained state, or a checkpoint of ``lamina train``.
+        data: a data set with train and test splits. Some training samples are set apart for calibration.
+        settings: of training, where no ``weights`` are given, and of fine-tuning.
+        store: receives the run, its epochs, and the whole network before and after.
+        folder: of the result, the trained weights and the state of the search.
+        config: keep ratios, accuracy budget and formats.
+        cache: folder of the machine's measured roofline.
+        weights: a safetensors state dict, or a checkpoint of ``lamina train``.
         onnx: file to export the result to.
-        device: where it will run.
-        resume: reuse what is in the folder.
+        device: to run and measure on.
+        resume: reuse the training and the search in the folder.
         command: the command line, for provenance.
-        watch: is told progress.
+        watch: receives progress messages.
 
     Raises:
-        UsageError: data, weights and network do not fit each other, or nothing found does what was asked.
+        UsageError: data, weights and network do not fit each other, or no network meets the accuracy budget and target.
         MissingError: an export or a comparison needs a package that is not installed.
     """
     if onnx:
         onnx_file.require()
-    pruning.require(asked.compare)
+    pruning.require(config.compare)
     at = measure.resolve(device)
-    parts = material(data, target.inputs[0].shape, asked.calibration, settings.seed, at)
-    place = Place(at, asked.precision, asked.batch, parts)
-    environment = measure.environment(place.device)
-    more = {"data": data, "weights": str(weights or ""), "deft": asdict(asked)}
+    parts = material(data, target.inputs[0].shape, config.calibration, settings.seed, at)
+    deployment = Deployment(at, config.precision, config.batch, parts)
+    environment = measure.environment(deployment.device)
+    more = {"data": data, "weights": str(weights or ""), "deft": asdict(config)}
     this, _ = begin("deft", target, settings, environment, store, command, resume, more)
     with closing(store, this.id) as remarks:
 
@@ -88,11 +88,11 @@ def deft(
             remarks.append(text)
             watch(text)
 
-        learner = Learner(settings, place.material, place.device, store, this.id, watch)
+        learner = Learner(settings, deployment.material, deployment.device, store, this.id, watch)
         dense = _dense(target, learner, weights, folder / CHECKPOINT, resume)
         if weights:
-            remark("the weights given may have been trained on the samples that are chosen by")
-        chooser = _chooser(dense, asked, place, remark, watch)
+            remark("the given weights may have been trained on the calibration samples")
+        chooser = _chooser(dense, config, deployment, remark, watch)
         if not resume:
             (folder / JOURNAL).unlink(missing_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
@@ -105,25 +105,26 @@ def deft(
         subject |= {"lamina": environment.lamina, "threads": torch.get_num_threads(), "seed": settings.seed}
         searched = chooser.search(folder / JOURNAL, subject)
         point, (model, folded) = chooser.choose(searched, learner)
-        formats = chooser.store_weights(model, chooser.least(searched), cache)
-        if asked.faster and _slower(place, dense, model):
-            remark("timed at length, what was chosen is slower than the dense network, which is kept")
+        formats = chooser.store_weights(model, chooser.min_accuracy(searched), cache)
+        if config.must_be_faster and _slower(deployment, dense, model):
+            remark("in the final measurement the chosen network is slower than the dense one, which is kept")
             point, (model, folded), formats = searched.dense, chooser.compose(searched.dense.choice), {}
-        networks = {"dense": place.deploy(dense), "deft": place.deploy(model)}
-        others = {name: _pruned(name, dense, model, learner, place, asked) for name in asked.compare}
-        networks |= {name: place.deploy(other) for name, other in others.items()}
-        times = place.by_turns(*networks.values())
+        networks = {"dense": deployment.deploy(dense), "deft": deployment.deploy(model)}
+        others = {name: _pruned(name, dense, model, learner, deployment, config) for name in config.compare}
+        networks |= {name: deployment.deploy(other) for name, other in others.items()}
+        times = deployment.interleaved(*networks.values())
         whole, result, *compared = [
-            place.measured(name, network, time) for (name, network), time in zip(networks.items(), times, strict=True)
+            deployment.measured(name, network, time)
+            for (name, network), time in zip(networks.items(), times, strict=True)
         ]
-        _judge(whole, result, asked, remark)
-        store.add_what_if(this.id, storing.what_if(target, asked, whole, result))
+        _judge(whole, result, config, remark)
+        store.add_what_if(this.id, storing.what_if(target, config, whole, result))
         for one in (whole, result, *compared):
-            store.add(this.id, storing.row(target, asked, one, place.material.classes, environment.device))
-        origin = recipe_files.Origin(target.name, place.material.classes, target.network)
-        facts = {"run": this.id, "choice": point.choice, "asked": asdict(asked)}
-        recipe_files.save(folder, networks["deft"], dense, origin, asked.precision, facts)
-        failure = _exported(model, place, onnx, watch) if onnx else ""
+            store.add(this.id, storing.row(target, config, one, deployment.material.classes, environment.device))
+        origin = recipe_files.Origin(target.name, deployment.material.classes, target.network)
+        facts = {"run": this.id, "choice": point.choice, "config": asdict(config)}
+        recipe_files.save(folder, networks["deft"], dense, origin, config.precision, facts)
+        failure = _exported(model, deployment, onnx, watch) if onnx else ""
         layers = layer_results(dense, chooser.found, point.choice, folded, formats, searched)
     return Outcome(
         this.id, target.name, layers, whole, result, searched.front, point, tuple(compared), tuple(remarks), failure
@@ -131,7 +132,7 @@ def deft(
 
 
 def _dense(target: Target, learner: Learner, weights: Path | None, checkpoint: Path, resume: bool) -> nn.Module:
-    """The dense network, trained here or read."""
+    """The dense network, trained or loaded."""
     torch.manual_seed(learner.settings.seed)
     network = target.make(learner.material.classes)
     if weights:
@@ -140,54 +141,56 @@ def _dense(target: Target, learner: Learner, weights: Path | None, checkpoint: P
 
 
 def _chooser(
-    dense: nn.Module, asked: Asked, place: Place, remark: Callable[[str], None], watch: Watch
+    dense: nn.Module, config: DeftConfig, deployment: Deployment, remark: Callable[[str], None], watch: Watch
 ) -> Chooser:  # fmt: skip
-    """With the variants of every layer, from what its layers see of the calibration samples."""
-    parts = place.material
-    # Small ones: what a convolution's window sees is written out, in float64.
-    batches = (x.to(place.device) for x, _ in parts.ordered(parts.calibration, parts.room(ELEMENTS // 4)))
-    watch(f"looking for representatives at shares of {', '.join(map(str, asked.shares))}")
+    """With the variants of every layer, from its inputs on the calibration samples."""
+    parts = deployment.material
+    # Small batches: the unfolded inputs of convolutions are materialized in float64.
+    batches = (x.to(deployment.device) for x, _ in parts.ordered(parts.calibration, parts.batch_size(ELEMENTS // 4)))
+    watch(f"searching synapse vectors to keep at keep ratios of {', '.join(map(str, config.keep_ratios))}")
     reason = foldable(dense)
     if reason:
-        remark(f"producers are not folded: {reason}")
-    found = candidates(dense, asked.config, asked.shares, batches, {} if reason else flattened(dense))
-    return Chooser(asked, place, dense, found, not reason, watch)
+        remark(f"dead output channels of the producers are not pruned: {reason}")
+    found = candidates(dense, config.elimination, config.keep_ratios, batches, {} if reason else flattened(dense))
+    return Chooser(config, deployment, dense, found, not reason, watch)
 
 
-def _exported(model: nn.Module, place: Place, path: Path, watch: Watch) -> str:
-    """Why there is no ONNX file, or nothing: all else is done and saved by then."""
+def _exported(model: nn.Module, deployment: Deployment, path: Path, watch: Watch) -> str:
+    """Export to ONNX; returns why that failed, or nothing. Everything else is saved by then."""
     try:
-        watch(f"{path}: {onnx_file.export(model, place.example('fp32').cpu(), path)}")
+        watch(f"{path}: {onnx_file.export(model, deployment.example('fp32').cpu(), path)}")
     except LaminaError as error:
         return str(error)
     return ""
 
 
-def _slower(place: Place, dense: nn.Module, model: nn.Module) -> bool:
-    before, after = place.by_turns(place.deploy(dense), place.deploy(model))
+def _slower(deployment: Deployment, dense: nn.Module, model: nn.Module) -> bool:
+    before, after = deployment.interleaved(deployment.deploy(dense), deployment.deploy(model))
     return after.median_us > before.median_us and not after.overlaps(before)
 
 
-def _judge(dense: Measured, result: Measured, asked: Asked, remark: Callable[[str], None]) -> None:
-    """Remarks where the outcome is less than it looks."""
+def _judge(dense: Measured, result: Measured, config: DeftConfig, remark: Callable[[str], None]) -> None:
+    """Add notes where the outcome misses its target."""
     gained = dense.latency.median_us / result.latency.median_us
     if dense.latency.overlaps(result.latency):
         remark("the difference in latency is inside the spread of the measurement")
-    elif gained < (asked.target_speedup or 1):
-        remark(f"timed at length, the speed-up is {gained:.2f}, less than {asked.target_speedup or 1:g}")
+    elif gained < (config.target_speedup or 1):
+        remark(f"in the final measurement the speedup is {gained:.2f}, less than {config.target_speedup or 1:g}")
     drop = dense.test_accuracy - result.test_accuracy
-    if drop > asked.max_accuracy_drop:
+    if drop > config.max_accuracy_drop:
         remark(
-            f"on test samples the drop is {drop:.2f} points, more than on those that were chosen by: "
-            "allow less, or set more samples apart"
+            f"on the test samples accuracy drops by {drop:.2f} points, more than on the calibration samples: "
+            "lower --max-accuracy-drop, or use more calibration samples"
         )
 
 
-def _pruned(name: str, dense: nn.Module, ours: nn.Module, learner: Learner, place: Place, asked: Asked) -> nn.Module:
-    """The dense network pruned another way as far as ours, tuned as long."""
-    learner.watch(f"pruning by {name} as far")
-    model, finish = pruning.pruned(name, dense, place.example("fp32"), ours)
-    learner.tune(model, asked.tuning)
+def _pruned(
+    name: str, dense: nn.Module, ours: nn.Module, learner: Learner, deployment: Deployment, config: DeftConfig
+) -> nn.Module:
+    """The dense network pruned by another method to the same size, and fine-tuned as long."""
+    learner.watch(f"pruning by {name} to the same size")
+    model, finish = pruning.pruned(name, dense, deployment.example("fp32"), ours)
+    learner.tune(model, config.tuning)
     finish()
     return model
 

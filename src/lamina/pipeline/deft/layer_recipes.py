@@ -1,4 +1,4 @@
-"""What a changed layer is, in numbers: enough to build it anew before its weights are read."""
+"""Recipes of changed layers: what is needed to build them before their weights are loaded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SIZES: Mapping[type[nn.Module], tuple[str, ...]] = {
     nn.BatchNorm2d: _NORM,
     nn.LSTM: ("input_size", *_RECURRENT),
 }
-"""The arguments of each kind of dense layer; those with one ``bias`` tensor have that as well."""
+"""The arguments of each type of dense layer; those with one ``bias`` tensor have that as well."""
 
 KINDS: Mapping[str, type[nn.Module]] = {kind.__name__: kind for kind in SIZES}
 _WITH_BIAS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -38,7 +38,7 @@ Value = bool | int | float | str | tuple[int, ...] | None
 
 
 class LayerRecipe(BaseModel):
-    """One layer: the dense ``kind`` and its arguments, how many inputs it keeps, how its weights are stored."""
+    """One layer: the dense ``kind`` and its arguments, the number of kept inputs, and the weight format."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -55,13 +55,13 @@ def describe(model: nn.Module, dense: nn.Module) -> dict[str, LayerRecipe]:
     """The layers of ``model`` that differ from those of ``dense``, by name.
 
     Raises:
-        UsageError: a layer is of a kind that a recipe cannot tell.
+        UsageError: recipes do not support the type of a layer.
     """
     before = dict(dense.named_modules())
     found: dict[str, LayerRecipe] = {}
     for name, module in model.named_modules():
         if name not in before:
-            raise UsageError(f"{name}: expected the modules of the dense network, got one more")
+            raise UsageError(f"{name}: expected the modules of the dense network, got an additional one")
         same = type(module) is type(before[name])
         if same and (type(module) not in SIZES or _arguments(module) == _arguments(before[name])):
             continue
@@ -84,7 +84,7 @@ def _described(name: str, module: Any) -> LayerRecipe:
         )  # fmt: skip
     if type(module) in SIZES:
         return LayerRecipe(kind=_kind(module), arguments=_arguments(module))
-    raise UsageError(f"{name}: a recipe tells {', '.join(KINDS)} and what is made of them, not {type(module).__name__}")
+    raise UsageError(f"{name}: expected one of {', '.join(KINDS)} or a converted one, got {type(module).__name__}")
 
 
 def _kind(module: nn.Module) -> Any:
@@ -97,13 +97,13 @@ def _arguments(module: nn.Module) -> dict[str, Value]:
 
 
 def rebuild(model: nn.Module, layers: Mapping[str, LayerRecipe], tensors: Mapping[str, Tensor], file: str) -> nn.Module:
-    """Put layers of these recipes into a dense network; their weights are anything yet.
+    """Replace layers of a dense network by those of the recipes. Their weights are not loaded yet.
 
     Args:
         model: changed in place.
         layers: by name.
-        tensors: where the indices are found.
-        file: to name in messages.
+        tensors: which hold the indices.
+        file: for messages.
 
     Raises:
         UsageError: the network has no such layer, or a recipe cannot be built.

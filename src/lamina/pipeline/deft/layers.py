@@ -1,4 +1,4 @@
-"""What became of each layer, with the reason."""
+"""The result of each layer, with the reason."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def layer_results(
     stored: Mapping[str, Stored],
     searched: Search,
 ) -> tuple[LayerResult, ...]:
-    """One for each layer with weights, in the network's order."""
+    """The results of all layers with weights, in the network's order."""
     narrowed = {one.producer: one.live for one in folded}
     results = []
     for name, layer in dense.named_modules():
         if name not in found.variants and name not in found.refusals:
             continue
-        share = choice.get(name, 1.0)
-        variant = found.variants[name][share] if share < 1 else None
+        ratio = choice.get(name, 1.0)
+        variant = found.variants[name][ratio] if ratio < 1 else None
         some = next(iter(found.variants.get(name, {}).values()), None)
         parameter = next(layer.parameters(recurse=False))
         outputs, inputs = len(parameter), some.total if some else (parameter.shape[1] if parameter.dim() > 1 else 1)
@@ -45,18 +45,18 @@ def layer_results(
                 variant.error if variant else None,
                 weights.format,
                 weights.error if weights.format else None,
-                found.refusals.get(name) or alone(name, share, found, searched),
+                found.refusals.get(name) or single_change(name, ratio, found, searched),
                 weights.reason,
             )
         )
     return tuple(results)
 
 
-def alone(name: str, share: float, found: Candidates, searched: Search) -> str:
-    """What a layer's share costs and gains with all others dense; of a layer that stays whole, its largest share's."""
-    shown = share if share < 1 else max(found.variants[name])
-    whole = searched.dense
-    point = next(p for p in searched.points if p.choice == whole.choice | {name: shown})
-    said = f"alone at {shown:g}: {point.accuracy - whole.accuracy:+.2f} points, {whole.latency / point.latency:.2f}x"
-    how = "by correlation" if found.variants[name][shown].alpha is not None else "by contribution"
-    return f"{how}; {said}" if share < 1 else f"kept whole; {said}"
+def single_change(name: str, ratio: float, found: Candidates, searched: Search) -> str:
+    """Accuracy and speedup with this layer alone pruned; of a dense layer, for its largest keep ratio."""
+    shown = ratio if ratio < 1 else max(found.variants[name])
+    dense = searched.dense
+    point = next(p for p in searched.points if p.choice == dense.choice | {name: shown})
+    text = f"alone at {shown:g}: {point.accuracy - dense.accuracy:+.2f} points, {dense.latency / point.latency:.2f}x"
+    criterion = "by correlation" if found.variants[name][shown].alpha is not None else "by contribution"
+    return f"{criterion}; {text}" if ratio < 1 else f"kept dense; {text}"

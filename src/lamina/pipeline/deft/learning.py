@@ -1,4 +1,4 @@
-"""Training inside a longer job: its epochs are stored with the job's run."""
+"""Training as part of a longer job: epochs are stored with the job's run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lamina.record import Epoch
 from lamina.spec.training import Training
 from lamina.store import Store
 
-SLOWER = 3
-"""By how much a tuning's learning rate is below that of the training before it."""
+TUNING_DIVISOR = 3
+"""The learning rate of training over that of fine-tuning."""
 
 
 @dataclass
 class Learner:
-    """Trains networks on the part of the data that is to learn from, and tests them on the part to choose by."""
+    """Trains networks on the training split and evaluates them on the calibration split."""
 
     settings: Training
     material: Material
@@ -35,7 +35,7 @@ class Learner:
     def learn(
         self, network: nn.Module, settings: Training, checkpoint: Path | None = None, resume: bool = False
     ) -> nn.Module:
-        """Train in place; every epoch is stored, numbered on from those before. Leaves it in evaluation mode."""
+        """Train in place; returns the network in evaluation mode. Epochs are stored, numbered over all trainings."""
 
         def batches(epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
             return self.material.batches(settings.batch, settings.seed, epoch, start, settings.augment)
@@ -63,8 +63,8 @@ class Learner:
         return network.eval()
 
     def tune(self, network: nn.Module, epochs: int) -> nn.Module:
-        """Train on for some epochs, more slowly; none leaves the network as it is."""
+        """Fine-tune for some epochs at a lower learning rate; 0 leaves the network unchanged."""
         if not epochs:
             return network
-        slower = {"epochs": epochs, "learning_rate": self.settings.learning_rate / SLOWER, "warmup_steps": 0}
+        slower = {"epochs": epochs, "learning_rate": self.settings.learning_rate / TUNING_DIVISOR, "warmup_steps": 0}
         return self.learn(network, self.settings.model_copy(update=slower))

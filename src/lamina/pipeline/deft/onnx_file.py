@@ -1,4 +1,4 @@
-"""A network as an ONNX file of plain operators, checked against the network itself."""
+"""Export to ONNX with standard operators, verified against the network."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from lamina.errors import CheckError, LaminaError, MissingError
 
 PACKAGES = ("onnx", "onnxscript")
 LIMIT = 1e-4
-"""Of the relative L2 difference between what file and network give, both in float32."""
+"""Largest relative L2 difference between the outputs of file and network, both in float32."""
 
 CIRCULANT = (BlockCirculantLinear, BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLSTM)
 
 
 def require() -> None:
-    """Refuse before work begins what cannot be exported.
+    """Check that the packages for an export are installed.
 
     Raises:
         MissingError: a package is not installed.
@@ -45,10 +45,10 @@ def require() -> None:
 
 
 def plain(model: nn.Module) -> nn.Module:
-    """A copy on the CPU, in float32, that computes the same by operators that ONNX has.
+    """A copy on the CPU, in float32, that computes the same with operators that ONNX has.
 
-    Inputs that stay are a slice or a gather before an ordinary product, stored weights are widened once, and circulant
-    layers take their reference operators: products with a real Fourier basis.
+    Remaining inputs are a slice or a gather before a dense product, quantized weights are dequantized once, and
+    circulant layers use their reference operators: products with a real Fourier basis.
     """
     result = copy.deepcopy(model).float().cpu().eval()
     for name, module in list(result.named_modules()):
@@ -72,7 +72,7 @@ def plain(model: nn.Module) -> nn.Module:
 
 
 class _OfOneInput(nn.Module):
-    """A network whose signature is told: the exporter takes `*inputs` for one argument."""
+    """A network with an explicit signature: the exporter takes ``*inputs`` for one argument."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -85,23 +85,23 @@ class _OfOneInput(nn.Module):
 
 @torch.no_grad()
 def export(model: nn.Module, example: Tensor, path: Path) -> str:
-    """Write the file for batches of any size, check it, and say what it holds.
+    """Write the file for batches of any size, verify it, and return a summary.
 
     Args:
         model: a network of one input.
         example: such an input on the CPU.
-        path: whose folder exists.
+        path: in an existing folder.
 
     Raises:
         MissingError: a package is not installed.
         LaminaError: torch cannot export the network.
-        CheckError: the file computes something else.
+        CheckError: the file's outputs differ from the network's.
     """
     require()
     onnx: Any = importlib.import_module("onnx")
     evaluator: Any = importlib.import_module("onnx.reference").ReferenceEvaluator
     network = plain(model)
-    example = torch.cat([example, example])[:2]  # a batch of one would be taken for a constant
+    example = torch.cat([example, example])[:2]  # a batch of 1 would be exported as a constant
     with _quiet():
         try:
             torch.onnx.export(
@@ -118,7 +118,7 @@ def export(model: nn.Module, example: Tensor, path: Path) -> str:
         except Exception as error:  # the exporter raises whatever its stages do
             raise LaminaError(f"{path}: torch cannot export this network: {run.one_line(error)}") from error
     onnx.checker.check_model(str(path), full_check=True)
-    # Of another batch than the exporter saw: what it took for a constant shows.
+    # With another batch size than at export, sizes that were exported as constants are detected.
     x = torch.cat([example, example[:1]])
     try:
         found = torch.from_numpy(evaluator(str(path)).run(None, {"input": x.numpy()})[0].copy())
@@ -131,8 +131,8 @@ def export(model: nn.Module, example: Tensor, path: Path) -> str:
     if not apart <= LIMIT:
         raise CheckError(f"{path}: expected the network's outputs within {LIMIT:g}, got {apart:.3g}; do not use it")
     operators = [node.op_type for node in onnx.load(str(path)).graph.node]
-    told = ", ".join(f"{operators.count(name)} {name}" for name in sorted(set(operators)))
-    return f"{told}; differs by {apart:.1e} from the network"
+    counts = ", ".join(f"{operators.count(name)} {name}" for name in sorted(set(operators)))
+    return f"{counts}; relative difference to the network {apart:.1e}"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Two other ways to prune, to compare with: single weights by magnitude, and channels with all that depends on them."""
+"""Two other pruning methods to compare with: unstructured by magnitude, and structured by output channels."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from lamina.errors import MissingError, UsageError
 
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
-HALVINGS = 10
-"""Of the interval in which the ratio is sought that leaves so many multiplications."""
+BISECTION_STEPS = 10
+"""Steps of the search for the pruning ratio that leaves a given number of multiplications."""
 
 
 def require(names: Sequence[str]) -> None:
-    """Refuse before work begins what cannot be compared with.
+    """Check that the packages for these methods are installed.
 
     Raises:
         MissingError: the package for it is not installed.
@@ -32,14 +32,14 @@ def require(names: Sequence[str]) -> None:
 
 
 def pruned(name: str, dense: nn.Module, example: Tensor, ours: nn.Module) -> tuple[nn.Module, Callable[[], None]]:
-    """A copy pruned as far as another network, and what to call once it has been trained on.
+    """A copy pruned to the size of another network, and a function to call after fine-tuning.
 
     Args:
         name: ``magnitude``, where each layer keeps as many weights as ours, or ``channels``, where the network keeps
             as many multiplications.
         dense: on the device of ``example``; not changed.
         example: an input.
-        ours: what was made of ``dense``, on the same device, in the same type.
+        ours: the network converted from ``dense``, on the same device, in the same dtype.
 
     Raises:
         MissingError: a package is not installed.
@@ -55,14 +55,14 @@ def pruned(name: str, dense: nn.Module, example: Tensor, ours: nn.Module) -> tup
 
 @torch.no_grad()
 def multiplications(model: nn.Module, example: Tensor) -> int:
-    """Of one forward pass, in products and convolutions."""
+    """Multiplications of one forward pass, in linear layers and convolutions."""
     with FlopCounterMode(display=False) as counter:
         model(example)
     return int(counter.get_total_flops()) // 2
 
 
 def _magnitude(model: nn.Module, ours: nn.Module) -> tuple[nn.Module, Callable[[], None]]:
-    """The smallest weights of a layer become zeros, and stay so in training: the kernels are dense."""
+    """Mask the smallest weights of each layer, also during training. The kernels remain dense."""
     pruned = []
     for name, module in model.named_modules():
         if isinstance(module, WEIGHTED):
@@ -78,9 +78,9 @@ def _magnitude(model: nn.Module, ours: nn.Module) -> tuple[nn.Module, Callable[[
 
 
 def _channels(dense: nn.Module, example: Tensor, left: int) -> nn.Module:
-    """The weakest output channels of every layer but the last leave, with what reads them."""
+    """Remove the smallest output channels from all layers but the last, with the weights that read them."""
     low, high, best = 0.0, 1.0, copy.deepcopy(dense)
-    for _ in range(HALVINGS):
+    for _ in range(BISECTION_STEPS):
         ratio = (low + high) / 2
         tried = _narrowed(copy.deepcopy(dense), example, ratio)
         if multiplications(tried, example) >= left:
@@ -92,7 +92,7 @@ def _channels(dense: nn.Module, example: Tensor, left: int) -> nn.Module:
 
 def _narrowed(model: nn.Module, example: Tensor, ratio: float) -> nn.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that library's own, on the torch it was written for
+        warnings.simplefilter("ignore")  # of torch_pruning, which was written for another PyTorch
         library: Any = importlib.import_module("torch_pruning")
         last = [module for module in model.modules() if isinstance(module, WEIGHTED)][-1]
         library.pruner.MagnitudePruner(

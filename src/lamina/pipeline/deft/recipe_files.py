@@ -1,7 +1,7 @@
-"""A finished network as a folder: its weights as safetensors, and a recipe in JSON that says what each layer is.
+"""A converted network as a folder: weights as safetensors, and a recipe in JSON with the configuration of each layer.
 
-Nothing in the folder is code: layers are built from the network's name or description and the recipe's numbers, and the
-weights are read into them. So what is loaded computes what was saved, bit for bit.
+The folder holds no code: layers are built from the network's name or description and the recipe, and the weights are
+loaded into them. A loaded network computes the same as the saved one, bit for bit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Strict(BaseModel):
 
 
 class NetworkRecipe(_Strict):
-    """Where the dense network comes from: the zoo by name, a description in TOML, or else the caller."""
+    """The dense network: a name of the zoo, a description in TOML, or passed by the caller."""
 
     source: str
     classes: Annotated[int, Field(ge=1)] | None = None
@@ -44,7 +44,7 @@ class NetworkRecipe(_Strict):
 
 
 class Recipe(_Strict):
-    """What ``recipe.json`` holds."""
+    """The contents of ``recipe.json``."""
 
     format: Literal["lamina-deft"] = FORMAT
     version: Literal[1] = VERSION
@@ -56,7 +56,7 @@ class Recipe(_Strict):
 
 @dataclass(frozen=True)
 class Origin:
-    """What a network was made from."""
+    """The source of a dense network."""
 
     source: str
     classes: int | None
@@ -66,18 +66,18 @@ class Origin:
 def save(
     folder: Path, model: nn.Module, dense: nn.Module, origin: Origin, precision: Precision, facts: Mapping[str, Any]
 ) -> None:
-    """Write a network that was made of a dense one; a reader finds the old files or the new ones.
+    """Save a network that was converted from a dense one. Each file is replaced atomically.
 
     Args:
-        folder: made if need be.
+        folder: created if it does not exist.
         model: the network to save.
-        dense: what it was made of, of the same structure.
-        origin: where the dense network comes from.
-        precision: of the model's numbers.
-        facts: kept in the recipe; JSON-able.
+        dense: the network that it was converted from, with the same structure.
+        origin: the source of the dense network.
+        precision: of the model.
+        facts: additional entries of the recipe, JSON-able.
 
     Raises:
-        UsageError: the model has layers that a recipe cannot tell.
+        UsageError: recipes do not support the type of a layer.
     """
     description = write_toml(origin.network) if origin.network else None
     recipe = Recipe(
@@ -107,8 +107,8 @@ def load(
 
     Args:
         path: the folder, or the recipe in it.
-        network: the dense network, needed where it is none of the zoo and has no description; changed in place.
-        device: where to put it.
+        network: the dense network, if it is not in the zoo and has no description; changed in place.
+        device: of the result.
 
     Raises:
         UsageError: the files are missing, damaged, of an unknown version, or do not fit each other.
@@ -127,7 +127,7 @@ def read_recipe(folder: Path) -> Recipe:
     """The recipe of a folder.
 
     Raises:
-        UsageError: there is none, or it is none of this version.
+        UsageError: there is none, or it has another version.
     """
     path = folder / RECIPE
     try:
@@ -152,7 +152,7 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def _dense(recipe: Recipe, folder: Path, network: nn.Module | None) -> nn.Module:
-    """The dense network, built here or given."""
+    """The dense network, built or passed by the caller."""
     if network is not None:
         return network
     if recipe.network.description is not None:
@@ -161,7 +161,7 @@ def _dense(recipe: Recipe, folder: Path, network: nn.Module | None) -> nn.Module
     source = recipe.network.source
     if source in ZOO:
         return build.from_zoo(ZOO[source]).make(recipe.network.classes)
-    # A name from a file is not imported: that would run whatever code it names.
+    # A name from a file is not imported, since that would run arbitrary code.
     raise UsageError(
         f"{folder / RECIPE}: expected a network of the zoo or a description, got {source!r}; "
         "build the dense network and pass it: lamina.load(path, network)"
@@ -176,16 +176,16 @@ def _weights(path: Path) -> dict[str, Tensor]:
 
 
 def _fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Read every tensor into its place, or none."""
+    """Load all tensors, or none."""
     expected = model.state_dict()
     missing, extra = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or extra:
-        told = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(extra)}"] * bool(extra)
-        raise UsageError(f"{path}: expected the tensors of its recipe; it {' and '.join(told)}")
+        faults = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(extra)}"] * bool(extra)
+        raise UsageError(f"{path}: expected the tensors of its recipe; it {' and '.join(faults)}")
     for name, tensor in tensors.items():
-        if (wanted := expected[name]).shape != tensor.shape or wanted.dtype != tensor.dtype:
+        if (like := expected[name]).shape != tensor.shape or like.dtype != tensor.dtype:
             raise UsageError(
-                f"{path}: {name}: expected {wanted.dtype} {tuple(wanted.shape)} by its recipe, "
+                f"{path}: {name}: expected {like.dtype} {tuple(like.shape)} by its recipe, "
                 f"got {tensor.dtype} {tuple(tensor.shape)}"
             )
     model.load_state_dict(dict(tensors))

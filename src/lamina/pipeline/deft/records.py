@@ -1,4 +1,4 @@
-"""What ``deft`` is asked, and what it answers."""
+"""Configuration and results of ``deft``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.config import Recovery
 from lamina.accelerate.methods.elimination.pareto import Point
 from lamina.errors import UsageError, nearest
-from lamina.pipeline.deft.weight_formats import WANTED
+from lamina.pipeline.deft.weight_formats import CHOICES
 from lamina.record import Timing
 from lamina.spec import Precision
 
@@ -17,27 +17,28 @@ COMPARED = ("magnitude", "channels")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How far to go, and how.
+class DeftConfig:
+    """Configuration of ``deft``.
 
     Args:
-        shares: of its inputs that each layer may keep, besides all.
-        recovery: how the inputs that stay make up for those that go.
-        align: the number kept is rounded up to a multiple of this, or to all.
-        max_accuracy_drop: points of accuracy on the calibration samples that may be lost.
-        target_speedup: the least speed-up; without, the fastest that loses no more than allowed.
-        format: of the weights, one of `weight_formats.WANTED`.
-        tuning: epochs of training after the elimination.
-        calibration: samples to choose by.
-        batch: of the inputs whose latency counts.
-        precision: that it counts in.
-        compare: other ways to prune, to be measured beside it.
+        keep_ratios: fractions of its input channels that a layer may keep, each in (0, 1); all are tried besides 1.
+        recovery: how the remaining weights compensate for pruned inputs.
+        align: the number of kept inputs is rounded up to a multiple of this, or to all.
+        max_accuracy_drop: percentage points of accuracy on the calibration samples that may be lost.
+        target_speedup: the minimum speedup, at which the most accurate network is chosen; by default the fastest
+            network within the accuracy budget is chosen.
+        format: of the weights, one of `weight_formats.CHOICES`.
+        tuning: epochs of fine-tuning after pruning.
+        calibration: number of calibration samples.
+        batch: batch size of the measured latency.
+        precision: of the measured latency and the result.
+        compare: other pruning methods to measure beside it.
 
     Raises:
         UsageError: naming what was expected.
     """
 
-    shares: tuple[float, ...] = (0.75, 0.5, 0.25)
+    keep_ratios: tuple[float, ...] = (0.75, 0.5, 0.25)
     recovery: Recovery = "least_squares"
     align: int = 1
     max_accuracy_drop: float = 1.0
@@ -50,43 +51,43 @@ class Asked:
     compare: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self.config  # noqa: B018  (its own checks)
-        if not self.shares or any(not 0 < share < 1 for share in self.shares):
-            raise UsageError(f"shares: expected numbers above 0 and below 1, got {list(self.shares)}")
+        self.elimination  # noqa: B018  (its own checks)
+        if not self.keep_ratios or any(not 0 < ratio < 1 for ratio in self.keep_ratios):
+            raise UsageError(f"keep ratios: expected numbers above 0 and below 1, got {list(self.keep_ratios)}")
         if not 0 <= self.max_accuracy_drop <= 100:
             raise UsageError(f"max accuracy drop: expected points from 0 to 100, got {self.max_accuracy_drop}")
         if self.target_speedup is not None and not 1 <= self.target_speedup < float("inf"):
-            raise UsageError(f"target speed-up: expected at least 1, got {self.target_speedup}")
+            raise UsageError(f"target speedup: expected at least 1, got {self.target_speedup}")
         if min(self.calibration, self.batch, self.tuning + 1) < 1:
             raise UsageError(
                 "expected calibration and batch of at least 1 and epochs of at least 0, "
                 f"got {self.calibration}, {self.batch} and {self.tuning}"
             )
         for option, value, known in (
-            ("format", self.format, WANTED),
+            ("format", self.format, CHOICES),
             *(("compare", c, COMPARED) for c in self.compare),
         ):
             if value not in known:
                 raise UsageError(f"{option} {value!r} is unknown: {nearest(value, known)}")
 
     @property
-    def faster(self) -> bool:
-        """Whether what is no faster than the dense network is of no use: no target and no format were asked for."""
+    def must_be_faster(self) -> bool:
+        """Whether a result that is not faster than the dense network is rejected: no target and no format is given."""
         return self.target_speedup is None and self.format in ("auto", "none")
 
     @property
-    def config(self) -> Eliminated:
-        """What all variants have in common."""
+    def elimination(self) -> Eliminated:
+        """The configuration that all variants share."""
         return Eliminated(recovery=self.recovery, align=self.align)
 
 
 @dataclass(frozen=True)
 class LayerResult:
-    """One layer: what it keeps, how its weights are stored, what that costs, and why.
+    """The result for one layer.
 
-    ``inputs`` and ``kept`` count synapse vectors, ``outputs`` and ``live`` what the layer gives and what of it is still
-    computed; ``alpha`` is the threshold of the correlation. ``error`` is of the layer's outputs over the calibration
-    inputs, ``format_error`` of the weights as they are read; both are root mean squares in parts.
+    ``inputs`` and ``kept`` count synapse vectors, ``outputs`` and ``live`` all and the remaining output channels;
+    ``alpha`` is the correlation threshold. ``error`` is the relative RMS error of the layer's outputs over the
+    calibration inputs, ``format_error`` that of the dequantized weights. ``reason`` and ``format_reason`` say why.
     """
 
     layer: str
@@ -105,10 +106,10 @@ class LayerResult:
 
 @dataclass(frozen=True)
 class Measured:
-    """A network as a whole: accuracies in percent, latency, size.
+    """A whole network: accuracies in percent, latency and size.
 
-    ``parameters`` are those that are not zero, ``multiplications`` those of one sample in products and convolutions,
-    whether a factor is zero or not; ``bytes`` are those of all that is stored.
+    ``parameters`` counts nonzero parameters, ``multiplications`` those of linear layers and convolutions for one
+    sample, zero factors included; ``bytes`` is the size of the state dict.
     """
 
     name: str
@@ -122,7 +123,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Everything that ``deft`` found; ``failure`` says why there is no ONNX file where one was asked for."""
+    """The result of ``deft``. ``failure`` says why a requested ONNX file could not be written."""
 
     run_id: str
     network: str
@@ -137,14 +138,14 @@ class Outcome:
 
     @property
     def speedup(self) -> float:
-        """Of the medians."""
+        """Dense median latency over the result's."""
         return self.dense.latency.median_us / self.result.latency.median_us
 
     @property
     def drop(self) -> float:
-        """Points of accuracy lost on the test samples."""
+        """Percentage points of accuracy lost on the test samples."""
         return self.dense.test_accuracy - self.result.test_accuracy
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As a JSON-able dictionary."""
         return asdict(self) | {"speedup": self.speedup, "accuracy_drop": self.drop}

@@ -1,4 +1,4 @@
-"""Trained weights from a file, into a network that they fit."""
+"""Trained weights from a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from lamina.errors import UsageError
 
 PREFIX = "model."
-"""Of a network's tensors in a checkpoint of ``lamina train``."""
+"""Prefix of a network's tensors in a checkpoint of ``lamina train``."""
 
 
 def pretrained(network: nn.Module, path: Path) -> nn.Module:
@@ -30,12 +30,12 @@ def pretrained(network: nn.Module, path: Path) -> nn.Module:
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     wrong = [name for name in own if name in tensors and own[name].shape != tensors[name].shape]
     if missing or extra or wrong:
-        told = [
+        faults = [
             f"{what} {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}"
             for what, names in (("no", missing), ("unknown", extra))
             if names
         ]
-        told += [f"{n} {tuple(tensors[n].shape)} for {tuple(own[n].shape)}" for n in wrong[:5]]
-        raise UsageError(f"{path}: expected the weights of this network, got {'; '.join(told)}")
+        faults += [f"{n} {tuple(tensors[n].shape)} for {tuple(own[n].shape)}" for n in wrong[:5]]
+        raise UsageError(f"{path}: expected the weights of this network, got {'; '.join(faults)}")
     network.load_state_dict(tensors)
     return network

@@ -1,4 +1,4 @@
-"""A format for the weights of each layer: where the cost model says that fewer bytes help, and accuracy stays."""
+"""A weight format for each layer, where the cost model predicts a speedup and accuracy stays within the budget."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import torch
 from torch import Tensor, nn
 
 from lamina.accelerate.methods.weight_only import WeightOnly
-from lamina.accelerate.methods.weight_only.cost import BITS, Rates, choose
 from lamina.accelerate.methods.weight_only.config import FORMATS, Format
 from lamina.accelerate.methods.weight_only.convert import refusal, replace
+from lamina.accelerate.methods.weight_only.cost import BITS, Rates, choose
 from lamina.accelerate.methods.weight_only.formats import errors, pack
 from lamina.accelerate.methods.weight_only.functional import chosen
 from lamina.build import DTYPES
 from lamina.errors import UsageError, nearest
 from lamina.record import Roofs
 
-WANTED = ("auto", "none", *FORMATS)
-"""``auto`` takes the nearest 8-bit format where the cost model predicts a gain; a named one is for every layer."""
+CHOICES = ("auto", "none", *FORMATS)
+"""``auto`` is the 8-bit format with the smallest error, where a speedup is predicted; another applies to all layers."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """How the weights of one layer are stored: ``format``, or nothing where they stay as they are, and why.
+    """The weight format of one layer, None for dense weights, and why.
 
-    ``error`` is the root of the mean square of the weights' relative errors.
+    ``error`` is the RMS of the weights' relative errors.
     """
 
     format: Format | None
@@ -36,10 +36,10 @@ class Stored:
 
 
 def rates_of(roofs: Roofs, precision: str) -> Rates:
-    """What the cost model needs of a machine's measured roofs.
+    """The rates of the cost model from a machine's measured roofline.
 
     Raises:
-        UsageError: the roofs lack this precision.
+        UsageError: the roofline has no rate for this precision.
     """
     if precision not in roofs.gemm_gflops:
         raise UsageError(f"expected a measured rate of {precision} products on {roofs.device}, got none; use fp32")
@@ -47,46 +47,46 @@ def rates_of(roofs: Roofs, precision: str) -> Rates:
 
 
 def suggest(
-    model: nn.Module, example: Tensor, wanted: str, rates: Callable[[], Rates], precision: str
+    model: nn.Module, example: Tensor, choice: str, rates: Callable[[], Rates], precision: str
 ) -> dict[str, Stored]:
-    """What to store each layer with weights in, before accuracy is asked.
+    """Suggest a format for each layer with weights. Accuracy is not considered.
 
     Args:
         model: in evaluation mode, on the device where it will run.
-        example: an input of the batch that the choice is for.
-        wanted: one of `WANTED`.
-        rates: answers those of that device; asked where a kernel could run.
-        precision: of the layers' numbers.
+        example: an input with the batch size to optimize for.
+        choice: one of `CHOICES`.
+        rates: returns those of the device; called only where a kernel could run.
+        precision: of the layers.
 
     Raises:
         UsageError: no such format.
     """
-    if wanted not in WANTED:
-        raise UsageError(f"format {wanted!r} is unknown: {nearest(wanted, WANTED)}")
+    if choice not in CHOICES:
+        raise UsageError(f"format {choice!r} is unknown: {nearest(choice, CHOICES)}")
     rows = _rows(model, example)
     return {
-        name: _suggested(model.get_submodule(name), count, example, wanted, rates, precision)
+        name: _suggested(model.get_submodule(name), count, example, choice, rates, precision)
         for name, count in rows.items()
     }
 
 
 def _suggested(
-    layer: nn.Module, rows: int, example: Tensor, wanted: str, rates: Callable[[], Rates], precision: str
+    layer: nn.Module, rows: int, example: Tensor, choice: str, rates: Callable[[], Rates], precision: str
 ) -> Stored:
-    if wanted == "none":
+    if choice == "none":
         return Stored(None, "")
     if reason := refusal(layer):
         return Stored(None, reason)
     matrix = layer.get_parameter("weight").detach().flatten(1).float()
-    if wanted != "auto":
-        format = cast(Format, wanted)
-        return Stored(format, f"{format} was asked for", _error(matrix, format))
+    if choice != "auto":
+        format = cast(Format, choice)
+        return Stored(format, f"{format} was requested", _error(matrix, format))
     if not isinstance(layer, nn.Linear):
-        return Stored(None, "a convolution widens its weights in memory: nothing to gain")
+        return Stored(None, "a convolution dequantizes its weights in memory: no speedup")
     format = min((one for one in FORMATS if one not in BITS), key=lambda one: _error(matrix, one))
     like = torch.empty(0, dtype=DTYPES[precision], device=example.device)
     if chosen("auto", like, pack(matrix, format, "row")) != "kernel":
-        return Stored(None, f"no kernel widens {format} for {precision} on {example.device.type}")
+        return Stored(None, f"no kernel dequantizes {format} to {precision} on {example.device.type}")
     outputs, inputs = matrix.shape
     found = choose(rows, outputs, inputs, rates(), format, dense_bits=8 * DTYPES[precision].itemsize)
     return Stored(found.format, found.reason, _error(matrix, format) if found.format else None)
@@ -98,7 +98,7 @@ def _error(matrix: Tensor, format: Format) -> float:
 
 @torch.no_grad()
 def _rows(model: nn.Module, example: Tensor) -> dict[str, int]:
-    """Rows of the product of each layer with weights of its own, in the order in which they run."""
+    """GEMM rows of each layer with weights, in the order of execution."""
     seen: dict[str, int] = {}
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -122,15 +122,15 @@ def _rows(model: nn.Module, example: Tensor) -> dict[str, int]:
 
 
 def store_weights(
-    model: nn.Module, suggested: Mapping[str, Stored], accuracy: Callable[[nn.Module], float], least: float
+    model: nn.Module, suggested: Mapping[str, Stored], accuracy: Callable[[nn.Module], float], min_accuracy: float
 ) -> dict[str, Stored]:
-    """Put suggested formats into the model, layer by layer, as long as accuracy stays at ``least`` or above.
+    """Quantize layers of the model one by one, each only if accuracy stays at ``min_accuracy`` or above.
 
     Args:
         model: changed in place.
-        suggested: as `suggest` gives it.
-        accuracy: of a model.
-        least: what must remain.
+        suggested: as `suggest` returns it.
+        accuracy: returns that of a model, in percent.
+        min_accuracy: in percent.
     """
     result = dict(suggested)
     for name, stored in suggested.items():
@@ -139,8 +139,8 @@ def store_weights(
         parent, _, last = name.rpartition(".")
         owner, dense = model.get_submodule(parent), model.get_submodule(name)
         setattr(owner, last, replace(dense, WeightOnly(stored.format)))
-        if (got := accuracy(model)) < least:
+        if (got := accuracy(model)) < min_accuracy:
             setattr(owner, last, dense)
-            reason = f"{stored.format}: accuracy {got:.2f} % is below the {least:.2f} % allowed"
+            reason = f"{stored.format}: accuracy {got:.2f} % is below the {min_accuracy:.2f} % of the budget"
             result[name] = Stored(None, reason, stored.error)
     return result
