@@ -1,9 +1,10 @@
-"""Claim: what tiles and launches of their own are worth to block-circulant linear layers, which are short.
+"""Claim: the speedup of tiles for linear layers and of programmatic dependent launch on block-circulant linear layers.
 
-Whole steps, weight transforms and signs included, at block size 64: with the tiles of images and kernels that are
-launched in turn; with tiles of their own; launched while those in front of them end; and, behind small ones, as soon as
-these have begun. Predicted is what moving the bytes of all launches takes at the rate of a copy. Results are held to
-the dense matrix of the blocks in float64. Layers are spread over the GPUs there are; each is timed alone on its own.
+Training steps, weight transforms and sign flips included, at block size 64. Rungs: ``images``, the tiles of
+convolutions and ordinary launches; ``own``, tiles for linear layers; ``early``, programmatic dependent launch as the
+preceding kernel ends; ``room``, and after small kernels as soon as they have started. The prediction is the time to
+copy the bytes of all launches. Results are compared with the dense matrix in float64. Layers are distributed over the
+available GPUs, one at a time on each.
 
 Run: python -m benchmarks.ladder.linear
 """
@@ -30,9 +31,10 @@ from lamina.record import Timing
 
 
 def tile_of_images(
-    rows: int, columns: int, summed: int, matrices: int, itemsize: int, parts: int, enough: int, room: int, exact: bool
+    rows: int, columns: int, summed: int, matrices: int, itemsize: int, terms: int, min_programs: int, shared_memory:
+    int, exact: bool
 ) -> MatmulTile:
-    """What a convolution of one tap would get."""
+    """The tile of a convolution with one tap."""
     return conv_tile(rows, columns, summed, 1, itemsize, exact)
 
 
@@ -43,11 +45,11 @@ RUNGS: dict[str, Changes] = {
     "early": ((launches, {"SMALL_TENSOR_BYTES": -1}),),
     "room": (),
 }
-"""What the rungs change, by module: tiles of products, and which kernels are launched early or let others be."""
+"""What each rung patches, by module: tiles of matmuls, and programmatic dependent launch."""
 
 
 def moved(layer: Layer, precision: str) -> int:
-    """Bytes that all launches of a step read and write: six transforms and three products."""
+    """Bytes that all launches of a step read and write: six transforms and three matmuls."""
     transforms, product_ = layer.moved(precision)
     return 2 * transforms + 3 * product_
 
@@ -75,7 +77,7 @@ def measured(
 
 
 def shown_while_measured(piece: tuple[str, Layer]) -> Rows:
-    """The rows of a layer in a precision, printed in short."""
+    """The rows of a layer in a precision, printed as they are measured."""
     precision, layer = piece
     device = torch.device("cuda")
     clock = measure.GraphClock(device)

@@ -1,10 +1,10 @@
-"""Claim: what it is worth to make gates, cells and transforms of a recurrence's step in one kernel, on small tiles.
+"""Claim: the speedup of fusing gates, cell and transforms of an LSTM time step into one kernel, on small tiles.
 
-Whole steps of block-circulant LSTMs of 256 to 2048 cells, block size 64: by the operators of a linear layer, one time
-step behind the other; by two kernels a time step on tiles as high as tensor cores are; on tiles of their own. Beside
-them the library's dense layer in the same precision. Predicted is what four launches a time step take that do next to
-nothing, one behind the other. Results and input gradients are held to the dense matrices in float64. Layers are spread
-over the GPUs there are; each is timed alone on its own.
+Training steps of block-circulant LSTMs with 256 to 2048 hidden units, block size 64. Rungs: ``operators``, the
+operators of a linear layer, one time step after the other; ``kernels``, two kernels per time step on tiles of sixteen
+blocks; ``own``, on tiles chosen by size. The dense layer of the library in the same precision is measured beside them.
+The prediction is the time of four nearly empty launches per time step. Results and input gradients are compared with
+the dense matrices in float64. Layers are distributed over the available GPUs, one at a time on each.
 
 Run: python -m benchmarks.ladder.recurrent
 """
@@ -29,30 +29,30 @@ from lamina import measure, run
 from lamina.accelerate.methods.circulant.lstm import ops
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLSTM
 from lamina.accelerate.methods.circulant.spectral.ops import dft
-from lamina.accelerate.methods.circulant.tiles import StepTile, step_tile
+from lamina.accelerate.methods.circulant.tiles import LSTMStepTile, lstm_step_tile
 from lamina.build import DTYPES
 from lamina.record import Timing
 
 LAUNCHES = 100
-"""Of next to nothing, that are timed together."""
+"""Nearly empty launches that are timed together."""
 
 
-def high_tile(block_size: int, rows: int, blocks: int) -> StepTile:
-    """Of sixteen blocks, as tensor cores have rows."""
-    tile = step_tile(block_size, rows, blocks)
+def sixteen_block_tile(block_size: int, rows: int, blocks: int) -> LSTMStepTile:
+    """A tile of sixteen blocks, the rows of a tensor-core instruction."""
+    tile = lstm_step_tile(block_size, rows, blocks)
     return replace(tile, rows=max(1, 16 // tile.blocks))
 
 
 RUNGS: dict[str, Changes] = {
-    "operators": ((ops, {"directly": ops.by_steps}),),
-    "kernels": ((ops, {"step_tile": high_tile}),),
+    "operators": ((ops, {"recurrence_eager": ops.recurrence_by_steps}),),
+    "kernels": ((ops, {"lstm_step_tile": sixteen_block_tile}),),
     "own": (),
 }
-"""What the rungs change: how all time steps are made, and the tiles of one."""
+"""What each rung patches: the implementation of the recurrence, and the tiles of a time step."""
 
 
 def launch_us(time: Callable[[Callable[[], object]], Timing], device: torch.device) -> float:
-    """Of a kernel that has next to nothing to do, behind one alike."""
+    """The time of a nearly empty kernel in a chain of identical ones, in microseconds."""
     x = torch.zeros(1, BLOCK_SIZE, 1, device=device)
 
     def chain() -> None:
@@ -66,7 +66,7 @@ def measured(
     size: int, precision: str, time: Callable[[Callable[[], object]], Timing], device: torch.device,
     sequence: tuple[int, int] = (STEPS, BATCH),
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """The library's layer, then a row for each rung."""
+    """A row for the dense layer of the library, then one for each rung."""
     dtype, predicted = DTYPES[precision], 4 * sequence[0] * launch_us(time, device)
     with run.precision_mode(precision):
         torch.manual_seed(0)
@@ -77,12 +77,12 @@ def measured(
 
         def row(module: nn.Module, impl: str) -> dict[str, Any]:
             step = step_of(module, x, dtype)
-            told = UNCHECKED if impl == "dense" else {"rel_error": run.relative_error(step()[:2], exact)}
+            accuracy = UNCHECKED if impl == "dense" else {"rel_error": run.relative_error(step()[:2], exact)}
             timing = time(step)
             return {
                 "workload": "recurrent", "layer": f"lstm {size}", "phase": "step", "precision": precision,
                 "layout": "nchw", "impl": impl, "batch": sequence[1], "timing": "graph", "l2": "warm", "by": "lamina",
-                **results.quartiles(timing), "rel_error": None, "predicted_us": predicted, **told,
+                **results.quartiles(timing), "rel_error": None, "predicted_us": predicted, **accuracy,
             }  # fmt: skip
 
         yield row(dense, "dense")
@@ -92,7 +92,7 @@ def measured(
 
 
 def shown_while_measured(piece: tuple[int, str]) -> Rows:
-    """The rows of a layer in a precision, printed in short."""
+    """The rows of a layer in a precision, printed as they are measured."""
     device = torch.device("cuda")
     clock = measure.GraphClock(device)
     with torch.cuda.stream(clock.stream):

@@ -1,4 +1,4 @@
-"""How rungs of a ladder change what is timed, and what ladders tell of them."""
+"""Rungs of a benchmark ladder: patches of modules, and summaries of the measured times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unittest.mock import patch
 from lamina.accelerate.runtime import launch_cache
 
 Changes = tuple[tuple[Any, Mapping[str, Any]], ...]
-"""Modules, and what takes the place of what in them."""
+"""Modules, and the attributes that are replaced in them."""
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def beside_predictions(rows: Iterable[Mapping[str, Any]], *columns: str) -> dict
     """Microseconds of all rungs beside what was predicted of them, by what ``columns`` say."""
     summary: dict[str, dict[str, float]] = {}
     for row in rows:
-        told = summary.setdefault(f"{' '.join(row[column] for column in columns)}, us", {})
-        told["predicted"] = round(row["predicted_us"], 1)
-        told[row["impl"]] = round(row["median_us"], 1)
+        times = summary.setdefault(f"{' '.join(row[column] for column in columns)}, us", {})
+        times["predicted"] = round(row["predicted_us"], 1)
+        times[row["impl"]] = round(row["median_us"], 1)
     return summary

@@ -9,7 +9,7 @@ import torch
 from benchmarks.ladder import recurrent
 from benchmarks.results import Row
 from lamina.accelerate.methods.circulant.lstm import ops
-from lamina.accelerate.methods.circulant.tiles import StepTile
+from lamina.accelerate.methods.circulant.tiles import LSTMStepTile
 from lamina.record import Timing
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")
@@ -22,7 +22,7 @@ def test_every_rung_has_the_error_of_its_precision_and_changes_what_it_says(monk
     tiles = []
     steps = ops._switches
 
-    def noted(tile: StepTile, *rest: Any) -> dict[str, Any]:
+    def noted(tile: LSTMStepTile, *rest: Any) -> dict[str, Any]:
         tiles.append(tile.rows)
         return steps(tile, *rest)
 

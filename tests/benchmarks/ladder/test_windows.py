@@ -5,7 +5,7 @@ import torch
 
 from benchmarks.ladder import windows
 from benchmarks.results import Row
-from lamina.accelerate.methods.circulant.window import Window
+from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.record import Timing
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")
@@ -19,7 +19,7 @@ def test_every_phase_has_all_rungs_and_the_error_of_its_precision(parts: int) ->
         asked.append(call)
         return Timing("graph", "warm", 2.0, 1.0, 3.0, 10)
 
-    window = Window(1, 4, 5, 3, 3, 1, 1, 1, 1)
+    window = Conv2dProblem(1, 4, 5, 3, 3, 1, 1, 1, 1)
     rows = [*windows.measured("small", window, 2, 3, parts, time, 4.0, torch.device("cpu"), slots=2)]
     assert len(asked) == len(rows) == 9
     rungs = [f"circulant[rung={rung}]" for rung in ("cached", "halo", "together")]

@@ -257,7 +257,9 @@ class Circulants:
                 lambda: BlockCirculantLSTM(8, 8, block_size=4)(torch.zeros(2, 3, 8), (torch.zeros(1, 2, 8),) * 2),
                 ("(1, 3, 8)", "(1, 2, 8)"),
             ),
-            "narrow": (lambda: cell.replace(nn.Linear(8, 3), Circulant(block_size=4)), ("block size 4", "3 output features")),
+            "narrow": (
+                lambda: cell.replace(nn.Linear(8, 3), Circulant(block_size=4)), ("block size 4", "3 output features"),
+            ),
         }  # fmt: skip
 
 

@@ -57,7 +57,8 @@ def zeros(operand: str) -> Tensor:
 MATMULS: dict[str, tuple[Callable[..., object], Callable[..., object], str]] = {
     "forward": (ops.spectral_matmul, reference_spectral_matmul, "xw"),
     "backward_data": (ops.spectral_matmul_backward_data, lambda y, w: reference_gradients(y, zeros("x"), w)[0], "yw"),
-    "backward_weight": (ops.spectral_matmul_backward_weight, lambda y, x: reference_gradients(y, x, zeros("w"))[1], "yx"),
+    "backward_weight": (ops.spectral_matmul_backward_weight,
+                        lambda y, x: reference_gradients(y, x, zeros("w"))[1], "yx"),
     "backward": (ops.spectral_matmul_backward, reference_gradients, "yxw"),
 }  # fmt: skip
 
@@ -98,11 +99,17 @@ def differentiable() -> dict[str, tuple[Callable[..., object], tuple[Tensor, ...
         "inverse pair": (lambda a, b: transform.idft_pair(a, b, s, 3, 2, 4, 1, False, FP64, 1, FP64),
                          (leaf(2, 1, 2, 2), leaf(2, 2, 2, 1))),
         "materialized": (lambda x, w: materialized.linear(x, w, 4), (leaf(1, 3), leaf(2, 1, 3))),
-        "materialized backward data": (lambda y, w: materialized.linear_backward_data(y, w, 3), (leaf(1, 4), leaf(2, 1, 3))),
-        "materialized backward weight": (lambda y, x: materialized.linear_backward_weight(y, x, 3, FP64), (leaf(1, 4), leaf(1, 3))),
+        "materialized backward data": (
+            lambda y, w: materialized.linear_backward_data(y, w, 3), (leaf(1, 4), leaf(2, 1, 3)),
+        ),
+        "materialized backward weight": (
+            lambda y, x: materialized.linear_backward_weight(y, x, 3, FP64), (leaf(1, 4), leaf(1, 3)),
+        ),
         "materialized backward": (materialized.linear_backward, (leaf(1, 4), leaf(1, 3), leaf(2, 1, 3))),
-        "dense_matrix": (lambda w: materialized.dense_matrix(w, None, 4, 3, 2, False), (leaf(2, 1, 2, 2),)),
-        "dense_matrix channels channels_last": (lambda w: materialized.dense_matrix(w, s[:2], 4, 3, 2, True), (leaf(2, 2, 2, 2),)),
+        "dense matrix": (lambda w: materialized.dense_matrix(w, None, 4, 3, 2, False), (leaf(2, 1, 2, 2),)),
+        "dense matrix channels last": (
+            lambda w: materialized.dense_matrix(w, s[:2], 4, 3, 2, True), (leaf(2, 2, 2, 2),),
+        ),
         "diagonal sums": (lambda m: materialized.diagonal_sums(m, s[:2], 2, 2), (leaf(4, 3, 1),)),
     }  # fmt: skip
 

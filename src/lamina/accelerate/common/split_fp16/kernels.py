@@ -6,8 +6,8 @@ partials, which are few.
 
 Dimensions of convolutions: a *row* is one pixel of one example; ``G`` groups. Rows are ``[TERMS, rows, G*channels]``,
 weights ``[TERMS, G*outputs, taps, inputs]``. With two terms per operand, three products are summed; the fourth, of both
-low parts, is below float32 precision. Tensor cores truncate sums where float32 rounds them, and these errors add up: only
-the products of one iteration are accumulated in them.
+low parts, is below float32 precision. Tensor cores truncate sums where float32 rounds them, and these errors add up:
+only the products of one iteration are accumulated in them.
 
 Common constexprs: ``PARTIALS``, the number of partial amaxes, 0 for unscaled tensors; ``KW`` to ``DW``, the geometry;
 ``UPCAST`` multiplies in float32 (the interpreter cannot multiply bf16); ``INDEX``, the dtype of offsets.
@@ -33,7 +33,10 @@ precision from 2**-14 up."""
 @triton.jit
 @no_type_check
 def finite_amax(x, numel, index, partials, sample_stride, BLOCK: tl.constexpr, INDEX: tl.constexpr):
-    """The largest finite magnitude of part ``index`` of ``partials`` of ``x [numel]``; one block in ``sample_stride`` is read."""
+    """The largest finite magnitude of part ``index`` of ``partials`` of ``x [numel]``.
+
+    One block in ``sample_stride`` is read.
+    """
     largest = tl.zeros((BLOCK,), tl.float32)
     for first in range(index.to(INDEX) * sample_stride * BLOCK, numel, partials.to(INDEX) * sample_stride * BLOCK):
         offsets = first + tl.arange(0, BLOCK)
@@ -57,8 +60,8 @@ def pair_amax_kernel(
 ):  # fmt: skip
     """The largest finite magnitudes of the parts of ``x``, then of those of ``y``.
 
-    Of ``x`` one block of ``SAMPLE_STRIDE`` is read, and ``overflow [1]`` is cleared. A ``RETRY`` reads all of ``x``, and
-    only if ``overflow`` is set.
+    Of ``x`` one block of ``SAMPLE_STRIDE`` is read, and ``overflow [1]`` is cleared. A ``RETRY`` reads all of ``x``,
+    and only if ``overflow`` is set.
     """
     griddepcontrol(PDL)
     program = tl.program_id(0)

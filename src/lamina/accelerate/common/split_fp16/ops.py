@@ -91,8 +91,8 @@ def _split_like(x: Tensor, terms: int) -> Tensor:
 def run_split(x: Tensor, partial_amax: Tensor | None, terms: int) -> Tensor:
     """The split ``[terms, N*L, C]`` of ``x (N, C, L)`` of any strides, with contiguous channels.
 
-    float32 is scaled by the power of two that follows from ``partial_amax`` and split into fp16 hi and lo. 16-bit dtypes
-    have one term, unscaled, without ``partial_amax``. Nonfinite values are in the hi term.
+    float32 is scaled by the power of two that follows from ``partial_amax`` and split into fp16 hi and lo. 16-bit
+    dtypes have one term, unscaled, without ``partial_amax``. Nonfinite values are in the hi term.
     """
     out = _split_like(x, terms)
     (n, c, length), (stride_n, stride_c, stride_l) = x.shape, x.stride()
@@ -136,7 +136,7 @@ def split_fp16_conv(
     a: Tensor, a_amax: Tensor | None, w: Tensor, w_amax: Tensor | None, bias: Tensor | None, out: Tensor,
     window: Conv2dProblem, backward_data: bool,
 ) -> None:  # fmt: skip
-    """A convolution of split operands to ``out (N, C, L)`` of any strides; with ``backward_data``, its input gradient."""
+    """A convolution of split operands, or with ``backward_data`` its input gradient, to ``out (N, C, L)``."""
     (terms, rows_a, channels), (_, outputs, taps, inputs) = a.shape, w.shape
     rows, kept = out.shape[0] * out.shape[2], out.shape[1] // window.groups
     sizes = (window.out_height, window.out_width), (window.height, window.width)

@@ -43,7 +43,7 @@ def backward_weight_tile(rows: int, outputs: int, columns: int, terms: int) -> T
 
 
 def _two_term_tile(block_m: int, block_n: int, block_k: int) -> Tile:
-    """Four operands and a separate accumulator per iteration: small, so that programs overlap each other's epilogues."""
+    """Four operands and a separate accumulator per iteration: small, so that programs overlap their additions."""
     return Tile(block_m, min(block_n, 64), min(block_k, 32), num_warps=4)
 
 

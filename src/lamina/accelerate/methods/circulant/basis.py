@@ -1,8 +1,8 @@
-"""The packed real orthonormal Fourier basis: ``k`` reals a block, no complex numbers.
+"""The packed real orthonormal Fourier basis: a block of ``k`` reals has a spectrum of ``k`` reals.
 
-Frequency ``f`` of a real block of ``k`` is a complex number for ``0 < f < k/2`` and a real one for ``f = 0`` and, when
-``k`` is even, for ``f = k/2``. *Slot* 0 holds those two real ones side by side, slot ``f`` the real and imaginary
-part of frequency ``f``. So there are ``ceil(k/2)`` equal slots; an odd ``k`` leaves the second half of slot 0 zero.
+The spectrum of a real block is complex at frequencies ``0 < f < k/2``, and real at ``f = 0`` and, if ``k`` is even, at
+``f = k/2``. *Slot* 0 holds these two real frequencies, slot ``f`` the real and imaginary part of frequency ``f``. All
+``ceil(k/2)`` slots have the same size; for odd ``k``, the second element of slot 0 is zero.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torch import Tensor
 
 
 def num_terms(spectrum: Tensor) -> int:
-    """Halves that each number of a spectrum is kept as: ``[parts, F, ...]``, or only ``[F, ...]`` of one."""
+    """The fp16 terms of a spectrum: its leading dimension in ``[terms, F, ...]``, or 1 for ``[F, ...]``."""
     return spectrum.shape[0] if spectrum.dim() == 5 else 1
 
 
 def slot_count(block_size: int) -> int:
-    """Slots of a block: how many independent products the frequency domain has."""
+    """The number of frequency slots of a block, and so of independent matmuls in the frequency domain."""
     return (block_size + 1) // 2
 
 
 def growth(block_size: int, eigenvalues: bool) -> int:
-    """Binary digits that a spectrum's largest number can be longer by than the largest of what was transformed."""
-    digits = (block_size - 1).bit_length()
-    return digits if eigenvalues else (digits + 1) // 2
+    """A bound of the growth of the amax by the transform, as a binary exponent."""
+    bits = (block_size - 1).bit_length()
+    return bits if eigenvalues else (bits + 1) // 2
 
 
 def basis(
@@ -34,8 +34,8 @@ def basis(
 ) -> Tensor:
     """The transform as a matrix, ``(2 * slots, block_size)``: all real parts, then all imaginary parts.
 
-    Its rows are orthonormal, so its transpose is its inverse. With ``eigenvalues`` the rows are scaled such that a
-    block's first column becomes the eigenvalues of the block, in the same packing.
+    Its rows are orthonormal, so its transpose is its inverse. With ``eigenvalues``, the rows are scaled so that the
+    transform of the first column of a circulant block gives its eigenvalues, in the same packing.
     """
     slots = slot_count(block_size)
     time = torch.arange(block_size, dtype=torch.float64, device=device)
@@ -46,6 +46,6 @@ def basis(
         imaginary = torch.cat([nyquist[None], imaginary[1:]])
     matrix = torch.stack([real, imaginary])
     if not eigenvalues:
-        parts = 1 + (torch.arange(slots, device=device)[:, None] > 0).double()
-        matrix = matrix * (parts / block_size).sqrt()
+        components = 1 + (torch.arange(slots, device=device)[:, None] > 0).double()
+        matrix = matrix * (components / block_size).sqrt()
     return matrix.flatten(0, 1).to(dtype)

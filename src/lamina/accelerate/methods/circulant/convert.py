@@ -48,7 +48,7 @@ def replace(module: nn.Module, config: Circulant) -> nn.Module:
     reason = refusal(module) or _smaller_than_block(module, config.block_size)
     if reason:
         raise UnsupportedError(reason)
-    signs = {} if isinstance(module, nn.LSTM) else {"signs": config.signs}  # hidden states of an LSTM have zero mean
+    signs = {} if isinstance(module, nn.LSTM) else {"signs": config.signs}  # hidden states of an LSTM take both signs
     layer: nn.Module = _CIRCULANT[type(module)].from_dense(
         module, config.block_size, init=config.init, rescale=config.rescale, impl=config.impl, **signs
     )

@@ -53,7 +53,8 @@ def spectral_matmul_tile(
     SH: tl.constexpr, SW: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr,
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr, BACKWARD_DATA: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAP_WIDTH: tl.constexpr,
-    OUTPUT_SCALE: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr, INDEX: tl.constexpr,
+    OUTPUT_SCALE: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, UPCAST: tl.constexpr,
+    INDEX: tl.constexpr,
 ):  # fmt: skip
     """One frequency of the matmul: rows times weights, summed over taps and blocks, times ``OUTPUT_SCALE``.
 
@@ -167,10 +168,10 @@ def spectral_matmul_weight_tile(
 ):  # fmt: skip
     """One frequency of the weight gradient: output gradients times conjugate inputs, summed over the rows of a split.
 
-    A real matmul. Its columns are taps, ``2 * TAP_WIDTH`` columns each, then the real and imaginary parts of the inputs,
-    then blocks, in memory order. Its rows are the real and imaginary parts of the output gradients, in two tiles, or
-    ``STACKED`` in one where a tile of one part would be too small for tensor cores. The split-K partials ``out
-    [split_k, F, G*P*taps, 2, Q]`` are reduced afterwards, in a fixed order.
+    A real matmul. Its columns are taps, ``2 * TAP_WIDTH`` columns each, then the real and imaginary parts of the
+    inputs, then blocks, in memory order. Its rows are the real and imaginary parts of the output gradients, in two
+    tiles, or ``STACKED`` in one where a tile of one part would be too small for tensor cores. The split-K partials
+    ``out [split_k, F, G*P*taps, 2, Q]`` are reduced afterwards, in a fixed order.
     """
     STACKED: tl.constexpr = BLOCK_M < 16
     TAPS_PER_TILE: tl.constexpr = BLOCK_N // TAP_WIDTH
@@ -274,7 +275,8 @@ def spectral_matmul_backward_kernel(
     DH: tl.constexpr, DW: tl.constexpr, POINTWISE: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TAP_WIDTH: tl.constexpr,
     W_BLOCK_M: tl.constexpr, W_BLOCK_N: tl.constexpr, W_BLOCK_K: tl.constexpr, W_TAP_WIDTH: tl.constexpr,
-    OUTPUT_SCALE: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr, W_PRECISION: tl.constexpr,
+    OUTPUT_SCALE: tl.constexpr, TERMS: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    W_PRECISION: tl.constexpr,
     UPCAST: tl.constexpr, INDEX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Both gradients of all frequencies in one launch; without data tiles, the weight gradient alone."""

@@ -47,8 +47,8 @@ def layer(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The output in ``dtype``, the spectra of ``x`` and ``weight``, and, if ``scaled``, their inverse scales.
 
-    A linear layer maps ``x (..., C)`` to ``(..., outputs)`` by ``weight (P, q, k)``, a convolution ``x (N, C, H, W)`` to
-    ``(N, outputs, H', W')`` by ``weight (P, *kernel, q, k)``; both accept any strides. Spectra are ``[F, ...]`` in
+    A linear layer maps ``x (..., C)`` to ``(..., outputs)`` by ``weight (P, q, k)``, a convolution ``x (N, C, H, W)``
+    to ``(N, outputs, H', W')`` by ``weight (P, *kernel, q, k)``; both accept any strides. Spectra are ``[F, ...]`` in
     ``dtype``, or ``[terms, F, ...]`` in scaled float16, with an inverse scale ``[1]`` each.
     """
     return _run_layer(x, weight, signs, bias, outputs, tuple(window), dtype, scaled)

@@ -43,7 +43,7 @@ SHORT_SUM = 16
 """Products up to which a sum in fp32 uses fp32 multiply-adds instead of tensor cores."""
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled graphs guard on the setting
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # compiled graphs recompile when it changes
 def tf32() -> bool:
     """Whether float32 is multiplied as TF32."""
     return precision() == "tf32"

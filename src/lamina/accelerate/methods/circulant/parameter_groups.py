@@ -1,14 +1,14 @@
-"""Optimiser settings under which a block-circulant layer learns as its dense twin would.
+"""Optimizer parameter groups that train block-circulant layers with the hyperparameters of their dense counterparts.
 
-A number ``w`` of a block stands for ``k`` dense weights. Its gradient is the sum of theirs, ``k`` times their mean, and
-``|W|^2 = k |w|^2``. Plain gradient descent on ``W``, projected back onto circulant blocks, therefore divides the
-learning rate for ``w`` by ``k`` and multiplies an L2 penalty by ``k``.
+An element ``w`` of a block represents ``k`` dense weights. Its gradient is the sum of theirs, ``k`` times their mean,
+and ``|W|^2 = k |w|^2``. SGD on ``W``, projected back onto circulant blocks, therefore divides the learning rate of
+``w`` by ``k`` and multiplies an L2 penalty by ``k``.
 
-Adam does not see the scale of gradients: each number moves by about the learning rate. To first order that lowers the
-loss by the sum of the gradients' sizes, as much as in the dense layer where the ``k`` gradients behind a number agree,
-and ``sqrt(k)`` less where they are unrelated. The rule is the mean of both on a logarithmic scale, ``k**0.25`` times
-the learning rate. A penalty that is reduce_split_k to the gradient grows ``k`` times; decoupled decay (AdamW) is a multiple of
-the learning rate and is divided by as much as that grows, so that weights decay as fast as dense ones.
+Adam is invariant to the scale of gradients: each element moves by about the learning rate. To first order that lowers
+the loss by the sum of the gradient magnitudes: as much as in the dense layer if the ``k`` gradients of an element
+agree, and ``sqrt(k)`` times less if they are uncorrelated. The rule is the geometric mean of both, ``k**0.25`` times
+the learning rate. An L2 penalty in the gradient grows ``k`` times. Decoupled weight decay (AdamW) is a multiple of the
+learning rate and is divided by the factor of its growth, so that weights decay as fast as dense ones.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from lamina.errors import UsageError
 def parameter_groups(
     model: nn.Module, *, lr: float, weight_decay: float = 0.0, optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
 ) -> list[dict[str, Any]]:
-    """Parameter groups for an optimiser, from the dense model's learning rate and weight decay.
+    """Parameter groups for an optimizer, from the learning rate and weight decay of the dense model.
 
     Returns:
-        One group for dense parameters and biases, and one for the blocks of each block size, each with ``params``,
-        ``lr``, ``weight_decay`` and ``name``.
+        One group for dense parameters and biases, and one for the weights of each block size, with ``params``, ``lr``,
+        ``weight_decay`` and ``name``.
 
     Raises:
-        UsageError: the optimiser's rule is not known.
+        UsageError: the optimizer is not supported.
     """
     if optimizer not in ("sgd", "adam", "adamw"):
         raise UsageError(f"optimizer: expected sgd, adam or adamw, got {optimizer!r}")

@@ -1,8 +1,8 @@
-"""From dense weights to circulant blocks: the nearest ones, and how much of the dense weights they keep.
+"""The projection of dense weights onto block-circulant ones, and the energy that it keeps.
 
-The block-circulant matrix nearest to a dense one, by the Frobenius norm, has on each wrapped diagonal of each block the
-mean of that diagonal. Weighting the mean by squared gradients makes it nearest by the loss to second order instead
-(Xu et al., "PrivCirNet", NeurIPS 2024, section 3.2).
+The block-circulant matrix nearest to a dense one in the Frobenius norm has the mean of each wrapped diagonal of each
+block. Weighting the mean by squared gradients minimizes the loss increase to second order instead (Xu et al.,
+"PrivCirNet", NeurIPS 2024, section 3.2).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lamina.errors import UsageError
 
 @dataclass(frozen=True)
 class Projection:
-    """Blocks ``(p, *kernel, q, k)``, and the share of the dense weights' squared norm that they have."""
+    """Blocks ``(p, *kernel, q, k)``, and their fraction of the squared Frobenius norm of the dense weights."""
 
     weight: Tensor
     kept_energy: float
@@ -34,21 +34,23 @@ def project(
         dense: finite weights of a linear layer or a convolution.
         block_size: ``k``.
         groups: of the convolution.
-        rescale: scale to the norm of ``dense``. A mean over ``k`` unrelated numbers has a ``sqrt(k)`` smaller norm.
-        importance: weights of the mean, shaped like ``dense`` and not negative: squared gradients, for instance.
+        rescale: scale to the norm of ``dense``. The mean of ``k`` uncorrelated elements has a ``sqrt(k)`` smaller norm.
+        importance: nonnegative weights of the mean, of the shape of ``dense``, such as squared gradients.
 
     Raises:
-        UsageError: the weights are not finite, or sizes do not fit.
+        UsageError: the weights are not finite, or shapes do not match.
     """
     check_block_size(block_size)
     exact = dense.detach().double()
     if not exact.isfinite().all():
         bad = int((~exact.isfinite()).sum())
-        raise UsageError(f"weights: expected finite numbers, got {bad} that are not; repair the model first")
-    trust = torch.ones_like(exact) if importance is None else importance.detach().double()
-    if trust.shape != exact.shape or not bool((trust >= 0).all()):
-        raise UsageError(f"importance: expected numbers >= 0 of shape {tuple(exact.shape)}, got {tuple(trust.shape)}")
-    sums, weights = (diagonal_sums(values, block_size, groups) for values in (exact * trust, trust))
+        raise UsageError(f"weights: expected finite values, got {bad} that are not; repair the model first")
+    weighting = torch.ones_like(exact) if importance is None else importance.detach().double()
+    if weighting.shape != exact.shape or not bool((weighting >= 0).all()):
+        raise UsageError(
+            f"importance: expected values >= 0 of shape {tuple(exact.shape)}, got {tuple(weighting.shape)}"
+        )
+    sums, weights = (diagonal_sums(values, block_size, groups) for values in (exact * weighting, weighting))
     plain = diagonal_sums(exact, block_size, groups) if importance is not None else sums
     counts = coverage(exact, block_size, groups)
     mean = torch.where(weights > 0, sums / weights, plain / counts.clamp(min=1))
@@ -59,12 +61,12 @@ def project(
 
 
 def coverage(dense: Tensor, block_size: int, groups: int = 1) -> Tensor:
-    """How many elements of ``dense`` each number of the blocks stands for: ``k``, and fewer at ragged edges."""
+    """The elements of ``dense`` that each element of the blocks represents: ``k``, fewer in partial blocks."""
     return diagonal_sums(torch.ones_like(dense), block_size, groups)
 
 
 def diagonal_sums(dense: Tensor, block_size: int, groups: int = 1) -> Tensor:
-    """Each wrapped diagonal of each block, summed: ``(out, in / groups, *kernel)`` to ``(p, *kernel, q, k)``."""
+    """The sums of the wrapped diagonals of each block: ``(out, in / groups, *kernel)`` to ``(p, *kernel, q, k)``."""
     k = block_size
     rows = dense.unflatten(0, (groups, -1)).movedim(2, -1)  # (groups, rows, *kernel, columns)
     missing = -rows.shape[1] % k, -rows.shape[-1] % k

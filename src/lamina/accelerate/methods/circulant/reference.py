@@ -1,6 +1,6 @@
-"""The definition of a block-circulant layer, twice: by its dense matrix, and by its frequencies.
+"""The definition of block-circulant layers, by their dense matrix and in the frequency domain.
 
-``weight`` is ``(p, *kernel, q, k)``: ``p`` by ``q`` blocks of size ``k``, a block for each tap of the kernel. Block
+``weight`` is ``(p, *kernel, q, k)``: ``p`` by ``q`` blocks of size ``k``, one for each filter tap. Block
 ``(i, j)`` has the first column ``weight[i, ..., j, :]``, so its element ``(r, c)`` is
 ``weight[i, ..., j, (r - c) mod k]``. Widths that ``k`` does not divide use part of the last block.
 
@@ -22,9 +22,9 @@ from lamina.accelerate.methods.circulant.basis import basis, slot_count
 def dense_matrix(
     weight: Tensor, out_features: int, in_features: int, groups: int = 1, signs: Tensor | None = None
 ) -> Tensor:
-    """The weight of the dense layer that computes the same: ``(out_features, in_features / groups, *kernel)``.
+    """The weight of the equivalent dense layer: ``(out_features, in_features / groups, *kernel)``.
 
-    ``signs (k)`` multiply the numbers of each block of the input.
+    ``signs (k)`` multiply the elements of each block of the input.
     """
     k = weight.shape[-1]
     time = torch.arange(k, device=weight.device)
@@ -37,16 +37,16 @@ def dense_matrix(
 
 
 def flip_signs(x: Tensor, signs: Tensor | None, axis: int = 1, groups: int = 1) -> Tensor:
-    """``x`` times ``signs (k)``, over and over along an axis, in each of its groups anew."""
+    """``x`` times ``signs (k)``, repeated along ``axis`` within each group."""
     if signs is None:
         return x
-    each = x.shape[axis] // groups
-    factors = signs.to(x.dtype).repeat(-(-each // len(signs)))[:each].repeat(groups)
+    per_group = x.shape[axis] // groups
+    factors = signs.to(x.dtype).repeat(-(-per_group // len(signs)))[:per_group].repeat(groups)
     return x * factors.view(-1, *(1,) * (x.dim() - 1 - axis))
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) -> Tensor:
-    """``x: (..., in_features)`` to ``(..., out_features)``: transform, multiply each frequency, sum, transform back."""
+    """``x: (..., in_features)`` to ``(..., out_features)``: DFT, matmul per frequency, inverse DFT."""
     p, q, k = weight.shape
     d = basis(k, dtype=x.dtype, device=x.device).view(2, -1, k)
     rows = F.pad(x.reshape(-1, x.shape[-1]), (0, q * k - x.shape[-1])).view(-1, q, k)
@@ -61,7 +61,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, out_features: int) ->
 def conv(x: Tensor, weight: Tensor, bias: Tensor | None, out_channels: int, window: Conv2dProblem) -> Tensor:
     """``x: (N, C, H, W)`` to ``(N, out_channels, H', W')``; ``weight: (p, KH, KW, q, k)``.
 
-    Channels are transformed before the window slides, which is a linear map of each pixel and commutes with it.
+    The DFT acts on the channels of each pixel, so it commutes with the sliding window and is computed first.
     """
     k, q, g = weight.shape[-1], weight.shape[-2], window.groups
     slots = slot_count(k)
@@ -87,20 +87,20 @@ def conv(x: Tensor, weight: Tensor, bias: Tensor | None, out_channels: int, wind
 
 
 def embedding(eigenvalues: Tensor) -> Tensor:
-    """Packed complex ``(..., slots, 2, p, q)`` as the real matrices ``(..., slots, 2p, 2q)`` that multiply alike.
+    """Packed complex matrices ``(..., slots, 2, p, q)`` as equivalent real matrices ``(..., slots, 2p, 2q)``.
 
-    A complex product is ``[[real, -imaginary], [imaginary, real]]``; slot 0 holds two real ones, ``diag(a, b)``.
+    A complex matrix is ``[[real, -imaginary], [imaginary, real]]``; slot 0 holds two real ones, ``diag(a, b)``.
     """
     real, imaginary = eigenvalues.unbind(-3)
     slots = torch.arange(real.shape[-3], device=real.device)[:, None, None]
-    complex_, none = slots > 0, torch.zeros_like(real)
-    above = torch.cat([real, torch.where(complex_, -imaginary, none)], -1)
-    below = torch.cat([torch.where(complex_, imaginary, none), torch.where(complex_, real, imaginary)], -1)
+    is_complex, zeros = slots > 0, torch.zeros_like(real)
+    above = torch.cat([real, torch.where(is_complex, -imaginary, zeros)], -1)
+    below = torch.cat([torch.where(is_complex, imaginary, zeros), torch.where(is_complex, real, imaginary)], -1)
     return torch.cat([above, below], -2)
 
 
 def lstm_cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """The next ``(h, c)`` from the gates ``(N, 4, hidden_size)``: input, forget, lstm_cell and output."""
+    """The next ``(h, c)`` from the gates ``(N, 4, hidden_size)``: input, forget, cell and output."""
     i, f, g, o = gates.unbind(-2)
     c = f.sigmoid() * c + i.sigmoid() * g.tanh()
     return o.sigmoid() * c.tanh(), c

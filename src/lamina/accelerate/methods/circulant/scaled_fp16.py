@@ -1,7 +1,8 @@
 """Scaled fp16: float32 spectra as float16 under per-tensor power-of-two scales, and when layers use it.
 
-One fp16 term has the precision of TF32 at twice its throughput. Two terms have that of float32, and their three products
-cost half of 3xTF32. The scales follow from the amax of the transformed tensors, which is computed on the device.
+One fp16 term has the precision of TF32 at twice its throughput. Two terms have that of float32, and their three
+products cost half of 3xTF32. The scales follow from the amax of the transformed tensors, which is computed on the
+device.
 """
 
 import torch

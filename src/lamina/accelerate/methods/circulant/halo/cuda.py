@@ -48,8 +48,8 @@ class Tile:
     """The tile of output packs of a thread block, and its launch parameters.
 
     ``blocks_per_sm`` thread blocks of ``num_warps`` warps are resident on a multiprocessor. A tile has at most
-    ``max_packs`` packs: more share a halo, fewer leave shared memory for other blocks. All but one of its ``num_stages``
-    are being copied. For a weight gradient, the rows of the matmul are divided among ``warps_m`` warps.
+    ``max_packs`` packs: more share a halo, fewer leave shared memory for other blocks. All but one of its
+    ``num_stages`` are being copied. For a weight gradient, the rows of the matmul are divided among ``warps_m`` warps.
     """
 
     num_warps: int
@@ -239,7 +239,7 @@ def _launch_for(
     kernel: Any, name: str, capacity: int, dtype: torch.dtype, slots: int, window: Conv2dProblem, in_blocks: int,
     out_blocks: int, terms: int, backward_data: bool,
 ) -> Launch | None:  # fmt: skip
-    """The launch on a device with ``capacity`` bytes of shared memory; None if the kernels do not support the problem."""
+    """The launch on a device with ``capacity`` bytes of shared memory; None if the problem is not supported."""
     window = _backward_data_geometry(window) if backward_data else window
     conv = HaloConv(window, in_blocks, out_blocks, terms, pack_size_for(window, in_blocks, out_blocks))
     gradient = name == "weight_gradient"

@@ -1,8 +1,9 @@
-"""One time step of the LSTM recurrence between two spectral matmuls: inverse DFT, cell_offsets, DFT.
+"""One time step of the LSTM recurrence between two spectral matmuls: inverse DFT, cell, DFT.
 
 Dimensions, layouts and constexprs are those of `spectral.kernels`. The gates are the input, forget, cell and output
 gate. For hidden states of ``Q`` blocks, gates are ``[..., 4, Q * K]`` and their spectra ``[F, rows, 2, 4 * Q]``. States
-and gates of all time steps are concatenated, ``rows`` for each. ``t`` is the time step, on which no kernel is specialized.
+and gates of all time steps are concatenated, ``rows`` for each. ``t`` is the time step, on which no kernel is
+specialized.
 
 Outputs of kernels before the preceding one are read before `griddepcontrol`: the preceding kernel has waited for them.
 """

@@ -2,8 +2,8 @@
 
 The convolution and its two gradients are the partial derivatives of one trilinear form, so gradients of any order are
 again these operators. Rows are ``x (N, C, L)`` of any strides, weights ``w (P, taps, q, k)`` of the same dtype; ``signs
-(k)``, if given, multiply the columns of each block. The split operands of the forward pass are saved for backward beside
-the tensors that they were split from.
+(k)``, if given, multiply the columns of each block. The split operands of the forward pass are saved for backward
+beside the tensors that they were split from.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _is_given(tensor: Tensor | None) -> bool:
 def conv(
     x: Tensor, w: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: list[int]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """``(N, outputs, L')`` in the memory format of ``x``; the split rows and weights and their amaxes, or empty tensors."""
+    """``(N, outputs, L')`` in the memory format of ``x``; split rows and weights with amaxes, or empty tensors."""
     return _conv(x, w, signs, bias, outputs, tuple(window))
 
 
@@ -132,7 +132,7 @@ def conv_backward(
     xh: Tensor | None, x_amax: Tensor | None, wh: Tensor | None, w_amax: Tensor | None,
     window: list[int], data: bool, weight: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Gradients of `conv` with respect to ``x`` (``data``) and ``w`` (``weight``); reuses its split operands if given."""
+    """Gradients of `conv` with respect to ``x`` (``data``) and ``w`` (``weight``), from its split operands if given."""
     return _conv_backward(dy, x, w, signs, xh, x_amax, wh, w_amax, tuple(window), data, weight)
 
 

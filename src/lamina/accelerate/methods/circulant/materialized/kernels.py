@@ -1,7 +1,7 @@
 """Matmuls with materialized circulant blocks: built per tile in registers, or once as a dense matrix in memory.
 
-``w (p, q, K)`` holds the first columns of ``p`` by ``q`` blocks of size ``K``. With ``SIGN_FLIPS``, ``signs (K)`` multiply
-the columns of each materialized block. Constexprs are those of `spectral.kernels`.
+``w (p, q, K)`` holds the first columns of ``p`` by ``q`` blocks of size ``K``. With ``SIGN_FLIPS``, ``signs (K)``
+multiply the columns of each materialized block. Constexprs are those of `spectral.kernels`.
 """
 
 from typing import no_type_check

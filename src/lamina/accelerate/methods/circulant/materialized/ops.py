@@ -95,7 +95,8 @@ def _weight_like(dy: Tensor, x: Tensor, block_size: int, dtype: torch.dtype) -> 
 def run_dense_matrix(
     w: Tensor, signs: Tensor | None, out_features: int, in_features: int, groups: int, channels_last: bool
 ) -> Tensor:
-    """The dense matrix ``(out_features, in_features, taps)`` of ``w (P, taps, q, k)``, with ``groups`` stacked along the rows.
+    """The dense matrix ``(out_features, in_features, taps)`` of ``w (P, taps, q, k)``, with ``groups`` stacked along
+    the rows.
 
     ``signs (k)`` multiply the columns of each block.
     """
@@ -130,7 +131,8 @@ def run_diagonal_sums(dense: Tensor, signs: Tensor | None, block_size: int, grou
     launch(
         kernels.diagonal_sums_kernel, -(-out.numel() // _SUM_BLOCK), dense,
         dense, dense if signs is None else signs, out, out.numel(), out_features // groups, in_features, p, q,
-        TAPS=taps, K=block_size, BLOCK=_SUM_BLOCK, BLOCK_T=min(_BLOCK_T, next_power_of_2(block_size)), CHANNELS_LAST=channels_last,
+        TAPS=taps, K=block_size, BLOCK=_SUM_BLOCK, BLOCK_T=min(_BLOCK_T, next_power_of_2(block_size)),
+        CHANNELS_LAST=channels_last,
         SIGN_FLIPS=signs is not None, **constexprs,
     )  # fmt: skip
     return out

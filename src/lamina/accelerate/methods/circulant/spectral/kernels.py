@@ -6,11 +6,11 @@ q]``: real parts, then imaginary parts, with the blocks of a row contiguous, so 
 summed dimension of every spectral matmul is contiguous. A float32 spectrum may be stored as scaled float16: in two
 ``TERMS``, hi and lo, with a leading dimension of 2 and float32 accuracy, or in one with that of TF32.
 
-Common constexprs, here and in the other_scale_inv kernels: ``ACC``, the accumulator dtype; ``PRECISION``, the ``input_precision``
-of fp32 matmuls; ``TF32`` rounds stored values to the 19 bits that tensor cores read, which would truncate them;
-``UPCAST`` computes 16-bit types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX``, the dtype of offsets;
-``PDL``, programmatic dependent launch: the kernel may start before the preceding one has finished, reads the basis,
-and then waits for it.
+Common constexprs, here and in the other kernels: ``ACC``, the accumulator dtype; ``PRECISION``, the
+``input_precision`` of fp32 matmuls; ``TF32`` rounds stored values to the 19 bits that tensor cores read, which would
+truncate them; ``UPCAST`` computes 16-bit types in ``ACC`` (the interpreter cannot multiply bf16); ``INDEX``, the dtype
+of offsets; ``PDL``, programmatic dependent launch: the kernel may start before the preceding one has finished, reads
+the basis, and then waits for it.
 """
 
 from typing import no_type_check
@@ -26,7 +26,7 @@ BASIS_SCALE = tl.constexpr(256)
 """The scale of a split-fp16 basis, which keeps its low part in the range of float16."""
 
 TARGET_EXPONENT = tl.constexpr(14)
-"""Scaled float16 values, and acc of their products, stay below ``2**(TARGET_EXPONENT + 1)``."""
+"""Scaled float16 values, and sums of their products, stay below ``2**(TARGET_EXPONENT + 1)``."""
 
 OVERFLOW_BITS = tl.constexpr(127 + TARGET_EXPONENT.value + 1 << 23)
 """The bits of ``2**(TARGET_EXPONENT + 1)`` in float32."""
@@ -94,9 +94,9 @@ def dft_tile(
 
     With ``PARTIALS`` entries of ``partial_amax``, ``x`` is scaled by the power of two that brings its amax to
     ``2**TARGET_EXPONENT``, and the inverse scale is stored to ``scale_inv [1]``. A ``SAMPLED`` amax leaves `HEADROOM`;
-    a spectrum that reaches `OVERFLOW_BITS`, or an amax of zero, sets ``overflow [1]``. ``FULL_ROWS`` tiles hold the whole
-    spectra of their rows and store them contiguously. With ``SIGN_FLIPS``, the elements of each block are multiplied by
-    ``signs [K]`` first.
+    a spectrum that reaches `OVERFLOW_BITS`, or an amax of zero, sets ``overflow [1]``. ``FULL_ROWS`` tiles hold the
+    whole spectra of their rows and store them contiguously. With ``SIGN_FLIPS``, the elements of each block are
+    multiplied by ``signs [K]`` first.
     """
     F: tl.constexpr = (K + 1) // 2
     ROW_BLOCKS: tl.constexpr = GROUPS * BLOCKS
@@ -155,18 +155,20 @@ def dft_tile(
 @triton.jit
 @no_type_check
 def idft_tile(
-    tile, spectrum, split_k, signs, basis, bias, scale_inv, other_scale_inv, y, rows, length, width, stride_n, stride_c, stride_l,
+    tile, spectrum, split_k, signs, basis, bias, scale_inv, other_scale_inv, y, rows, length, width, stride_n,
+    stride_c, stride_l,
     BLOCKS: tl.constexpr, GROUPS: tl.constexpr, K: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_BLOCKS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
-    SIGN_FLIPS: tl.constexpr, BIAS: tl.constexpr, SPLIT_K: tl.constexpr, DESCALE: tl.constexpr, ACC: tl.constexpr, PRECISION: tl.constexpr,
+    SIGN_FLIPS: tl.constexpr, BIAS: tl.constexpr, SPLIT_K: tl.constexpr, DESCALE: tl.constexpr, ACC: tl.constexpr,
+    PRECISION: tl.constexpr,
     UPCAST: tl.constexpr, INDEX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The transpose of `dft_tile`, plus ``bias (C)``: ``spectrum [F, rows, 2, G*q]`` to ``y (N, C, L)``.
 
     With ``SPLIT_K``, the input is the sum of the partials ``spectrum [split_k, F, rows, 2, G*q]``, added in order.
 
-    With ``DESCALE``, the input is a matmul of scaled spectra: the result is multiplied by ``DESCALE`` and by the inverse
-    scales ``scale_inv [1]`` and ``other_scale_inv [1]`` of both operands.
+    With ``DESCALE``, the input is a matmul of scaled spectra: the result is multiplied by ``DESCALE`` and by the
+    inverse scales ``scale_inv [1]`` and ``other_scale_inv [1]`` of both operands.
     """
     F: tl.constexpr = (K + 1) // 2
     ROW_BLOCKS: tl.constexpr = GROUPS * BLOCKS
@@ -229,8 +231,8 @@ def dft_kernel(
 ):  # fmt: skip
     """The spectra of rows and, with ``PAIR``, of weights in the same launch, each under its own scale if it has one.
 
-    ``partial_amax [X_PARTIALS + W_PARTIALS]`` holds those of rows, then those of weights. With ``RETRY``, a few programs
-    transform the rows again if a ``SAMPLED`` amax has set ``overflow``, and otherwise do nothing.
+    ``partial_amax [X_PARTIALS + W_PARTIALS]`` holds those of rows, then those of weights. With ``RETRY``, a few
+    programs transform the rows again if a ``SAMPLED`` amax has set ``overflow``, and otherwise do nothing.
     """
     tile = tl.program_id(0)
     if RETRY:
@@ -240,22 +242,26 @@ def dft_kernel(
             dft_tile(
                 tile, x, signs, x_basis, partial_amax, x_scale_inv, overflow, x_out, x_rows, x_length, x_width,
                 x_stride_n, x_stride_c, x_stride_l,
-                X_BLOCKS, X_GROUPS, K, X_TILE_ROWS, X_TILE_BLOCKS, BLOCK_K, BLOCK_N, X_FULL_ROWS, SIGN_FLIPS, False, X_PARTIALS,
+                X_BLOCKS, X_GROUPS, K, X_TILE_ROWS, X_TILE_BLOCKS, BLOCK_K, BLOCK_N, X_FULL_ROWS, SIGN_FLIPS, False,
+                X_PARTIALS,
                 X_TARGET_EXPONENT, TERMS, ACC, PRECISION, TF32, UPCAST, INDEX, False,
             )  # fmt: skip
             tile += tl.num_programs(0)
     elif PAIR and tile >= x_tiles:
         dft_tile(
-            tile - x_tiles, w, signs, w_basis, partial_amax + X_PARTIALS, w_scale_inv, overflow, w_out, w_rows, w_length,
+            tile - x_tiles, w, signs, w_basis, partial_amax + X_PARTIALS, w_scale_inv, overflow, w_out, w_rows,
+            w_length,
             w_width, w_stride_n, w_stride_c, w_stride_l,
             W_BLOCKS, W_GROUPS, K, W_TILE_ROWS, W_TILE_BLOCKS, BLOCK_K, BLOCK_N, W_FULL_ROWS, False, False, W_PARTIALS,
             W_TARGET_EXPONENT, TERMS, ACC, PRECISION, TF32, UPCAST, INDEX, PDL,
         )  # fmt: skip
     else:
         dft_tile(  # in reverse order: the last rows that the amax kernel read are still in the L2 cache
-            x_tiles - 1 - tile, x, signs, x_basis, partial_amax, x_scale_inv, overflow, x_out, x_rows, x_length, x_width,
+            x_tiles - 1 - tile, x, signs, x_basis, partial_amax, x_scale_inv, overflow, x_out, x_rows, x_length,
+            x_width,
             x_stride_n, x_stride_c, x_stride_l,
-            X_BLOCKS, X_GROUPS, K, X_TILE_ROWS, X_TILE_BLOCKS, BLOCK_K, BLOCK_N, X_FULL_ROWS, SIGN_FLIPS, SAMPLED, X_PARTIALS,
+            X_BLOCKS, X_GROUPS, K, X_TILE_ROWS, X_TILE_BLOCKS, BLOCK_K, BLOCK_N, X_FULL_ROWS, SIGN_FLIPS, SAMPLED,
+            X_PARTIALS,
             X_TARGET_EXPONENT, TERMS, ACC, PRECISION, TF32, UPCAST, INDEX, PDL,
         )  # fmt: skip
 
@@ -283,7 +289,8 @@ def idft_kernel(
         )  # fmt: skip
     else:
         idft_tile(
-            tile - w_tiles, x_spectrum, 1, signs, x_basis, bias, scale_inv, x_other_scale_inv, x, x_rows, x_length, x_width,
+            tile - w_tiles, x_spectrum, 1, signs, x_basis, bias, scale_inv, x_other_scale_inv, x, x_rows, x_length,
+            x_width,
             x_stride_n, x_stride_c, x_stride_l,
             X_BLOCKS, X_GROUPS, K, X_TILE_ROWS, X_TILE_BLOCKS, BLOCK_K, BLOCK_N, SIGN_FLIPS, BIAS, False, X_DESCALE,
             ACC, PRECISION, UPCAST, INDEX, PDL,

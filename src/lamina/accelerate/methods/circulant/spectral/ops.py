@@ -1,8 +1,8 @@
 """The block-wise DFT and its inverse as PyTorch operators.
 
 Each is the transpose of the other, so gradients of any order are again these operators. Rows are ``x (N, C, L)`` of any
-strides, weights the view ``(P, q*k, taps)`` of a parameter ``(P, *kernel, q, k)``. ``signs (k)``, if given, multiply the
-elements of each block of rows before the transform. Spectra have the layouts of `kernels`.
+strides, weights the view ``(P, q*k, taps)`` of a parameter ``(P, *kernel, q, k)``. ``signs (k)``, if given, multiply
+the elements of each block of rows before the transform. Spectra have the layouts of `kernels`.
 """
 
 from dataclasses import dataclass
@@ -104,8 +104,8 @@ def _packed_size(block_size: int) -> int:
 class Scales:
     """Per-tensor scales of rows and weights: ``partial_amax`` of both, their counts, and outputs for inverse scales.
 
-    With ``overflow``, the amax of the rows is sampled, and the transform sets this flag if an element exceeds the scale.
-    With ``retry``, the rows are transformed again if the flag is set.
+    With ``overflow``, the amax of the rows is sampled, and the transform sets this flag if an element exceeds the
+    scale. With ``retry``, the rows are transformed again if the flag is set.
     """
 
     partial_amax: Tensor
@@ -150,7 +150,7 @@ def run_idft(
     block_size: int, groups: int, eigenvalues: bool, pair: bool,
     scale_invs: tuple[Tensor, ...] = (), x_descale: float = 0.0, w_descale: float = 0.0,
 ) -> None:  # fmt: skip
-    """Rows from their spectrum, with ``pair`` also weights; ``scale_invs`` and ``descale`` undo scales, see `kernels`."""
+    """Rows from their spectrum, with ``pair`` also weights; ``scale_invs`` and ``descale`` undo scales."""
     scaled = xs.dtype == torch.float16 and x_descale > 0
     x_basis, x_sizes, x_programs, x_constexprs = _launch_side(
         x, xs, block_size, groups, eigenvalues, "X", inverse=True, scaled=scaled
@@ -165,8 +165,9 @@ def run_idft(
         kernels.idft_kernel, x_programs + w_programs, x,
         xs, x if signs is None else signs, x_basis, x if bias is None else bias, x, *x_sizes,
         ws, w_basis, w, *w_sizes, w_programs, split_k,
-        *(scale_invs if x_descale else (x, x, x)), K=block_size, **(w_constexprs | x_constexprs), SIGN_FLIPS=signs is not None,
-        BIAS=bias is not None, PAIR=pair, SPLIT_K=split_k > 1, X_DESCALE=x_descale, W_DESCALE=w_descale, **constexprs,
+        *(scale_invs if x_descale else (x, x, x)), K=block_size, **(w_constexprs | x_constexprs),
+        SIGN_FLIPS=signs is not None, BIAS=bias is not None, PAIR=pair, SPLIT_K=split_k > 1, X_DESCALE=x_descale,
+        W_DESCALE=w_descale, **constexprs,
     )  # fmt: skip
 
 
@@ -195,7 +196,7 @@ def _idft(
     spectrum: Tensor, signs: Tensor | None, bias: Tensor | None, block_size: int, groups: int, eigenvalues: bool,
     channels: int, length: int, channels_last: bool, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """The transpose of `dft`, with ``bias (C)`` reduce_split_k: ``(N, C, L)`` in ``dtype``."""
+    """The transpose of `dft`, plus ``bias (C)``: ``(N, C, L)`` in ``dtype``."""
     x, spectrum = _rows_like(spectrum, channels, length, channels_last, dtype), spectrum.contiguous()
     bias = None if bias is None else bias.contiguous()
     run_idft(spectrum, spectrum, signs, bias, x, x, block_size, groups, eigenvalues, pair=False)
