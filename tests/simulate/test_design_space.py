@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.simulate.small import job, product
 
 from lamina.record import SimRun
-from lamina.simulate.design_space import Design, Point, designs
+from lamina.simulate.design_space import Design, DesignPoint, designs
 from lamina.simulate.jobs import Result
 
 
@@ -16,8 +16,8 @@ def result(cycles: int | None, l2: int = 16384, layer: str = "conv1", batch: int
     return Result(asked, run, "" if cycles else "it does not fit")
 
 
-def point(name: str, own: list[Result], baseline: list[Result]) -> Point:
-    return Point({"name": name}, tuple(own), tuple(baseline))
+def point(name: str, own: list[Result], baseline: list[Result]) -> DesignPoint:
+    return DesignPoint({"name": name}, tuple(own), tuple(baseline))
 
 
 def test_layers_are_summed_before_they_are_compared() -> None:

@@ -52,26 +52,26 @@ def test_a_name_may_be_the_file_s(tmp_path: Path) -> None:
         ("axis = 1\n[axes]\nbatch = [1]", "line 1: key 'axis' is unknown: did you mean 'axes'"),
         ("[axes]\nbatch = 16", "line 2: batch = 16: expected a list"),
         ("[axes]\nbatch = []", r"line 2: batch = \[\]: expected a list"),
-        ("[axes]\nbatch = [[1]]", r"batch = \[\[1\]\]: expected a list of texts"),
-        ("[axes]\nbatch = [{a = 1}]", "expected a list of texts"),
+        ("[axes]\nbatch = [[1]]", r"batch = \[\[1\]\]: expected a list of strings"),
+        ("[axes]\nbatch = [{a = 1}]", "expected a list of strings"),
         ("[axes]\nbatch = [1, 2, 1]", "line 2: batch: expected each value once, got 1 again"),
         ("[axes]\ndevice.l2.bytes = [1]\nbatch = 1", "line 3: batch = 1"),
         (
             "[base]\nbatch = [1]\n[axes]\nlayer = ['a']",
             r"line 2: batch = \[1\]: .*put it into \[axes\]",
         ),
-        ("[base]\nwhen = 2020-01-01\n[axes]\nlayer = ['a']", "line 2: when = .*expected one text"),
+        ("[base]\nwhen = 2020-01-01\n[axes]\nlayer = ['a']", "line 2: when = .*expected one string"),
         ("[base]\nbatch = 1\n[axes]\nbatch = [1]", r"line 4: batch: is in \[base\] and in \[axes\]"),
         ("base = 1\n[axes]\nbatch = [1]", r"line 1: base = 1: expected a table \[base\]"),
         ("axes = 1", r"line 1: axes = 1: expected a table \[axes\]"),
-        ("name = ''\n[axes]\nbatch = [1]", "line 1: name = '': expected a text"),
-        ("[axes]\nbatch = [1]\n[baseline]\nlayer = 'a'", "line 4: baseline.layer: the baseline does the same work"),
+        ("name = ''\n[axes]\nbatch = [1]", "line 1: name = '': expected a non-empty string"),
+        ("[axes]\nbatch = [1]\n[baseline]\nlayer = 'a'", "line 4: baseline.layer: the baseline has the same workload"),
         (f"[axes]\na = {list(range(400))}\nb = {list(range(400))}", "at most 100000 configurations, got 160000"),
         ("[axes]\nbatch = [" + "1" * 5000 + "]", "a number is too long|expected TOML"),
         ("a = " + "[" * 5000, "expected TOML"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, message: str) -> None:
+def test_faults_are_reported(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse_grid(text, "g.toml")
 

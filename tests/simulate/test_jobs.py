@@ -99,4 +99,4 @@ def own(monkeypatch: pytest.MonkeyPatch, made: Unit) -> None:
     module = ModuleType("own_unit")
     module.__dict__.update(vars(SimpleNamespace(UNIT=made)))
     monkeypatch.setitem(sys.modules, "own_unit", module)
-    monkeypatch.setitem(jobs.PLACES, "own", "own_unit")
+    monkeypatch.setitem(jobs.MODULES, "own", "own_unit")

@@ -45,7 +45,7 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize(("p", "conv", "whole"), [(0.8740, 2.81, 2.29), (0.8858, 2.11, 1.87), (0.8220, 1.76, 1.55)])
 def test_published_trainings_follow_from_the_speedup_of_their_convolutions(p: float, conv: float, whole: float) -> None:
-    """AlexNet, VGG-16, ResNet-18, with the convolutions' time-weighted speed-up that the published one implies."""
+    """AlexNet, VGG-16, ResNet-18, with the convolutions' time-weighted speedup that the published one implies."""
     assert training_speedup(p, {"all": 1.0}, {"all": [1.0]}, {"all": [conv]}).speedup == pytest.approx(whole, abs=0.01)
 
 
@@ -81,23 +81,23 @@ GOOD = {"share": 0.5, "shares": {"a": 1.0}, "histograms": {"a": [0.5, 0.5]}, "sp
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"share": math.nan}, "P = nan: expected a share above 0"),
+        ({"share": math.nan}, "P = nan: expected a fraction above 0"),
         ({"share": 1.5}, "P = 1.5"),
         ({"shares": {}}, "at least one layer"),
-        ({"shares": {"a": math.nan}}, r"C = \[nan\]: expected shares"),
-        ({"shares": {"a": 0.9}}, "C: expected shares that add up to 1, got 0.9"),
-        ({"histograms": {"a": [0.5, 0.4]}}, r"R\[a\]: expected shares that add up to 1, got 0.9"),
-        ({"histograms": {"a": [math.nan, 1.0]}}, r"R\[a\] = \[nan, 1.0\]: expected shares"),
+        ({"shares": {"a": math.nan}}, r"C = \[nan\]: expected fractions"),
+        ({"shares": {"a": 0.9}}, "C: expected fractions that sum to 1, got 0.9"),
+        ({"histograms": {"a": [0.5, 0.4]}}, r"R\[a\]: expected fractions that sum to 1, got 0.9"),
+        ({"histograms": {"a": [math.nan, 1.0]}}, r"R\[a\] = \[nan, 1.0\]: expected fractions"),
         ({"histograms": {"a": [1.5, -0.5]}}, r"R\[a\] = \[1.5, -0.5\]"),
         ({"histograms": {}}, r"R\[a\] is missing"),
         ({"speedups": {}}, r"S\[a\] is missing"),
-        ({"speedups": {"a": [1.0]}}, r"S\[a\]: expected 2 speed-ups, one for each bin of R, got 1"),
+        ({"speedups": {"a": [1.0]}}, r"S\[a\]: expected 2 speedups, one for each bin of R, got 1"),
         ({"speedups": {"a": [1.0, math.nan]}}, r"S\[a\] = \[1.0, nan\]: expected finite"),
         ({"speedups": {"a": [1.0, 0.0]}}, "above 0"),
         ({"speedups": {"a": [1.0, 2.0], "b": [1.0, 1.0]}}, "S: b not in C"),
     ],
 )
-def test_what_cannot_be_is_rejected(change: dict[str, object], message: str) -> None:
+def test_invalid_values_are_rejected(change: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         training_speedup(**(GOOD | change))  # type: ignore[arg-type]
 
@@ -127,9 +127,9 @@ def test_histograms_are_shares(values: list[float], bins: int) -> None:
         ([], [0.0, 1.0], "none at all"),
         ([math.nan], [0.0, 1.0], "got nan"),
         ([1.1], [0.0, 1.0], "got 1.1"),
-        ([0.5], [0.0], "two rising edges"),
-        ([0.5], [0.0, 0.0, 1.0], "two rising edges"),
-        ([0.5], [0.0, math.nan], "two rising edges"),
+        ([0.5], [0.0], "two increasing edges"),
+        ([0.5], [0.0, 0.0, 1.0], "two increasing edges"),
+        ([0.5], [0.0, math.nan], "two increasing edges"),
     ],
 )
 def test_histograms_refuse(values: list[float], edges: list[float], message: str) -> None:
@@ -141,7 +141,7 @@ def test_histograms_come_from_a_monitor() -> None:
     seen = [Sparsity("a", "input", i, density) for i, density in enumerate((0.9, 0.6, 0.2, 0.1))]
     seen += [Sparsity("b", "input", 0, 1.0), Sparsity("a", "output", 0, 0.5)]
     assert sparsity_histograms(seen, "input", [0.0, 0.5, 1.0]) == {"a": (0.5, 0.5), "b": (1.0, 0.0)}
-    with pytest.raises(UsageError, match="nothing was observed of 'imput': did you mean 'input'"):
+    with pytest.raises(UsageError, match="no observations of 'imput': did you mean 'input'"):
         sparsity_histograms(seen, "imput", [0.0, 1.0])
 
 

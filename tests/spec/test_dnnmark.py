@@ -168,10 +168,10 @@ def test_a_source_without_propagation_wants_no_gradient() -> None:
     assert read_dnnmark(text, "a.dnnmark").inputs[0].gradient is False
 
 
-def test_several_layers_may_read_one_and_a_dead_branch_is_told() -> None:
+def test_several_layers_may_read_one_and_a_dead_branch_is_reported() -> None:
     net = read_dnnmark(COMPOSED.replace("previous_layer=pool1", "previous_layer=conv1"), "a.dnnmark")
     assert [each.inputs for each in net.layers] == [("input",), ("conv1",), ("conv1",)]
-    assert "no layer reads 'pool1': a dead branch, computed all the same (line 14)" in net.remarks
+    assert "no layer reads 'pool1': a dead branch, which is still computed (line 14)" in net.remarks
 
 
 def test_layout_is_free() -> None:
@@ -195,36 +195,36 @@ def test_a_value_is_all_after_the_first_equals_sign() -> None:
         (alone("Convolution", "pad=two"), "pad: 'two' is read as 0 (line 8)"),
         (alone("Convolution", "pad="), "pad: '' is read as 0 (line 8)"),
         (alone("LRN", "alpha=1e-4f"), "alpha: '1e-4f' is read as 0.0001 (line 8)"),
-        (alone("LRN", "lrn_mode=sideways"), "lrn_mode: 'sideways' is unknown and has no effect (line 8)"),
-        (alone("Softmax", "softmax_algo=best"), "softmax_algo: 'best' is unknown and has no effect (line 8)"),
-        (alone("BatchNorm", "batchnorm_mode=x"), "batchnorm_mode: 'x' is unknown and has no effect (line 8)"),
-        (alone("BatchNorm", "save_intermediates=false"), "save_intermediates: has no effect: "
-         "they are always saved (false made DNNMark crash) (line 8)"),
-        (alone("Convolution", "conv_fwd_pref=fastest"), "conv_fwd_pref: has no effect, nor had it in DNNMark (line 8)"),
-        (alone("Convolution", "conv_bwd_filter_pref=fastest"), "conv_bwd_filter_pref: has no effect; "
-         "in DNNMark it had one with algo=cudnn only (line 8)"),
-        (alone("Convolution", "workspace_size=5"), "workspace_size: has no effect: "
-         "lamina sets the library no limit (line 8)"),
-        (alone("Convolution"), "no convolution algorithm is named: DNNMark ran IMPLICIT_GEMM and ALGO_0; "
+        (alone("LRN", "lrn_mode=sideways"), "lrn_mode: 'sideways' is unknown and ignored (line 8)"),
+        (alone("Softmax", "softmax_algo=best"), "softmax_algo: 'best' is unknown and ignored (line 8)"),
+        (alone("BatchNorm", "batchnorm_mode=x"), "batchnorm_mode: 'x' is unknown and ignored (line 8)"),
+        (alone("BatchNorm", "save_intermediates=false"), "save_intermediates: is ignored: "
+         "they are always saved (false crashed DNNMark) (line 8)"),
+        (alone("Convolution", "conv_fwd_pref=fastest"), "conv_fwd_pref: is ignored, as in DNNMark (line 8)"),
+        (alone("Convolution", "conv_bwd_filter_pref=fastest"), "conv_bwd_filter_pref: is ignored; "
+         "DNNMark used it with algo=cudnn only (line 8)"),
+        (alone("Convolution", "workspace_size=5"), "workspace_size: is ignored: "
+         "lamina does not limit the library's workspace (line 8)"),
+        (alone("Convolution"), "no convolution algorithm is given: DNNMark used IMPLICIT_GEMM and ALGO_0; "
          "read as direct (line 3)"),
         (alone("Convolution", "algo=3"), "algo=3 is cuDNN's ALGO_3; read as direct (line 3)"),
         (alone("Convolution", "algod=auto"), "algod=auto leaves the choice to cuDNN; read as direct (line 3)"),
-        (alone("Convolution", "algo=best"), "algo='best' is unknown and has no effect; direct stays (line 3)"),
-        (alone("Convolution", "conv_mode=transpose"), "conv_mode=transpose: DNNMark gave the output "
-         "a forward convolution's size, lamina does not (line 3)"),
-        (alone("Pooling", "pool_mode=avg"), "pool_mode=avg is MIOpen's: its average leaves padding out (line 3)"),
+        (alone("Convolution", "algo=best"), "algo='best' is unknown and ignored; read as direct (line 3)"),
+        (alone("Convolution", "conv_mode=transpose"), "conv_mode=transpose: DNNMark used the output "
+         "size of a forward convolution, lamina does not (line 3)"),
+        (alone("Pooling", "pool_mode=avg"), "pool_mode=avg is that of MIOpen: its average excludes padding (line 3)"),
         (alone("Activation", "activation_mode=clipped_relu"), "clipped_relu: DNNMark fixes the ceiling at 0, "
          "so every output is 0; kept (line 3)"),
-        (alone("Pooling", "pad=0", "pad=0"), "pad is given twice in one section: the last one counts (line 9)"),
+        (alone("Pooling", "pad=0", "pad=0"), "pad is given twice in one section: the last value is used (line 9)"),
         ("run_mode=composed\n" + alone("Pooling"), "text before the first section has no effect (line 1)"),
         (alone("Pooling", "[DNNMark]", "run_mode=composed", "?"), "[DNNMark] after the first layer "
          "has no effect (line 8)"),
-        (alone("Pooling").replace("standalone", "alone"), "run_mode: 'alone' is unknown and has no effect (line 2)"),
+        (alone("Pooling").replace("standalone", "alone"), "run_mode: 'alone' is unknown and ignored (line 2)"),
         (COMPOSED.replace("name=pool1", "name=pool1\nn=7"), "n, c, h and w have no effect on a layer "
          "that reads another (line 14)"),
     ],
 )  # fmt: skip
-def test_what_has_no_effect_is_remarked(text: str, remark: str) -> None:
+def test_ignored_settings_give_a_warning(text: str, remark: str) -> None:
     assert remark in remarks(text)
 
 
@@ -239,7 +239,7 @@ def test_a_remark_is_made_once_for_all_its_lines() -> None:
     [
         ("", "there are no layers: expected sections such as [Convolution], [Pooling]"),
         ("just\nprose", "there are no layers"),
-        (alone("pooling"), "line 3: section '[pooling]' is unknown (capitals count): did you mean '[Pooling]'?"),
+        (alone("pooling"), "line 3: section '[pooling]' is unknown (case-sensitive): did you mean '[Pooling]'?"),
         (alone("Pooling", "kernel=3"), "line 8: key 'kernel' is unknown in [Pooling]: did you mean 'kernel_size'?"),
         (alone("Bypass", "x=3"), "line 8: key 'x' is unknown in [Bypass]: expected one of: "
          "c, h, n, name, previous_layer, w"),
@@ -254,15 +254,15 @@ def test_a_remark_is_made_once_for_all_its_lines() -> None:
         (alone("BatchNorm", "epsilon=1e-6"), "line 8: epsilon: expected at least 1e-05, got '1e-6'"),
         (alone("BatchNorm", "exp_avg_factor=2"), "line 8: exp_avg_factor: expected 0 to 1, got '2'"),
         (alone("LRN", "k=1e999"), "line 8: k: expected a finite number, got '1e999'"),
-        (alone("Convolution", "num_output=many"), "line 8: num_output: expected a whole number of at least 1, "
+        (alone("Convolution", "num_output=many"), "line 8: num_output: expected an integer of at least 1, "
          "got 'many' (read as 0)"),
-        (alone("Convolution", "num_output=99999999999"), "line 8: num_output: '99999999999' does not fit 32 bits"),
-        (alone("Convolution", "stride=0"), "line 8: stride: expected a whole number of at least 1, got '0'"),
-        (alone("Convolution", "pad=-1"), "line 8: pad: expected a whole number of at least 0, got '-1'"),
+        (alone("Convolution", "num_output=99999999999"), "line 8: num_output: '99999999999' does not fit in 32 bits"),
+        (alone("Convolution", "stride=0"), "line 8: stride: expected an integer of at least 1, got '0'"),
+        (alone("Convolution", "pad=-1"), "line 8: pad: expected an integer of at least 0, got '-1'"),
         (alone("Convolution", "kernel_size=20"), "line 3: layer 'convolution1' (convolution): expected an input "
          "at least as large as the kernel (20, 20) after padding, got 2x4x8x8"),
         (alone("Pooling", "pad=3"), "line 3: layer 'pooling1': padding 3 must be smaller than the window 3: "
-         "a window would be all padding"),
+         "a window would contain only padding"),
         (alone("Dropout", "dropout_probability=1"), "line 3: layer 'dropout1': probability must be at least 0 "
          "and below 1, got 1.0"),
         (alone("Pooling", "name=null"), "line 3: a layer cannot be called null: as previous_layer it means none"),
@@ -290,18 +290,18 @@ def test_a_remark_is_made_once_for_all_its_lines() -> None:
         ("[Pooling]\nn=1\0", "line 2: expected text, got a NUL byte"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused(text: str, expected: str) -> None:
+def test_invalid_settings_are_rejected(text: str, expected: str) -> None:
     (found,) = faults(text)
     assert found.startswith(expected)
 
 
-def test_every_fault_at_once_and_none_that_only_follows() -> None:
+def test_all_faults_are_reported_without_consequential_ones() -> None:
     text = COMPOSED.replace("[Pooling]", "[pooling]").replace("algo=fft", "kernel_size=0\nstrid=1\nhm")
     assert faults(text + "previous_layer=pool2\n[Softmax]\nprevious_layer=fc1\n") == [
-        "line 12: kernel_size: expected a whole number of at least 1, got '0'",
+        "line 12: kernel_size: expected an integer of at least 1, got '0'",
         "line 13: key 'strid' is unknown in [Convolution]: did you mean 'stride'?",
         "line 14: expected key=value, got 'hm'",
-        "line 16: section '[pooling]' is unknown (capitals count): did you mean '[Pooling]'?",
+        "line 16: section '[pooling]' is unknown (case-sensitive): did you mean '[Pooling]'?",
         "line 19: layer 'fc1' (linear): input 'pool2' does not exist: did you mean 'pool1'?",
     ]
 
@@ -325,15 +325,15 @@ def test_variables_are_filled_in() -> None:
 
 def test_a_variable_may_be_empty() -> None:
     net = read_dnnmark(TEMPLATE, "a.dnntemplate", {"K": "7", "P": "1", "N": "5", "ALGO": "", "MORE": ""})
-    assert any(remark.startswith("no convolution algorithm is named") for remark in net.remarks)
+    assert any(remark.startswith("no convolution algorithm is given") for remark in net.remarks)
 
 
-def test_variables_without_a_value_or_a_place_are_told_together() -> None:
+def test_missing_and_unknown_variables_are_reported_together() -> None:
     assert faults(TEMPLATE, {"K": "7", "MRE": "", "N": "1"}) == [
         "--set MRE: the file has no variable $MRE: did you mean 'MORE'?",
-        "line 9: variable P has no value: give it one, which may be empty, by --set P=...",
-        "line 10: variable ALGO has no value: give it one, which may be empty, by --set ALGO=...",
-        "line 10: variable MORE has no value: give it one, which may be empty, by --set MORE=...",
+        "line 9: variable P has no value: set it (an empty value is allowed) with --set P=...",
+        "line 10: variable ALGO has no value: set it (an empty value is allowed) with --set ALGO=...",
+        "line 10: variable MORE has no value: set it (an empty value is allowed) with --set MORE=...",
     ]
     assert faults(COMPOSED, {"N": "1"}) == ["--set N: the file has no variables"]
 
@@ -352,13 +352,13 @@ def test_thousands_of_wrong_names_are_counted() -> None:
     ]
 
 
-def test_noise_is_refused() -> None:
+def test_noise_is_rejected() -> None:
     noise = "".join(map(chr, range(1, 0x3000))) * 50
     assert faults(noise)[0].startswith("there are no layers")
     assert len(faults(f"[Pooling]\n{noise}\n{noise}={noise}\n")) == 21
 
 
-def test_a_file_of_too_many_layers_is_refused() -> None:
+def test_a_file_of_too_many_layers_is_rejected() -> None:
     assert faults("[Bypass]\n" * 10_001) == ["expected at most 10000 layers, got 10001"]
 
 

@@ -248,7 +248,7 @@ def test_concat_and_transpose_are_torch_s() -> None:
     joined = torch.cat([torch.empty(shape) for shape in shapes], dim=1)
     assert Concat(name="c").output(*shapes) == joined.shape
     assert Transpose(name="t").output(shapes[0]) == torch.empty(shapes[0]).transpose(1, 2).shape
-    with pytest.raises(ValueError, match="equal to 2x3x5 but for axis 1, got 2x4x6"):
+    with pytest.raises(ValueError, match="equal to 2x3x5 except in axis 1, got 2x4x6"):
         Concat(name="c").output((2, 3, 5), (2, 4, 6))
 
 
@@ -350,6 +350,6 @@ def test_bytes_follow_the_size_of_an_element(kind: str) -> None:
         (Linear, {"out_features": 3, "units": 3}, "not permitted"),
     ],
 )
-def test_impossible_settings_are_refused(kind: type[Layer], settings: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_rejected(kind: type[Layer], settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kind(name="x", **settings)

@@ -38,12 +38,12 @@ def test_changes_are_the_last_word_but_for_the_baseline() -> None:
     assert points[0].title == "a, density 0.1, pattern iid"
 
 
-def test_what_all_points_share_is_told() -> None:
+def test_the_description_has_the_shared_settings() -> None:
     points = Points.model_validate(TWO)
-    assert points.told() == "Simulated with unit = dense, batch = 1, beside density = 1.0."
-    assert points.told({"batch": 4}) == "Simulated with unit = dense, batch = 4, beside density = 1.0."
+    assert points.description() == "Simulated with unit = dense, batch = 1, baseline density = 1.0."
+    assert points.description({"batch": 4}) == "Simulated with unit = dense, batch = 4, baseline density = 1.0."
     alone = {"works": TWO["works"]}
-    assert Points.model_validate(alone).told() == "Simulated."
+    assert Points.model_validate(alone).description() == "Simulated."
 
 
 def test_points_are_found_by_pattern_and_settings() -> None:
@@ -64,7 +64,7 @@ def test_points_are_found_by_pattern_and_settings() -> None:
         ({"works": [{"name": "a", "settings": {}, "times": 0}]}, "greater than or equal to 1"),
     ],
 )
-def test_faulty_ones_are_refused(change: dict[str, object], message: str) -> None:
+def test_faulty_ones_are_rejected(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Points.model_validate({**TWO, **change})
 

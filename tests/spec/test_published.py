@@ -84,18 +84,18 @@ def test_agreement_is_to_the_digits_printed(
     assert [ours for ours in agree + differ if published.agrees(ours)] == agree
 
 
-def test_an_entry_that_shows_nothing_is_refused(tmp_path: Path) -> None:
+def test_an_entry_that_shows_nothing_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "a-1.toml"
     file.write_text('id = "a-1"\ntitle = "t"\npaper = "p"\nplace = "x"\nrecipe = "r"\n')
     with pytest.raises(SpecError, match="expected values, statements or figures"):
         read_entry(file)
 
 
-def test_what_is_not_measured_says_why(tmp_path: Path) -> None:
+def test_unmeasured_entries_have_a_reason(tmp_path: Path) -> None:
     file = tmp_path / "a-1.toml"
     file.write_text('id = "a-1"\ntitle = "t"\npaper = "p"\nplace = "x"\nrecipe = "r"\nunmeasured = true\n'
                     'values = [{layer = "a", quantity = "q", value = 1}]\n')  # fmt: skip
-    with pytest.raises(SpecError, match="unmeasured: expected a note that says why"):
+    with pytest.raises(SpecError, match="unmeasured: expected a note with the reason"):
         read_entry(file)
 
 
@@ -124,7 +124,7 @@ def test_each_tells_what_has_to_be_done(name: str, how: str) -> None:
     assert entry(name).how == how
 
 
-def test_a_faulty_entry_is_refused(tmp_path: Path) -> None:
+def test_a_faulty_entry_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "a-1.toml"
     file.write_text('id = "a-1"\ntitle = "t"\npaper = "p"\nrecpie = "r"\n[workload]\nbatch = 3\n')
     with pytest.raises(SpecError) as caught:

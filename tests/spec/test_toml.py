@@ -193,7 +193,7 @@ def test_settings_that_cannot_be_meant(variables: dict[str, str], expected: str)
          "line 4: layer 'convolution1': kernel = '3': expected a list",
          "line 5: layer 'convolution1': out_channels = '3': expected a whole number"]),
         (one("convolution", "kernel = [3]", "out_channels = 3"), ["line 2: layer 'convolution1': "
-         "kernel has 1 numbers, expected 2 (or one for all axes)"]),
+         "kernel has 1 values, expected 2 (or one for all axes)"]),
         (one("softmax", "mode = 'chanel'"), ["line 4: layer 'softmax1': mode = 'chanel': did you mean 'channel'?"]),
         (one("batch_norm", "eps = 0"), ["line 4: layer 'batch_norm1': eps = 0: expected more than 0"]),
         (one("linear", "out_features = 3", "method = 'circulent'"), ["line 5: layer 'linear1': "
@@ -229,13 +229,13 @@ def test_settings_that_cannot_be_meant(variables: dict[str, str], expected: str)
         ]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused(text: str, expected: list[str]) -> None:
+def test_invalid_settings_are_rejected(text: str, expected: list[str]) -> None:
     found = faults(text)
     assert len(found) == len(expected)
     assert all(fault.startswith(start) for fault, start in zip(found, expected, strict=True)), found
 
 
-def test_every_fault_at_once_and_none_that_only_follows() -> None:
+def test_all_faults_are_reported_without_consequential_ones() -> None:
     text = BLOCK.replace("kernel = 3", "kernal = 3").replace('"batch_norm1", "input"', '"batch_norm", "input"')
     assert faults(text.replace('"tf32"', '"fp8"').replace("batch = 4", "batch = -4")) == [
         "line 2: batch = -4: expected at least 1",

@@ -1,1 +1,1 @@
-"""Simulates memory-side hardware: the shared GPU memory hierarchy and, one cell each, the units in it."""
+"""Simulation of hardware units near memory: the shared GPU memory hierarchy, and one package per unit."""

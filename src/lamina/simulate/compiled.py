@@ -1,7 +1,7 @@
-"""Compiled functions whose cache knows every file they are made of.
+"""numba compilation, with a cache that depends on every file of the simulator.
 
-numba keeps what it compiled for as long as the function's own file is the same. But a constant or a function of another
-file is compiled into it as well, and would live on there after that file was changed.
+numba's cache of a compiled function depends only on the function's own file. Constants and functions of other files are
+compiled into it as well, and would be stale after a change of these files.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ FOLDER = Path(__file__).parent
 
 @cache
 def stamp(folder: Path) -> str:
-    """What all Python files below a folder say, as a short text."""
+    """A hash of all Python files below a folder."""
     texts = [(str(path.relative_to(folder)), path.read_bytes()) for path in sorted(folder.rglob("*.py"))]
     return sha256(repr(texts).encode()).hexdigest()
 
 
-class WholeSimulator:
-    """numba's choice of where to keep a function of the simulator, for as long as no file of the simulator changes."""
+class SimulatorCacheLocator:
+    """A numba cache locator whose entries are valid until any file of the simulator changes."""
 
     @staticmethod
     def from_function(function: Any, file: str) -> Any:
-        """The place, or None for functions from elsewhere, which is how numba asks the next one."""
+        """The locator, or None for functions of other packages, for which numba tries the next locator."""
         if FOLDER not in Path(file).parents:
             return None
-        others = (kind.from_function(function, file) for kind in PLACES if kind is not WholeSimulator)
-        place = next(filter(None, others), None)
-        if place is not None:
-            place.get_source_stamp = partial(stamp, FOLDER)
-        return place
+        others = (each.from_function(function, file) for each in LOCATORS if each is not SimulatorCacheLocator)
+        locator = next(filter(None, others), None)
+        if locator is not None:
+            locator.get_source_stamp = partial(stamp, FOLDER)
+        return locator
 
 
-PLACES: list[Any] = CacheImpl._locator_classes
-PLACES.insert(0, WholeSimulator)
+LOCATORS: list[Any] = CacheImpl._locator_classes
+LOCATORS.insert(0, SimulatorCacheLocator)
 
 compiled = partial(numba.njit, cache=True, error_model="numpy")
-"""The decorator of everything that is compiled in the simulator; see numba.njit for its arguments."""
+"""The decorator of all compiled functions of the simulator; for its arguments see numba.njit."""

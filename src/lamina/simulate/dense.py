@@ -1,4 +1,4 @@
-"""The dense product of a layer on the memory hierarchy alone: the baseline of every unit."""
+"""The dense product of a layer on the memory hierarchy without units: the baseline of every unit."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from lamina.simulate.workloads import ConvolutionGemm
 
 
 class Dense(Options):
-    """How the dense product is simulated."""
+    """Options of the dense simulation."""
 
     kernel: Variant = "corrected"
-    """``shipped`` reads the first rows of A in every workgroup, a fault of the kernel; ``corrected`` its own."""
+    """``shipped`` reads the first rows of A in every workgroup, a bug of the kernel; ``corrected`` does not."""
     sampling: Annotated[bool, Field(strict=True)] = False
-    """Simulate a part of the workgroups and extrapolate."""
+    """Simulate a sample of the workgroups and extrapolate."""
     sets: Annotated[int, Field(ge=4, le=10**6, strict=True)] = 12
-    """How many times the workgroups that the device holds sampling simulates at most."""
+    """Maximum size of the sample, in multiples of the workgroups resident on the device."""
     impl: Impl = "core"
 
 
 def dense(layer: ConvolutionGemm, device: Device, options: Dense, progress: Progress | None = None) -> SimRun:
-    """Simulate the product of one group, padded to whole tiles; all groups take that many times its cycles.
+    """Simulate the product of one group, padded to whole tiles; cycles are multiplied by the number of groups.
 
     Raises:
-        UsageError: the product does not fit the device.
-        UnsupportedError: a sampled run has not reached a steady state.
+        UsageError: the product does not fit on the device.
+        UnsupportedError: a sampled run did not reach a steady state.
     """
     program = gemm(*layer.padded(TILE), options.kernel)
     if options.sampling:

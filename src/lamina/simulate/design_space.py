@@ -1,4 +1,4 @@
-"""Designs of a swept space: each one's time over its layers, its speed-up over a baseline, its SRAM; the best ones."""
+"""Designs of a sweep: time over the layers, speedup over a baseline, SRAM, and the Pareto front."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from dataclasses import dataclass, replace
 from lamina.simulate.jobs import Result, Settings, Value
 
 Workload = tuple[str, int]
-"""A network and its batch size: what designs are compared on."""
+"""A network and its batch size, on which designs are compared."""
 
 
 @dataclass(frozen=True)
 class Design:
-    """One configuration on one workload. ``settings`` are those that were swept.
+    """One configuration on one workload. ``settings`` are the swept ones.
 
-    ``speedup`` is the baseline's time over this one's, both summed over the same layers; ``None``, with the
-    ``reason``, where a layer of either has no result. ``front``: no other design of the workload is at least as
-    fast with at most as much SRAM, and better in one of the two.
+    ``speedup`` is the baseline's time over this one's, both summed over the same layers; ``None``, with a ``reason``,
+    if a layer of either has no result. ``front``: the design is Pareto-optimal in time and SRAM for its workload.
     """
 
     network: str
@@ -45,8 +44,8 @@ class Design:
 
 
 @dataclass(frozen=True)
-class Point:
-    """One configuration of a sweep: its swept settings, the results of all its layers, and the baseline's of these."""
+class DesignPoint:
+    """One configuration of a sweep: its swept settings, and the results of all layers for it and its baseline."""
 
     settings: Settings
     results: tuple[Result, ...]
@@ -57,14 +56,14 @@ class Point:
         return self.results[0].job.network, self.results[0].job.batch
 
 
-def designs(points: Iterable[Point]) -> tuple[Design, ...]:
-    """Every point beside its baseline, the fronts marked."""
+def designs(points: Iterable[DesignPoint]) -> tuple[Design, ...]:
+    """The design of every point, with the Pareto fronts marked."""
     found = [_design(point) for point in points]
-    fronts = {place for workload in {(one.network, one.batch) for one in found} for place in _front(found, workload)}
-    return tuple(replace(one, front=place in fronts) for place, one in enumerate(found))
+    fronts = {index for workload in {(one.network, one.batch) for one in found} for index in _front(found, workload)}
+    return tuple(replace(one, front=index in fronts) for index, one in enumerate(found))
 
 
-def _design(point: Point) -> Design:
+def _design(point: DesignPoint) -> Design:
     network, batch = point.workload
     time, reason = _time(point.results)
     base, missing = _time(point.baseline)
@@ -81,22 +80,22 @@ def _design(point: Point) -> Design:
 
 
 def _front(found: Sequence[Design], workload: Workload) -> Iterator[int]:
-    """Places of the designs that no other beats: by rising SRAM, each that is faster than all before."""
+    """Indices of the Pareto-optimal designs: by increasing SRAM, each that is faster than all before."""
     own = [
-        (one.sram_bytes, -one.speedup, place)
-        for place, one in enumerate(found)
+        (one.sram_bytes, -one.speedup, index)
+        for index, one in enumerate(found)
         if (one.network, one.batch) == workload and one.speedup is not None
     ]
     best = (0, 0.0)
-    for sram, slowness, place in sorted(own):
+    for sram, slowness, index in sorted(own):
         if slowness < best[1]:
             best = (sram, slowness)
         if (sram, slowness) == best:
-            yield place
+            yield index
 
 
 def _time(results: Sequence[Result]) -> tuple[float | None, str]:
-    """Microseconds of all layers together, or why they are not known."""
+    """Total microseconds of all layers, or the reason why they are unknown."""
     for each in results:
         if each.microseconds is None:
             return None, f"{each.job.layer}: {each.reason}"

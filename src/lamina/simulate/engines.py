@@ -1,4 +1,4 @@
-"""Where jobs run: here, in processes of this machine, or wherever else an engine sends them."""
+"""Execution engines of jobs: in this process, or in a pool of local processes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Results = Generator[Result, None, None]
 
 
 class Engine(Protocol):
-    """Runs jobs. Each result comes as soon as it is there, in any order; closing the generator stops the rest."""
+    """Runs jobs and yields results as they complete, in any order. Closing the generator cancels the others."""
 
     def submit(self, jobs: Sequence[Job]) -> Results: ...
 
 
 @dataclass(frozen=True)
 class Here:
-    """One job after another in this process; ``progress`` is told the share of the one that runs."""
+    """Runs jobs sequentially in this process; ``progress`` is called with the completed fraction of the current job."""
 
     progress: Progress | None = None
 
@@ -37,7 +37,7 @@ class Here:
 
 @dataclass(frozen=True)
 class Processes:
-    """So many jobs at a time, each in a process that ends with this one."""
+    """Runs up to ``workers`` jobs at a time in child processes, which end with this process."""
 
     workers: int
 
@@ -46,33 +46,33 @@ class Processes:
             raise UsageError(f"workers = {self.workers}: expected at least 1")
 
     def submit(self, jobs: Sequence[Job]) -> Results:
-        """Results as they come.
+        """Results as they complete.
 
         Raises:
             LaminaError: a process was killed.
         """
         if not jobs:
             return
-        # A fork would copy the locks of torch's threads; a fresh process loads only the simulator.
-        fresh = multiprocessing.get_context("spawn")
+        # A fork would copy the locks of torch's threads; a spawned process imports only the simulator.
+        spawn = multiprocessing.get_context("spawn")
         others = set(multiprocessing.active_children())
-        pool = ProcessPoolExecutor(min(self.workers, len(jobs)), fresh, initializer=_attend)
+        pool = ProcessPoolExecutor(min(self.workers, len(jobs)), spawn, initializer=_initialize)
         try:
             for done in as_completed([pool.submit(execute, job) for job in jobs]):
                 yield done.result()
         except BrokenProcessPool as error:
             raise LaminaError(
-                "a simulating process was killed, perhaps for want of memory: what had finished is kept; "
-                f"ask for fewer than {self.workers} workers"
+                "a simulation process was killed, possibly out of memory: finished results are kept; "
+                f"use fewer than {self.workers} workers"
             ) from error
         finally:
             for process in set(multiprocessing.active_children()) - others:
-                process.terminate()  # what it does is not wanted any more
+                process.terminate()  # its result is no longer needed
             pool.shutdown(cancel_futures=True)
 
 
-def _attend() -> None:
-    """Leave Ctrl-C to the parent, and do not outlive it."""
+def _initialize() -> None:
+    """Ignore Ctrl-C, which the parent handles, and exit with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,4 +1,4 @@
-"""A grid of configurations: what they share, and axes of values that are combined each with each."""
+"""Grids of configurations: common settings, and axes whose values are combined (Cartesian product)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lamina.spec.faults import Faults, short
 from lamina.spec.toml.lines import Lines
 
 TABLES = ("base", "axes", "baseline")
-MOST = 100_000
-"""Configurations of one grid; more are a mistake."""
+MAX_CONFIGURATIONS = 100_000
+"""Maximum number of configurations of a grid; more are taken for a mistake."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """``base`` holds for every configuration. ``baseline``, where given, are settings of what all compare with."""
+    """``base`` are the common settings. ``baseline``, if given, are the settings of the baseline."""
 
     name: str
     base: Settings
@@ -33,7 +33,7 @@ class Grid:
         return math.prod(len(values) for values in self.axes.values())
 
     def configurations(self) -> Iterator[dict[str, Value]]:
-        """Every combination in the order of the axes, the last one turning fastest."""
+        """All combinations in the order of the axes, the last axis varying fastest."""
         for values in product(*self.axes.values()):
             yield {**self.base, **dict(zip(self.axes, values, strict=True))}
 
@@ -43,7 +43,7 @@ def read_grid(path: Path) -> Grid:
 
     Raises:
         UsageError: the file cannot be read.
-        SpecError: everything wrong with what it says.
+        SpecError: all faults of the content.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
@@ -55,10 +55,10 @@ def read_grid(path: Path) -> Grid:
 
 
 def parse_grid(text: str, source: str, name: str = "sweep") -> Grid:
-    """The grid of a text; ``source`` names it in messages, ``name`` is the grid's where the text gives none.
+    """The grid of a text; ``source`` is used in messages, ``name`` is the default name of the grid.
 
     Raises:
-        SpecError: everything wrong with what it says.
+        SpecError: all faults of the content.
     """
     try:
         document = tomllib.loads(text)
@@ -70,7 +70,7 @@ def parse_grid(text: str, source: str, name: str = "sweep") -> Grid:
 
 
 class _Reading:
-    """One file being read."""
+    """The state of reading one file."""
 
     def __init__(self, document: Mapping[str, Any], lines: Lines, faults: Faults):
         self.document, self.lines, self.faults = document, lines, faults
@@ -81,27 +81,27 @@ class _Reading:
                 self._add(f"key {short(key)} is unknown: {nearest(key, (*TABLES, 'name'))}", key)
         title = self.document.get("name", name)
         if not isinstance(title, str) or not title:
-            self._add(f"name = {short(title)}: expected a text that is not empty", "name")
+            self._add(f"name = {short(title)}: expected a non-empty string", "name")
         base, axes = self._settings("base"), self._axes()
         baseline = self._settings("baseline") if "baseline" in self.document else None
         for key in base.keys() & axes.keys():
-            self._add(f"{key}: is in [base] and in [axes]: leave it in one of them", "axes", *key.split("."))
+            self._add(f"{key}: is in [base] and in [axes]: keep only one of them", "axes", *key.split("."))
         for key in set(baseline or ()) & {"network", "layer", "batch"}:
-            self._add(f"baseline.{key}: the baseline does the same work: leave it out", "baseline", key)
-        if (count := math.prod(len(values) for values in axes.values())) > MOST:
-            self._add(f"expected at most {MOST} configurations, got {count}: take shorter axes", "axes")
+            self._add(f"baseline.{key}: the baseline has the same workload: remove it", "baseline", key)
+        if (count := math.prod(len(values) for values in axes.values())) > MAX_CONFIGURATIONS:
+            self._add(f"expected at most {MAX_CONFIGURATIONS} configurations, got {count}: use shorter axes", "axes")
         self.faults.refuse()
         return Grid(title, base, axes, baseline)
 
     def _settings(self, table: str) -> dict[str, Value]:
-        """The plain values of a table, by dotted name."""
+        """The values of a table, by dotted name."""
         found: dict[str, Value] = {}
         for key, value in self._flat(table):
             if _plain(value):
                 found[key] = value
             else:
                 hint = ": to sweep it, put it into [axes]" if isinstance(value, list) else ""
-                self._add(f"{key} = {short(value)}: expected one text, number or truth value{hint}", table, key)
+                self._add(f"{key} = {short(value)}: expected one string, number or boolean{hint}", table, key)
         return found
 
     def _axes(self) -> dict[str, tuple[Value, ...]]:
@@ -111,8 +111,8 @@ class _Reading:
         for key, values in self._flat("axes"):
             axes[key] = ()
             if not isinstance(values, list) or not values or not all(map(_plain, values)):
-                self._add(f"{key} = {short(values)}: expected a list of texts, numbers or truth values", "axes", key)
-            elif twice := [value for place, value in enumerate(values) if _among(value, values[:place])]:
+                self._add(f"{key} = {short(values)}: expected a list of strings, numbers or booleans", "axes", key)
+            elif twice := [value for index, value in enumerate(values) if _among(value, values[:index])]:
                 self._add(f"{key}: expected each value once, got {short(twice[0])} again", "axes", key)
             else:
                 axes[key] = tuple(values)
@@ -125,13 +125,13 @@ class _Reading:
         else:
             self._add(f"{table} = {short(inside)}: expected a table [{table}]", table)
 
-    def _add(self, message: str, *place: str) -> None:
-        parts = tuple(part for each in place for part in each.split("."))
+    def _add(self, message: str, *path: str) -> None:
+        parts = tuple(part for each in path for part in each.split("."))
         self.faults.add(message, self.lines.of(*parts))
 
 
 def value_of(text: str) -> Value:
-    """A value as TOML writes it; anything else is taken for a text, so that quotes may be left out."""
+    """A TOML value; anything else is read as a string, so that quotes may be omitted."""
     try:
         read = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):
@@ -153,5 +153,5 @@ def _plain(value: Any) -> bool:
 
 
 def _among(value: Value, others: list[Value]) -> bool:
-    """Equal and of one type: 1, 1.0 and true are three values."""
+    """Whether an equal value of the same type is in the list: 1, 1.0 and true differ."""
     return any(value == other and type(value) is type(other) for other in others)

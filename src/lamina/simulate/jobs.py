@@ -1,4 +1,4 @@
-"""One layer on one device with one unit: all that a simulation needs, wherever it runs."""
+"""Simulation jobs: one layer on one device with one unit."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ Value = str | int | float | bool
 Settings = Mapping[str, Value]
 """Settings by their dotted names."""
 Progress = Callable[[float], None]
-"""Told now and then which share of a simulation is done."""
-PLACES = {
+"""Called with the completed fraction of a simulation."""
+MODULES = {
     "dense": "lamina.simulate.dense",
     "compaction-engine": "lamina.simulate.compaction_engine.layer",
     "fission-unit": "lamina.simulate.fission_unit.unit",
 }
-"""Where each unit is: a module with a ``UNIT``."""
+"""The module of each unit, which defines ``UNIT``."""
 DEVICE = "device."
-"""What names of a device's settings begin with."""
+"""Prefix of the settings of a device."""
 
 
 class Options(BaseModel):
-    """What can be set of a unit: plain values, each with a default."""
+    """Options of a unit: plain values with defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A way to simulate a layer. ``run`` and ``memory`` take an instance of ``options``.
+    """A simulated unit. ``run`` and ``memory`` take an instance of ``options``.
 
-    ``memory`` tells the bytes of SRAM that the unit adds to the device's own; those it takes from L2 count as negative.
+    ``memory`` returns the bytes of SRAM that the unit adds to the device, minus those that it takes from L2.
     """
 
     name: str
@@ -56,16 +56,16 @@ def unit(name: str) -> Unit:
     Raises:
         UsageError: there is none.
     """
-    if name not in PLACES:
-        raise UsageError(f"unit {name!r} is unknown: {nearest(name, PLACES)}")
-    found = import_module(PLACES[name]).UNIT
+    if name not in MODULES:
+        raise UsageError(f"unit {name!r} is unknown: {nearest(name, MODULES)}")
+    found = import_module(MODULES[name]).UNIT
     assert isinstance(found, Unit)
     return found
 
 
 @dataclass(frozen=True)
 class Job:
-    """A layer of a network, at a batch size, on a device, simulated by a unit."""
+    """A layer of a network at one batch size, on one device, simulated with one unit."""
 
     unit: str
     network: str
@@ -80,7 +80,7 @@ class Job:
 
     @cached_property
     def config(self) -> dict[str, Value]:
-        """Everything that decides the result, flat; settings of the device begin with ``device.``"""
+        """All settings that determine the result, flat; those of the device are prefixed with ``device.``"""
         return {
             "unit": self.unit,
             "network": self.network,
@@ -98,14 +98,14 @@ class Job:
 
     @property
     def sram_bytes(self) -> int:
-        """On-chip memory: caches and scratchpads of the device, and what the unit adds."""
+        """On-chip memory in bytes: caches and LDS of the device, and what the unit adds."""
         cu, own = self.device.cu, unit(self.unit).memory(self.device, self.options)
         return cu.count * (self.device.l1.bytes + cu.lds_bytes) + self.device.l2.bytes + own
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a job: a run, or why there is none."""
+    """The result of a job: a run, or the reason why there is none."""
 
     job: Job
     run: SimRun | None
@@ -116,7 +116,7 @@ class Result:
         return self.run.cycles / self.job.device.clock_ghz / 1e3 if self.run else None
 
     def to_dict(self) -> dict[str, Value | None]:
-        """Plain values: the product, its time, and what the time was spent on."""
+        """Plain values: the product, its time, and memory statistics."""
         job, gemm = self.job, self.job.gemm
         row: dict[str, Value | None] = {
             "network": job.network,
@@ -147,15 +147,15 @@ class Result:
 
 
 def key_of(config: Settings) -> str:
-    """A text that is equal for equal configurations, whatever their order."""
+    """A string that is equal for equal configurations, in any order of settings."""
     return json.dumps(dict(config), sort_keys=True)
 
 
 def execute(job: Job, progress: Progress | None = None) -> Result:
-    """Simulate a job. What lamina refuses, or memory does not hold, becomes the reason of a result without a run.
+    """Simulate a job. A lamina error or out of memory becomes the reason of a result without a run.
 
     Raises:
-        MissingError: what simulates is not installed, so that no other job would do better.
+        MissingError: a required package is not installed, so that every job would fail.
     """
     try:
         done = unit(job.unit).run(job.gemm, job.device, job.options, progress)

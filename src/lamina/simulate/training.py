@@ -1,4 +1,4 @@
-"""What a faster convolution makes of a whole training: shares, sparsity histograms and speed-ups together.
+"""Speedup of a whole training from time fractions, sparsity histograms and layer speedups.
 
 Exploring High Performance Deep Neural Networks on GPUs, 2020, equation 6.1.
 """
@@ -16,16 +16,16 @@ from lamina.errors import Fault, SpecError, UsageError, nearest
 from lamina.record import LayerRun, Sparsity
 
 TOLERANCE = 1e-6
-"""How far shares that must add up to one may be off."""
+"""Tolerance of fractions that must sum to one."""
 
 Shares = Mapping[str, float]
 Histograms = Mapping[str, Sequence[float]]
-"""For each layer, a number for each bin of sparsity."""
+"""For each layer, a value per sparsity bin."""
 
 
 @dataclass(frozen=True)
 class LayerShare:
-    """A layer's share of the dense training time, and what is left of it, both of the whole dense training."""
+    """A layer's time before and after, both as fractions of the dense training time."""
 
     layer: str
     before: float
@@ -38,14 +38,14 @@ class LayerShare:
 
 @dataclass(frozen=True)
 class TrainingSpeedup:
-    """The speed-up of a whole training, at most ``bound``: what infinitely fast layers would give."""
+    """The speedup of a whole training. ``bound`` is that of infinitely fast layers."""
 
     share: float
     layers: tuple[LayerShare, ...]
 
     @property
     def other(self) -> float:
-        """Share of the time that no layer here takes."""
+        """Fraction of the time in other layers."""
         return 1 - self.share
 
     @property
@@ -54,7 +54,7 @@ class TrainingSpeedup:
 
     @property
     def layers_speedup(self) -> float:
-        """Of the layers alone, weighted by their time."""
+        """Speedup of these layers only, weighted by their time."""
         return self.share / sum(layer.after for layer in self.layers)
 
     @property
@@ -68,15 +68,15 @@ def training_speedup(
     """Equation 6.1: ``1 / (1 - P + sum_ij P C_i R_ij / S_ij)``.
 
     Args:
-        share: P, of the training time that the layers take together, from 0 (without) to 1.
-        shares: C, of that time for each layer; they add up to one.
-        histograms: R, of the iterations of each layer in each bin of sparsity; they add up to one.
-        speedups: S, of each layer in each of these bins, dense being 1.
-        source: what messages call the material.
+        share: P, fraction of the training time in the layers, above 0 and at most 1.
+        shares: C, fraction of that time in each layer; they sum to one.
+        histograms: R, fraction of the iterations of each layer in each sparsity bin; they sum to one.
+        speedups: S, speedup of each layer over dense in each of these bins.
+        source: name of the input in messages.
 
     Raises:
-        SpecError: all faults at once: numbers that are no shares or no speed-ups, shares that do not add up to
-            one, layers missing in one of the three or without equally many bins.
+        SpecError: all faults at once: invalid fractions or speedups, fractions that do not sum to one, layers missing
+            in one of the three or with different numbers of bins.
     """
     faults = [Fault(message) for message in _faults(share, shares, histograms, speedups)]
     if faults:
@@ -95,13 +95,13 @@ def training_speedup(
 
 
 def histogram(sparsities: Iterable[float], edges: Sequence[float]) -> tuple[float, ...]:
-    """Share of observed sparsities in each bin ``[edges[j], edges[j + 1])``, the last one with its end.
+    """Fraction of observed sparsities in each bin ``[edges[j], edges[j + 1])``; the last bin includes its end.
 
     Raises:
-        UsageError: no observation, one that is outside or NaN, or edges that do not rise.
+        UsageError: no observation, one that is outside or NaN, or edges that do not increase.
     """
     if len(edges) < 2 or any(not low < high for low, high in pairwise(edges)):
-        raise UsageError(f"histogram: expected at least two rising edges, got {list(edges)}")
+        raise UsageError(f"histogram: expected at least two increasing edges, got {list(edges)}")
     values = list(sparsities)
     outside = [value for value in values if not edges[0] <= value <= edges[-1]]
     if outside or not values:
@@ -116,10 +116,10 @@ def histogram(sparsities: Iterable[float], edges: Sequence[float]) -> tuple[floa
 def sparsity_histograms(
     observations: Iterable[Sparsity], tensor: str, edges: Sequence[float]
 ) -> dict[str, tuple[float, ...]]:
-    """R of what a monitor saw of one tensor of each layer, such as its input: an observation an iteration.
+    """R, from the monitored sparsities of one tensor of each layer, such as its input, one per iteration.
 
     Raises:
-        UsageError: nothing was seen of that tensor, or the edges do not hold it.
+        UsageError: the tensor was not observed, or an observation is outside the edges.
     """
     seen: dict[str, list[float]] = {}
     tensors = set()
@@ -128,15 +128,15 @@ def sparsity_histograms(
         if each.tensor == tensor:
             seen.setdefault(each.layer, []).append(1 - each.density)
     if not seen:
-        raise UsageError(f"sparsity_histograms: nothing was observed of {tensor!r}: {nearest(tensor, tensors)}")
+        raise UsageError(f"sparsity_histograms: no observations of {tensor!r}: {nearest(tensor, tensors)}")
     return {layer: histogram(values, edges) for layer, values in seen.items()}
 
 
 def time_shares(rows: Iterable[LayerRun], layers: Sequence[str]) -> tuple[float, dict[str, float]]:
-    """P and C of measured rows: the share of all rows' time that ``layers`` take, and of that each one's.
+    """P and C from measured rows: the fraction of the total time in ``layers``, and of that in each of them.
 
-    The rows are those of one benchmark at one point: all phases of all layers. Its row of the whole network, the
-    phase ``step``, does not count: its layers are there already.
+    The rows are those of one benchmark at one point: all phases of all layers. The row of the whole network, phase
+    ``step``, is ignored.
 
     Raises:
         UsageError: there are no layers, one has no time, any row has failed, or the rows are of several points.
@@ -147,7 +147,7 @@ def time_shares(rows: Iterable[LayerRun], layers: Sequence[str]) -> tuple[float,
     points = set()
     for row in rows:
         if row.outcome == "failed":
-            raise UsageError(f"time_shares: {row.layer} {row.phase} failed ({row.reason}): its time is not known")
+            raise UsageError(f"time_shares: {row.layer} {row.phase} failed ({row.reason}): its time is unknown")
         if row.timing is None or row.phase == "step":
             continue
         points.add((row.impl, row.precision, row.layout, row.batch, row.timing.clock, row.timing.l2))
@@ -166,28 +166,28 @@ def time_shares(rows: Iterable[LayerRun], layers: Sequence[str]) -> tuple[float,
 
 def _faults(share: float, shares: Shares, histograms: Histograms, speedups: Histograms) -> Iterator[str]:
     if not 0 < share <= 1:
-        yield f"P = {share}: expected a share above 0 and at most 1"
+        yield f"P = {share}: expected a fraction above 0 and at most 1"
     if not shares:
-        yield "C: expected the share of at least one layer"
-    yield from _not_shares("C", list(shares.values()) or [1.0])
+        yield "C: expected the fraction of at least one layer"
+    yield from _invalid_fractions("C", list(shares.values()) or [1.0])
     for layer in shares:
         for name, table in (("R", histograms), ("S", speedups)):
             if layer not in table:
                 yield f"{name}[{layer}] is missing: give every layer of C a row"
         bins, gains = histograms.get(layer), speedups.get(layer)
         if bins is not None:
-            yield from _not_shares(f"R[{layer}]", bins)
+            yield from _invalid_fractions(f"R[{layer}]", bins)
         if gains is not None and not all(0 < gain < math.inf for gain in gains):
-            yield f"S[{layer}] = {list(gains)}: expected finite speed-ups above 0"
+            yield f"S[{layer}] = {list(gains)}: expected finite speedups above 0"
         if bins is not None and gains is not None and len(bins) != len(gains):
-            yield f"S[{layer}]: expected {len(bins)} speed-ups, one for each bin of R, got {len(gains)}"
+            yield f"S[{layer}]: expected {len(bins)} speedups, one for each bin of R, got {len(gains)}"
     for name, table in (("R", histograms), ("S", speedups)):
-        if strange := sorted(set(table) - set(shares)):
-            yield f"{name}: {', '.join(strange)} not in C: give these layers their share of the time, or leave them out"
+        if unknown := sorted(set(table) - set(shares)):
+            yield f"{name}: {', '.join(unknown)} not in C: add these layers to C, or remove them"
 
 
-def _not_shares(name: str, values: Sequence[float]) -> Iterator[str]:
+def _invalid_fractions(name: str, values: Sequence[float]) -> Iterator[str]:
     if not all(0 <= value <= 1 for value in values):
-        yield f"{name} = {list(values)}: expected shares from 0 to 1"
+        yield f"{name} = {list(values)}: expected fractions from 0 to 1"
     elif abs(math.fsum(values) - 1) > TOLERANCE:
-        yield f"{name}: expected shares that add up to 1, got {math.fsum(values):.6g}"
+        yield f"{name}: expected fractions that sum to 1, got {math.fsum(values):.6g}"

@@ -1,4 +1,4 @@
-"""Which values of a layer's input are zero, as settings of a unit: a generated pattern, or masks of a real training."""
+"""Zeros of a layer's input, as options of a unit: a generated pattern, or masks recorded in training."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ LAST = -1
 
 
 class Zeros(Options):
-    """Zeros of the activation map; those of padding join them in the columns that a convolution reads.
+    """Zeros of the activation map; im2col adds those of padding.
 
-    A unit that takes zeros makes its own options of these and its others.
+    Units with sparse inputs derive their options from this class.
     """
 
     pattern: Literal["iid", "channel", "spatial", "recorded"] = "iid"
     density: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
-    """Share of the map that is not zero; of generated patterns."""
+    """Fraction of non-zeros of the map, for generated patterns."""
     blob: Annotated[float, Field(ge=0, le=1e4, allow_inf_nan=False)] = BLOB
-    """Radius of a cluster in places of the map; of ``spatial``."""
+    """Radius of a cluster in pixels of the map, for ``spatial``."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1, strict=True)] = 0
     masks: str = ""
-    """File of recorded masks; of ``recorded``."""
+    """File of recorded masks, for ``recorded``."""
     iteration: Annotated[int, Field(ge=LAST, strict=True)] = LAST
-    """Which recording of a layer; -1 is the last."""
+    """Iteration of the recording of a layer; -1 is the last."""
     masks_sha256: str = ""
-    """Of the file, filled in: results of one content never stand for another's."""
+    """Hash of the file, set automatically, so that results of other contents are not reused."""
 
     @model_validator(mode="before")
     @classmethod
@@ -58,10 +58,10 @@ class Zeros(Options):
         return self
 
     def mask(self, gemm: ConvolutionGemm) -> Mask:
-        """True where the layer's map [N, C, H, W] is not zero.
+        """The mask of non-zeros of the layer's map [N, C, H, W].
 
         Raises:
-            UsageError: the file has no such layer or iteration, or one of another shape.
+            UsageError: the file has no such layer or iteration, or its shape differs.
         """
         if self.pattern != "recorded":
             return pattern(self.pattern, gemm.map, self.density, self.seed, self.blob)

@@ -1,4 +1,4 @@
-"""Phases of a training step, and what one phase of one layer has to compute and move."""
+"""Phases of a training step, and the FLOPs and bytes of one phase of one layer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """The three parts of a layer's training step."""
+    """The three phases of a layer's training step."""
 
     FORWARD = "forward"
     BACKWARD_DATA = "backward_data"
@@ -16,10 +16,10 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class Cost:
-    """Work of one phase: operations, and the bytes it must move at least.
+    """Work of one phase: FLOPs and compulsory bytes.
 
-    ``flops`` counts a multiply-add as two and any other elementary function as one; additions of a bias
-    are left out, as PyTorch's ``FlopCounterMode`` does. ``bytes_read`` and ``bytes_written`` are compulsory
+    ``flops`` counts a multiply-add as two and any other elementary function as one; bias additions
+    are excluded, as in PyTorch's ``FlopCounterMode``.  ``bytes_read`` and ``bytes_written`` are compulsory
     traffic: each operand once, each result once.
     """
 
@@ -29,10 +29,10 @@ class Cost:
 
     @property
     def bytes(self) -> int:
-        """Bytes read and written together."""
+        """Bytes read plus bytes written."""
         return self.bytes_read + self.bytes_written
 
     @property
     def intensity(self) -> float:
-        """Operations per byte, the horizontal axis of a roofline."""
+        """Arithmetic intensity: FLOPs per byte, the horizontal axis of a roofline."""
         return self.flops / self.bytes if self.bytes else 0.0

@@ -1,4 +1,4 @@
-"""What is wrong with a file, collected; and the model validator's complaints in plain words."""
+"""Collects the faults of a file, and rewords the validator's messages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lamina.spec.network import Input, Network
 from lamina.spec.shape import Shape
 
 SHOWN = 20
-"""Faults of one file that are told; of the others only the number."""
+"""Maximum number of faults reported for one file; the others are only counted."""
 MOST_LAYERS = 10_000
-"""Layers of one file; more are a mistake, and would take long to be found out."""
+"""Maximum number of layers in a file; more are taken for a mistake and would be slow to check."""
 LONGEST = 60
-"""Characters of a file's own text that a message repeats."""
+"""Maximum number of characters of a file's text quoted in a message."""
 
 _SKIPPED = "its own settings are faulty"
 
@@ -36,13 +36,13 @@ class Faults:
         return self._found
 
     def add(self, message: str | Callable[[], str], line: int | None = None) -> None:
-        """Note a fault. A message that takes work is given as a function, called only if it will be told."""
+        """Add a fault. An expensive message is given as a function, called only if it is reported."""
         self._found += 1
         if len(self._told) < SHOWN:
             self._told.append(Fault(message if isinstance(message, str) else message(), line))
 
     def refuse(self) -> None:
-        """Raise what was found, if anything.
+        """Raise the collected faults, if any.
 
         Raises:
             SpecError: the first faults by line, and how many more there are.
@@ -55,7 +55,7 @@ class Faults:
 
 
 class Unreadable(Layer):
-    """Stands in for a layer whose settings were refused, so that the rest of its network can be checked."""
+    """Placeholder of a layer with invalid settings, so that the rest of the network can be checked."""
 
     kind: ClassVar[str] = "unreadable"
     arity: ClassVar[tuple[int, int | None]] = (0, None)
@@ -65,9 +65,9 @@ class Unreadable(Layer):
 
 
 def check_network(network: Network, faults: Faults) -> None:
-    """Add what resolving ``network`` finds, but for its unreadable layers and those that read them."""
-    untold = _miswired(network)[SHOWN:]  # to find the right name for each of thousands would take minutes
-    drop = {id(layer) for layer in untold}
+    """Add the faults of resolving ``network``, except those of its unreadable layers and their readers."""
+    unreported = _miswired(network)[SHOWN:]  # finding close matches for thousands of names would take minutes
+    drop = {id(layer) for layer in unreported}
     checked = tuple(Unreadable(name=each.name) if id(each) in drop else each for each in network.layers)
     try:
         network.model_copy(update={"layers": checked}).resolve()
@@ -75,12 +75,12 @@ def check_network(network: Network, faults: Faults) -> None:
         for fault in error.faults:
             if not fault.message.endswith(_SKIPPED):
                 faults.add(fault.message, fault.line)
-    for layer in untold:
-        faults.add(f"layer {layer.name!r} reads what is not there", network.lines.get(layer.name))
+    for layer in unreported:
+        faults.add(f"layer {layer.name!r} reads an unknown layer", network.lines.get(layer.name))
 
 
 def _miswired(network: Network) -> list[Layer]:
-    """The layers that read something which is not before them."""
+    """The layers with an input that is not before them."""
     before = {source.name for source in network.inputs}
     found = []
     for layer in network.layers:
@@ -91,24 +91,24 @@ def _miswired(network: Network) -> list[Layer]:
 
 
 def placeholder() -> Input:
-    """An input for networks whose own inputs could not be read."""
+    """An input for networks whose inputs are invalid."""
     return Input(name="(unreadable)", shape=(1,))
 
 
 def short(value: Any) -> str:
-    """A value as a message shows it, cut to a readable length."""
+    """A value as shown in messages, truncated."""
     text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def plain(error: ValidationError, known: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
-    """Each complaint as (key, what to do about it); ``known`` are the keys that exist."""
+    """Each validation error as (key, message); ``known`` are the valid keys."""
     complaints = error.errors(include_url=False)
     itemised = {complaint["loc"][0] for complaint in complaints if len(complaint["loc"]) > 1}
     for complaint in complaints:
         place = complaint["loc"] or ("",)
         if complaint["type"] == "too_short" and place[0] in itemised:
-            continue  # too few good items are left because the others are faulty
+            continue  # too few valid items remain because the others are faulty
         steps = [f" (item {step + 1})" if isinstance(step, int) else f".{step}" for step in place]
         yield str(place[0]), _sentence(complaint, "".join(steps)[1:], known)
 

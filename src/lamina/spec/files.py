@@ -1,4 +1,4 @@
-"""Any workload file, by the end of its name."""
+"""Reads workload files, by their suffix."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lamina.spec.toml import read_toml
 from lamina.spec.workload import Workload
 
 SUFFIXES = (".toml", ".dnnmark", ".dnntemplate")
-LARGEST = 16 * 2**20
-"""Bytes that a workload file may have; a network of thousands of layers needs a hundredth of it."""
+MAX_BYTES = 16 * 2**20
+"""Maximum size of a workload file in bytes; a network of thousands of layers needs a hundredth of it."""
 
 
 def read(path: Path, variables: Mapping[str, str] = {}) -> tuple[Network, Workload]:
-    """The network and workload of a file. DNNMark's files know no workload: theirs is the default one.
+    """The network and workload of a file. DNNMark files have no workload section: theirs is the default.
 
     Raises:
         UsageError: there is no such file, or it cannot be one of these.
@@ -36,13 +36,13 @@ def _text(path: Path) -> str:
         raise UsageError(f"{path}: expected a file, got a folder")
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+            content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise UsageError(f"{path}: there is no such file; `lamina recipes ls` lists the shipped ones") from None
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from None
-    if len(content) > LARGEST:
-        raise UsageError(f"{path}: expected a workload of at most {LARGEST // 2**20} MiB; this file is larger")
+    if len(content) > MAX_BYTES:
+        raise UsageError(f"{path}: expected a workload of at most {MAX_BYTES // 2**20} MiB; this file is larger")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""A network: layers in order of execution, each naming the layers it reads."""
+"""Networks: layers in order of execution, each with the names of its inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lamina.spec.shape import Shape, elements
 
 
 class Input(BaseModel):
-    """A source of data: ``shape`` is one sample's, without the batch.
+    """A network input; ``shape`` is that of one sample, without the batch.
 
     ``indices`` below ``vocabulary`` stand for tokens; everything else is real numbers. ``gradient`` says
     whether the gradient with respect to this input is wanted: training does not need it, a benchmark of one
@@ -34,7 +34,7 @@ class Input(BaseModel):
 
 @dataclass(frozen=True)
 class ResolvedLayer:
-    """A layer in its place: with the shapes that flow through it at one batch size."""
+    """A layer with its input and output shapes at one batch size."""
 
     layer: Layer
     inputs: tuple[Shape, ...]
@@ -42,17 +42,17 @@ class ResolvedLayer:
 
     @property
     def name(self) -> str:
-        """The layer's name."""
+        """Name of the layer."""
         return self.layer.name
 
     @property
     def parameters(self) -> int:
-        """Number of trained parameters."""
+        """Number of trainable parameters."""
         return elements(*self.layer.parameters(*self.inputs).values())
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """Phases this layer has."""
+        """Phases of this layer."""
         return self.layer.phases(*self.inputs)
 
     def cost(self, phase: Phase, itemsize: int = 4) -> Cost:
@@ -61,10 +61,10 @@ class ResolvedLayer:
 
 
 class Network(BaseModel):
-    """Layers in order of execution. ``batch`` is the file's own batch size, used unless a run names another.
+    """Layers in order of execution. ``batch`` is the default batch size.
 
     ``mode``: ``composed`` layers feed each other; ``standalone`` layers are separate benchmarks with an input each.
-    ``remarks`` are facts about the file that a person should know, such as keys without effect.
+    ``remarks`` are warnings about the file, such as ignored keys.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -76,10 +76,10 @@ class Network(BaseModel):
     mode: Literal["composed", "standalone"] = "composed"
     remarks: tuple[str, ...] = ()
     lines: dict[str, int] = Field(default={}, exclude=True)
-    """Line of the file on which each layer begins, for messages."""
+    """First line of each layer in the file, for messages."""
 
     def resolve(self, batch: int | None = None) -> tuple[ResolvedLayer, ...]:
-        """Every layer with its shapes.
+        """All layers with their shapes.
 
         Raises:
             SpecError: all faults at once: duplicate names, missing or later inputs, cycles, wrong arity,
@@ -93,7 +93,7 @@ class Network(BaseModel):
         resolved = []
         for layer in self.layers:
             if not all(name in shapes for name in layer.inputs):
-                continue  # it reads a layer already found faulty
+                continue  # it reads a layer that is faulty
             inputs = tuple(shapes[name] for name in layer.inputs)
             try:
                 shapes[layer.name] = layer.output(*inputs)
@@ -106,7 +106,7 @@ class Network(BaseModel):
         return tuple(resolved)
 
     def outputs(self) -> tuple[str, ...]:
-        """Names of the layers no other layer reads: where gradients enter."""
+        """Names of the layers that no other layer reads: the outputs of the network."""
         read = {name for layer in self.layers for name in layer.inputs}
         return tuple(layer.name for layer in self.layers if layer.name not in read)
 
@@ -139,7 +139,7 @@ class Network(BaseModel):
                     )
 
     def _loop(self, start: str, places: dict[str, int]) -> list[str]:
-        """A path from ``start`` through its inputs back to itself, or nothing."""
+        """A cycle from ``start`` through its inputs, or nothing."""
         stack, seen = [[start]], {start}
         while stack:
             path = stack.pop()

@@ -1,4 +1,4 @@
-"""The points at which a published figure is simulated: works at every combination of axes, each beside a baseline."""
+"""Simulation points of a published figure: workloads at every combination of axes, each with a baseline."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Text = Annotated[str, Field(min_length=1)]
 Setting = str | int | float | bool
 Settings = Mapping[str, Setting]
-"""Settings of a simulation by their dotted names, as ``lamina simulate`` takes them."""
+"""Settings of a simulation by dotted name, as in ``lamina simulate``."""
 
 
 @dataclass(frozen=True)
-class Point:
-    """One simulation and what it is compared with. ``axes`` are the settings that tell it from others of its work.
+class SimulationPoint:
+    """One simulation and its baseline. ``axes`` are the settings that differ between the points of a workload.
 
     ``times``: so many layers of the network have this product.
     """
@@ -34,12 +34,12 @@ class Point:
         return ", ".join([self.work, *(f"{key} {value}" for key, value in self.axes.items())])
 
     def matches(self, work: str, where: Settings) -> bool:
-        """Whether it is of a work, by name or pattern, and has these settings."""
+        """Whether it belongs to a workload, by name or pattern, and has these settings."""
         return fnmatchcase(self.work, work) and all(self.settings.get(key) == value for key, value in where.items())
 
 
 class Work(BaseModel):
-    """What a paper calls by one name: a layer of a network, at a density of its input. Its settings go before axes."""
+    """A named workload of a paper: a layer of a network at an input density. Its settings override axes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,9 +49,9 @@ class Work(BaseModel):
 
 
 class Points(BaseModel):
-    """Every work at every combination of the axes. ``baseline`` replaces settings of each point.
+    """Every workload at every combination of the axes. ``baseline`` overrides settings of each point.
 
-    ``shows`` are quantities that the paper draws of each point without printing them.
+    ``shows`` are quantities that the paper plots for each point without printing their values.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -63,7 +63,7 @@ class Points(BaseModel):
     shows: tuple[Text, ...] = ()
 
     @model_validator(mode="after")
-    def _told_apart(self) -> Points:
+    def _validated(self) -> Points:
         names = [work.name for work in self.works]
         if len({*names}) < len(names):
             raise ValueError(f"works: expected each name once, got {', '.join(names)}")
@@ -71,21 +71,21 @@ class Points(BaseModel):
             raise ValueError(f"axes.{empty[0]}: expected at least one value")
         return self
 
-    def told(self, changes: Settings | None = None) -> str:
-        """What all points share, in words."""
+    def description(self, changes: Settings | None = None) -> str:
+        """The settings that all points share, as text."""
         shared = {**self.base, **(changes or {})}
-        said = [f"Simulated with {_listed(shared)}" if shared else "Simulated", _listed(self.baseline)]
-        return ", beside ".join(filter(None, said)) + "."
+        parts = [f"Simulated with {_listed(shared)}" if shared else "Simulated", _listed(self.baseline)]
+        return ", baseline ".join(filter(None, parts)) + "."
 
-    def points(self, network: str, changes: Settings | None = None) -> Iterator[Point]:
-        """The points of works of ``network``, unless these name another; ``changes`` are the last word on all."""
+    def points(self, network: str, changes: Settings | None = None) -> Iterator[SimulationPoint]:
+        """The points of workloads of ``network``, unless they name another; ``changes`` override all settings."""
         changes = changes or {}
         axes = {key: (changes[key],) if key in changes else values for key, values in self.axes.items()}
         for work in self.works:
             for values in product(*axes.values()):
                 at = dict(zip(axes, values, strict=True))
                 settings = {"network": network, **self.base, **at, **work.settings, **changes}
-                yield Point(work.name, work.times, at, settings, {**settings, **self.baseline})
+                yield SimulationPoint(work.name, work.times, at, settings, {**settings, **self.baseline})
 
 
 def _listed(settings: Settings) -> str:

@@ -1,4 +1,4 @@
-"""What papers report, row by row, and what to run to put our own numbers beside it."""
+"""Published results, row by row, and how to reproduce them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Text = Annotated[str, Field(min_length=1)]
 
 
 class PublishedValue(BaseModel):
-    """One printed number (or shape), as printed.
+    """One printed value (or shape), as printed.
 
     ``layer`` is the recipe's name of the row, ``printed`` the paper's where it differs. ``disputed`` values
     are known to disagree with what they claim to be; ``note`` says how. Of simulations, ``layer`` is a work or a
@@ -41,7 +41,7 @@ class PublishedValue(BaseModel):
     where: dict[str, Setting] = {}
 
     def agrees(self, ours: float) -> bool:
-        """Whether ``ours``, rounded or cut off to the digits printed, is the number printed."""
+        """Whether ``ours``, rounded or truncated to the printed digits, equals the printed value."""
         if isinstance(self.value, str):
             return False
         digits = len(repr(self.value).partition(".")[2]) if isinstance(self.value, float) else 0
@@ -50,7 +50,7 @@ class PublishedValue(BaseModel):
 
 
 class PublishedStatement(BaseModel):
-    """What a paper reads off a figure whose numbers it does not print; ``check`` names the rule that looks for it."""
+    """A statement of a paper about a figure without printed values; ``check`` names the rule that verifies it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -93,12 +93,12 @@ class Published(BaseModel):
         if not (self.values or self.statements or self.figures):
             raise ValueError("expected values, statements or figures")
         if self.unmeasured and not self.note:
-            raise ValueError("unmeasured: expected a note that says why")
+            raise ValueError("unmeasured: expected a note with the reason")
         return self
 
     @property
     def how(self) -> str:
-        """What has to be done for it, in a word."""
+        """How it is reproduced, in one word."""
         if self.unmeasured:
             return "not measured"
         if self.counts:
@@ -129,7 +129,7 @@ def entries() -> tuple[Published, ...]:
 
 
 def read_entry(file: Traversable) -> Published:
-    """One entry's file, whose name is its id.
+    """The file of one entry; its name is the id.
 
     Raises:
         SpecError: all that is wrong with it.

@@ -1,4 +1,4 @@
-"""Shapes, and the two rules by which a sliding window shrinks them."""
+"""Tensor shapes, and the output sizes of sliding windows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Shape = tuple[int, ...]
 
 
 def elements(*shapes: Shape) -> int:
-    """Number of elements in all the shapes together."""
+    """Total number of elements of the shapes."""
     return sum(prod(shape) for shape in shapes)
 
 
 def show(shape: Shape) -> str:
-    """A shape as people write it.
+    """A shape as text.
 
     >>> show((128, 3, 227, 227))
     '128x3x227x227'
@@ -23,7 +23,7 @@ def show(shape: Shape) -> str:
 
 
 def window_floor(size: int, kernel: int, stride: int, padding: int, dilation: int = 1) -> int:
-    """Positions of a window that lies wholly inside the padded input (convolution; pooling by default).
+    """Output size of a window that stays inside the padded input (convolution; default of pooling).
 
     >>> window_floor(227, 11, 4, 0)
     55
@@ -32,7 +32,7 @@ def window_floor(size: int, kernel: int, stride: int, padding: int, dilation: in
 
 
 def window_ceil(size: int, kernel: int, stride: int, padding: int, clip: bool) -> int:
-    """Positions of a pooling window that may hang over the far edge.
+    """Output size of a pooling window that may extend beyond the end (ceil mode).
 
     With ``clip`` a last window that would start beyond the input and its left padding is dropped:
     PyTorch always clips, DNNMark (after Caffe) only where both paddings are positive.

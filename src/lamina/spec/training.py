@@ -1,4 +1,4 @@
-"""What is asked of a training run."""
+"""Settings of a training run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Training(BaseModel):
-    """Everything that decides the weights a training run ends with, besides the network and the data.
+    """All settings that determine the trained weights, besides the network and the data.
 
-    ``batch`` is that of all processes together. ``precision`` below fp32 is autocast: weights stay in float32.
-    ``clip_norm`` bounds the norm of all gradients together (Pascanu, Mikolov, Bengio, ICML 2013, algorithm 1).
+    ``batch`` is the global batch size of all processes. bf16 and fp16 use autocast: weights stay in float32.
+    ``clip_norm`` bounds the total norm of all gradients (Pascanu, Mikolov, Bengio, ICML 2013, algorithm 1).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -37,7 +37,7 @@ class Training(BaseModel):
     seed: NonNegative = 0
 
     def rate(self, step: int, steps: int) -> float:
-        """Learning rate of a step: a linear rise over ``warmup_steps``, then half a cosine down to zero.
+        """Learning rate of a step: linear warmup over ``warmup_steps``, then cosine decay to zero.
 
         >>> Training(learning_rate=1.0, warmup_steps=0).rate(50, 100)
         0.5

@@ -1,4 +1,4 @@
-"""A workload: which network, and the grid of ways to run it."""
+"""Workloads: what to measure, and the grid of configurations."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Layout = Literal["nchw", "nhwc"]
 CLOCKS = ("cupti", "events", "graph", "wall", "cpu")
 """The clocks by name: those of CUDA devices, and that of the CPU."""
 DATASETS = ("fashion-mnist", "synthetic")
-"""Data sets that need no file."""
+"""Datasets that need no file."""
 ITEM_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True)
 class Point:
-    """One point of a workload's grid: everything that is fixed while a network is measured once."""
+    """One point of a workload's grid: all settings of one measurement of a network."""
 
     batch: int | None
     precision: Precision
@@ -38,7 +38,7 @@ class Point:
 class Workload(BaseModel):
     """What to measure, and how.
 
-    ``batch`` empty means the network's own. ``clocks`` empty means the device's preferred one.
+    An empty ``batch`` is the network's own batch size, empty ``clocks`` the preferred one of the device.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,9 +52,9 @@ class Workload(BaseModel):
     clocks: tuple[str, ...] = ()
     l2: tuple[Literal["warm", "cold"], ...] = ("warm",)
     repeat: Positive | None = None
-    """Samples of each timing; by default as many as the noise asks for."""
+    """Samples of each timing; by default as many as the noise requires."""
     seconds: Annotated[float, Field(gt=0)] = 0.5
-    """The longest that one timing may take, whatever its noise."""
+    """Time limit of each timing in seconds, whatever its noise."""
     data: str = "synthetic"
     seed: Annotated[int, Field(ge=0)] = 0
     check: bool = True

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from lamina.simulate.compaction_engine.config import LANES, Engine, engine_timing
+from lamina.simulate.compaction_engine.config import VALUES_PER_LINE, Engine, engine_timing
 from lamina.simulate.compaction_engine.memory import EngineMemory
 from lamina.simulate.compaction_engine.reference import Region
 from lamina.simulate.compaction_engine.stream import layout
@@ -17,7 +17,7 @@ from lamina.simulate.hierarchy.program import END, LOAD, STORE, WAIT
 def memory_of(device: Device, engine: Engine, mask: NDArray[np.bool_], base: int = 0) -> EngineMemory:
     """An engine before a matrix of which a column is ``mask``'s, each with room for its delivered lines."""
     made = layout(mask, engine)
-    pitch = 64 * max(made.lines, -(-made.lines * LANES // engine.entries_per_line))
+    pitch = 64 * max(made.lines, -(-made.lines * VALUES_PER_LINE // engine.entries_per_line))
     return EngineMemory(device, engine_timing(engine, mask.shape[0]), made, Region(base, pitch, pitch))
 
 

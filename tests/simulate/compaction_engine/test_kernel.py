@@ -18,7 +18,7 @@ from lamina.simulate.compaction_engine.memory import EngineMemory
 from lamina.simulate.compaction_engine.reference import MARK
 from lamina.simulate.compaction_engine.stream import NONE, encode
 from lamina.simulate.hierarchy import Phase, gemm, preset, simulate
-from lamina.simulate.hierarchy.program import LOAD, NOWHERE, STORE
+from lamina.simulate.hierarchy.program import LOAD, SKIPPED, STORE
 
 SMALL = Kernel(tile_rows=16, tile_columns=2)
 FORMATS = {
@@ -121,20 +121,20 @@ def _product(work: Workload, a: NDArray[np.float64], b: NDArray[np.float32], eng
                 if phase.mark == MARK:
                     for index, address in runs:
                         column, place = divmod(address - work.region.base, work.region.pitch)
-                        lines.append(None if index == NOWHERE else (column, place // 64))
+                        lines.append(None if index == SKIPPED else (column, place // 64))
                     continue
                 place, entry = divmod(phase.gather - wide, engine.entries_per_line)
                 users = range(wide) if kernel.weights == "tile" else [place]
                 for offset, (index, address) in enumerate(runs):
                     for user in users:
                         if (line := lines[user]) is None:
-                            assert index == NOWHERE or kernel.weights == "tile"
+                            assert index == SKIPPED or kernel.weights == "tile"
                             continue
                         column, number = line
                         at = work.layout.starts[column % columns] + number
                         row = int(stream.rows[at, entry + offset])
                         if row == NONE:
-                            assert index == NOWHERE or kernel.weights == "tile"
+                            assert index == SKIPPED or kernel.weights == "tile"
                             continue
                         assert row == index
                         k, m = divmod(address // 4, height)
@@ -237,12 +237,12 @@ def test_packed_panels_lie_in_the_order_of_passes() -> None:
     assert all(phase.mark == PLAIN for phase in work.program.loop if phase.kind == LOAD and phase.mark != MARK)
 
 
-def test_what_no_kernel_computes_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_arguments_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     mask = np.ones((32, 4), dtype=np.bool_)
     for sizes in ((0, 4), (4, 0)):
         with pytest.raises(UsageError, match="expected positive sizes"):
             sparse_gemm(*sizes, mask, Engine())
-    with pytest.raises(UsageError, match="expected a mask"):
+    with pytest.raises(UsageError, match="expected a boolean mask"):
         sparse_gemm(4, 4, mask[:, 0], Engine())
     with pytest.raises(UsageError, match="expected an engine with compaction = false"):
         packed_gemm(32, 32, 32, Engine())

@@ -85,8 +85,8 @@ def test_what_is_no_matrix_is_rejected(matrix: NDArray[np.float32]) -> None:
 
 
 @pytest.mark.parametrize("mask", [np.zeros((4, 0), np.bool_), np.zeros(4, np.bool_), np.zeros((4, 4))], ids=str)
-def test_what_is_no_mask_is_rejected(mask: NDArray[np.bool_]) -> None:
-    with pytest.raises(UsageError, match="expected a mask"):
+def test_invalid_masks_are_rejected(mask: NDArray[np.bool_]) -> None:
+    with pytest.raises(UsageError, match="expected a boolean mask"):
         layout(mask, Engine())
 
 

@@ -123,12 +123,12 @@ def test_a_part_of_the_grid_tells_the_whole() -> None:
     assert part.counters["l1_reads"] == whole.counters["l1_reads"]
 
 
-def test_what_cannot_run_is_rejected(small: Device) -> None:
+def test_invalid_runs_are_rejected(small: Device) -> None:
     with pytest.raises(UsageError, match=r"unknown.*prefetch"):
         _run(small, "prefetched")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="expected positive sizes"):
         simulate_sparse(0, 4, MASK, small)
-    with pytest.raises(UsageError, match="expected a mask"):
+    with pytest.raises(UsageError, match="expected a boolean mask"):
         simulate_sparse(4, 4, MASK.astype(np.float32), small)
     with pytest.raises(SpecError, match=r"l2\.bytes"):
         _run(small, engine=Engine(l2_share=0.3))

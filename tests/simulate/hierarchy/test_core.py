@@ -35,7 +35,7 @@ def test_more_lines_than_a_word_counts_are_rejected(tiny: Device) -> None:
     program = gemm(32, 32, 32)
     again = tuple(replace(phase, per_trip=0) for phase in program.loop)  # the same lines, over and over
     endless = replace(program, loop=again, trips=np.array([2**47], dtype=np.int64))
-    with pytest.raises(UsageError, match=r"asks for \d+ lines of \d+ bytes: expected fewer than"):
+    with pytest.raises(UsageError, match=r"requests \d+ lines of \d+ bytes: expected fewer than"):
         simulate(endless, tiny)
 
 

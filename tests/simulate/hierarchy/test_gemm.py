@@ -47,13 +47,13 @@ def test_wrong_sizes_are_told_together() -> None:
 def test_twelve_workgroups_fit_a_compute_unit(tiny: Device) -> None:
     assert occupancy(gemm(32, 32, 32), preset("mi6")) == 12
     assert occupancy(gemm(32, 32, 32), tiny.changed({"cu.lds_bytes": 9000})) == 2
-    with pytest.raises(UsageError, match="does not fit mi6: a workgroup needs 76 registers"):
+    with pytest.raises(UsageError, match="does not fit on mi6: a workgroup needs 76 registers"):
         occupancy(gemm(32, 32, 32), tiny.changed({"cu.lds_bytes": 4000}))
 
 
 def test_what_cannot_be_run_is_rejected(tiny: Device) -> None:
     program = gemm(64, 64, 32)
-    with pytest.raises(UsageError, match="takes .* bytes, mi6 has 1000"):
+    with pytest.raises(UsageError, match="needs .* bytes, mi6 has 1000"):
         simulate(program, tiny.changed({"dram.bytes": 1000}))
     with pytest.raises(UsageError, match="impl = 'fast': expected 'core' or 'reference'"):
         simulate(program, tiny, impl="fast")  # type: ignore[arg-type]

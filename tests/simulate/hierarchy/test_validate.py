@@ -79,7 +79,7 @@ def test_both_implementations_say_the_same() -> None:
     [
         ({"kt_us": "nan"}, "line 2: kt_us = 'nan': expected a number"),
         ({"kt_us": 0}, "line 2: kt_us = 0: expected more than 0"),
-        ({"inst": "many"}, "line 2: inst = 'many': expected a whole number"),
+        ({"inst": "many"}, "line 2: inst = 'many': expected an integer"),
         ({"inst": -1}, "line 2: inst = '-1': expected"),
         ({"M": 33}, "line 2: M = 33: expected a multiple of 32"),
         ({"cus": 0}, "line 2: cus = 0: expected 1 to"),
@@ -107,7 +107,7 @@ def test_all_faults_are_told_with_their_lines() -> None:
     [
         ("", "column 'cus' is missing"),
         (text(columns=[name for name in COLUMNS if name != "inst"]), "line 1: column 'inst' is missing"),
-        (text(columns=[*COLUMNS, "K"]), "column 'K' stands twice"),
+        (text(columns=[*COLUMNS, "K"]), "column 'K' is duplicated"),
         (text(), "expected at least one run"),
         (text() + "1,2,3\n", f"line 2: expected {len(COLUMNS)} cells, got 3"),
         ("\0", "missing|comma-separated"),

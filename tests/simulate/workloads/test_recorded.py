@@ -82,7 +82,7 @@ GOOD = {
         ({"names": np.array([], dtype="U1"), "iterations": np.array([], dtype=int)}, "shape of four sizes"),
     ],
 )
-def test_what_is_no_mask_is_rejected(tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
+def test_invalid_masks_are_rejected(tmp_path: Path, change: dict[str, np.ndarray], message: str) -> None:
     path = tmp_path / "m.npz"
     np.savez(path, **(GOOD | change))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=message):

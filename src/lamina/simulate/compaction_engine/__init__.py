@@ -1,4 +1,4 @@
-"""A unit between L2 and memory that drops the zeros of a matrix on its way to the compute units."""
+"""The compaction engine: a unit between L2 and DRAM that removes the zeros of a matrix on its way to L2."""
 
 from lamina.simulate.compaction_engine.config import Engine, entry_format
 from lamina.simulate.compaction_engine.stream import Stream, decode, encode

@@ -1,4 +1,4 @@
-"""Where a speed-up comes from: a chain of runs from the dense kernel to the engine, each one change apart."""
+"""Attribution of the speedup: a chain of runs from the dense kernel to the engine, each with one more change."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ CHAIN: tuple[tuple[str, Control, Control], ...] = (
     ("fewer lines", "prefetch-fp16", "lines"),
     ("skipped multiplications", "lines", "engine"),
 )
-"""A change, the run without it, and the run with it. ``kernel`` is the slack of the baseline, below one where the
-sparse kernel is the slower one over the same values."""
+"""A change, the run without it, and the run with it. ``kernel`` is the effect of the kernel itself: below one if the
+sparse kernel is slower on the same values."""
 NEEDED: tuple[Control, ...] = (CHAIN[0][1], *(after for _, _, after in CHAIN))
 
 
 @dataclass(frozen=True)
 class Gain:
-    """How many times as fast one change makes a layer; below one it loses."""
+    """The speedup of a layer by one change; below one is a slowdown."""
 
     change: str
     factor: float
 
 
 def attribution(cycles: Mapping[Control, int]) -> tuple[Gain, ...]:
-    """Each change's gain, in order: their product is the engine's speed-up over the dense kernel.
+    """The gain of each change, in order; their product is the engine's speedup over the dense kernel.
 
-    The order decides how much each gets where two do the same, as reading ahead and narrower lines do.
+    If two changes overlap, such as prefetching and narrower lines, the attribution depends on the order.
 
     Args:
         cycles: of every control in ``NEEDED``.

@@ -1,10 +1,10 @@
-"""What no engine can beat: the best times of a product with zeros, in closed form."""
+"""Upper bounds of the speedup: roofline times of a product with zeros, in closed form."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lamina.simulate.compaction_engine.config import LANES
+from lamina.simulate.compaction_engine.config import VALUES_PER_LINE
 from lamina.simulate.hierarchy import Device
 from lamina.simulate.hierarchy.config import LINE
 from lamina.simulate.workloads import ConvolutionGemm
@@ -16,10 +16,10 @@ NARROW = 4
 
 @dataclass(frozen=True)
 class Bounds:
-    """Cycles that a product takes at least, when nothing waits.
+    """Minimum cycles of a product, without any stalls.
 
-    ``dense``: every value multiplied, every byte moved once. ``skipping``: only what is not zero multiplied, lines of
-    zeros alone not read. ``compact``: the same with B stored compacted in memory, which the engine does not do.
+    ``dense``: every value multiplied, every byte moved once. ``skipping``: only non-zeros multiplied, lines of only
+    zeros not read. ``compact``: as ``skipping``, with B stored compacted in memory, which the engine does not do.
     """
 
     density: float
@@ -29,12 +29,12 @@ class Bounds:
 
     @property
     def mac_skip(self) -> float:
-        """Gain if time were multiplications alone."""
+        """Speedup if time depended on multiplications only."""
         return 1 / self.density if self.density else float("inf")
 
     @property
     def roofline(self) -> float:
-        """Gain of a perfect sparse product over a perfect dense one."""
+        """Roofline speedup of the sparse product over the dense one."""
         return self.dense / self.skipping
 
     @property
@@ -43,12 +43,12 @@ class Bounds:
 
 
 def peak(device: Device) -> float:
-    """Multiplications and additions a cycle: a vector instruction is 64 lanes of both."""
+    """FLOPs per cycle: a vector instruction has 64 lanes with a multiply-add each."""
     return device.cu.count * device.cu.simds * WAVE * 2 / device.cu.valu_busy
 
 
 def bandwidth(device: Device) -> float:
-    """Bytes of memory a cycle."""
+    """DRAM bytes per cycle."""
     dram = device.dram
     if dram.mode == "ideal":
         return dram.channels * LINE / dram.cycles_per_line
@@ -56,12 +56,12 @@ def bandwidth(device: Device) -> float:
 
 
 def bounds(layer: ConvolutionGemm, device: Device, density: float, line_density: float) -> Bounds:
-    """The bounds of a layer whose B has a share ``density`` of values, and ``line_density`` of lines, not zero."""
+    """The bounds of a layer whose B has fractions ``density`` of values and ``line_density`` of lines non-zero."""
     a, b, c = layer.bytes
     work, rate = layer.operations / peak(device), bandwidth(device)
     return Bounds(
         density,
         dense=max(work, (a + b + c) / rate),
         skipping=max(density * work, (a + line_density * b + c) / rate),
-        compact=max(density * work, (a + density * b * NARROW * LANES / LINE + c) / rate),
+        compact=max(density * work, (a + density * b * NARROW * VALUES_PER_LINE / LINE + c) / rate),
     )

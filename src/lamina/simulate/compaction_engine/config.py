@@ -1,4 +1,4 @@
-"""What the compaction engine is made of, and the format of what it delivers."""
+"""Configuration of the compaction engine, and the format of its output."""
 
 from __future__ import annotations
 
@@ -18,69 +18,69 @@ Count = Annotated[int, Field(ge=1, le=2**20, strict=True)]
 Cycles = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Search = Literal["accurate", "prudent", "hasty"]
 
-LANES = 16
-"""fp32 values of a line of memory."""
+VALUES_PER_LINE = 16
+"""fp32 values per cache line."""
 METADATA = 6
-"""Bytes of a block's entry: column number, valid bits of the mask, valid mapping entries."""
+"""Bytes of metadata per entry: column number, valid bits of the mask, valid mapping entries."""
 ENTRY_BYTES = ((4096, 256), (2048, 128), (1024, 64), (0, 32))
-"""Columns longer than the first have entries of so many bytes; exactly at a limit the smaller (not published)."""
+"""Entry sizes in bytes by column length; at a limit the smaller size applies (not published)."""
 MOST_NEEDED = 15
-"""Lines that a mapping entry can ask for: one byte, four bits of which are the offset."""
+"""Maximum number of lines per mapping entry: one byte, four bits of which are the offset."""
 MOST_ROWS = 2**16 - 1
-"""Rows that 16-bit indices tell apart, one value kept for "none"."""
+"""Maximum number of rows of 16-bit indices, with one value reserved for "none"."""
 
 
 class Engine(Options):
-    """The engine between L2 and memory. Sizes are the published ones (Dong 2020, table 6.4); times, ports, ways,
-    and how far a search reads ahead are not published: settings, whose defaults are choices.
+    """The engine between L2 and memory. Sizes are as published (Dong 2020, table 6.4). Latencies, ports, ways and the
+    prefetch distance of searches are not published; their defaults are our choice.
 
-    ``compaction``, ``narrow`` and ``prefetch`` switch its parts: dropping zeros, fp16, reading ahead.
+    ``compaction``, ``narrow`` and ``prefetch`` enable its parts: zero removal, fp16, prefetching.
     """
 
     compaction: Annotated[bool, Field(strict=True)] = True
     narrow: Annotated[bool, Field(strict=True)] = True
-    """Deliver fp16; otherwise fp32, with a 32-bit index where zeros are dropped."""
+    """Deliver fp16; otherwise fp32, with a 32-bit index if zeros are removed."""
     prefetch: Annotated[bool, Field(strict=True)] = True
     search: Search = "accurate"
-    """The best search allowed; where it finds no information, the next one is taken."""
+    """The best permitted search; without the information that it needs, the next one is used."""
     sib_kb: Count = 512
     sib_ways: Count = 16
     replacement: Literal["lru", "fifo"] = "lru"
-    """Which column's entry makes room for another's."""
+    """Replacement policy of entries."""
     window: Literal["sliding", "fixed"] = "sliding"
-    """A full mapping drops its oldest entry, or takes no more."""
+    """Whether a full mapping drops its oldest entry or accepts no more."""
     buffer_kb: Count = 512
     units: Count = 32
-    lanes: Annotated[int, Field(ge=1, le=LANES, strict=True)] = LANES
+    lanes: Annotated[int, Field(ge=1, le=VALUES_PER_LINE, strict=True)] = VALUES_PER_LINE
     prefetch_lines: Annotated[int, Field(ge=1, le=256, strict=True)] = 8
-    """Lines of memory that a prudent or hasty search asks for at once."""
+    """Lines of memory that a prudent or hasty search requests at once."""
     ahead: Annotated[int, Field(ge=0, le=64, strict=True)] = 0
-    """Compacted lines that an accurate search reads ahead; the published one reads none."""
+    """Compacted lines that an accurate search prefetches; 0 in the paper."""
     block: Literal[1, 2, 4, 8, 16] = 1
-    """Neighbouring rows kept or dropped together, under one index."""
+    """Adjacent rows that are kept or dropped together, with one index."""
     searchers: Count = 16
-    """Searches at a time, each column always by the same."""
+    """Number of search units; a column always uses the same one."""
     lookup_cycles: Cycles = 4.0
     step_cycles: Cycles = 1.0
-    """A step of a search: over a mapping entry, to a bit, or the address of a line."""
+    """Cycles per search step: a mapping entry, a bit, or the address of a line."""
     unit_cycles: Cycles = 4.0
-    """A compaction unit's time for so many values as it has lanes."""
+    """Cycles of a compaction unit for as many values as it has lanes."""
     buffer_cycles: Cycles = 2.0
     l2_share: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.5
-    """Share of L2 given up for the engine's memory."""
+    """Fraction of L2 used for the engine's memory."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.entries_per_line < 1:
-            raise ValueError(f"block = {self.block}: expected at most 8 fp32 values beside their index in a line")
+            raise ValueError(f"block = {self.block}: expected at most 8 fp32 values and their index in a line")
         return self
 
     @classmethod
     def parse(cls, document: Mapping[str, Any], source: str = "--set") -> Self:
-        """The settings a document describes.
+        """The settings of a document.
 
         Raises:
-            SpecError: every fault of the document.
+            SpecError: all faults of the document.
         """
         try:
             return cls.model_validate(document)
@@ -89,9 +89,9 @@ class Engine(Options):
 
     @property
     def entries_per_line(self) -> int:
-        """Values of a delivered line.
+        """Values per delivered line.
 
-        Compacted: a 16-bit index (32 bits beside fp32) for each block of values; else values alone.
+        With compaction, each block of values has a 16-bit index (32 bits with fp32); otherwise there are only values.
         """
         value, index = (2, 2) if self.narrow else (4, 4)
         if not self.compaction:
@@ -100,20 +100,20 @@ class Engine(Options):
 
     @property
     def sram_bytes(self) -> int:
-        """Of information block and prefetch buffer."""
+        """Bytes of the information block and the prefetch buffer."""
         return (self.sib_kb + self.buffer_kb) * 1024
 
     def remaining(self, device: Device) -> Device:
-        """The device with the L2 that is left beside the engine.
+        """The device with the L2 that remains with the engine.
 
         Raises:
-            SpecError: what is left is no possible cache.
+            SpecError: the rest is not a valid cache size.
         """
         return device.changed({"l2.bytes": round(device.l2.bytes * (1 - self.l2_share))}, "l2_share")
 
 
 class EntryFormat(NamedTuple):
-    """One column's entry in the sparsity information block, in bytes: ``mapping`` is also how many it maps."""
+    """Entry of a column in the sparsity information block, in bytes; ``mapping`` is also its number of mappings."""
 
     entry: int
     mask: int
@@ -121,24 +121,24 @@ class EntryFormat(NamedTuple):
 
 
 def entry_format(rows: int) -> EntryFormat:
-    """The entry of columns of so many rows.
+    """The entry format of columns with the given number of rows.
 
     Raises:
-        SpecError: no index reaches the last row, or the mask leaves no byte for the mapping.
+        SpecError: the index is too small for the last row, or the mask leaves no byte for the mapping.
     """
-    mask = -(-rows // (8 * LANES))
+    mask = -(-rows // (8 * VALUES_PER_LINE))
     entry = next(size for longer, size in ENTRY_BYTES if rows > longer or longer == 0)
     mapping = entry - METADATA - mask
     if not 1 <= rows <= MOST_ROWS or mapping < 1:
-        most = (ENTRY_BYTES[0][1] - METADATA - 1) * 8 * LANES
+        most = (ENTRY_BYTES[0][1] - METADATA - 1) * 8 * VALUES_PER_LINE
         raise SpecError("compaction engine", f"columns of {rows} rows: expected 1 to {most}; split the product along k")
     return EntryFormat(entry, mask, mapping)
 
 
 class EngineTiming(NamedTuple):
-    """Every parameter of an engine for columns of one length, as whole numbers; times in ticks."""
+    """All parameters of an engine for columns of one length, as integers; times in ticks."""
 
-    direct: int  # nothing is dropped: where a value lies needs no search
+    direct: int  # no compaction: positions of values need no search
     prefetch: int
     search: int  # 0 hasty, 1 prudent, 2 accurate
     sets: int
@@ -147,8 +147,8 @@ class EngineTiming(NamedTuple):
     sliding: int
     mapping: int
     buffer_lines: int
-    depth: int  # lines of a lane of the buffer
-    spare: int  # compacted lines that one line of memory can end
+    depth: int  # lines per lane of the buffer
+    spare: int  # compacted lines that can end in one line of memory
     units: int
     per_line: int
     batch: int
@@ -161,10 +161,10 @@ class EngineTiming(NamedTuple):
 
 
 def engine_timing(engine: Engine, rows: int) -> EngineTiming:
-    """The whole numbers of an engine for columns of so many rows.
+    """The integer parameters of an engine for columns with the given number of rows.
 
     Raises:
-        SpecError: the information block does not hold one set of entries.
+        SpecError: the information block is smaller than one set of entries.
     """
     form = entry_format(rows) if engine.compaction else EntryFormat(ENTRY_BYTES[-1][1], 0, 0)  # a tag, no profile
     sets = engine.sib_kb * 1024 // (form.entry * engine.sib_ways)
@@ -184,8 +184,8 @@ def engine_timing(engine: Engine, rows: int) -> EngineTiming:
         sliding=int(engine.window == "sliding"),
         mapping=form.mapping,
         buffer_lines=engine.buffer_kb * 1024 // LINE,
-        depth=(engine.prefetch_lines + 1) * LANES // engine.entries_per_line + engine.ahead + 3,
-        spare=LANES // engine.entries_per_line + 1,
+        depth=(engine.prefetch_lines + 1) * VALUES_PER_LINE // engine.entries_per_line + engine.ahead + 3,
+        spare=VALUES_PER_LINE // engine.entries_per_line + 1,
         units=engine.units,
         per_line=engine.entries_per_line,
         batch=engine.prefetch_lines,
@@ -193,6 +193,6 @@ def engine_timing(engine: Engine, rows: int) -> EngineTiming:
         searchers=engine.searchers,
         lookup=ticks(engine.lookup_cycles),
         step=ticks(engine.step_cycles),
-        unit=max(1, ticks(engine.unit_cycles * -(-LANES // engine.lanes))),
+        unit=max(1, ticks(engine.unit_cycles * -(-VALUES_PER_LINE // engine.lanes))),
         buffer=ticks(engine.buffer_cycles),
     )

@@ -1,8 +1,8 @@
-"""The reference engine, compiled: the same decisions in the same order over one table of whole numbers."""
+"""The compiled engine: the same decisions in the same order as the reference, over one integer table."""
 
 from typing import no_type_check
 
-from lamina.simulate.compaction_engine.config import LANES, MOST_NEEDED
+from lamina.simulate.compaction_engine.config import MOST_NEEDED, VALUES_PER_LINE
 from lamina.simulate.compaction_engine.counters import (
     ACCURATE,
     BUFFER_DROPPED,
@@ -191,7 +191,7 @@ def _fetch(m, e, column, below, memory_line, now):
     values = m[below + memory_line + 1] - m[below + memory_line]
     _count(m, e, LINES, 1)
     _count(m, e, VALUES, values)
-    _count(m, e, ZEROS, LANES - values)
+    _count(m, e, ZEROS, VALUES_PER_LINE - values)
     _count(m, e, UNIT, m[e + P_UNIT])
     return done
 
@@ -269,7 +269,7 @@ def _search(m, e, lane, pattern, line, now, found):
             left = max(m[e + P_BATCH], target + 1 - m[lane + L_NEXT]) if direct else m[e + P_BATCH]
         else:
             missing = (line + 1) * m[e + P_PER_LINE] - m[below + m[lane + L_NEXT]]
-            left = max(1, -(-missing // LANES))
+            left = max(1, -(-missing // VALUES_PER_LINE))
         ready = _complete(m, e, lane, delivered, below, start, line, ready)
         while left and _wanted(m, e, lane, target, last, bounded):
             memory_line = m[lane + L_NEXT]
@@ -321,7 +321,7 @@ def _serve(m, e, now, column, line):
 @compiled(BELOW)
 @no_type_check
 def read(m, now, address, mark):
-    """When the engine or memory has a line; ``CompactionEngine`` of the reference."""
+    """Tick at which the engine or memory returns a line; ``CompactionEngine`` of the reference."""
     if mark != MARK:
         return dram(m, now, address, mark)
     e = M_TABLE + DRAM_FIELDS + m[M_TABLE + 1] * (6 + 3 * m[M_TABLE + 5])

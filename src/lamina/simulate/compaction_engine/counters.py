@@ -1,4 +1,4 @@
-"""What the engine counts, by place in the table of counters and by name."""
+"""Counters of the engine, by index in the counter table and by name."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ NAMES = (
     "engine_sib_misses",
     "engine_sib_evictions",
     "engine_buffer_hits",
-    "engine_buffer_late",  # of these, lines still on their way
-    "engine_buffer_full",  # reading ahead stopped for want of space
+    "engine_buffer_late",  # of these, lines still in flight
+    "engine_buffer_full",  # prefetches stopped because the buffer was full
     "engine_buffer_peak",  # lines
-    "engine_buffer_dropped",  # lines read ahead that nobody asked for
+    "engine_buffer_dropped",  # prefetched lines that were never requested
     "engine_accurate",  # searches by mode
     "engine_prudent",
     "engine_hasty",
     "engine_direct",
     "engine_steps",
-    "engine_rounds",  # that had to see what came before asking for more
+    "engine_rounds",  # request rounds that depended on earlier data
     "engine_lines",  # of memory
     "engine_values",  # kept of these lines
     "engine_zeros",  # dropped

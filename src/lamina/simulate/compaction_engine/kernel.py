@@ -11,53 +11,53 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from lamina.errors import UsageError
-from lamina.simulate.compaction_engine.config import LANES, Engine, engine_timing
+from lamina.simulate.compaction_engine.config import VALUES_PER_LINE, Engine, engine_timing
 from lamina.simulate.compaction_engine.reference import MARK, Region
 from lamina.simulate.compaction_engine.stream import Layout, Mask, kept, layout
 from lamina.simulate.hierarchy import Device, Phase, Program, gemm
 from lamina.simulate.hierarchy.config import LINE
 from lamina.simulate.hierarchy.gemm import PAGE, TILE
-from lamina.simulate.hierarchy.program import END, LDS, LOAD, NOWHERE, STORE, VALU, WAIT, aligned, occupancy
+from lamina.simulate.hierarchy.program import END, LDS, LOAD, SKIPPED, STORE, VALU, WAIT, aligned, occupancy
 from lamina.simulate.jobs import Options
 
 PLAIN = 2
-"""The mark of the sparse kernel's other loads: the engine lets them pass."""
+"""The mark of the sparse kernel's other loads, which bypass the engine."""
 WAVE = 64
 LINES_AT_ONCE = 32
 LOADS_AT_ONCE = 4
-"""Loads of A that a wave sends off before it waits: its registers hold no more."""
+"""Loads of A that a wavefront has in flight before it waits, limited by its registers."""
 DENSE_INSTRUCTIONS = (74, 64)
-"""Vector instructions of the dense kernel's inner loop, and how many of them multiply."""
+"""Vector instructions of the dense kernel's inner loop, and how many of them are multiply-adds."""
 UNPACK, ADDRESS = 3, 2
-"""Vector instructions to take an entry apart, and to find the row of A that it selects."""
+"""Vector instructions to unpack an entry and compute the address of its row of A."""
 PRODUCTS_PER_LDS = 8
 WIDTHS = (16, 8, 4, 2)
 MOST_INDICES = 2**29
 PIECE = 32
-"""fp32 values of 128 bytes, what most devices put in a bank or channel before the next."""
+"""fp32 values in 128 bytes, the bank or channel interleave of most devices."""
 
 
 class Kernel(Options):
-    """The sparse kernel: a workgroup computes ``tile_rows`` x ``tile_columns`` of C, a lane for each row.
+    """The sparse kernel: a workgroup computes ``tile_rows`` x ``tile_columns`` of C, with one lane per row.
 
-    Tile, order and the reuse of A are not published: settings, whose defaults are choices.
+    Tile size, order and the reuse of A are not published; their defaults are our choice.
     """
 
     tile_rows: Literal[16, 32, 64] = 64
     tile_columns: Annotated[int, Field(ge=1, le=32, strict=True)] = 8
     order: Literal["columns", "rows"] = "columns"
-    """Along what neighbouring workgroups lie: ``columns`` as in the dense kernel, ``rows`` share their columns of B."""
+    """Order of workgroups: ``columns`` as in the dense kernel; with ``rows``, adjacent ones share columns of B."""
     weights: Literal["column", "tile"] = "column"
-    """Which values of A are loaded: those each column selects, or, as the published listing has it, one tile for
-    all columns, which is right only if they share their zeros."""
+    """The loaded values of A: those that each column selects, or, as in the published listing, one tile for
+    all columns, which is correct only if they have the same zeros."""
     padded: Annotated[bool, Field(strict=True)] = True
-    """Columns of A and C an odd number of 128 bytes apart: with power-of-two distances, the rows of a tile lie in few
-    banks and channels, and leave the rest idle."""
+    """Pad the columns of A and C to an odd multiple of 128 bytes: with power-of-two pitches, a tile's rows are in few
+    banks and channels, and the others are idle."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A program and the matrix that its extended loads read."""
+    """A program, and the matrix that its extended loads read."""
 
     program: Program
     layout: Layout
@@ -67,17 +67,17 @@ class Workload:
 def sparse_gemm(
     m: int, n: int, mask: Mask, engine: Engine, kernel: Kernel | None = None, *, skip: bool = True
 ) -> Workload:
-    """C[m, n] = A[m, k] B[k, n], B as the engine delivers it, A in columns, C in columns.
+    """C[m, n] = A[m, k] B[k, n], with B delivered by the engine, A and C in column-major order.
 
-    A pass takes one delivered line of each column of the tile, until all have ended: shorter columns are filled up
-    with zeros. ``skip=False`` multiplies every row though the engine delivers fewer.
+    An iteration processes one delivered line of each column of the tile, until all have ended; shorter columns are
+    padded with zeros. ``skip=False`` multiplies every row although the engine delivers fewer.
 
     Args:
         m, n: rows of A and columns of B; rounded up to whole tiles.
-        mask: which values of B are not zero: [k, columns]; columns beyond the mask's repeat them.
-        engine: what delivers B.
-        kernel: the tile and its order.
-        skip: multiply only what is delivered.
+        mask: non-zeros of B: [k, columns]; further columns repeat them.
+        engine: the engine that delivers B.
+        kernel: tile size and order.
+        skip: multiply only delivered values.
 
     Raises:
         UsageError: a size is not positive, or the mask has too many values for the tables.
@@ -91,8 +91,8 @@ def sparse_gemm(
     made = layout(mask, engine)
     tiles, rows = aligned(n, wide) // wide, aligned(m, high) // high
     height = _height(m, kernel)
-    pitch = LINE * max(made.lines, -(-made.lines * LANES // per_line))
-    b = aligned(4 * height * made.lines * LANES, PAGE)
+    pitch = LINE * max(made.lines, -(-made.lines * VALUES_PER_LINE // per_line))
+    b = aligned(4 * height * made.lines * VALUES_PER_LINE, PAGE)
     c = b + aligned(tiles * wide * pitch, PAGE)
     arguments = c + aligned(4 * height * tiles * wide, PAGE)
     indices, starts, trips = _indices(mask, made, engine, wide, skip)
@@ -127,11 +127,11 @@ def sparse_gemm(
 
 
 def fitting(rows: int, engine: Engine, device: Device) -> int:
-    """The widest tile for columns of so many rows, 1 to 16, with which every column that is worked on at a time has
-    an entry in the information block: with more, entries are lost before they are used, and columns searched anew.
+    """The largest number of tile columns, 1 to 16, for which all columns in progress fit in the information block. With
+    more, entries are evicted before they are used, and columns are searched again.
 
     Raises:
-        UsageError, SpecError: the kernel does not fit the device, or the engine has no room for such columns.
+        UsageError, SpecError: the kernel does not fit on the device, or the columns do not fit in the engine.
     """
     program = sparse_gemm(1, 1, np.ones((rows, 1), dtype=np.bool_), engine).program
     timing = engine_timing(engine, rows)
@@ -140,13 +140,13 @@ def fitting(rows: int, engine: Engine, device: Device) -> int:
 
 
 def packed_gemm(m: int, n: int, k: int, engine: Engine) -> Workload:
-    """The dense kernel (``gemm``, corrected) on an engine that drops nothing: it narrows, reads ahead, or neither.
+    """The dense kernel (``gemm``, corrected) on an engine without compaction: with fp16, prefetching, or neither.
 
-    B is packed in panels of 32 columns, so that a pass reads on where the last ended.
+    B is packed in panels of 32 columns, so that an iteration continues where the last one ended.
 
     Raises:
         SpecError: a dimension is not a positive multiple of 32.
-        UsageError: the engine drops zeros.
+        UsageError: the engine removes zeros.
     """
     if engine.compaction:
         raise UsageError("the dense kernel multiplies every value: expected an engine with compaction = false")
@@ -179,7 +179,7 @@ def packed_gemm(m: int, n: int, k: int, engine: Engine) -> Workload:
 
 
 def _height(m: int, kernel: Kernel) -> int:
-    """Values from one column of A or C to the next. A single tile of rows fills every bank as it is."""
+    """Values from one column of A or C to the next. A single tile of rows uses all banks without padding."""
     rows = aligned(m, kernel.tile_rows)
     if not kernel.padded or rows == kernel.tile_rows:
         return rows
@@ -187,13 +187,13 @@ def _height(m: int, kernel: Kernel) -> int:
 
 
 def _pass(kernel: Kernel, engine: Engine, b: int, pitch: int, height: int) -> Iterator[Phase]:
-    """One delivered line of each column of the tile, times the rows of A that it selects."""
+    """One delivered line of each column of the tile, times the selected rows of A."""
     wide, high, per_line = kernel.tile_columns, kernel.tile_rows, engine.entries_per_line
     entries = wide * per_line
     unpack = UNPACK if engine.compaction else 1 if engine.narrow else 0
     yield Phase(VALU, 4, scalar=2)
     yield Phase(
-        LOAD, -(-wide * LANES // WAVE), base=b, per_column=wide * pitch, per_trip=LINE,
+        LOAD, -(-wide * VALUES_PER_LINE // WAVE), base=b, per_column=wide * pitch, per_trip=LINE,
         rows=wide, pitch=pitch, lines=1, mark=MARK, gather=0,
     )  # fmt: skip
     yield Phase(WAIT, 1, scalar=1)
@@ -217,7 +217,7 @@ def _pass(kernel: Kernel, engine: Engine, b: int, pitch: int, height: int) -> It
 
 
 def _loads(kernel: Kernel, engine: Engine, height: int) -> Iterator[Phase]:
-    """The rows of A (columns of k) that entries select: a load a row and wave of rows of C."""
+    """The rows of A that entries select: one load per row and wavefront."""
     lines, per_line = kernel.tile_rows * 4 // LINE, engine.entries_per_line
     for column in range(1 if kernel.weights == "tile" else kernel.tile_columns):
         for first in range(0, per_line, LINES_AT_ONCE // lines):
@@ -229,7 +229,7 @@ def _loads(kernel: Kernel, engine: Engine, height: int) -> Iterator[Phase]:
 
 
 def _products(multiplications: int) -> Iterator[Phase]:
-    """As the dense kernel multiplies from LDS."""
+    """Multiplication from LDS, as in the dense kernel."""
     yield Phase(LDS, -(-multiplications // PRODUCTS_PER_LDS))
     yield Phase(VALU, _vector(multiplications), scalar=2)
 
@@ -262,8 +262,8 @@ def _instructions(phases: tuple[Phase, ...]) -> int:
 def _indices(
     mask: Mask, made: Layout, engine: Engine, wide: int, skip: bool
 ) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.int64]]:
-    """For each pass of a tile, which columns have a line left, and the row of each entry; where each tile's begin;
-    how many passes it has. The longest column of a tile comes first."""
+    """For each iteration of a tile, the columns with a line left, and the row of each entry; the start of each tile;
+    and its number of iterations. The longest column of a tile comes first."""
     per_line = made.per_line
     block = wide * (1 + per_line)
     chosen = kept(mask if skip else np.ones_like(mask), engine)
@@ -272,11 +272,11 @@ def _indices(
     size = int(trips.sum()) * block
     if size > MOST_INDICES:
         raise UsageError(
-            f"a mask of {list(mask.shape)} takes {size} indices: expected at most {MOST_INDICES}; "
+            f"a mask of {list(mask.shape)} needs {size} indices: expected at most {MOST_INDICES}; "
             "give fewer columns, they are repeated"
         )
     starts = np.cumsum(trips) - trips
-    indices = np.full((int(trips.sum()), block), NOWHERE, dtype=np.uint16)
+    indices = np.full((int(trips.sum()), block), SKIPPED, dtype=np.uint16)
     for tile, start in enumerate(starts):
         own = chosen[tile * wide : (tile + 1) * wide]
         order = np.argsort(-own.sum(axis=1), kind="stable")
@@ -285,7 +285,7 @@ def _indices(
         for place, column in enumerate(order):
             table[: delivered[column], place] = column
             rows = np.flatnonzero(own[column])
-            entries = np.full(int(trips[tile]) * per_line, NOWHERE, dtype=np.uint16)
+            entries = np.full(int(trips[tile]) * per_line, SKIPPED, dtype=np.uint16)
             entries[: len(rows)] = rows
             table[:, wide + place * per_line : wide + (place + 1) * per_line] = entries.reshape(-1, per_line)
     return indices, starts, trips

@@ -1,4 +1,4 @@
-"""The product of a convolution on a device with a compaction engine, as a unit that networks and sweeps simulate."""
+"""The product of a convolution on a device with a compaction engine, as a unit for networks and sweeps."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from lamina.simulate.workloads.columns import Order
 from lamina.simulate.zeros import Zeros
 
 RUN = 32
-"""Neighbouring columns that are taken together, as many as any tile has: what clusters in space stays together."""
+"""Adjacent columns that are sampled together, the maximum of any tile, so that spatial clusters are preserved."""
 FEWEST_IMAGES = 4
 TOTALS = ("l2_transactions", "dram_lines")
 """Measures that are counts; the others are rates."""
 
 
 class CompactionEngine(Engine, Kernel, Zeros):
-    """How a layer is simulated: its zeros, the engine, the kernel, and what runs in the engine's place."""
+    """Options of the simulation: zeros, engine, kernel, and control."""
 
     control: Control = "engine"
     tile_columns: Annotated[int, Field(ge=0, le=32, strict=True)] = 0
-    """0: the widest of 1 to 16 with which no entry is lost while it is used (``fitting``)."""
+    """0: the largest of 1 to 16 with which no entry is evicted while in use (``fitting``)."""
     along: Order = "channel"
-    """What runs fastest down a column of B, and so shares lines of memory: taps of a channel, or channels of a tap."""
+    """Order within a column of B, which determines the values of a line: taps of a channel, or channels of a tap."""
     columns: Annotated[int, Field(ge=1, le=2**20, strict=True)] = 4096
-    """Columns of B whose zeros are looked at, spread evenly and repeated where the layer has more."""
+    """Columns of B whose zeros are sampled, evenly spaced; they are repeated if the layer has more."""
     sampling: Annotated[bool, Field(strict=True)] = False
-    """Simulate a part of the workgroups and extrapolate."""
+    """Simulate a sample of the workgroups and extrapolate."""
     sets: Annotated[int, Field(ge=4, le=10**6, strict=True)] = 12
-    """How many times the workgroups that the device holds sampling simulates at most."""
+    """Maximum size of the sample, in multiples of the workgroups resident on the device."""
     impl: Impl = "core"
 
     @model_validator(mode="before")
     @classmethod
     def _deciding(cls, values: Any) -> Any:
-        """Without the settings that a control takes no notice of: they are no reason to simulate it again."""
+        """A copy without the settings that the control ignores, so that its results are reused."""
         if not isinstance(values, dict):
             return values
         control = values.get("control", "engine")
-        if control not in CONTROLS:  # which its field refuses
+        if control not in CONTROLS:  # rejected by its field
             return values
         setup = SETUPS[control]
         idle = set[str]() if setup.sees_zeros else {*Zeros.model_fields, "along", "columns"}
@@ -62,12 +62,12 @@ class CompactionEngine(Engine, Kernel, Zeros):
 
 
 def mask_of(layer: ConvolutionGemm, options: CompactionEngine) -> Mask:
-    """Which values of B are not zero: [k, columns], groups in turn.
+    """The mask of B, [k, columns], alternating between groups.
 
-    Only as many images are looked at as the columns need, and at least four where the batch has them.
+    Only the images that the columns need are generated, at least four if the batch has them.
 
     Raises:
-        UsageError: recorded masks do not fit the layer.
+        UsageError: recorded masks do not match the layer.
     """
     places = layer.n // layer.map[0]
     images = min(layer.map[0], max(FEWEST_IMAGES, -(-options.columns // places)))
@@ -86,12 +86,12 @@ def mask_of(layer: ConvolutionGemm, options: CompactionEngine) -> Mask:
 def compaction_engine(
     layer: ConvolutionGemm, device: Device, options: CompactionEngine, progress: Progress | None = None
 ) -> SimRun:
-    """Simulate the product of one group with the engine or a control; all groups take that many times its cycles.
+    """Simulate the product of one group with the engine or a control; cycles are multiplied by the groups.
 
     Raises:
-        UsageError: the product does not fit the device, or recorded masks do not fit the layer.
-        SpecError: an impossible engine, or a device whose L2 cannot be split so.
-        UnsupportedError: a sampled run has not reached a steady state.
+        UsageError: the product does not fit on the device, or recorded masks do not match the layer.
+        SpecError: an invalid engine, or a device whose L2 cannot be split.
+        UnsupportedError: a sampled run did not reach a steady state.
     """
     setup = SETUPS[options.control]
     mask = mask_of(layer, options) if setup.sees_zeros else np.ones((layer.k, 1), dtype=np.bool_)
@@ -124,7 +124,7 @@ def compaction_engine(
 
 
 def _memory(device: Device, options: CompactionEngine) -> int:
-    """What the engine adds, less what it takes of L2."""
+    """SRAM bytes of the engine, minus those that it takes from L2."""
     setup = SETUPS[options.control]
     if setup.whole_l2:
         return 0

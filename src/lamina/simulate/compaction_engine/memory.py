@@ -1,4 +1,4 @@
-"""The engine in the place below L2, for both implementations of the hierarchy."""
+"""The engine as the level below L2, for both implementations of the hierarchy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lamina.simulate.hierarchy.timing import dram_timing_of
 
 @dataclass(frozen=True)
 class EngineMemory:
-    """The device's memory behind an engine that knows the zeros of one matrix."""
+    """The device's memory behind an engine, with the zeros of one matrix."""
 
     device: Device
     timing: EngineTiming

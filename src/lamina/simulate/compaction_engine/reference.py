@@ -1,8 +1,8 @@
-"""The definition: the compaction engine in plain Python, in front of memory.
+"""The reference implementation of the compaction engine in plain Python.
 
-A line that L2 misses is looked up, found in the prefetch buffer or searched for, fetched, compacted, delivered. Memory
-and compaction units are reserved when the line is asked for, or when its data comes: waits for a search or for an
-earlier round are added to the time of delivery, and reserve nothing in the future.
+A line that misses in L2 is looked up in the prefetch buffer or searched for, fetched, compacted and delivered. Memory
+and compaction units are reserved when the line is requested or when its data arrives. Waits for a search or an earlier
+round are added to the delivery time and reserve nothing in the future.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lamina.simulate.compaction_engine.config import LANES, MOST_NEEDED, EngineTiming
+from lamina.simulate.compaction_engine.config import MOST_NEEDED, VALUES_PER_LINE, EngineTiming
 from lamina.simulate.compaction_engine.counters import NAMES
 from lamina.simulate.compaction_engine.stream import Layout
 from lamina.simulate.hierarchy.config import LINE
 from lamina.simulate.hierarchy.reference import NEVER, Dram
 
 MARK = 1
-"""The mark of an extended load: its lines are delivered by the engine."""
+"""The mark of an extended load, whose lines the engine delivers."""
 HASTY, PRUDENT, ACCURATE = range(3)
 
 
 class Region(NamedTuple):
-    """Where the matrix lies: line i of column j is asked for at ``base + j * pitch + 64 * i``, and fetched from
+    """Addresses of the matrix: line i of column j is requested at ``base + j * pitch + 64 * i`` and fetched from
     ``base + j * source + 64 * l``. Columns repeat those of the layout."""
 
     base: int
@@ -33,11 +33,11 @@ class Region(NamedTuple):
 
 @dataclass(eq=False)
 class Lane:
-    """One column: its entry in the information block and its lane of the prefetch buffer.
+    """A column: its entry in the information block and its lane of the prefetch buffer.
 
-    ``known`` lines of memory have their bits; the mapping holds the ``count`` compacted lines before ``end``, round
-    the column's end to its begin. The lane has seen memory up to line ``next`` by ``time``; compacted lines from
-    ``head`` to ``tail`` lie in it.
+    ``known`` lines of memory have their bits; the mapping has the ``count`` compacted lines before ``end``, wrapping
+    around the end of the column. The lane has processed memory up to line ``next`` by ``time``; it stores compacted
+    lines ``head`` to ``tail``.
     """
 
     column: int = -1
@@ -53,7 +53,7 @@ class Lane:
 
 
 class CompactionEngine:
-    """Serves marked reads; everything else goes on to memory."""
+    """Serves marked reads; all others are forwarded to memory."""
 
     def __init__(self, timing: EngineTiming, layout: Layout, region: Region, dram: Dram):
         self.timing, self.layout, self.region, self.dram = timing, layout, region, dram
@@ -102,7 +102,7 @@ class CompactionEngine:
         return ready + t.buffer
 
     def _entry(self, column: int) -> Lane:
-        """The column's entry; a new one takes the place of the oldest."""
+        """The entry of a column; a new one replaces the oldest."""
         ways = self.entries[column % self.timing.sets]
         lane = next((way for way in ways if way.column == column), None)
         self.counters["engine_sib_misses" if lane is None else "engine_sib_hits"] += 1
@@ -129,13 +129,13 @@ class CompactionEngine:
         return bool(t.direct) or (t.search == ACCURATE and self._mapped(lane, pattern, line))
 
     def _reach(self, lane: Lane, pattern: int, line: int) -> int:
-        """The line of memory that must have been seen before a compacted line can go: if its mapping is there, its
-        last one; else the one that shows whether the column goes on."""
+        """The line of memory that must be processed before a compacted line can be delivered: its last one if its
+        mapping is known, else the one that shows whether the column continues."""
         table = self.layout.last if self._exact(lane, pattern, line) else self.layout.scan
         return int(table[self.layout.starts[pattern] + line])
 
     def _search(self, lane: Lane, pattern: int, line: int, now: int, found: int) -> tuple[int, int]:
-        """When a compacted line is there, and the steps of the search. Lines in flight are profiled first."""
+        """The tick at which a compacted line is available, and the search steps. Lines in flight are profiled first."""
         t, follows = self.timing, line >= lane.tail
         exact = self._exact(lane, pattern, line)
         steps = 0
@@ -172,7 +172,7 @@ class CompactionEngine:
             self.counters["engine_rounds"] += 1
 
     def _first(self, pattern: int, line: int) -> int:
-        """The line of memory with the first value of a compacted line, or the one after the last before."""
+        """The line of memory with the first value of a compacted line, or the line after that of the previous one."""
         if line == 0:
             return 0
         before = int(self.layout.last[self.layout.starts[pattern] + line - 1])
@@ -189,7 +189,7 @@ class CompactionEngine:
         self.counters[f"engine_{mode}"] += 1
 
     def _ahead(self, lane: Lane, pattern: int, line: int) -> int:
-        """The last line of memory that an accurate search asks for."""
+        """The last line of memory that an accurate search requests."""
         last = self._reach(lane, pattern, line)
         if self.timing.prefetch:
             for following in range(line + 1, min(line + 1 + self.timing.ahead, int(self.layout.delivered[pattern]))):
@@ -199,18 +199,18 @@ class CompactionEngine:
         return last
 
     def _round(self, lane: Lane, pattern: int, line: int, target: int, exact: bool) -> int:
-        """Lines that can be asked for before what they hold is known: all that are mapped; or so many as reading
-        ahead allows; or as many as the compacted line needs at least."""
+        """Lines that can be requested before their content is known: all mapped ones, as many as prefetching permits,
+        or the minimum that the compacted line needs."""
         t = self.timing
         if exact and not (t.direct and t.prefetch):
             return self.layout.lines
         if t.prefetch:
             return max(t.batch, target + 1 - lane.next) if t.direct else t.batch
         missing = (line + 1) * t.per_line - int(self.layout.below[pattern, lane.next])
-        return max(1, -(-missing // LANES))
+        return max(1, -(-missing // VALUES_PER_LINE))
 
     def _wanted(self, lane: Lane, line: int, target: int, last: int, exact: bool) -> bool:
-        """Whether the next line of memory is needed, or may be read ahead."""
+        """Whether the next line of memory is needed or may be prefetched."""
         t = self.timing
         if lane.next <= target:
             return True
@@ -222,14 +222,14 @@ class CompactionEngine:
         return lane.tail - lane.head + t.spare <= t.depth
 
     def _has_values(self, lane: Lane, pattern: int, memory_line: int) -> bool:
-        """Whether a line must be fetched, for all that is known: it may be skipped only if its bit is there."""
+        """Whether a line must be fetched; it may be skipped only if its bit is known to be zero."""
         if self.timing.search == HASTY or memory_line >= lane.known:
             return True
         below = self.layout.below[pattern]
         return bool(below[memory_line + 1] > below[memory_line])
 
     def _fetch(self, column: int, pattern: int, memory_line: int, now: int) -> int:
-        """When a line has come from memory and through its compaction unit."""
+        """The tick at which a line has passed memory and its compaction unit."""
         address = self.region.base + column * self.region.source + memory_line * LINE
         came = self.dram.read(now, address, MARK)
         unit = address // LINE % self.timing.units
@@ -239,13 +239,13 @@ class CompactionEngine:
         values = int(below[memory_line + 1] - below[memory_line])
         self.counters["engine_lines"] += 1
         self.counters["engine_values"] += values
-        self.counters["engine_zeros"] += LANES - values
+        self.counters["engine_zeros"] += VALUES_PER_LINE - values
         self.counters["engine_unit_ticks"] += self.timing.unit
         return done
 
     def _complete(self, lane: Lane, pattern: int, line: int, ready: int) -> int:
-        """Move on over compacted lines that are whole: earlier ones are dropped, the one asked for goes, later ones
-        lie in the buffer. When the one asked for is ready."""
+        """Advance over complete compacted lines: earlier ones are dropped, the requested one is delivered, others stay
+        in the buffer. Returns the tick at which the requested one is ready."""
         while lane.tail < self.layout.delivered[pattern] and self._reach(lane, pattern, lane.tail) < lane.next:
             if lane.tail == line:
                 ready = lane.time
@@ -258,7 +258,7 @@ class CompactionEngine:
         return ready
 
     def _record(self, lane: Lane, pattern: int, line: int) -> None:
-        """Map a compacted line; a full mapping loses its oldest."""
+        """Add the mapping of a compacted line; a full mapping drops its oldest."""
         t = self.timing
         if t.direct or self._mapped(lane, pattern, line) or (not t.sliding and lane.count == t.mapping):
             return
@@ -268,7 +268,7 @@ class CompactionEngine:
         lane.count = min(lane.count + 1, t.mapping) if self._needed(pattern, line) <= MOST_NEEDED else 0
 
     def _needed(self, pattern: int, line: int) -> int:
-        """Further lines with values that a compacted line needs."""
+        """Number of further lines with values that a compacted line needs."""
         place = self.layout.starts[pattern] + line
         first = int(self.layout.last[place - 1]) + 1 if line else 0
         below = self.layout.below[pattern, first : int(self.layout.last[place]) + 2]

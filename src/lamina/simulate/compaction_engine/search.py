@@ -1,4 +1,4 @@
-"""An entry of the sparsity information block, and the three searches over it (Dong 2020, algorithms 4 and 5)."""
+"""Entries of the sparsity information block, and the three searches over them (Dong 2020, algorithms 4 and 5)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import UsageError
-from lamina.simulate.compaction_engine.config import LANES
+from lamina.simulate.compaction_engine.config import VALUES_PER_LINE
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """Of one compacted line: how many further lines with values it needs, and where in the last one it ends."""
+    """Mapping of a compacted line: the number of further lines with values, and its end offset in the last one."""
 
     needed: int
     offset: int
@@ -22,7 +22,7 @@ class Mapping:
 
 @dataclass(frozen=True)
 class Profile:
-    """One column's sparsity: a bit for each line of memory, set where there is a value; compacted lines in order."""
+    """Sparsity of a column: a bit per line of memory, set if it has a value, and the mappings of compacted lines."""
 
     bits: tuple[bool, ...]
     mappings: tuple[Mapping, ...]
@@ -30,26 +30,26 @@ class Profile:
 
 @dataclass(frozen=True)
 class Found:
-    """Lines of memory to fetch, and the steps that it took to find them."""
+    """Lines of memory to fetch, and the number of search steps."""
 
     lines: tuple[int, ...]
     steps: int
 
 
-def profile(column: NDArray[np.bool_], per_line: int = LANES) -> Profile:
-    """The entry of a column, all of which the compaction units have seen."""
+def profile(column: NDArray[np.bool_], per_line: int = VALUES_PER_LINE) -> Profile:
+    """The entry of a column after the compaction units have processed all of it."""
     rows = np.flatnonzero(column)
-    bits = tuple(bool(column[i : i + LANES].any()) for i in range(0, len(column), LANES))
+    bits = tuple(bool(column[i : i + VALUES_PER_LINE].any()) for i in range(0, len(column), VALUES_PER_LINE))
     mappings, seen = [], -1
     for end in range(per_line, len(rows) + per_line, per_line):
         row = int(rows[min(end, len(rows)) - 1])
-        mappings.append(Mapping(sum(bits[seen + 1 : row // LANES + 1]), row % LANES))
-        seen = row // LANES
+        mappings.append(Mapping(sum(bits[seen + 1 : row // VALUES_PER_LINE + 1]), row % VALUES_PER_LINE))
+        seen = row // VALUES_PER_LINE
     return Profile(bits, tuple(mappings))
 
 
 def accurate(bits: Sequence[bool], mappings: Sequence[Mapping], index: int) -> Found:
-    """The further lines that the compacted line ``index`` needs: a step over each mapping before, one for each line.
+    """The further lines of compacted line ``index``: one step per previous mapping and one per line.
 
     Raises:
         UsageError: there is no such mapping.

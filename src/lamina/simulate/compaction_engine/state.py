@@ -1,4 +1,4 @@
-"""The engine's state as one table of whole numbers, behind that of memory: what the compiled engine works on."""
+"""The engine's state as one integer table, after that of memory, for the compiled engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lamina.simulate.hierarchy.timing import DramTiming
     P_UNIT,
     P_BUFFER,
 ) = range(20)
-"""Places of an engine's parameters, in the order of ``EngineTiming``."""
+"""Indices of the engine's parameters, in the order of ``EngineTiming``."""
 (
     R_BASE,
     R_PITCH,
@@ -53,14 +53,14 @@ from lamina.simulate.hierarchy.timing import DramTiming
     O_LAST,
     O_SCAN,
 ) = range(20, 37)
-"""Places of the region, of the run's scalars, and of where the tables begin."""
+"""Indices of the region, of the run's scalars, and of the table offsets."""
 HEADER = 37
 (L_COLUMN, L_USED, L_KNOWN, L_END, L_COUNT, L_NEXT, L_TIME, L_HEAD, L_TAIL, L_READY) = range(10)
-"""Columns of a lane; when its compacted lines are ready follows, a ring."""
+"""Columns of a lane, followed by a ring of the ticks at which its compacted lines are ready."""
 
 
 def initial(timing: EngineTiming, layout: Layout, region: Region, dram: DramTiming) -> tuple[Table, int]:
-    """The table before the first request, memory's first, and where the engine's begins."""
+    """The initial table, starting with that of memory, and the offset of the engine's."""
     t, below = timing, memory(dram)
     start = len(below)
     lanes = np.zeros((t.sets * t.ways, L_READY + t.depth), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What the engine delivers: lines of the values that are not zero, each with its row; and the way back."""
+"""The output of the engine: lines of non-zero values with their rows; and the inverse conversion."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import UsageError
-from lamina.simulate.compaction_engine.config import LANES, MOST_ROWS, Engine
+from lamina.simulate.compaction_engine.config import MOST_ROWS, VALUES_PER_LINE, Engine
 
 Mask = NDArray[np.bool_]
 Values = NDArray[np.float32]
 NONE = MOST_ROWS
-"""The row of an entry that only fills a line."""
+"""The row of a padding entry."""
 
 
 @dataclass(frozen=True)
 class Stream:
     """The delivered lines of a matrix, column after column.
 
-    ``values`` and ``rows``: [lines, entries of a line]; ``last``: [lines], the bit that ends a column. ``shape`` is
+    ``values`` and ``rows``: [lines, entries per line]; ``last``: [lines], the end-of-column bit. ``shape`` is
     the matrix's.
     """
 
@@ -31,28 +31,28 @@ class Stream:
 
     @property
     def packed(self) -> NDArray[np.uint32]:
-        """fp16 entries as the kernel sees them: the value in the low half, the row in the high half.
+        """fp16 entries as 32-bit words: the value in the lower, the row in the upper 16 bits.
 
         Raises:
             UsageError: the stream is fp32.
         """
         if self.values.dtype != np.float16:
-            raise UsageError("packed: expected a stream of fp16, got fp32: its entries take two words")
+            raise UsageError("packed: expected a stream of fp16, got fp32, whose entries have two words")
         return self.rows << np.uint32(16) | self.values.view(np.uint16)
 
 
 def kept(mask: Mask, engine: Engine) -> Mask:
-    """Which values the engine delivers: [rows, columns] -> [columns, rows padded to whole lines].
+    """The delivered values: [rows, columns] -> [columns, rows padded to whole lines].
 
-    All, without compaction; else blocks with a value that is not zero.
+    All values without compaction; otherwise blocks with a non-zero.
 
     Raises:
-        UsageError: the mask has no two axes, is empty, or is not of truth values.
+        UsageError: the mask does not have two axes, is empty, or is not boolean.
     """
     if mask.ndim != 2 or not mask.size or mask.dtype != np.bool_:
-        raise UsageError(f"expected a mask [k, columns] of truth values, got {mask.dtype} {list(mask.shape)}")
+        raise UsageError(f"expected a boolean mask [k, columns], got {mask.dtype} {list(mask.shape)}")
     rows, columns = mask.shape
-    padded = np.zeros((columns, -(-rows // LANES) * LANES), dtype=np.bool_)
+    padded = np.zeros((columns, -(-rows // VALUES_PER_LINE) * VALUES_PER_LINE), dtype=np.bool_)
     padded[:, :rows] = mask.T if engine.compaction else True
     if engine.compaction and engine.block > 1:
         blocks = padded.reshape(columns, -1, engine.block).any(axis=2)
@@ -63,18 +63,18 @@ def kept(mask: Mask, engine: Engine) -> Mask:
 def encode(matrix: Values, engine: Engine) -> Stream:
     """The stream of a matrix [k, columns]; a column of zeros is one line without entries.
 
-    fp16 is taken first, so that what becomes zero there is dropped.
+    Values are converted to fp16 first, so that those that underflow to zero are dropped.
 
     Raises:
-        UsageError: the matrix has no two axes, no values, one that is not a number, or too many rows.
+        UsageError: the matrix does not have two axes, is empty, has a NaN, or has too many rows.
     """
     if matrix.ndim != 2 or not matrix.size or matrix.dtype != np.float32:
         raise UsageError(f"expected a matrix [k, columns] of fp32, got {matrix.dtype} {list(matrix.shape)}")
     if np.isnan(matrix).any():
-        raise UsageError("expected a matrix of numbers, got NaN: see where it comes from")
+        raise UsageError("expected a matrix without NaN")
     rows, columns = matrix.shape
     if rows > MOST_ROWS:
-        raise UsageError(f"expected at most {MOST_ROWS} rows, as many as 16-bit indices reach, got {rows}")
+        raise UsageError(f"expected at most {MOST_ROWS} rows, the maximum of 16-bit indices, got {rows}")
     with np.errstate(over="ignore"):
         narrow = matrix.astype(np.float16) if engine.narrow else matrix
     mask = kept(narrow != 0, engine)
@@ -96,10 +96,10 @@ def encode(matrix: Values, engine: Engine) -> Stream:
 
 
 def decode(stream: Stream) -> Values:
-    """The matrix of a stream, from its lines, rows and end bits alone."""
+    """The matrix of a stream, from its lines, rows and end bits."""
     rows, columns = stream.shape
     column: NDArray[np.int64] = np.cumsum(stream.last) - stream.last
-    matrix = np.zeros((columns, -(-rows // LANES) * LANES), dtype=np.float32)
+    matrix = np.zeros((columns, -(-rows // VALUES_PER_LINE) * VALUES_PER_LINE), dtype=np.float32)
     line, entry = np.nonzero(stream.rows != NONE)
     matrix[column[line], stream.rows[line, entry]] = stream.values[line, entry]
     return np.ascontiguousarray(matrix[:, :rows].T)
@@ -107,7 +107,7 @@ def decode(stream: Stream) -> Values:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the delivered lines of each column come from: what timing needs of a mask.
+    """The source lines of the delivered lines of each column, which the timing model needs.
 
     ``below``: [columns, lines + 1], values kept in the lines before one. Of each delivered line, from
     ``starts[column]``: ``last`` is the line of memory with its last value, ``scan`` the one that shows whether more
@@ -128,7 +128,7 @@ class Layout:
 
     @property
     def lines(self) -> int:
-        """Lines of memory of one column."""
+        """Lines of memory per column."""
         return int(self.below.shape[1]) - 1
 
 
@@ -136,7 +136,7 @@ def layout(mask: Mask, engine: Engine) -> Layout:
     """The layout of a mask [k, columns]; see ``kept`` for errors."""
     values = kept(mask, engine)
     columns, per_line = len(values), engine.entries_per_line
-    counts = values.reshape(columns, -1, LANES).sum(axis=2, dtype=np.int64)
+    counts = values.reshape(columns, -1, VALUES_PER_LINE).sum(axis=2, dtype=np.int64)
     below = np.zeros((columns, counts.shape[1] + 1), dtype=np.int64)
     np.cumsum(counts, axis=1, out=below[:, 1:])
     total, lines = below[:, -1], counts.shape[1]
@@ -148,7 +148,7 @@ def layout(mask: Mask, engine: Engine) -> Layout:
     flat = (below[:, 1:] + (np.arange(columns) * span)[:, None]).ravel()
 
     def line_of(value: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The line of memory with the kept value of this number; beyond the last line if there is none."""
+        """The line of memory with the n-th kept value; beyond the last line if there is none."""
         within = np.minimum(value, total[column])
         found: NDArray[np.int64] = np.searchsorted(flat, within + column * span, side="right") - column * lines
         return found

@@ -1,4 +1,4 @@
-"""Run the sparse product of a matrix on a device with a compaction engine, or one of its controls."""
+"""Simulates the sparse product on a device with a compaction engine, or one of its controls."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Control = Literal[
     "engine", "dense", "dense-small-l2", "dense-packed", "dense-prefetch-fp16", "kernel", "kernel-small-l2",
     "prefetch", "fp16", "prefetch-fp16", "compaction", "lines"
 ]  # fmt: skip
-"""What is run in place of the engine as configured, each next to what it is compared with:
+"""Controls that are run in place of the configured engine:
 
-``dense``: the dense kernel on the whole L2; ``dense-small-l2``: on what the engine leaves; ``dense-packed``: with B in
-panels; ``dense-prefetch-fp16``: these through an engine that reads ahead and narrows, and drops nothing.
-``kernel``: the sparse kernel over every value, without engine; ``kernel-small-l2``: on what the engine leaves;
-``prefetch``, ``fp16``, ``prefetch-fp16``: the same through an engine that does only this; ``compaction``: zeros
-dropped, fp32, nothing read ahead. ``lines``: the engine as configured, yet every value multiplied.
+``dense``: the dense kernel on the whole L2; ``dense-small-l2``: on the L2 that remains with the engine;
+``dense-packed``: with B in panels; ``dense-prefetch-fp16``: with an engine that prefetches and uses fp16, without
+compaction. ``kernel``: the sparse kernel over every value, without engine; ``kernel-small-l2``: on the L2 that remains;
+``prefetch``, ``fp16``, ``prefetch-fp16``: the same with an engine that does only this; ``compaction``: zeros removed,
+fp32, no prefetching. ``lines``: the configured engine, but every value multiplied.
 """
 SWITCHES = ("compaction", "narrow", "prefetch")
 CONTROLS: tuple[Control, ...] = get_args(Control)
@@ -37,9 +37,9 @@ CONTROLS: tuple[Control, ...] = get_args(Control)
 
 @dataclass(frozen=True)
 class Setup:
-    """What a control runs: which kernel, on how much of L2, and what its engine does.
+    """Definition of a control: its kernel, L2 size and engine.
 
-    ``does`` names the engine's switches that are on; none of them: no engine; ``None``: the engine as configured.
+    ``does`` are the enabled parts of the engine; empty: no engine; ``None``: the engine as configured.
     """
 
     does: tuple[str, ...] | None = ()
@@ -53,11 +53,11 @@ class Setup:
 
     @property
     def sees_zeros(self) -> bool:
-        """Whether what it does depends on where zeros lie."""
+        """Whether it depends on the positions of zeros."""
         return self.does is None or "compaction" in self.does
 
     def engine(self, engine: Engine) -> Engine | None:
-        """The engine that runs in place of the one configured, or none."""
+        """The engine that replaces the configured one, or None."""
         if self.does is None:
             return engine
         return _switched(engine, *self.does) if self.does else None
@@ -81,7 +81,7 @@ SETUPS: Mapping[Control, Setup] = {
 
 @dataclass(frozen=True)
 class SparseRun:
-    """What came of a run. ``engine`` is the one that ran, ``None`` without."""
+    """The result of a run. ``engine`` is the simulated one, or ``None``."""
 
     control: Control
     estimate: Estimate
@@ -97,10 +97,10 @@ class SparseRun:
 
     @property
     def measures(self) -> dict[str, float]:
-        """Rates of the run. Latencies are cycles, ``dram_gb_per_second`` that of reads and writes.
+        """Rates of the run. Latencies are in cycles; ``dram_gb_per_second`` includes reads and writes.
 
-        ``engine_occupancy`` and ``search_occupancy`` are the shares of time that compaction units and searches
-        are busy; ``lines_per_compacted_line`` counts lines of memory; without engine none of the engine's is here.
+        ``engine_occupancy`` and ``search_occupancy`` are the fractions of time in which compaction units and search
+        units are busy; ``lines_per_compacted_line`` counts lines of memory. Without an engine, its rates are absent.
         """
         c, device = self.counters, self.estimate.run.device
         seconds = self.cycles / device.clock_ghz / 1e9
@@ -130,7 +130,7 @@ class SparseRun:
         }
 
     def record(self, layer: str = "") -> SimRun:
-        """The run as lamina keeps it, rates beside the counts."""
+        """The run as a record, with rates and counters."""
         kept = self.estimate.record(layer)
         settings = self.engine.model_dump() if self.engine else {}
         return SimRun(
@@ -162,22 +162,22 @@ def simulate_sparse(
     sets: int | None = None,
     progress: Progress | None = None,
 ) -> SparseRun:
-    """Time C[m, n] = A[m, k] B[k, n] with B's zeros, on a device whose engine takes a share of L2.
+    """Simulate C[m, n] = A[m, k] B[k, n] with the zeros of B, on a device whose engine uses a fraction of L2.
 
     Args:
         m, n: rows of A, columns of B; rounded up to whole tiles.
-        mask: which values of B are not zero, [k, columns]; columns beyond repeat them.
-        device: with the whole L2.
-        engine: the published one by default.
-        kernel: the sparse kernel's tile.
-        control: what to run in place of the engine as configured.
+        mask: non-zeros of B, [k, columns]; further columns repeat them.
+        device: the device with the whole L2.
+        engine: the engine; the published one by default.
+        kernel: the tile of the sparse kernel.
+        control: the control to run.
         impl: compiled, or plain Python with equal results.
-        sets: sample so many times the workgroups that the device holds; all are simulated by default.
-        progress: told the share that is done.
+        sets: sample this multiple of the resident workgroups; all are simulated by default.
+        progress: called with the completed fraction.
 
     Raises:
-        UsageError: sizes, mask or settings that have no meaning, or a product that does not fit the device.
-        SpecError: an impossible engine, or a device whose L2 cannot be split as the control has it.
+        UsageError: invalid sizes, mask or settings, or a product that does not fit on the device.
+        SpecError: an invalid engine, or a device whose L2 cannot be split as the control requires.
         UnsupportedError: a sampled run has not reached a steady state.
     """
     if control not in CONTROLS:
@@ -187,7 +187,7 @@ def simulate_sparse(
     if setup.dense:
         work = _dense(m, n, mask, control, used)
     else:
-        # Without engine, lines of B come as memory holds them: as an engine delivers them that does nothing.
+        # Without an engine, lines of B are as in memory, the same as with an engine that has all parts disabled.
         work = sparse_gemm(m, n, mask, used or _switched(engine), kernel, skip=control != "lines")
     run_on = device if setup.whole_l2 else engine.remaining(device)
     below = None
@@ -210,7 +210,7 @@ def _dense(m: int, n: int, mask: Mask, control: Control, used: Engine | None) ->
 
 
 def _switched(engine: Engine, *on: str) -> Engine:
-    """The engine with only these switches on."""
+    """The engine with only the given parts enabled."""
     switches: dict[str, bool | int] = {name: name in on for name in SWITCHES}
     kept = switches["compaction"] and (switches["narrow"] or engine.block < LINE // 4)
     return engine.model_copy(update=switches | {"block": engine.block if kept else 1})

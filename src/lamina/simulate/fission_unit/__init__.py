@@ -1,4 +1,4 @@
-"""Words of shared memory that hold several values, and a unit beside each floating-point unit that takes them apart."""
+"""DeftNN's data fission unit: packed values in shared memory, and a unit next to each FPU that unpacks them."""
 
 from lamina.simulate.fission_unit.config import FissionUnit, Kernel
 from lamina.simulate.fission_unit.facts import HARDWARE, Hardware

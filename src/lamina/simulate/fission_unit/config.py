@@ -1,4 +1,4 @@
-"""The kernel that is simulated and how closely: what can be set, with its defaults."""
+"""Options of the simulated kernel and of the simulation."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from lamina.simulate.jobs import Options
 SIDE = 16
 """A workgroup is 16 x 16 threads."""
 DEPTH = 16
-"""Values of k that a pass of the loop stages."""
+"""Values of k per loop iteration (stage)."""
 
 Packed = Literal["on-chip", "everywhere", "off-chip"]
 
 
 class Kernel(Options):
-    """The kernel: a thread computes ``tile`` x ``tile`` of C, a workgroup sixteen times that on each side."""
+    """The kernel: a thread computes ``tile`` x ``tile`` of C, a workgroup 16 times that along each side."""
 
     tile: Literal[4, 6, 8] = 6
     conversion: Conversion = "dfu_cvt_16"
     packed: Packed = "on-chip"
-    """Where words hold more than one value: ``on-chip`` in shared memory alone, packed on their way there (as
-    published); ``everywhere`` in device memory too, packed beforehand; ``off-chip`` in device memory alone, taken
-    apart on their way into shared memory."""
+    """Where values are packed: ``on-chip`` only in shared memory, packed on the way there (as published);
+    ``everywhere`` also in device memory, packed beforehand; ``off-chip`` only in device memory, unpacked on the way to
+    shared memory."""
     double_buffer: Annotated[bool, Field(strict=True)] = True
-    """Ask for the next tile before computing with this one: twice the shared memory."""
+    """Double buffering: request the next tile before computing with this one; doubles the shared memory."""
     slow: Slow = "serial"
-    """What instructions below full rate cost."""
+    """Cost of instructions below full rate."""
 
     @property
     def format(self) -> Format:
@@ -40,12 +40,12 @@ class Kernel(Options):
 
     @property
     def in_shared(self) -> int:
-        """Values of a word in shared memory."""
+        """Values per word in shared memory."""
         return 1 if self.packed == "off-chip" else self.format.values
 
     @property
     def in_memory(self) -> int:
-        """Values of a word in device memory."""
+        """Values per word in device memory."""
         return 1 if self.packed == "on-chip" else self.format.values
 
     @property
@@ -54,24 +54,24 @@ class Kernel(Options):
         return SIDE * self.tile
 
     def padded(self, m: int, n: int, k: int) -> tuple[int, int, int]:
-        """Sizes in whole tiles."""
+        """Sizes rounded up to whole tiles."""
         return aligned(m, self.side), aligned(n, self.side), aligned(k, DEPTH)
 
 
 class FissionUnit(Kernel):
-    """How a layer is simulated: its kernel, and how closely."""
+    """Options of the simulation of a layer."""
 
     pipelined: Annotated[bool, Field(strict=True)] = True
-    """A wave's products, and its reads of shared memory, do not wait for each other, as in a kernel that reads the
-    next step's values while it multiplies: the device's latencies between instructions of a wave are not met."""
+    """A wavefront's multiplications and shared memory reads do not wait for each other, as in a kernel that reads the
+    values of the next step while it multiplies: instruction latencies are hidden."""
     sampling: Annotated[bool, Field(strict=True)] = False
-    """Simulate a part of the workgroups and extrapolate."""
+    """Simulate a sample of the workgroups and extrapolate."""
     sets: Annotated[int, Field(ge=4, le=10**6, strict=True)] = 12
-    """How many times the waves that the device holds sampling simulates."""
+    """Size of the sample, in multiples of the wavefronts resident on the device."""
     impl: Impl = "core"
 
     def on(self, device: Device) -> Device:
-        """The device as this kernel meets it."""
+        """The device with the latencies that apply to this kernel."""
         if not self.pipelined:
             return device
         return device.changed({"cu.valu_cycles": device.cu.valu_busy, "cu.lds_cycles": device.cu.lds_busy})

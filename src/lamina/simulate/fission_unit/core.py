@@ -1,4 +1,4 @@
-"""The unit's instructions, compiled, over arrays of words; ``reference`` says what each answers."""
+"""Compiled instructions of the unit, over arrays of words; ``reference`` defines their results."""
 
 from typing import no_type_check
 

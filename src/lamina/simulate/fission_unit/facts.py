@@ -1,4 +1,4 @@
-"""What is published of the data fission unit's cost: never computed here, only reported."""
+"""Published costs of the data fission unit, which are reported and not computed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ SOURCE = (
 
 @dataclass(frozen=True)
 class Hardware:
-    """Cost of a unit beside every floating-point unit of an NVIDIA Titan X (Pascal).
+    """Cost of a unit next to every floating-point unit of an NVIDIA Titan X (Pascal).
 
-    The paper prints the share of area as 0.25 % where it tells of the synthesis and as 0.22 % where it describes the
-    architecture.
+    The paper gives the area overhead as 0.25 % in the section on synthesis and as 0.22 % in that on the architecture.
     """
 
     area_mm2: float = 1.20

@@ -1,4 +1,4 @@
-"""A matrix product whose threads keep a tile of C in registers, staged through shared memory, as a phase program."""
+"""A register-tiled matrix product staged through shared memory, as a phase program."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ from lamina.simulate.hierarchy.program import END, LDS, LOAD, STORE, VALU, WAIT,
 
 LANES = 32
 WAVES = SIDE * SIDE // LANES
-"""Of a workgroup."""
+"""Wavefronts per workgroup."""
 WORD = 4
 WIDEST = 4
-"""Words of a lane that one load or store instruction moves."""
+"""Words per lane of one load or store instruction."""
 OTHER_REGISTERS = 16
 """Addresses, counters, the kernel's arguments."""
 OVERHEAD = 4
-"""Vector instructions of a pass that move pointers and count."""
+"""Vector instructions per iteration for pointers and the loop counter."""
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What one wave does in one pass of its loop, ``DEPTH`` values of k. Words are of one lane."""
+    """Instructions of a wavefront in one loop iteration of ``DEPTH`` values of k. Words are per lane."""
 
     fma: int
     words_read: int
-    """From shared memory, one instruction and one access of all banks each."""
+    """Reads from shared memory: one instruction and one access of all banks each."""
     words_written: int
     unpacked: int
-    """Words taken apart: those read, or, packed off chip, those that come from device memory."""
+    """Unpacked words: those read from shared memory, or, with off-chip packing, those from device memory."""
     unpack: Cost
-    """Of one of them."""
+    """Cost of unpacking one word."""
     pack: Cost
-    """Of one word written."""
+    """Cost of packing one written word."""
     lines: int
-    """Loaded from device memory."""
+    """Words loaded from device memory."""
 
     @property
     def shared_bytes(self) -> int:
-        """Of all lanes, through the port of shared memory."""
+        """Bytes of all lanes through the shared memory port."""
         return (self.words_read + self.words_written) * LANES * WORD
 
     @property
     def conversions(self) -> int:
-        """Instructions that pack words or take them apart."""
+        """Instructions that pack or unpack words."""
         return self.unpacked * self.unpack.instructions + self.words_written * self.pack.instructions
 
     def slots(self, slow: Slow) -> int:
@@ -64,10 +64,10 @@ class Pass:
 
 
 def one_pass(kernel: Kernel) -> Pass:
-    """The counts of a pass, by hand: a step of k reads ``2 tile`` values for ``tile ** 2`` products."""
+    """Instruction counts of an iteration: a step of k reads ``2 tile`` values for ``tile ** 2`` products."""
     t, shared, memory = kernel.tile, kernel.in_shared, kernel.in_memory
     off_chip = kernel.packed == "off-chip"
-    staged = 2 * SIDE * t * DEPTH // (WAVES * LANES)  # values of a lane
+    staged = 2 * SIDE * t * DEPTH // (WAVES * LANES)  # values per lane
     read = 2 * t * DEPTH // shared
     return Pass(
         fma=t * t * DEPTH,
@@ -81,22 +81,22 @@ def one_pass(kernel: Kernel) -> Pass:
 
 
 def registers(kernel: Kernel) -> int:
-    """Of a thread: its tile of C, two steps' words of A and B, values of words taken apart, words on their way."""
+    """Registers per thread: its tile of C, words of A and B for two steps, unpacked values, words in flight."""
     t, shared = kernel.tile, kernel.in_shared
     apart = t * shared + shared if shared > 1 else 0  # a column of A, one value of B at a time
     return t * t + 2 * 2 * t + apart + 2 * t // kernel.in_memory + OTHER_REGISTERS
 
 
 def shared_bytes(kernel: Kernel) -> int:
-    """Of a wave: its share of the workgroup's tiles of A and B."""
+    """LDS bytes per wavefront: its part of the workgroup's tiles of A and B."""
     return 2 * kernel.side * DEPTH * WORD // kernel.in_shared // WAVES * (2 if kernel.double_buffer else 1)
 
 
 def tiled_gemm(m: int, n: int, k: int, kernel: Kernel, device: Device) -> Program:
-    """C[m, n] = A[m, k] B[k, n], sizes in whole tiles. A and B lie in panels as wide as a workgroup, k by k; C in rows.
+    """C[m, n] = A[m, k] B[k, n], sizes in whole tiles. A and B are in panels of a workgroup's width; C is row-major.
 
-    A program's workgroup is a wave. Eight of them beside each other stand for one workgroup: each loads and stores an
-    eighth of what it moves, and none waits for the others.
+    A workgroup of the program is one wavefront. Eight adjacent ones represent a workgroup: each loads and stores an
+    eighth of its data, without barriers between them.
 
     Raises:
         SpecError: a size is not a positive multiple of its tile.
@@ -115,9 +115,9 @@ def tiled_gemm(m: int, n: int, k: int, kernel: Kernel, device: Device) -> Progra
     panel, pitch, own = _spread(trips * pace, device), _spread(WORD * n, device), pace // WAVES
     a = aligned(rows * panel, PAGE)
     c = a + aligned(panels * panel, PAGE)
-    # A program's reach takes every index at every column: one panel beyond the last of A.
+    # The program's address range assumes every index at every column: one panel beyond the last of A.
     arguments = c + aligned(max(m * pitch, panel), PAGE)
-    back = panel // WAVES - own  # a column of the grid moves on by an eighth of a panel, a wave by its part of a tile
+    back = panel // WAVES - own  # a grid column advances an eighth of a panel, a wavefront its part of a tile
     lines, instructions = own // LINE, -(-own // (LANES * WORD * WIDEST))
     load_a = Phase(
         LOAD, instructions, base=a - (WAVES - 1) * back, per_column=panel // WAVES, per_trip=pace,
@@ -149,7 +149,7 @@ def tiled_gemm(m: int, n: int, k: int, kernel: Kernel, device: Device) -> Progra
 
 
 def _body(kernel: Kernel) -> tuple[Phase, ...]:
-    """A pass after its loads: the products of a tile, and another tile on its way into shared memory."""
+    """An iteration after its loads: the products of a tile, and the stores of the next tile to shared memory."""
     each, slow = one_pass(kernel), kernel.slow
     staged = each.words_written * each.pack.slots(slow)
     apart = each.unpack.slots(slow) * each.unpacked
@@ -169,7 +169,7 @@ def _body(kernel: Kernel) -> tuple[Phase, ...]:
 
 
 def _stores(kernel: Kernel, c: int, pitch: int) -> Iterator[Phase]:
-    """A wave's eighth of a tile of C, in four parts."""
+    """A wavefront's eighth of a tile of C, in four parts."""
     t, parts = kernel.tile, 4
     rows = kernel.side // WAVES
     for part in range(parts):
@@ -182,10 +182,10 @@ def _stores(kernel: Kernel, c: int, pitch: int) -> Iterator[Phase]:
 
 
 def _spread(size: int, device: Device) -> int:
-    """Bytes from one panel, or row of C, to the next: neighbours begin on different channels and banks.
+    """Pitch in bytes of panels and rows of C, chosen so that adjacent ones start on different channels and banks.
 
-    The card scatters addresses over its channels and banks; a device description does not, so that panels a multiple
-    of all of them apart would queue at one.
+    The GPU hashes addresses over channels and banks, the device model does not: panels at a multiple of all of them
+    would conflict.
     """
     dram = device.dram
     for stripes in count(-(-size // dram.interleave)):

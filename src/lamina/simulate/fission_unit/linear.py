@@ -1,4 +1,4 @@
-"""The products of fully connected layers, as jobs take products."""
+"""The products of fully connected layers, in the form of jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lamina.spec.network import ResolvedLayer
 
 
 def fully_connected(layers: Iterable[ResolvedLayer]) -> tuple[ConvolutionGemm, ...]:
-    """The product of every fully connected layer among resolved layers: a 1 x 1 convolution of maps of one point.
+    """The products of all fully connected layers among resolved layers, as 1 x 1 convolutions of 1 x 1 maps.
 
     ``m`` output features, ``n`` rows of the batch (all axes but the last, unless ``spatial``), ``k`` input features.
     """

@@ -1,4 +1,4 @@
-"""What limits the kernel, in closed form: how long each part of the device is busy with it."""
+"""Analytical model of the kernel: busy cycles of each component of the device."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lamina.simulate.hierarchy.timing import TICKS, dram_timing_of
 
 @dataclass(frozen=True)
 class Parts:
-    """Cycles that each part of a device is busy with a product.
+    """Busy cycles of each component of a device for a product.
 
-    ``vector``: issue slots of the fullest SIMD. ``shared``: words through the shared memory of the fullest compute
-    unit. ``l1``, ``l2``: lines through their ports. ``dram``: A, B and C once. ``waves``: those of the fullest
-    compute unit, as many side by side as fit, each waiting for what it asked for and nothing else.
+    ``vector``: issue slots of the busiest SIMD. ``shared``: words through the shared memory of the busiest compute
+    unit. ``l1``, ``l2``: lines through their ports. ``dram``: A, B and C once. ``waves``: latency-bound time of the
+    wavefronts of the busiest compute unit, as many in parallel as are resident.
     """
 
     vector: float
@@ -32,14 +32,14 @@ class Parts:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The slowest part decides; ``cycles`` has the launch."""
+    """The slowest component determines the time; ``cycles`` includes the launch."""
 
     parts: Parts
     launch: float
 
     @property
     def limit(self) -> str:
-        """The slowest part."""
+        """The slowest component."""
         busy: dict[str, float] = asdict(self.parts)
         return max(busy, key=lambda name: busy[name])
 
@@ -49,10 +49,10 @@ class Prediction:
 
 
 def predict(m: int, n: int, k: int, kernel: Kernel, device: Device) -> Prediction:
-    """How long C[m, n] = A[m, k] B[k, n] takes at least; sizes are rounded up to whole tiles.
+    """Lower bound of the time of C[m, n] = A[m, k] B[k, n]; sizes are rounded up to whole tiles.
 
     Raises:
-        UsageError: not one wave fits the device.
+        UsageError: not even one wavefront fits on the device.
     """
     m, n, k = kernel.padded(m, n, k)
     program = tiled_gemm(m, n, k, kernel, device)
@@ -66,16 +66,16 @@ def predict(m: int, n: int, k: int, kernel: Kernel, device: Device) -> Predictio
 
     per_unit = -(-waves // cu.count)
     at_once = min(occupancy(program, device), per_unit)
-    there_and_back = cu.vmem_path + device.l1.to_l2 + device.l2.hit
+    round_trip = cu.vmem_path + device.l1.to_l2 + device.l2.hit
     products = one_pass(kernel).fma * cu.valu_cycles
-    wait = max(0.0, there_and_back - products) if kernel.double_buffer else there_and_back
+    wait = max(0.0, round_trip - products) if kernel.double_buffer else round_trip
     alone = (
         slots * cu.valu_cycles
         + words * cu.lds_cycles
         + scalars * cu.scalar_cycles
         + requests * cu.vmem_issue
         + trips * wait
-        + 2 * there_and_back  # arguments, and the last stores
+        + 2 * round_trip  # arguments, and the last stores
     )
     timing = dram_timing_of(device)
     compulsory = 4 * (k * (m + n) // kernel.in_memory + m * n) / LINE

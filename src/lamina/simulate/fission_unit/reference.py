@@ -1,4 +1,4 @@
-"""What the unit's instructions answer, and how their words are made: one word at a time, on bits of fp32."""
+"""Reference of the unit's instructions and of packing, one word at a time on fp32 bits."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ FP32_BIAS = 127
 
 
 def dfu_cvt_16(word: int) -> tuple[int, int]:
-    """Deft-16Q: the lower half shifted up, and the word itself, whose low mantissa is the lower half's bits."""
+    """Deft-16Q: the lower 16 bits shifted up, and the word itself, whose low mantissa bits are the other value's."""
     return word << 16 & WORD, word
 
 
 def fuse_16(low: int, high: int) -> int:
-    """Two values cut off to their upper halves."""
+    """Two values truncated to their upper 16 bits."""
     return high & UPPER | low >> 16
 
 
 def bias_difference(exponent: int) -> int:
-    """What separates an exponent field of ``exponent`` bits from that of fp32."""
+    """Difference between the exponent biases of fp32 and of ``exponent`` bits."""
     return FP32_BIAS - ((1 << exponent - 1) - 1)
 
 
 def dfu_cvt_8(word: int, exponent: int) -> tuple[int, int, int, int]:
     """Four values of a sign, ``exponent`` bits and 7 - ``exponent`` of the mantissa, the lowest byte first.
 
-    As published (DeftNN, figure 8), every exponent field has the difference of biases added: a field of 0 is no zero
-    and no subnormal, but the least power of two.
+    As published (DeftNN, figure 8), the bias difference is added to every exponent field: a field of 0 is not zero
+    or subnormal, but the smallest power of two.
     """
     first, second, third, fourth = (_widened(word >> place & 0xFF, exponent) for place in (0, 8, 16, 24))
     return first, second, third, fourth
@@ -41,7 +41,7 @@ def _widened(byte: int, exponent: int) -> int:
 
 
 def fuse_8(values: Sequence[int], exponent: int) -> int:
-    """Four values cut off to bytes, the first in the lowest; beyond the format's range they become its ends."""
+    """Four values truncated to bytes, the first in the lowest; values out of range are clamped."""
     return sum(_narrowed(value, exponent) << 8 * place for place, value in enumerate(values))
 
 

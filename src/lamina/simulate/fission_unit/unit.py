@@ -1,4 +1,4 @@
-"""Simulate a layer's product with words that hold several values, and a unit that takes them apart."""
+"""Simulates a layer's product with packed values and the data fission unit."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lamina.simulate.workloads import ConvolutionGemm
 def fission_unit(
     layer: ConvolutionGemm, device: Device, options: FissionUnit, progress: Progress | None = None
 ) -> SimRun:
-    """Simulate the product of one group in whole tiles; all groups take that many times its cycles.
+    """Simulate the product of one group in whole tiles; cycles are multiplied by the number of groups.
 
-    Beside the counts of the hierarchy: ``multiplications``, ``conversions`` and ``shared_bytes`` of the whole grid,
-    and what ``predict`` expects, ``predicted_cycles``.
+    In addition to the hierarchy's counters: ``multiplications``, ``conversions``, ``shared_bytes`` of the whole grid,
+    and ``predicted_cycles`` of ``predict``.
 
     Raises:
-        UsageError: the product does not fit the device.
-        UnsupportedError: a sampled run has not reached a steady state.
+        UsageError: the product does not fit on the device.
+        UnsupportedError: a sampled run did not reach a steady state.
     """
     run_on = options.on(device)
     program = tiled_gemm(*options.padded(layer.m, layer.n, layer.k), options, run_on)

@@ -1,4 +1,4 @@
-"""Words of several values and back, as the unit reads them: what a product loses, where its time is simulated."""
+"""Packing and unpacking of values in the unit's formats, to compute the accuracy of a product."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ PER_WORD: dict[str, int] = {"dfu_cvt_16": 2, "dfu_cvt_8": 4}
 def take_apart(
     words: NDArray[np.uint32], instruction: Instruction, exponent: int = 4, *, impl: Impl = "core"
 ) -> NDArray[np.float32]:
-    """The values of words, in their order.
+    """Unpack the values of words, in order.
 
     Args:
-        words: any shape.
-        instruction: what reads them.
+        words: packed words, of any shape.
+        instruction: the unpacking instruction.
         exponent: exponent bits of ``dfu_cvt_8``, 1 to 7.
-        impl: compiled, or plain Python with equal bits.
+        impl: compiled, or plain Python with identical results.
 
     Raises:
-        UsageError: an argument has no meaning.
+        UsageError: an invalid argument.
         MissingError: ``impl="core"`` without numba.
     """
     per_word = _checked(instruction, exponent, impl)
@@ -45,20 +45,20 @@ def take_apart(
 
 
 def fuse(values: ArrayLike, instruction: Instruction, exponent: int = 4, *, impl: Impl = "core") -> NDArray[np.uint32]:
-    """Values cut off and put into words, several each, that ``instruction`` takes apart.
+    """Truncate values and pack them into words for ``instruction``.
 
     Args:
-        values: fp32, any shape; their number a multiple of the values of a word.
-        instruction, exponent, impl: as ``take_apart`` has them.
+        values: fp32, of any shape; their count is a multiple of the values per word.
+        instruction, exponent, impl: as in ``take_apart``.
 
     Raises:
-        UsageError: an argument has no meaning, or the values fill no whole number of words.
+        UsageError: an invalid argument, or a count that is not a multiple of the values per word.
         MissingError: ``impl="core"`` without numba.
     """
     per_word = _checked(instruction, exponent, impl)
     bits = np.ascontiguousarray(values, dtype=np.float32).ravel().view(np.uint32)
     if len(bits) % per_word:
-        raise UsageError(f"{len(bits)} values: expected a multiple of the {per_word} that {instruction} takes apart")
+        raise UsageError(f"{len(bits)} values: expected a multiple of the {per_word} values per word of {instruction}")
     bits = bits.reshape(-1, per_word)
     words = np.empty(len(bits), dtype=np.uint32)
     if impl == "core":
@@ -72,12 +72,12 @@ def fuse(values: ArrayLike, instruction: Instruction, exponent: int = 4, *, impl
 
 
 def _checked(instruction: str, exponent: int, impl: str) -> int:
-    """Values of a word."""
+    """Values per word."""
     for name, value, known in (("instruction", instruction, tuple(PER_WORD)), ("impl", impl, ("core", "reference"))):
         if value not in known:
             raise UsageError(f"{name} = {value!r}: expected {' or '.join(map(repr, known))}")
     if not 1 <= exponent <= 7:
         raise UsageError(f"exponent = {exponent}: expected 1 to 7 bits")
     if impl == "core" and find_spec("numba") is None:
-        raise MissingError("impl='core' needs numba: pip install 'lamina[sim]', or ask for impl='reference'")
+        raise MissingError("impl='core' needs numba: pip install 'lamina[sim]', or use impl='reference'")
     return PER_WORD[instruction]

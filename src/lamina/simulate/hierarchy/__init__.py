@@ -1,4 +1,4 @@
-"""A GPU's memory hierarchy: waves in compute units, L1, translation, L2 and memory, timed event by event."""
+"""Event-driven simulation of a GPU's memory hierarchy: wavefronts in compute units, L1, TLBs, L2 and DRAM."""
 
 from lamina.simulate.hierarchy.bounds import bounds
 from lamina.simulate.hierarchy.config import Device, preset, presets, read_device

@@ -1,4 +1,4 @@
-"""Between what a run's time must lie, whatever the order of its events."""
+"""Lower and upper bounds of a run's time, for any order of its events."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from lamina.simulate.hierarchy.unit import Simulation
 
 
 def bounds(run: Simulation) -> tuple[float, float]:
-    """Fewest and most cycles, with the launch.
+    """Lower and upper bound of the cycles, with the launch.
 
-    At least: vector and scratchpad instructions over the units that do them, lines over the L1 ports, DRAM lines
-    over its channels, and one workgroup whose every line hits. At most: one thing after another, each line with
-    a page walk, a full wait for its place in both caches, and a row conflict.
+    The lower bound is the largest of: vector and LDS instructions over their units, lines over the L1 ports, DRAM lines
+    over the channels, and one workgroup whose lines all hit. The upper bound is fully serial execution, each line with
+    a page walk, a full wait for a way in both caches, and a row conflict.
     """
     t, d, counters = timing_of(run.device), dram_timing_of(run.device), run.counters
     program, launch = run.program, round(run.device.launch_cycles)
@@ -40,7 +40,7 @@ def bounds(run: Simulation) -> tuple[float, float]:
 
 
 def _alone(phases: tuple[Phase, ...], run: Simulation) -> int:
-    """Ticks of a wave that has the machine to itself, all but the wait for its lines."""
+    """Ticks of a wavefront alone on the machine, without the wait for its lines."""
     t = timing_of(run.device)
     cost = {VALU: t.valu, LDS: t.lds}
     return sum(

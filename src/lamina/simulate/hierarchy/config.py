@@ -1,4 +1,4 @@
-"""What a simulated GPU is made of: one frozen description, read from a device file or made by name."""
+"""Configuration of a simulated GPU, from a device file or a shipped preset."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Section(BaseModel):
 
 
 class ComputeUnits(_Section):
-    """Cores: SIMDs that issue vector instructions, one scratchpad (LDS) and one vector memory unit each."""
+    """Compute units: SIMDs that issue vector instructions, one LDS and one vector memory unit each."""
 
     count: Count
     simds: Count = 4
@@ -44,31 +44,31 @@ class ComputeUnits(_Section):
     vector_registers: Count = 256  # per lane and SIMD
     register_granule: Count = 4
     lds_bytes: Count = 65536
-    valu_busy: Rate = 4.0  # a vector instruction has its SIMD to itself
-    valu_cycles: Rate = 5.0  # until the next one of the same wave
-    lds_busy: Rate = 12.0  # a scratchpad instruction has the unit to itself
-    lds_cycles: Rate = 17.0  # until the next one of the same wave
-    scalar_cycles: Cycles = 5.0  # scalar instructions, branches, waits: private to the wave
-    vmem_issue: Cycles = 8.0  # until the wave goes on
+    valu_busy: Rate = 4.0  # cycles that a vector instruction occupies its SIMD
+    valu_cycles: Rate = 5.0  # until the next one of the same wavefront
+    lds_busy: Rate = 12.0  # cycles that an LDS instruction occupies the unit
+    lds_cycles: Rate = 17.0  # until the next one of the same wavefront
+    scalar_cycles: Cycles = 5.0  # scalar instructions, branches, waits: private to the wavefront
+    vmem_issue: Cycles = 8.0  # until the wavefront continues
     vmem_path: Cycles = 18.0  # to the L1 cache and back
-    in_order_return: bool = True  # a reorder buffer before L1
+    in_order_return: bool = True  # reorder buffer before L1
 
 
 class L1(_Section):
-    """The vector cache of one compute unit; stores go around it."""
+    """The vector cache of one compute unit; stores bypass it."""
 
     bytes: Count
     ways: Count
     hit: Cycles
     write: Cycles
-    to_l2: Cycles  # there and back
-    fill: Cycles  # a line stays locked so long after its data came
+    to_l2: Cycles  # round trip
+    fill: Cycles  # a line stays locked for this time after its data has arrived
     mshrs: Count
     lines_per_cycle: Rate = 1.0
 
 
 class Translation(_Section):
-    """Two levels of translation caches and page walkers behind a link."""
+    """Two TLB levels, and page walkers behind an interconnect."""
 
     enabled: bool = True
     page_bytes: PowerOfTwo = 4096
@@ -78,12 +78,12 @@ class Translation(_Section):
     l2_ways: Count = 64
     l2_hit: Cycles = 10.0
     walkers: Count = 16
-    walk_cycles: Cycles = 100.0  # a walker is busy so long
-    walk_distance: Cycles = 600.0  # to the walkers and back
+    walk_cycles: Cycles = 100.0  # occupancy of a walker
+    walk_distance: Cycles = 600.0  # round trip to the walkers
 
 
 class L2(_Section):
-    """The shared cache: banks by address, write-back, full lines written without a fetch."""
+    """The shared cache: banked by address, write-back, full lines are written without a fetch."""
 
     bytes: Count
     ways: Count
@@ -91,13 +91,13 @@ class L2(_Section):
     interleave: PowerOfTwo
     hit: Cycles
     write: Cycles
-    miss: Cycles  # beside what lies below
+    miss: Cycles  # in addition to the memory latency
     mshrs: Count  # per bank
     lines_per_cycle: Rate  # per bank
 
 
 class Dram(_Section):
-    """Memory behind L2: ``ideal`` (a latency and a rate) or ``banked`` (open rows and activation limits)."""
+    """DRAM behind L2: ``ideal`` (latency and bandwidth) or ``banked`` (open rows and activation limits)."""
 
     mode: Literal["ideal", "banked"] = "ideal"
     bytes: Annotated[int, Field(ge=1, le=2**45, strict=True)] = 4 * 2**30
@@ -115,15 +115,15 @@ class Dram(_Section):
     t_rrd_ns: Nanoseconds = 6.0
     t_faw_ns: Nanoseconds = 23.0
     controller_ns: Nanoseconds = 30.0
-    refresh: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0  # share of time lost
+    refresh: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0  # fraction of time lost
 
 
 class Device(_Section):
-    """A GPU as the simulator sees it. Times are cycles of ``clock_ghz`` unless their names end in ``_ns``."""
+    """A simulated GPU. Times are cycles of ``clock_ghz`` unless their names end in ``_ns``."""
 
     name: Annotated[str, Field(min_length=1)]
     clock_ghz: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]
-    launch_cycles: Cycles  # cold code, arguments and the drain: paid once a kernel
+    launch_cycles: Cycles  # cold code, arguments and drain: once per kernel
     dispatch_cycles: Cycles = 1.0  # between workgroups
     cu: ComputeUnits
     l1: L1
@@ -133,24 +133,24 @@ class Device(_Section):
 
     @classmethod
     def parse(cls, document: Mapping[str, Any], source: str) -> Self:
-        """The device a document describes.
+        """The device of a document.
 
         Raises:
-            SpecError: every fault of the document, unknown keys with the nearest known one.
+            SpecError: all faults of the document, unknown keys with the closest match.
         """
         faults = [Fault(message) for message in _faults(cls, document, "")]
         if not faults:
             device = cls.model_validate(document)
-            faults = [Fault(message) for message in device._impossible()]
+            faults = [Fault(message) for message in device._inconsistent()]
         if faults:
             raise SpecError(source, faults)
         return device
 
     def changed(self, settings: Mapping[str, Any], source: str = "--set") -> Self:
-        """This device with other settings, named by dotted keys: ``{"l2.bytes": 2**20}``.
+        """A copy with other settings, by dotted keys: ``{"l2.bytes": 2**20}``.
 
         Raises:
-            SpecError: a key is unknown or the device would be impossible.
+            SpecError: a key is unknown or the device would be invalid.
         """
         document = self.model_dump()
         faults = []
@@ -168,7 +168,7 @@ class Device(_Section):
         return type(self).parse(document, source)
 
     def keys(self) -> list[str]:
-        """Every setting by its dotted name."""
+        """All settings by dotted name."""
         document = self.model_dump()
         return [
             name
@@ -177,7 +177,7 @@ class Device(_Section):
         ]
 
     def settings(self) -> dict[str, str | int | float | bool]:
-        """Every setting and its value, flat: what a record keeps."""
+        """All settings and their values, flat, as stored in records."""
         document = self.model_dump()
         return {
             key: document[section][field] if dot else document[section]
@@ -185,8 +185,8 @@ class Device(_Section):
             for section, dot, field in [key.partition(".")]
         }
 
-    def _impossible(self) -> Iterator[str]:
-        """What no single setting shows."""
+    def _inconsistent(self) -> Iterator[str]:
+        """Faults that depend on several settings."""
         yield from _sets("l1.bytes", self.l1.bytes, f"l1.ways x {LINE} bytes", self.l1.ways * LINE)
         step = self.l2.banks * self.l2.ways * LINE
         yield from _sets("l2.bytes", self.l2.bytes, f"l2.banks x l2.ways x {LINE} bytes", step)
@@ -211,7 +211,7 @@ def _sets(name: str, size: int, unit: str, step: int) -> Iterator[str]:
 
 
 def _faults(model: type[BaseModel], document: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    """Every complaint about a document and the sections in it, with dotted keys."""
+    """All validation errors of a document and its sections, with dotted keys."""
     sections = {
         name: field.annotation
         for name, field in model.model_fields.items()
@@ -249,7 +249,7 @@ def presets() -> list[str]:
 
 
 def preset(name: str) -> Device:
-    """A shipped device.
+    """A shipped device by name.
 
     Raises:
         UsageError: there is none of that name.
@@ -266,7 +266,7 @@ def read_device(path: Path) -> Device:
 
     Raises:
         UsageError: the file cannot be read.
-        SpecError: everything wrong with what it says.
+        SpecError: all faults of the content.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")

@@ -1,4 +1,4 @@
-"""What a run counts, by place in the table of counters and by name."""
+"""Counters of a run, by index in the counter table and by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dense matrix multiplication of the AMD APP SDK as MGPUSim ships it, as a phase program."""
+"""The dense matrix multiplication of the AMD APP SDK, as shipped with MGPUSim, as a phase program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.simulate.hierarchy.config import LINE
 from lamina.simulate.hierarchy.program import END, LDS, LOAD, STORE, VALU, WAIT, Phase, Program, aligned
 
 TILE = 32
-"""Rows and columns of C that one workgroup of 64 threads computes; also the depth of a pass of its loop."""
+"""Rows and columns of C per workgroup of 64 threads; also the k extent of a loop iteration."""
 PAGE = 4096
 CODE_LINES = 30
 INSTRUCTIONS = 154
@@ -24,7 +24,7 @@ def gemm(m: int, n: int, k: int, variant: Variant = "shipped") -> Program:
     """C[m, n] = A[m, k] B[k, n] in fp32, each dimension a multiple of 32.
 
     A workgroup computes a 32 x 32 tile of C: it copies a 32 x 32 tile of A into LDS and reads B from memory.
-    ``shipped`` reads rows 0..31 of A in every workgroup, a fault of the kernel; ``corrected`` reads its own.
+    ``shipped`` reads rows 0..31 of A in every workgroup, a bug of the kernel; ``corrected`` reads the right rows.
 
     Raises:
         SpecError: a dimension is not a positive multiple of 32.
@@ -89,8 +89,8 @@ def _copy_of_a(j: int, pitch: int, per_row: int) -> tuple[Phase, ...]:
 
 
 def _products(i: int, b: int, pitch: int) -> tuple[Phase, ...]:
-    """Four steps of the inner product. Each of the four rows of B is a load of its own, between instructions
-    that compute its address: so the page walks of four rows begin one after the other, not together."""
+    """Four steps of the inner product. Each of the four rows of B is a separate load, between instructions
+    that compute its address, so the page walks of the four rows start one after the other."""
     loads = []
     for row, (vector, scratchpad) in enumerate(((10, 1), (9, 2), (9, 2), (9, 2))):
         loads += [

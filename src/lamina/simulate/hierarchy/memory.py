@@ -1,4 +1,4 @@
-"""What lies below L2, for both implementations: the seam where a simulated unit goes in front of memory."""
+"""The memory interface below L2, for both implementations; simulated units are inserted here."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from lamina.simulate.hierarchy.state import M_READS, M_ROW_HITS, M_WRITES, Table
 from lamina.simulate.hierarchy.timing import dram_timing_of
 
 Compiled = Callable[[Table, int, int, int], int]
-"""A compiled function (its table, now, address, mark) -> tick; ``core.BELOW`` is its signature."""
+"""A compiled function (table, now, address, mark) -> tick; ``core.BELOW`` is its signature."""
 
 
 class Memory(Protocol):
-    """A part below L2, made anew for each run. A unit implements this and passes on to ``DramMemory``."""
+    """The level below L2, created for each run. A unit implements this and forwards to ``DramMemory``."""
 
     def reference(self) -> Below:
-        """The part in plain Python."""
+        """The plain Python implementation."""
 
     def compiled(self) -> tuple[Compiled, Table]:
-        """The part as a compiled function and the table that holds its parameters, state and counts."""
+        """The compiled function, and the table of its parameters, state and counters."""
 
     def counters(self, part: Below | Table) -> Mapping[str, int]:
-        """What the part counted, from either form of it."""
+        """The counters, from either implementation."""
 
 
 @dataclass(frozen=True)
 class DramMemory:
-    """The device's memory and nothing else."""
+    """The device's DRAM without a unit in front."""
 
     device: Device
 

@@ -1,4 +1,4 @@
-"""Kernels as phase programs: tables of what a wave does between waits, and where its lines lie."""
+"""Kernels as phase programs: tables of a wavefront's instructions between waits, and their addresses."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from lamina.errors import UsageError
 from lamina.simulate.hierarchy.config import LINE, Device
 
 VALU, LDS, LOAD, STORE, WAIT, END = range(6)
-"""Kinds of phases: vector and scratchpad instructions, line requests, a wait for all of them, the end."""
+"""Kinds of phases: vector and LDS instructions, loads and stores of lines, a wait for all of them, the end."""
 
 KIND, COUNT, SCALAR, BASE, PER_ROW, PER_COLUMN, PER_TRIP, ROWS, PITCH, LINES, MARK, GATHER = range(12)
-"""Columns of a program's table: a phase, how many instructions, how many scalar ones after it; then, of a
-request, ``ROWS`` runs of ``LINES`` lines, ``PITCH`` bytes apart, the first at ``BASE`` plus so many bytes per row
-and column of the workgroup and per trip round the loop; ``MARK`` goes with each line to what lies below L2; with
-one that is not 0, a line for which L2 has no room waits in L1. With ``GATHER`` from 0, the runs lie where the program's
-indices of the trip say, from that one on."""
+"""Columns of a program's table: the kind of a phase, its instruction count, and the number of scalar instructions after
+it. A memory request has ``ROWS`` runs of ``LINES`` lines, ``PITCH`` bytes apart; the first is at ``BASE`` plus
+``PER_ROW``, ``PER_COLUMN``, ``PER_TRIP`` bytes per row and column of the workgroup and per loop iteration. ``MARK`` is
+passed with each line to the level below L2; if it is not 0, a line that L2 cannot accept waits in L1. If ``GATHER`` is
+not negative, the runs are at the program's indices of the iteration, starting with that one."""
 COLUMNS = 12
-NOWHERE = 2**16 - 1
-"""The index of a run that is not asked for."""
+SKIPPED = 2**16 - 1
+"""The index of a run that is not requested."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Phase:
 
 @dataclass(frozen=True)
 class Program:
-    """A kernel over a grid of one-wave workgroups, row by row: before, round a loop, after.
+    """A kernel over a grid of one-wavefront workgroups in row-major order: phases before, in and after a loop.
 
-    ``trips`` holds each workgroup's passes of the loop. ``image`` holds the addresses of code and arguments:
-    read once through L2 before the first workgroup, their time part of the launch. ``bytes`` is the footprint.
-    Where addresses depend on data, ``indices`` [passes of loops, runs] says how many pitches from its first a run
-    lies; a workgroup's passes begin at row ``gathers[workgroup]``.
+    ``trips`` are the loop iterations of each workgroup. ``image`` are the addresses of code and arguments, which are
+    read once through L2 before the first workgroup, as part of the launch. ``bytes`` is the footprint. For
+    data-dependent addresses, ``indices`` [loop iterations, runs] are the offsets of runs in units of the pitch; the
+    iterations of a workgroup begin at row ``gathers[workgroup]``.
     """
 
     name: str
@@ -81,20 +81,20 @@ class Program:
 
     @property
     def table(self) -> NDArray[np.int64]:
-        """Every phase, one a row: [phases, 12]."""
+        """All phases, one per row: [phases, 12]."""
         return np.array([phase.row for phase in (*self.before, *self.loop, *self.after)], dtype=np.int64)
 
     @property
     def instructions(self) -> int:
-        """Wave instructions of the whole grid."""
+        """Wavefront instructions of the whole grid."""
         return self.workgroups * self.instructions_per_workgroup + int(self.trips.sum() * self.instructions_per_trip)
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The lowest address that any request can have, and the one beyond the highest."""
+        """The lowest address of any request, and the end of the highest."""
         last = max(int(self.trips.max(initial=0)), 1) - 1
         low, high = 0, 0
-        farthest = self.indices.max(axis=0, initial=0, where=self.indices != NOWHERE)
+        farthest = self.indices.max(axis=0, initial=0, where=self.indices != SKIPPED)
         for phase in (*self.before, *self.loop, *self.after):
             if phase.kind not in (LOAD, STORE):
                 continue
@@ -109,7 +109,7 @@ class Program:
         return low, max([high, *self.image])
 
     def requests(self, kind: int) -> int:
-        """Lines that the whole grid loads or stores."""
+        """Lines loaded or stored by the whole grid."""
 
         def lines(phases: tuple[Phase, ...]) -> int:
             return sum(phase.rows * phase.lines for phase in phases if phase.kind == kind and phase.gather < 0)
@@ -119,12 +119,12 @@ class Program:
         return always + gathered
 
     def _gathered(self, phase: Phase) -> int:
-        """Runs of a phase whose index is somewhere, of the whole grid."""
+        """Runs of a phase in the whole grid that are not skipped."""
         if phase.gather < 0:
             return 0
         starts, first, times = np.unique(self.gathers, return_index=True, return_counts=True)
         trips = self.trips[first]
-        each = (self.indices[:, _runs(phase)] != NOWHERE).sum(axis=1)
+        each = (self.indices[:, _runs(phase)] != SKIPPED).sum(axis=1)
         before = np.concatenate([[0], np.cumsum(each)])
         return int(((before[starts + trips] - before[starts]) * times).sum())
 
@@ -134,7 +134,7 @@ def _runs(phase: Phase) -> slice:
 
 
 def occupancy(program: Program, device: Device) -> int:
-    """Workgroups of one wave that a compute unit holds: the least that waves, registers and LDS allow.
+    """One-wavefront workgroups resident on a compute unit, limited by wavefront slots, registers and LDS.
 
     Raises:
         UsageError: not even one fits.
@@ -146,7 +146,7 @@ def occupancy(program: Program, device: Device) -> int:
     fits = min(by_simd * cu.simds, by_lds)
     if not fits:
         raise UsageError(
-            f"{program.name} does not fit {device.name}: a workgroup needs {granules} registers a lane and "
+            f"{program.name} does not fit on {device.name}: a workgroup needs {granules} registers per lane and "
             f"{program.lds_bytes} bytes of LDS, the compute unit has {cu.vector_registers} and {cu.lds_bytes}"
         )
     return fits

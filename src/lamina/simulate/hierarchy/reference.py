@@ -1,7 +1,7 @@
-"""The definition: the memory hierarchy in plain Python, one object for each part of the machine.
+"""The reference implementation of the memory hierarchy in plain Python, one class per component.
 
-Every time is a tick. A part is reserved only by an event that happens then, and what a request finds there is
-decided by the order of events: (cycle, order of scheduling).
+All times are ticks. A component is reserved only by an event at that time, and the order of events, (cycle, scheduling
+order), determines the state that a request encounters.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Protocol
 
 from lamina.simulate.hierarchy.config import LINE
 from lamina.simulate.hierarchy.counters import NAMES
-from lamina.simulate.hierarchy.program import END, LDS, NOWHERE, STORE, VALU, WAIT, Phase, Program
+from lamina.simulate.hierarchy.program import END, LDS, SKIPPED, STORE, VALU, WAIT, Phase, Program
 from lamina.simulate.hierarchy.timing import FRACTION, HORIZON, SLACK, TICKS, DramTiming, Timing
 
 NEVER = -(2**60)
-"""The time of what has not happened."""
+"""The tick of events that have not happened."""
 
 
 class Below(Protocol):
-    """What lies below L2: the seam where a unit between L2 and memory goes."""
+    """The level below L2; a unit between L2 and memory implements this."""
 
     def read(self, now: int, address: int, mark: int) -> int:
-        """When the line at ``address`` is back at L2."""
+        """The tick at which the line at ``address`` returns to L2."""
 
     def write(self, now: int, address: int) -> None:
-        """Take a line written back."""
+        """Accept a write-back."""
 
 
 class Dram:
-    """Memory channels: a latency and a rate, or banks with open rows and limits on activations."""
+    """DRAM channels: a latency and a bandwidth, or banks with open rows and activation limits."""
 
     def __init__(self, timing: DramTiming):
         self.timing = timing
@@ -68,7 +68,7 @@ class Dram:
         return data + t.interval + t.controller
 
     def _command(self, start: int, channel: int, bank: int, row: int) -> int:
-        """When the column command can go to a bank, its row opened first if it is not."""
+        """The tick of the column command of a bank, after its row has been activated if necessary."""
         t, recent = self.timing, self.activations[channel]
         if self.open_row[bank] == row:
             self.row_hits += 1
@@ -83,7 +83,7 @@ class Dram:
 
 @dataclass
 class Way:
-    """One place of a cache: the line there, when its data came or comes, when it was last asked for."""
+    """One way of a cache: its line, the tick at which its data arrives, and the time of its last use."""
 
     line: int = -1
     ready: int = NEVER
@@ -92,7 +92,7 @@ class Way:
 
 
 class Tags:
-    """Sets of ways, the least recently used of which makes room."""
+    """A set-associative cache with LRU replacement."""
 
     def __init__(self, sets: int, ways: int):
         self.count = sets
@@ -103,7 +103,7 @@ class Tags:
         return next((way for way in self.sets[index % self.count] if way.line == line), None)
 
     def oldest(self, index: int, unlocked: int | None = None) -> Way:
-        """The way to make room in: the least recently used whose data came by ``unlocked``, else the first to be."""
+        """The victim: the LRU way whose data arrived by ``unlocked``, else the first to be unlocked."""
         ways = self.sets[index % self.count]
         free = [way for way in ways if unlocked is None or way.ready <= unlocked]
         return min(free, key=lambda way: way.used) if free else min(ways, key=lambda way: way.ready)
@@ -115,39 +115,39 @@ class Tags:
 
 @dataclass(eq=False)
 class Request:
-    """The lines of one load or store of one wave."""
+    """The lines of one load or store of one wavefront."""
 
-    wave: Wave
+    wave: Wavefront
     addresses: list[int]
     store: bool
     mark: int
-    asked: set[int] = field(default_factory=set)  # places whose translation was asked for
-    pending: list[int] = field(default_factory=list)  # places in ``addresses`` not yet at L1
+    requested: set[int] = field(default_factory=set)  # indices of lines whose translation was requested
+    pending: list[int] = field(default_factory=list)  # indices in ``addresses`` not yet at L1
     done: int = NEVER
 
 
 @dataclass(eq=False)
-class Wave:
-    """A wave in its slot of a compute unit."""
+class Wavefront:
+    """A wavefront in its slot of a compute unit."""
 
     cu: int
     simd: int
     workgroup: int = -1
-    place: int = 0
+    pc: int = 0
     trips: int = 0
     outstanding: int = 0
     release: int = 0
     waiting: bool = False
-    work: int = 0  # ticks of vector instructions left, if it had the SIMD to itself
+    work: int = 0  # remaining ticks of vector instructions, if alone on the SIMD
     running: bool = False
-    scheduled: int = 0  # the order number of its event; 0 is none
+    scheduled: int = 0  # the sequence number of its event; 0: none
 
 
 @dataclass
 class Simd:
-    """Issues vector instructions of the oldest waves that have some."""
+    """Issues vector instructions of the oldest wavefronts that have some."""
 
-    waves: list[Wave] = field(default_factory=list)
+    waves: list[Wavefront] = field(default_factory=list)
     updated: int = 0
     running: int = 0
 
@@ -162,7 +162,7 @@ class Machine:
         self.program = program
         self.counters = dict.fromkeys(NAMES, 0)
         self.now_cycle = self.order = 0
-        self.events: list[tuple[int, int, int, Wave | Request | int]] = []
+        self.events: list[tuple[int, int, int, Wavefront | Request | int]] = []
         t = timing
         self.simds = [[Simd() for _ in range(t.simds)] for _ in range(t.cus)]
         self.lds_free = [0] * t.cus
@@ -182,17 +182,17 @@ class Machine:
         self.finished = [NEVER] * workgroups
         self.next_workgroup = self.ended = 0
         self._load_image()
-        self.waves = [Wave(i % t.cus, i // t.cus % t.simds) for i in range(t.cus * slots)]
+        self.waves = [Wavefront(i % t.cus, i // t.cus % t.simds) for i in range(t.cus * slots)]
         for wave in self.waves:
             self.simds[wave.cu][wave.simd].waves.append(wave)
         for i, wave in enumerate(self.waves[:workgroups]):
             self._start(wave, i * t.dispatch)
 
     def run(self, until: int) -> None:
-        """Run until so many workgroups have finished."""
+        """Run until the given number of workgroups has finished."""
         while self.events and self.ended < until:
             cycle, order, when, what = heappop(self.events)
-            if isinstance(what, Wave):
+            if isinstance(what, Wavefront):
                 if what.scheduled != order:
                     continue
                 what.scheduled = 0
@@ -201,49 +201,49 @@ class Machine:
                 self._schedule(what, when)
                 continue
             self.counters["events"] += 1
-            if isinstance(what, Wave):
+            if isinstance(what, Wavefront):
                 self._step(what, when)
             elif isinstance(what, Request):
                 self._arrive(what, when)
             else:
                 self._serve_queue(what, when)
 
-    def _schedule(self, what: Wave | Request | int, when: int) -> None:
-        """An event of a wave, a request whose pages have come, or the L1 cache of a compute unit.
+    def _schedule(self, what: Wavefront | Request | int, when: int) -> None:
+        """Schedule a wavefront, a request whose pages have arrived, or the L1 cache of a compute unit.
 
-        A wave has one event; a new one takes the place of the old.
+        A wavefront has one event; a new one replaces the old one.
         """
         cycle = min(max(when // TICKS, self.now_cycle), self.now_cycle + HORIZON - 1)
         self.order += 1
-        if isinstance(what, Wave):
+        if isinstance(what, Wavefront):
             what.scheduled = self.order
         heappush(self.events, (cycle, self.order, when, what))
 
     def _load_image(self) -> None:
-        """Code and arguments pass through L2 as part of the launch: counted, not timed."""
+        """Read code and arguments through L2 as part of the launch: counted, not timed."""
         for address in self.program.image:
             if self.timing.translate:
                 self._walk_if_new(address >> self.timing.page_shift, NEVER)
             self._read_l2(NEVER, address, 0)
         self.l2_free = [0] * self.timing.l2_banks
 
-    def _start(self, wave: Wave, when: int) -> None:
-        wave.workgroup, wave.place = self.next_workgroup, 0
+    def _start(self, wave: Wavefront, when: int) -> None:
+        wave.workgroup, wave.pc = self.next_workgroup, 0
         wave.trips = int(self.program.trips[wave.workgroup])
         wave.release = 0
         self.next_workgroup += 1
         self._schedule(wave, when)
 
-    def _step(self, wave: Wave, now: int) -> None:
-        """The next phase of a wave; vector instructions end when the SIMD has done them."""
+    def _step(self, wave: Wavefront, now: int) -> None:
+        """Execute the next phase of a wavefront; vector instructions end when the SIMD has finished them."""
         if wave.work:
             wave.work, wave.running = 0, False
-            self._share(self.simds[wave.cu][wave.simd], now)
-            self._leave(wave, self.phases[wave.place], now)
+            self._update_simd(self.simds[wave.cu][wave.simd], now)
+            self._leave(wave, self.phases[wave.pc], now)
             return
-        if wave.place == self.loop and wave.trips == 0:
-            wave.place = self.tail
-        phase, t = self.phases[wave.place], self.timing
+        if wave.pc == self.loop and wave.trips == 0:
+            wave.pc = self.tail
+        phase, t = self.phases[wave.pc], self.timing
         if phase.kind == WAIT and wave.outstanding:
             wave.waiting = True
             return
@@ -257,7 +257,7 @@ class Machine:
         if phase.kind == VALU and phase.count:
             wave.work = phase.count * t.valu
             self.counters["valu_ticks"] += phase.count * t.valu_busy
-            self._share(self.simds[wave.cu][wave.simd], now)
+            self._update_simd(self.simds[wave.cu][wave.simd], now)
             return
         elif phase.kind == LDS:
             start = max(now, self.lds_free[wave.cu])
@@ -271,38 +271,38 @@ class Machine:
             after = now + t.vmem_issue
         self._leave(wave, phase, after)
 
-    def _leave(self, wave: Wave, phase: Phase, after: int) -> None:
-        """Go on to the next phase when the scalar instructions that end this one are done."""
-        wave.place += 1
-        if wave.place == self.tail:
+    def _leave(self, wave: Wavefront, phase: Phase, after: int) -> None:
+        """Continue with the next phase after the scalar instructions at the end of this one."""
+        wave.pc += 1
+        if wave.pc == self.tail:
             wave.trips -= 1
-            wave.place = self.loop if wave.trips > 0 else self.tail
+            wave.pc = self.loop if wave.trips > 0 else self.tail
         self._schedule(wave, after + phase.scalar * self.timing.scalar)
 
-    def _share(self, simd: Simd, now: int) -> None:
-        """A wave came to a SIMD or left it: the oldest waves, as many as keep it busy, run side by side."""
+    def _update_simd(self, simd: Simd, now: int) -> None:
+        """Update a SIMD after a wavefront joined or left: the oldest wavefronts run, as many as saturate it."""
         t = self.timing
         elapsed = max(0, now - simd.updated)
         simd.updated = max(now, simd.updated)
-        crowded = simd.running == t.abreast
-        done = elapsed * t.valu_rate >> FRACTION if crowded else elapsed
+        saturated = simd.running == t.concurrent
+        done = elapsed * t.valu_rate >> FRACTION if saturated else elapsed
         ready = []
         for wave in simd.waves:
             if wave.work:
                 if wave.running:
                     wave.work = max(1, wave.work - done)
                 ready.append(wave)
-        chosen = sorted(ready, key=lambda wave: wave.workgroup)[: t.abreast]
+        chosen = sorted(ready, key=lambda wave: wave.workgroup)[: t.concurrent]
         simd.running = len(chosen)
         for wave in ready:
             ran, wave.running = wave.running, wave in chosen
             if not wave.running:
                 wave.scheduled = 0
-            elif not ran or crowded != (simd.running == t.abreast):
-                left = wave.work * t.valu_pace >> FRACTION if simd.running == t.abreast else wave.work
+            elif not ran or saturated != (simd.running == t.concurrent):
+                left = wave.work * t.valu_pace >> FRACTION if simd.running == t.concurrent else wave.work
                 self._schedule(wave, simd.updated + left)
 
-    def _request(self, wave: Wave, phase: Phase, now: int) -> None:
+    def _request(self, wave: Wavefront, phase: Phase, now: int) -> None:
         row, column = divmod(wave.workgroup, self.program.columns)
         trip = int(self.program.trips[wave.workgroup]) - wave.trips
         first = phase.base + row * phase.per_row + column * phase.per_column + trip * phase.per_trip
@@ -316,14 +316,14 @@ class Machine:
             self.returning[wave.cu].append(request)
         self._arrive(request, now)
 
-    def _gather(self, wave: Wave, phase: Phase, trip: int) -> list[int]:
-        """Where the runs of a phase lie that depend on data, in pitches; those that lie nowhere left out."""
+    def _gather(self, wave: Wavefront, phase: Phase, trip: int) -> list[int]:
+        """The data-dependent offsets of the runs of a phase, in pitches, without skipped runs."""
         program = self.program
         indices = program.indices[int(program.gathers[wave.workgroup]) + trip]
-        return [int(index) for index in indices[phase.gather : phase.gather + phase.rows] if index != NOWHERE]
+        return [int(index) for index in indices[phase.gather : phase.gather + phase.rows] if index != SKIPPED]
 
     def _arrive(self, request: Request, now: int) -> None:
-        """A request reaches the L1 cache, behind those that wait there."""
+        """A request reaches the L1 cache and is queued there."""
         queue = self.l1_queue[request.wave.cu]
         queue.append(request)
         if len(queue) == 1:
@@ -339,22 +339,22 @@ class Machine:
             queue.popleft()
 
     def _serve(self, request: Request, now: int) -> int:
-        """Pass a request's lines through L1 until one stalls: then the tick at which to try again, else 0.
+        """Pass a request's lines through L1 until one stalls; returns the tick of the retry, or 0.
 
-        Lines whose page is still being walked are left for later; the others pass them.
+        Lines whose page walk is pending are deferred; the others overtake them.
         """
         cu, wake = request.wave.cu, 0
         left: list[int] = []
-        for n, place in enumerate(request.pending):
-            address = request.addresses[place]
+        for n, index in enumerate(request.pending):
+            address = request.addresses[index]
             while True:
                 start = max(now, self.l1_free[cu])
                 if start - now > SLACK:
                     request.pending = left + request.pending[n:]
                     return start
-                delay = self._translate(request, place, start)
+                delay = self._translate(request, index, start)
                 if delay < 0:
-                    left.append(place)
+                    left.append(index)
                     wake = min(wake, -delay) if wake else -delay
                     break
                 done, locked_until = self._access_l1(request, address, start, delay)
@@ -370,15 +370,15 @@ class Machine:
             self._complete(request, now)
         return 0
 
-    def _translate(self, request: Request, place: int, now: int) -> int:
-        """Ticks until a line's translation is there, or minus the tick at which its page walk ends."""
+    def _translate(self, request: Request, index: int, now: int) -> int:
+        """Ticks until a line's translation is available, or minus the tick at which its page walk ends."""
         t, cu = self.timing, request.wave.cu
         if not t.translate:
             return 0
-        page = request.addresses[place] >> t.page_shift
-        if place in request.asked:
+        page = request.addresses[index] >> t.page_shift
+        if index in request.requested:
             return 0 if self.page_ready[page] <= now else -self.page_ready[page]
-        request.asked.add(place)
+        request.requested.add(index)
         entry = self.tlb1[cu].find(page, page)
         if entry is None:
             self.counters["tlb1_misses"] += 1
@@ -409,7 +409,7 @@ class Machine:
         self.tlb2.touch(entry)
 
     def _access_l1(self, request: Request, address: int, now: int, delay: int) -> tuple[int, int]:
-        """When a line is there, or, if its place in the cache is locked, (0, until when)."""
+        """The tick at which a line is available; (0, tick of the retry) if its way is locked."""
         t, cu, line = self.timing, request.wave.cu, address // LINE
         if request.store:
             self.l1_free[cu] = now + t.l1_interval
@@ -443,7 +443,7 @@ class Machine:
         return done, 0
 
     def _bank(self, now: int, address: int) -> tuple[int, int, int]:
-        """The L2 bank of an address, the set there, and when the bank takes the request."""
+        """The L2 bank of an address, its set, and the tick at which the bank accepts the request."""
         t = self.timing
         row, bank = divmod(address >> t.l2_shift, t.l2_banks)
         index = ((row << t.l2_shift) + address % (1 << t.l2_shift)) // LINE
@@ -452,11 +452,12 @@ class Machine:
         return bank, index, start
 
     def _read_l2(self, now: int, address: int, mark: int) -> int:
-        """When a line is there. A marked read for which there is no room is not taken: minus when there will be.
+        """The tick at which a line is available. A marked read that the bank cannot accept returns minus the tick at
+        which it can.
 
-        Other reads wait for room in the bank, whose MSHRs come free in their order, and reserve what lies below from
-        then on. A unit there that serves several banks cannot be reserved so: whoever came earlier would have to wait
-        behind; and its times differ so much that the order of MSHRs would hold back what they have room for.
+        Other reads wait for an MSHR of the bank, which become free in order, and reserve the level below from then on.
+        A unit that serves several banks cannot be reserved ahead: earlier requests would have to wait behind later
+        ones; and its latencies vary so much that in-order MSHRs would block requests that have a free one.
         """
         t, line = self.timing, address // LINE
         bank, index, start = self._bank(now, address)
@@ -479,7 +480,7 @@ class Machine:
             mshrs[0], mshrs[least] = mshrs[least], mshrs[0]
         self.counters["l2_reads"] += 1
         self.counters["l2_misses"] += 1
-        self._make_room(way, start)
+        self._evict(way, start)
         way.line, way.dirty = line, False
         way.ready = self.below.read(start + t.l2_miss, address, mark)
         mshrs.append(way.ready)
@@ -487,7 +488,7 @@ class Machine:
         return way.ready
 
     def _write_l2(self, now: int, address: int) -> int:
-        """Full lines are written without a fetch."""
+        """Write a full line, without a fetch."""
         t, line = self.timing, address // LINE
         bank, index, start = self._bank(now, address)
         tags = self.l2[bank]
@@ -496,19 +497,19 @@ class Machine:
         if way is None:
             way = tags.oldest(index)
             start = max(start, way.ready)
-            self._make_room(way, start)
+            self._evict(way, start)
             way.line = line
         way.dirty, way.ready = True, max(way.ready, start)
         tags.touch(way)
         return start + t.l2_write
 
-    def _make_room(self, way: Way, now: int) -> None:
+    def _evict(self, way: Way, now: int) -> None:
         if way.dirty:
             self.counters["l2_write_backs"] += 1
             self.below.write(now, way.line * LINE)
 
     def _complete(self, request: Request, now: int) -> None:
-        """All lines of a request have a time; requests of a compute unit may have to return in their order."""
+        """Complete a request whose lines all have a tick; requests of a compute unit may have to return in order."""
         request.done += self.timing.vmem_path
         cu = request.wave.cu
         if not self.timing.in_order:
@@ -520,7 +521,7 @@ class Machine:
             self.returned[cu] = max(self.returned[cu], first.done)
             self._release(first.wave, self.returned[cu], now)
 
-    def _release(self, wave: Wave, when: int, now: int) -> None:
+    def _release(self, wave: Wavefront, when: int, now: int) -> None:
         wave.outstanding -= 1
         wave.release = max(wave.release, when)
         if wave.waiting and not wave.outstanding:

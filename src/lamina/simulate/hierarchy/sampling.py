@@ -1,4 +1,4 @@
-"""Time a part of a grid and say how far the whole may differ: the rate of whole sets of workgroups, and its drift."""
+"""Sampled simulation: extrapolates the rate of sets of workgroups to the grid, with a confidence interval."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from lamina.simulate.hierarchy.state import NEVER
 from lamina.simulate.hierarchy.timing import TICKS
 from lamina.simulate.hierarchy.unit import Impl, Progress, Running, Simulation, begin
 
-FEWEST = 3
-"""Steady sets that a rate is taken from."""
+MIN_STEADY = 3
+"""Minimum number of steady-state sets for a rate."""
 SPARED = 3
-"""Sets that a sample must spare: fewer are run instead."""
+"""Minimum number of sets that a sample must save; otherwise the whole grid is run."""
 STUDENT_T = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""Two-sided 95 % for one degree of freedom, two, and so on; for more than ten, that of ten."""
+"""Two-sided 95 % quantiles for 1, 2, ... degrees of freedom; the last one for ten or more."""
 DISAGREE = 0.05
-"""Halves whose rates differ by more have not reached a steady state."""
+"""Relative difference of the rates of both halves above which the sample is not steady."""
 NARROW = 0.05
-"""Half an interval over the cycles that is narrow enough to stop at."""
+"""Relative half-width of the confidence interval at which sampling stops."""
 DRIFT = 1.5
-"""How much further the rate may drift in what is left, in differences between the halves."""
+"""Allowed further drift of the rate, in differences between the halves."""
 TAIL = 0.25
-"""Of a set's time: how much sooner than in a steady state the last set may be through, since none follows it."""
+"""Fraction of a set's time by which the last set may finish earlier than in steady state, since none follows it."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The whole grid's cycles from a part of it. ``relative_error`` is half the 95 % interval over the cycles."""
+    """Estimated cycles of the whole grid. ``relative_error`` is half the 95 % interval over the cycles."""
 
     run: Simulation
     cycles: int
     relative_error: float
     counters: dict[str, int]
-    workgroups: int  # that were simulated
+    workgroups: int  # simulated
 
     @property
     def sampled(self) -> bool:
@@ -49,11 +49,11 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Cycles, lower and upper."""
+        """Lower and upper bound of the cycles."""
         return self.cycles * (1 - self.relative_error), self.cycles * (1 + self.relative_error)
 
     def record(self, layer: str = "") -> SimRun:
-        """The estimate as lamina keeps it."""
+        """The estimate as a record."""
         whole = self.run.record(layer)
         return SimRun(
             layer=whole.layer,
@@ -69,7 +69,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Rate:
-    """Ticks for each instruction of the sets simulated last, and what follows from them."""
+    """Ticks per instruction of the last simulated sets, and the resulting interval."""
 
     sets: NDArray[np.float64]
 
@@ -83,8 +83,8 @@ class _Rate:
         return abs(self.halves[0] - self.halves[1]) / max(self.halves)
 
     def error(self, rest: int, last: int) -> float:
-        """Half the 95 % interval, in ticks, of ``rest`` more instructions, ``last`` of them of the last set: scatter
-        about a straight line, drift and the end."""
+        """Half the 95 % interval, in ticks, of ``rest`` more instructions, ``last`` of them in the last set: residuals
+        of a linear fit, drift and tail."""
         places = np.arange(len(self.sets))
         off = self.sets - np.polyval(np.polyfit(places, self.sets, 1), places)
         freedom = len(self.sets) - 2
@@ -103,13 +103,12 @@ def sample(
     memory: Memory | None = None,
     progress: Progress | None = None,
 ) -> Estimate:
-    """Simulate some times as many workgroups as the device holds, and extrapolate the rate of the last ones.
+    """Simulate several sets of resident workgroups, and extrapolate the rate of the last ones.
 
-    The first row of workgroups touches pages and lines that later rows find again: it is simulated whole and
-    not extrapolated from. Then come whole sets, as many as the device holds at a time, until their rate is steady and
-    the interval narrow, or ``sets`` of them. Batches are sets, because the workgroups of one begin and end together;
-    the first third of many, in which waves drift apart, is left out. A grid that a sample would spare little of is run
-    whole.
+    The first row of workgroups touches pages and lines that later rows reuse: it is simulated completely and not used
+    for extrapolation. Then whole sets of resident workgroups follow, until their rate is steady and the interval is
+    narrow, or until ``sets`` sets. Batches are sets, because the workgroups of a set begin and end together; the first
+    third, in which wavefronts drift apart, is discarded. A grid for which sampling would save little is run completely.
 
     Raises:
         UsageError: fewer than four sets.
@@ -122,7 +121,7 @@ def sample(
     first_row = max(resident, program.columns)
     running = begin(program, device, impl=impl, memory=memory)
     work = program.instructions_per_workgroup + program.trips * program.instructions_per_trip
-    for taken in range(FEWEST, sets + 1):
+    for taken in range(MIN_STEADY, sets + 1):
         count = first_row + taken * resident
         if count + SPARED * resident > program.workgroups:
             return _run_whole(running, progress)
@@ -131,7 +130,7 @@ def sample(
             progress(min(1.0, taken / sets))
         run = running.simulation()
         order = np.argsort(run.finished, kind="stable")[-np.count_nonzero(run.finished != NEVER) :]
-        marks = slice(first_row - 1 + min(taken // 3, taken - FEWEST) * resident, count, resident)
+        marks = slice(first_row - 1 + min(taken // 3, taken - MIN_STEADY) * resident, count, resident)
         done = np.cumsum(work[order])
         rate = _Rate(np.diff(run.finished[order][marks]) / np.diff(done[marks]))
         rest = int(work.sum() - done[-1])
@@ -144,12 +143,12 @@ def sample(
     if longer > DISAGREE:
         raise UnsupportedError(
             f"{program.name} on {device.name}: expected the workgroups of a sample of {count} as long as the others "
-            f"within {DISAGREE:.0%}, got {longer:.1%}: ask for more sets than {sets}, or run the whole grid"
+            f"within {DISAGREE:.0%}, got {longer:.1%}: use more sets than {sets}, or simulate the whole grid"
         )
     if rate.apart > DISAGREE:
         raise UnsupportedError(
             f"{program.name} on {device.name}: expected the halves of a sample of {count} workgroups within "
-            f"{DISAGREE:.0%}, got {rate.apart:.1%}: ask for more sets than {sets}, or run the whole grid"
+            f"{DISAGREE:.0%}, got {rate.apart:.1%}: use more sets than {sets}, or simulate the whole grid"
         )
     return Estimate(run, cycles, error, _whole(run), count)
 
@@ -163,12 +162,12 @@ def _run_whole(running: Running, progress: Progress | None) -> Estimate:
 
 
 def _whole(run: Simulation) -> dict[str, int]:
-    """Counts of the whole grid: by the program where it tells, by the share of its reads where only the sample does."""
+    """Counters of the whole grid: from the program if known, else scaled from the sample by the number of reads."""
     program = run.program
     known = {
         "instructions": program.instructions,
         "l1_reads": program.requests(LOAD),
         "l1_writes": program.requests(STORE),
     }
-    share = known["l1_reads"] / run.counters["l1_reads"]
-    return {key: known.get(key, round(value * share)) for key, value in run.counters.items()}
+    scale = known["l1_reads"] / run.counters["l1_reads"]
+    return {key: known.get(key, round(value * scale)) for key, value in run.counters.items()}

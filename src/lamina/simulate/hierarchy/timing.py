@@ -1,4 +1,4 @@
-"""A device in whole ticks: what the readable simulator and the compiled one both compute with."""
+"""Device parameters in integer ticks, for the reference and the compiled simulator."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from lamina.simulate.hierarchy.config import LINE, Device
 
 TICK_SHIFT = 6
 TICKS = 1 << TICK_SHIFT
-"""Ticks of one cycle. Whole numbers make the two implementations equal bit for bit."""
+"""Ticks per cycle. Integers make the two implementations bit-identical."""
 FRACTION = 16
 HORIZON = 4096
-"""Cycles that an event may lie ahead of the present one; what waits longer is looked at again."""
+"""Maximum number of cycles that an event can be scheduled ahead; later events are rescheduled."""
 SLACK = 32 * TICKS
-"""How far ahead of the present the L1 cache may reserve what lies below it."""
+"""How far ahead, in ticks, the L1 cache may reserve the lower levels."""
 
 
 class Timing(NamedTuple):
-    """Every parameter of a device as a whole number; times in ticks. Shifts are base-2 logarithms of sizes.
+    """All parameters of a device as integers; times in ticks. Shifts are base-2 logarithms of sizes.
 
-    ``abreast`` waves keep a SIMD busy; when so many run, each works at ``valu_rate`` of its own pace and takes
+    ``concurrent`` wavefronts saturate a SIMD; when that many run, each runs at ``valu_rate`` of its own rate and takes
     ``valu_pace`` of its own time, both in units of 2**-16.
     """
 
@@ -28,7 +28,7 @@ class Timing(NamedTuple):
     simds: int
     valu_busy: int
     valu: int
-    abreast: int
+    concurrent: int
     valu_rate: int
     valu_pace: int
     lds_busy: int
@@ -68,7 +68,7 @@ class Timing(NamedTuple):
 
 
 class DramTiming(NamedTuple):
-    """Every parameter of a memory as a whole number; times in ticks. Shifts as ``shift_of`` gives them."""
+    """All parameters of a memory as integers; times in ticks. Shifts as from ``shift_of``."""
 
     banked: int
     channels: int
@@ -89,28 +89,28 @@ class DramTiming(NamedTuple):
 
 
 def ticks(cycles: float) -> int:
-    """Cycles as ticks, to the nearest."""
+    """Cycles in ticks, rounded to nearest."""
     return round(cycles * TICKS)
 
 
 def shift_of(count: int) -> int:
-    """The base-2 logarithm of a power of two, -1 for any other count: division by shifting is much faster."""
+    """The base-2 logarithm of a power of two, -1 for other counts: a shift is much faster than a division."""
     return count.bit_length() - 1 if count & (count - 1) == 0 else -1
 
 
 def timing_of(device: Device) -> Timing:
-    """The whole numbers of a device, without its memory."""
+    """The integer parameters of a device, without its memory."""
     cu, l1, tlb, l2 = device.cu, device.l1, device.translation, device.l2
-    abreast = math.ceil(cu.valu_cycles / cu.valu_busy)
-    crowding = max(1.0, abreast * cu.valu_busy / cu.valu_cycles)
+    concurrent = math.ceil(cu.valu_cycles / cu.valu_busy)
+    slowdown = max(1.0, concurrent * cu.valu_busy / cu.valu_cycles)
     return Timing(
         cus=cu.count,
         simds=cu.simds,
         valu_busy=ticks(cu.valu_busy),
         valu=ticks(cu.valu_cycles),
-        abreast=abreast,
-        valu_rate=round(2**FRACTION / crowding),
-        valu_pace=round(2**FRACTION * crowding),
+        concurrent=concurrent,
+        valu_rate=round(2**FRACTION / slowdown),
+        valu_pace=round(2**FRACTION * slowdown),
         lds_busy=ticks(cu.lds_busy),
         lds=ticks(cu.lds_cycles),
         scalar=ticks(cu.scalar_cycles),
@@ -149,7 +149,7 @@ def timing_of(device: Device) -> Timing:
 
 
 def dram_timing_of(device: Device) -> DramTiming:
-    """The whole numbers of a device's memory."""
+    """The integer parameters of a device's memory."""
     dram = device.dram
 
     def after(nanoseconds: float) -> int:

@@ -1,4 +1,4 @@
-"""Run a program on a device."""
+"""Runs a program on a device."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from lamina.simulate.hierarchy.config import Device
 from lamina.simulate.hierarchy.counters import NAMES
 from lamina.simulate.hierarchy.memory import DramMemory, Memory
 from lamina.simulate.hierarchy.program import Program, occupancy
-from lamina.simulate.hierarchy.state import MOST_LINES, O_COUNTERS, O_FINISHED, initial
+from lamina.simulate.hierarchy.state import MAX_LINES, O_COUNTERS, O_FINISHED, initial
 from lamina.simulate.hierarchy.timing import TICKS, timing_of
 
 Impl = Literal["core", "reference"]
 Progress = Callable[[float], None]
-"""Told now and then which share of the workgroups has finished."""
+"""Called with the fraction of finished workgroups."""
 STEPS = 100
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """What came of a run: cycles with the launch, counts, and when each workgroup finished (in ticks)."""
+    """The result of a run: cycles with the launch, counters, and the finish time of each workgroup in ticks."""
 
     program: Program
     device: Device
@@ -41,7 +41,7 @@ class Simulation:
         return self.cycles / self.device.clock_ghz / 1e3
 
     def record(self, layer: str = "") -> SimRun:
-        """The run as lamina keeps it."""
+        """The run as a record."""
         return SimRun(
             layer=layer,
             kernel=self.program.name,
@@ -54,9 +54,9 @@ class Simulation:
 
 @dataclass(frozen=True)
 class Running:
-    """A run that stops after so many workgroups and goes on from there.
+    """A run that can be paused after a number of workgroups and continued.
 
-    ``go(until)`` runs on until so many have finished; ``finished`` says when each did, ``NEVER`` those that have not.
+    ``go(until)`` continues until that many have finished; ``finished`` gives the tick of each (``NEVER``: not yet).
     """
 
     program: Program
@@ -68,7 +68,7 @@ class Running:
     _counted: Callable[[], dict[str, int]]
 
     def simulation(self) -> Simulation:
-        """What came of it so far."""
+        """The result so far."""
         finished = self.finished()
         counters = self._counted()
         counters["instructions"] = _instructions(self.program, self.workgroups)
@@ -91,7 +91,7 @@ def simulate(
     memory: Memory | None = None,
     progress: Progress | None = None,
 ) -> Simulation:
-    """Time a program. ``core`` is compiled, ``reference`` plain Python; both give the same whole numbers.
+    """Simulate a program. ``core`` is compiled, ``reference`` plain Python; their results are identical.
 
     ``workgroups`` runs only the first so many; ``memory`` puts another part below L2.
 
@@ -116,7 +116,7 @@ def begin(
     workgroups: int | None = None,
     memory: Memory | None = None,
 ) -> Running:
-    """A run before its first event; arguments are those of ``simulate``.
+    """A run before its first event; for arguments see ``simulate``.
 
     Raises:
         UsageError: the program does not fit the device, has more lines than ``core`` counts, or an argument has
@@ -130,7 +130,7 @@ def begin(
         raise UsageError(f"workgroups = {count}: expected 1 to the {program.workgroups} of {program.name}")
     if program.bytes > device.dram.bytes:
         raise UsageError(
-            f"{program.name} takes {program.bytes} bytes, {device.name} has {device.dram.bytes}: "
+            f"{program.name} needs {program.bytes} bytes, {device.name} has {device.dram.bytes}: "
             "choose a smaller problem or raise dram.bytes"
         )
     low, high = program.reach
@@ -139,8 +139,8 @@ def begin(
             f"{program.name} reaches from {low} to {high}: expected addresses from 0 to its {program.bytes} bytes"
         )
     widest = max(phase.rows * phase.lines for phase in (*program.before, *program.loop, *program.after))
-    if widest > MOST_LINES:
-        raise UsageError(f"{program.name} asks for {widest} lines at once: expected at most {MOST_LINES}")
+    if widest > MAX_LINES:
+        raise UsageError(f"{program.name} requests {widest} lines at once: expected at most {MAX_LINES}")
     run = _core if impl == "core" else _reference
     return run(program, device, count, memory or DramMemory(device))
 
@@ -158,7 +158,7 @@ def _reference(program: Program, device: Device, count: int, memory: Memory) -> 
 
 def _core(program: Program, device: Device, count: int, memory: Memory) -> Running:
     if find_spec("numba") is None:
-        raise MissingError("impl='core' needs numba: pip install 'lamina[sim]', or ask for impl='reference'")
+        raise MissingError("impl='core' needs numba: pip install 'lamina[sim]', or use impl='reference'")
     from lamina.simulate.hierarchy import core
 
     state = initial(program, timing_of(device), occupancy(program, device), count)

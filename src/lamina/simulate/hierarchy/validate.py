@@ -1,4 +1,4 @@
-"""Hold the simulator against measured MGPUSim runs of the dense kernel: times, and the counts that are exact."""
+"""Validation against MGPUSim runs of the dense kernel: times, and counters that must be equal."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ L1_READS = ("L1V.read-hit", "L1V.read-miss", "L1V.read-mshr-hit")
 L1_WRITES = ("L1V.write-hit", "L1V.write-miss", "L1V.write-mshr-hit")
 COUNTS = ("cus", "l2_kb", "K", "M", "N")
 NUMBERS = (*COUNTS, "kt_us", "inst", *L1_READS, *L1_WRITES, "L2.read-miss", "L2TLB.miss")
-LARGEST = 2**24
+MAX_VALUE = 2**24
 SHOWN = 50
 
 
 @dataclass(frozen=True)
 class Reference:
-    """One measured run: what ran on what, how long, and what it counted. ``line`` is its line in the file."""
+    """One MGPUSim run: its configuration, time and counters. ``line`` is its line in the file."""
 
     line: int
     tag: str
@@ -40,11 +40,11 @@ class Reference:
     l1_reads: int
     l1_writes: int
     page_walks: int
-    dram_lines: int  # L2 read misses: MGPUSim's DRAM counter also holds copies by the host
+    dram_lines: int  # L2 read misses: MGPUSim's DRAM counter also includes host copies
 
     @property
     def device(self) -> Device:
-        """``mi6`` with the run's compute units, L2 and memory."""
+        """``mi6`` with the compute units, L2 and memory of the run."""
         memory: dict[str, object] = {"dram.mode": "banked"}
         if self.dram != "hbm_model":
             memory = {"dram.mode": "ideal", "dram.latency": float(self.dram.removeprefix("ideal"))}
@@ -57,18 +57,18 @@ class Reference:
 
     @property
     def touched_lines(self) -> int:
-        """Distinct lines the kernel reads: 32 rows of A, all of B, code and arguments."""
+        """Distinct lines read by the kernel: 32 rows of A, all of B, code and arguments."""
         return (TILE * self.k + self.k * self.n) // (LINE // 4) + len(self.program.image) + 1
 
     @property
     def fits_l2(self) -> bool:
-        """Whether all lines read and written fit L2 at once."""
+        """Whether all lines read and written fit in L2."""
         return (self.touched_lines + self.m * self.n // (LINE // 4)) * LINE <= self.l2_kb * 1024
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A count that must agree: exactly, or, for DRAM lines beyond L2, no fewer than the distinct ones."""
+    """A counter that must be equal, or, for DRAM lines beyond L2, at least the number of distinct lines."""
 
     name: str
     simulated: int
@@ -82,7 +82,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Compared:
-    """One run, simulated and measured. Times in microseconds; ``error`` is relative, with its sign."""
+    """One run, simulated and reference. Times in microseconds; ``error`` is relative and signed."""
 
     reference: Reference
     simulated_us: float
@@ -104,7 +104,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Validation:
-    """Every run of a file; errors are of time, relative, without their sign."""
+    """All runs of a file; errors are relative and absolute-valued, of the time."""
 
     rows: tuple[Compared, ...]
     impl: Impl
@@ -122,7 +122,7 @@ class Validation:
         return all(row.held for row in self.rows)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values only, ready for JSON."""
+        """Plain values, serializable as JSON."""
         return {
             "impl": self.impl,
             "mean_error": self.mean_error,
@@ -145,7 +145,7 @@ def read_reference(path: Path) -> list[Reference]:
     """The runs of a CSV file with MGPUSim's counters.
 
     Raises:
-        UsageError: the file cannot be read; or, as SpecError, everything wrong in it, by line.
+        UsageError: the file cannot be read; as SpecError, all its faults by line.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -159,10 +159,10 @@ def read_reference(path: Path) -> list[Reference]:
 
 
 def parse_reference(text: str, source: str = "reference") -> list[Reference]:
-    """The runs of a CSV text; further columns are passed over.
+    """The runs of a CSV text; other columns are ignored.
 
     Raises:
-        SpecError: everything wrong in it, by line.
+        SpecError: all faults by line.
     """
     faults: list[Fault] = []
     found: list[Reference] = []
@@ -171,7 +171,7 @@ def parse_reference(text: str, source: str = "reference") -> list[Reference]:
         header = [name.strip() for name in next(reader, [])]
         known = (*NUMBERS, "dram")
         faults += [Fault(f"column {name!r} is missing", 1) for name in known if name not in header]
-        faults += [Fault(f"column {name!r} stands twice", 1) for name in known if header.count(name) > 1]
+        faults += [Fault(f"column {name!r} is duplicated", 1) for name in known if header.count(name) > 1]
         for cells in reader if not faults else ():
             if not cells:
                 continue
@@ -195,8 +195,8 @@ def _row(cells: Mapping[str, str], line: int) -> tuple[list[str], Reference | No
     wrong: list[str] = []
     value = {name: _number(name, cells[name], wrong) for name in NUMBERS}
     for name in COUNTS:
-        if not 1 <= value[name] <= LARGEST:
-            wrong.append(f"{name} = {cells[name]}: expected 1 to {LARGEST}")
+        if not 1 <= value[name] <= MAX_VALUE:
+            wrong.append(f"{name} = {cells[name]}: expected 1 to {MAX_VALUE}")
     wrong += [
         f"{name} = {cells[name]}: expected a multiple of {TILE}" for name in ("K", "M", "N") if value[name] % TILE
     ]
@@ -228,19 +228,19 @@ def _row(cells: Mapping[str, str], line: int) -> tuple[list[str], Reference | No
     except SpecError as error:
         return [fault.message for fault in error.faults], None
     if 4 * (row.m * row.k + row.k * row.n + row.m * row.n) > device.dram.bytes:
-        return [f"M, N, K = {row.m}, {row.n}, {row.k}: expected matrices that fit {device.dram.bytes} bytes"], None
+        return [f"M, N, K = {row.m}, {row.n}, {row.k}: expected matrices that fit in {device.dram.bytes} bytes"], None
     return [], row
 
 
 def _number(name: str, text: str, wrong: list[str]) -> float:
-    """A number of a file; whole unless it is a time. Faults go to ``wrong``, and stand-ins pass all later checks."""
+    """A number of a file; an integer unless it is a time. Faults are added to ``wrong``; the result is always valid."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     whole = name != "kt_us"
     if not math.isfinite(value) or value < 0 or (whole and value != int(value)):
-        wrong.append(f"{name} = {text.strip()!r}: expected {'a whole number' if whole else 'a number'} of at least 0")
+        wrong.append(f"{name} = {text.strip()!r}: expected {'an integer' if whole else 'a number'} of at least 0")
         return TILE
     return value
 
@@ -248,7 +248,7 @@ def _number(name: str, text: str, wrong: list[str]) -> float:
 def validate(
     rows: Sequence[Reference], impl: Impl = "core", progress: Callable[[float], None] | None = None
 ) -> Validation:
-    """Simulate every run and compare. ``progress`` is told the share of runs done.
+    """Simulate every run and compare. ``progress`` is called with the fraction of finished runs.
 
     Raises:
         UsageError: there are no runs, or one does not fit its device.
@@ -264,7 +264,7 @@ def validate(
 
 
 def compare(row: Reference, run: Simulation) -> Compared:
-    """One run against its measurement."""
+    """Compare one run with its reference."""
     return Compared(row, run.microseconds, tuple(_identities(row, run.counters)), run.counters)
 
 

@@ -1,4 +1,4 @@
-"""What is simulated: the matrix products of convolutions, and which of their values are zero."""
+"""Simulated workloads: matrix products of convolutions, and masks of their non-zeros."""
 
 from lamina.simulate.workloads.columns import Mask, Order, im2col, line_density
 from lamina.simulate.workloads.convolutions import ConvolutionGemm, convolutions

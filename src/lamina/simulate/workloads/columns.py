@@ -11,11 +11,11 @@ from lamina.errors import UsageError
 from lamina.spec.geometry import Conv2dGeometry
 
 Mask = NDArray[np.bool_]
-"""True where a value is not zero."""
+"""True where a value is non-zero."""
 Order = Literal["channel", "tap"]
-"""What a column keeps together: all taps of a channel, as ``torch.nn.functional.unfold`` does, or all channels of a
-tap. It decides which values share a line of memory."""
-LANES = 16
+"""Order within a column: all taps of a channel together, as in ``torch.nn.functional.unfold``, or all channels of a
+tap. It determines which values share a cache line."""
+VALUES_PER_LINE = 16
 """fp32 values in a line of 64 bytes."""
 
 
@@ -36,29 +36,29 @@ def im2col(mask: Mask, geometry: Conv2dGeometry, columns: range | None = None, o
     Args:
         mask: the map, [N, C, H, W].
         geometry: the convolution's.
-        columns: which columns; all by default. Column ``(n * OH + y) * OW + x`` belongs to place (y, x) of image n.
-        order: what runs fastest down a column: taps (``channel``) or channels (``tap``).
+        columns: which columns; all by default. Column ``(n * OH + y) * OW + x`` belongs to output (y, x) of image n.
+        order: what varies fastest within a column: taps (``channel``) or channels (``tap``).
 
     Raises:
-        UsageError: the mask has not four axes, the window does not fit it, or there are no such columns.
+        UsageError: the mask does not have four axes, is smaller than the window, or has no such columns.
     """
     if mask.ndim != 4:
         raise UsageError(f"im2col: expected a mask of four axes [N, C, H, W], got {list(mask.shape)}")
     images, channels, height, width = mask.shape
-    high, wide = geometry.positions(height, width)
-    if high < 1 or wide < 1:
+    out_height, out_width = geometry.positions(height, width)
+    if out_height < 1 or out_width < 1:
         raise UsageError(
             f"im2col: expected a map at least as large as the kernel {geometry.kernel} after padding, "
             f"got {height} x {width}"
         )
-    count = images * high * wide
+    count = images * out_height * out_width
     chosen = np.array(range(count) if columns is None else columns, dtype=np.int64)
     if chosen.size == 0:
         return np.zeros((channels * geometry.taps, 0), dtype=np.bool_)
     if chosen.min() < 0 or chosen.max() >= count:
         raise UsageError(f"im2col: expected columns from 0 to {count - 1}, got {columns}")
-    image, place = np.divmod(chosen, high * wide)
-    row, column = np.divmod(place, wide)
+    image, position = np.divmod(chosen, out_height * out_width)
+    row, column = np.divmod(position, out_width)
     first = int(image.min())
     around = ((0, 0), (0, 0), *((size, size) for size in geometry.padding))
     padded = np.pad(mask[first : int(image.max()) + 1], around)
@@ -77,9 +77,9 @@ def im2col(mask: Mask, geometry: Conv2dGeometry, columns: range | None = None, o
 
 
 def line_density(columns: Mask) -> float:
-    """Share of 64-byte lines with a value that is not zero, each column starting on a line; [K, columns]."""
+    """Fraction of 64-byte lines with a non-zero; each column of [K, columns] starts at a line."""
     rows, count = columns.shape
     if not rows or not count:
         raise UsageError(f"line_density: expected rows and columns, got {rows} x {count}")
-    padded = np.pad(columns, ((0, -rows % LANES), (0, 0)))
-    return float(padded.reshape(-1, LANES, count).any(axis=1).mean())
+    padded = np.pad(columns, ((0, -rows % VALUES_PER_LINE), (0, 0)))
+    return float(padded.reshape(-1, VALUES_PER_LINE, count).any(axis=1).mean())

@@ -1,4 +1,4 @@
-"""The matrix products that the convolutions of a network are."""
+"""The matrix products (implicit GEMM) of the convolutions of a network."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from lamina.spec.network import ResolvedLayer
 
 @dataclass(frozen=True)
 class ConvolutionGemm:
-    """Forward convolution over a whole batch: ``C[m, n] = A[m, k] B[k, n]``, once for each group.
+    """Forward convolution of a batch as a matrix product per group: ``C[m, n] = A[m, k] B[k, n]``.
 
-    A holds weights, B the columns (im2col) of the map [N, C, H, W]; ``m``, ``k`` are of one group.
-    A transposed convolution multiplies the map itself, and what it multiplies into is added up afterwards.
+    A are the weights, B is im2col of the map [N, C, H, W]; ``m`` and ``k`` are those of one group. A transposed
+    convolution multiplies the map itself, and its product is summed by col2im afterwards.
     """
 
     layer: str
@@ -37,13 +37,13 @@ class ConvolutionGemm:
 
     @property
     def bytes(self) -> tuple[int, int, int]:
-        """Of A, B and C in fp32, all groups."""
+        """Bytes of A, B and C in fp32, for all groups."""
         a, b, c = self.m * self.k, self.k * self.n, self.m * self.n
         return 4 * a * self.groups, 4 * b * self.groups, 4 * c * self.groups
 
     @property
     def inside(self) -> float:
-        """Share of B that is the map's: the rest is padding, always zero."""
+        """Fraction of B that comes from the map; the rest is padding."""
         return inside(self.window, self.map[2], self.map[3])
 
     def padded(self, tile: int) -> tuple[int, int, int]:
@@ -51,10 +51,10 @@ class ConvolutionGemm:
         return _whole(self.m, tile), _whole(self.n, tile), _whole(self.k, tile)
 
     def columns(self, mask: Mask, group: int = 0, columns: range | None = None, order: Order = "channel") -> Mask:
-        """Which values of B are not zero, of one group: [k, columns] from a mask of the map.
+        """The mask of B for one group, [k, columns], from a mask of the map.
 
         Raises:
-            UsageError: the mask has another shape than the map, or there is no such group or columns.
+            UsageError: the mask does not have the map's shape, or there is no such group or columns.
         """
         if mask.shape != self.map:
             raise UsageError(f"{self.layer}: expected a mask of {list(self.map)}, got {list(mask.shape)}")
@@ -65,7 +65,7 @@ class ConvolutionGemm:
 
 
 def convolutions(layers: Iterable[ResolvedLayer]) -> tuple[ConvolutionGemm, ...]:
-    """The product of every convolution among resolved layers, in their order."""
+    """The products of all convolutions among resolved layers, in order."""
     return tuple(_gemm(each, each.layer) for each in layers if isinstance(each.layer, Convolution))
 
 
@@ -73,11 +73,11 @@ def _gemm(resolved: ResolvedLayer, layer: Convolution) -> ConvolutionGemm:
     (x,) = resolved.inputs
     images, channels, *sizes = x
     height, width = sizes if layer.rank == 2 else (1, *sizes)
-    each, made = channels // layer.groups, layer.out_channels // layer.groups
+    in_channels, out_channels = channels // layer.groups, layer.out_channels // layer.groups
     if layer.transposed:
-        m, n, k, window = made * prod(layer.kernel), images * height * width, each, Conv2dGeometry()
+        m, n, k, window = out_channels * prod(layer.kernel), images * height * width, in_channels, Conv2dGeometry()
     else:
-        m, n, k = made, images * prod(resolved.output[2:]), each * prod(layer.kernel)
+        m, n, k = out_channels, images * prod(resolved.output[2:]), in_channels * prod(layer.kernel)
         window = Conv2dGeometry.of(
             _pair(layer.kernel, 1), _pair(layer.stride, 1), _pair(layer.padding, 0), _pair(layer.dilation, 1)
         )

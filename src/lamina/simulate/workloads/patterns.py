@@ -1,4 +1,4 @@
-"""Zero patterns of activation maps: independent, whole channels, clustered in space."""
+"""Zero patterns of activation maps: iid, whole channels, spatial clusters."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lamina.simulate.workloads.columns import Mask
 MapShape = tuple[int, int, int, int]
 """Images, channels, height, width."""
 BLOB = 2.0
-"""Default radius of a cluster, in places of the map: the standard deviation of the filter that makes it."""
+"""Default radius of a cluster in pixels: the standard deviation of the Gaussian filter."""
 
 
 def pattern(name: str, shape: MapShape, density: float, seed: int, blob: float = BLOB) -> Mask:
-    """A mask [N, C, H, W] in which a share ``density`` of the values is not zero.
+    """A mask [N, C, H, W] with a fraction ``density`` of non-zeros.
 
-    ``iid``: each value for itself. ``channel``: dead channels are zero in every image, the others nowhere.
-    ``spatial``: clusters of about ``blob`` places in height and width, each image and channel for itself.
-    Equal arguments give equal masks; an image of ``iid`` and ``spatial`` is the same at any batch size.
+    ``iid``: independent values. ``channel``: dead channels are zero in every image, the others nowhere.
+    ``spatial``: clusters of about ``blob`` pixels in height and width, independent per image and channel.
+    Equal arguments give equal masks; an image of ``iid`` and ``spatial`` does not depend on the batch size.
 
     Raises:
-        UsageError: no such pattern, an empty shape, a density outside 0 to 1, a negative seed or blob.
+        UsageError: no such pattern, an empty shape, a density outside of 0 to 1, a negative seed or blob.
     """
     if name not in PATTERNS:
         raise UsageError(f"zero pattern {name!r} is unknown: {nearest(name, PATTERNS)}")
@@ -37,7 +37,7 @@ def pattern(name: str, shape: MapShape, density: float, seed: int, blob: float =
     if seed < 0:
         raise UsageError(f"zero pattern: expected a seed of at least 0, got {seed}")
     if not (0 <= blob < math.inf):
-        raise UsageError(f"zero pattern: expected a blob of at least 0 places, got {blob}")
+        raise UsageError(f"zero pattern: expected a blob of at least 0 pixels, got {blob}")
     return PATTERNS[name](shape, density, seed, blob)
 
 
@@ -51,16 +51,16 @@ def _iid(shape: MapShape, density: float, seed: int, blob: float) -> Mask:
 
 
 def _channel(shape: MapShape, density: float, seed: int, blob: float) -> Mask:
-    """As many live channels as the density asks for; the broken one lives with the probability of its share."""
+    """Non-zero channels by the density; a fractional channel is non-zero with the probability of its fraction."""
     random = np.random.default_rng(seed)
-    live = math.floor(density * shape[1] + random.random())
-    alive = np.zeros(shape[1], dtype=np.bool_)
-    alive[random.permutation(shape[1])[:live]] = True
-    return np.broadcast_to(alive[:, None, None], shape).copy()
+    count = math.floor(density * shape[1] + random.random())
+    active = np.zeros(shape[1], dtype=np.bool_)
+    active[random.permutation(shape[1])[:count]] = True
+    return np.broadcast_to(active[:, None, None], shape).copy()
 
 
 def _spatial(shape: MapShape, density: float, seed: int, blob: float) -> Mask:
-    """White noise through a Gaussian filter, cut where a normal value lies below with the density's probability."""
+    """Gaussian-filtered white noise, thresholded at the quantile of the density."""
     if density in (0, 1):
         return np.full(shape, density == 1, dtype=np.bool_)
     cut = NormalDist().inv_cdf(density)
@@ -79,7 +79,7 @@ def _spatial(shape: MapShape, density: float, seed: int, blob: float) -> Mask:
 
 
 def _gaussian(height: int, width: int, radius: float) -> NDArray[np.float32]:
-    """Frequency response of a Gaussian that wraps round the edges and keeps the variance of white noise."""
+    """Frequency response of a periodic Gaussian filter that preserves the variance of white noise."""
     squares = np.fft.fftfreq(height)[:, None] ** 2 + np.fft.fftfreq(width) ** 2
     response = np.exp(-2 * (math.pi * radius) ** 2 * squares)
     response /= math.sqrt(float(np.mean(response**2)))

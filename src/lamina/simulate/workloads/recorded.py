@@ -1,4 +1,4 @@
-"""Masks recorded from real training: packed bits in one .npz file, which holds no Python objects."""
+"""Masks recorded in training: packed bits in an .npz file without Python objects."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from lamina.errors import UsageError
 from lamina.simulate.workloads.columns import Mask
 
 KINDS = {"names": "texts", "iterations": "int64", "shapes": "int64", "bits": "uint8"}
-"""Arrays of a file and what is in them; ``bits`` holds the masks one after another, eight values a byte."""
+"""Arrays of a file and their types; ``bits`` are the concatenated masks, eight values per byte."""
 
 
 @dataclass(frozen=True)
 class RecordedMask:
-    """Which values of a layer's input were not zero at one iteration: ``mask`` is [N, C, H, W]."""
+    """The mask of non-zeros of a layer's input at one iteration: ``mask`` is [N, C, H, W]."""
 
     name: str
     iteration: int
     mask: Mask = field(repr=False)
 
     def of(self, shape: tuple[int, int, int, int]) -> Mask:
-        """The mask for a batch of another size: its first images, or all of them again and again.
+        """The mask for another batch size: its first images, or its images repeated.
 
         Raises:
             UsageError: channels, height or width differ.
@@ -45,14 +45,14 @@ def write_masks(path: Path, masks: Sequence[RecordedMask]) -> None:
     """Write masks to a file that :func:`read_masks` reads.
 
     Raises:
-        UsageError: there are none, one is empty or has not four axes, or the file cannot be written.
+        UsageError: there are none, one is empty or does not have four axes, or the file cannot be written.
     """
     if not masks:
         raise UsageError(f"{path}: expected at least one mask to write")
     for each in masks:
         if each.mask.ndim != 4 or not each.mask.size or each.mask.dtype != np.bool_:
             raise UsageError(
-                f"{path}: mask of {each.name!r}: expected truth values [N, C, H, W], at least one, "
+                f"{path}: mask of {each.name!r}: expected booleans [N, C, H, W], at least one, "
                 f"got {each.mask.dtype} {list(each.mask.shape)}"
             )
         if not each.name or "\0" in each.name or not 0 <= each.iteration < 2**63:
@@ -76,7 +76,7 @@ def read_masks(path: Path) -> tuple[RecordedMask, ...]:
     """The masks of a file.
 
     Raises:
-        UsageError: the file cannot be read or is no file of masks.
+        UsageError: the file cannot be read or is not a file of masks.
     """
     arrays = _arrays(path)
     names, iterations, shapes, bits = (arrays[key] for key in KINDS)
@@ -100,7 +100,7 @@ def read_masks(path: Path) -> tuple[RecordedMask, ...]:
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a file, all there and of the right kinds."""
+    """The arrays of a file, checked for presence and type."""
     try:
         with zipfile.ZipFile(path) as archive:
             missing = [key for key in KINDS if f"{key}.npy" not in archive.namelist()]

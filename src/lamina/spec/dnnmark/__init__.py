@@ -1,4 +1,4 @@
-"""The configuration files of DNNMark, read as DNNMark read them and with what it would have said."""
+"""Reader of DNNMark's configuration files, with warnings for keys and values that have no effect."""
 
 from lamina.spec.dnnmark.reader import read_dnnmark
 

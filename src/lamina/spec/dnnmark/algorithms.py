@@ -1,10 +1,10 @@
-"""Convolution algorithms by DNNMark's names and numbers, which are cuDNN's, and what lamina has of them."""
+"""Maps DNNMark's names and numbers of convolution algorithms, which are cuDNN's, to lamina's algorithms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from lamina.spec.dnnmark.values import Remark
+from lamina.spec.dnnmark.values import Warn
 from lamina.spec.faults import short
 
 DIRECT, GEMM, FFT, WINOGRAD = "direct", "gemm", "fft", "winograd"
@@ -42,27 +42,27 @@ ALGORITHMS = {
     "algod": ("algorithm_data", _DATA),
     "algo": ("algorithm_weight", _WEIGHT),
 }
-"""Key -> the layer's field, and the names the key knows."""
+"""Maps a key to the layer's field and the names that the key accepts."""
 
 
-def algorithms(settings: Mapping[str, str], remark: Remark) -> dict[str, str]:
-    """A convolution's three algorithms. ``algo`` is the weight gradient's; fft and winograd serve both."""
+def algorithms(settings: Mapping[str, str], warn: Warn) -> dict[str, str]:
+    """A convolution's three algorithms. ``algo`` is that of the weight gradient; fft and winograd also set forward."""
     if not any(settings[key] for key in ALGORITHMS):
-        remark("no convolution algorithm is named: DNNMark ran IMPLICIT_GEMM and ALGO_0; read as direct")
-    chosen = {field: _algorithm(key, settings[key], names, remark) for key, (field, names) in ALGORITHMS.items()}
+        warn("no convolution algorithm is given: DNNMark used IMPLICIT_GEMM and ALGO_0; read as direct")
+    chosen = {field: _algorithm(key, settings[key], names, warn) for key, (field, names) in ALGORITHMS.items()}
     if not settings["algofwd"] and settings["algo"] in _NAMED:
         chosen["algorithm"] = chosen["algorithm_weight"]
     return chosen
 
 
-def _algorithm(key: str, text: str, names: Mapping[str, tuple[str, str]], remark: Remark) -> str:
+def _algorithm(key: str, text: str, names: Mapping[str, tuple[str, str]], warn: Warn) -> str:
     if text in names:
         name, algorithm = names[text]
         if text != algorithm:
-            remark(f"{key}={text} is cuDNN's {name}; read as {algorithm}")
+            warn(f"{key}={text} is cuDNN's {name}; read as {algorithm}")
         return algorithm
     if text in _LIBRARY_CHOOSES:
-        remark(f"{key}={text} leaves the choice to cuDNN; read as direct")
+        warn(f"{key}={text} leaves the choice to cuDNN; read as direct")
     elif text:
-        remark(f"{key}={short(text)} is unknown and has no effect; direct stays")
+        warn(f"{key}={short(text)} is unknown and ignored; read as direct")
     return DIRECT

@@ -1,4 +1,4 @@
-"""The grammar: sections in square brackets, one ``key=value`` to a line, ``#`` first for a comment."""
+"""The grammar: sections in square brackets, one ``key=value`` per line, comment lines starting with ``#``."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from lamina.spec.faults import LONGEST, Faults, short
 
 GENERAL = "DNNMark"
 BLANK = " \t\n\v\f\r"
-"""What C calls white space, which DNNMark trims from lines, keys and values."""
+"""C's whitespace, which DNNMark strips from lines, keys and values."""
 LISTED = 8
-"""Line numbers that one remark lists."""
+"""Line numbers listed in one warning."""
 
 
-class Remarks:
-    """Facts about a file worth knowing, each told once with the lines it holds for."""
+class Warnings:
+    """Warnings about a file, each with the lines that it applies to."""
 
     def __init__(self) -> None:
         self._lines: dict[str, list[int]] = {}
 
-    def add(self, remark: str, line: int) -> None:
-        """Note that ``remark`` holds for ``line``."""
-        self._lines.setdefault(remark, []).append(line)
+    def add(self, warning: str, line: int) -> None:
+        """Add a warning for a line."""
+        self._lines.setdefault(warning, []).append(line)
 
     def __iter__(self) -> Iterator[str]:
-        for remark, numbers in self._lines.items():
+        for warning, numbers in self._lines.items():
             numbers = sorted(set(numbers))
             more = f" and {len(numbers) - LISTED} more" if len(numbers) > LISTED else ""
             shown = ", ".join(map(str, numbers[:LISTED]))
-            yield f"{remark} (line{'s' if len(numbers) > 1 else ''} {shown}{more})"
+            yield f"{warning} (line{'s' if len(numbers) > 1 else ''} {shown}{more})"
 
 
 @dataclass(frozen=True)
 class Section:
-    """One layer of the file: its kind and its settings as written, in their order."""
+    """One layer of the file: its section name and its settings as written, in order."""
 
     name: str
     line: int
@@ -46,11 +46,11 @@ class Section:
 
 
 def parse(
-    lines: Iterable[Line], known: Iterable[str], faults: Faults, remarks: Remarks
+    lines: Iterable[Line], known: Iterable[str], faults: Faults, warnings: Warnings
 ) -> tuple[Section, list[Section]]:
-    """The general section, and those of the layers, unknown ones among them.
+    """The general section, and those of the layers, unknown ones included.
 
-    DNNMark skips what stands before the first section, and a general section after the first layer.
+    DNNMark ignores text before the first section, and a general section after the first layer.
     """
     names = {f"[{name}]" for name in known}
     general, layers = Section(GENERAL, 1), list[Section]()
@@ -63,7 +63,7 @@ def parse(
         if line == f"[{GENERAL}]":
             skipping = bool(layers)
             if skipping:
-                remarks.add(f"[{GENERAL}] after the first layer has no effect", number)
+                warnings.add(f"[{GENERAL}] after the first layer has no effect", number)
             else:
                 general = Section(GENERAL, number, general.entries)
             here = general
@@ -73,7 +73,7 @@ def parse(
             here, skipping = Section(line[1:-1], number), False
             layers.append(here)
         elif here is None:
-            remarks.add("text before the first section has no effect", number)
+            warnings.add("text before the first section has no effect", number)
         elif not skipping:
             key, equals, value = (part.strip(BLANK) for part in line.partition("="))
             if equals:
@@ -85,4 +85,4 @@ def parse(
 
 def _unknown_section(line: str, known: Iterable[str]) -> str:
     hint = nearest(line[:LONGEST], (f"[{GENERAL}]", *known))
-    return f"section {short(line)} is unknown (capitals count): {hint}"
+    return f"section {short(line)} is unknown (case-sensitive): {hint}"

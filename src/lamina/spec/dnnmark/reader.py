@@ -1,4 +1,4 @@
-"""From a file's text to a network."""
+"""Reads the text of a DNNMark file as a network."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import PurePath
 from pydantic import ValidationError
 
 from lamina.errors import nearest
-from lamina.spec.dnnmark.grammar import Remarks, Section, parse
+from lamina.spec.dnnmark.grammar import Section, Warnings, parse
 from lamina.spec.dnnmark.sections import COMMON, DIMENSIONS, SECTIONS, Settings
 from lamina.spec.dnnmark.template import expand
 from lamina.spec.dnnmark.values import UNCHANGED
-from lamina.spec.dnnmark.wiring import NO_LAYER, Placed, RunMode, inputs_of, one_batch, remark_dead_branches
+from lamina.spec.dnnmark.wiring import NO_LAYER, ParsedLayer, RunMode, inputs_of, one_batch, warn_dead_branches
 from lamina.spec.faults import (
     LONGEST,
     MOST_LAYERS,
@@ -33,19 +33,19 @@ from lamina.spec.network import Network
 def read_dnnmark(text: str, source: str, variables: Mapping[str, str] = {}) -> Network:
     """The network of a ``.dnnmark`` or ``.dnntemplate`` file; ``source`` names the file in messages.
 
-    Keys without effect and values that DNNMark reads in its own way become the network's ``remarks``.
+    Ignored keys and values that DNNMark interprets in its own way are warnings in the network's ``remarks``.
 
     Raises:
-        SpecError: all that is wrong with the file: what DNNMark refused, names that are taken or do not
-            exist, impossible sizes, variables without a value.
+        SpecError: all faults of the file: whatever DNNMark rejects, duplicate or unknown names, invalid sizes,
+            variables without a value.
     """
-    faults, remarks = Faults(source), Remarks()
+    faults, warnings = Faults(source), Warnings()
     if "\0" in text:
         faults.add("expected text, got a NUL byte", text.count("\n", 0, text.index("\0")) + 1)
         faults.refuse()
     lines = expand(text, variables, faults)
     faults.refuse()
-    general, sections = parse(lines, SECTIONS, faults, remarks)
+    general, sections = parse(lines, SECTIONS, faults, warnings)
     if not sections:
         known = ", ".join(f"[{name}]" for name in SECTIONS)
         faults.add(f"there are no layers: expected sections such as {known}")
@@ -53,22 +53,22 @@ def read_dnnmark(text: str, source: str, variables: Mapping[str, str] = {}) -> N
         faults.add(f"expected at most {MOST_LAYERS} layers, got {len(sections)}")
     if not sections or len(sections) > MOST_LAYERS:
         faults.refuse()
-    mode = RunMode.of(general, faults, remarks)
-    layers = list(_place(sections, faults, remarks))
-    sources = mode.sources(layers, faults, remarks)
+    mode = RunMode.of(general, faults, warnings)
+    layers = list(_parsed_layers(sections, faults, warnings))
+    sources = mode.sources(layers, faults, warnings)
     inputs = inputs_of(sources, layers, mode.mode)
     reads = {each.name: (each.previous,) for each in layers if each.previous} | {
         each.name: (inputs[each.name].name,) if each.name in inputs else () for each in sources
     }
     if mode.mode == "composed":
-        remark_dead_branches(layers, remarks)
+        warn_dead_branches(layers, warnings)
     network = Network(
         name=PurePath(source).stem or source,
         batch=one_batch(sources, faults),
-        layers=tuple(_build(each, reads.get(each.name, ()), faults, remarks) for each in layers),
+        layers=tuple(_build(each, reads.get(each.name, ()), faults, warnings) for each in layers),
         inputs=tuple(inputs.values()) or (placeholder(),),
         mode=mode.mode,
-        remarks=tuple(remarks),
+        remarks=tuple(warnings),
         lines={each.name: each.line for each in layers},
     )
     check_network(network, faults)
@@ -76,19 +76,19 @@ def read_dnnmark(text: str, source: str, variables: Mapping[str, str] = {}) -> N
     return network
 
 
-def _place(sections: list[Section], faults: Faults, remarks: Remarks) -> Iterator[Placed]:
-    """Each section with its settings read, and a name where it has none."""
-    read = [_settings(section, faults, remarks) for section in sections]
+def _parsed_layers(sections: list[Section], faults: Faults, warnings: Warnings) -> Iterator[ParsedLayer]:
+    """Each section with its parsed settings, and a generated name if it has none."""
+    read = [_settings(section, faults, warnings) for section in sections]
     taken = {settings["name"] for settings, _ in read}
     numbers = defaultdict[str, Iterator[int]](lambda: count(1))
     for section, (settings, faulty) in zip(sections, read, strict=True):
         stem = section.name.lower()
         made = (name for number in numbers[stem] if (name := f"{stem}{number}") not in taken)
-        yield Placed(section, settings["name"] or next(made), settings, faulty)
+        yield ParsedLayer(section, settings["name"] or next(made), settings, faulty)
 
 
-def _settings(section: Section, faults: Faults, remarks: Remarks) -> tuple[Settings, bool]:
-    """A section's settings in DNNMark's words: its lines, in order, over its defaults."""
+def _settings(section: Section, faults: Faults, warnings: Warnings) -> tuple[Settings, bool]:
+    """A section's settings under DNNMark's names: its lines, in order, over its defaults."""
     kind = SECTIONS.get(section.name)
     keys, defaults = (COMMON | kind.keys, kind.defaults) if kind else (COMMON, {})
     settings: Settings = {"name": "", "previous_layer": "", **dict.fromkeys(DIMENSIONS, 0), **defaults}
@@ -99,10 +99,10 @@ def _settings(section: Section, faults: Faults, remarks: Remarks) -> tuple[Setti
                 faults.add(partial(_unknown_key, section.name, key), line)
             continue
         if key in seen:
-            remarks.add(f"{key} is given twice in one section: the last one counts", line)
+            warnings.add(f"{key} is given twice in one section: the last value is used", line)
         seen.add(key)
         try:
-            value = keys[key].read(text, partial(_remark, remarks, key, line))
+            value = keys[key].read(text, partial(_warn, warnings, key, line))
         except ValueError as error:
             faults.add(f"{key}: {error}", line)
             faulty = True
@@ -114,20 +114,20 @@ def _settings(section: Section, faults: Faults, remarks: Remarks) -> tuple[Setti
     return settings, faulty
 
 
-def _build(placed: Placed, reads: tuple[str, ...], faults: Faults, remarks: Remarks) -> Layer:
-    """The layer, or a stand-in where its settings cannot be."""
-    if reads and not placed.faulty:
-        kind = SECTIONS[placed.section.name]
-        own = {name: placed.settings[name] for name in kind.defaults}
+def _build(parsed: ParsedLayer, reads: tuple[str, ...], faults: Faults, warnings: Warnings) -> Layer:
+    """The layer, or a placeholder if its settings are invalid."""
+    if reads and not parsed.faulty:
+        kind = SECTIONS[parsed.section.name]
+        own = {name: parsed.settings[name] for name in kind.defaults}
         try:
-            fields = kind.fields(own, lambda remark: remarks.add(remark, placed.line))
-            return kind.layer(name=placed.name, inputs=reads, **fields)
+            fields = kind.fields(own, lambda warning: warnings.add(warning, parsed.line))
+            return kind.layer(name=parsed.name, inputs=reads, **fields)
         except ValidationError as error:
             for _, message in plain(error):
-                faults.add(f"layer {short(placed.name)}: {message}", placed.line)
+                faults.add(f"layer {short(parsed.name)}: {message}", parsed.line)
         except ValueError as error:
-            faults.add(f"layer {short(placed.name)}: {error}", placed.line)
-    return Unreadable(name=placed.name, inputs=reads)
+            faults.add(f"layer {short(parsed.name)}: {error}", parsed.line)
+    return Unreadable(name=parsed.name, inputs=reads)
 
 
 def _unknown_key(section: str, key: str) -> str:
@@ -135,5 +135,5 @@ def _unknown_key(section: str, key: str) -> str:
     return f"key {short(key)} is unknown in [{section}]: {nearest(key[:LONGEST], known)}"
 
 
-def _remark(remarks: Remarks, key: str, line: int, remark: str) -> None:
-    remarks.add(f"{key}: {remark}", line)
+def _warn(warnings: Warnings, key: str, line: int, warning: str) -> None:
+    warnings.add(f"{key}: {warning}", line)

@@ -1,4 +1,4 @@
-"""The layer sections: the keys each one knows, their defaults, and the layer they describe."""
+"""The layer sections: their keys, their defaults, and the layer that they describe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from lamina.spec.dnnmark.algorithms import ALGORITHMS, algorithms
 from lamina.spec.dnnmark.values import (
     Reader,
-    Remark,
+    Warn,
     choice,
     integer,
     lenient,
@@ -34,24 +34,24 @@ from lamina.spec.method import Method
 
 Settings = dict[str, Any]
 DIMENSIONS = ("n", "c", "h", "w")
-SMALLEST_EPSILON = 1e-5
-"""cuDNN's bound on batch normalization's epsilon, below which DNNMark stops."""
+MIN_EPSILON = 1e-5
+"""cuDNN's lower bound of the epsilon of batch normalization; DNNMark aborts below it."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """How one key is read, and the settings it sets."""
+    """The reader of one key, and the settings that it sets."""
 
     read: Reader
     sets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A section. The defaults are DNNMark's; ``fields`` makes the layer's own settings from the section's."""
+class SectionType:
+    """A section type. The defaults are DNNMark's; ``fields`` converts the section's settings to the layer's."""
 
     layer: type[Layer]
-    fields: Callable[[Settings, Remark], Settings]
+    fields: Callable[[Settings, Warn], Settings]
     keys: dict[str, Key] = field(default_factory=dict)
     defaults: Settings = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ def _key(read: Reader, *sets: str) -> Key:
 
 
 def _sized(key: str, setting: str, least: int) -> dict[str, Key]:
-    """A size for both axes, or for one; the later line wins."""
+    """A size for both axes, or for one; the last line takes precedence."""
     read, high, wide = integer(least), f"{setting}_h", f"{setting}_w"
     return {key: _key(read, high, wide), f"{key}_h": _key(read, high), f"{key}_w": _key(read, wide)}
 
@@ -78,16 +78,18 @@ def _axes(s: Settings) -> Settings:
     return {name: (s[f"{name}_h"], s[f"{name}_w"]) for name in ("kernel", "padding", "stride")}
 
 
-def _convolution(s: Settings, remark: Remark) -> Settings:
+def _convolution(s: Settings, warn: Warn) -> Settings:
     if s["mode"] == "transpose":
-        remark("conv_mode=transpose: DNNMark gave the output a forward convolution's size, lamina does not")
+        warn(
+            "conv_mode=transpose: DNNMark used the output size of a forward convolution, lamina does not"
+        )
     return {
         "out_channels": s["num_output"],
         "flip": s["mode"] == "convolution",
         "transposed": s["mode"] == "transpose",
         "propagate": s["propagation"] != "false",
         **_axes(s),
-        **algorithms(s, remark),
+        **algorithms(s, warn),
     }
 
 
@@ -98,49 +100,49 @@ _AVERAGES = {
 }
 
 
-def _pooling(s: Settings, remark: Remark) -> Settings:
+def _pooling(s: Settings, warn: Warn) -> Settings:
     if s["mode"] == "avg":
-        remark("pool_mode=avg is MIOpen's: its average leaves padding out")
+        warn("pool_mode=avg is that of MIOpen: its average excludes padding")
     return {"mode": _AVERAGES.get(s["mode"], "max"), "rounding": "caffe", **_axes(s)}
 
 
-def _lrn(s: Settings, remark: Remark) -> Settings:
+def _lrn(s: Settings, warn: Warn) -> Settings:
     if s.pop("lrn_mode") == "within_channel":
         raise ValueError("lrn_mode=within_channel is not supported: expected cross_channel_dim1")
     return s
 
 
-def _activation(s: Settings, remark: Remark) -> Settings:
+def _activation(s: Settings, warn: Warn) -> Settings:
     if s["function"] == "clipped_relu":
-        remark("clipped_relu: DNNMark fixes the ceiling at 0, so every output is 0; kept")
+        warn("clipped_relu: DNNMark fixes the ceiling at 0, so every output is 0; kept")
         return s | {"ceiling": 0.0}
     return s
 
 
-def _linear(s: Settings, remark: Remark) -> Settings:
+def _linear(s: Settings, warn: Warn) -> Settings:
     return {"out_features": s["num_output"], "spatial": True}
 
 
-def _circulant(s: Settings, remark: Remark) -> Settings:
+def _circulant(s: Settings, warn: Warn) -> Settings:
     if s["optimization"] != "NO":
-        remark(f"optimization={s['optimization']} chose among DNNMark's kernels; it has no effect here")
-    return _linear(s, remark) | {"method": Method("circulant", options=(("block_size", s["block_size"]),))}
+        warn(f"optimization={s['optimization']} selected one of DNNMark's kernels; it is ignored")
+    return _linear(s, warn) | {"method": Method("circulant", options=(("block_size", s["block_size"]),))}
 
 
-def _same(s: Settings, remark: Remark) -> Settings:
+def _same(s: Settings, warn: Warn) -> Settings:
     return s
 
 
-_NO_PREFERENCE = _key(without_effect("has no effect, nor had it in DNNMark"))
+_NO_PREFERENCE = _key(without_effect("is ignored, as in DNNMark"))
 _OPTIMIZATION = _key(lenient("NO", "O1", "O2", "KF"), "optimization")
 
 COMMON = {name: _key(word, name) for name in ("name", "previous_layer")} | {
     name: _key(integer(0), name) for name in DIMENSIONS
 }
-"""Keys that every layer knows."""
+"""Keys of every layer."""
 
 SECTIONS = {
-    "Convolution": Kind(
+    "Convolution": SectionType(
         Convolution,
         _convolution,
         {
@@ -149,8 +151,8 @@ SECTIONS = {
             "propagation": _key(lenient("true", "false"), "propagation"),
             "conv_fwd_pref": _NO_PREFERENCE,
             "conv_bwd_data_pref": _NO_PREFERENCE,
-            "conv_bwd_filter_pref": _key(without_effect("has no effect; in DNNMark it had one with algo=cudnn only")),
-            "workspace_size": _key(without_effect("has no effect: lamina sets the library no limit")),
+            "conv_bwd_filter_pref": _key(without_effect("is ignored; DNNMark used it with algo=cudnn only")),
+            "workspace_size": _key(without_effect("is ignored: lamina does not limit the library's workspace")),
             **{name: _key(word, name) for name in ALGORITHMS},
             **_WINDOW,
         },
@@ -158,13 +160,13 @@ SECTIONS = {
         | dict.fromkeys(ALGORITHMS, "")
         | _window(kernel=5, padding=2, stride=1),
     ),
-    "Pooling": Kind(
+    "Pooling": SectionType(
         Pooling,
         _pooling,
         {"pool_mode": _key(choice("max", *_AVERAGES), "mode"), **_WINDOW},
         {"mode": "max"} | _window(kernel=3, padding=0, stride=2),
     ),
-    "LRN": Kind(
+    "LRN": SectionType(
         LocalResponseNorm,
         _lrn,
         {
@@ -174,14 +176,16 @@ SECTIONS = {
         },
         {"lrn_mode": "cross_channel_dim1", "size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0},
     ),
-    "Activation": Kind(
+    "Activation": SectionType(
         Activation,
         _activation,
         {"activation_mode": _key(choice("sigmoid", "relu", "tanh", "clipped_relu", "soft_relu"), "function")},
         {"function": "relu"},
     ),
-    "FullyConnected": Kind(Linear, _linear, {"num_output": _key(integer(1), "num_output")}, {"num_output": 4096}),
-    "BCMFullyConnected": Kind(
+    "FullyConnected": SectionType(
+        Linear, _linear, {"num_output": _key(integer(1), "num_output")}, {"num_output": 4096}
+    ),
+    "BCMFullyConnected": SectionType(
         Linear,
         _circulant,
         {
@@ -192,7 +196,7 @@ SECTIONS = {
         },
         {"num_output": 4096, "block_size": 32, "optimization": "NO"},
     ),
-    "Softmax": Kind(
+    "Softmax": SectionType(
         Softmax,
         _same,
         {
@@ -201,20 +205,18 @@ SECTIONS = {
         },
         {"algorithm": "accurate", "mode": "channel"},
     ),
-    "BatchNorm": Kind(
+    "BatchNorm": SectionType(
         BatchNorm,
         _same,
         {
             "batchnorm_mode": _key(lenient("per_activation", "spatial"), "mode"),
-            "save_intermediates": _key(
-                without_effect("has no effect: they are always saved (false made DNNMark crash)")
-            ),
+            "save_intermediates": _key(without_effect("is ignored: they are always saved (false crashed DNNMark)")),
             "exp_avg_factor": _key(within(0, 1), "momentum"),
-            "epsilon": _key(within(SMALLEST_EPSILON), "eps"),
+            "epsilon": _key(within(MIN_EPSILON), "eps"),
         },
-        {"mode": "per_activation", "momentum": 1.0, "eps": SMALLEST_EPSILON},
+        {"mode": "per_activation", "momentum": 1.0, "eps": MIN_EPSILON},
     ),
-    "Dropout": Kind(
+    "Dropout": SectionType(
         Dropout,
         _same,
         {
@@ -223,6 +225,6 @@ SECTIONS = {
         },
         {"probability": 0.5, "seed": 0},
     ),
-    "Bypass": Kind(Bypass, _same),
+    "Bypass": SectionType(Bypass, _same),
 }
 SECTIONS["CBMFullyConnected"] = SECTIONS["BCMFullyConnected"]  # the name in early files

@@ -1,4 +1,4 @@
-"""Templates: ``$NAME`` and ``${NAME}`` in a file, given by the person who runs it."""
+"""Templates: variables ``$NAME`` and ``${NAME}`` in a file, set on the command line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Line = tuple[int, str]
 
 
 def expand(text: str, variables: Mapping[str, str], faults: Faults) -> Iterable[Line]:
-    """The file's numbered lines with their variables filled in; comments are left alone.
+    """The numbered lines of the file with variables substituted, except in comments.
 
-    A variable may hold several lines: they all bear the number of the line that names it.
+    A value may have several lines: they all get the number of the line with the variable.
     """
     missing: dict[str, int] = {}
     used: set[str] = set()
@@ -38,7 +38,7 @@ def expand(text: str, variables: Mapping[str, str], faults: Faults) -> Iterable[
             lines += [(number, part) for part in _VARIABLE.sub(value, line).split("\n")]
     for name, first in missing.items():
         cut = name[:LONGEST]
-        faults.add(f"variable {cut} has no value: give it one, which may be empty, by --set {cut}=...", first)
+        faults.add(f"variable {cut} has no value: set it (an empty value is allowed) with --set {cut}=...", first)
     for name in sorted(set(variables) - used):
         faults.add(f"--set {name}: {_unknown(name, used)}")
     return lines

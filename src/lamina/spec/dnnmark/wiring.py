@@ -1,4 +1,4 @@
-"""Where each layer's input comes from: DNNMark's run modes."""
+"""The input of each layer, by DNNMark's run modes."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lamina.errors import nearest
-from lamina.spec.dnnmark.grammar import Remarks, Section
+from lamina.spec.dnnmark.grammar import Section, Warnings
 from lamina.spec.dnnmark.sections import DIMENSIONS, Settings
 from lamina.spec.faults import LONGEST, Faults, short
 from lamina.spec.network import Input
 
 NO_LAYER = "null"
-"""The previous layer of a source."""
+"""``previous_layer`` of a layer that reads an input of its own."""
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A layer's section with its settings read; ``faulty`` when some of them were refused."""
+class ParsedLayer:
+    """A layer's section with its parsed settings; ``faulty`` if some of them are invalid."""
 
     section: Section
     name: str
@@ -27,30 +27,30 @@ class Placed:
 
     @property
     def line(self) -> int:
-        """The section's line."""
+        """The line of the section."""
         return self.section.line
 
     @property
     def previous(self) -> str:
-        """The layer this one names as its input's."""
+        """The layer whose output this one reads."""
         return str(self.settings["previous_layer"])
 
     @property
     def absent(self) -> str:
-        """Dimensions the section does not give."""
+        """Dimensions missing in the section."""
         return ", ".join(axis for axis in DIMENSIONS if not self.settings[axis])
 
 
 @dataclass(frozen=True)
 class RunMode:
-    """How the layers hang together, and the file's word for it."""
+    """The run mode, and its name in the file."""
 
     mode: Literal["composed", "standalone"]
     word: str
 
     @classmethod
-    def of(cls, general: Section, faults: Faults, remarks: Remarks) -> RunMode:
-        """Read the general section. DNNMark's ``none`` is ``standalone`` on memory that nobody filled."""
+    def of(cls, general: Section, faults: Faults, warnings: Warnings) -> RunMode:
+        """Parse the general section. DNNMark's ``none`` is ``standalone`` with uninitialized memory."""
         word = "none"
         for key, value, line in general.entries:
             if key != "run_mode":
@@ -59,31 +59,31 @@ class RunMode:
             elif value in ("none", "standalone", "composed"):
                 word = value
             else:
-                remarks.add(f"run_mode: {short(value)} is unknown and has no effect", line)
+                warnings.add(f"run_mode: {short(value)} is unknown and ignored", line)
         if word == "none":
-            remarks.add("run_mode=none is read as standalone", general.line)
+            warnings.add("run_mode=none is read as standalone", general.line)
         return cls("composed" if word == "composed" else "standalone", word)
 
-    def sources(self, layers: Sequence[Placed], faults: Faults, remarks: Remarks) -> list[Placed]:
-        """The layers with an input of their own. What one lacks for that is a fault."""
+    def sources(self, layers: Sequence[ParsedLayer], faults: Faults, warnings: Warnings) -> list[ParsedLayer]:
+        """The layers with an input of their own. Missing settings are faults."""
         if self.mode == "standalone":
-            return [each for each in layers if self._alone(each, faults, remarks)]
-        return [each for place, each in enumerate(layers) if self._starts(place == 0, each, faults, remarks)]
+            return [each for each in layers if self._standalone(each, faults, warnings)]
+        return [each for index, each in enumerate(layers) if self._starts(index == 0, each, faults, warnings)]
 
-    def _alone(self, each: Placed, faults: Faults, remarks: Remarks) -> bool:
+    def _standalone(self, each: ParsedLayer, faults: Faults, warnings: Warnings) -> bool:
         if each.previous not in ("", NO_LAYER):
-            remarks.add(f"previous_layer has no effect with run_mode={self.word}", each.line)
+            warnings.add(f"previous_layer has no effect with run_mode={self.word}", each.line)
         if each.absent and not each.faulty:
             need = f"needs n, c, h and w with run_mode={self.word}; missing: {each.absent}"
             faults.add(f"[{each.section.name}] {need}", each.line)
         return True
 
-    def _starts(self, first: bool, each: Placed, faults: Faults, remarks: Remarks) -> bool:
+    def _starts(self, first: bool, each: ParsedLayer, faults: Faults, warnings: Warnings) -> bool:
         if not first and each.previous != NO_LAYER and each.absent:
             if not each.previous:
                 faults.add(f"[{each.section.name}] needs previous_layer: the layer it reads", each.line)
             if any(each.settings[axis] for axis in DIMENSIONS):
-                remarks.add("n, c, h and w have no effect on a layer that reads another", each.line)
+                warnings.add("n, c, h and w have no effect on a layer that reads another", each.line)
             return False
         if each.previous != NO_LAYER:
             what = "the first layer" if first else "a layer with n, c, h and w"
@@ -95,8 +95,8 @@ class RunMode:
         return True
 
 
-def one_batch(sources: Sequence[Placed], faults: Faults) -> int:
-    """The batch size of the file: a fault where its sources differ."""
+def one_batch(sources: Sequence[ParsedLayer], faults: Faults) -> int:
+    """The batch size of the file; a fault if its sources differ."""
     sized = [each for each in sources if each.settings["n"]]
     for each in sized[1:]:
         n, first = each.settings["n"], sized[0]
@@ -107,8 +107,8 @@ def one_batch(sources: Sequence[Placed], faults: Faults) -> int:
     return int(sized[0].settings["n"]) if sized else 1
 
 
-def inputs_of(sources: Sequence[Placed], layers: Sequence[Placed], mode: str) -> dict[str, Input]:
-    """The input of each source, by the source's name. DNNMark computes its gradient, unless told not to."""
+def inputs_of(sources: Sequence[ParsedLayer], layers: Sequence[ParsedLayer], mode: str) -> dict[str, Input]:
+    """The input of each source, by its name. DNNMark computes its gradient unless propagation=false."""
     whole = [each for each in sources if not each.absent]
     alone = mode == "composed" and len(whole) == 1 and all(each.name != "input" for each in layers)
     return {
@@ -121,9 +121,9 @@ def inputs_of(sources: Sequence[Placed], layers: Sequence[Placed], mode: str) ->
     }
 
 
-def remark_dead_branches(layers: Sequence[Placed], remarks: Remarks) -> None:
-    """Name the layers of a composed model that nothing reads, but for the last."""
+def warn_dead_branches(layers: Sequence[ParsedLayer], warnings: Warnings) -> None:
+    """Warn about layers of a composed model, other than the last, that no layer reads."""
     read = {each.previous for each in layers}
     for each in layers[:-1]:
         if each.name not in read:
-            remarks.add(f"no layer reads {short(each.name)}: a dead branch, computed all the same", each.line)
+            warnings.add(f"no layer reads {short(each.name)}: a dead branch, which is still computed", each.line)

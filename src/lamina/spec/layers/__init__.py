@@ -1,4 +1,4 @@
-"""The layer kinds, one class each; ``KINDS`` finds them by the name files use."""
+"""Layer classes; ``KINDS`` maps the names used in files to them."""
 
 from lamina.spec.layers.activation import Activation, Bypass, Dropout
 from lamina.spec.layers.base import Layer

@@ -1,4 +1,4 @@
-"""Functions applied to each element on its own."""
+"""Element-wise functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPERATIONS: dict[str, tuple[int, int]] = {
     "silu": (4, 6),
     "hardswish": (4, 4),
 }
-"""Elementary operations an element takes forward and backward, a transcendental function counted as one."""
+"""Operations per element forward and backward; a transcendental function counts as one."""
 
 
 class Activation(Layer):
@@ -45,7 +45,7 @@ class Activation(Layer):
 
 
 class Dropout(Layer):
-    """Each element zero with ``probability``, the others scaled by ``1 / (1 - probability)``."""
+    """Zeroes each element with ``probability`` and scales the others by ``1 / (1 - probability)``."""
 
     kind: ClassVar[str] = "dropout"
 
@@ -64,7 +64,7 @@ class Dropout(Layer):
 
 
 class Bypass(Layer):
-    """A plain copy of the input: the floor of what any layer costs."""
+    """A copy of the input: a lower bound of the cost of any layer."""
 
     kind: ClassVar[str] = "bypass"
 

@@ -1,4 +1,4 @@
-"""What every layer answers: its output shape, its parameters, and the cost of its phases."""
+"""Base class of layers: output shape, parameters, and cost of each phase."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ NonNegative = Annotated[int, Field(ge=0)]
 
 
 class Layer(BaseModel, ABC):
-    """One layer of a network: its own settings only; shapes come from the layers it reads.
+    """One layer of a network, with its own settings only; shapes come from its inputs.
 
     Subclasses say what they compute by ``output``, ``parameters`` and ``operations``. Impossible shapes
-    raise ``ValueError`` with what was expected and got; the network collects them into one ``SpecError``.
+    raise ``ValueError`` with the expected and actual value; the network collects them into one ``SpecError``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: ClassVar[str]
     arity: ClassVar[tuple[int, int | None]] = (1, 1)
-    """Least and most number of inputs (``None``: any number)."""
+    """Minimum and maximum number of inputs (``None``: unlimited)."""
     differentiable: ClassVar[bool] = True
     """Whether the layer's inputs can have a gradient (token indices cannot)."""
     view: ClassVar[bool] = False
-    """Whether the layer only renames its input's memory and so costs nothing."""
+    """Whether the layer is a view of its input's memory, at no cost."""
     counted: ClassVar[bool] = True
-    """Whether ``operations`` is a real count."""
+    """Whether ``operations`` is known."""
 
     name: str = Field(min_length=1)
     inputs: tuple[str, ...] = ()
     method: Method | None = None
-    """Implementation this layer asks for, overriding the run's."""
+    """Implementation of this layer, which overrides that of the run."""
     propagate: bool = True
-    """Whether the gradient with respect to the input is wanted."""
+    """Whether to compute the gradient with respect to the input."""
 
     @abstractmethod
     def output(self, *inputs: Shape) -> Shape:
-        """Shape of the result."""
+        """Shape of the output."""
 
     def parameters(self, *inputs: Shape) -> dict[str, Shape]:
-        """Shapes of the trained parameters by name."""
+        """Shapes of the trainable parameters by name."""
         return {}
 
     def operations(self, phase: Phase, *inputs: Shape) -> int:
-        """Operations of one phase, counted as :class:`Cost` says."""
+        """Operations of one phase, counted as in :class:`Cost`."""
         return 0
 
     def saved(self, *inputs: Shape) -> int:
-        """Elements besides the output's gradient that ``backward_data`` must read."""
+        """Elements that ``backward_data`` must read in addition to the output gradient."""
         return 0
 
     def phases(self, *inputs: Shape) -> tuple[Phase, ...]:
-        """The phases this layer has at all; none where there is nothing to compute."""
+        """The phases of this layer; none if there is nothing to compute."""
         if self.view:
             return ()
         backward_data = (Phase.BACKWARD_DATA,) if self.differentiable and self.propagate else ()
@@ -82,6 +82,6 @@ class Layer(BaseModel, ABC):
 
 
 def require(condition: bool, expected: str, got: Any) -> None:
-    """Raise ``ValueError`` naming what a shape should have been and what it was."""
+    """Raise ``ValueError`` with the expected and actual value unless ``condition`` holds."""
     if not condition:
         raise ValueError(f"expected {expected}, got {show(got) if isinstance(got, tuple) else got}")

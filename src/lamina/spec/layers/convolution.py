@@ -13,7 +13,7 @@ from lamina.spec.shape import Shape, elements, transposed, window_floor
 
 
 def broadcast(values: Any, rank: int, *keys: str) -> Any:
-    """Spread single numbers under ``keys`` over ``rank`` axes: ``3`` becomes ``(3, 3)``."""
+    """Expand single values of ``keys`` to ``rank`` axes: ``3`` becomes ``(3, 3)``."""
     if not isinstance(values, dict):
         return values
     return values | {
@@ -34,7 +34,7 @@ Algorithm = Literal[
     "cudnn:implicit_gemm",
     "cudnn:strict_fp32",
 ]
-"""Ways to compute a convolution; ``direct`` is the vendor library's own choice."""
+"""Convolution algorithms; ``direct`` is the vendor library's own choice."""
 
 
 class Convolution(Layer):
@@ -53,7 +53,7 @@ class Convolution(Layer):
     transposed: bool = False
     output_padding: tuple[NonNegative, ...] = 0  # type: ignore[assignment]
     flip: bool = False
-    """True convolution, with the kernel turned around (DNNMark's ``conv_mode=convolution``)."""
+    """True convolution, with a flipped kernel (DNNMark's ``conv_mode=convolution``)."""
     algorithm: Algorithm = "direct"
     algorithm_data: Algorithm = "direct"
     algorithm_weight: Algorithm = "direct"
@@ -74,7 +74,7 @@ class Convolution(Layer):
         for key in ("kernel", "stride", "padding", "dilation", "output_padding"):
             if len(getattr(self, key)) != self.rank:
                 raise ValueError(
-                    f"{key} has {len(getattr(self, key))} numbers, expected {self.rank} (or one for all axes)"
+                    f"{key} has {len(getattr(self, key))} values, expected {self.rank} (or one for all axes)"
                 )
         if self.out_channels % self.groups:
             raise ValueError(f"out_channels {self.out_channels} is not a multiple of groups {self.groups}")
@@ -88,7 +88,7 @@ class Convolution(Layer):
         (x,) = inputs
         axes = "N, C, H, W" if self.rank == 2 else "N, C, T"
         require(len(x) == 2 + self.rank, f"an input of {2 + self.rank} axes ({axes})", x)
-        require(x[1] % self.groups == 0, f"input channels that {self.groups} groups divide", x)
+        require(x[1] % self.groups == 0, f"input channels divisible by {self.groups} groups", x)
         if self.transposed:
             sizes = tuple(
                 transposed(*axis)

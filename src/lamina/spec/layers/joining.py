@@ -1,4 +1,4 @@
-"""Layers that join several inputs, or only rename the shape of one."""
+"""Layers with several inputs, and layers that only change the shape of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.spec.shape import Shape, elements, show
 
 
 class Add(Layer):
-    """``y = a + b + ...``: the residual connection; inputs broadcast like PyTorch's."""
+    """``y = a + b + ...``, such as a residual connection; inputs broadcast as in PyTorch."""
 
     kind: ClassVar[str] = "add"
     arity: ClassVar[tuple[int, int | None]] = (2, None)
@@ -20,7 +20,7 @@ class Add(Layer):
         return broadcast_shapes(*inputs)
 
     def phases(self, *inputs: Shape) -> tuple[Phase, ...]:
-        # The gradient passes through unchanged, unless a broadcast input has to sum it.
+        # The gradient is passed through unchanged, unless it must be summed for a broadcast input.
         broadcast = any(shape != self.output(*inputs) for shape in inputs)
         return super().phases(*inputs) if broadcast else (Phase.FORWARD,)
 
@@ -29,7 +29,7 @@ class Add(Layer):
 
 
 class Multiply(Layer):
-    """``y = a * b * ...``: gates and scales; inputs broadcast like PyTorch's."""
+    """``y = a * b * ...``, such as gates and scales; inputs broadcast as in PyTorch."""
 
     kind: ClassVar[str] = "multiply"
     arity: ClassVar[tuple[int, int | None]] = (2, None)
@@ -45,7 +45,7 @@ class Multiply(Layer):
 
 
 class Concat(Layer):
-    """Inputs one after the other along ``axis``."""
+    """Concatenation of the inputs along ``axis``."""
 
     kind: ClassVar[str] = "concat"
     arity: ClassVar[tuple[int, int | None]] = (1, None)
@@ -59,12 +59,12 @@ class Concat(Layer):
             same = len(other) == len(first) and all(
                 a == b for i, (a, b) in enumerate(zip(first, other, strict=True)) if i != axis
             )
-            require(same, f"inputs equal to {show(first)} but for axis {axis}", other)
+            require(same, f"inputs equal to {show(first)} except in axis {axis}", other)
         return (*first[:axis], sum(shape[axis] for shape in inputs), *first[axis + 1 :])
 
 
 class Flatten(Layer):
-    """Everything from axis ``start`` on as one axis."""
+    """Flattens the axes from ``start`` on to one."""
 
     kind: ClassVar[str] = "flatten"
     view: ClassVar[bool] = True
@@ -78,7 +78,7 @@ class Flatten(Layer):
 
 
 class Transpose(Layer):
-    """Axes ``first`` and ``second`` exchanged, as when frames ``(N, T, F)`` become channels ``(N, F, T)``."""
+    """Transposes axes ``first`` and ``second``, for example frames ``(N, T, F)`` to channels ``(N, F, T)``."""
 
     kind: ClassVar[str] = "transpose"
     view: ClassVar[bool] = True
@@ -94,18 +94,18 @@ class Transpose(Layer):
 
 
 class Opaque(Layer):
-    """A layer lamina has no formula for: known by what a trace saw of it."""
+    """A traced layer without a cost formula."""
 
     kind: ClassVar[str] = "opaque"
     arity: ClassVar[tuple[int, int | None]] = (0, None)
     counted: ClassVar[bool] = False
 
     operation: str
-    """The module class or function, for people."""
+    """The name of the module class or function."""
     shape: Shape
     weights: dict[str, Shape] = {}
     alias: bool = False
-    """Whether the result shares the input's memory."""
+    """Whether the output shares the input's memory."""
 
     def output(self, *inputs: Shape) -> Shape:
         return self.shape
@@ -118,7 +118,7 @@ class Opaque(Layer):
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:
-    """The common shape of tensors that combine element by element, or ``ValueError``."""
+    """The broadcast shape of the inputs, or ``ValueError``."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     sizes = []

@@ -1,4 +1,4 @@
-"""Matrix product with a trained matrix."""
+"""Linear layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.spec.shape import Shape, elements
 
 
 class Linear(Layer):
-    """``y = x W^T`` over the last axis; with ``spatial``, over everything but the batch.
+    """``y = x W^T`` over the last axis; with ``spatial``, over all axes except the batch.
 
     DNNMark's FullyConnected is the spatial form: it reads ``(N, C, H, W)`` and answers ``(N, out, 1, 1)``.
     """

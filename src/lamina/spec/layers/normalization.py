@@ -1,4 +1,4 @@
-"""Layers that divide by a statistic: of the batch, of a sample, of neighbouring channels, of all classes."""
+"""Normalization layers, and softmax."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.spec.layers.base import Layer, Positive, require
 from lamina.spec.shape import Shape, elements
 
 _MOMENTS = {Phase.FORWARD: 8, Phase.BACKWARD_DATA: 9, Phase.BACKWARD_WEIGHT: 5}
-"""Per element, forward: mean 1, variance 3, normalise 2, scale and shift 2. Backward: two sums and one correction."""
+"""Per element, forward: mean 1, variance 3, normalize 2, scale and shift 2. Backward: two sums and one correction."""
 
 
 class BatchNorm(Layer):
@@ -69,7 +69,7 @@ class LayerNorm(Layer):
 
 
 class LocalResponseNorm(Layer):
-    """``y_c = x_c / (k + alpha/size * sum of x^2 over size neighbouring channels)^beta`` (Krizhevsky 2012, 3.3)."""
+    """``y_c = x_c / (k + alpha/size * sum of x^2 over size neighboring channels)^beta`` (Krizhevsky 2012, 3.3)."""
 
     kind: ClassVar[str] = "local_response_norm"
 
@@ -83,7 +83,7 @@ class LocalResponseNorm(Layer):
         return inputs[0]
 
     def operations(self, phase: Phase, *inputs: Shape) -> int:
-        # Forward: square and add each neighbour, then scale, add k, power, divide. Backward: the same sum again.
+        # Forward: square and add each neighbor, then scale, add k, power, divide. Backward: the same sum again.
         per_element = 2 * self.size + 4 if phase is Phase.FORWARD else 2 * self.size + 6
         return per_element * elements(inputs[0])
 

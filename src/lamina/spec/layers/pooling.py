@@ -1,4 +1,4 @@
-"""Down-sampling: windows of a fixed size, or a fixed number of windows."""
+"""Pooling layers: windows of a fixed size, or a fixed number of windows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lamina.spec.shape import Shape, elements, window_ceil, window_floor
 
 
 class Pooling(Layer):
-    """Largest or mean value of each window of ``(N, C, H, W)``.
+    """Maximum or mean of each window of ``(N, C, H, W)``.
 
     ``rounding``: ``floor`` drops a window that hangs over the far edge, ``ceil`` keeps it, ``caffe`` keeps it
     as DNNMark does (see :func:`lamina.spec.shape.window_ceil`).
@@ -40,7 +40,7 @@ class Pooling(Layer):
         for pad, kernel in zip(self.padding, self.kernel, strict=True):
             if pad >= kernel:
                 raise ValueError(
-                    f"padding {pad} must be smaller than the window {kernel}: a window would be all padding"
+                    f"padding {pad} must be smaller than the window {kernel}: a window would contain only padding"
                 )
         return self
 
@@ -64,7 +64,7 @@ class Pooling(Layer):
 
 
 class AdaptivePooling(Layer):
-    """Mean (or largest) value of ``size`` equal windows of ``(N, C, H, W)``, whatever the input's size."""
+    """Mean (or maximum) of ``size`` equal windows of ``(N, C, H, W)``, for any input size."""
 
     kind: ClassVar[str] = "adaptive_pooling"
 

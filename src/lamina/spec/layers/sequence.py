@@ -1,4 +1,4 @@
-"""Layers over sequences: token embedding, attention, recurrence."""
+"""Sequence layers: token embedding, attention, LSTM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INDEX_BYTES = 8
 
 
 class Embedding(Layer):
-    """Row ``i`` of a trained table for each index ``i``: ``(N, T)`` indices to ``(N, T, dim)``."""
+    """Row ``i`` of a trainable table for each index ``i``: ``(N, T)`` indices to ``(N, T, dim)``."""
 
     kind: ClassVar[str] = "embedding"
     differentiable: ClassVar[bool] = False
@@ -66,14 +66,14 @@ class Attention(Layer):
             return (x[0], x[1], x[2] // 3)
         q, k, v = inputs
         require(len(q) in (3, 4) and len(q) == len(k) == len(v), "queries, keys, values of 3 or 4 axes", q)
-        require(q[-1] == k[-1], f"keys as wide as the queries ({q[-1]})", k)
-        require(k[:-1] == v[:-1], f"values as many as the keys ({k[-2]})", v)
-        require(len(q) == 4 or q[-1] % self.heads == 0, f"a width that {self.heads} heads divide", q)
+        require(q[-1] == k[-1], f"keys with the queries' width ({q[-1]})", k)
+        require(k[:-1] == v[:-1], f"as many values as keys ({k[-2]})", v)
+        require(len(q) == 4 or q[-1] % self.heads == 0, f"a width divisible by {self.heads} heads", q)
         return (*q[:-1], v[-1])
 
     def operations(self, phase: Phase, *inputs: Shape) -> int:
         q, k, v = inputs if len(inputs) == 3 else ((*inputs[0][:2], inputs[0][2] // 3),) * 3
-        # Two products forward (scores, result), four backward (dV, dP, dQ, dK); a causal mask is not discounted.
+        # Two products forward (scores, result), four backward (dV, dP, dQ, dK); a causal mask is not subtracted.
         pairs = elements(q[:-1]) * k[-2]
         return 2 * pairs * (q[-1] + v[-1]) * (1 if phase is Phase.FORWARD else 2)
 
@@ -82,7 +82,7 @@ class Attention(Layer):
 
 
 class LSTM(Layer):
-    """Long short-term memory over ``(N, T, F)``: ``gates = x W^T + h U^T + b``; answers ``(N, T, H)``."""
+    """Long short-term memory over ``(N, T, F)``: ``gates = x W^T + h U^T + b``; returns ``(N, T, H)``."""
 
     kind: ClassVar[str] = "lstm"
 
@@ -93,7 +93,7 @@ class LSTM(Layer):
 
     @property
     def directions(self) -> int:
-        """One, or two when the sequence is read both ways."""
+        """1, or 2 if bidirectional."""
         return 2 if self.bidirectional else 1
 
     def output(self, *inputs: Shape) -> Shape:

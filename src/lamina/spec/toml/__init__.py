@@ -1,4 +1,4 @@
-"""lamina's own workload files: a network with any wiring, and how to run it, in TOML."""
+"""lamina's workload files in TOML: a network with arbitrary connections, and how to run it."""
 
 from lamina.spec.toml.reader import read_toml
 from lamina.spec.toml.writer import write_toml

@@ -1,12 +1,12 @@
-"""On which line a table or key of a TOML file stands: the standard library's reader does not say."""
+"""Line numbers of tables and keys in TOML files, which ``tomllib`` does not provide."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 
-Place = tuple[str | int, ...]
-"""Keys and array positions from the top of the file: ``("layer", 2, "kernel")``."""
+Path = tuple[str | int, ...]
+"""Keys and array indices from the root: ``("layer", 2, "kernel")``."""
 
 _PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _PATH = rf"{_PART}(?:\s*\.\s*{_PART})*"
@@ -16,12 +16,12 @@ _QUOTES = re.compile(r"\"\"\"|'''")
 
 
 class Lines:
-    """First lines of the tables and keys of a file that is valid TOML."""
+    """First lines of the tables and keys of a valid TOML file."""
 
     def __init__(self, text: str):
-        self._lines: dict[Place, int] = {}
-        here: Place = ()
-        arrays: Counter[Place] = Counter()
+        self._lines: dict[Path, int] = {}
+        here: Path = ()
+        arrays: Counter[Path] = Counter()
         quoted = False
         for number, line in enumerate(text.split("\n"), start=1):
             if not quoted and (header := _HEADER.match(line)):
@@ -34,12 +34,12 @@ class Lines:
                 self._lines.setdefault((*here, *_parts(setting["path"])), number)
             quoted ^= len(_QUOTES.findall(line)) % 2 == 1
 
-    def of(self, *place: str | int) -> int | None:
-        """The line of a key; where it has none, that of the table it belongs to."""
-        while place and place not in self._lines:
-            place = place[:-1]
-        return self._lines.get(place)
+    def of(self, *path: str | int) -> int | None:
+        """The line of a key, or that of its table if the key is absent."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path)
 
 
-def _parts(path: str) -> Place:
+def _parts(path: str) -> Path:
     return tuple(part.strip("\"'") for part in re.findall(_PART, path))

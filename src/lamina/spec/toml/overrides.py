@@ -1,4 +1,4 @@
-"""Settings given on the command line: ``batch=64``, ``input.shape=[3,64,64]``, ``conv1.out_channels=32``."""
+"""Settings from the command line:  ``batch=64``, ``input.shape=[3,64,64]``, ``conv1.out_channels=32``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def override(
     settings: Mapping[str, str],
     faults: Faults,
 ) -> None:
-    """Write each setting into the table it names; ``input`` also means the only input, whatever its name."""
+    """Apply each setting to its table; ``input`` also names the only input."""
     tables: dict[str, Table] = {str(table["name"]): table for table in [*layers, *inputs]}
     tables |= {"workload": workload} | ({"input": inputs[0]} if len(inputs) == 1 else {})
     for setting, text in settings.items():
@@ -39,7 +39,7 @@ HEAD = ("name", "batch", "mode")
 
 
 def _value(text: str) -> Any:
-    """A value as TOML writes it; anything else is taken for a text, so that quotes may be left out."""
+    """A TOML value; anything else is read as a string, so that quotes may be omitted."""
     try:
         read = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

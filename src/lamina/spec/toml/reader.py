@@ -1,4 +1,4 @@
-"""From a file's text to a network and a workload."""
+"""Reads the text of a TOML file as a network and a workload."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from lamina.spec.workload import Workload
 KNOWN = (*HEAD, "remarks", "input", "layer", "workload")
 TYPES = (*KINDS, TDNN)
 LISTS = tuple(key for key, field in Workload.model_fields.items() if "tuple" in str(field.annotation))
-"""Keys of a workload that hold several values; one alone needs no brackets."""
+"""Workload keys with several values; a single value needs no brackets."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -42,11 +42,11 @@ Model = TypeVar("Model", bound=BaseModel)
 def read_toml(text: str, source: str, variables: Mapping[str, str] = {}) -> tuple[Network, Workload]:
     """The network and workload of a ``.toml`` file; ``source`` names the file in messages.
 
-    ``variables`` replace settings of the file, each named by its place, such as ``conv1.out_channels``.
+    ``variables`` override settings of the file, by dotted name, such as ``conv1.out_channels``.
 
     Raises:
-        SpecError: all that is wrong with the file: its syntax; unknown, missing or impossible settings;
-            names that are taken or do not exist; shapes that do not fit.
+        SpecError: all faults of the file: its syntax; unknown, missing or invalid settings; duplicate or unknown
+            names; incompatible shapes.
     """
     faults = Faults(source)
     document = _parse(text, faults)
@@ -59,8 +59,8 @@ def _parse(text: str, faults: Faults) -> Table:
     except RecursionError:
         faults.add("brackets are nested too deeply")
     except tomllib.TOMLDecodeError as error:
-        message, _, place = str(error).partition(" (at ")
-        number = re.search(r"line (\d+)", place)
+        message, _, position = str(error).partition(" (at ")
+        number = re.search(r"line (\d+)", position)
         line = int(number[1]) if number else text.count("\n") + 1
         faults.add(f"this is not TOML: {message[:1].lower()}{message[1:]}", line)
     except ValueError:  # Python refuses to convert numbers of thousands of digits
@@ -70,13 +70,13 @@ def _parse(text: str, faults: Faults) -> Table:
 
 
 class _Reading:
-    """One file being read: its tables, where they stand, and what is wrong with them."""
+    """The state of reading one file: its tables, their lines and their faults."""
 
     def __init__(self, document: Table, lines: Lines, faults: Faults):
         self.document, self.lines, self.faults = document, lines, faults
 
     def read(self, stem: str, variables: Mapping[str, str]) -> tuple[Network, Workload]:
-        """The whole file; ``stem`` is the network's name where the file gives none."""
+        """Read the whole file; ``stem`` is the default name of the network."""
         for key in self.document.keys() - set(KNOWN):
             hint = nearest(key[:LONGEST], KNOWN)
             self.faults.add(f"key {short(key)} is unknown: {hint}", self.lines.of(key))
@@ -107,9 +107,9 @@ class _Reading:
         if not value:
             self.faults.add(f"there is no {key}: expected a table {header}")
         tables = value if isinstance(value, list) else [value]
-        for place, table in enumerate(tables):
+        for index, table in enumerate(tables):
             if not isinstance(table, dict):
-                line = self.lines.of(key, place)
+                line = self.lines.of(key, index)
                 self.faults.add(f"{key} = {short(table)}: expected a table {header}", line)
         return [table for table in tables if isinstance(table, dict)]
 
@@ -117,10 +117,10 @@ class _Reading:
         sources, lost = self._inputs(inputs)
         names = [str(table["name"]) for table in inputs]
         before, built = "", list[Layer]()
-        for place, table in enumerate(layers):
+        for index, table in enumerate(layers):
             name = str(table["name"])
             usual = default_inputs(name, before, names, head.get("mode"))
-            built.append(self._layer(place, {"inputs": [*usual]} | table))
+            built.append(self._layer(index, {"inputs": [*usual]} | table))
             before = name
         body = {
             "inputs": tuple(sources) or (placeholder(),),
@@ -136,12 +136,12 @@ class _Reading:
             return Network.model_validate({"name": "(unreadable)"} | _tuples(head) | body)
 
     def _inputs(self, tables: Sequence[Table]) -> tuple[list[Input], list[Unreadable]]:
-        """The inputs, and a stand-in for each that cannot be one."""
+        """The inputs, and a placeholder for each invalid one."""
         inputs, lost, names = list[Input](), list[Unreadable](), set[str]()
         single = isinstance(self.document["input"], dict) if tables else False
-        for place, table in enumerate(tables):
+        for index, table in enumerate(tables):
             name = str(table["name"])
-            where = ("input",) if single else ("input", place)
+            where = ("input",) if single else ("input", index)
             source = self._validated(Input, table, f"input {short(name)}:", *where)
             if name in names:
                 self.faults.add(f"input {short(name)}: this name is already taken", self.lines.of(*where))
@@ -152,42 +152,42 @@ class _Reading:
             names.add(name)
         return inputs, lost
 
-    def _layer(self, place: int, table: Table) -> Layer:
-        """The layer, or a stand-in where its settings cannot be."""
+    def _layer(self, index: int, table: Table) -> Layer:
+        """The layer, or a placeholder if its settings are invalid."""
         kind, label = table.get("type"), f"layer {short(table['name'])}:"
         settings = {key: value for key, value in table.items() if key != "type"}
         reads = table["inputs"] if isinstance(table["inputs"], list) else [table["inputs"]]
         if isinstance(table["inputs"], str):
             settings["inputs"] = reads
         if kind is None:
-            self.faults.add(f"{label} type is missing", self.lines.of("layer", place))
+            self.faults.add(f"{label} type is missing", self.lines.of("layer", index))
         elif kind not in TYPES:
             hint = nearest(str(kind)[:LONGEST], TYPES)
-            line = self.lines.of("layer", place, "type")
+            line = self.lines.of("layer", index, "type")
             self.faults.add(f"{label} type {short(kind)} is unknown: {hint}", line)
         else:
             try:
                 settings = convolution_of(settings) if kind == TDNN else settings
             except ValueError as error:
-                self.faults.add(f"{label} {error}", self.lines.of("layer", place, "context"))
+                self.faults.add(f"{label} {error}", self.lines.of("layer", index, "context"))
             else:
                 model = KINDS["convolution" if kind == TDNN else kind]
-                if layer := self._validated(model, settings, label, "layer", place):
+                if layer := self._validated(model, settings, label, "layer", index):
                     return layer
         named = str(table["name"]) or "(unnamed)"
         return Unreadable(name=named, inputs=tuple(each for each in reads if isinstance(each, str)))
 
-    def _validated(self, model: type[Model], table: Table, label: str, *place: str | int) -> Model | None:
+    def _validated(self, model: type[Model], table: Table, label: str, *path: str | int) -> Model | None:
         try:
             return model.model_validate(_tuples(table), strict=True)
         except ValidationError as error:
             for key, message in plain(error, [*model.model_fields]):
-                self.faults.add(f"{label} {message}", self.lines.of(*place, key))
+                self.faults.add(f"{label} {message}", self.lines.of(*path, key))
         return None
 
 
 def _name(layers: Sequence[Table]) -> None:
-    """Give each layer without a name its type and a running number."""
+    """Name each unnamed layer by its type and a running number."""
     taken = {table["name"] for table in layers if isinstance(table.get("name"), str)}
     numbers: Counter[str] = Counter()
     for table in layers:
@@ -200,7 +200,7 @@ def _name(layers: Sequence[Table]) -> None:
 
 
 def _workload(table: Table) -> Table:
-    """Single values as lists, and phases by their names."""
+    """Convert single values to lists, and phase names to phases."""
     listed = {key: [value] if key in LISTS and not isinstance(value, list) else value for key, value in table.items()}
     if "phases" in listed:
         phases = {str(phase): phase for phase in Phase}
@@ -209,7 +209,7 @@ def _workload(table: Table) -> Table:
 
 
 def _tuples(value: Any) -> Any:
-    """Lists as tuples, which is what the models hold."""
+    """Lists as tuples, which the models require."""
     if isinstance(value, dict):
         return {key: _tuples(each) for key, each in value.items()}
     return tuple(_tuples(each) for each in value) if isinstance(value, list) else value

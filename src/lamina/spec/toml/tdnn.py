@@ -1,4 +1,4 @@
-"""Time-delay layers, written as the frames they read: ``context = [-4, -2, 0, 2, 4]``."""
+"""Time-delay layers, given by the frames that they read: ``context = [-4, -2, 0, 2, 4]``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from lamina.spec.faults import short
 
 TDNN = "tdnn"
-"""The layer type that files use for it."""
+"""Its layer type in files."""
 
 
 def convolution_of(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings of the convolution over time that reads the frames of ``context`` (Peddinti 2015, sec. 2).
 
     Raises:
-        ValueError: ``context`` is not a rising list of evenly spaced whole numbers.
+        ValueError: ``context`` is not an increasing list of evenly spaced integers.
     """
     given = {"rank", "kernel", "dilation"} & settings.keys()
     if given:

@@ -1,4 +1,4 @@
-"""What a layer reads when its table does not say."""
+"""Default inputs of a layer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def default_inputs(name: str, before: str, sources: Sequence[str], mode: Any) -> tuple[str, ...]:
-    """The layer ``before`` it; for the first layer, where that is empty, the only input.
+    """The previous layer ``before``; for the first layer, where it is empty, the only input.
 
     In standalone mode it is the input called ``<layer>.input``, else the only one.
     """

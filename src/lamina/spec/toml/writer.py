@@ -1,4 +1,4 @@
-"""From a network and a workload to the text of a file; what a reader would fill in is left out."""
+"""Writes a network and a workload as TOML; defaults are omitted."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from lamina.spec.toml.wiring import default_inputs
 from lamina.spec.workload import Workload
 
 SPREAD = ("kernel", "stride", "padding", "dilation", "output_padding", "size")
-"""Settings that a layer spreads over its axes, so that equal numbers are written once."""
+"""Settings that a layer expands over its axes, so that equal values are written once."""
 
 
 def write_toml(network: Network, workload: Workload | None = None) -> str:
-    """The text that :func:`read_toml` reads as ``network`` and ``workload``.
+    """TOML text that :func:`read_toml` reads as ``network`` and ``workload``.
 
     Raises:
-        UsageError: a layer has no written form, being known from a trace only.
+        UsageError: a layer cannot be written because it is known from a trace only.
     """
     head = {"name": network.name, "batch": network.batch, "mode": network.mode, "remarks": network.remarks}
     defaults = {"mode": "composed", "remarks": ()}
     blocks = [_settings((key, value) for key, value in head.items() if value != defaults.get(key))]
     header = "[input]" if len(network.inputs) == 1 else "[[input]]"
     blocks += [f"{header}\n{_settings(_given(source))}" for source in network.inputs]
-    blocks += [f"[[layer]]\n{_settings(_layer(network, place))}" for place in range(len(network.layers))]
+    blocks += [f"[[layer]]\n{_settings(_layer(network, index))}" for index in range(len(network.layers))]
     if workload and (given := [*_given(workload)]):
         blocks.append(f"[workload]\n{_settings(given)}")
     return "\n".join(blocks)
 
 
-def _layer(network: Network, place: int) -> Iterator[tuple[str, Any]]:
-    layer = network.layers[place]
+def _layer(network: Network, index: int) -> Iterator[tuple[str, Any]]:
+    layer = network.layers[index]
     if KINDS.get(layer.kind) is not type(layer):
         raise UsageError(f"layer {layer.name!r} ({layer.kind}) cannot be written: expected {', '.join(KINDS)}")
     yield "type", layer.kind
-    before = network.layers[place - 1].name if place else ""
+    before = network.layers[index - 1].name if index else ""
     sources = [source.name for source in network.inputs]
     usual = default_inputs(layer.name, before, sources, network.mode)
     for key, value in _given(layer):
@@ -73,7 +73,7 @@ def _written(value: Any) -> str:
         case bool():
             return str(value).lower()
         case StrEnum() | Method() | str():
-            # JSON's quoting, but for DEL, which TOML wants escaped as well.
+            # JSON's quoting, except for DEL, which TOML requires to be escaped as well.
             return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
         case tuple():
             return f"[{', '.join(map(_written, value))}]"

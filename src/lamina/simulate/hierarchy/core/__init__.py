@@ -1,4 +1,4 @@
-"""The reference simulator, compiled: the same events in the same order over one table of whole numbers."""
+"""The compiled simulator: the same events in the same order as the reference, over one integer table."""
 
 from typing import no_type_check
 
@@ -8,7 +8,7 @@ from lamina.simulate.compiled import compiled
 from lamina.simulate.hierarchy.core.below import BELOW, DRAM_FIELDS, POINTER, dram, fixed
 from lamina.simulate.hierarchy.core.caches import read_l2, walk_if_new
 from lamina.simulate.hierarchy.core.ring import schedule, unschedule
-from lamina.simulate.hierarchy.core.waves import arrive, serve_queue, start_wave, step_wave
+from lamina.simulate.hierarchy.core.wavefronts import arrive, serve_queue, start_wave, step_wave
 from lamina.simulate.hierarchy.counters import EVENTS
 from lamina.simulate.hierarchy.state import (
     E_TIME,
@@ -87,8 +87,8 @@ def _advance(x, below, m, image, images, until):
 )
 @no_type_check
 def advance(state, below, memory, image, until):
-    """Run until so many workgroups have finished; whether events are left. Can be called again to go on.
+    """Run until ``until`` workgroups have finished; returns whether events are left. May be called repeatedly.
 
-    The first call reads the ``image`` of code and arguments through L2 and starts the first workgroups.
+    The first call loads the ``image`` of code and arguments through L2 and starts the first workgroups.
     """
     return _advance(state.ctypes, below, memory.ctypes, image.ctypes, image.shape[0], until)

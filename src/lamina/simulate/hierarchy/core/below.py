@@ -1,4 +1,4 @@
-"""Memory, compiled: the seam below L2, and how a word of the table is read that no event changes."""
+"""Compiled memory: the interface below L2, and loads of table words that no event changes."""
 
 from typing import no_type_check
 
@@ -10,19 +10,19 @@ from lamina.simulate.compiled import compiled
 from lamina.simulate.hierarchy.state import M_READS, M_ROW_HITS, M_TABLE, M_WRITES
 
 WRITE = -1
-"""The mark of a line written back; any other is that of a read."""
+"""The mark of a write-back; all others are marks of reads."""
 POINTER = types.CPointer(types.int64)  # type: ignore[no-untyped-call]
-"""Tables go as pointers: handing arrays on, with their counts of references, takes longer than the work."""
+"""Tables are passed as pointers: the reference counting of arrays takes longer than the work."""
 BELOW = types.int64(POINTER, types.int64, types.int64, types.int64)
-"""What lies below L2: (its table, now, address, mark) -> when the line is back. A unit between L2 and memory is
+"""The level below L2: (table, now, address, mark) -> tick at which the line returns. A unit between L2 and memory is
 another function of this signature."""
 DRAM_FIELDS = 16
 
 
 @intrinsic
 @no_type_check
-def fixed(context, table, place):
-    """A word that no event changes: the compiler need not read it again after every one that does."""
+def fixed(context, table, index):
+    """An invariant load: a word that no event changes, which the compiler need not reload after stores."""
 
     def code(context, builder, signature, arguments):
         start, words = arguments
@@ -36,7 +36,7 @@ def fixed(context, table, place):
 @compiled(forceinline=True)
 @no_type_check
 def split(value, count, shift):
-    """Quotient and remainder, by shifting where ``count`` is a power of two."""
+    """Quotient and remainder, by shifts if ``count`` is a power of two."""
     if shift >= 0:
         return value >> shift, value & (count - 1)
     quotient = value // count
@@ -46,7 +46,7 @@ def split(value, count, shift):
 @compiled(BELOW)
 @no_type_check
 def dram(m, now, address, mark):
-    """When memory has a line; ``Dram`` of the reference."""
+    """Tick at which memory returns a line; ``Dram`` of the reference."""
     p = M_TABLE
     channels, shift, interval = m[p + 1], m[p + 2], m[p + 4]
     m[M_WRITES if mark == WRITE else M_READS] += 1

@@ -1,4 +1,4 @@
-"""L1, translation and L2, compiled: what a request finds there, and when its line comes."""
+"""Compiled L1, TLBs and L2: lookups, and the ticks at which lines arrive."""
 
 from typing import no_type_check
 
@@ -60,8 +60,8 @@ from lamina.simulate.hierarchy.state import (
     P_WALK,
     P_WALK_DISTANCE,
     P_WALKERS,
-    Q_ASKED,
     Q_PHASE,
+    Q_REQUESTED,
     Q_STORE,
     S_BANK_SHIFT,
     S_LINE_BITS,
@@ -74,7 +74,7 @@ from lamina.simulate.hierarchy.state import (
 @compiled(forceinline=True)
 @no_type_check
 def _match(x, first, count, mask, value):
-    """The last word whose masked bits are ``value``, counted from 1; 0 is none."""
+    """The 1-based index of the last word whose masked bits are ``value``; 0 if there is none."""
     found = 0
     for i in range(count):
         found = max(found, i + 1 if x[first + i] & mask == value else 0)
@@ -84,7 +84,7 @@ def _match(x, first, count, mask, value):
 @compiled(forceinline=True)
 @no_type_check
 def _find(x, ways, line):
-    """The place of a line among the ways of a set of L2, or -1."""
+    """The index of a line among the ways of an L2 set, or -1."""
     return ways + _match(x, ways, fixed(x, P_L2_WAYS), fixed(x, S_LINE_MASK), line << 1) - 1
 
 
@@ -100,14 +100,14 @@ def _least(x, first, count):
 @compiled(forceinline=True)
 @no_type_check
 def _oldest(x, ways):
-    """The least recently used way of a set of L2: the times of use are the highest bits."""
+    """The LRU way of an L2 set: the times of use are the highest bits."""
     count = fixed(x, P_L2_WAYS)
     return ways + _match(x, ways, count, -1, _least(x, ways, count)) - 1
 
 
 @compiled(forceinline=True)
 @no_type_check
-def _to_front(x, first, way):
+def _make_mru(x, first, way):
     value = x[way]
     while way > first:
         x[way] = x[way - 1]
@@ -118,7 +118,7 @@ def _to_front(x, first, way):
 @compiled(forceinline=True)
 @no_type_check
 def _bank(x, now, address):
-    """The L2 bank of an address, its set's ways, and when the bank takes the request."""
+    """The L2 bank of an address, the ways of its set, and the tick at which the bank accepts the request."""
     row, bank = split(address >> fixed(x, P_L2_SHIFT), fixed(x, P_L2_BANKS), fixed(x, S_BANK_SHIFT))
     index = ((row << fixed(x, P_L2_SHIFT)) + (address & ((1 << fixed(x, P_L2_SHIFT)) - 1))) >> LINE_SHIFT
     ways = fixed(x, O_L2) + 2 * fixed(x, P_L2_WAYS) * (bank * fixed(x, P_L2_SETS) + (index & (fixed(x, P_L2_SETS) - 1)))
@@ -138,7 +138,7 @@ def _touch_l2(x, bank, way, content):
 
 @compiled(forceinline=True)
 @no_type_check
-def _make_room(x, below, m, way, now):
+def _evict(x, below, m, way, now):
     if x[way] & 1:
         x[fixed(x, O_COUNTERS) + L2_WRITE_BACKS] += 1
         below(m, now, (x[way] & fixed(x, S_LINE_MASK)) // 2 * LINE, WRITE)
@@ -147,12 +147,12 @@ def _make_room(x, below, m, way, now):
 @compiled()
 @no_type_check
 def _free_first(x, first, head):
-    """Let the MSHR that was free first come next; of several, the first in their order."""
-    least, place, end = head, head, first + fixed(x, P_L2_MSHRS)
+    """Move the MSHR that becomes free first to the head; of several, the first in order."""
+    least, index, end = head, head, first + fixed(x, P_L2_MSHRS)
     for _ in range(1, fixed(x, P_L2_MSHRS)):
-        place = place + 1 if place + 1 < end else first
-        if x[place] < x[least]:
-            least = place
+        index = index + 1 if index + 1 < end else first
+        if x[index] < x[least]:
+            least = index
     x[head], x[least] = x[least], x[head]
 
 
@@ -188,7 +188,7 @@ def read_l2(x, below, m, now, address, mark):
         _free_first(x, first, ring)
     x[counters + L2_READS] += 1
     x[counters + L2_MISSES] += 1
-    _make_room(x, below, m, way, start)
+    _evict(x, below, m, way, start)
     _touch_l2(x, bank, way, line << 1)
     ready = below(m, start + fixed(x, P_L2_MISS), address, mark)
     x[way + count] = x[ring] = ready
@@ -206,7 +206,7 @@ def _write_l2(x, below, m, now, address):
     if way < ways:
         way = _oldest(x, ways)
         start = max(start, x[way + count])
-        _make_room(x, below, m, way, start)
+        _evict(x, below, m, way, start)
     x[way + count] = max(x[way + count], start)
     _touch_l2(x, bank, way, line << 1 | 1)
     return start + fixed(x, P_L2_WRITE)
@@ -243,11 +243,11 @@ def walk_if_new(x, page, now):
 @no_type_check
 def translate(x, c, cu, q, bit, page, now):
     ready = x[fixed(x, O_PAGES) + 2 * page]
-    if x[q + Q_ASKED] & bit:
+    if x[q + Q_REQUESTED] & bit:
         return 0 if ready <= now else -ready
-    x[q + Q_ASKED] |= bit
+    x[q + Q_REQUESTED] |= bit
     delay = 0
-    if page != x[c + C_LAST_PAGE]:  # which is there, and first of its set
+    if page != x[c + C_LAST_PAGE]:  # the last page hits, and is most recently used
         x[c + C_LAST_PAGE] = page
         first = fixed(x, O_TLB1) + fixed(x, P_TLB1_WAYS) * (
             cu * fixed(x, P_TLB1_SETS) + (page & (fixed(x, P_TLB1_SETS) - 1))
@@ -261,7 +261,7 @@ def translate(x, c, cu, q, bit, page, now):
             walk_if_new(x, page, now + delay)
             ready = x[fixed(x, O_PAGES) + 2 * page]
             x[way] = page
-        _to_front(x, first, way)
+        _make_mru(x, first, way)
     if ready <= now + delay:
         return delay
     x[c + C_L1] = now + fixed(x, P_L1_INTERVAL)
@@ -290,8 +290,8 @@ def access_l1(x, below, m, c, cu, q, address, now, delay):
         else:
             x[counters + L1_HITS] += 1
             done = now + delay + fixed(x, P_L1_HIT)
-            _to_front(x, first, way)
-            _to_front(x, first + count, way + count)
+            _make_mru(x, first, way)
+            _make_mru(x, first + count, way + count)
     else:
         while way >= first and x[way + count] > now - fill:
             way -= 1
@@ -310,8 +310,8 @@ def access_l1(x, below, m, c, cu, q, address, now, delay):
         x[c + C_MSHR] = wrapped(x[c + C_MSHR] + 1, fixed(x, P_L1_MSHRS))
         x[way] = line
         x[way + count] = done
-        _to_front(x, first, way)
-        _to_front(x, first + count, way + count)
+        _make_mru(x, first, way)
+        _make_mru(x, first + count, way + count)
     x[c + C_L1] = now + fixed(x, P_L1_INTERVAL)
     x[counters + L1_LATENCY] += done - now
     return done, 0

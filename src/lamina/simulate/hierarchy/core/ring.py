@@ -1,4 +1,4 @@
-"""The events to come, compiled: a ring of cycles, each with a list in the order of scheduling."""
+"""Compiled event queue: a ring of cycles, each with a list of events in scheduling order."""
 
 from typing import no_type_check
 
@@ -44,15 +44,15 @@ def unschedule(x, event):
 @compiled(forceinline=True)
 @no_type_check
 def schedule(x, event, when):
-    """Put an event that is in no list behind the others of its cycle."""
+    """Append an unscheduled event to the list of its cycle."""
     cycle = min(max(when >> TICK_SHIFT, x[S_CYCLE]), x[S_CYCLE] + HORIZON - 1)
-    place = cycle & (HORIZON - 1)
-    bucket = fixed(x, O_BUCKETS) + 2 * place
+    slot = cycle & (HORIZON - 1)
+    bucket = fixed(x, O_BUCKETS) + 2 * slot
     last = x[bucket + 1]
     e = fixed(x, O_EVENTS) + EVENT * event
     x[e + E_FOLLOWING] = -1
     x[e + E_PREVIOUS] = last
-    x[e + E_BUCKET] = place
+    x[e + E_BUCKET] = slot
     x[e + E_TIME] = when
     x[bucket if last < 0 else fixed(x, O_EVENTS) + EVENT * last + E_FOLLOWING] = event
     x[bucket + 1] = event
@@ -61,5 +61,5 @@ def schedule(x, event, when):
 
 @compiled(forceinline=True)
 @no_type_check
-def wrapped(place, size):
-    return place - size if place >= size else place
+def wrapped(index, size):
+    return index - size if index >= size else index

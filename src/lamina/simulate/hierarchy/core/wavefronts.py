@@ -1,4 +1,4 @@
-"""Waves and compute units, compiled: programs step by step, and the requests they send."""
+"""Compiled wavefronts and compute units: execution of programs, and their memory requests."""
 
 from typing import no_type_check
 
@@ -17,13 +17,13 @@ from lamina.simulate.hierarchy.program import (
     KIND,
     LDS,
     LINES,
-    NOWHERE,
     PER_COLUMN,
     PER_ROW,
     PER_TRIP,
     PITCH,
     ROWS,
     SCALAR,
+    SKIPPED,
     STORE,
     VALU,
     WAIT,
@@ -50,7 +50,7 @@ from lamina.simulate.hierarchy.state import (
     O_TABLE,
     O_TRIPS,
     O_WAVES,
-    P_ABREAST,
+    P_CONCURRENT,
     P_CUS,
     P_DISPATCH,
     P_IN_ORDER,
@@ -66,12 +66,12 @@ from lamina.simulate.hierarchy.state import (
     P_VALU_RATE,
     P_VMEM_ISSUE,
     P_VMEM_PATH,
-    Q_ASKED,
     Q_DONE,
     Q_FIRST,
     Q_INDEX,
     Q_PENDING,
     Q_PHASE,
+    Q_REQUESTED,
     Q_STORE,
     Q_WAVE,
     REQUEST,
@@ -94,7 +94,7 @@ from lamina.simulate.hierarchy.state import (
     W_GROUP,
     W_ISSUED,
     W_OUT,
-    W_PLACE,
+    W_PC,
     W_RELEASE,
     W_ROW,
     W_SIMD,
@@ -111,7 +111,7 @@ from lamina.simulate.hierarchy.timing import FRACTION, SLACK
 def start_wave(x, wave, when):
     w = fixed(x, O_WAVES) + wave * WAVE
     x[w + W_GROUP] = x[x[w + W_WORK] + 2 * fixed(x, S_PER_SIMD)] = x[S_NEXT]
-    x[w + W_PLACE] = 0
+    x[w + W_PC] = 0
     x[w + W_TRIPS] = x[fixed(x, O_TRIPS) + x[S_NEXT]]
     x[w + W_RELEASE] = 0
     x[w + W_ROW] = x[S_NEXT] // fixed(x, S_COLUMNS)
@@ -155,17 +155,17 @@ def _complete(x, cu, request, now):
 
 @compiled(forceinline=True)
 @no_type_check
-def _index(x, place):
-    return x[fixed(x, O_INDICES) + (place >> 2)] >> ((place & 3) << 4) & NOWHERE
+def _index(x, position):
+    return x[fixed(x, O_INDICES) + (position >> 2)] >> ((position & 3) << 4) & SKIPPED
 
 
 @compiled()
 @no_type_check
 def _gather(x, q, phase):
-    """Leave out the runs that lie nowhere; how many lines are left."""
+    """Mask out the skipped runs; returns the number of remaining lines."""
     lines, pending, run = 0, 0, (1 << x[phase + LINES]) - 1
     for row in range(x[phase + ROWS]):
-        if _index(x, x[q + Q_INDEX] + row) != NOWHERE:
+        if _index(x, x[q + Q_INDEX] + row) != SKIPPED:
             pending |= run << row * x[phase + LINES]
             lines += x[phase + LINES]
     x[q + Q_PENDING] = pending
@@ -178,7 +178,7 @@ def _serve(x, below, m, cu, request, now):
     c = fixed(x, O_CUS) + cu * CU
     q = fixed(x, O_REQUESTS) + request * REQUEST
     pending = x[q + Q_PENDING]
-    left = wake = place = column = 0
+    left = wake = bit = column = 0
     run, phase, index = x[q + Q_FIRST], x[q + Q_PHASE], x[q + Q_INDEX]
     if index >= 0:
         run += _index(x, index) * x[phase + PITCH]
@@ -192,19 +192,19 @@ def _serve(x, below, m, cu, request, now):
                 run += x[phase + PITCH]
         if not pending & 1:
             pending >>= 1
-            place += 1
+            bit += 1
             column += 1
             continue
         address = run + column * LINE
         start = max(now, x[c + C_L1])
         if start - now > SLACK:
-            x[q + Q_PENDING] = left | pending << place
+            x[q + Q_PENDING] = left | pending << bit
             return start
         delay = 0
         if fixed(x, P_TRANSLATE):
-            delay = translate(x, c, cu, q, 1 << place, address >> fixed(x, P_PAGE_SHIFT), start)
+            delay = translate(x, c, cu, q, 1 << bit, address >> fixed(x, P_PAGE_SHIFT), start)
         if delay < 0:
-            left |= 1 << place
+            left |= 1 << bit
             wake = min(wake, -delay) if wake else -delay
         else:
             done, locked_until = access_l1(x, below, m, c, cu, q, address, start, delay)
@@ -214,7 +214,7 @@ def _serve(x, below, m, cu, request, now):
                 continue
             x[q + Q_DONE] = max(x[q + Q_DONE], done)
         pending >>= 1
-        place += 1
+        bit += 1
         column += 1
     x[q + Q_PENDING] = left
     if left:
@@ -266,7 +266,7 @@ def _request(x, below, m, wave, phase, now):
     lines = x[phase + ROWS] * x[phase + LINES]
     x[q + Q_PHASE] = phase
     x[q + Q_STORE] = x[phase + KIND] == STORE
-    x[q + Q_ASKED] = 0
+    x[q + Q_REQUESTED] = 0
     x[q + Q_PENDING] = (1 << lines) - 1
     x[q + Q_INDEX] = -1
     if x[phase + GATHER] >= 0:
@@ -280,26 +280,26 @@ def _request(x, below, m, wave, phase, now):
     cu = x[w + W_CU]
     if fixed(x, P_IN_ORDER):
         c = fixed(x, O_CUS) + cu * CU
-        place = wrapped(x[c + C_RETURN_HEAD] + x[c + C_RETURN_COUNT], fixed(x, S_RING))
-        x[fixed(x, O_RETURNS) + cu * fixed(x, S_RING) + place] = request
+        slot = wrapped(x[c + C_RETURN_HEAD] + x[c + C_RETURN_COUNT], fixed(x, S_RING))
+        x[fixed(x, O_RETURNS) + cu * fixed(x, S_RING) + slot] = request
         x[c + C_RETURN_COUNT] += 1
     arrive(x, below, m, cu, request, now)
 
 
 @compiled()
 @no_type_check
-def _share(x, cu, simd, now):
-    """Let the oldest waves of a SIMD run, as many as keep it busy; ``_share`` of the reference."""
-    abreast, count = fixed(x, P_ABREAST), fixed(x, S_PER_SIMD)
+def _update_simd(x, cu, simd, now):
+    """Run the oldest wavefronts of a SIMD, as many as saturate it; ``_update_simd`` of the reference."""
+    concurrent, count = fixed(x, P_CONCURRENT), fixed(x, S_PER_SIMD)
     first = cu * fixed(x, P_SIMDS) + simd
     u = fixed(x, O_SIMDS) + first * (U_WORK + 3 * count)
     first *= count
     works = u + U_WORK
     runs = works + count
     groups = runs + count
-    crowded = x[u + U_RUN] == abreast
+    saturated = x[u + U_RUN] == concurrent
     done = max(0, now - x[u + U_UPDATED])
-    if crowded:
+    if saturated:
         done = done * fixed(x, P_VALU_RATE) >> FRACTION
     updated = max(now, x[u + U_UPDATED])
     x[u + U_UPDATED] = updated
@@ -308,27 +308,27 @@ def _share(x, cu, simd, now):
         work, running = x[works + i], x[runs + i]
         ready += work > 0
         x[works + i] = max(running, work - done * running)
-    run = min(ready, abreast)
+    run = min(ready, concurrent)
     x[u + U_RUN] = run
     if not ready:
         return
-    changed = crowded != (run == abreast)
+    changed = saturated != (run == concurrent)
     for i in range(count):
         work = x[works + i]
         if not work:
             continue
         older = 0
-        if ready > abreast:
+        if ready > concurrent:
             group = x[groups + i]
             for other in range(count):
                 older += (x[works + other] > 0) & (x[groups + other] < group)
-        if older >= abreast:
+        if older >= concurrent:
             if x[runs + i]:
                 x[runs + i] = 0
                 unschedule(x, first + i)
         elif changed or not x[runs + i]:
             x[runs + i] = 1
-            left = work * fixed(x, P_VALU_PACE) >> FRACTION if run == abreast else work
+            left = work * fixed(x, P_VALU_PACE) >> FRACTION if run == concurrent else work
             unschedule(x, first + i)
             schedule(x, first + i, updated + left)
 
@@ -337,11 +337,11 @@ def _share(x, cu, simd, now):
 @no_type_check
 def _leave(x, wave, phase, after):
     w = fixed(x, O_WAVES) + wave * WAVE
-    x[w + W_PLACE] += 1
-    if x[w + W_PLACE] == fixed(x, S_TAIL):
+    x[w + W_PC] += 1
+    if x[w + W_PC] == fixed(x, S_TAIL):
         x[w + W_TRIPS] -= 1
         if x[w + W_TRIPS] > 0:
-            x[w + W_PLACE] = fixed(x, S_LOOP)
+            x[w + W_PC] = fixed(x, S_LOOP)
     schedule(x, wave, after + x[phase + SCALAR] * fixed(x, P_SCALAR))
 
 
@@ -349,20 +349,20 @@ def _leave(x, wave, phase, after):
 @no_type_check
 def step_wave(x, below, m, wave, now):
     w = fixed(x, O_WAVES) + wave * WAVE
-    if x[w + W_PLACE] == fixed(x, S_LOOP) and x[w + W_TRIPS] == 0:
-        x[w + W_PLACE] = fixed(x, S_TAIL)
-    phase = fixed(x, O_TABLE) + x[w + W_PLACE] * COLUMNS
+    if x[w + W_PC] == fixed(x, S_LOOP) and x[w + W_TRIPS] == 0:
+        x[w + W_PC] = fixed(x, S_TAIL)
+    phase = fixed(x, O_TABLE) + x[w + W_PC] * COLUMNS
     work = x[w + W_WORK]
     if x[work]:
         x[work] = x[work + fixed(x, S_PER_SIMD)] = 0
-        _share(x, x[w + W_CU], x[w + W_SIMD], now)
+        _update_simd(x, x[w + W_CU], x[w + W_SIMD], now)
         _leave(x, wave, phase, now)
         return
     kind, counters = x[phase + KIND], fixed(x, O_COUNTERS)
     if kind == VALU and x[phase + COUNT]:
         x[work] = x[phase + COUNT] * fixed(x, P_VALU)
         x[counters + VALU_TICKS] += x[phase + COUNT] * fixed(x, P_VALU_BUSY)
-        _share(x, x[w + W_CU], x[w + W_SIMD], now)
+        _update_simd(x, x[w + W_CU], x[w + W_SIMD], now)
         return
     after = now
     if kind == LDS:
