@@ -1,8 +1,8 @@
-"""Claim: AlexNet's layers are timed truly and completely.
+"""Claim: AlexNet's layers are timed accurately and completely.
 
 1. ``lamina bench alexnet`` at batch 128, three phases, fp32, TF32 and bf16 takes less than 60 s of wall time.
-2. Times above 20 us agree within 5 % with an independent clock, ``triton.testing.do_bench``.
-3. The layers' steps together are within 15 % of the whole training step, timed at once.
+2. Times above 20 us agree within 5 % with an independent benchmark, ``triton.testing.do_bench``.
+3. The sum of the layers' steps is within 15 % of the whole training step.
 
 Run: python -m benchmarks.alexnet_layers
 """
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def command_seconds() -> dict[str, float]:
-    """Wall time of the command as a user types it: with the machine's roofs still to be measured, and known."""
+    """Wall time of the command line, without and with cached peaks of the machine."""
     seconds = {}
     with tempfile.TemporaryDirectory() as temporary:
         for name in ("first", "again"):
@@ -97,7 +97,7 @@ def clocked(
     call: Callable[[], object],
     error: float | None,
 ) -> Iterator[dict[str, Any]]:
-    """One callable by each of lamina's clocks and by the independent one."""
+    """One callable by each of lamina's clocks and by Triton's."""
     common: dict[str, Any] = {
         "workload": "alexnet",
         "place": place,
@@ -120,9 +120,8 @@ def clocked(
 def independent(call: Callable[[], object], stream: torch.cuda.Stream) -> Iterator[tuple[str, str, dict[str, float]]]:
     """The same callable by Triton's clock, twice.
 
-    Called directly with a cold L2: where the host needs longer to launch a backward pass than that clock's own
-    cache flush lasts, it shows the host. And as a CUDA graph of many calls, which takes the host out: per call,
-    warm L2.
+    Directly with a cold L2: if launching a backward pass takes longer than the clock's own cache flush, the time is
+    CPU-bound. And as a CUDA graph of many calls, without launch overhead: per call, with warm L2.
     """
     yield "events", "cold", quartiles(triton.testing.do_bench(call, warmup=20, rep=60, return_mode="all"), 1)
     once = measure.EventsClock("cuda").time(call, repeat=measure.Repeat(5, 5, min_time_s=0)).median_us
@@ -142,7 +141,7 @@ def quartiles(times_ms: list[float], calls: int) -> dict[str, float]:
 
 
 def agreement(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """How far lamina's clocks are from Triton's in the same L2 state, on phases above 20 us."""
+    """Relative difference of lamina's clocks and Triton's in the same L2 state, on phases above 20 us."""
     time = {(r["layer"], r["phase"], r["precision"], r["by"], r["timing"], r["l2"]): r["median_us"] for r in rows}
     judged: dict[str, Any] = {}
     for clock, other, l2 in (

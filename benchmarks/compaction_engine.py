@@ -1,14 +1,14 @@
-"""Claim: where the compaction engine's gains come from on whole networks, beside what no engine could beat.
+"""Claim: attribution of the compaction engine's speedup on whole networks, with upper bounds.
 
 ``gains``: the convolutions of AlexNet, VGG-16 and ResNet-18 at the middle of the sparsities of the study (Dong 2020,
-table 6.5 and section 6.6), at smaller batches that fill the device as well. On both kinds of memory, with the sparse
-kernel that loads weights for each column and the published listing's, which loads one tile for all; on one with more
-searches at a time as well. AlexNet's speed-up is also taken apart. Layers of equal shape are simulated once and counted
-as often as they occur; every run is sampled, and whole where a sample is refused. What is stored is not simulated
-again, so a run that was interrupted goes on.
+table 6.5 and section 6.6), at smaller batches that also fill the device. Both memory models are used, with the sparse
+kernel that loads weights per column and with that of the published listing, which loads one tile for all; one of them
+also with more search units. AlexNet's speedup is also attributed to the changes. Layers of equal shape are simulated
+once and counted as often as they occur. Runs are sampled, or complete if sampling fails. Stored results are not
+simulated again, so an interrupted run continues.
 
-``speed``: how long simulating takes, in one process: AlexNet's convolutions whole and sampled, dense at batch 128 and
-with the engine on banked memory at batch 16.
+``speed``: simulation time in one process: AlexNet's convolutions complete and sampled, dense at batch 128 and with the
+engine on banked memory at batch 16.
 
 Run: python -m benchmarks.compaction_engine gains
 """
@@ -31,7 +31,7 @@ from lamina.simulate.jobs import Job, Value, execute
 from lamina.store import Store, open_store
 
 NETWORKS = {"alexnet": (16, 0.45), "vgg16": (1, 0.55), "resnet18": (4, 0.6)}
-"""Batch size, and density of every convolution's input but the first's, which is an image."""
+"""Batch size, and input density of every convolution except the first, whose input is an image."""
 CASES = (
     ("mi6", "column", 16),
     ("mi6", "tile", 16),
@@ -39,7 +39,7 @@ CASES = (
     ("mi6-silicon", "column", 16),
     ("mi6-silicon", "tile", 16),
 )
-"""Device, the sparse kernel's weights, and how many searches the engine makes at a time."""
+"""Device, weight loading of the sparse kernel, and number of search units."""
 TAKEN_APART = ("alexnet", "mi6", "column", 16)
 PUBLISHED = {"alexnet": 3.4, "vgg16": 2.14, "resnet18": 2.02}
 PATTERN = "spatial"
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def gained() -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Rows of every layer and case, and the speed-up of each network."""
+    """Rows of every layer and case, and the speedup of each network."""
     rows: list[dict[str, Any]] = []
     summary = {}
     with open_store(CACHE) as store:
@@ -83,7 +83,7 @@ def gained() -> tuple[list[dict[str, Any]], dict[str, str]]:
 
 
 def _distinct(planned: Mapping[str, dict[Control, Job]]) -> tuple[dict[str, dict[Control, Job]], dict[str, int]]:
-    """Layers of which no earlier one has the shape, without the first, and how many have each shape."""
+    """The first layer of each shape, without the first layer, and the number of layers of each shape."""
     first: dict[object, str] = {}
     times: dict[str, int] = {}
     for name in list(planned)[1:]:
@@ -95,7 +95,7 @@ def _distinct(planned: Mapping[str, dict[Control, Job]]) -> tuple[dict[str, dict
 
 
 def _simulated(jobs: Sequence[Job], store: Store) -> Simulated:
-    """Samples, then whole runs of what had none."""
+    """Sampled runs, then complete runs of those that failed."""
     engine = Processes(WORKERS)
     done = simulate(jobs, store, engine, target=jobs[0].network, config={})
     if not done.failed:
@@ -144,7 +144,7 @@ def _total(done: Gains, times: Mapping[str, int]) -> str:
 
 
 def timed() -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Seconds of AlexNet's convolutions, and line requests a second."""
+    """Seconds of AlexNet's convolutions, and line requests per second."""
     execute(Planner().jobs({"network": "lenet5", "batch": 1, "unit": "compaction-engine"})[0])  # compiles
     rows: list[dict[str, Any]] = []
     summary = {}

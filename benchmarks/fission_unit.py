@@ -1,9 +1,9 @@
-"""Claim: before a memory that keeps up, a data fission unit with words packed on chip speeds up a product with tiles of
-4 x 4, which shared memory binds, and none with tiles of 8 x 8; and the closed form tells the time within 10 %.
+"""Claim: if DRAM is not the bottleneck, a data fission unit with on-chip packing speeds up a product with 4 x 4 tiles,
+which is bound by shared memory, but not with 8 x 8 tiles; and the analytical model predicts the time within 10 %.
 
 AlexNet's second convolution (Caffe's, one of two groups) and its first fully connected layer, 16 images, simulated on a
-Titan X (Pascal); each tile and conversion beside fp32, on a banked memory that serves requests as they come and on one
-of the same rate without banks. Deterministic: any machine gives these numbers.
+Titan X (Pascal); each tile and conversion beside fp32, on a banked in-order memory and on one of the same bandwidth
+without banks. Deterministic: the results do not depend on the machine.
 
 Run: python -m benchmarks.fission_unit
 """
@@ -115,7 +115,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def beyond(row: dict[str, Any]) -> bool:
-    """Whether a row is against the claim."""
+    """Whether a row contradicts the claim."""
     if row["memory"] != "ideal":
         return False
     gained, of_unit = row["speedup"] > 1, row["conversion"].startswith("dfu") and row["packed"] == "on-chip"

@@ -1,4 +1,4 @@
-"""Work that is spread over all GPUs, each piece alone on its own."""
+"""Distribution of work items over all GPUs, one item per GPU at a time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Rows = list[dict[str, Any]]
 
 
 def on_every_gpu(work: Callable[[Piece], Rows], pieces: Sequence[Piece]) -> Iterator[Rows]:
-    """Whenever a piece is done, the rows of all that are, in the order of the pieces.
+    """After each finished item, yield the rows of all finished items, in the order of the items.
 
-    There is one process on each GPU, which takes the next piece when it is free; ``work`` finds its GPU as the current
-    one. Without a GPU all is done here.
+    There is one process per GPU, which takes the next item when it is idle; its GPU is the current device of ``work``.
+    Without a GPU, all items run in this process.
     """
     done: dict[int, Rows] = {}
     count = torch.cuda.device_count()
@@ -38,7 +38,7 @@ def on_every_gpu(work: Callable[[Piece], Rows], pieces: Sequence[Piece]) -> Iter
 
 
 def shown(rows: Iterator[dict[str, Any]], columns: Sequence[str]) -> Rows:
-    """Rows, of which some columns are printed while they come."""
+    """Rows, some columns of which are printed as they arrive."""
     kept = []
     for row in rows:
         kept.append(row)

@@ -1,8 +1,8 @@
 """Claim: layers at full batch size are simulated in seconds to minutes on a processor core.
 
-``speed``: dense products whole and sampled, one after the other in this process, with their rate of line requests; the
-best of several runs. Beside each sample stands how far it is from the whole run, and its interval.
-``vgg16``: the thirteen convolutions of VGG-16 at batch 64, dense and whole, in two processes.
+``speed``: dense products, complete and sampled, sequentially in this process, with the rate of line requests; the best
+of several runs. Each sample has its error against the complete run and its confidence interval.
+``vgg16``: the thirteen convolutions of VGG-16 at batch 64, dense and complete, in two processes.
 
 Run: python -m benchmarks.hierarchy speed
 """
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def speed() -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Whole products of three sizes, and AlexNet's convolutions whole and sampled."""
+    """Complete products of three sizes, and AlexNet's convolutions complete and sampled."""
     rows, summary = [], {}
     for m, n, k in SIZES:
         rows.append(_timed(f"{m}x{n}x{k}", 1, (m, n, k), RUNS, sampled=False))
@@ -89,7 +89,7 @@ def vgg16() -> tuple[list[dict[str, Any]], dict[str, str]]:
 
 
 def _timed(layer: str, batch: int, size: tuple[int, int, int], runs: int, *, sampled: bool) -> dict[str, Any]:
-    """The best of so many runs."""
+    """The best of several runs."""
     program, device, times = gemm(*size, "corrected"), preset("mi6"), []
     cycles, interval, lines, reason = None, None, 0, ""
     for _ in range(runs):

@@ -1,4 +1,4 @@
-"""Claim: a profile is complete, costs the measured step nothing, and its counters are quick to get.
+"""Claim: a profile is complete, does not slow the measured step, and its counters are collected quickly.
 
 1. At least 99 % of the device time of AlexNet, VGG-16, ResNet-50 and a GPT block has a layer and a phase.
 2. Kernel times under the profiler are within 5 % of the undisturbed step's, replayed as a CUDA graph.
@@ -27,11 +27,11 @@ from lamina.record import LayerRun, Run
 from lamina.store import Store, open_store, write_document
 
 COUNTERS = {"resnet50": "core"}
-"""Of the profile that ships, where it is not ``full``: its many launches would be replayed for minutes."""
+"""Counter set of the shipped profile if it is not ``full``: replaying its many launches would take minutes."""
 BATCHES = {"alexnet": (16, 64, 128), "gpt2_block": (4, 16), "vgg16": (16, 32), "resnet50": (8, 16)}
 PRECISION = "tf32"
 SOME_ROWS_FAILED = 1
-"""Exit code of a profile in which a phase differs from float64 by more than its precision may: it has no time then."""
+"""Exit code of a profile in which a phase exceeded the error limit of its precision and was not timed."""
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def profiled(
     network: str, batches: tuple[int, ...], counters: str, place: str, cache: str, precision: str = PRECISION,
     autotune: bool = False,
 ) -> float:  # fmt: skip
-    """Profile as a user would; the seconds it took."""
+    """Run the profile command; returns its seconds."""
     watch = measure.Stopwatch()
     done = subprocess.run(
         [
@@ -119,7 +119,7 @@ def facts(store: Store, this: Run) -> Iterator[dict[str, Any]]:
 
 
 def refused(rows: list[LayerRun], counted: set[Any]) -> list[str]:
-    """Rows that have kernels and no counter."""
+    """Rows with kernels but without counters."""
     return [
         f"{row.layer} {row.phase}"
         for row in rows
@@ -136,7 +136,7 @@ def undisturbed(network: str, batch: int) -> Any:
     with run.precision_mode(PRECISION, autotune=False), torch.cuda.stream(clock.stream):
         module = build.to_precision(target.make(None).train(), PRECISION, device, "nchw")
         inputs, labels, _ = target.example(batch, None, PRECISION, device, "nchw", 0)
-        build.trace(module, *inputs)  # switches in-place activations to the form that the profile ran
+        build.trace(module, *inputs)  # replaces in-place activations, as in the profile
         step = run.whole_step(module, inputs, run.seed_gradient(labels), backward=True)
         return clock.time(step)
 

@@ -1,10 +1,9 @@
-"""Claim: what the simulated figures and tables of a paper say holds in our simulations too, or it is said that not.
+"""Claim: the statements of a paper's simulated figures and tables hold in our simulations, or are listed as failing.
 
-``figures``: every entry ``spartan-*`` that is simulated (Dong 2020, sections 6.5 and 6.6), at the settings that it
-names, each printed number and statement beside ours. ``designs``: the whole grid of ``examples/engine.toml``. Every run
-is whole; small networks come first, and of each the longest layers; what is not done when ``SECONDS`` have passed is
-said to be missing. What is stored is not
-simulated again, so a benchmark that was cut short goes on. It runs on as many processors as it may use.
+``figures``: every simulated entry ``spartan-*`` (Dong 2020, sections 6.5 and 6.6), at its settings, with each printed
+value and statement beside ours. ``designs``: the whole grid of ``examples/engine.toml``. Every run is complete; small
+networks come first, and of each the longest layers. What is not finished after ``SECONDS`` is listed as missing. Stored
+results are not simulated again, so an interrupted benchmark continues. It uses all available processors.
 
 Run: python -m benchmarks.published_simulations figures
 """
@@ -46,7 +45,7 @@ ROW = {
 
 @dataclass(frozen=True)
 class Done:
-    """Stands for an engine once the time is over: what came of each job."""
+    """Replaces the engine after the time limit: yields a reason for each job."""
 
     results: Mapping[str, Result]
 
@@ -69,7 +68,7 @@ def main() -> None:
 
 
 def figures(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """A row for each point, and every printed number and statement with what came of it."""
+    """A row for each point, and every printed value and statement with our result."""
     own = [entry for entry in entries() if entry.id.startswith("spartan-") and entry.simulates]
     planned = {entry.id: _planned(entry) for entry in own if not entry.counts}
     jobs = [job for points in planned.values() for each in points for job in (each.baseline, each.ours)]
@@ -91,7 +90,7 @@ def figures(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str,
 
 
 def grid(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """A row for each design, and the front."""
+    """A row for each design, and the Pareto front."""
     planned = designs.plan(read_grid(GRID), GRID.name)
     done = designs.sweep(planned, store, Done(_fill(planned.all, store, workers)))
     rows = [
@@ -104,8 +103,8 @@ def grid(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str, st
     ]
     summary = {"designs": f"{len(rows)} of {len(done.designs)} have a result"}
     for one in done.front:
-        said = ", ".join(f"{key} = {value}" for key, value in one.settings.items())
-        summary[f"front: {said}"] = f"{one.speedup:.3f}x with {one.sram_bytes / 1024:g} KB of SRAM added"
+        settings = ", ".join(f"{key} = {value}" for key, value in one.settings.items())
+        summary[f"front: {settings}"] = f"{one.speedup:.3f}x with {one.sram_bytes / 1024:g} KB of SRAM added"
     return rows, summary
 
 
@@ -115,7 +114,7 @@ def _planned(entry: Published) -> tuple[Planned, ...]:
 
 
 def _fill(jobs: Sequence[Job], store: Store, workers: int) -> dict[str, Result]:
-    """Simulate into the store as long as there is time; what was not there already."""
+    """Simulate into the store until the time limit; only results that it does not have."""
     done = {}
 
     def watch(event: Finished) -> None:
@@ -131,7 +130,7 @@ def _fill(jobs: Sequence[Job], store: Store, workers: int) -> dict[str, Result]:
     try:
         with _within(SECONDS):
             simulate(ordered, store, Processes(workers), target="published", config={}, watch=watch)
-    except (TimeoutError, LaminaError) as error:  # a process that was killed takes the others with it
+    except (TimeoutError, LaminaError) as error:  # a killed process breaks the whole pool
         print(error, flush=True)
     return done
 
@@ -143,7 +142,7 @@ def _work(job: Job) -> float:
 @contextmanager
 def _within(seconds: int) -> Iterator[None]:
     def end(*_: object) -> None:
-        raise TimeoutError(f"expected to be done after {seconds} s")
+        raise TimeoutError(f"not finished after {seconds} s")
 
     before = signal.signal(signal.SIGALRM, end)
     signal.alarm(seconds)
@@ -155,7 +154,7 @@ def _within(seconds: int) -> Iterator[None]:
 
 
 def _told(entry: Published, beside: Iterable[Beside]) -> Iterator[tuple[str, str]]:
-    """What a paper prints or says, beside ours; of bars that are only drawn the rows tell."""
+    """Printed values and statements beside ours; plotted bars are in the rows."""
     for row in beside:
         value = row.value
         if value.quantity == STATEMENT:

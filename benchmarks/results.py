@@ -1,4 +1,4 @@
-"""Results files: one schema, so that anyone can recompute a claim."""
+"""Results files with a common schema, so that claims can be reproduced."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Row(BaseModel):
     n: Annotated[int, Field(gt=0)]
     rel_error: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
     unchecked: Text | None = None
-    """Why there is no error to compare: a row without one must say so."""
+    """The reason why there is no error; required for a row without one."""
 
     @model_validator(mode="after")
     def an_absent_error_is_explained(self) -> Self:
@@ -61,7 +61,7 @@ class Row(BaseModel):
 
 
 class Provenance(BaseModel):
-    """The machine, and the versions of what ran on it."""
+    """Provenance: device, driver, software versions, commit, date and command."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -74,7 +74,7 @@ class Provenance(BaseModel):
 
 
 class Results(BaseModel):
-    """A claim's file."""
+    """The results file of a claim."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -84,35 +84,35 @@ class Results(BaseModel):
 
 
 def environment_with(**variables: str) -> dict[str, str]:
-    """This process's environment with some variables changed, for a command run as a user would."""
+    """This process's environment with changed variables, for running a command line."""
     return os.environ | variables
 
 
 def arguments(claim: str, **choices: Sequence[str]) -> argparse.Namespace:
-    """What every benchmark takes from its command line; ``choices`` are words it asks for besides, by name."""
+    """Command-line arguments of every benchmark; ``choices`` are further positional arguments, by name."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{claim}")
     for name, words in choices.items():
         parser.add_argument(name, choices=words)
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of results")
-    parser.add_argument("--commit", help="commit of this source, where it is no checkout that could tell")
+    parser.add_argument("--commit", help="commit of this source, if it is not a git checkout")
     return parser.parse_args()
 
 
 def quartiles(timing: Timing) -> dict[str, Any]:
-    """A timing as a row has it."""
+    """The columns of a timing."""
     return {"median_us": timing.median_us, "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n}
 
 
 def provenance(environment: Environment, commit: str | None, command: str) -> dict[str, Any]:
-    """Where a result was born: the machine, and the versions of what ran on it."""
+    """The provenance of a result."""
     known = {key: value for key, value in asdict(environment).items() if value is not None}
     versions = {key: known.pop(key) for key in VERSIONS if key in known}
-    known.setdefault("driver", "none")  # of a machine without a GPU
+    known.setdefault("driver", "none")  # a machine without a GPU
     return known | {"versions": versions, "commit": commit, "command": command}
 
 
 def _named(value: Any) -> Any:
-    """Numbers that are not finite by name, since JSON has none."""
+    """Non-finite numbers as strings, since JSON does not have them."""
     match value:
         case float() if not isfinite(value):
             return str(value)
@@ -132,15 +132,15 @@ def write(
     asked: argparse.Namespace,
     command: str = "",
 ) -> Path:
-    """Write a claim's rows with their provenance into ``asked.output``; ``command`` where it is not named so.
+    """Write the rows of a claim with their provenance to ``asked.output``; ``command`` if it differs from the claim.
 
-    What does not fit the schema is written all the same, with a warning, since measuring took long.
+    Rows that violate the schema are written with a warning, since measuring them took long.
     """
     environment = measure.environment(device)
-    birth = provenance(environment, asked.commit or environment.commit, f"python -m benchmarks.{command or claim}")
-    if birth["commit"] is None:
-        raise SystemExit("expected a checkout, or --commit: a result without its commit proves nothing")
-    document = {"claim": claim, "provenance": birth, "summary": summary, "rows": list(rows)}
+    source = provenance(environment, asked.commit or environment.commit, f"python -m benchmarks.{command or claim}")
+    if source["commit"] is None:
+        raise SystemExit("expected a git checkout, or --commit: a result needs its commit")
+    document = {"claim": claim, "provenance": source, "summary": summary, "rows": list(rows)}
     chip = re.sub(r"[^a-z0-9]+", "-", environment.device.lower()).strip("-")
     path: Path = asked.output / f"{claim}_{chip}_{environment.date[:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

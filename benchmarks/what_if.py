@@ -1,4 +1,4 @@
-"""Claim: a training step of AlexNet is at least 4 % faster with its layers fused, and predictions of changes hold.
+"""Claim: a training step of AlexNet is at least 4 % faster with fused layers, and predictions of changes are accurate.
 
 1. The whole step at batch 128, in one precision, with convolutions and linear layers fused with their bias,
    activation and pooling, beside the step as it is, the library's algorithms chosen by timing; and the published
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def documents(one: WhatIf) -> list[dict[str, Any]]:
-    """The row before a change and, where it was executed, the row after it."""
+    """The row before a change and, if it was executed, the row after it."""
     error = gain_error(one)
     common = {
         "workload": "alexnet",
@@ -90,7 +90,7 @@ def documents(one: WhatIf) -> list[dict[str, Any]]:
 
 
 def unchecked(one: WhatIf) -> str:
-    """Why a changed time has no error beside it."""
+    """The reason why a changed time has no error."""
     if one.change == "without_activations":
         return "an upper bound that computes something else"
     if one.change == "cuda_graph":
@@ -107,7 +107,7 @@ def times(timing: Timing) -> dict[str, Any]:
 
 
 def judged(found: tuple[WhatIf, ...]) -> dict[str, Any]:
-    """The gains of the whole step, and how many predictions held."""
+    """The gains of the whole step, and the number of accurate predictions."""
     whole = [one for one in found if one.layer == "alexnet"]
     gains = {
         f"{one.change}: {one.detail}": round(one.measured_gain, 4) for one in whole if one.measured_gain is not None

@@ -1,4 +1,4 @@
-"""Put torch into this interpreter's environment, then write the constraints that go with it.
+"""Install torch into this interpreter's environment, then write matching constraints.
 
 Run with the environment's own Python; standard library only. The first source that works is taken:
 
@@ -25,7 +25,7 @@ PIN = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>[^\s;]+)", re.MULTILINE)
 
 
 def main() -> None:
-    if sys.version_info < (3, 11):  # noqa: UP036 - this is where an older Python is told
+    if sys.version_info < (3, 11):  # noqa: UP036 - reports an unsupported Python
         have = sys.version.split()[0]
         sys.exit(f"lamina needs Python 3.11 or newer, got {have}: rm -r .venv, then make PYTHON=python3.12")
     lock = LOCK.read_text(encoding="utf-8")
@@ -49,8 +49,8 @@ def install(version: str) -> None:
 
 
 def sources(environ: Mapping[str, str]) -> Iterator[list[str]]:
-    """pip's options for each source that may be asked, in order."""
-    yield ["--no-index", "-q"]  # quieter still: not to find it here is no error
+    """pip options of each package source, in order."""
+    yield ["--no-index", "-q"]  # quiet: not finding it here is not an error
     if index := environ.get("TORCH_INDEX"):
         yield ["--index-url", index, "--retries", "0", "--timeout", "30"]
     if environ.get("TORCH_FROM_PYPI") == "1":
@@ -58,7 +58,7 @@ def sources(environ: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 def kept() -> dict[str, str | None]:
-    """What the lock must not touch: name -> installed version, or None where torch's own pin decides.
+    """Packages that the lock must not change: name -> installed version, or None if torch's own pin applies.
 
     A CUDA build of torch pins its triton and nvidia packages; a system's torch was built against its numpy.
     """
@@ -73,7 +73,7 @@ def kept() -> dict[str, str | None]:
 
 
 def constraints(lock: str, keep: Mapping[str, str | None]) -> str:
-    """The lock with the kept packages' lines replaced by their versions, or left out where there is none.
+    """The lock with the lines of the kept packages replaced by their versions, or removed if there is none.
 
     >>> constraints("rich==15.0.0\\ntorch==2.13.0\\ntriton==3.6.0", {"torch": "2.11.0+cu130", "triton": None})
     'rich==15.0.0\\ntorch==2.11.0+cu130\\n'
@@ -92,7 +92,7 @@ def installed(name: str) -> str | None:
 
 
 def inside(name: str) -> bool:
-    """Whether the package lies in this environment, rather than in the system installation below it."""
+    """Whether the package is in this environment and not in the system installation below it."""
     return Path(str(metadata.distribution(name).locate_file(""))).is_relative_to(sys.prefix)
 
 

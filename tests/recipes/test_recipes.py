@@ -22,7 +22,7 @@ def network(recipe: Recipe) -> Network:
 def test_recipes_are_read_and_their_shapes_fit(recipe: Recipe) -> None:
     net = network(recipe)
     assert len(net.resolve()) == len(net.layers)
-    assert not [remark for remark in net.remarks if not remark.startswith("no convolution algorithm is named")]
+    assert not [remark for remark in net.remarks if not remark.startswith("no convolution algorithm is given")]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)

@@ -1,4 +1,4 @@
-"""``train``: one network on one data set, each epoch stored as it ends."""
+"""``train``: trains a network on a dataset and stores every epoch."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def train(
     command: str = "",
     watch: Watch = unwatched,
 ) -> nn.Module:
-    """Train a network on a data set and answer it.
+    """Train a network on a dataset and return it.
 
-    The number of classes is the data's. ``checkpoint`` keeps the state and makes ``resume`` possible. Where
-    processes were joined (:func:`lamina.run.join_processes`), each trains its share and the first one records.
+    The number of classes is that of the dataset. ``checkpoint`` stores the state for ``resume``. In a process group
+    (:func:`lamina.run.join_processes`), the batch is split over the ranks, and rank 0 records.
 
     Raises:
-        UsageError: data and network do not fit each other.
+        UsageError: the dataset does not match the network.
     """
     rank, world = run.rank_and_world()
     if settings.batch % world:
-        raise UsageError(f"expected a batch that {world} processes divide, got {settings.batch}")
-    share = settings.batch // world
-    place = measure.resolve(device)
+        raise UsageError(f"expected a batch divisible by {world} processes, got {settings.batch}")
+    local_batch = settings.batch // world
+    resolved = measure.resolve(device)
     train_set, test_set = train_test(data)
     shape = target.inputs[0].shape
     torch.manual_seed(settings.seed)
@@ -54,7 +54,7 @@ def train(
         return loader(
             train_set,
             shape,
-            share,
+            local_batch,
             settings.seed,
             epoch,
             augment=settings.augment,
@@ -63,14 +63,14 @@ def train(
             start=start,
         )
 
-    tests = partial(loader, test_set, shape, 4 * share, 0, 0, shuffle=False, rank=rank, world_size=world)
+    tests = partial(loader, test_set, shape, 4 * local_batch, 0, 0, shuffle=False, rank=rank, world_size=world)
     progress = run.train(
         network,
         settings,
         batches,
         tests,
-        steps(len(train_set), share, world),
-        place,
+        steps(len(train_set), local_batch, world),
+        resolved,
         checkpoint,
         resume=resume,
     )
@@ -79,8 +79,8 @@ def train(
             pass
         return network
 
-    this, _ = begin("train", target, settings, measure.environment(place), store, command, resume, {"data": data})
-    watch_clock = measure.Stopwatch()
+    this, _ = begin("train", target, settings, measure.environment(resolved), store, command, resume, {"data": data})
+    stopwatch = measure.Stopwatch()
     with closing(store, this.id):
         for state in progress:
             watch(state)
@@ -94,9 +94,9 @@ def train(
                 state.train_accuracy,
                 state.test_loss,
                 state.test_accuracy,
-                watch_clock.lap(),
+                stopwatch.lap(),
             )
             store.add_epoch(this.id, epoch)
             watch(epoch)
-    watch(f"run {this.id} is in {store.place}" + (f", the state in {checkpoint}" if checkpoint else ""))
+    watch(f"run {this.id} is in {store.place}" + (f", the checkpoint is {checkpoint}" if checkpoint else ""))
     return network

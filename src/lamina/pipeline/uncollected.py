@@ -1,4 +1,4 @@
-"""Work on many records at once."""
+"""Disables the garbage collector while many records are created."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """No search for cycles: among hundreds of thousands of records that all stay, it takes most of the time."""
+    """Disable cyclic garbage collection: with hundreds of thousands of live records it takes most of the time."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What a verb tells whoever waits for it."""
+"""Progress events of commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lamina.spec import Point
 
 @dataclass(frozen=True)
 class Planned:
-    """Tells a watcher that measuring begins: ``rows`` are expected for ``point`` of ``target``."""
+    """Measuring begins: ``rows`` are expected for ``point`` of ``target``."""
 
     target: str
     point: Point
@@ -23,4 +23,4 @@ Watch = Callable[[Planned | LayerRun | Epoch | Progress | str], None]
 
 
 def unwatched(event: object) -> None:
-    """Watch nothing."""
+    """Ignore all events."""

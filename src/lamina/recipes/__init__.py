@@ -1,4 +1,4 @@
-"""Workload files that come with lamina: primitives, models, and what papers ran."""
+"""Shipped workload files: primitives, models, and workloads of papers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ KINDS = ("primitives", "models", "papers")
 
 @dataclass(frozen=True)
 class Recipe:
-    """One shipped file. ``name`` is its kind and the file's own name, as in ``models/lenet5``."""
+    """One shipped file. ``name`` is its category and file name, as in ``models/lenet5``."""
 
     name: str
     kind: str
     path: Path
     summary: str
-    """The file's first line, a comment."""
+    """The first line of the file, a comment."""
 
 
 def ls() -> tuple[Recipe, ...]:
-    """Every recipe, kind by kind."""
+    """All recipes, by category."""
     here = Path(__file__).parent
     return tuple(
         Recipe(f"{kind}/{path.stem}", kind, path, _summary(path))
@@ -33,7 +33,7 @@ def ls() -> tuple[Recipe, ...]:
 
 
 def find(name: str) -> Recipe:
-    """The recipe called ``name``; its kind, and the file's ending, may be left out or given.
+    """The recipe called ``name``; the category and the file suffix are optional.
 
     Raises:
         UsageError: there is none, or more than one; with the nearest names.
@@ -51,7 +51,7 @@ def find(name: str) -> Recipe:
 
 
 def show(name: str) -> str:
-    """A recipe's text.
+    """The text of a recipe.
 
     Raises:
         UsageError: there is no such recipe.
@@ -60,7 +60,7 @@ def show(name: str) -> str:
 
 
 def cp(name: str, folder: Path, force: bool = False) -> Path:
-    """Copy a recipe into ``folder``, to make it yours, and say where it is now.
+    """Copy a recipe to ``folder`` for editing, and return its path.
 
     Raises:
         UsageError: there is no such recipe or folder, or the file exists and ``force`` is not given.

@@ -1,4 +1,4 @@
-"""What lamina's own tests rely on, for everyone who adds a kernel or a method."""
+"""Test utilities of lamina, for authors of kernels and methods."""
 
 from lamina.testing.tolerance import assert_as_accurate
 

@@ -1,8 +1,8 @@
-"""CUDA C++ run on the CPU, so that a kernel's numbers are checked where there is no GPU.
+"""Runs CUDA C++ on the CPU, to test the results of a kernel without a GPU.
 
-The same source is compiled as C++20 and every CUDA thread becomes a thread: slow, so for blocks of few threads. Checked
-are indices, sums and barriers; not speed, warps, or what only a device has. Two things are stricter than on a device:
-arguments are compared with the function's parameters, and dynamic shared memory starts as NaN in every block.
+The same source is compiled as C++20 and every CUDA thread becomes a CPU thread, so use small blocks.
+It checks indices, sums and barriers, but not speed, warps or device-only features. It is stricter than a device in two
+ways: arguments are compared with the function's parameters, and dynamic shared memory starts as NaN in every block.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lamina.accelerate.runtime.nvrtc import Arguments, Kernel, Macros, Size, che
 from lamina.errors import LaminaError, MissingError, UsageError
 
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+([\w:]+)\s+(\w+)\s*\[\s*\]\s*;")
-_MOST_PARAMETERS = 64
+_MAX_PARAMETERS = 64
 _ENTRY = """
 extern "C" int {name}_parameters(char* kinds, int* bytes, int room) {{
   return cuda_on_cpu::describe({name}, kinds, bytes, room);
@@ -36,13 +36,13 @@ extern "C" void {name}_launch(const unsigned* grid, const unsigned* block, unsig
 
 
 class KernelOnCpu:
-    """One ``extern "C" __global__`` function of a CUDA source, as `nvrtc.Kernel` but on the CPU.
+    """One ``extern "C" __global__`` function of a CUDA source, like `nvrtc.Kernel` but on the CPU.
 
     Args:
-        source: CUDA C++, of the part of the language that ``cuda_on_cpu.h`` knows.
-        name: of the function.
-        macros: defined while compiling.
-        pdl: without effect: a launch here ends before the next begins.
+        source: CUDA C++, limited to the subset that ``cuda_on_cpu.h`` supports.
+        name: name of the function.
+        macros: macros defined for compilation.
+        pdl: ignored: a launch ends before the next one begins.
     """
 
     def __init__(self, source: str, name: str, *, macros: Macros | None = None, pdl: bool = False) -> None:
@@ -50,21 +50,21 @@ class KernelOnCpu:
         self.options = definitions(macros or {})
 
     def launch(self, grid: Size, block: Size, args: Arguments, shared: int = 0) -> None:
-        """Run the kernel on tensors in the CPU's memory, to its end; arguments as for `Kernel.launch`.
+        """Run the kernel synchronously on CPU tensors; for arguments see `Kernel.launch`.
 
         Raises:
-            UsageError: a size that no device takes, a tensor with gaps or on another device, or an argument that is
-                not what the function's parameter is.
+            UsageError: an invalid size, a non-contiguous tensor or one on another device, or an argument that does
+                not match the function's parameter.
             MissingError: there is no C++ compiler.
-            LaminaError: the source does not compile, with the compiler's words.
+            LaminaError: the source does not compile, with the compiler's output.
         """
         device = check_launch(self.name, grid, block, args, shared)
         if device is not None and device.type != "cpu":
             raise UsageError(f"{self.name}: expected tensors on the CPU, got {device}")
         library = compiled(self.source, self.options)
         values = [
-            _value(f"{self.name}: argument {place}", one, *parameter)
-            for place, (one, parameter) in enumerate(zip(args, self._parameters(library, len(args)), strict=True))
+            _value(f"{self.name}: argument {index}", one, *parameter)
+            for index, (one, parameter) in enumerate(zip(args, self._parameters(library, len(args)), strict=True))
         ]
         addresses = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         sizes = ((ctypes.c_uint * 3)(*(*size, 1, 1)[:3]) for size in (grid, block))
@@ -74,36 +74,37 @@ class KernelOnCpu:
     def _parameters(self, library: ctypes.CDLL, got: int) -> list[tuple[str, int]]:
         if not hasattr(library, f"{self.name}_parameters"):
             raise LaminaError(f'expected a function extern "C" __global__ {self.name} in the source, found none')
-        kinds, sizes = ctypes.create_string_buffer(_MOST_PARAMETERS), (ctypes.c_int * _MOST_PARAMETERS)()
-        count = getattr(library, f"{self.name}_parameters")(kinds, sizes, _MOST_PARAMETERS)
+        kinds, sizes = ctypes.create_string_buffer(_MAX_PARAMETERS), (ctypes.c_int * _MAX_PARAMETERS)()
+        count = getattr(library, f"{self.name}_parameters")(kinds, sizes, _MAX_PARAMETERS)
         if count != got:
             raise UsageError(f"{self.name}: expected {count} arguments, got {got}")
         return list(zip(kinds.raw[:count].decode(), sizes[:count], strict=True))
 
 
 def _value(what: str, one: Tensor | int | float, kind: str, size: int) -> ctypes._SimpleCData[object]:
-    """An argument as the value that the function takes; ``kind`` and ``size`` describe its parameter."""
+    """An argument as a value of the parameter's type, which ``kind`` and ``size`` describe."""
     if isinstance(one, Tensor):
         if kind != "p" or size != one.element_size():
-            raise UsageError(f"{what}: the function takes {_words(kind, size)}, got a tensor of {one.dtype}")
+            raise UsageError(f"{what}: the function expects {_described(kind, size)}, got a tensor of {one.dtype}")
         return ctypes.c_void_p(one.data_ptr())  # type: ignore[return-value]
     expected = ("i", 4) if isinstance(one, int) else ("f", 8)
     if (kind, size) != expected:
-        raise UsageError(f"{what}: the function takes {_words(kind, size)}, got {_words(*expected)}")
+        raise UsageError(f"{what}: the function expects {_described(kind, size)}, got {_described(*expected)}")
     return ctypes.c_int(one) if isinstance(one, int) else ctypes.c_double(one)  # type: ignore[return-value]
 
 
-def _words(kind: str, size: int) -> str:
-    return {"p": "the address of elements", "i": "a whole number", "f": "a number"}[kind] + f" of {size} bytes"
+def _described(kind: str, size: int) -> str:
+    names = {"p": "the address of elements", "i": "an integer", "f": "a floating-point number"}
+    return f"{names[kind]} of {size} bytes"
 
 
 @cache
 def compiled(source: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
-    """The library of a CUDA source, with an entry to launch each of its functions.
+    """The compiled library of a CUDA source, with a launch entry for each of its functions.
 
     Raises:
         MissingError: there is no g++.
-        LaminaError: the source does not compile; with the compiler's words.
+        LaminaError: the source does not compile; with the compiler's output.
     """
     compiler = shutil.which("g++")
     if compiler is None:
@@ -115,8 +116,8 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
         header = files("lamina.testing") / "cuda_on_cpu.h"
         (Path(folder) / "cuda_on_cpu.h").write_text(header.read_text(encoding="utf-8"), encoding="utf-8")
         (Path(folder) / "kernel.cpp").write_text(text, encoding="utf-8")
-        # Contraction is the GPU compiler's; here a product and a sum round one by one, as they are written.
-        # Symbols are each library's own, since two may be the same source with other macros.
+        # No FMA contraction: a product and a sum are rounded separately, as written.
+        # Symbols are private to each library, since two may be the same source with other macros.
         words = ["-std=c++20", "-O1", "-ffp-contract=off", "-fno-gnu-unique", "-shared", "-fPIC", "-pthread", *options]
         done = subprocess.run(
             [compiler, *words, "-o", "kernel.so", "kernel.cpp"],

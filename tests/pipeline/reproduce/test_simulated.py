@@ -60,7 +60,7 @@ def run(published: Published, store: Store | None, how: Simulating | None = None
     return reproduce(published, Workload(), store, Path("unused"), simulating=how)
 
 
-def test_numbers_stand_beside_the_mean_of_their_points(store: Store) -> None:
+def test_printed_values_are_compared_with_the_mean_of_their_points(store: Store) -> None:
     done = run(entry(), store)
     assert done.run is not None and (done.run.verb, done.run.target) == ("simulate", "tiny")
     cycles = {(kept.layer, kept.config["device.dram.latency"]): kept.cycles for kept in store.simulations(done.run.id)}
@@ -71,7 +71,7 @@ def test_numbers_stand_beside_the_mean_of_their_points(store: Store) -> None:
     )
     assert same.ours == "1 x" and same.agrees is True
     assert other.agrees is None and "not among" in other.ours
-    assert share.ours == "taken as printed" and share.agrees is None
+    assert share.ours == "used as printed" and share.agrees is None
 
     # Each layer is dense half of the time: by hand, with the shares of the slow run.
     whole = cycles["features.0", 400.0] + 3 * cycles["features.3", 400.0]
@@ -82,14 +82,14 @@ def test_numbers_stand_beside_the_mean_of_their_points(store: Store) -> None:
     assert training.ours == f"{1 / (0.5 + 0.5 * sped):.3g} x"
 
 
-def test_what_is_only_drawn_and_what_is_said_follow(store: Store) -> None:
+def test_plotted_quantities_and_statements_follow(store: Store) -> None:
     rows = run(entry(), store).rows
     drawn = rows[5:9]
     assert {row.value.value for row in drawn} == {DRAWN} and {row.agrees for row in drawn} == {None}
     assert drawn[0].value.layer == "conv1, device.dram.latency 100.0" and drawn[1].ours == "1 x"
     (statement,) = rows[9:]
     assert statement.agrees is None and statement.ours == "nothing to compare"
-    assert statement.value.note == "cannot be told from these points"
+    assert statement.value.note == "cannot be determined from these points"
 
 
 def test_what_the_store_has_is_not_simulated_again(store: Store) -> None:
@@ -109,17 +109,17 @@ def test_settings_are_the_last_word_and_replace_an_axis(store: Store) -> None:
     assert {each.baseline.device.dram.latency for each in changed} == {400.0}
 
 
-def test_a_layer_without_a_result_is_said(store: Store) -> None:
+def test_a_layer_without_a_result_has_a_reason(store: Store) -> None:
     done = run(entry(), store, Simulating(settings={"device.dram.bytes": 200_000}))
-    assert "device.dram.bytes = 200000, beside device.dram.latency = 400.0" in done.entry.note
+    assert "device.dram.bytes = 200000, baseline device.dram.latency = 400.0" in done.entry.note
     assert all(row.agrees is None for row in done.rows)
     assert any("dram.bytes" in row.ours for row in done.rows)
 
 
-def test_refusals(store: Store) -> None:
+def test_invalid_entries_are_rejected(store: Store) -> None:
     with pytest.raises(UsageError, match="expected a store"):
         run(entry(), None)
-    with pytest.raises(UsageError, match="found without --run"):
+    with pytest.raises(UsageError, match="reused without --run"):
         reproduce(entry(), Workload(), store, Path("unused"), run_id="latest")
     every = {**FIGURE["simulates"], "works": [{"name": "all", "settings": {}}]}
     with pytest.raises(UsageError, match="expected one layer, got 2"):
@@ -128,7 +128,7 @@ def test_refusals(store: Store) -> None:
     with pytest.raises(UsageError, match="did you mean 'speed-up'"):
         run(entry(values=unknown), store)
     no_share = [{"layer": "conv1", "quantity": "training speed-up", "value": 1}]
-    with pytest.raises(UsageError, match="expected one number P"):
+    with pytest.raises(UsageError, match="expected one value P"):
         run(entry(values=no_share), store)
 
 
@@ -147,7 +147,7 @@ def test_settings_are_compared_without_simulating() -> None:
     assert [row.ours for row in rows] == ["5x5x1x6", "1", "1", "2", "16", "0", "not modelled"]
     with pytest.raises(UsageError, match="is no setting of unit 'dense'"):
         run(entry(counts=True, values=[{"layer": "conv1", "quantity": "arrays", "value": 9}]), None)
-    with pytest.raises(UsageError, match="is none of the points"):
+    with pytest.raises(UsageError, match="matches no point"):
         run(entry(counts=True, values=[{"layer": "fc", "quantity": "batch", "value": 9}]), None)
 
 

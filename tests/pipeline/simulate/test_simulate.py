@@ -62,13 +62,13 @@ def test_a_device_file_is_a_device(tmp_path: Path) -> None:
     [
         ({"network": "lenet6"}, UsageError, "did you mean 'lenet5'"),
         ({"network": "gpt"}, UsageError, "expected a network with convolutions"),
-        ({"network": 5}, SpecError, "network = 5: expected a text"),
+        ({"network": 5}, SpecError, "network = 5: expected a string"),
         (
             {"layer": "features.1"},
             SpecError,
             "layer = 'features.1' is none of the convolutions: did you mean 'features",
         ),
-        ({"batch": 0}, SpecError, "batch = 0: expected a whole number"),
+        ({"batch": 0}, SpecError, "batch = 0: expected an integer"),
         ({"batch": 1.5}, SpecError, "batch = 1.5"),
         ({"batch": True}, SpecError, "batch = True"),
         ({"unit": "dens"}, UsageError, "unit 'dens' is unknown"),

@@ -1,4 +1,4 @@
-"""simulate training: shares from a benchmark, sparsity from a monitor, speed-ups from the simulator."""
+"""simulate training: shares from a benchmark, sparsity from a monitor, speedups from the simulator."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -85,7 +85,7 @@ def test_rows_of_several_points_are_told_apart(store: Store) -> None:
 
 
 def test_observations_must_be_of_what_convolutions_read(store: Store) -> None:
-    with pytest.raises(UsageError, match="nothing was observed"):
+    with pytest.raises(UsageError, match="no observations of"):
         run(store, seen=[])
     with pytest.raises(UsageError, match="expected observations of what its convolutions read"):
         run(store, seen=[replace(SEEN[0], layer="features.4")])

@@ -1,4 +1,4 @@
-"""``reproduce``: a paper's table or figure, its published values and statements beside ours."""
+"""``reproduce``: a table or figure of a paper, with its published values and statements beside ours."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from lamina.store import Store
 
 @dataclass(frozen=True)
 class Reproduced:
-    """A table or figure with our values; ``run`` holds the measurements, where it needed any.
+    """A table or figure with our values; ``run`` has the measurements, if any were needed.
 
-    Of what was simulated, the entry's note also tells the settings of all points.
+    For simulations, the entry's note includes the settings of all points.
     """
 
     entry: Published
@@ -50,24 +50,24 @@ def reproduce(
     resume: bool = False,
     watch: Watch = unwatched,
 ) -> Reproduced:
-    """Count or measure what an entry's table shows.
+    """Compute, measure or simulate the values of an entry.
 
-    Entries that ``counts`` need no store and run nothing. For those with ``figures`` the recipe is profiled, for those
-    with ``changes`` it is changed, the points of those that ``simulates`` has are simulated; for the others every layer
-    of the recipe is measured by ``workload``.
+    Entries with ``counts`` need no store and run nothing. For entries with ``figures``, the recipe is profiled; for
+    those with ``changes``, they are executed; for those with ``simulates``, the points are simulated. For the others,
+    every layer of the recipe is measured as ``workload`` specifies.
 
     Args:
-        entry: what to put our values beside.
+        entry: the published results.
         workload: the points to measure.
-        store: where measurements go.
-        cache: folder of the machine's measured roofs.
-        run_id: a stored run to look at instead of measuring, of any network, device and batch size.
-        against: a second one, for figures that compare two.
+        store: the store for measurements.
+        cache: folder of the machine's measured peaks.
+        run_id: a stored run to use instead of measuring, of any network, device and batch size.
+        against: a second run, for figures that compare two.
         replay: for counters, as `profile` takes it.
-        simulating: where and how points are simulated, by default in this process.
+        simulating: how points are simulated, by default in this process.
         command: the command line, for provenance.
-        resume: complete the last unfinished run of the same measurements instead of starting anew.
-        watch: is told what is measured.
+        resume: complete the last unfinished run of the same measurements instead of starting a new one.
+        watch: called with progress events.
 
     Raises:
         UsageError: the entry has to measure and no store was given, or the stored run is of another verb.
@@ -77,17 +77,17 @@ def reproduce(
         return Reproduced(entry, tuple(Beside(value, "not measured", None) for value in shown), None)
     if entry.simulates is not None:
         if run_id or against:
-            raise UsageError(f"{entry.id} is simulated: what the store has of it is found without --run")
+            raise UsageError(f"{entry.id} is simulated: stored results are reused without --run")
         how = simulating or Simulating()
         rows, run = reproduce_simulated(entry, entry.simulates, store, how, command)
-        told = "" if entry.counts else entry.simulates.told(how.settings)
-        return Reproduced(entry.model_copy(update={"note": f"{entry.note} {told}".strip()}), rows, run)
+        shared = "" if entry.counts else entry.simulates.description(how.settings)
+        return Reproduced(entry.model_copy(update={"note": f"{entry.note} {shared}".strip()}), rows, run)
     target, _ = find(entry.recipe)
     rows = _beside(entry, target.resolve(workload.batch[0] if workload.batch else None)) if not entry.changes else ()
     if entry.counts:
         return Reproduced(entry, rows, None)
     if store is None:
-        raise UsageError(f"{entry.id} has to be measured: expected a store, got none")
+        raise UsageError(f"{entry.id} must be measured: expected a store, got none")
     if entry.changes:
         run = store.run(run_id) if run_id else what_if(
             target, workload, store, cache=cache, changes=entry.changes,
@@ -101,16 +101,16 @@ def reproduce(
             command=command, resume=resume, watch=watch,
         )  # fmt: skip
         sample = Sample(look_up(store, run.id), look_up(store, against) if against else None)
-        return Reproduced(entry, (*rows, *(_looked_for(it, sample) for it in entry.statements)), run)
+        return Reproduced(entry, (*rows, *(_checked(it, sample) for it in entry.statements)), run)
     if run_id:
         raise UsageError(f"{entry.id} is a table to be measured: --run is for figures")
     run = bench(target, workload, store, cache=cache, command=command, resume=resume, watch=watch)
     return Reproduced(entry, rows, run)
 
 
-def _looked_for(it: PublishedStatement, sample: Sample) -> Beside:
+def _checked(it: PublishedStatement, sample: Sample) -> Beside:
     held = check(it.check, sample)
-    note = it.note if held.holds is not None else "cannot be told from this run"
+    note = it.note if held.holds is not None else "cannot be determined from this run"
     return Beside(_as_value(it).model_copy(update={"note": note}), held.ours, held.holds)
 
 
@@ -119,7 +119,7 @@ def _as_value(it: PublishedStatement) -> PublishedValue:
 
 
 def _gained(value: PublishedValue, found: Sequence[WhatIf]) -> Beside:
-    """The largest gain of a change: of the whole step where the paper's is, else of any part."""
+    """The largest gain of a change in the time of the whole step."""
     gains = [
         (one.measured_gain, one)
         for one in found

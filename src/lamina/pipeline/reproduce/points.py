@@ -1,4 +1,4 @@
-"""Points of a published figure with what was simulated for them, each beside its baseline."""
+"""Simulated results of the points of a published figure, each with its baseline."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from math import hypot
 
 from lamina.errors import UsageError, nearest
 from lamina.simulate.jobs import Result
-from lamina.spec.points import Point
+from lamina.spec.points import SimulationPoint
 
 SPEEDUP, TRANSACTIONS, HIT_RATE, LATENCY = "speed-up", "L2 transactions", "L2 hit rate", "read latency"
 RATIO = "x"
-"""Unit of what is divided by the baseline's; a rate has none."""
+"""Unit of ratios to the baseline; rates have none."""
 COUNTERS = {TRANSACTIONS: "l2_transactions", HIT_RATE: "l2_hit_rate", LATENCY: "read_latency"}
-"""What a unit counts for each quantity. Latency is that of reads as L1 sees them."""
+"""The counter of each quantity. The latency is that of reads at L1."""
 
 
 @dataclass(frozen=True)
 class Pair:
     """One point: the result of its layer, and the baseline's."""
 
-    point: Point
+    point: SimulationPoint
     ours: Result
     baseline: Result
 
     @property
     def reason(self) -> str:
-        """Why one of them has no result."""
+        """Why one of the two has no result."""
         return self.ours.reason or self.baseline.reason
 
     @property
     def cycles(self) -> tuple[int, int] | None:
-        """Of the point and of its baseline."""
+        """Cycles of the point and of its baseline."""
         ours, base = self.ours.run, self.baseline.run
         return (ours.cycles, base.cycles) if ours and base else None
 
@@ -42,11 +42,11 @@ class Pair:
 
     @property
     def uncertainty(self) -> float:
-        """Relative error of the speed-up, from sampling."""
+        """Relative error of the speedup, from sampling."""
         return hypot(*(each.run.relative_error or 0.0 for each in (self.ours, self.baseline) if each.run))
 
     def counted(self, quantity: str) -> tuple[float, float] | None:
-        """What the point and its baseline counted for it, where both did."""
+        """The counter's values of the point and its baseline, if both have it."""
         name = COUNTERS[quantity]
         ours, base = (each.run.counters.get(name) if each.run else None for each in (self.ours, self.baseline))
         return (ours, base) if ours is not None and base is not None else None
@@ -71,11 +71,11 @@ QUANTITIES: Mapping[str, tuple[Callable[[Pair], float | None], str]] = {
     HIT_RATE: (_hit_rate, ""),
     LATENCY: (_ratio(LATENCY), RATIO),
 }
-"""What figures show of a point, with its unit."""
+"""Quantities of a point in figures, with their units."""
 
 
 def quantity(name: str, pair: Pair) -> float | None:
-    """``None`` without results, or where the unit does not count it.
+    """A quantity of a point; ``None`` without results or if the simulated unit does not count it.
 
     Raises:
         UsageError: there is no such quantity.
@@ -83,8 +83,8 @@ def quantity(name: str, pair: Pair) -> float | None:
     return _known(name)[0](pair)
 
 
-def said(name: str, value: float) -> str:
-    """A quantity's value with its unit."""
+def formatted(name: str, value: float) -> str:
+    """A value with the unit of its quantity."""
     return f"{value:.3g} {_known(name)[1]}".strip()
 
 

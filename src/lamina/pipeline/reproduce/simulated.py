@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean
 
 from lamina.errors import UsageError
-from lamina.pipeline.reproduce.points import HIT_RATE, SPEEDUP, Pair, quantity, said
+from lamina.pipeline.reproduce.points import HIT_RATE, SPEEDUP, Pair, formatted, quantity
 from lamina.pipeline.reproduce.settings import configured
 from lamina.pipeline.reproduce.simulated_statements import check
 from lamina.pipeline.reproduce.statements import STATEMENT
@@ -17,7 +17,7 @@ from lamina.record import Run
 from lamina.record.beside import Beside
 from lamina.simulate.engines import Engine, Here
 from lamina.simulate.jobs import Job
-from lamina.spec.points import Point, Points, Settings
+from lamina.spec.points import Points, Settings, SimulationPoint
 from lamina.spec.published import Published, PublishedStatement, PublishedValue
 from lamina.store import Store
 
@@ -38,18 +38,18 @@ class Simulating:
 
 @dataclass(frozen=True)
 class Planned:
-    """A point with its layer's job, and its baseline's."""
+    """A point with the jobs of its layer and of its baseline."""
 
-    point: Point
+    point: SimulationPoint
     ours: Job
     baseline: Job
 
 
 def plan(entry: Published, points: Points, changes: Settings) -> tuple[Planned, ...]:
-    """The jobs of an entry's points.
+    """The jobs of the points of an entry.
 
     Raises:
-        UsageError, SpecError: a setting means nothing, or a point is not of exactly one layer.
+        UsageError, SpecError: a setting is invalid, or a point does not have exactly one layer.
     """
     planner, found = Planner(), []
     for point in points.points(entry.recipe, changes):
@@ -63,16 +63,16 @@ def plan(entry: Published, points: Points, changes: Settings) -> tuple[Planned, 
 def reproduce_simulated(
     entry: Published, points: Points, store: Store | None, how: Simulating, command: str = ""
 ) -> tuple[tuple[Beside, ...], Run | None]:
-    """An entry's rows, and the run that holds its simulations; one that ``counts`` tells settings alone.
+    """The rows of an entry and the run of its simulations. An entry with ``counts`` has settings only.
 
     Raises:
-        UsageError: points have to be simulated and no store was given, or an entry asks for what no rule tells.
+        UsageError: points must be simulated and no store was given, or an entry has an unknown quantity.
     """
     planned = plan(entry, points, how.settings)
     if entry.counts:
         return tuple(configured(it, [each.ours for each in _of(it, planned)]) for it in entry.values), None
     if store is None:
-        raise UsageError(f"{entry.id} has to be simulated: expected a store, got none")
+        raise UsageError(f"{entry.id} must be simulated: expected a store, got none")
     done = simulate(
         list({job.key: job for each in planned for job in (each.baseline, each.ours)}.values()),
         store,
@@ -97,32 +97,32 @@ def reproduce_simulated(
 def _of(value: PublishedValue, planned: Iterable[Planned]) -> list[Planned]:
     found = [each for each in planned if each.point.matches(value.layer, value.where)]
     if not found:
-        raise UsageError(f"published row {value.layer!r} is none of the points")
+        raise UsageError(f"published row {value.layer!r} matches no point")
     return found
 
 
 def _value(entry: Published, value: PublishedValue, pairs: Sequence[Pair]) -> Beside:
-    """A printed number beside the mean over the layers of its points."""
+    """A printed value beside our mean over the layers of its points."""
     own = [pair for pair in pairs if pair.point.matches(value.layer, value.where)]
     if not own:
-        return Beside(value, "not among the points simulated", None)
+        return Beside(value, "not among the simulated points", None)
     if value.quantity == SHARE:
-        return Beside(value, "taken as printed", None)
+        return Beside(value, "used as printed", None)
     if missing := [pair for pair in own if pair.reason]:
         return Beside(value, f"{missing[0].point.title}: {missing[0].reason}", None)
     if value.quantity == TRAINING:
         ours = training(entry, value, own)
-        return Beside(value, said(SPEEDUP, ours), value.agrees(ours))
+        return Beside(value, formatted(SPEEDUP, ours), value.agrees(ours))
     found = [each for pair in own for each in [quantity(value.quantity, pair)] * pair.point.times if each is not None]
     if not found:
         return Beside(value, "not counted", None)
     ours = mean(found)
     ends = f", {min(found):.3g} to {max(found):.3g}" if len(found) > 1 else ""
-    return Beside(value, f"{said(value.quantity, ours)}{ends}", value.agrees(ours))
+    return Beside(value, f"{formatted(value.quantity, ours)}{ends}", value.agrees(ours))
 
 
 def _drawn(name: str, pair: Pair) -> Beside:
-    """A bar of the figure: ours alone has a number."""
+    """A bar of the figure; only ours has a value."""
     value = PublishedValue(layer=pair.point.title, quantity=name, value=DRAWN)
     found = quantity(name, pair)
     if found is None:
@@ -131,11 +131,11 @@ def _drawn(name: str, pair: Pair) -> Beside:
     if name == SPEEDUP and pair.uncertainty:
         more = f" ± {pair.uncertainty:.1%}"
     elif name == HIT_RATE and (both := pair.counted(HIT_RATE)):
-        more = f", baseline {said(name, both[1])}"
-    return Beside(value, f"{said(name, found)}{more}", None)
+        more = f", baseline {formatted(name, both[1])}"
+    return Beside(value, f"{formatted(name, found)}{more}", None)
 
 
 def _statement(it: PublishedStatement, pairs: Sequence[Pair]) -> Beside:
     held = check(it.check, pairs)
-    note = it.note if held.holds is not None else "cannot be told from these points"
+    note = it.note if held.holds is not None else "cannot be determined from these points"
     return Beside(PublishedValue(layer=it.about, quantity=STATEMENT, value=it.says, note=note), held.ours, held.holds)

@@ -1,4 +1,4 @@
-"""What a paper reads off its simulations, looked for in ours."""
+"""Checks of a paper's statements about its simulations against ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Check = Callable[[Pairs], Held]
 
 
 def check(name: str, pairs: Pairs) -> Held:
-    """Look for a statement among simulated points.
+    """Check a statement against simulated points.
 
     Raises:
         UsageError: there is no such rule.
@@ -38,12 +38,12 @@ def _hit_rate_rises_with_batch(pairs: Pairs) -> Held:
 
 
 def _clusters_beat_random(pairs: Pairs) -> Held:
-    """Each pattern against independent zeros of the same work at the same settings."""
-    random = {_but(pair, PATTERN): pair for pair in pairs if pair.point.settings.get(PATTERN) == RANDOM}
+    """Each pattern against iid zeros of the same workload at the same settings."""
+    random = {_without(pair, PATTERN): pair for pair in pairs if pair.point.settings.get(PATTERN) == RANDOM}
     compared = [
-        (pair.speedup, random[_but(pair, PATTERN)].speedup)
+        (pair.speedup, random[_without(pair, PATTERN)].speedup)
         for pair in pairs
-        if pair.point.settings.get(PATTERN) != RANDOM and _but(pair, PATTERN) in random
+        if pair.point.settings.get(PATTERN) != RANDOM and _without(pair, PATTERN) in random
     ]
     return _counted([(one > other) for one, other in compared if one is not None and other is not None], "of {} pairs")
 
@@ -83,17 +83,17 @@ def _along_batch(pairs: Pairs, name: str, rising: bool) -> Held:
 
 
 def _series(pairs: Pairs) -> Iterator[list[Pair]]:
-    """Points that differ in their batch alone, by batch."""
+    """Points that differ only in their batch size, sorted by it."""
     alike: dict[object, list[Pair]] = {}
     for pair in pairs:
         if BATCH in pair.point.settings:
-            alike.setdefault(_but(pair, BATCH), []).append(pair)
+            alike.setdefault(_without(pair, BATCH), []).append(pair)
     for series in alike.values():
         yield sorted(series, key=lambda pair: int(pair.point.settings[BATCH]))
 
 
-def _but(pair: Pair, name: str) -> tuple[object, ...]:
-    """A point without one of its settings."""
+def _without(pair: Pair, name: str) -> tuple[object, ...]:
+    """The key of a point without one of its settings."""
     return pair.point.work, *((key, value) for key, value in sorted(pair.point.settings.items()) if key != name)
 
 
@@ -115,4 +115,4 @@ CHECKS: Mapping[str, Check] = {
         _hit_rate_rises,
     )
 }
-"""Every rule, by the name that entries give it."""
+"""All checks, by the name in entries."""

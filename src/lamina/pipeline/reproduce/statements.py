@@ -1,4 +1,4 @@
-"""What papers read off their figures, looked for in a profile: by kinds of layers, so that any network will do."""
+"""Checks of papers' statements about their figures against a profile, by layer kind, for any network."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lamina.pipeline.rows import WHOLE_STEP
 from lamina.record import LayerRun
 
 STATEMENT = "statement"
-"""The quantity of a row that holds what a paper says instead of a number."""
+"""The quantity of a row with a statement instead of a value."""
 LINEAR = ("convolution", "linear")
-"""Linear data transformations, which the papers set against all other layers."""
+"""Linear data transformations, which the papers compare with all other layers."""
 ACTIVATION = ("activation",)
 FASTER_BY = ("convolution", "linear", "pooling")
 COMPUTE_STALLS = ("wait", "not_selected", "math_pipe_throttle", "gmma", "dispatch_stall", "selected")
-"""Reasons that more or faster cores would shorten."""
+"""Stall reasons that more or faster cores would reduce."""
 MEMORY_STALLS = ("long_scoreboard", "lg_throttle", "drain", "membar", "mio_throttle", "short_scoreboard")
 IPC = "sm__inst_executed.avg.per_cycle_active"
 SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
@@ -29,7 +29,7 @@ SHARED_LOADS = "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum"
 
 @dataclass(frozen=True)
 class Held:
-    """What was found, in words, and whether it is what the paper says; ``None`` where the profile cannot tell."""
+    """Our result as text, and whether it agrees with the statement; ``None`` if the profile is not sufficient."""
 
     ours: str
     holds: bool | None
@@ -37,7 +37,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Sample:
-    """A profile at one setting: that of its largest batch. ``other`` is a second one to hold it against."""
+    """A profile at its largest batch size. ``other`` is a second one to compare with."""
 
     side: Side
     other: Side | None = None
@@ -52,23 +52,23 @@ class Sample:
         return Launches(self.side.kernels, self.side.counters)
 
     def us(self, kinds: Iterable[str] | None = None) -> float:
-        """Time of the layers of some kinds, or of all."""
+        """Time of the layers of the given kinds, or of all."""
         wanted = None if kinds is None else tuple(kinds)
         return sum(row.timing.median_us for row in self.rows if row.timing and (wanted is None or row.kind in wanted))
 
     def of(self, kinds: Iterable[str]) -> list[Launch]:
-        """The kernels of the backward phases of some kinds, or of all phases of an inference."""
+        """The kernels of the backward phases of the given kinds, or of all phases of an inference."""
         wanted = tuple(kinds)
         backward = [row for row in self.rows if row.phase != "forward"] or list(self.rows)
         return [launch for row in backward if row.kind in wanted for launch in self.launches[row.key]]
 
     @cached_property
     def others(self) -> tuple[str, ...]:
-        """The kinds that are no linear data transformations."""
+        """The kinds that are not linear data transformations."""
         return tuple(dict.fromkeys(row.kind for row in self.rows if row.kind not in LINEAR))
 
     def means(self, metric: str) -> dict[str, float]:
-        """A metric by kind, where it was counted."""
+        """A metric by layer kind, if it was collected."""
         found = {kind: mean(self.of([kind]), metric) for kind in dict.fromkeys(row.kind for row in self.rows)}
         return {kind: value for kind, value in found.items() if value is not None}
 
@@ -77,7 +77,7 @@ Check = Callable[[Sample], Held]
 
 
 def check(name: str, sample: Sample) -> Held:
-    """Look for a statement in a profile.
+    """Check a statement against a profile.
 
     Raises:
         UsageError: there is no such rule.
@@ -100,23 +100,23 @@ def _convolutions_dominate(sample: Sample) -> Held:
 def _larger_batches_pay(sample: Sample) -> Held:
     whole = {row.batch: row.timing.median_us for row in sample.side.rows if row.phase == WHOLE_STEP and row.timing}
     if len(whole) < 2:
-        return _untold("one batch size only")
+        return _unknown("one batch size only")
     each = [whole[batch] / batch for batch in sorted(whole)]
-    said = ", ".join(f"{us:.1f} us at {batch}" for batch, us in zip(sorted(whole), each, strict=True))
-    return Held(f"for one image {said}", each == sorted(each, reverse=True))
+    times = ", ".join(f"{us:.1f} us at {batch}" for batch, us in zip(sorted(whole), each, strict=True))
+    return Held(f"per image {times}", each == sorted(each, reverse=True))
 
 
 def _speedups_differ(sample: Sample) -> Held:
     if sample.other is None:
-        return _untold("needs a second run: --against")
+        return _unknown("needs a second run: --against")
     there = Sample(sample.other)
     gains = {kind: there.us([kind]) / sample.us([kind]) for kind in (*FASTER_BY, *ACTIVATION) if sample.us([kind])}
     gains = {kind: gain for kind, gain in gains.items() if gain}
     if not {*ACTIVATION} & {*gains} or len(gains) < 2:
-        return _untold("the runs have no activations beside other layers")
+        return _unknown("the runs do not have activations and other layers")
     others = [gain for kind, gain in gains.items() if kind not in ACTIVATION]
-    said = ", ".join(f"{kind} {gain:.2f}x" for kind, gain in gains.items())
-    return Held(said, min(others) > gains["activation"])
+    speedups = ", ".join(f"{kind} {gain:.2f}x" for kind, gain in gains.items())
+    return Held(speedups, min(others) > gains["activation"])
 
 
 def _fp_instructions_are_linear(sample: Sample) -> Held:
@@ -128,7 +128,7 @@ def _fp_instructions_are_linear(sample: Sample) -> Held:
         for kinds in (LINEAR, sample.others)
     ]
     if not sum(counts):
-        return _untold("no such instructions were counted")
+        return _unknown("no such instructions were counted")
     share = counts[0] / sum(counts)
     return Held(f"{share:.0%} of single-precision instructions outside tensor cores", share > 0.5)
 
@@ -148,8 +148,8 @@ def _linear_layers_use_units(sample: Sample) -> Held:
         used[kinds] = max((value for value in busy if value is not None), default=None)
     linear, rest = used.values()
     if linear is None or rest is None:
-        return _untold("no unit was counted")
-    return Held(f"{linear:.0f} % against {rest:.0f} % of the busiest arithmetic unit", linear > rest)
+        return _unknown("no unit was counted")
+    return Held(f"{linear:.0f} % against {rest:.0f} % of the busiest math pipeline", linear > rest)
 
 
 def _activations_do_not_hit(sample: Sample) -> Held:
@@ -160,21 +160,21 @@ def _shared_memory_is_for_linear_layers(sample: Sample) -> Held:
     loads = [total(sample.of(kinds), SHARED_LOADS) for kinds in (LINEAR, sample.others)]
     known = [count or 0.0 for count in loads]
     if not sum(known):
-        return _untold("no loads of shared memory were counted")
+        return _unknown("no loads of shared memory were counted")
     return Held(f"{known[0] / sum(known):.0%} of the loads from shared memory", known[0] > 0.9 * sum(known))
 
 
 def _activations_load_dram(sample: Sample) -> Held:
     found = sample.means(metrics.DRAM)
     if "activation" not in found or len(found) < 2:
-        return _untold("DRAM throughput was not counted")
+        return _unknown("DRAM throughput was not counted")
     return Held(_listed(found, "% of DRAM's peak"), found["activation"] == max(found.values()))
 
 
 def _convolutions_use_near_memory(sample: Sample) -> Held:
     near, far = (mean(sample.of(["convolution"]), metric) for metric in (metrics.SHARED, metrics.DRAM))
     if near is None or far is None:
-        return _untold("shared memory or DRAM was not counted")
+        return _unknown("shared memory or DRAM was not counted")
     return Held(f"shared memory {near:.0f} %, DRAM {far:.0f} % of peak", near > far)
 
 
@@ -190,7 +190,7 @@ def _activations_are_memory_bound(sample: Sample) -> Held:
     launches = sample.of(ACTIVATION)
     compute, memory = mean(launches, metrics.FMA), mean(launches, metrics.DRAM)
     if compute is None or memory is None:
-        return _untold("arithmetic or DRAM was not counted")
+        return _unknown("arithmetic or DRAM was not counted")
     return Held(f"arithmetic {compute:.0f} %, DRAM {memory:.0f} % of peak", memory > compute)
 
 
@@ -199,14 +199,14 @@ def _waits(sample: Sample, kinds: Iterable[str], expected: Iterable[str]) -> Hel
     shares = {reason: mean(launches, metrics.stall(reason)) for reason in REASONS if reason != ISSUED}
     top = sorted(((value, reason) for reason, value in shares.items() if value), reverse=True)[:2]
     if not top:
-        return _untold("no stall reasons were counted")
-    said = " and ".join(f"{reason} {value:.0f} %" for value, reason in top)
-    return Held(said, top[0][1] in expected)
+        return _unknown("no stall reasons were counted")
+    reasons = " and ".join(f"{reason} {value:.0f} %" for value, reason in top)
+    return Held(reasons, top[0][1] in expected)
 
 
 def _least(found: Mapping[str, float], kind: str, unit: str) -> Held:
     if kind not in found or len(found) < 2:
-        return _untold(f"no {unit} of {kind} beside others")
+        return _unknown(f"no {unit} of {kind} beside others")
     return Held(_listed(found, unit), found[kind] == min(found.values()))
 
 
@@ -214,7 +214,7 @@ def _listed(found: Mapping[str, float], unit: str) -> str:
     return ", ".join(f"{kind} {value:.3g}" for kind, value in found.items()) + f" {unit}"
 
 
-def _untold(reason: str) -> Held:
+def _unknown(reason: str) -> Held:
     return Held(reason, None)
 
 
@@ -238,4 +238,4 @@ CHECKS: Mapping[str, Check] = {
         _activations_are_memory_bound,
     )
 }
-"""Every rule, by the name that entries give it."""
+"""All checks, by the name in entries."""

@@ -1,4 +1,4 @@
-"""A whole training's gain from simulated layers: Exploring High Performance DNNs on GPUs, 2020, equation 6.1."""
+"""Training speedup from simulated layers: Exploring High Performance DNNs on GPUs, 2020, equation 6.1."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TRAINING, SHARE = "training speed-up", "P"
 def training(entry: Published, value: PublishedValue, pairs: Sequence[Pair]) -> float:
     """Equation 6.1 with the entry's printed P, from points that all have results.
 
-    C, each work's share, is that of the baseline's simulated time; R takes all points of a work as equally frequent.
+    C is each workload's fraction of the baseline's simulated time; R weights all points of a workload equally.
 
     Raises:
-        UsageError: the entry prints no P of these layers.
+        UsageError: the entry has no P of these layers.
     """
     works: dict[str, list[Pair]] = {}
     for pair in pairs:
@@ -36,5 +36,5 @@ def training(entry: Published, value: PublishedValue, pairs: Sequence[Pair]) -> 
 def _share(entry: Published, value: PublishedValue) -> float:
     found = [it.value for it in entry.values if it.quantity == SHARE and it.layer == value.layer]
     if len(found) != 1 or isinstance(found[0], str):
-        raise UsageError(f"{entry.id}: {value.layer}: expected one number {SHARE} beside the {TRAINING}")
+        raise UsageError(f"{entry.id}: {value.layer}: expected one value {SHARE} for the {TRAINING}")
     return found[0] / 100

@@ -1,4 +1,4 @@
-"""``simulate``: layers of a network, one job each; a result that the store has is not simulated again."""
+"""``simulate``: one job per layer of a network; results that the store has are not simulated again."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from lamina.store import Store
 
 DEFAULTS: Settings = {"unit": "dense", "device.preset": "mi6"}
 OWN = ("unit", "network", "layer", "batch", "device.preset")
-"""Settings of every job; the others are the device's, or the unit's."""
+"""Settings of every job; the others are those of the device or of the simulated unit."""
 VERBS = ("simulate", "sweep")
 SOFTWARE = ("lamina", "commit", "numpy")
-"""What must be equal for a stored result to stand for a new one."""
+"""Versions that must be equal for a stored result to be reused."""
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """A run with the results of its jobs, in their order; ``found`` of them the store had."""
+    """A run with the results of its jobs, in order; ``found`` of them came from the store."""
 
     run: Run
     results: tuple[Result, ...]
@@ -49,7 +49,7 @@ class Simulated:
 
 @dataclass(frozen=True)
 class Finished:
-    """Tells a watcher how many of the jobs are done, and with which result the last one ended."""
+    """Progress: the number of finished jobs, and the result of the last one."""
 
     done: int
     total: int
@@ -60,33 +60,33 @@ Watch = Callable[[Finished], None]
 
 
 class Planner:
-    """From settings by name to jobs; each network is read once."""
+    """Creates jobs from settings; each network is read once."""
 
     def __init__(self) -> None:
         self._networks: dict[tuple[str, int | None], tuple[int, tuple[ConvolutionGemm, ...]]] = {}
 
     def jobs(self, settings: Settings, source: str = "--set") -> tuple[Job, ...]:
-        """One job for each layer that the settings ask for: all convolutions, or those that ``layer`` names.
+        """One job per selected layer: all convolutions, or those that match ``layer``.
 
         ``network`` and ``batch``, ``layer`` (a name, or a pattern such as ``features.*``), ``unit``, and
-        ``device.preset`` (a shipped device or a device file) say what to simulate; ``device.l2.bytes`` and the
-        like change the device; everything else is the unit's.
+        ``device.preset`` (a shipped device or a device file) select what to simulate; keys such as
+        ``device.l2.bytes`` change the device; all others are options of the unit.
 
         Raises:
-            UsageError, SpecError: a setting is unknown, missing or impossible; all faults of one kind at once.
+            UsageError, SpecError: a setting is unknown, missing or invalid; all faults of one kind at once.
         """
-        asked = {**DEFAULTS, **settings}
+        requested = {**DEFAULTS, **settings}
         for name in ("unit", "network", "layer", "device.preset"):
-            if name in asked and not isinstance(asked[name], str):
-                raise SpecError(source, f"{name} = {asked[name]!r}: expected a text")
-        if "network" not in asked:
+            if name in requested and not isinstance(requested[name], str):
+                raise SpecError(source, f"{name} = {requested[name]!r}: expected a string")
+        if "network" not in requested:
             raise SpecError(source, "network is missing: name a network of the zoo, a file or a recipe")
-        name = str(asked["unit"])
-        options, device = _options(name, asked, source), _device(asked, source)
-        network = str(asked["network"])
-        batch, gemms = self._gemms(network, _batch(asked, source))
+        name = str(requested["unit"])
+        options, device = _options(name, requested, source), _device(requested, source)
+        network = str(requested["network"])
+        batch, gemms = self._gemms(network, _batch(requested, source))
         return tuple(
-            Job(name, network, batch, gemm, device, options) for gemm in _chosen(gemms, asked.get("layer"), source)
+            Job(name, network, batch, gemm, device, options) for gemm in _chosen(gemms, requested.get("layer"), source)
         )
 
     def _gemms(self, network: str, batch: int | None) -> tuple[int, tuple[ConvolutionGemm, ...]]:
@@ -112,57 +112,56 @@ def simulate(
     fresh: bool = False,
     watch: Watch | None = None,
 ) -> Simulated:
-    """Simulate jobs; each result is stored as it comes.
+    """Simulate jobs and store each result as soon as it is available.
 
-    A result of an equal job that any run of the same lamina and commit has stored is taken from there, so what was
-    killed or interrupted goes on where it stood. A job without a result becomes a remark of the run, and the others
-    go on.
+    Results of equal jobs in any stored run of the same lamina version and commit are reused, so an interrupted run
+    continues where it stopped. A job without a result becomes a warning of the run, and the others continue.
 
     Args:
         jobs: what to simulate; equal ones are simulated once.
-        store: where results are looked up and go.
-        engine: where jobs run.
+        store: the store of results, also searched for reusable ones.
+        engine: executes the jobs.
         target: the run's title.
-        config: what was asked, JSON-able: runs with equal ones are the same work.
+        config: the requested settings, JSON-serializable; runs with equal ones are the same work.
         verb: ``simulate`` or ``sweep``.
         command: the command line, for provenance.
-        resume: complete the last unfinished run of the same work instead of beginning a new one.
-        fresh: simulate again what the store has.
-        watch: is told how far it is.
+        resume: complete the last unfinished run of the same work instead of starting a new one.
+        fresh: do not reuse stored results.
+        watch: called with progress events.
     """
     this = _begin(verb, target, config, store, command, resume)
     results: dict[str, Result] = {}
     own = {key_of(run.config) for run in store.simulations(this.id)}
     wanted = {job.key: job for job in jobs}
-    with closing(store, this.id) as remarks:
+    with closing(store, this.id) as warnings:
         for key, run in _stored(store, this, None if not fresh else this.id):
             if key in wanted and key not in results:
                 results[key] = Result(wanted[key], run)
                 if key not in own:
                     store.add_simulation(this.id, run)
         found = len(results)
-        _tell(watch, Finished(found, len(wanted)))
+        _notify(watch, Finished(found, len(wanted)))
         todo = [job for key, job in wanted.items() if key not in results]
         with contextlib.closing(engine.submit(todo)) as submitted:
             for result in submitted:
                 if result.run is not None:
                     store.add_simulation(this.id, result.run)
                 else:
-                    remarks.append(f"{result.job.layer}: {result.reason}")
+                    warnings.append(f"{result.job.layer}: {result.reason}")
                 results[result.job.key] = result
-                _tell(watch, Finished(len(results), len(wanted), result))
+                _notify(watch, Finished(len(results), len(wanted), result))
     return Simulated(store.run(this.id), tuple(replace(results[job.key], job=job) for job in jobs), found)
 
 
-def _tell(watch: Watch | None, event: Finished) -> None:
+def _notify(watch: Watch | None, event: Finished) -> None:
     if watch is not None:
         watch(event)
 
 
 def _begin(verb: str, target: str, config: Mapping[str, Any], store: Store, command: str, resume: bool) -> Run:
     environment: Environment = measure.environment("cpu")
-    asked = json.dumps([verb, target, config, environment.lamina], sort_keys=True)
-    fingerprint = hashlib.sha256(asked.encode()).hexdigest()[:16]
+    requested = json.dumps([verb, target, config, environment.lamina], sort_keys=True)
+    fingerprint = hashlib.sha256(requested.encode()).hexdigest()[:16]
     if resume and (earlier := store.unfinished(fingerprint)):
         store.resume(earlier.id)
         return earlier
@@ -181,7 +180,7 @@ def _begin(verb: str, target: str, config: Mapping[str, Any], store: Store, comm
 
 
 def _stored(store: Store, this: Run, only: str | None) -> Iterator[tuple[str, SimRun]]:
-    """What runs of the same software hold, this one's first; ``only`` one run's where that is asked."""
+    """Stored simulations of the same software versions, this run's first; only those of run ``only`` if given."""
     for verb in VERBS:
         for run in sorted(store.runs(limit=None, verb=verb), key=lambda run: run.id != this.id):
             if only in (None, run.id) and all(
@@ -191,10 +190,10 @@ def _stored(store: Store, this: Run, only: str | None) -> Iterator[tuple[str, Si
                     yield key_of(simulation.config), simulation
 
 
-def _options(name: str, asked: Settings, source: str) -> Options:
+def _options(name: str, requested: Settings, source: str) -> Options:
     """The settings of the unit itself."""
     model = unit(name).options
-    own = {key: value for key, value in asked.items() if key not in OWN and not key.startswith(DEVICE)}
+    own = {key: value for key, value in requested.items() if key not in OWN and not key.startswith(DEVICE)}
     known = [*OWN, *model.model_fields, "device.l2.bytes"]
     faults = [Fault(f"key {key!r} is unknown: {nearest(key, known)}") for key in own if key not in model.model_fields]
     if faults:
@@ -202,16 +201,16 @@ def _options(name: str, asked: Settings, source: str) -> Options:
     try:
         return model.model_validate(own)
     except ValidationError as error:
-        told = [Fault(sentence if key in sentence else f"{key}: {sentence}") for key, sentence in plain(error, known)]
-        raise SpecError(source, told) from None
+        faults = [Fault(sentence if key in sentence else f"{key}: {sentence}") for key, sentence in plain(error, known)]
+        raise SpecError(source, faults) from None
 
 
-def _device(asked: Settings, source: str) -> Device:
-    name = str(asked["device.preset"])
+def _device(requested: Settings, source: str) -> Device:
+    name = str(requested["device.preset"])
     device = read_device(Path(name)) if name.endswith(".toml") else preset(name)
     changes: dict[str, Value] = {
         key.removeprefix(DEVICE): value
-        for key, value in asked.items()
+        for key, value in requested.items()
         if key.startswith(DEVICE) and key != "device.preset"
     }
     try:
@@ -220,10 +219,10 @@ def _device(asked: Settings, source: str) -> Device:
         raise SpecError(source, [replace(each, message=f"device: {each.message}") for each in error.faults]) from None
 
 
-def _batch(asked: Settings, source: str) -> int | None:
-    batch = asked.get("batch")
+def _batch(requested: Settings, source: str) -> int | None:
+    batch = requested.get("batch")
     if batch is not None and (not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= 2**20):
-        raise SpecError(source, f"batch = {batch!r}: expected a whole number from 1 to {2**20}")
+        raise SpecError(source, f"batch = {batch!r}: expected an integer from 1 to {2**20}")
     return batch
 
 

@@ -1,4 +1,4 @@
-"""``simulate compaction-engine``: each convolution with the engine, beside dense and its bounds, and taken apart."""
+"""``simulate compaction-engine``: convolutions with the engine, against dense, with bounds and an ablation."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SHOWN = (
     "search_occupancy", "sib_hit_rate", "buffer_hit_rate", "accurate_share", "prudent_share", "hasty_share",
     "lines_per_compacted_line",
 )  # fmt: skip
-"""Measures of both runs that rows tell."""
+"""Measures of each run in the rows."""
 Simulate = Callable[[Sequence[Job]], Simulated]
 """Runs jobs, as ``simulate`` does with a store and an engine."""
 
 
 @dataclass(frozen=True)
 class LayerGain:
-    """A layer with the engine and with every control that was asked for; ``None`` where a run has no result."""
+    """A layer with the engine and with every requested control; ``None`` if a run has no result."""
 
     jobs: Mapping[Control, Job]
     runs: Mapping[Control, SimRun | None]
@@ -40,17 +40,17 @@ class LayerGain:
 
     @property
     def gains(self) -> tuple[Gain, ...]:
-        """Of every change; empty where not all that it takes was run."""
+        """The gain of every change; empty unless all controls that it needs were run."""
         cycles = {name: run.cycles for name, run in self.runs.items() if run is not None}
         return attribution(cycles) if set(NEEDED) <= set(cycles) else ()
 
     def speedup(self, control: Control = "engine") -> float | None:
-        """Over the dense kernel."""
+        """Speedup over the dense kernel."""
         dense, run = self.runs["dense"], self.runs[control]
         return dense.cycles / run.cycles if dense and run else None
 
     def to_dict(self) -> dict[str, Value | None]:
-        """Plain values, one row a layer; names say of which control they are."""
+        """Plain values, one row per layer; names are prefixed by the control."""
         job, limits = self.jobs["engine"], self.bounds
         gemm = job.gemm
         row: dict[str, Value | None] = {
@@ -79,7 +79,7 @@ class Gains:
     layers: tuple[LayerGain, ...]
 
     def speedup(self, control: Control = "engine") -> float | None:
-        """Of all layers together: the sum of dense times over the sum of the others; ``None`` if one is missing."""
+        """Speedup over all layers: the sum of dense times over the sum of this control; ``None`` if one is missing."""
         dense = _sum(layer.runs["dense"] for layer in self.layers)
         own = _sum(layer.runs[control] for layer in self.layers)
         return dense / own if dense and own else None
@@ -91,22 +91,22 @@ def plan(
     controls: Sequence[Control] = (),
     planner: Planner | None = None,
 ) -> dict[str, dict[Control, Job]]:
-    """The jobs of each layer: with the engine, dense, and every control named. A ``planner`` reads each network once.
+    """The jobs of each layer: with the engine, dense, and with every given control.
 
     Raises:
         UsageError, SpecError: as ``Planner.jobs``.
     """
     planner, planned = planner or Planner(), dict[str, dict[Control, Job]]()
-    asked = [{**settings, "layer": layer} for layer in layers] or [dict(settings)]
+    variants = [{**settings, "layer": layer} for layer in layers] or [dict(settings)]
     for control in dict.fromkeys(("engine", "dense", *controls)):
-        for each in asked:
+        for each in variants:
             for job in planner.jobs({**each, "unit": UNIT, "control": control}):
                 planned.setdefault(job.layer, {})[control] = job
     return planned
 
 
 def gains(planned: Mapping[str, Mapping[Control, Job]], run: Simulate) -> Gains:
-    """Simulate what was planned, layer after layer."""
+    """Simulate the planned jobs and pair them by layer."""
     done = run([job for jobs in planned.values() for job in jobs.values()])
     found = {result.job.key: result for result in done.results}
     return Gains(done, tuple(_layer(jobs, found) for jobs in planned.values()))

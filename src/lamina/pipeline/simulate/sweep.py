@@ -1,4 +1,4 @@
-"""``sweep``: a grid of configurations, all their layers simulated, each design beside the baseline."""
+"""``sweep``: simulates all layers of a grid of configurations and compares each design with the baseline."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 from lamina.errors import Fault, SpecError, UsageError
 from lamina.pipeline.simulate import DEFAULTS, OWN, Planner, Simulated, Watch, simulate
-from lamina.simulate.design_space import Design, Point, Workload, designs
+from lamina.simulate.design_space import Design, DesignPoint, Workload, designs
 from lamina.simulate.engines import Engine
 from lamina.simulate.grid import Grid
 from lamina.simulate.jobs import DEVICE, Job, Result, Settings, Value
 from lamina.store import Store
 
 WORK = ("network", "layer", "batch")
-"""What is simulated; the other settings are what it is simulated on."""
+"""Settings of the workload; the others belong to the design."""
 SHOWN = 20
 Group = tuple[Workload, tuple[tuple[str, Value], ...]]
-"""A workload and the settings that were swept: a design."""
+"""A workload and its swept settings: a design."""
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A grid's jobs by design, and what each design compares with."""
+class SweepPlan:
+    """The jobs of a grid by design, and those of each design's baseline."""
 
     grid: Grid
     jobs: dict[Group, list[Job]]
@@ -29,30 +29,30 @@ class Plan:
 
     @property
     def all(self) -> list[Job]:
-        """Every job, the baseline's first, equal ones once."""
+        """All jobs without duplicates, those of the baselines first."""
         return _once([job for group in (*self.baselines.values(), *self.jobs.values()) for job in group])
 
 
 @dataclass(frozen=True)
 class Swept:
-    """A sweep that is done: every result, and the designs with their fronts."""
+    """A finished sweep: all results, and the designs with their Pareto fronts."""
 
     simulated: Simulated
     designs: tuple[Design, ...]
 
     @property
     def front(self) -> tuple[Design, ...]:
-        """The designs that no other of their workload beats, by SRAM."""
+        """The Pareto-optimal designs of each workload, sorted by SRAM."""
         return tuple(sorted((one for one in self.designs if one.front), key=lambda one: one.sram_bytes))
 
 
-def plan(grid: Grid, source: str = "grid") -> Plan:
-    """The jobs of a grid, each design's and its baseline's.
+def plan(grid: Grid, source: str = "grid") -> SweepPlan:
+    """The jobs of a grid: those of each design and of its baseline.
 
-    ``[baseline]`` replaces settings of each design; without it, the first of every swept setting does.
+    ``[baseline]`` overrides settings of each design; without it, the first value of every axis does.
 
     Raises:
-        SpecError: every fault of every configuration, each once.
+        SpecError: the faults of all configurations, without duplicates.
     """
     planner, faults = Planner(), dict[str, None]()
     jobs: dict[Group, list[Job]] = {}
@@ -73,7 +73,7 @@ def plan(grid: Grid, source: str = "grid") -> Plan:
     if faults:
         more = [Fault(f"and {len(faults) - SHOWN} more faults")] if len(faults) > SHOWN else []
         raise SpecError(source, [*(Fault(message) for message in [*faults][:SHOWN]), *more])
-    return Plan(
+    return SweepPlan(
         grid,
         {group: _once(each) for group, each in jobs.items()},
         {group: _once(each) for group, each in baselines.items()},
@@ -81,7 +81,7 @@ def plan(grid: Grid, source: str = "grid") -> Plan:
 
 
 def sweep(
-    planned: Plan,
+    planned: SweepPlan,
     store: Store,
     engine: Engine,
     *,
@@ -90,7 +90,7 @@ def sweep(
     fresh: bool = False,
     watch: Watch | None = None,
 ) -> Swept:
-    """Simulate every job of a plan that the store has no result of, and compare the designs.
+    """Simulate the jobs of a plan that have no stored result, and compare the designs.
 
     Arguments are those of :func:`lamina.pipeline.simulate.simulate`.
     """
@@ -113,18 +113,18 @@ def sweep(
         return tuple(by_key[job.key] for job in jobs)
 
     points = [
-        Point(dict(swept), results(jobs), results(planned.baselines[workload, swept]))
+        DesignPoint(dict(swept), results(jobs), results(planned.baselines[workload, swept]))
         for (workload, swept), jobs in planned.jobs.items()
     ]
     return Swept(done, designs(points))
 
 
 def _baseline(grid: Grid, settings: Settings) -> Settings:
-    """What a configuration compares with: the same work."""
+    """The baseline of a configuration, on the same workload."""
     if grid.baseline is None:
         return {**settings, **{key: values[0] for key, values in grid.axes.items() if key not in WORK}}
     unit = settings.get("unit", DEFAULTS["unit"])
-    if grid.baseline.get("unit", unit) != unit:  # the options of one unit mean nothing to another
+    if grid.baseline.get("unit", unit) != unit:  # options are specific to a unit
         settings = {key: value for key, value in settings.items() if key in OWN or key.startswith(DEVICE)}
     return {**settings, **grid.baseline}
 

@@ -1,4 +1,4 @@
-"""``simulate training``: what an engine makes of a whole training, from what was measured, observed and simulated."""
+"""``simulate training``: training speedup from measured times, observed sparsities and simulated layers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ PHASES = ("forward", "backward_data", "backward_weight")
 
 @dataclass(frozen=True)
 class TrainingGain:
-    """A training's gain; ``observed`` names the map that stood for each layer's input, ``bins`` their edges.
+    """The speedup of a training; ``observed`` names the layer whose output stands for each layer's input.
 
-    ``histograms`` and ``speedups`` hold a number a bin; a layer that nothing was observed of has one bin, dense.
+    ``histograms`` and ``speedups`` have a value per sparsity bin; a layer without observations has one bin, dense.
     """
 
     gain: TrainingSpeedup
@@ -46,21 +46,21 @@ def training_gain(
 ) -> TrainingGain:
     """Equation 6.1 with measured P and C, observed R and simulated S.
 
-    A convolution's input is the output of the nearest observed layer before it; through a pooling between them it is
-    denser than it was seen there. A layer with none, such as the first, runs dense. Every other one is simulated once
-    for each bin of sparsity it was seen in, at the bin's middle.
+    A convolution's input is taken to be the output of the nearest observed layer before it; a pooling layer in between
+    makes it denser than observed. A layer without one, such as the first, runs dense. Every other layer is simulated
+    once for each sparsity bin in which it was observed, at the center of the bin.
 
     Args:
-        settings: what to simulate: ``network``, and whatever ``Planner`` takes.
-        rows: of a benchmark of the same network.
-        observations: of a monitored training of it.
+        settings: settings of the simulation: ``network``, and others of ``Planner``.
+        rows: rows of a benchmark of the same network.
+        observations: sparsities of a monitored training of the network.
         run: simulates jobs.
-        point: which of the rows, by the names in ``POINT``, where there are several.
-        phases: those of a convolution that the engine speeds up as it does the forward one, which alone is simulated.
-        bins: of sparsity, from 0 to 1.
+        point: selects rows by the names in ``POINT`` if there are several points.
+        phases: phases of a convolution with the speedup of the forward phase, the only one that is simulated.
+        bins: number of sparsity bins from 0 to 1.
 
     Raises:
-        UsageError: rows are missing, of several points or failed; nothing was observed of any layer; a simulation
+        UsageError: rows are missing, of several points or failed; no layer was observed; a simulation
             has no result.
     """
     if bins < 1:
@@ -76,18 +76,18 @@ def training_gain(
         raise UsageError(f"{settings['network']}: expected observations of what its convolutions read, got {[*seen]}")
     planner = Planner()
     planned = {
-        f"{layer} {place}": jobs
+        f"{layer} {index}": jobs
         for layer, source in observed.items()
-        for place, part in enumerate(seen[source])
+        for index, part in enumerate(seen[source])
         if part
         for jobs in plan(
-            {**settings, "density": 1 - (edges[place] + edges[place + 1]) / 2}, [layer], planner=planner
+            {**settings, "density": 1 - (edges[index] + edges[index + 1]) / 2}, [layer], planner=planner
         ).values()
     }
     done = gains(planned, run)
     found = dict(zip(planned, done.layers, strict=True))
     speedups = {
-        layer: [_speedup(found[f"{layer} {place}"]) if part else 1.0 for place, part in enumerate(seen[source])]
+        layer: [_speedup(found[f"{layer} {index}"]) if part else 1.0 for index, part in enumerate(seen[source])]
         for layer, source in observed.items()
     }
     dense = {layer: [1.0] for layer in convolutions if layer not in observed}
@@ -99,7 +99,7 @@ def training_gain(
 def _rows(
     rows: Iterable[LayerRun], convolutions: Sequence[str], point: Mapping[str, str], phases: Sequence[str]
 ) -> list[LayerRun]:
-    """Those of the point; other phases of convolutions under a name of their own, as layers that stay dense."""
+    """The rows of the point; phases of convolutions outside ``phases`` get names of their own and stay dense."""
     return [
         replace(row, layer=f"{row.layer} {row.phase}") if row.layer in convolutions and row.phase not in phases else row
         for row in rows
@@ -127,5 +127,5 @@ def _source(layer: str, layers: Sequence[ResolvedLayer], seen: Mapping[str, obje
 def _speedup(layer: LayerGain) -> float:
     found = layer.speedup()
     if found is None:
-        raise UsageError(f"{layer.jobs['engine'].layer}: expected a simulated speed-up: {layer.reason}")
+        raise UsageError(f"{layer.jobs['engine'].layer}: expected a simulated speedup: {layer.reason}")
     return found

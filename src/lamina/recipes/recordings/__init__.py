@@ -1,4 +1,4 @@
-"""Profiles recorded on a GPU, with kernels and counters: explain, compare and report work on them without one.
+"""Profiles recorded on a GPU, with kernels and counters, for explain, compare and report without a GPU.
 
 Each was written by ``benchmarks/profiles.py``, forward and backward at several batch sizes, in TF32.
 """
@@ -18,7 +18,7 @@ def names() -> tuple[str, ...]:
 
 
 def path(name: str) -> Path:
-    """Where a recording is; the device may be left out where one recording alone has this network.
+    """The path of a recording; the device is optional if only one recording has this network.
 
     Raises:
         UsageError: there is none of that name, or more than one.
