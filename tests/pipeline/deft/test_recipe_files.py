@@ -168,7 +168,7 @@ def test_what_a_recipe_cannot_tell_is_refused(tmp_path: Path) -> None:
     dense = nn.Sequential(nn.Linear(4, 4))
     with pytest.raises(UsageError, match=r"got GRU"):
         save(tmp_path, nn.Sequential(nn.GRU(4, 4)), dense, LENET, "fp32", {})
-    with pytest.raises(UsageError, match="one more"):
+    with pytest.raises(UsageError, match="an additional one"):
         save(tmp_path, nn.Sequential(nn.Linear(4, 4), nn.ReLU()), dense, LENET, "fp32", {})
     assert not list(tmp_path.iterdir())
 
