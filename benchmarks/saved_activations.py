@@ -1,14 +1,13 @@
-"""Claim: activations kept without their zeros between the passes take less memory, and give the same gradients.
+"""Claim: activations compressed between the passes take less memory, and give the same gradients.
 
-Networks are trained for a while first, so that they have the zeros that training gives them. Memory is what the
-allocator still holds after a forward pass; the most that it held within a step, to which parameters' gradients are
-added where they are; and the least that a step gets by with, found by allowing it less and less. Short of memory, the
-library takes algorithms with smaller workspaces, and keeps to them: what a step then holds at most is told too. Beside
-it stands what autograd saves, each storage once and no parameter, as hooks of their own count it. Maps of fewer than
-``least`` elements stay as they are. Gradients in ``bitmap`` mode must be those of plain autograd bit by bit, where the
-library is told to be deterministic. The time is that of a step as one trains, and beside it that of one in a CUDA
-graph, where the work of the host does not count, and of one whose two passes are graphs that the host launches. Kinds
-take turns. ``cpu`` and ``smoke``, which is short, need no GPU.
+Networks are first trained for a while, so that their maps have realistic zeros. Memory is what the allocator holds
+after a forward pass; the peak of a step, without parameter gradients that accumulate; and the least memory limit under
+which a step runs, found by lowering the limit. Short of memory, the library selects algorithms with smaller workspaces
+and keeps them: the peak of a step after that is reported too, and so are the bytes that autograd saves, each storage
+once and without parameters, as counted by separate hooks. Maps of fewer than ``min_elements`` elements are not
+compressed. Gradients of ``bitmap`` must be bitwise those of plain autograd, with deterministic algorithms. Times are
+those of an eager training step, of a step in a CUDA graph, without launch overhead, and of one with both passes in CUDA
+graphs. The variants are timed interleaved. ``cpu`` and ``smoke``, which is short, need no GPU.
 
 Run: python -m benchmarks.saved_activations full
 """
@@ -32,7 +31,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import results
 from lamina import measure, run
-from lamina.accelerate.training.compressed_activations import SavedActivations, Saving, saved_activations
+from lamina.accelerate.training.compressed_activations import (
+    CompressedActivations,
+    CompressedForward,
+    compressed_activations,
+)
 from lamina.accelerate.training.compressed_activations.context import Kind
 from lamina.build import DTYPES
 from lamina.build.data import loader, train_test
@@ -56,7 +59,7 @@ class Scope:
     precisions: tuple[str, ...]
     repeat: measure.Repeat
     rounds: int = 2
-    least: int = 4096
+    min_elements: int = 4096
     data: str = "fashion-mnist"
 
 
@@ -64,7 +67,7 @@ SCOPES = {
     "full": Scope(
         "cuda",
         (("alexnet", (3, 224, 224)), ("vgg16", (3, 224, 224)), ("resnet18", (3, 224, 224)), ("cifarnet", (3, 32, 32))),
-        64, 60, ("fp32", "bf16"), rounds=5, least=1 << 20,
+        64, 60, ("fp32", "bf16"), rounds=5, min_elements=1 << 20,
         repeat=measure.Repeat(min_samples=1, max_samples=1, min_time_s=0.0, max_time_s=0.0, warmup=0),
     ),
     "cpu": Scope(
@@ -146,7 +149,7 @@ class Case:
     def settled(self) -> Tensor:
         """The loss, when the device has told how many non-zeros all maps have."""
         loss = self.forward()
-        if isinstance(self.context, SavedActivations):
+        if isinstance(self.context, CompressedActivations):
             self.context.held  # noqa: B018  (waits)
         return loss
 
@@ -156,7 +159,7 @@ class Case:
 
     def graphed(self) -> Callable[[], object]:
         """A step whose passes are CUDA graphs of their own."""
-        model: Any = torch.cuda.make_graphed_callables(Saving(self.model, self.context), (self.x,))
+        model: Any = torch.cuda.make_graphed_callables(CompressedForward(self.model, self.context), (self.x,))
         parameters = list(self.model.parameters())
         return lambda: torch.autograd.grad(F.cross_entropy(model(self.x).float(), self.labels), parameters)
 
@@ -216,7 +219,9 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
     clock = measure.clock("wall" if scope.device == "cuda" else "cpu", scope.device)  # packing waits for the device
     exact: list[Tensor] = []
     cases: dict[Kind | None, Case] = {
-        kind: Case(model, x, labels, saved_activations(kind, least=scope.least) if kind else nullcontext())
+        kind: Case(
+            model, x, labels, compressed_activations(kind, min_elements=scope.min_elements) if kind else nullcontext()
+        )
         for kind in (None, *KINDS)
     }
     rows: dict[Kind | None, dict[str, Any]] = {}
@@ -229,7 +234,7 @@ def measured(name: str, shape: tuple[int, int, int], scope: Scope, precision: st
         rows[kind] = row = {
             "workload": name, "layer": name, "phase": "step", "precision": precision, "layout": "nchw",
             "impl": f"saved[{kind}]" if kind else "dense", "batch": scope.batch, "l2": "warm", "by": "lamina",
-            "iterations": scope.iterations, "data": scope.data, "least": scope.least,
+            "iterations": scope.iterations, "data": scope.data, "least": scope.min_elements,
         }  # fmt: skip
         if kind:
             row |= {"rel_error": run.relative_error(gradients, exact), "against": "plain autograd"}

@@ -37,11 +37,11 @@ from benchmarks.saved_activations import deterministic
 from benchmarks.sparse_layers import data_us, observed
 from lamina import measure, run
 from lamina.accelerate import convert
+from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.methods.activation_sparsity import Sparse, functional
 from lamina.accelerate.methods.activation_sparsity.cost import Line, Measured, PhaseImpls, union_density
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, choices_of
 from lamina.accelerate.methods.activation_sparsity.tiles import columns_per_list
-from lamina.accelerate.methods.activation_sparsity.window import Window
 from lamina.accelerate.training.sparsity_monitor import Monitor, Observation, Parameters
 from lamina.build.data import Dataset, loader, train_test
 from lamina.build.models import create
@@ -198,7 +198,7 @@ def calibration(layer: SparseAdaptiveConv2d, x: Tensor, device: str) -> dict[Pha
         call = partial(functional.conv2d, impls=PhaseImpls("dense", impl))
         return data_us(clock, BRIEF, x, lambda leaf: call(leaf, layer.weight.detach(), None, *steps))
 
-    window, known = Window.of(layer.kernel_size, *steps), observed(x)
+    window, known = Conv2dGeometry.of(layer.kernel_size, *steps), observed(x)
     together = columns_per_list(x.shape[0], x.shape[2], x.shape[3], window)
     share, united_us = union_density(known.union_density, together), forward_us(x, "row_union")
     union = Line(united_us, 0.0)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lamina.accelerate.training.compressed_activations import saved_activations
+from lamina.accelerate.training.compressed_activations import compressed_activations
 from lamina.accelerate.training.sparsity_monitor import Monitor
 
 
@@ -25,7 +25,7 @@ def main() -> None:
 
     with Monitor(model, exhaustive=True) as monitor:
         for _ in range(20):
-            with saved_activations("bitmap") as saved:
+            with compressed_activations("bitmap") as saved:
                 loss = F.cross_entropy(model(pictures), labels)
             optimizer.zero_grad()
             loss.backward()

@@ -47,7 +47,9 @@ RENAMED = {
     "sparsity.halves": "methods.activation_sparsity.row_union.split_fp16",
     "sparsity.living": "methods.activation_sparsity.row_union.channels",
     "sparsity.monitor": "training.sparsity_monitor",
+    "sparsity.monitor.chosen": "training.sparsity_monitor.modules",
     "sparsity.saved": "training.compressed_activations",
+    "sparsity.saved.forms": "training.compressed_activations.formats",
     "sparsity.window": "common.geometry",
     "tapes": "runtime.launch_cache",
     "tiling": "common.tiling",
@@ -92,6 +94,12 @@ ATTRIBUTES: Mapping[str, Mapping[str, str]] = {
     },
     "runtime.triton_ops": {"check_device": "runtime.triton_ops.check_kernel_operand"},
     "methods.weight_only.cost": {"Choice": "methods.weight_only.cost.FormatSelection"},
+    "training.compressed_activations": {
+        "Held": "training.compressed_activations.CompressionStatistics",
+        "SavedActivations": "training.compressed_activations.CompressedActivations",
+        "Saving": "training.compressed_activations.CompressedForward",
+        "saved_activations": "training.compressed_activations.compressed_activations",
+    },
     "methods.weight_only": {"Fission": "methods.weight_only.WeightOnly"},
     "methods.weight_only.config": {"Fission": "methods.weight_only.WeightOnly"},
     "methods.weight_only.nn": {

@@ -18,7 +18,7 @@ from lamina.accelerate.methods.activation_sparsity.ellpack.format import Ellpack
 from lamina.accelerate.methods.activation_sparsity.im2col import matrix_as_map
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d
 from lamina.accelerate.methods.activation_sparsity.row_union import ops as row_union_ops
-from lamina.accelerate.training.compressed_activations import bitmap, convolution, pooling, saved_activations
+from lamina.accelerate.training.compressed_activations import bitmap, convolution, pooling, compressed_activations
 from lamina.accelerate.training.compressed_activations import ops as saved_ops
 from lamina.accelerate.training.compressed_activations.window import pooling_of
 from lamina.build.models import create
@@ -223,7 +223,7 @@ def test_passes_of_a_graph_give_the_same_gradients() -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3), nn.ReLU(True), nn.MaxPool2d(3, 2), nn.Conv2d(32, 64, 3), nn.ReLU(True), nn.Conv2d(64, 8, 3)
     ).cuda()
-    static, saved = numbers(16, 3, 64, 64), saved_activations("bitmap")
+    static, saved = numbers(16, 3, 64, 64), compressed_activations("bitmap")
 
     def step() -> list[Tensor]:
         with saved:
@@ -272,7 +272,7 @@ def test_saved_activations_give_the_same_gradients(
     size = 224 if name == "alexnet" else 32
     x = numbers(8, 3, size, size, dtype=TYPES[precision]).contiguous(memory_format=layout)
     state, results = copy.deepcopy(model.state_dict()), []
-    for context in (saved_activations("bitmap"), torch.enable_grad()):
+    for context in (compressed_activations("bitmap"), torch.enable_grad()):
         model.load_state_dict(state)
         torch.manual_seed(1)
         with context:
@@ -300,7 +300,7 @@ def test_max_pooling_is_that_of_torch(precision: str, how: tuple[int, int, int])
 
 def test_a_convolution_holds_one_large_map_less(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(True), nn.Conv2d(64, 64, 3)).cuda()
-    x, saved, peaks = numbers(16, 3, 130, 130), saved_activations("bitmap"), []
+    x, saved, peaks = numbers(16, 3, 130, 130), compressed_activations("bitmap"), []
     for least in (1 << 40, 1):
         monkeypatch.setattr(convolution, "APART", least)
         with precision_mode("fp32", autotune=False):
@@ -321,13 +321,13 @@ def test_saved_activations_take_less_memory() -> None:
     layers = [layer for _ in range(12) for layer in (nn.Conv2d(64, 64, 3, padding=1), nn.ReLU())]
     model, x = nn.Sequential(*layers).cuda(), numbers(16, 64, 64, 64)
     grown = []
-    for context in (torch.enable_grad(), saved_activations("bitmap")):
+    for context in (torch.enable_grad(), compressed_activations("bitmap")):
         model(x).sum().backward()
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         with context as saved:
             loss = model(x).sum()
-        held = saved.held.held_bytes if saved else 0
+        held = saved.statistics.held_bytes if saved else 0
         grown.append(torch.cuda.memory_allocated() - before)
         loss.backward()
     # What the allocator gave is what was counted, but for the ends of its blocks.

@@ -16,15 +16,15 @@ from lamina.spec import Cost
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 FLOATS = st.one_of(st.sampled_from([0.0, 0.0, -0.0, math.nan, math.inf]), st.floats(width=32))
-WAYS = pytest.mark.parametrize("way", [bitmap, ops], ids=["torch", "kernels"])
+WAYS = pytest.mark.parametrize("implementation", [bitmap, ops], ids=["torch", "kernels"])
 
 
 def bits(x: Tensor) -> Tensor:
-    return x.contiguous().view(bitmap.STORED[x.itemsize])
+    return x.contiguous().view(bitmap.INTEGER_DTYPES[x.itemsize])
 
 
 @given(npst.arrays(np.float32, npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9), elements=FLOATS))
-def test_a_tensor_comes_back_bit_by_bit(array: np.ndarray) -> None:
+def test_tensors_are_restored_bit_by_bit(array: np.ndarray) -> None:
     x = torch.from_numpy(array)
     held = bitmap.pack(x)
     assert torch.equal(bits(bitmap.unpack(held)), bits(x))
@@ -34,7 +34,7 @@ def test_a_tensor_comes_back_bit_by_bit(array: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_kernels_give_the_same_as_torch(dtype: torch.dtype) -> None:
+def test_kernels_match_torch(dtype: torch.dtype) -> None:
     x = torch.randn(2, 3, 57, 23).relu().to(dtype)
     x[0, 0, 0, :4] = torch.tensor([math.nan, -0.0, math.inf, 0.0])
     ours, theirs = ops.pack(x), bitmap.pack(x)
@@ -52,7 +52,7 @@ def test_kernels_give_the_same_as_torch(dtype: torch.dtype) -> None:
 
 @pytest.mark.usefixtures("poisoned_empty")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
-def test_relu_and_its_derivative_are_those_of_torch(dtype: torch.dtype) -> None:
+def test_relu_and_its_derivative_match_torch(dtype: torch.dtype) -> None:
     x, gradient = torch.randn(2, 3, 57, 23).to(dtype), torch.randn(2, 3, 57, 23).to(dtype)
     x[0, 0, 0, :5] = torch.tensor([math.nan, -0.0, math.inf, 0.0, -math.inf])
     gradient[0, 0, 0, 1:3] = torch.tensor([math.nan, -math.inf])
@@ -63,60 +63,60 @@ def test_relu_and_its_derivative_are_those_of_torch(dtype: torch.dtype) -> None:
         torch.testing.assert_close(y, theirs, rtol=0, atol=0, equal_nan=True)
         assert torch.equal(kept, bitmap.mask(theirs)) and torch.equal(ops.relu(y, y), kept)
         expected = torch.ops.aten.threshold_backward(gradient, theirs, 0)
-        for way in (bitmap, ops):
-            ours = way.masked(gradient.contiguous(memory_format=layout), kept)
+        for implementation in (bitmap, ops):
+            ours = implementation.masked(gradient.contiguous(memory_format=layout), kept)
             torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
             assert ours.stride() == theirs.stride()
 
 
-def test_a_double_that_no_float_can_hold_is_no_zero() -> None:
+def test_doubles_below_float32_range_are_nonzero() -> None:
     x = torch.tensor([1e-60, 0.0, -1e-60, 5e-324], dtype=torch.float64)
     y = torch.empty_like(x)
     assert ops.relu(x, y).tolist() == bitmap.mask(x).tolist() == [0b1001] and y.tolist() == [1e-60, 0.0, 0.0, 5e-324]
 
 
-def test_non_zeros_that_there_is_no_room_for_are_packed_once_more() -> None:
+def test_nonzeros_over_capacity_are_packed_again() -> None:
     x, counter = torch.randn(10_000).relu(), ops.Counter(torch.empty(0).device)
-    for room in (10, 10_000, 0):
+    for capacity in (10, 10_000, 0):
         counter.clear()
-        packing = ops.Packing(counter, room)
+        packing = ops.Packing(counter, capacity)
         begun = packing.begin(x)
-        assert begun.values.numel() == room and packing.nonzeros() == int((x != 0).sum())
+        assert begun.values.numel() == capacity and packing.nonzeros() == int((x != 0).sum())
         whole = packing.complete(x, begun)
         assert torch.equal(ops.unpack(whole), x) and packing.nbytes == whole.nbytes
-        assert (whole is begun) == (room == 10_000) and counter.count.item() == 0
+        assert (whole is begun) == (capacity == 10_000) and counter.count.item() == 0
 
 
-def test_a_counter_is_used_again_once_the_device_has_told() -> None:
-    counters, device = ops.Counters(least=2), torch.empty(0).device
+def test_counters_are_reused_once_they_have_reported() -> None:
+    counters, device = ops.Counters(min_pending=2), torch.empty(0).device
     first, second, third = (counters.take(device) for _ in range(3))
     assert len({first, second, third}) == 3
     fourth = counters.take(device)
     assert fourth not in (first, second, third), "nobody told"
-    first.told.fill_(5)
+    first.reported.fill_(5)
     assert first.nonzeros == 5 and counters.take(device) is first and first.nonzeros is None
 
 
 @WAYS
-def test_strides_come_back(way: ModuleType) -> None:
+def test_strides_are_restored(implementation: ModuleType) -> None:
     x = torch.randn(2, 3, 4, 5).relu()
     for view in (x, x.contiguous(memory_format=torch.channels_last), x.transpose(0, 3)):
-        back = way.unpack(way.pack(view))
+        back = implementation.unpack(implementation.pack(view))
         assert torch.equal(back, view) and back.stride() == view.stride()
     gaps = torch.stack([x, x], -1)[..., 0]
-    back = way.unpack(way.pack(gaps))
+    back = implementation.unpack(implementation.pack(gaps))
     assert torch.equal(back, gaps) and back.is_contiguous()
 
 
 @WAYS
 @pytest.mark.parametrize("shape", [(0,), (0, 3), (1,), (), (4097,)], ids=str)
 @pytest.mark.parametrize("fill", [0.0, 2.0])
-def test_nothing_and_everything(way: ModuleType, fill: float, shape: tuple[int, ...]) -> None:
+def test_empty_and_full_maps(implementation: ModuleType, fill: float, shape: tuple[int, ...]) -> None:
     x = torch.full(shape, fill)
-    held = way.pack(x)
-    assert torch.equal(way.unpack(held), x)
+    held = implementation.pack(x)
+    assert torch.equal(implementation.unpack(held), x)
     assert held.values.numel() == (x.numel() if fill else 0)
 
 
-def test_costs_are_as_counted_by_hand() -> None:
+def test_costs_match_hand_counts() -> None:
     assert kernels.pack_cost(20, 7, 4) == Cost(0, 80, 3 + 28)

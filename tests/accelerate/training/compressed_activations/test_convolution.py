@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lamina.accelerate.training.compressed_activations import convolution, relu, saved_activations
+from lamina.accelerate.training.compressed_activations import compressed_activations, convolution, relu
 from lamina.accelerate.training.compressed_activations.bitmap import Bitmap
-from lamina.accelerate.training.compressed_activations.context import Later, SavedActivations
-from lamina.accelerate.training.compressed_activations.forms import has_memory
+from lamina.accelerate.training.compressed_activations.context import CompressedActivations, PendingMap
+from lamina.accelerate.training.compressed_activations.formats import has_memory
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run", "poisoned_empty")
 
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("where_kernels_run", "poisoned_empty")
 @pytest.fixture(autouse=True)
 def apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels pack maps that are not on a GPU, too, and no map is too small."""
-    monkeypatch.setattr(relu, "by_kernel", has_memory)
-    monkeypatch.setattr(convolution, "APART", 1)
+    monkeypatch.setattr(relu, "is_supported", has_memory)
+    monkeypatch.setattr(convolution, "MIN_SPLIT_BYTES", 1)
 
 
 def parts(*sizes: int, groups: int = 1, bias: bool = True) -> list[Tensor]:
@@ -51,7 +51,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, ...]]:
     ids=str,
 )  # fmt: skip
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_gradients_are_those_of_torch(
+def test_gradients_match_torch(
     given: list[tuple[bool, ...]], bias: bool, how: dict[str, Any], layout: torch.memory_format
 ) -> None:
     leaves = parts(9, 8, groups=how.get("groups", 1), bias=bias)
@@ -60,32 +60,32 @@ def test_gradients_are_those_of_torch(
         x, *others = leaves
         return F.conv2d(F.relu(x.contiguous(memory_format=layout)), *others, **how).square().sum()
 
-    with saved_activations(least=1) as saved:
+    with compressed_activations(min_elements=1) as context:
         ours = loss()
-    assert saved.held.tensors["bitmap"] == 1
+    assert context.statistics.tensors["bitmap"] == 1
     for mine, theirs in zip(*(torch.autograd.grad(one, leaves) for one in (ours, loss())), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
         assert mine.stride() == theirs.stride()
     assert given == [(False, True, bias), (True, False, False)]
 
 
-def test_an_input_goes_before_its_gradient_comes_and_what_was_packed_with_it(
+def test_the_input_is_freed_before_its_gradient_is_allocated(
     given: list[tuple[bool, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    later: list[Later] = []
-    begun = SavedActivations._begun
+    later: list[PendingMap] = []
+    begun = CompressedActivations._begin_packing
 
-    def spy(saved: SavedActivations, x: Tensor, bits: Tensor | None) -> Later:
-        later.append(begun(saved, x, bits))
+    def spy(context: CompressedActivations, x: Tensor, bits: Tensor | None) -> PendingMap:
+        later.append(begun(context, x, bits))
         return later[-1]
 
-    monkeypatch.setattr(SavedActivations, "_begun", spy)
+    monkeypatch.setattr(CompressedActivations, "_begin_packing", spy)
     (x, w), v = parts(9, 8, bias=False), torch.randn(6, 4, 3, 2, requires_grad=True)
     for keep in (True, False):
-        with saved_activations(least=1) as saved:
+        with compressed_activations(min_elements=1) as context:
             y = F.relu(x)
             loss = (F.conv2d(y, w) * F.conv2d(y, v)).sum()
-        assert saved.held.tensors == {"mask": 1, "bitmap": 1}
+        assert context.statistics.tensors == {"mask": 1, "bitmap": 1}
         loss.backward(retain_graph=keep)
         (held,) = later
         assert isinstance(held.packed, Bitmap) == keep
@@ -95,21 +95,21 @@ def test_an_input_goes_before_its_gradient_comes_and_what_was_packed_with_it(
         later.clear()
 
 
-def test_what_another_node_asks_for_too_stays() -> None:
+def test_inputs_of_several_nodes_are_retained() -> None:
     (x, w), v = parts(9, 8, bias=False), torch.randn(8, requires_grad=True)
 
     def loss() -> Tensor:
         y = F.relu(x)
         return F.conv2d(y, w).square().sum() + (y * v).square().sum()
 
-    with saved_activations(least=1) as saved:
+    with compressed_activations(min_elements=1) as context:
         ours = loss()
-    assert saved.held.tensors == {"mask": 1, "bitmap": 1}
+    assert context.statistics.tensors == {"mask": 1, "bitmap": 1}
     for mine, theirs in zip(*(torch.autograd.grad(one, [x, w, v]) for one in (ours, loss())), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
 
 
-def test_second_derivatives_are_those_of_torch() -> None:
+def test_second_derivatives_match_torch() -> None:
     leaves = parts(9, 8)
 
     def second(loss: Tensor) -> tuple[Tensor, ...]:
@@ -119,17 +119,17 @@ def test_second_derivatives_are_those_of_torch() -> None:
     def loss() -> Tensor:
         return F.conv2d(F.relu(leaves[0]), *leaves[1:]).pow(3).sum()
 
-    with saved_activations(least=1):
+    with compressed_activations(min_elements=1):
         ours = loss()
     for mine, theirs in zip(second(ours), second(loss()), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5 * float(theirs.abs().max()))
 
 
-def test_what_is_not_saved_or_not_large_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_or_unsaved_inputs_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w, _ = parts(9, 8)
     assert convolution.splits(x, w) and not convolution.splits(x, w.detach())
     assert not convolution.splits(x, w, padding="same") and not convolution.splits(x[0], w)
     with torch.autocast(x.device.type, torch.bfloat16):
         assert not convolution.splits(x, w)
-    monkeypatch.setattr(convolution, "APART", 4 * x.numel() + 1)
+    monkeypatch.setattr(convolution, "MIN_SPLIT_BYTES", 4 * x.numel() + 1)
     assert not convolution.splits(x, w)

@@ -1,4 +1,4 @@
-"""The kernels of saved activations compile for a Hopper GPU, which needs no GPU."""
+"""The kernels of context activations compile for a Hopper GPU, which needs no GPU."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ launches += [(kernels.max_pool_backward_kernel, {**window, "UPCAST": False}, {"g
 for index, some in ((tl.int32, launches), (tl.int64, launches[::4])):
     for kernel, constants, types in some:
         constants = {**constants, "BLOCK": BLOCK, "INDEX": index}
-        types = {"bits": "u8", "places": "u8", "offsets": "i64", "counter": "i64", "told": "i64", **types}
+        types = {"bits": "u8", "indices": "u8", "offsets": "i64", "counter": "i64", "reported": "i64", **types}
         whole = {name: "i64" if name.startswith("by_") else "i32" for name in kernel.arg_names}
         signature = {name: "constexpr" if name in constants else f"*{types[name]}" if name in types else whole[name]
                      for name in kernel.arg_names}

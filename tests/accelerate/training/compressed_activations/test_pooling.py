@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lamina.accelerate.common.geometry import Pool2dGeometry
-from lamina.accelerate.training.compressed_activations import ops, pooling, relu, saved_activations
-from lamina.accelerate.training.compressed_activations.bitmap import STORED
-from lamina.accelerate.training.compressed_activations.forms import has_memory
+from lamina.accelerate.training.compressed_activations import compressed_activations, ops, pooling, relu
+from lamina.accelerate.training.compressed_activations.bitmap import INTEGER_DTYPES
+from lamina.accelerate.training.compressed_activations.formats import has_memory
 from lamina.accelerate.training.compressed_activations.window import Pooling, pooling_of
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run", "poisoned_empty")
@@ -36,12 +36,14 @@ def hostile(*shape: int, dtype: torch.dtype) -> Tensor:
 
 def same(ours: Tensor, theirs: Tensor) -> bool:
     """Bit by bit."""
-    return ours.stride() == theirs.stride() and torch.equal(*(one.view(STORED[one.itemsize]) for one in (ours, theirs)))
+    return ours.stride() == theirs.stride() and torch.equal(
+        *(y.view(INTEGER_DTYPES[y.itemsize]) for y in (ours, theirs))
+    )
 
 
 @pytest.mark.parametrize("asked", POOLINGS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
-def test_pooling_and_its_gradient_are_those_of_torch(
+def test_pooling_and_its_gradient_match_torch(
     asked: Pooling, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = asked.geometry
@@ -58,7 +60,7 @@ def test_pooling_and_its_gradient_are_those_of_torch(
         torch.testing.assert_close(ours, expected, rtol=0, atol=0, equal_nan=True)
 
 
-def test_windows_of_calls_are_those_of_torch() -> None:
+def test_call_arguments_match_torch() -> None:
     x = torch.randn(2, 3, 13, 11)
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
         ((2,), {}), ((3, 2), {}), (((3, 2),), {"padding": (1, 0)}), (([3], [2], [1]), {}), ((3, None, 1), {}),
@@ -79,20 +81,20 @@ def test_windows_of_calls_are_those_of_torch() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_kernels_do_not_compute_is_left_to_torch(args: Any, kwargs: Any, x: Tensor) -> None:
+def test_unsupported_calls_are_left_to_torch(args: Any, kwargs: Any, x: Tensor) -> None:
     assert pooling_of(x, *args, **kwargs) is None
 
 
-def test_gradients_in_several_directions_at_once_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relu, "by_kernel", has_memory)
+def test_batched_gradients_match_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relu, "is_supported", has_memory)
     x, w = torch.randn(2, 3, 9, 9, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
 
     def pooled() -> Tensor:
         return F.max_pool2d(F.conv2d((x * x).relu(), w).relu(), 3, 2, 1)
 
-    with saved_activations(least=1) as saved:
+    with compressed_activations(min_elements=1) as context:
         ours = pooled()
-    assert saved.held.tensors["narrow"] == 1 and saved.held.tensors["mask"] == 2
+    assert context.statistics.tensors["narrow"] == 1 and context.statistics.tensors["mask"] == 2
     directions, theirs = torch.randn(3, *ours.shape), pooled()
     for one, other in zip(
         *(torch.autograd.grad(y, [x, w], directions, is_grads_batched=True) for y in (ours, theirs)), strict=True
@@ -100,8 +102,8 @@ def test_gradients_in_several_directions_at_once_are_those_of_torch(monkeypatch:
         torch.testing.assert_close(one, other)
 
 
-def test_second_derivatives_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(relu, "by_kernel", has_memory)
+def test_second_derivatives_match_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relu, "is_supported", has_memory)
     x = torch.randn(2, 3, 9, 9, requires_grad=True)
 
     def second(loss: Tensor) -> Tensor:
@@ -111,7 +113,7 @@ def test_second_derivatives_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) 
     def loss() -> Tensor:
         return F.max_pool2d((x * x).relu(), 3, 2, 1).pow(3).sum()
 
-    with saved_activations(least=1) as saved:
+    with compressed_activations(min_elements=1) as context:
         ours = loss()
-    assert saved.held.tensors["narrow"] == 1 and "shape" not in saved.held.tensors
+    assert context.statistics.tensors["narrow"] == 1 and "shape" not in context.statistics.tensors
     torch.testing.assert_close(second(ours), second(loss()), rtol=0, atol=0)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lamina.accelerate.training.sparsity_monitor import Monitor, Pace, Parameters, State, attach, calculator
-from lamina.accelerate.training.sparsity_monitor.fused import counted_relu
+from lamina.accelerate.training.sparsity_monitor.fused import relu_and_count
 from lamina.errors import UsageError
 
 from ...waiting import no_waiting
@@ -85,7 +85,7 @@ def test_training_is_not_changed() -> None:
 @pytest.mark.usefixtures("where_kernels_run")
 @pytest.mark.parametrize("inplace", [False, True])
 def test_relu_that_counts_is_relu(inplace: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calculator, "WORTH", 1)
+    monkeypatch.setattr(calculator, "MIN_FUSED_BYTES", 1)
 
     def run(**options: Any) -> tuple[list[Tensor], list[Any]]:
         torch.manual_seed(1)
@@ -119,10 +119,10 @@ def test_only_relu_that_the_kernel_can_read_is_fused(monkeypatch: pytest.MonkeyP
 
     def spy(x: Tensor, inplace: bool, count: Any) -> Tensor:
         fused.append("x")
-        return counted_relu(x, inplace, count)
+        return relu_and_count(x, inplace, count)
 
-    monkeypatch.setattr(attach, "counted_relu", spy)
-    monkeypatch.setattr(calculator, "WORTH", 1)
+    monkeypatch.setattr(attach, "relu_and_count", spy)
+    monkeypatch.setattr(calculator, "MIN_FUSED_BYTES", 1)
     relu, elsewhere = nn.ReLU(), torch.randn(2, 3, 8, 8)[:, :, ::2, 1:6]  # rows and columns cannot be one axis
     with Monitor(model := nn.Sequential(relu), exhaustive=True, impl="triton", fuse=True) as monitor:
         for x in (elsewhere, elsewhere.contiguous(), torch.randn(0, 3, 2, 2)):
@@ -133,13 +133,13 @@ def test_only_relu_that_the_kernel_can_read_is_fused(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.usefixtures("where_kernels_run")
 def test_a_small_map_is_not_worth_fusing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calculator, "WORTH", 4 * 2 * 4 * 16)  # bytes of the first map of two
+    monkeypatch.setattr(calculator, "MIN_FUSED_BYTES", 4 * 2 * 4 * 16)  # bytes of the first map of two
     model, made = small(), []
     for module in (model[1], model[4]):
         module.register_forward_hook(lambda *args: made.append(type(args[-1].grad_fn).__name__))
     with Monitor(model, exhaustive=True, impl="triton", fuse=True) as monitor:
         model(batch())
-    assert made == ["_CountedReLUBackward", "ReluBackward0"]
+    assert made == ["_ReLUAndCountBackward", "ReluBackward0"]
     assert [found.name for found in monitor.observations] == ["1", "4"]
 
 
@@ -322,16 +322,20 @@ def test_results_that_decide_nothing_are_taken_in_together_or_when_asked_for() -
         found = []
         for _ in range(20):
             monitor.model(batch())
-            found.append(len(monitor._calculator.under_way))
+            found.append(len(monitor._calculator.in_flight))
         return found
 
     with Monitor(small(), exhaustive=True) as monitor:
-        assert waiting(monitor) == [iteration % attach.TURNS == attach.TURNS - 1 for iteration in range(20)]
+        assert waiting(monitor) == [
+            iteration % attach.BATCHED_ITERATIONS == attach.BATCHED_ITERATIONS - 1 for iteration in range(20)
+        ]
         latest = monitor.latest("4")
         assert latest is not None and latest.iteration == 18
         assert len(monitor.observations) == 2 * 19 and monitor.latest("2") is None
         assert monitor.report()[0].history == tuple(each.density for each in monitor.observations[-20::2])
-        assert waiting(monitor) == [iteration % attach.TURNS == attach.TURNS - 1 for iteration in range(20)]
+        assert waiting(monitor) == [
+            iteration % attach.BATCHED_ITERATIONS == attach.BATCHED_ITERATIONS - 1 for iteration in range(20)
+        ]
     with Monitor(small(), QUICK) as monitor:
         assert max(waiting(monitor)) == 1
 

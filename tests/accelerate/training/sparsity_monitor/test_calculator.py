@@ -35,7 +35,7 @@ def test_counts_without_their_flag_are_not_read() -> None:
     calculator = Calculator()
     calculator.send(counted(calculator, a=5))
     calculator.send(counted(calculator, a=6))
-    first = calculator.under_way[0]
+    first = calculator.in_flight[0]
     first.flag.zero_()  # as it is while the device has not come to it
     assert [*calculator.arrived()] == []
     with pytest.raises(LaminaError, match="another stream"):

@@ -21,9 +21,10 @@ def build(kernel, types, **constants):
 
 types = {"table": "*i64", "scratch": "*i16"}
 for dtype in (tl.float64, tl.bfloat16):
-    build(kernels.count_kernel, types, DTYPE=dtype, RELU=True, LAST=False, MAPS=4, INDEX=tl.int64)
+    build(kernels.count_kernel, types, DTYPE=dtype, RELU=True, CHANNELS_LAST=False, MAPS=4, INDEX=tl.int64)
 for last in (False, True):
-    asm = build(kernels.count_kernel, types, DTYPE=tl.float32, RELU=False, LAST=last, MAPS=4, INDEX=tl.int32)["ttgir"]
+    options = dict(DTYPE=tl.float32, RELU=False, CHANNELS_LAST=last, MAPS=4, INDEX=tl.int32)
+    asm = build(kernels.count_kernel, types, **options)["ttgir"]
     layout = re.search(r"tt.load .*tensor<128x32x!tt.ptr<f32>, (#\\w+)>", asm)[1]
     threads = re.search(layout + r" = .*threadsPerWarp = \\[(\\d+), (\\d+)\\]", asm)
     assert threads.groups() == (("1", "32") if last else ("32", "1")), (last, threads[0])

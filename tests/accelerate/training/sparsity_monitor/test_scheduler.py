@@ -83,7 +83,7 @@ def test_gaps_between_processes_are_the_periods(values: list[float], duration: i
     scheduler = Scheduler(parameters)
     begun: list[int] = []
     for iteration, sparsity in enumerate(values):
-        asleep = iteration < scheduler.wakes()
+        asleep = iteration < scheduler.next_due_iteration()
         if scheduler.is_due("a", iteration):
             assert not asleep
             process = scheduler.observing("a", iteration)

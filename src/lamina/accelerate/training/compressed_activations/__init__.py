@@ -1,5 +1,10 @@
-"""Activations that wait for the backward pass, kept without their zeros."""
+"""Activations saved for the backward pass, compressed."""
 
-from lamina.accelerate.training.compressed_activations.context import Held, SavedActivations, Saving, saved_activations
+from lamina.accelerate.training.compressed_activations.context import (
+    CompressedActivations,
+    CompressedForward,
+    CompressionStatistics,
+    compressed_activations,
+)
 
-__all__ = ["Held", "SavedActivations", "Saving", "saved_activations"]
+__all__ = ["CompressedActivations", "CompressedForward", "CompressionStatistics", "compressed_activations"]

@@ -1,8 +1,8 @@
-"""A tensor as one bit for each element and the elements that are not zero; and as the bits alone.
+"""A tensor as one bit per element and its non-zeros; and the bits alone.
 
-Elements count as they are stored: negative zero is no zero here, so that what comes back is the same bit by bit. Eight
-elements share a byte, the first in its lowest bit. They are taken in the order of memory, gaps left out, so that the
-tensor comes back in its own strides.
+Elements are compared as integers: negative zero counts as a non-zero, so that tensors are restored bit by bit. Eight
+elements share a byte, the first in its lowest bit. Elements are in memory order, so that the tensor is restored with
+its strides.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ import torch
 from torch import Tensor
 
 BLOCK = 4096
-"""Elements whose non-zeros are found from one number: where the first of them stands."""
+"""Elements of a block, whose values are located by one offset."""
 
-STORED = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers as wide as an element, in bytes."""
+INTEGER_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integer dtype of an element size in bytes."""
 
-GATHER = sum(1 << 7 * place for place in range(1, 9))
-"""Times a word of eight bytes that are 0 or 1: its highest byte has byte ``i`` as bit ``i``, for no two sums meet."""
-REPEAT = sum(1 << 8 * place for place in range(8))
-"""Times a byte: eight of it."""
-SELECT = sum(1 << 9 * place for place in range(8)) - (1 << 64)
-"""Of eight bytes, bit ``i`` of byte ``i``; as a signed word."""
+GATHER = sum(1 << 7 * i for i in range(1, 9))
+"""Times a word of eight bytes of 0 or 1: the product's highest byte has byte ``i`` as bit ``i``, without carries."""
+REPEAT = sum(1 << 8 * i for i in range(8))
+"""Times a byte: the byte, eight times."""
+SELECT = sum(1 << 9 * i for i in range(8)) - (1 << 64)
+"""Mask of bit ``i`` of byte ``i``, as a signed 64-bit integer."""
 
 
-class Form(NamedTuple):
-    """What a tensor was like: its sizes, strides and type."""
+class TensorLayout(NamedTuple):
+    """Sizes, strides, dtype and device of a tensor."""
 
     shape: torch.Size
     strides: tuple[int, ...]
@@ -35,23 +35,28 @@ class Form(NamedTuple):
     device: torch.device
 
     @classmethod
-    def of(cls, x: Tensor) -> Form:
-        """A tensor's, made contiguous if its memory has gaps."""
-        strides = x.stride() if gapless(x) else torch.empty(x.shape, device="meta").stride()
+    def of(cls, x: Tensor) -> TensorLayout:
+        """The layout of a tensor; contiguous if it is not dense in memory."""
+        strides = x.stride() if is_dense_in_memory(x) else torch.empty(x.shape, device="meta").stride()
         return cls(x.shape, strides, x.dtype, x.device)
 
     def empty(self) -> Tensor:
-        """Memory for such a tensor."""
+        """An uninitialized tensor of this layout."""
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
 
 
 class Bitmap(NamedTuple):
-    """Which elements are not zero, where each block's first one stands, and their values, as integers.
+    """A compressed tensor.
 
-    ``values`` may have room to spare; the bits may be those of a ReLU, which holds them already.
+    Attributes:
+        layout: of the tensor.
+        bits: uint8, one bit per element, set for non-zeros.
+        offsets: int64, the index of each block's first value.
+        values: the non-zeros, as integers; it may be longer than their number.
+        shares_bits: whether ``bits`` are saved by a ReLU as well.
     """
 
-    form: Form
+    layout: TensorLayout
     bits: Tensor
     offsets: Tensor
     values: Tensor
@@ -59,13 +64,13 @@ class Bitmap(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory held of its own."""
+        """Bytes of memory, without shared bits."""
         own = (self.offsets, self.values) if self.shares_bits else (self.bits, self.offsets, self.values)
         return sum(tensor.numel() * tensor.itemsize for tensor in own)
 
 
-def gapless(x: Tensor) -> bool:
-    """Whether elements fill their memory, in any order, each once."""
+def is_dense_in_memory(x: Tensor) -> bool:
+    """Whether a tensor is non-overlapping and dense, in any dimension order."""
     if x.is_contiguous():
         return True
     expected = 1
@@ -79,39 +84,39 @@ def gapless(x: Tensor) -> bool:
 
 
 def flat(x: Tensor) -> Tensor:
-    """The elements in the order of memory; a view unless there are gaps."""
-    return x.as_strided((x.numel(),), (1,)) if gapless(x) else x.contiguous().view(-1)
+    """The elements in memory order; a view if the tensor is dense."""
+    return x.as_strided((x.numel(),), (1,)) if is_dense_in_memory(x) else x.contiguous().view(-1)
 
 
 def stored(x: Tensor) -> Tensor:
-    """`flat`, as integers."""
-    return flat(x).view(STORED[x.itemsize])
+    """The elements in memory order, as integers."""
+    return flat(x).view(INTEGER_DTYPES[x.itemsize])
 
 
 def mask(x: Tensor) -> Tensor:
-    """The bits of what a ReLU lets through, from what it gave: all but elements of at most zero; NaN is let through."""
+    """The bits of a ReLU from its output: set for elements above zero and for NaN."""
     return _packed(~(flat(x) <= 0))
 
 
 def masked(x: Tensor, bits: Tensor) -> Tensor:
-    """Elements of a tensor without gaps whose bit is set, in the order of memory, and zero for the others."""
+    """The elements of a dense tensor whose bit is set, in memory order, and zero for the others."""
     y = torch.empty_like(x)
     flat(y).copy_(flat(x)).masked_fill_(~_unpacked(bits, x.numel()), 0)
     return y
 
 
 def pack(x: Tensor) -> Bitmap:
-    """A tensor without its zeros; waits for the device, which alone knows how many they are."""
+    """The bitmap of a tensor; synchronizes to read the number of non-zeros."""
     elements = stored(x)
     present = elements != 0
     padded = torch.nn.functional.pad(present, (0, -len(present) % BLOCK)).view(-1, BLOCK)
     counts = padded.sum(1)
-    return Bitmap(Form.of(x), _packed(present), counts.cumsum(0) - counts, elements.masked_select(present))
+    return Bitmap(TensorLayout.of(x), _packed(present), counts.cumsum(0) - counts, elements.masked_select(present))
 
 
 def unpack(held: Bitmap) -> Tensor:
-    """The same tensor, bit by bit."""
-    y = held.form.empty()
+    """The tensor, bit by bit."""
+    y = held.layout.empty()
     elements = stored(y)
     elements.zero_().masked_scatter_(_unpacked(held.bits, y.numel()), held.values)
     return y

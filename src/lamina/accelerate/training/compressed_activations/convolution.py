@@ -1,8 +1,8 @@
-"""A convolution whose backward pass lets go of a large input before it makes room for that input's gradient.
+"""A convolution whose backward pass frees a large input before it allocates that input's gradient.
 
-PyTorch's computes the gradients of input and weight in one call, within which the input, both maps' gradients and the
-library's workspace are there at a time. Here they are two calls of the same functions: the weight's comes first, and
-that of the input, which asks for its sizes alone, after the input has gone. An input is saved once the result is there.
+PyTorch computes both gradients in one call, during which the input, both maps' gradients and the library's workspace
+are allocated. Here they are two calls of the same function: first the gradient of the weight, then, with the input
+freed, that of the input, which needs its sizes only. The input is saved after the result has been computed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from lamina.accelerate.training.compressed_activations.window import pair
 
 Pair = int | tuple[int, ...]
 
-APART = 1 << 26
-"""Bytes from which an input is worth the calls."""
+MIN_SPLIT_BYTES = 1 << 26
+"""Input size in bytes from which two calls pay."""
 
 
 def splits(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Pair = 1, padding: Pair | str = 0,
     dilation: Pair = 1, groups: int = 1,
 ) -> bool:  # fmt: skip
-    """Whether an input is so large; unless it is not saved, autocast saves another, or padding is a word."""
-    if x.numel() * x.itemsize < APART or x.dim() != 4:
+    """Whether to split the backward pass: the input is large, saved as it is, and padding is numeric."""
+    if x.numel() * x.itemsize < MIN_SPLIT_BYTES or x.dim() != 4:
         return False
     return weight.requires_grad and not isinstance(padding, str) and not torch.is_autocast_enabled(x.device.type)
 
@@ -41,7 +41,7 @@ def conv2d(
 
 
 def is_last_use(node: object) -> bool:
-    """Whether a node of a graph that runs asks for what it saved once, and nobody asks again."""
+    """Whether a node reads its saved tensors for the last time: it is a `conv2d`, and the graph is not retained."""
     return isinstance(node, _Convolution._backward_cls) and not torch._C._autograd._get_current_graph_task_keep_graph()
 
 
@@ -50,22 +50,22 @@ class _Convolution(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, groups: int
     ) -> Tensor:
-        ctx.how = None if bias is None else bias.shape, stride, padding, dilation, False, (0, 0), groups
+        ctx.options = None if bias is None else bias.shape, stride, padding, dilation, False, (0, 0), groups
         ctx.save_for_backward(x, weight)
         return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,), how = gradients, ctx.how
-        of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
+        (gradient,), options = gradients, ctx.options
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad[:3]
         x, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():  # derivatives of these need all of it
-            return *_derived(gradient, x, weight, *how, (of_x, of_weight, of_bias)), None, None, None, None
-        _, by_weight, by_bias = _derived(gradient, x, weight, *how, (False, of_weight, of_bias))
-        if x.is_contiguous():  # of other layouts the library asks by strides
+        if torch.is_grad_enabled():  # double backward needs the input
+            return *_derived(gradient, x, weight, *options, (needs_x, needs_weight, needs_bias)), None, None, None, None
+        _, weight_gradient, bias_gradient = _derived(gradient, x, weight, *options, (False, needs_weight, needs_bias))
+        if x.is_contiguous():  # for other layouts the library reads the strides
             x = x.new_empty(1).expand(x.shape)
-        by_x, _, _ = _derived(gradient, x, weight, *how, (of_x, False, False))
-        return by_x, by_weight, by_bias, None, None, None, None
+        x_gradient, _, _ = _derived(gradient, x, weight, *options, (needs_x, False, False))
+        return x_gradient, weight_gradient, bias_gradient, None, None, None, None
 
 
 _derived = torch.ops.aten.convolution_backward

@@ -1,4 +1,4 @@
-"""A max-pooling that saves one byte of each result: which place of its window it came from."""
+"""A max-pooling that saves one byte per output: the index of the maximum in its window."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ def max_pool2d(x: Tensor, pooling: Pooling) -> Tensor:
 class _MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, pooling: Pooling) -> Tensor:
-        y, places = ops.max_pool(x, pooling)
+        y, window_indices = ops.max_pool(x, pooling)
         ctx.pooling = pooling
-        ctx.save_for_backward(places)
+        ctx.save_for_backward(window_indices)
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (gradient,), pooling = gradients, ctx.pooling
-        (places,) = ctx.saved_tensors
-        if torch.is_grad_enabled() or not relu.by_kernel(gradient):  # PyTorch's own has derivatives, and takes batches
+        (window_indices,) = ctx.saved_tensors
+        # PyTorch's backward pass supports double backward and batched gradients.
+        if torch.is_grad_enabled() or not relu.is_supported(gradient):
             x, pool = gradient.new_empty(pooling.shape), pooling.geometry
             sizes = pool.kernel, pool.stride, pool.padding, (1, 1), pool.ceil_mode
-            where = indices(places, pooling)
-            return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *sizes, where), None
-        return ops.max_pool_backward(gradient.contiguous(), places, pooling), None
+            plane_indices = indices(window_indices, pooling)
+            return torch.ops.aten.max_pool2d_with_indices_backward(gradient, x, *sizes, plane_indices), None
+        return ops.max_pool_backward(gradient.contiguous(), window_indices, pooling), None
 
 
-def indices(places: Tensor, pooling: Pooling) -> Tensor:
-    """Where in their planes the results of a pooling come from, as PyTorch tells."""
-    place, pool = places.long(), pooling.geometry
-    row, column = (torch.arange(size, device=places.device) for size in places.shape[2:])
+def indices(window_indices: Tensor, pooling: Pooling) -> Tensor:
+    """The indices of the maxima in their planes, as PyTorch returns them."""
+    index, pool = window_indices.long(), pooling.geometry
+    row, column = (torch.arange(size, device=window_indices.device) for size in window_indices.shape[2:])
     top, left = row * pool.stride_height - pool.padding_height, column * pool.stride_width - pool.padding_width
-    return (top[:, None] + place // pool.kernel_width) * pooling.shape[3] + left + place % pool.kernel_width
+    return (top[:, None] + index // pool.kernel_width) * pooling.shape[3] + left + index % pool.kernel_width

@@ -1,4 +1,4 @@
-"""Poolings that kernels compute."""
+"""Max-poolings that the kernels support."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lamina.accelerate.common.geometry import Pair, Pool2dGeometry
 
-PLACES = 256
-"""As many places of a window as a byte tells apart."""
+MAX_WINDOW_INDICES = 256
+"""Elements of a window whose index fits a byte."""
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,23 @@ def pooling_of(
     x: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Pooling | None:  # fmt: skip
-    """What a call of ``max_pool2d`` computes; None if the kernels do not, or PyTorch refuses it."""
+    """The pooling of a ``max_pool2d`` call; None if the kernels do not support it, or it is invalid."""
     if x.dim() != 4 or not x.is_contiguous() or ceil_mode or return_indices:
         return None
-    step = kernel_size if stride is None or stride in ((), []) else stride
-    return _pooling(x.shape, pair(kernel_size), pair(step), pair(padding), pair(dilation))
+    strides = kernel_size if stride is None or stride in ((), []) else stride
+    return _pooling(x.shape, pair(kernel_size), pair(strides), pair(padding), pair(dilation))
 
 
 @lru_cache
 def _pooling(shape: tuple[int, ...], kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Pooling | None:
-    sensible = min(*shape, *kernel, *stride) >= 1 and min(padding) >= 0 and kernel[0] * kernel[1] <= PLACES
+    valid = min(*shape, *kernel, *stride) >= 1 and min(padding) >= 0 and kernel[0] * kernel[1] <= MAX_WINDOW_INDICES
     fits = all(2 * out <= within for out, within in zip(padding, kernel, strict=True))
-    if not sensible or not fits or dilation != (1, 1):
+    if not valid or not fits or dilation != (1, 1):
         return None
     pooling = Pooling(shape, Pool2dGeometry(*kernel, *stride, *padding))
     return pooling if min(pooling.results) >= 1 else None
 
 
 def pair(size: int | Sequence[int]) -> Pair:
-    """What a function of images takes for both of their axes, or for each."""
+    """A size given for both spatial dimensions, or for each, as a pair."""
     return (size, size) if isinstance(size, int) else (size[0], size[-1])

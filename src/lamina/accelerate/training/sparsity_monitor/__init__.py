@@ -1,4 +1,4 @@
-"""Spartan's sparsity monitor: how many zeros activation maps hold during training, at next to no cost."""
+"""Spartan's sparsity monitor: samples the density of activation maps during training with little overhead."""
 
 from lamina.accelerate.training.sparsity_monitor.attach import Monitor
 from lamina.accelerate.training.sparsity_monitor.calculator import Calculator, Impl, Ticket

@@ -1,4 +1,4 @@
-"""The monitor itself: hooks that watch the activation maps of a model while it trains."""
+"""The monitor: samples the activation maps of a model while it trains."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lamina.accelerate.training.sparsity_monitor.calculator import Arrival, Calculator, Impl, Known, Ticket, capturing
-from lamina.accelerate.training.sparsity_monitor.chosen import chosen
+from lamina.accelerate.training.sparsity_monitor.calculator import Arrival, Calculator, Impl, MapInfo, Ticket, capturing
 from lamina.accelerate.training.sparsity_monitor.exhaustive import Exhaustive
-from lamina.accelerate.training.sparsity_monitor.fused import counted_relu
+from lamina.accelerate.training.sparsity_monitor.fused import relu_and_count
+from lamina.accelerate.training.sparsity_monitor.modules import select_modules
 from lamina.accelerate.training.sparsity_monitor.observation import Observation
 from lamina.accelerate.training.sparsity_monitor.parameters import Pace, Parameters
 from lamina.accelerate.training.sparsity_monitor.report import MapReport
 from lamina.accelerate.training.sparsity_monitor.scheduler import Scheduler
 from lamina.errors import UsageError
 
-TURNS = 8
-"""Iterations whose counts come to the host together where nothing is decided by them: what runs in a row runs fast."""
+BATCHED_ITERATIONS = 8
+"""Iterations whose counts are copied to the host together if no decision depends on them, to save launches."""
 
 
 @dataclass(eq=False, slots=True)
-class Place:
+class MonitoredModule:
     """A module that is monitored.
 
     Attributes:
-        calls: how often it was called in this forward.
-        waits: what it gives can be counted at the end of the forward; it could be, when it was looked at last.
-        changed: what it gave has once been changed before that.
+        calls: how often it was called in this forward pass.
+        deferrable: whether its output could be counted at the end of the forward pass, when it was last sampled.
+        changed: whether its output was once changed in place before that.
     """
 
     module: str
     calls: int = 0
-    waits: bool = False
+    deferrable: bool = False
     changed: bool = False
 
     def map(self, call: int) -> str:
-        """The name of the map that a call makes."""
+        """The name of the map that a call outputs."""
         return self.module if call == 1 else f"{self.module}:{call}"
 
 
 class Monitor:
-    """Observes how many zeros a model's activation maps hold, at the iterations that its scheduler picks.
+    """Samples the zeros of a model's activation maps, at the iterations that its scheduler selects.
 
-    A training-mode forward of the model is an iteration. A map is what one call of a monitored module answers within
+    A training-mode forward of the model is an iteration. A map is the output of one call of a monitored module within
     it: a module that is called again makes another map, ``name:2``. In evaluation mode nothing is observed or counted.
-    The training loop never waits: results are taken in at the beginning of a later iteration. In an iteration that
+    The training loop never synchronizes: results are read at the beginning of a later iteration. In an iteration that
     observes, ``nn.ReLU`` modules have another forward and others have hooks; where nothing is observed they have not,
     so a map that is new then is found when one observes again.
 
@@ -60,14 +60,14 @@ class Monitor:
     under :meth:`paused`, which counts none, then replay one or the other under :meth:`replay`.
 
     Args:
-        model: any module; it is only watched.
+        model: any module; its computation is unchanged.
         parameters: those of the scheduler.
         modules: names of the modules to monitor, every ReLU if left out.
         paces: a period and duration of its own for some maps.
-        exhaustive: observe every map at every iteration, for comparison; the parameters are then of no account.
-        channels: the axis of channels in a map: 1 for images, -1 for tokens.
-        fuse: where the kernel counts, ``nn.ReLU`` modules compute and count in one pass when they are observed.
-        impl: who counts.
+        exhaustive: sample every map at every iteration, for comparison; the parameters are then ignored.
+        channels: the dimension of channels in a map: 1 for images, -1 for tokens.
+        fuse: fused ReLU and count: ``nn.ReLU`` modules compute and count in one kernel when they are sampled.
+        impl: the implementation of the count.
 
     Raises:
         UsageError: there is nothing to monitor, or a name is unknown.
@@ -89,27 +89,27 @@ class Monitor:
         self.scheduler = Exhaustive() if exhaustive else Scheduler(parameters, paces)
         self.iteration = -1
         self._observations: list[Observation] = []
-        # Results that nobody has asked for yet, and the last one that has a map.
+        # Results that have not been read, and the last one of each map.
         self._unread: list[Arrival] = []
         self._latest: dict[str, Arrival] = {}
-        self._early: list[Arrival] = []  # came while their iteration was the last
-        self._calculator = Calculator(impl, 1 if self.scheduler.decides else TURNS)
+        self._pending: list[Arrival] = []  # arrived within their own iteration
+        self._calculator = Calculator(impl, 1 if self.scheduler.decides else BATCHED_ITERATIONS)
         # Maps that have been counted in this forward, and those to be counted at its end: the call, and their versions.
-        self._counted: list[Known] = []
-        self._seen: list[tuple[Place, int, Tensor, int]] = []
-        # What a captured graph counts.
-        self._captured: dict[str, Known] = {}
-        self._wake = 0
+        self._counted: list[MapInfo] = []
+        self._deferred: list[tuple[MonitoredModule, int, Tensor, int]] = []
+        # Maps that a captured graph counts.
+        self._captured: dict[str, MapInfo] = {}
+        self._next_due = 0
         self._paused, self._watching, self._capturing = 0, False, False
-        self._modules = [(Place(name), module) for name, module in chosen(model, modules).items()]
+        self._modules = [(MonitoredModule(name), module) for name, module in select_modules(model, modules).items()]
         self._hooks: list[RemovableHandle] = []
-        # Attributes of ReLUs, and what is their forward while they are observed.
+        # Attributes of ReLUs, and their forward while they are sampled.
         self._forwards: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = []
-        self._root = next((place for place, module in self._modules if module is model), None)
-        # The model's own forward, what was its attribute if anything was, and what it is now.
-        self._inner, self._before = model.forward, vars(model).get("forward")
-        self._outer = self._forward
-        vars(model)["forward"] = self._outer
+        self._root = next((monitored for monitored, module in self._modules if module is model), None)
+        # The forward of the model, its instance attribute of that name if it had one, and its replacement.
+        self._model_forward, self._own_forward = model.forward, vars(model).get("forward")
+        self._monitored_forward = self._forward
+        vars(model)["forward"] = self._monitored_forward
 
     def __enter__(self) -> Self:
         return self
@@ -120,51 +120,51 @@ class Monitor:
         self.detach()
 
     def detach(self) -> None:
-        """Give the model its own forward back; what was observed stays."""
-        self._paused += 1  # for good, where somebody has put another forward around this one
+        """Restore the forward of the model; observations are kept."""
+        self._paused += 1  # permanently, in case this forward has been wrapped by another
         self._unhook()
-        if vars(self.model).get("forward") is self._outer:
+        if vars(self.model).get("forward") is self._monitored_forward:
             del vars(self.model)["forward"]
-            if self._before is not None:
-                vars(self.model)["forward"] = self._before
+            if self._own_forward is not None:
+                vars(self.model)["forward"] = self._own_forward
 
     def finish(self) -> None:
-        """Wait for the results that are under way. Not for use within a training loop."""
-        self._note([*self._early, *self._calculator.drain()])
-        self._early.clear()
-        self._wake = 0
+        """Synchronize to read all results in flight. Not for use within a training loop."""
+        self._record([*self._pending, *self._calculator.drain()])
+        self._pending.clear()
+        self._next_due = 0
 
     @property
     def observations(self) -> list[Observation]:
-        """What was observed since :meth:`take`."""
-        self._catch_up()
+        """The observations since :meth:`take`."""
+        self._poll()
         for ticket, words in self._unread:
             self._observations += ticket.read(words)
         self._unread.clear()
         return self._observations
 
     def take(self) -> list[Observation]:
-        """The observations since last asked."""
+        """Return and clear the observations."""
         taken, self._observations = self.observations, []
         return taken
 
     def latest(self, name: str) -> Observation | None:
-        """What was last observed of a map, if anything; never waits. The density that an adaptive layer asks for."""
-        self._catch_up()
+        """The last observation of a map, if any, without synchronizing; the density source of adaptive layers."""
+        self._poll()
         if name not in self._latest:
             return None
         ticket, words = self._latest[name]
         return next(found for found in ticket.read(words) if found.name == name)
 
     def report(self) -> tuple[MapReport, ...]:
-        """How each map stands, in the order in which the model calls them."""
-        self._catch_up()
+        """The state of each map, in the order in which the model calls them."""
+        self._poll()
         state, of = self.scheduler.state, MapReport.of
         return tuple(of(entry, state, self.scheduler.parameters) for entry in self.scheduler.maps)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Neither count nor observe within."""
+        """Neither count nor sample within."""
         self._paused += 1
         try:
             yield
@@ -173,7 +173,7 @@ class Monitor:
 
     @contextmanager
     def replay(self) -> Iterator[bool]:
-        """One iteration that replays a CUDA graph; answers whether to replay the graph that counts.
+        """One iteration that replays a CUDA graph; yields whether to replay the graph that counts.
 
         Raises:
             UsageError: no forward was captured with this monitor attached.
@@ -181,51 +181,51 @@ class Monitor:
         if not self._captured:
             raise UsageError("monitor: expected a forward captured in a CUDA graph while the monitor is attached")
         self._begin()
-        self._calculator.flush()  # a graph writes to where the first turn's counts go
-        wanted = [known for name, known in self._captured.items() if self.scheduler.is_due(name, self.iteration)]
+        self._calculator.flush()  # a graph always writes to the first row of counts
+        wanted = [info for name, info in self._captured.items() if self.scheduler.is_due(name, self.iteration)]
         yield bool(wanted)
         self._counted += wanted
         self._end()
         self._calculator.flush()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed training needs to be monitored on, as plain data; waits for what is under way."""
+        """The state for resuming, as plain data; synchronizes to read results in flight."""
         self.finish()
         return {"iteration": self.iteration, "scheduler": self.scheduler.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave.
+        """Restore what :meth:`state_dict` returned.
 
         Raises:
             UsageError: it was saved with other parameters.
         """
         self.scheduler.load_state_dict(state["scheduler"])
-        self.iteration, self._wake = state["iteration"], 0
+        self.iteration, self._next_due = state["iteration"], 0
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model does instead of its forward: a hook on it would cost several times as much."""
-        if self._paused or not self.model.training or not self._watches():
-            return self._inner(*args, **kwargs)
+        """Replaces the forward of the model: a hook would have several times the overhead."""
+        if self._paused or not self.model.training or not self._begin_forward():
+            return self._model_forward(*args, **kwargs)
         try:
-            output = self._inner(*args, **kwargs)
+            output = self._model_forward(*args, **kwargs)
             if self._root is not None:
-                self._see(self._root, self.model, args, output)
+                self._on_output(self._root, self.model, args, output)
             return output
         finally:
             self._finish_forward()
 
-    def _watches(self) -> bool:
-        """Begin an iteration; answer whether it is to be observed, and watch the maps if it is."""
+    def _begin_forward(self) -> bool:
+        """Begin an iteration; returns whether to sample it, and installs hooks if so."""
         self._capturing = capturing()
         if not self._capturing:
             self._begin()
-            if self.iteration < self._wake:
+            if self.iteration < self._next_due:
                 if self._hooks or self._forwards:
                     self._unhook()
                 return False
         self._watching = True
         if any("forward" in attributes for attributes, _ in self._forwards):
-            self._unhook()  # somebody has given a ReLU a forward of its own meanwhile
+            self._unhook()  # the forward of a ReLU has been replaced meanwhile
         if not self._hooks and not self._forwards:
             self._hook()
         for attributes, forward in self._forwards:
@@ -233,28 +233,28 @@ class Monitor:
         return True
 
     def _finish_forward(self) -> None:
-        """Count what has waited, and send what was counted."""
+        """Count deferred maps, and send the counts."""
         self._watching = False
         self._release()
-        for place, _ in self._modules:
-            place.calls = 0
-        seen, self._seen = self._seen, []
-        self._counted += self._calculator.count_together([*self._still(seen)], self.channels)
+        for monitored, _ in self._modules:
+            monitored.calls = 0
+        deferred, self._deferred = self._deferred, []
+        self._counted += self._calculator.count_batch([*self._unchanged(deferred)], self.channels)
         if self._capturing:
-            self._captured |= {known.name: known for known in self._counted}
+            self._captured |= {info.name: info for info in self._counted}
             self._counted.clear()
         else:
             self._end()
 
     def _hook(self) -> None:
-        """Watch the maps."""
+        """Install hooks on the monitored modules."""
         relu = self._counting_relu if self.fuse else self._relu
-        for place, module in self._modules:
-            # A module under way has read its forward already; one with a forward of its own may do more than ReLU.
+        for monitored, module in self._modules:
+            # The model itself is already running; a ReLU with a forward of its own may compute something else.
             if type(module) is nn.ReLU and module is not self.model and "forward" not in vars(module):
-                self._forwards.append((vars(module), partial(relu, place, module)))
+                self._forwards.append((vars(module), partial(relu, monitored, module)))
             elif module is not self.model:
-                self._hooks.append(module.register_forward_hook(partial(self._see, place), prepend=True))
+                self._hooks.append(module.register_forward_hook(partial(self._on_output, monitored), prepend=True))
 
     def _unhook(self) -> None:
         for handle in self._hooks:
@@ -264,112 +264,114 @@ class Monitor:
         self._forwards.clear()
 
     def _release(self) -> None:
-        """Give ReLUs their own forward back."""
+        """Restore the forward of ReLUs."""
         for attributes, forward in self._forwards:
             if attributes.get("forward") is forward:
                 del attributes["forward"]
 
-    def _see(self, place: Place, watched: nn.Module, args: Any, output: Any) -> None:
+    def _on_output(self, monitored: MonitoredModule, watched: nn.Module, args: Any, output: Any) -> None:
         if not self._watching:
             return
         if not isinstance(output, Tensor):
-            name = place.module
-            raise UsageError(f"monitor: {name}: expected a module that answers a tensor, got {type(output).__name__}")
-        place.calls += 1
-        self._look(place, output, type(watched) is nn.ReLU)
+            name = monitored.module
+            raise UsageError(f"monitor: {name}: expected a module that returns a tensor, got {type(output).__name__}")
+        monitored.calls += 1
+        self._count_or_defer(monitored, output, type(watched) is nn.ReLU)
 
-    def _relu(self, place: Place, relu: nn.ReLU, x: Tensor) -> Tensor:
-        """What an observed ReLU does instead of its forward.
+    def _relu(self, monitored: MonitoredModule, relu: nn.ReLU, x: Tensor) -> Tensor:
+        """Replaces the forward of a sampled ReLU.
 
-        As little as can be, for other code runs between one ReLU and the next, and each finds the host's caches cold:
-        the end of the forward pass looks at all maps in a row.
+        It does little, since CPU caches are cold between one ReLU and the next: the end of the forward pass processes
+        all maps in a row.
         """
         y = torch.relu_(x) if relu.inplace else torch.relu(x)
-        place.calls += 1
-        if place.waits and y.requires_grad:
-            self._seen.append((place, place.calls, y, y._version))
+        monitored.calls += 1
+        if monitored.deferrable and y.requires_grad:
+            self._deferred.append((monitored, monitored.calls, y, y._version))
         else:
-            self._look(place, y, True)
+            self._count_or_defer(monitored, y, True)
         return y
 
-    def _counting_relu(self, place: Place, relu: nn.ReLU, x: Tensor) -> Tensor:
-        """What an observed ReLU does instead of its forward where it counts what it writes."""
-        name = place.map(place.calls + 1)
-        if not self._counts(name, x):
-            return self._relu(place, relu, x)
-        known = self._calculator.known(name, x, self.channels, relu=True)
-        if not known.direct:
-            return self._relu(place, relu, x)
-        place.calls += 1
-        y = counted_relu(x, relu.inplace, partial(self._calculator.count_relu, known, self.channels))
-        self._counted.append(known)
+    def _counting_relu(self, monitored: MonitoredModule, relu: nn.ReLU, x: Tensor) -> Tensor:
+        """Replaces the forward of a sampled ReLU: fused ReLU and count."""
+        name = monitored.map(monitored.calls + 1)
+        if not self._is_due(name, x):
+            return self._relu(monitored, relu, x)
+        info = self._calculator.known(name, x, self.channels, relu=True)
+        if not info.direct:
+            return self._relu(monitored, relu, x)
+        monitored.calls += 1
+        y = relu_and_count(x, relu.inplace, partial(self._calculator.count_relu, info, self.channels))
+        self._counted.append(info)
         return y
 
-    def _look(self, place: Place, output: Tensor, is_relu: bool) -> None:
+    def _count_or_defer(self, monitored: MonitoredModule, output: Tensor, is_relu: bool) -> None:
         """Count a map, now or at the end of the forward pass."""
-        name = place.map(place.calls)
-        if not self._counts(name, output):
+        name = monitored.map(monitored.calls)
+        if not self._is_due(name, output):
             return
-        # Autograd holds what ReLU gave as it is until backward, so counting it can wait; what others gave may change.
-        if is_relu and output.requires_grad and not place.changed:
-            place.waits = self._calculator.known(name, output, self.channels).direct
-            if place.waits:
-                self._seen.append((place, place.calls, output, output._version))
+        # Autograd keeps the output of a ReLU until backward, so its count can be deferred; others may change.
+        if is_relu and output.requires_grad and not monitored.changed:
+            monitored.deferrable = self._calculator.known(name, output, self.channels).direct
+            if monitored.deferrable:
+                self._deferred.append((monitored, monitored.calls, output, output._version))
                 return
         self._counted.append(self._calculator.count(name, output, self.channels))
 
-    def _still(self, seen: Iterable[tuple[Place, int, Tensor, int]]) -> Iterator[tuple[Known, Tensor]]:
-        """Of maps that have waited those to be counted that are as they were; one that is not will not wait again."""
-        for place, call, x, version in seen:
-            name = place.map(call)
+    def _unchanged(
+        self, deferred: Iterable[tuple[MonitoredModule, int, Tensor, int]]
+    ) -> Iterator[tuple[MapInfo, Tensor]]:
+        """The deferred maps that are unchanged; a module whose output was changed is not deferred again."""
+        for monitored, call, x, version in deferred:
+            name = monitored.map(call)
             if x._version != version:
-                place.waits, place.changed = False, True
-            elif self._counts(name, x):
-                known = self._calculator.known(name, x, self.channels)
-                if known.direct:
-                    yield known, x
+                monitored.deferrable, monitored.changed = False, True
+            elif self._is_due(name, x):
+                info = self._calculator.known(name, x, self.channels)
+                if info.direct:
+                    yield info, x
                 else:
                     self._counted.append(self._calculator.count(name, x, self.channels))
 
-    def _counts(self, name: str, output: Tensor) -> bool:
+    def _is_due(self, name: str, output: Tensor) -> bool:
         """Whether to count a map now."""
         if not output.numel():
             return False
         if self._capturing:
             if not self._calculator.knows(name):
-                raise UsageError(f"monitor: {name}: run an iteration before capturing one: counting needs memory")
+                raise UsageError(f"monitor: {name}: expected an iteration before capture, which allocates memory")
             return True
         return self.scheduler.is_due(name, self.iteration)
 
     def _begin(self) -> None:
         self.iteration += 1
-        if self._calculator.under_way or self._early:
-            self._take_in()
+        if self._calculator.in_flight or self._pending:
+            self._receive()
 
     def _end(self) -> None:
         if self._counted:
             maps, now = tuple(self._counted), self.iteration
             self._counted.clear()
-            processes = tuple([self.scheduler.observing(known.name, now) for known in maps])
+            processes = tuple([self.scheduler.observing(info.name, now) for info in maps])
             self._calculator.send(Ticket(now, maps, processes))
-            self._wake = self.scheduler.wakes()
+            self._next_due = self.scheduler.next_due_iteration()
 
-    def _catch_up(self) -> None:
-        """Ask for all counts, and take in what has arrived."""
+    def _poll(self) -> None:
+        """Request all counts, and read those that have arrived."""
         self._calculator.flush()
-        self._take_in()
+        self._receive()
 
-    def _take_in(self) -> None:
-        """Take in what has arrived of iterations before this one."""
-        arrived = [*self._early, *self._calculator.arrived()]
-        self._early = [each for each in arrived if each[0].iteration >= self.iteration]
-        if arrived[: len(arrived) - len(self._early)]:
-            self._note(arrived[: len(arrived) - len(self._early)])
-            self._wake = self.scheduler.wakes()
+    def _receive(self) -> None:
+        """Read the counts of earlier iterations that have arrived."""
+        arrived = [*self._pending, *self._calculator.arrived()]
+        self._pending = [each for each in arrived if each[0].iteration >= self.iteration]
+        if arrived[: len(arrived) - len(self._pending)]:
+            self._record(arrived[: len(arrived) - len(self._pending)])
+            self._next_due = self.scheduler.next_due_iteration()
 
-    def _note(self, arrived: Iterable[Arrival]) -> None:
+    def _record(self, arrived: Iterable[Arrival]) -> None:
         for ticket, words in arrived:
             self._unread.append((ticket, words))
-            for known, process, sparsity in zip(ticket.maps, ticket.processes, ticket.sparsities(words), strict=True):
-                self._latest[known.name] = ticket, words
-                self.scheduler.observed(known.name, process, sparsity)
+            for info, process, sparsity in zip(ticket.maps, ticket.processes, ticket.sparsities(words), strict=True):
+                self._latest[info.name] = ticket, words
+                self.scheduler.observed(info.name, process, sparsity)

@@ -1,8 +1,8 @@
-"""The calculator: counts activation maps on their device and brings the counts to the host, without waiting for them.
+"""The calculator: counts activation maps on their device and copies the counts to the host without synchronizing.
 
-Counts of one iteration, or of several, are copied into a slot of pinned memory, and after them a flag. Copies of one
-stream are done in their order, so a flag that the host sees set vouches for the counts. The host looks at the flags
-when it comes by; slots that were read are used again, and there are never fewer than are under way.
+The counts of one or several iterations are copied into a slot of pinned memory, followed by a flag. Copies on one
+stream complete in order, so that the counts are valid once the host sees the flag. The host polls the flags; slots are
+reused after they have been read.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from lamina.accelerate.training.sparsity_monitor.reference import as_matrices, c
 from lamina.errors import LaminaError, MissingError, UsageError
 
 if TYPE_CHECKING:
-    from lamina.accelerate.training.sparsity_monitor.ops import Counted, Plan
+    from lamina.accelerate.training.sparsity_monitor.ops import CountedMap, CountPlan
 
 Impl = Literal["auto", "torch", "triton"]
-"""Who counts: the kernel, PyTorch's operators, or the kernel where maps are on a GPU."""
+"""The implementation: the Triton kernel, PyTorch's operators, or ``auto``: the kernel for maps on a GPU."""
 
 BLOCK = 64
 """Maps whose counts are copied together."""
 
-SPARE = 256
-"""Maps that fit into the memory that is kept for the tables of captured launches."""
+MIN_CAPTURE_TABLE = 256
+"""Maps for which memory is reserved in the tables of captured launches."""
 
-WORTH = 128 << 20
-"""Bytes of a map from which on ReLU that counts is worth a launch and a step of autograd of its own."""
+MIN_FUSED_BYTES = 128 << 20
+"""Bytes of a map from which fused ReLU and count pays for its own launch and autograd node."""
 
 
 @dataclass(eq=False, slots=True)
-class Known:
-    """A map as it was when it was last seen: what is like it need not be looked at again.
+class MapInfo:
+    """Properties of a map when it was last counted, reused for maps of the same layout.
 
     Attributes:
         row: of its counts.
         rows, columns: of its matrix.
-        direct: the kernel counts it where it lies, so that it may be counted later, or as ReLU makes it.
+        direct: the kernel can read it in place, so that its count can be deferred, or fused with ReLU.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Known:
     device: torch.device
 
     def is_like(self, x: Tensor) -> bool:
-        """Whether a map differs in nothing but what it holds and where."""
+        """Whether a map has the same shape, strides, dtype and device."""
         same = x.shape == self.shape and x.stride() == self.stride
         return same and x.dtype is self.dtype and x.device == self.device
 
@@ -68,18 +68,18 @@ class Known:
 
 
 class Ticket(NamedTuple):
-    """Says what counts of an iteration belong to: these maps, and for each the monitoring process that asked."""
+    """The maps that counts of an iteration belong to, and for each its monitoring process."""
 
     iteration: int
-    maps: tuple[Known, ...]
+    maps: tuple[MapInfo, ...]
     processes: tuple[int, ...]
 
     def sparsities(self, words: Sequence[int]) -> list[float]:
-        """The share of zeros of each map."""
+        """The sparsity of each map."""
         return [1 - words[WORDS * known.row] / known.size for known in self.maps]
 
     def read(self, words: Sequence[int]) -> list[Observation]:
-        """The observations that this ticket stands for."""
+        """The observations of this ticket."""
         return [
             Observation.from_words(
                 known.name, self.iteration, known.rows, known.columns, words[WORDS * known.row :][:WORDS]
@@ -89,43 +89,43 @@ class Ticket(NamedTuple):
 
 
 Arrival = tuple[Ticket, list[int]]
-"""A ticket and the words of the rows that it has use for, one row after another."""
+"""A ticket and the words of the rows up to the last that it needs."""
 
 
 class Slot:
-    """Where counts arrive.
+    """Pinned memory that receives counts.
 
     Args:
         memory: of the host, int64: a flag, which is written after the counts, and blocks of counts.
-        turns: iterations that a block is for.
+        iterations: iterations that a block is for.
 
     Attributes:
-        tickets: what the counts of each turn belong to.
+        tickets: what the counts of each index belong to.
     """
 
-    def __init__(self, memory: Tensor, turns: int):
+    def __init__(self, memory: Tensor, iterations: int):
         self.flag = memory[:1]
-        self.blocks = memory[1:].view(-1, turns, BLOCK, WORDS).unbind()
+        self.blocks = memory[1:].view(-1, iterations, BLOCK, WORDS).unbind()
         self.tickets: list[Ticket] = []
         self._array = memory.numpy()
 
     def open(self, tickets: list[Ticket]) -> None:
-        """Wait for the counts of these tickets."""
+        """Prepare for the counts of these tickets."""
         self._array[0] = 0
         self.tickets = tickets
 
     def has_arrived(self) -> bool:
-        """Whether the counts are there."""
+        """Whether the counts have arrived."""
         return bool(self._array[0])
 
     def read(self) -> Iterator[Arrival]:
-        """Each ticket with the words of all rows up to the last that it has use for."""
+        """Each ticket with the words of the rows up to the last that it needs."""
         blocks = [block.numpy() for block in self.blocks]
-        for turn, ticket in enumerate(self.tickets):
+        for index, ticket in enumerate(self.tickets):
             used = 1 + max([known.row for known in ticket.maps])
             words: list[int] = []
             for block in blocks[: 1 + (used - 1) // BLOCK]:
-                words += block[turn].ravel()[: WORDS * used - len(words)].tolist()
+                words += block[index].ravel()[: WORDS * used - len(words)].tolist()
             yield ticket, words
 
 
@@ -133,39 +133,39 @@ class Calculator:
     """Counts the zeros of maps on one device.
 
     Args:
-        impl: who counts.
-        turns: iterations whose counts are copied to the host together.
+        impl: the implementation.
+        iterations: iterations whose counts are copied to the host together.
 
     Attributes:
-        under_way: what was sent and not read.
+        in_flight: slots that were sent and not read.
 
     Raises:
         UsageError: ``impl`` is unknown.
     """
 
-    def __init__(self, impl: Impl = "auto", turns: int = 1):
+    def __init__(self, impl: Impl = "auto", iterations: int = 1):
         if impl not in ("auto", "torch", "triton"):
             raise UsageError(f"monitor: expected impl auto, torch or triton, got {impl!r}")
-        self.impl, self.turns = impl, turns
+        self.impl, self.iterations = impl, iterations
         self._tickets: list[Ticket] = []
         self._device: torch.device | None = None
         self._rows: dict[str, int] = {}
         # Maps by their names, and what ReLU that counts is given; how maps like these are counted together.
-        self._known: tuple[dict[str, Known], dict[str, Known]] = {}, {}
-        self._plans: dict[tuple[Known, ...], Plan] = {}
-        self._captured: list[Plan] = []
+        self._known: tuple[dict[str, MapInfo], dict[str, MapInfo]] = {}, {}
+        self._plans: dict[tuple[MapInfo, ...], CountPlan] = {}
+        self._captured: list[CountPlan] = []
         self._spare: Tensor | None = None
         self._blocks: list[Tensor] = []
         self._done: Tensor | None = None
         self._free: list[Slot] = []
-        self.under_way: deque[Slot] = deque()
+        self.in_flight: deque[Slot] = deque()
 
     def knows(self, name: str) -> bool:
-        """Whether a map has been counted before, so that its memory is there."""
+        """Whether a map has been counted before, so that its memory is allocated."""
         return name in self._rows
 
-    def known(self, name: str, x: Tensor, channels: int = 1, relu: bool = False) -> Known:
-        """What is known of a map that is not empty; with ``relu`` it is what ReLU is given, and the map ReLU of that.
+    def known(self, name: str, x: Tensor, channels: int = 1, relu: bool = False) -> MapInfo:
+        """Properties of a non-empty map; with ``relu``, ``x`` is the input of the ReLU whose output is the map.
 
         Raises:
             UsageError: the map is on another device than those before.
@@ -175,61 +175,61 @@ class Calculator:
             return before
         self._plans = {maps: plan for maps, plan in self._plans.items() if before not in maps}
         rows = x.shape[channels] if x.ndim > 1 else 1
-        direct = self.by_kernel(x) and _lies_as_matrices(x, channels)
+        direct = self.uses_kernel(x) and _is_matrix_view(x, channels)
         if relu:
-            direct = direct and x.nbytes >= WORTH and _lies_as_matrices(torch.empty_like(x), channels)
+            direct = direct and x.nbytes >= MIN_FUSED_BYTES and _is_matrix_view(torch.empty_like(x), channels)
         kind = x.shape, x.stride(), x.dtype, x.device
-        found = Known(name, self._row(name, x.device), rows, x.numel() // rows, direct, *kind)
+        found = MapInfo(name, self._row(name, x.device), rows, x.numel() // rows, direct, *kind)
         self._known[relu][name] = found
         return found
 
-    def count(self, name: str, x: Tensor, channels: int = 1) -> Known:
-        """Count a map behind all that its stream has to do.
+    def count(self, name: str, x: Tensor, channels: int = 1) -> MapInfo:
+        """Count a map, in stream order.
 
         Raises:
             UsageError: the map is on another device than those before.
-            MissingError: the kernel was asked for and is not here.
+            MissingError: the kernel was requested, but Triton is not installed.
         """
         known = self.known(name, x, channels)
         matrices = as_matrices(x.detach(), channels)
-        if self.by_kernel(x):
+        if self.uses_kernel(x):
             place = [matrices.data_ptr()]
-            self._launch((known,), lambda: [self._counted(known, matrices)], place, place)
+            self._launch((known,), lambda: [self._counted_map(known, matrices)], place, place)
         else:
-            self._words(known)[self._turn()].copy_(count(matrices))
+            self._words(known)[self._batch_index()].copy_(count(matrices))
         return known
 
-    def count_relu(self, known: Known, channels: int, x: Tensor, y: Tensor) -> None:
+    def count_relu(self, known: MapInfo, channels: int, x: Tensor, y: Tensor) -> None:
         """Write ReLU of ``x`` to ``y``, which may be ``x``, and count it, where the map is ``direct``."""
         self._launch(
             (known,),
-            lambda: [self._counted(known, as_matrices(x.detach(), channels), as_matrices(y.detach(), channels))],
+            lambda: [self._counted_map(known, as_matrices(x.detach(), channels), as_matrices(y.detach(), channels))],
             [x.data_ptr()],
             [y.data_ptr()],
         )
 
-    def count_together(self, maps: Sequence[tuple[Known, Tensor]], channels: int) -> list[Known]:
-        """Count maps that are ``direct`` in one launch; answer them."""
+    def count_batch(self, maps: Sequence[tuple[MapInfo, Tensor]], channels: int) -> list[MapInfo]:
+        """Count ``direct`` maps in one launch; returns their properties."""
         knowns = [known for known, _ in maps]
         if knowns:
             places = [x.data_ptr() for _, x in maps]
             self._launch(
                 tuple(knowns),
-                lambda: [self._counted(known, as_matrices(x.detach(), channels)) for known, x in maps],
+                lambda: [self._counted_map(known, as_matrices(x.detach(), channels)) for known, x in maps],
                 places,
                 places,
             )
         return knowns
 
     def send(self, ticket: Ticket) -> None:
-        """Say which of the last counts of all maps are wanted; if it is their turn, begin to copy them to the host."""
+        """Register which of the last counts are needed; once a batch is complete, begin to copy it to the host."""
         if ticket.maps:
             self._tickets.append(ticket)
-            if len(self._tickets) == self.turns:
+            if len(self._tickets) == self.iterations:
                 self.flush()
 
     def flush(self) -> None:
-        """Begin to copy what has been counted to the host."""
+        """Begin to copy the registered counts to the host."""
         if not self._tickets or self._done is None:
             return
         slot = self._free.pop() if self._free else self._slot()
@@ -240,30 +240,30 @@ class Calculator:
         for there, here in zip(slot.blocks, self._blocks, strict=True):
             there.copy_(here, non_blocking=True)
         slot.flag.copy_(self._done, non_blocking=True)
-        self.under_way.append(slot)
+        self.in_flight.append(slot)
 
     def arrived(self) -> Iterator[Arrival]:
-        """What has arrived since last asked, in the order in which it was sent; never waits."""
-        while self.under_way and self.under_way[0].has_arrived():
-            slot = self.under_way.popleft()
+        """The counts that have arrived since the last call, in order; does not synchronize."""
+        while self.in_flight and self.in_flight[0].has_arrived():
+            slot = self.in_flight.popleft()
             yield from slot.read()
             self._free.append(slot)
 
     def drain(self) -> list[Arrival]:
-        """Wait for all that was sent. Not for use within a training loop.
+        """Synchronize to read everything in flight. Not for use within a training loop.
 
         Raises:
             LaminaError: something was sent on another stream than the current one.
         """
         self.flush()
-        if self.under_way and self._done is not None:
-            self._done.cpu()  # copied behind everything that was sent
+        if self.in_flight and self._done is not None:
+            self._done.cpu()  # copied after everything that was sent
         found = [*self.arrived()]
-        if self.under_way:
-            raise LaminaError("monitor: counts are still under way on another stream: drain on the model's own stream")
+        if self.in_flight:
+            raise LaminaError("monitor: counts are still in flight on another stream: drain on the model's own stream")
         return found
 
-    def by_kernel(self, matrices: Tensor) -> bool:
+    def uses_kernel(self, matrices: Tensor) -> bool:
         """Whether the kernel counts this map."""
         if self.impl == "auto":
             return matrices.is_cuda and matrices.is_floating_point() and matrices.numel() > 0
@@ -280,42 +280,42 @@ class Calculator:
             )
         row = self._rows.setdefault(name, len(self._rows))
         if row // BLOCK == len(self._blocks):
-            self._blocks.append(torch.zeros((self.turns, BLOCK, WORDS), dtype=torch.int64, device=device))
+            self._blocks.append(torch.zeros((self.iterations, BLOCK, WORDS), dtype=torch.int64, device=device))
         return row
 
-    def _words(self, known: Known) -> Tensor:
-        """The words of a map, in all turns."""
+    def _words(self, known: MapInfo) -> Tensor:
+        """The words of a map, for all iterations of a batch."""
         return self._blocks[known.row // BLOCK][:, known.row % BLOCK]
 
-    def _counted(self, known: Known, matrices: Tensor, relu_to: Tensor | None = None) -> Counted:
-        counted: Counted = _kernels().Counted(matrices, self._words(known), relu_to)
+    def _counted_map(self, known: MapInfo, matrices: Tensor, relu_to: Tensor | None = None) -> CountedMap:
+        counted: CountedMap = _kernels().CountedMap(matrices, self._words(known), relu_to)
         return counted
 
     def _launch(
-        self, knowns: tuple[Known, ...], maps: Callable[[], list[Counted]], read: list[int], written: list[int]
+        self, knowns: tuple[MapInfo, ...], maps: Callable[[], list[CountedMap]], read: list[int], written: list[int]
     ) -> None:
         """Count maps that are like these and at these places; the plan for the like of them may be there already."""
         if capturing():
             assert self._spare is not None, "memory that a launch before this one made"
             mine, self._spare = self._spare[: len(knowns)], self._spare[len(knowns) :]
-            plan = _kernels().Plan(maps(), mine)
+            plan = _kernels().CountPlan(maps(), mine)
             self._captured.append(plan)
         elif plan := self._plans.get(knowns):
             plan.move(read, written)
         else:
-            self._plans[knowns] = plan = _kernels().Plan(maps())
+            self._plans[knowns] = plan = _kernels().CountPlan(maps())
             if self._device is not None and (self._spare is None or len(self._spare) < len(self._rows)):
-                self._spare = _kernels().table(max(SPARE, 2 * len(self._rows)), self._device)
-        plan.launch(self._turn())
+                self._spare = _kernels().table(max(MIN_CAPTURE_TABLE, 2 * len(self._rows)), self._device)
+        plan.launch(self._batch_index())
 
-    def _turn(self) -> int:
+    def _batch_index(self) -> int:
         """Where the counts of this iteration go; those of a captured one always go to the first place."""
         return 0 if capturing() else len(self._tickets)
 
     def _slot(self) -> Slot:
         on_gpu = self._device is not None and self._device.type == "cuda"
-        size = 1 + len(self._blocks) * self.turns * BLOCK * WORDS
-        return Slot(torch.zeros(size, dtype=torch.int64, device="cpu", pin_memory=on_gpu), self.turns)
+        size = 1 + len(self._blocks) * self.iterations * BLOCK * WORDS
+        return Slot(torch.zeros(size, dtype=torch.int64, device="cpu", pin_memory=on_gpu), self.iterations)
 
 
 def capturing() -> bool:
@@ -323,7 +323,7 @@ def capturing() -> bool:
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
-def _lies_as_matrices(x: Tensor, channels: int) -> bool:
+def _is_matrix_view(x: Tensor, channels: int) -> bool:
     return as_matrices(x.detach(), channels).untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
 
 

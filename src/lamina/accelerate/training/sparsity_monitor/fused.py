@@ -1,4 +1,4 @@
-"""ReLU that counts what it writes, in one pass."""
+"""Fused ReLU and count."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 Count = Callable[[Tensor, Tensor], None]
-"""Writes ReLU of the first tensor to the second, and counts it."""
+"""Writes the ReLU of the first tensor to the second, and counts it."""
 
 _backward = torch.ops.aten.threshold_backward.default
 
 
-def counted_relu(x: Tensor, inplace: bool, count: Count) -> Tensor:
+def relu_and_count(x: Tensor, inplace: bool, count: Count) -> Tensor:
     """``torch.relu(x)`` with its derivative, counted by ``count``."""
-    result: Tensor = _CountedReLU.apply(x, inplace, count)  # type: ignore[no-untyped-call]
+    result: Tensor = _ReLUAndCount.apply(x, inplace, count)  # type: ignore[no-untyped-call]
     return result
 
 
-class _CountedReLU(torch.autograd.Function):
+class _ReLUAndCount(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, inplace: bool, count: Count) -> Tensor:
         y = x if inplace else torch.empty_like(x)

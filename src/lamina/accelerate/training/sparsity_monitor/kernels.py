@@ -1,14 +1,14 @@
 """One pass over activation maps that counts their zeros: all maps of a table in one launch.
 
-A map is a matrix of channels by columns, column ``image * pixels + pixel``. A program takes one tile of it: ``CHUNK``
-rows of 128 columns, so that every union is its own. What programs add up are integers, so results do not depend on
-their order. A map of more rows has several programs to its columns: they hand on how many non-zeros each column has.
+A map is a matrix of channels by columns, column ``image * pixels + pixel``. A program counts one tile: ``CHUNK`` rows
+of 128 columns, so that no union crosses programs. Sums are integers, so that results do not depend on the order of
+programs. A map of more rows has several programs per column tile, which exchange the counts of each column in scratch.
 
-Who of several programs comes last finishes what they have begun together: it finds the longest of their columns, or the
-map's words, and leaves zeros behind, with which the next launch begins.
+The last program to arrive completes the work of several: it computes the maximum of their columns, or the map's words,
+and resets the accumulators to zero for the next launch.
 
-A row of the table says where a map is and what it is like, as int64; ``FIELDS`` names its numbers. Addresses are
-numbers there, since each map has its own. ``INDEX`` is the type of offsets within a map.
+A row of the table, int64, describes a map; ``FIELDS`` lists its entries. Addresses are integers, since each map has its
+own. ``INDEX`` is the integer type of offsets within a map.
 """
 
 from typing import no_type_check
@@ -19,9 +19,9 @@ import triton.language as tl
 from lamina.spec import Cost
 
 FIELDS = tl.constexpr(20)
-"""x, y, words, sums, alive, turns; rows, columns, pixels; strides of x by image, row and pixel; those of y; chunks of
-rows, where their column counts are in the scratch, the first program of the map, how many it has; and one to keep rows
-at multiples of 16 bytes."""
+"""x, y, words, sums, active, arrivals; rows, columns, pixels; strides of x by image, row and pixel; those of y; chunks
+of rows, the offset of their column counts in the scratch, the first program of the map, the number of its programs; and
+one for alignment to 16 bytes."""
 
 CHUNK = tl.constexpr(128)
 """Rows that one program counts."""
@@ -29,66 +29,66 @@ CHUNK = tl.constexpr(128)
 COLUMNS = tl.constexpr(128)
 """Columns that one program counts: the widest union."""
 
-ALIVE = tl.constexpr(1024)
-"""Rows that are looked at together for whether they are alive."""
+ROW_BLOCK = tl.constexpr(1024)
+"""Rows whose activity flags are loaded together."""
 
 
 @triton.jit
 @no_type_check
 def map_of_program(table, maps, MAPS: tl.constexpr):
-    """The row of the table that this program works for, by the first programs of all maps."""
-    each = tl.arange(0, MAPS)
-    firsts = tl.load(table + each * FIELDS + 17, each < maps, 0x7FFFFFFF)
-    before = (firsts <= tl.program_id(0)).to(tl.int32)
-    return table + (tl.sum(before, axis=0) - 1) * FIELDS
+    """The row of the table of this program's map, from the first programs of all maps."""
+    index = tl.arange(0, MAPS)
+    first_programs = tl.load(table + index * FIELDS + 17, index < maps, 0x7FFFFFFF)
+    started = (first_programs <= tl.program_id(0)).to(tl.int32)
+    return table + (tl.sum(started, axis=0) - 1) * FIELDS
 
 
 @triton.jit
 @no_type_check
-def ones(bits):
-    """How many bits of each number are set."""
+def popcount(bits):
+    """The number of set bits of each 32-bit integer."""
     pairs = bits - ((bits >> 1) & 0x55555555)
     quads = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
     bytes_ = (quads + (quads >> 4)) & 0x0F0F0F0F
-    halves = bytes_ + (bytes_ >> 8)
-    return ((halves + (halves >> 16)) & 0x3F).to(tl.int32)
+    words16 = bytes_ + (bytes_ >> 8)
+    return ((words16 + (words16 >> 16)) & 0x3F).to(tl.int32)
 
 
 @triton.jit
 @no_type_check
-def either(left, right):
-    """The bits of two numbers."""
+def bitwise_or(left, right):
+    """Bitwise or."""
     return left | right
 
 
 @triton.jit
 @no_type_check
-def united(bits, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
-    """The bits of each group of neighbours."""
-    return tl.reduce(tl.reshape(bits, (GROUPS, WIDTH)), 1, either)
+def union_groups(bits, GROUPS: tl.constexpr, WIDTH: tl.constexpr):
+    """The bitwise or of each group of adjacent columns."""
+    return tl.reduce(tl.reshape(bits, (GROUPS, WIDTH)), 1, bitwise_or)
 
 
 @triton.jit
 @no_type_check
-def is_last(turns, programs):
-    """Whether all others of these programs have come here: what they wrote can be read then, past the L1 cache."""
+def is_last(arrivals, programs):
+    """Whether all other programs have arrived: their writes are then visible to loads that bypass L1."""
     tl.debug_barrier()
-    return tl.atomic_add(turns, 1, sem="acq_rel") == programs - 1
+    return tl.atomic_add(arrivals, 1, sem="acq_rel") == programs - 1
 
 
 @triton.jit
 @no_type_check
-def finish(words, sums, alive, rows):
-    """Count the living rows of a map, and hand its words over."""
-    living = tl.zeros((ALIVE,), tl.int32)
-    for first in range(0, rows, ALIVE):
-        row = first + tl.arange(0, ALIVE)
-        living += tl.load(alive + row, row < rows, 0, cache_modifier=".cg")
-        tl.debug_barrier()  # before any thread writes what another may still read
-        tl.store(alive + row, tl.zeros((ALIVE,), tl.int32), row < rows)
+def finish(words, sums, active, rows):
+    """Count the active rows of a map, and write its words."""
+    num_active = tl.zeros((ROW_BLOCK,), tl.int32)
+    for first in range(0, rows, ROW_BLOCK):
+        row = first + tl.arange(0, ROW_BLOCK)
+        num_active += tl.load(active + row, row < rows, 0, cache_modifier=".cg")
+        tl.debug_barrier()  # before any thread overwrites what another may still read
+        tl.store(active + row, tl.zeros((ROW_BLOCK,), tl.int32), row < rows)
     word = tl.arange(0, 8)
-    found = tl.load(sums + word, cache_modifier=".cg")
-    tl.store(words + word, tl.where(word == 1, tl.sum(living, axis=0).to(tl.int64), found))
+    values_ = tl.load(sums + word, cache_modifier=".cg")
+    tl.store(words + word, tl.where(word == 1, tl.sum(num_active, axis=0).to(tl.int64), values_))
     tl.debug_barrier()
     tl.store(sums + word, tl.zeros((8,), tl.int64))
 
@@ -97,32 +97,32 @@ def finish(words, sums, alive, rows):
 @no_type_check
 def count_kernel(
     table, scratch, maps,
-    DTYPE: tl.constexpr, RELU: tl.constexpr, LAST: tl.constexpr, MAPS: tl.constexpr, INDEX: tl.constexpr,
+    DTYPE: tl.constexpr, RELU: tl.constexpr, CHANNELS_LAST: tl.constexpr, MAPS: tl.constexpr, INDEX: tl.constexpr,
 ):  # fmt: skip
-    """Add what this program's tile holds to its map's words, and say which of its rows are alive.
+    """Add the counts of this program's tile to its map's words, and flag its active rows.
 
-    With ``RELU`` what is counted is ReLU of ``x``, and it is written to ``y``, which may be ``x`` itself. ``LAST``,
-    rows are neighbours in memory, and so threads go along them; columns come first in a tile so that otherwise they go
-    there. Rows are the bits of a number for each column: 32 at once are united.
+    With ``RELU`` it counts the ReLU of ``x`` and writes it to ``y``, which may be ``x`` itself. ``CHANNELS_LAST``: rows
+    are contiguous in memory; columns are the first dimension of a tile, so that threads run along them otherwise. 32
+    rows of a column are the bits of an integer: their unions take one bitwise or.
     """
-    mine = map_of_program(table, maps, MAPS)
-    x = tl.load(mine).to(tl.pointer_type(DTYPE))
-    y = tl.load(mine + 1).to(tl.pointer_type(DTYPE))
-    words = tl.load(mine + 2).to(tl.pointer_type(tl.int64))
-    sums = tl.load(mine + 3).to(tl.pointer_type(tl.int64))
-    alive = tl.load(mine + 4).to(tl.pointer_type(tl.int32))
-    turns = tl.load(mine + 5).to(tl.pointer_type(tl.int32))
-    rows = tl.load(mine + 6).to(tl.int32)
-    columns = tl.load(mine + 7).to(INDEX)
-    pixels = tl.load(mine + 8).to(INDEX)
-    x_n = tl.load(mine + 9).to(INDEX)
-    x_c = 1 if LAST else tl.load(mine + 10).to(INDEX)
-    x_p = tl.load(mine + 11).to(INDEX)
-    y_n = tl.load(mine + 12).to(INDEX)
-    y_c = 1 if LAST else tl.load(mine + 13).to(INDEX)
-    y_p = tl.load(mine + 14).to(INDEX)
-    chunks = tl.load(mine + 15).to(tl.int32)
-    tile = tl.program_id(0) - tl.load(mine + 17).to(tl.int32)
+    entry = map_of_program(table, maps, MAPS)
+    x = tl.load(entry).to(tl.pointer_type(DTYPE))
+    y = tl.load(entry + 1).to(tl.pointer_type(DTYPE))
+    words = tl.load(entry + 2).to(tl.pointer_type(tl.int64))
+    sums = tl.load(entry + 3).to(tl.pointer_type(tl.int64))
+    active = tl.load(entry + 4).to(tl.pointer_type(tl.int32))
+    arrivals = tl.load(entry + 5).to(tl.pointer_type(tl.int32))
+    rows = tl.load(entry + 6).to(tl.int32)
+    columns = tl.load(entry + 7).to(INDEX)
+    pixels = tl.load(entry + 8).to(INDEX)
+    x_n = tl.load(entry + 9).to(INDEX)
+    x_c = 1 if CHANNELS_LAST else tl.load(entry + 10).to(INDEX)
+    x_p = tl.load(entry + 11).to(INDEX)
+    y_n = tl.load(entry + 12).to(INDEX)
+    y_c = 1 if CHANNELS_LAST else tl.load(entry + 13).to(INDEX)
+    y_p = tl.load(entry + 14).to(INDEX)
+    chunks = tl.load(entry + 15).to(tl.int32)
+    tile = tl.program_id(0) - tl.load(entry + 17).to(tl.int32)
     chunk = tile % chunks
     column = (tl.zeros((COLUMNS,), INDEX) + tile // chunks) * COLUMNS + tl.arange(0, COLUMNS)
     image = column // pixels
@@ -135,27 +135,27 @@ def count_kernel(
     over_128 = tl.zeros((1,), tl.int32)
     for first in range(chunk * CHUNK, tl.minimum(rows, (chunk + 1) * CHUNK), 32):
         row = first + tl.arange(0, 32)
-        known = (column < columns)[:, None] & (row < rows)[None, :]
-        values = tl.load(x + (image * x_n + pixel * x_p)[:, None] + (row.to(INDEX) * x_c)[None, :], known, 0.0)
+        mask = (column < columns)[:, None] & (row < rows)[None, :]
+        values = tl.load(x + (image * x_n + pixel * x_p)[:, None] + (row.to(INDEX) * x_c)[None, :], mask, 0.0)
         if RELU:
             values = tl.where(values < 0, 0.0, values).to(DTYPE)  # NaN stays
-            tl.store(y + (image * y_n + pixel * y_p)[:, None] + (row.to(INDEX) * y_c)[None, :], values, known)
+            tl.store(y + (image * y_n + pixel * y_p)[:, None] + (row.to(INDEX) * y_c)[None, :], values, mask)
         if DTYPE.primitive_bitwidth < 32:  # the interpreter cannot compare bf16
             values = values.to(tl.float32)
         bits = tl.sum((values != 0).to(tl.uint32) << tl.arange(0, 32)[None, :].to(tl.uint32), axis=1)
-        nonzeros += ones(bits)
-        bits = united(bits, COLUMNS // 2, 2)
-        over_2 += ones(bits)
-        bits = united(bits, COLUMNS // 16, 8)
-        over_16 += ones(bits)
-        bits = united(bits, COLUMNS // 32, 2)
-        over_32 += ones(bits)
-        bits = united(bits, COLUMNS // 64, 2)
-        over_64 += ones(bits)
-        bits = united(bits, 1, 2)
-        over_128 += ones(bits)
-        living = (bits >> tl.arange(0, 32).to(tl.uint32)) & 1
-        tl.store(alive + row, living.to(tl.int32), living != 0)
+        nonzeros += popcount(bits)
+        bits = union_groups(bits, COLUMNS // 2, 2)
+        over_2 += popcount(bits)
+        bits = union_groups(bits, COLUMNS // 16, 8)
+        over_16 += popcount(bits)
+        bits = union_groups(bits, COLUMNS // 32, 2)
+        over_32 += popcount(bits)
+        bits = union_groups(bits, COLUMNS // 64, 2)
+        over_64 += popcount(bits)
+        bits = union_groups(bits, 1, 2)
+        over_128 += popcount(bits)
+        num_active = (bits >> tl.arange(0, 32).to(tl.uint32)) & 1
+        tl.store(active + row, num_active.to(tl.int32), num_active != 0)
     tl.atomic_add(sums, tl.sum(nonzeros, axis=0).to(tl.int64), sem="relaxed")
     tl.atomic_add(sums + 3, tl.sum(over_2, axis=0).to(tl.int64), sem="relaxed")
     tl.atomic_add(sums + 4, tl.sum(over_16, axis=0).to(tl.int64), sem="relaxed")
@@ -165,21 +165,21 @@ def count_kernel(
     if chunks == 1:
         tl.atomic_max(sums + 2, tl.max(nonzeros, axis=0).to(tl.int64), sem="relaxed")
     else:
-        counts = scratch + tl.load(mine + 16) + column
+        counts = scratch + tl.load(entry + 16) + column
         tl.store(counts + chunk * columns.to(tl.int64), nonzeros.to(tl.int16), column < columns)
-        if is_last(turns + tile // chunks, chunks):
-            whole = tl.zeros((COLUMNS,), tl.int32)
-            for each in range(chunks):
-                place = counts + each * columns.to(tl.int64)
-                whole += tl.load(place, column < columns, 0, cache_modifier=".cg").to(tl.int32)
-            tl.atomic_max(sums + 2, tl.max(whole, axis=0).to(tl.int64), sem="relaxed")
-            tl.store(turns + tile // chunks, 0)
-    if is_last(sums + 1, tl.load(mine + 18)):
-        finish(words, sums, alive, rows)
+        if is_last(arrivals + tile // chunks, chunks):
+            total = tl.zeros((COLUMNS,), tl.int32)
+            for index in range(chunks):
+                partial = counts + index * columns.to(tl.int64)
+                total += tl.load(partial, column < columns, 0, cache_modifier=".cg").to(tl.int32)
+            tl.atomic_max(sums + 2, tl.max(total, axis=0).to(tl.int64), sem="relaxed")
+            tl.store(arrivals + tile // chunks, 0)
+    if is_last(sums + 1, tl.load(entry + 18)):
+        finish(words, sums, active, rows)
 
 
 def count_cost(elements: int, io_bytes: int, rows: int, columns: int) -> Cost:
-    """One read of a map; of one of several chunks of rows, what each column has in each, written and read."""
+    """One read of a map; with several chunks of rows, a write and a read of the counts of each column in each chunk."""
     chunks = -(-rows // CHUNK.value)
-    handed_on = 2 * chunks * columns if chunks > 1 else 0
-    return Cost(elements, elements * io_bytes + handed_on, handed_on)
+    partial_bytes = 2 * chunks * columns if chunks > 1 else 0
+    return Cost(elements, elements * io_bytes + partial_bytes, partial_bytes)

@@ -1,4 +1,4 @@
-"""What one pass over an activation map finds, in plain numbers."""
+"""The counts of one pass over an activation map."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Self
 from lamina.record import Sparsity
 
 WIDTHS = (2, 16, 32, 64, 128)
-"""Numbers of neighbouring columns over which a row counts as non-zero if any of them is."""
+"""Widths of column groups: a row is in the union of a group if it holds a non-zero in any of its columns."""
 
 WORDS = 3 + len(WIDTHS)
-"""Numbers that a pass counts: non-zeros, living channels, the longest column, then unions by width."""
+"""Counts of a pass: non-zeros, active channels, the longest column, then unions by width."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Observation:
         rows, columns: the matrix's size.
         nonzeros: elements other than zero; NaN is one, negative zero is none.
         unions: for each width, how many pairs of row and column group hold a non-zero.
-        living_channels: rows with a non-zero.
+        active_channels: rows with a non-zero.
         longest_column: non-zeros of the fullest column.
     """
 
@@ -35,34 +35,39 @@ class Observation:
     rows: int
     columns: int
     nonzeros: int
-    living_channels: int
+    active_channels: int
     longest_column: int
     unions: Mapping[int, int]
 
     @classmethod
     def from_words(cls, name: str, iteration: int, rows: int, columns: int, words: Sequence[int]) -> Self:
-        """From the numbers of a pass, in the order of :data:`WORDS`."""
-        nonzeros, living, longest, *unions = words
-        return cls(name, iteration, rows, columns, nonzeros, living, longest, dict(zip(WIDTHS, unions, strict=True)))
+        """From the counts of a pass, in the order of :data:`WORDS`."""
+        nonzeros, active, longest, *unions = words
+        return cls(name, iteration, rows, columns, nonzeros, active, longest, dict(zip(WIDTHS, unions, strict=True)))
 
     @property
     def density(self) -> float:
-        """Share of elements that are not zero; none of no elements."""
+        """Fraction of elements that are not zero; 0 for empty maps."""
         return self.nonzeros / (self.rows * self.columns) if self.rows * self.columns else 0.0
 
     @property
     def sparsity(self) -> float:
-        """Share of elements that are zero."""
+        """Fraction of elements that are zero."""
         return 1 - self.density
 
     @property
     def dead_channels(self) -> int:
-        """Rows that are zero throughout."""
-        return self.rows - self.living_channels
+        """Rows without a non-zero."""
+        return self.rows - self.active_channels
+
+    @property
+    def living_channels(self) -> int:
+        """`active_channels` by its former name; deprecated."""
+        return self.active_channels
 
     @property
     def union_density(self) -> dict[int, float]:
-        """For each width, the share of rows of a column group that are not zero throughout it."""
+        """For each width, the fraction of pairs of row and column group that hold a non-zero."""
         return {
             width: union / (self.rows * -(-self.columns // width)) if self.rows * self.columns else 0.0
             for width, union in self.unions.items()

@@ -1,4 +1,4 @@
-"""What a user of the monitor chooses, with the published values as defaults."""
+"""The parameters of the monitor, with the published values as defaults."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Parameters:
     duration to the user.
 
     Args:
-        history: measurements that are remembered of each map.
-        sparse_enough: least sparsity that is worth monitoring on: below it a monitoring process ends at once.
+        history: measurements that are kept of each map.
+        sparse_enough: least sparsity worth monitoring: below it a monitoring process ends at once.
         stability: a map is stable while its sparsity differs by less than this from the oldest one remembered.
         initial_period: iterations between the beginnings of two monitoring processes, at first.
         duration: iterations that a monitoring process observes.
@@ -71,7 +71,7 @@ class Parameters:
         return Pace(self.initial_period, self.duration)
 
     def check(self, pace: Pace) -> None:
-        """Refuse a pace that is slower than hibernation.
+        """Check that a pace is not slower than hibernation.
 
         Raises:
             UsageError: with both periods.

@@ -29,13 +29,13 @@ def as_matrices(x: Tensor, channels: int = 1) -> Tensor:
 
 
 def count(matrices: Tensor) -> Tensor:
-    """The numbers of a pass, int64 ``(WORDS,)``, of a map ``(images, channels, pixels)``."""
+    """The counts of a pass, int64 ``(WORDS,)``, over a map ``(images, channels, pixels)``."""
     images, rows, pixels = matrices.shape
     if not matrices.numel():
         return torch.zeros(WORDS, dtype=torch.int64, device=matrices.device)
-    set_ = (matrices != 0).movedim(1, 0).reshape(rows, images * pixels)
-    counts = [set_.sum(), set_.any(1).sum(), set_.sum(0).max()]
+    nonzero = (matrices != 0).movedim(1, 0).reshape(rows, images * pixels)
+    counts = [nonzero.sum(), nonzero.any(1).sum(), nonzero.sum(0).max()]
     for width in WIDTHS:
-        padded = F.pad(set_, (0, -set_.shape[1] % width))
+        padded = F.pad(nonzero, (0, -nonzero.shape[1] % width))
         counts.append(padded.reshape(rows, -1, width).any(-1).sum())
     return torch.stack(counts)

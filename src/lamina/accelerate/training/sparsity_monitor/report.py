@@ -1,4 +1,4 @@
-"""How a map stands, for readers."""
+"""The state of a map, for reports."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class MapReport:
 
     Attributes:
         state: that of all maps.
-        period: iterations between its monitoring processes, as things stand.
-        duration: iterations that one of them observes.
+        period: iterations between its monitoring processes, at present.
+        duration: iterations that a process samples.
         next: the iteration at which the next one begins.
         history: the densities last measured, the oldest first.
         why: what the last measurement led to.

@@ -1,11 +1,11 @@
-"""The scheduler: which activation maps to observe at an iteration, and what their sparsity changes about that.
+"""The scheduler: which activation maps to sample at an iteration, and how their sparsity adjusts the period.
 
 After Spartan's sparsity monitor (section 6.2): flexible monitoring, fast termination, and a period that the Dynamic
 Period Adjustment Algorithm (algorithm 1) and the Sparsity Stability Detecting Algorithm (algorithm 2) manage.
 
-Results arrive some iterations after they were asked for. Every decision counts from the iteration that was observed,
-never from the one at which its result arrived, so a run is the same however late results are, as long as they come
-in the order in which they were asked for and before the map's next process.
+Results arrive some iterations late. Every decision refers to the iteration that was sampled, never to the one at which
+its result arrived, so that a run does not depend on the delay, as long as results arrive in order and before the map's
+next process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Scheduler:
         UsageError: a pace slower than hibernation.
 
     Attributes:
-        decides: whether what is observed changes anything, so that it is to be told soon.
+        decides: whether decisions depend on the results, so that they are needed soon.
     """
 
     decides = True
@@ -47,11 +47,11 @@ class Scheduler:
     def is_due(self, name: str, iteration: int) -> bool:
         """Whether to observe a map at an iteration; a name that is new joins the list and is observed at once."""
         entry = self.maps[name] if name in self.maps else self.maps.add(name, iteration)
-        return entry.under_way or iteration >= entry.next
+        return entry.in_progress or iteration >= entry.next
 
-    def wakes(self) -> int:
+    def next_due_iteration(self) -> int:
         """The first iteration at which a map of the list may be due; 0 if one is at any, or the list is empty."""
-        return min((0 if entry.under_way else entry.next for entry in self.maps), default=0)
+        return min((0 if entry.in_progress else entry.next for entry in self.maps), default=0)
 
     def observing(self, name: str, iteration: int) -> int:
         """Note that a due map is being observed; answer the process that its result belongs to.
@@ -146,11 +146,11 @@ class Scheduler:
         return self.parameters.hibernation_period if self.state is State.HIBERNATE else entry.period
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a resumed run needs, as plain data."""
+        """The state for resuming, as plain data."""
         return {"parameters": asdict(self.parameters), "state": str(self.state), "maps": self.maps.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave.
+        """Restore what :meth:`state_dict` returned.
 
         Raises:
             UsageError: it was saved with other parameters.

@@ -1,4 +1,4 @@
-"""The sparsity list: what the monitor knows of each activation map."""
+"""The sparsity list: the state of each activation map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lamina.accelerate.training.sparsity_monitor.parameters import Pace, Paramet
 
 @dataclass
 class Process:
-    """A monitoring process under way: ``issued`` iterations observed, of which the results in ``measured`` are in."""
+    """A monitoring process in progress: ``issued`` iterations observed, of which the results in ``measured`` are in."""
 
     begun: int
     issued: int = 0
@@ -41,7 +41,7 @@ class Entry:
     why: str = "not measured yet"
 
     @property
-    def under_way(self) -> bool:
+    def in_progress(self) -> bool:
         """Whether its last process has iterations left to observe."""
         return bool(self.processes) and self.processes[-1].issued < self.pace.duration
 
@@ -92,11 +92,11 @@ class SparsityList:
         }
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over what :meth:`state_dict` gave."""
+        """Restore what :meth:`state_dict` returned."""
         self._entries.clear()
         for name, saved in state.items():
             entry = self.add(name, saved["next"])
             entry.period, entry.why = saved["period"], saved["why"]
             entry.history.extend(saved["history"])
-            # What was observed but whose result is not in is lost with the device that has it: observe again.
+            # Samples whose results had not arrived are lost: sample again.
             entry.processes = [Process(begun, len(measured), [*measured]) for begun, measured in saved["process"]]

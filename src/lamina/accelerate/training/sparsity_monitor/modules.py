@@ -1,4 +1,4 @@
-"""Which modules of a model are monitored."""
+"""The modules of a model to monitor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from lamina.errors import UsageError, nearest
 
 
-def chosen(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Module]:
+def select_modules(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Module]:
     """The modules to monitor, each once: those named, or every ReLU.
 
     Raises:
