@@ -153,7 +153,7 @@ class Eliminations:
     def costs(self) -> Iterable[tuple[Cost, Cost]]:
         # 2 rows, 3 outputs, 5 summed: 60 operations; 20 numbers of input, 15 weights, 3 biases, 5 entries of a table.
         yield kernels.product_cost(2, 3, 5, 20, 2), Cost(60, 76 + 20, 12)
-        yield kernels.product_cost(2, 3, 5, 20, 4, splits=2), Cost(60, 152 + 20 + 48, 24 + 48)
+        yield kernels.product_cost(2, 3, 5, 20, 4, split_k=2), Cost(60, 152 + 20 + 48, 24 + 48)
 
     def faults(self) -> Mapping[str, tuple[Callable[[], object], tuple[str, ...]]]:
         x, w, image = torch.zeros(2, 8), torch.zeros(6, 3), torch.zeros(1, 4, 5, 5)
@@ -216,7 +216,7 @@ class Eliminations:
             "tap weight": (conv(at=taps), ("(out, 2)",)),
             "tap slice": (conv(at=prefix, weight=torch.zeros(3, 2), impl="slice"), ("by channel",)),
             "tap pack": (conv(at=taps, weight=torch.zeros(3, 2), impl="pack"), ("by channel",)),
-            "small": (conv(x=torch.zeros(1, 4, 2, 5), impl="kernel"), ("at least its window", "(1, 4, 2, 5)")),
+            "small": (conv(x=torch.zeros(1, 4, 2, 5), impl="kernel"), ("at least the kernel's size", "(1, 4, 2, 5)")),
             "taps": (
                 conv(x=torch.zeros(1, 4, 8, 8), at=large, kernel=(6, 6), weight=torch.zeros(3, 2, 6, 6), impl="kernel"),
                 ("at most 31 taps", "got 36"),

@@ -24,13 +24,15 @@ for kind, precision, taps, run, first in (
 ):
     rows = 21632 if taps is window else 128
     tile = product_tile(rows, 384, 9 * first or 1152, 4 if kind == "fp32" else 2)
-    product = dict(BM=tile.rows, BN=tile.columns, BK=tile.depth, GROUP=8, PRECISION=precision, RUN=run, EVEN=True)
-    product |= dict(FIRST=-1 if first and first % tile.depth == 0 else first, SPLITS=tile.splits, BIAS=True)
-    workers = dict(num_warps=tile.warps, num_stages=tile.stages if first else 2 * tile.stages - 1)
+    product = dict(BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, GROUP_M=8, PRECISION=precision)
+    even_first = first and first % tile.block_k == 0
+    product |= dict(RUN=run, EVEN_K=True, FIRST=-1 if even_first else first, SPLIT_K=tile.split_k, BIAS=True)
+    workers = dict(num_warps=tile.num_warps, num_stages=tile.num_stages if first else 2 * tile.num_stages - 1)
     launches.append((kernels.product_kernel, {**taps, **product}, kind, workers))
-    launches.append((kernels.sum_kernel, dict(BIAS=True, SPLITS=3, BM=16, BN=128), kind, {}))
-    launches.append((kernels.vector_kernel, dict(TABLE=not first, EVEN=True, BIAS=True, BN=8, BK=512), kind, {}))
-    launches.append((kernels.pack_kernel, dict(BM=16, BC=128), kind, {}))
+    launches.append((kernels.sum_kernel, dict(BIAS=True, SPLIT_K=3, BLOCK_M=16, BLOCK_N=128), kind, {}))
+    vector = dict(TABLE=not first, EVEN_K=True, BIAS=True, BLOCK_N=8, BLOCK_K=512)
+    launches.append((kernels.vector_kernel, vector, kind, {}))
+    launches.append((kernels.pack_kernel, dict(BLOCK_M=16, BLOCK_C=128), kind, {}))
 
 pointers = ("x", "w", "bias", "y")
 for kernel, constants, kind, workers in launches:
@@ -38,7 +40,7 @@ for kernel, constants, kind, workers in launches:
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     if constants.get("RUN", 1) > 1:
         constants["x_c"] = 1
-    types = {**dict.fromkeys(pointers, f"*{kind}"), "shares": "*fp32", "table": "*i32", "places": "*i64"}
+    types = {**dict.fromkeys(pointers, f"*{kind}"), "partials": "*fp32", "table": "*i32", "index": "*i64"}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     even = [i for i, name in enumerate(kernel.arg_names) if signature[name].startswith("*")
@@ -51,7 +53,8 @@ for kernel, constants, kind, workers in launches:
     assert built.metadata.shared <= 227 * 1024, (kernel.__name__, built.metadata.shared)
     if kernel is kernels.product_kernel and "cp.async" in ptx:  # a table's entries do not use up the operands' stages
         size = 4 if kind == "fp32" else 2
-        one = (constants["BM"] * ("cp.async.ca" in ptx or constants["RUN"] > 1) + constants["BN"]) * constants["BK"]
+        rows = constants["BLOCK_M"] * ("cp.async.ca" in ptx or constants["RUN"] > 1) + constants["BLOCK_N"]
+        one = rows * constants["BLOCK_K"]
         assert built.metadata.shared >= one * size * 3, (kernel.__name__, kind, built.metadata.shared)
     assert (products > 0) == (kernel is kernels.product_kernel), (kernel.__name__, products)
     if kernel is kernels.vector_kernel:

@@ -101,7 +101,7 @@ def test_a_point_is_chosen_by_what_is_asked() -> None:
     fast = choose(found.front, found.dense, target_speedup=1.5)
     assert found.dense.latency / fast.latency >= 1.5
     assert all(p.accuracy <= fast.accuracy for p in found.front if found.dense.latency / p.latency >= 1.5)
-    with pytest.raises(UsageError, match="drop of at most 0.1 at a speed-up of at least 5"):
+    with pytest.raises(UsageError, match="drop of at most 0.1 at a speedup of at least 5"):
         choose(found.front, found.dense, max_accuracy_drop=0.1, target_speedup=5)
     with pytest.raises(UsageError, match="got neither"):
         choose(found.front, found.dense)

@@ -34,7 +34,7 @@ def test_the_fastest_tile_stays() -> None:
     times = tune(layer, x, timer, max_tiles=4)
     assert len(seen) == 4 and len(times) == 3
     assert layer.tile == seen[2] and layer.impl == "gather"
-    assert Tile.unpack(seen[0]) == tiles_of(20, 40, 64, 4, thrice=True)[0]
+    assert Tile.unpack(seen[0]) == tiles_of(20, 40, 64, 4, tf32x3=True)[0]
 
 
 def test_where_nothing_runs_nothing_changes() -> None:

@@ -22,13 +22,15 @@ for activation, kind, precision, cache in (
 ):
     tile = linear_tile(128, 4096, 9216, 4 if kind == "fp32" else 2)
     epilogue = dict(ACTIVATION=activation, BIAS=True, KEEP=activation.startswith("gelu"))
-    product = dict(BM=tile.rows, BN=tile.columns, BK=tile.depth, GROUP=8, PRECISION=precision, CACHE=cache)
-    workers = dict(num_warps=tile.warps, num_stages=tile.stages)
-    for splits in (1, tile.splits):
-        launches.append((kernels.linear_kernel, {**epilogue, **product, "SPLITS": splits}, kind, workers))
-    launches.append((kernels.finish_kernel, {**epilogue, "SPLITS": tile.splits, "BM": 16, "BN": 128}, kind, {}))
+    product = dict(BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, GROUP_M=8, PRECISION=precision)
+    product |= dict(CACHE=cache)
+    workers = dict(num_warps=tile.num_warps, num_stages=tile.num_stages)
+    for splits in (1, tile.split_k):
+        launches.append((kernels.linear_kernel, {**epilogue, **product, "SPLIT_K": splits}, kind, workers))
+    finish = {**epilogue, "SPLIT_K": tile.split_k, "BLOCK_M": 16, "BLOCK_N": 128}
+    launches.append((kernels.finish_kernel, finish, kind, {}))
     rows = row_tile(128, 4096)
-    back = dict(ACTIVATION=activation, BM=rows.pixels, BN=rows.channels, CACHE=cache)
+    back = dict(ACTIVATION=activation, BLOCK_M=rows.pixels, BLOCK_N=rows.channels, CACHE=cache)
     launches.append((kernels.activation_backward_kernel, back, kind, {}))
 for sizes, last, kind in (
     (dict(H=55, W=55, OH=27, OW=27, KH=3, KW=3, SH=2, SW=2, PH=0, PW=0), False, "fp32"),
@@ -38,7 +40,7 @@ for sizes, last, kind in (
     for kernel, pixels in ((kernels.pool_kernel, sizes["OH"] * sizes["OW"]),
                            (kernels.pool_backward_kernel, sizes["H"] * sizes["W"])):
         tile = pixel_tile(pixels, 64, last)
-        constants = dict(**sizes, BP=tile.pixels, BC=tile.channels, LAST=last, CACHE="", BIAS=True)
+        constants = dict(**sizes, BLOCK_P=tile.pixels, BLOCK_C=tile.channels, LAST=last, CACHE="", BIAS=True)
         launches.append((kernel, {k: v for k, v in constants.items() if k in kernel.arg_names}, kind, {}))
 
 pointers = ("x", "w", "bias", "y", "z", "dy", "dz", "dx", "saved")
@@ -47,7 +49,7 @@ for kernel, constants, kind, workers in launches:
     constants = {**constants, **common}
     if "x_column" in kernel.arg_names or "dy_column" in kernel.arg_names:
         constants |= {name: 1 for name in adjacent if name in kernel.arg_names}
-    types = {**dict.fromkeys(pointers, f"*{kind}"), "sums": "*fp32", "shares": "*fp32", "winners": "*i8"}
+    types = {**dict.fromkeys(pointers, f"*{kind}"), "sums": "*fp32", "partials": "*fp32", "winners": "*i8"}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     even = [i for i, name in enumerate(kernel.arg_names) if signature[name].startswith("*")

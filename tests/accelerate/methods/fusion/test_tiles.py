@@ -16,18 +16,18 @@ def is_power(side: int) -> bool:
 @given(SIZE, SIZE, SIZE, st.sampled_from([2, 4]))
 def test_product_tiles_suit_tensor_cores(rows: int, columns: int, summed: int, itemsize: int) -> None:
     tile = linear_tile(rows, columns, summed, itemsize)
-    for side in (tile.rows, tile.columns, tile.depth):
+    for side in (tile.block_m, tile.block_n, tile.block_k):
         assert is_power(side) and side >= 16
     # Both operands, three times, and what a multiprocessor has of shared memory.
-    assert tile.stages * (tile.rows + tile.columns) * tile.depth * itemsize <= SHARED_MEMORY
-    programs = -(-rows // tile.rows) * -(-columns // tile.columns) * tile.splits
-    assert tile.splits == 1 or programs <= MULTIPROCESSORS
+    assert tile.num_stages * (tile.block_m + tile.block_n) * tile.block_k * itemsize <= SHARED_MEMORY
+    programs = -(-rows // tile.block_m) * -(-columns // tile.block_n) * tile.split_k
+    assert tile.split_k == 1 or programs <= MULTIPROCESSORS
 
 
 def test_a_wide_layer_of_a_small_batch_splits_its_sum() -> None:
     tile = linear_tile(128, 4096, 9216, 4)
-    assert 128 <= -(-128 // tile.rows) * -(-4096 // tile.columns) * tile.splits <= MULTIPROCESSORS
-    assert linear_tile(8192, 8192, 64, 2).splits == 1
+    assert 128 <= -(-128 // tile.block_m) * -(-4096 // tile.block_n) * tile.split_k <= MULTIPROCESSORS
+    assert linear_tile(8192, 8192, 64, 2).split_k == 1
 
 
 @given(SIZE, SIZE, st.booleans())

@@ -78,7 +78,7 @@ class WeightOnlyProvider:
     def costs(self) -> Iterable[tuple[Cost, Cost]]:
         # 2 rows, 3 outputs, 5 inputs: 15 codes, 10 numbers in, 3 scales.
         yield kernels.linear_cost(2, 3, 5, 2, 8), Cost(60, 15 + 20 + 12, 12)
-        yield kernels.linear_cost(2, 3, 5, 4, 16, splits=2), Cost(60, 30 + 40 + 12 + 48, 24 + 48)
+        yield kernels.linear_cost(2, 3, 5, 4, 16, split_k=2), Cost(60, 30 + 40 + 12 + 48, 24 + 48)
 
     def faults(self) -> Mapping[str, tuple[Callable[[], object], tuple[str, ...]]]:
         packed = pack(torch.randn(6, 8), "e4m3")

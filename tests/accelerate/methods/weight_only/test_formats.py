@@ -123,8 +123,8 @@ def test_nothing_is_stored_as_nothing(format: Format) -> None:
 @pytest.mark.parametrize(
     ("weight", "format", "said"),
     [
-        (torch.tensor([[float("nan")]]), "e4m3", "expected finite numbers"),
-        (torch.tensor([[float("inf")]]), "deft16", "expected finite numbers"),
+        (torch.tensor([[float("nan")]]), "e4m3", "expected finite elements"),
+        (torch.tensor([[float("inf")]]), "deft16", "expected finite elements"),
         (torch.tensor([[7e4]]), "half", "half holds up to 65504"),
         (torch.zeros(3), "e4m3", r"\(outputs, inputs\)"),
         (torch.zeros(2, 2, dtype=torch.int32), "e4m3", "torch.int32"),

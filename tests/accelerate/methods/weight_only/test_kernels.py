@@ -26,22 +26,24 @@ for format, codes, kind, rows in (
     ("deft16", "i16", "bf16", 16), ("half", "fp16", "fp16", 16),
 ):
     at = tile(4096, rows, 9216, 1 if codes == "u8" else 2, 4 if kind == "fp32" else 2)
-    product = dict(BIAS=True, BO=at.outputs, BR=at.rows, BK=at.depth, PRECISION="tf32x3", **ops._reading(format))
-    workers = dict(num_warps=at.warps, num_stages=at.stages)
-    for splits in (1, at.splits):
-        launches.append((kernels.linear_kernel, {**product, "SPLITS": splits}, codes, kind, workers))
+    product = dict(BIAS=True, BLOCK_M=at.block_m, BLOCK_N=at.block_n, BLOCK_K=at.block_k, PRECISION="tf32x3")
+    product |= ops._dequantization(format)
+    workers = dict(num_warps=at.num_warps, num_stages=at.num_stages)
+    for splits in (1, at.split_k):
+        launches.append((kernels.linear_kernel, {**product, "SPLIT_K": splits}, codes, kind, workers))
 for rows in (16, 128):
     at = tile(4096, rows, 4608, 4, 8)
-    pairs = dict(BIAS=True, SPLITS=at.splits, BO=at.outputs, BR=at.rows, BK=at.depth, PRECISION="tf32x3")
-    launches.append((kernels.pair_kernel, pairs, "i32", "fp32", dict(num_warps=at.warps, num_stages=at.stages)))
-launches.append((kernels.finish_kernel, dict(BIAS=True, SPLITS=4, BO=64, BR=16), "i8", "bf16", {}))
+    pairs = dict(BIAS=True, SPLIT_K=at.split_k, BLOCK_M=at.block_m, BLOCK_N=at.block_n, BLOCK_K=at.block_k)
+    pairs |= dict(PRECISION="tf32x3")
+    launches.append((kernels.pair_kernel, pairs, "i32", "fp32", dict(num_warps=at.num_warps, num_stages=at.num_stages)))
+launches.append((kernels.finish_kernel, dict(BIAS=True, SPLIT_K=4, BLOCK_M=64, BLOCK_N=16), "i8", "bf16", {}))
 
 for kernel, constants, codes, kind, workers in launches:
     constants = {**constants, "UPCAST": False, "INDEX": tl.int32}
     if "x_column" in kernel.arg_names:
         constants["x_column"] = 1
     numbers = dict.fromkeys(("x", "y", "bias"), f"*{kind}")
-    types = dict(codes=f"*{codes}", words="*i32", scale="*fp32", shares="*fp32", **numbers)
+    types = dict(codes=f"*{codes}", words="*i32", scale="*fp32", partials="*fp32", **numbers)
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in kernel.arg_names}
     constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     even = [i for i, name in enumerate(kernel.arg_names) if signature[name].startswith("*")

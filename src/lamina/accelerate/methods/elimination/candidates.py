@@ -19,7 +19,7 @@ from lamina.accelerate.methods.elimination.nn import (
     EliminatedLinear,
     EliminatedLSTM,
 )
-from lamina.accelerate.methods.elimination.tiles import Tile, thrice
+from lamina.accelerate.methods.elimination.tiles import Tile, tf32x3
 from lamina.accelerate.methods.elimination.tiles import candidates as tiles_of
 from lamina.accelerate.select import LayerCall, Selector, variant
 
@@ -36,7 +36,7 @@ def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, 
     for impl in (layer.impl,) if layer.impl != "auto" else implementations(layer, x):
         if impl == "kernel" or (impl == "pack" and not isinstance(layer, EliminatedLinear)):
             rows, outputs, summed = sizes(layer, x)
-            tiles = tiles_of(rows, outputs, summed, x.itemsize, isinstance(layer, EliminatedLinear), thrice(x))
+            tiles = tiles_of(rows, outputs, summed, x.itemsize, isinstance(layer, EliminatedLinear), tf32x3(x))
             for tile in nearest_first(tiles)[:MOST_TILES]:
                 packed = tuple(tile.pack())
                 found[f"impl={impl},tile={'x'.join(map(str, packed))}"] = partial(

@@ -1,8 +1,8 @@
-"""The kernels as PyTorch operators, with derivatives by the library's dense ones.
+"""The kernels as PyTorch operators. Backward passes use the library's dense operators.
 
-A table ``columns`` names the input of each column of a weight ``(out, kept)``: a feature, or ``channel * taps + tap``.
-Without a table these are the first inputs, tap after tap. float32 products follow
-``torch.backends.cuda.matmul.fp32_precision``, as the library's do: three TF32 products keep float32 accuracy.
+The table ``columns`` holds the input of each column of a weight ``(out, kept)``: a feature, or ``channel * taps +
+tap``. Without a table the inputs are a prefix, tap after tap. float32 products follow
+``torch.backends.cuda.matmul.fp32_precision``, with 3xTF32 for full float32.
 """
 
 from typing import Any
@@ -38,20 +38,20 @@ def conv(
 
 
 @torch.library.custom_op("lamina::eliminated_pack", mutates_args=())
-def pack(x: Tensor, places: Tensor) -> Tensor:
-    """``x[:, places]`` of ``x (N, C, H, W)``, channels-last whatever the strides of ``x``."""
-    y = _packed(x, places)
-    launches.pack(x, places, y)
+def pack(x: Tensor, index: Tensor) -> Tensor:
+    """``x[:, index]`` of ``x (N, C, H, W)`` with any strides, in channels-last."""
+    y = _packed(x, index)
+    launches.pack(x, index, y)
     return y
 
 
-def _packed(x: Tensor, places: Tensor) -> Tensor:
-    shape = (x.shape[0], len(places), *x.shape[2:])
+def _packed(x: Tensor, index: Tensor) -> Tensor:
+    shape = (x.shape[0], len(index), *x.shape[2:])
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
 
 
 def channels_last(x: Tensor) -> bool:
-    """Whether an image's layout is that, and no other as well."""
+    """Whether an image is channels-last and not contiguous."""
     return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
@@ -59,11 +59,11 @@ def _output(
     x: Tensor, weight: Tensor, kernel: list[int], stride: list[int], padding: list[int], dilation: list[int], last: bool
 ) -> Tensor:
     sizes = [
-        window_floor(size, taps, step, margin, spacing)
-        for size, taps, step, margin, spacing in zip(x.shape[2:], kernel, stride, padding, dilation, strict=True)
+        window_floor(size, taps, step, pad, spacing)
+        for size, taps, step, pad, spacing in zip(x.shape[2:], kernel, stride, padding, dilation, strict=True)
     ]
     if min(sizes) < 1:
-        raise UsageError(f"convolution: expected an image of at least its window, got {tuple(x.shape)}")
+        raise UsageError(f"convolution: expected an image of at least the kernel's size, got {tuple(x.shape)}")
     layout = torch.channels_last if last else torch.contiguous_format
     shape = (x.shape[0], weight.shape[0], *sizes)
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
@@ -83,12 +83,12 @@ def _(
 
 
 @pack.register_fake
-def _(x: Tensor, places: Tensor) -> Tensor:
-    return _packed(x, places)
+def _(x: Tensor, index: Tensor) -> Tensor:
+    return _packed(x, index)
 
 
 def _table(columns: Tensor | None, weight: Tensor, taps: int = 1) -> Tensor:
-    """The table that ``columns`` is or stands for."""
+    """The table ``columns``, or that of a prefix."""
     if columns is not None:
         return columns.long()
     first = torch.arange(weight.shape[1] // taps, device=weight.device)
@@ -135,15 +135,15 @@ def _conv_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _pack_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, places = inputs
+    x, index = inputs
     ctx.channels = x.shape[1]
-    ctx.save_for_backward(places)
+    ctx.save_for_backward(index)
 
 
 def _pack_backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
-    (places,) = ctx.saved_tensors
+    (index,) = ctx.saved_tensors
     dx = dy.new_zeros(dy.shape[0], ctx.channels, *dy.shape[2:])
-    return dx.index_copy(1, places, dy), None
+    return dx.index_copy(1, index, dy), None
 
 
 linear.register_autograd(_linear_backward, setup_context=_linear_setup)

@@ -79,7 +79,7 @@ def choose(
     if not fit:
         told = ", ".join(f"{dense.accuracy - p.accuracy:g} for {dense.latency / p.latency:.3g}x" for p in points)
         raise UsageError(
-            f"expected a drop of at most {max_accuracy_drop} at a speed-up of at least {target_speedup}; "
+            f"expected a drop of at most {max_accuracy_drop} at a speedup of at least {target_speedup}; "
             f"the front has drops of {told or 'nothing'}: allow more, or ask for less"
         )
     if target_speedup is not None:

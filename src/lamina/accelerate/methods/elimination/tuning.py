@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lamina.accelerate.methods.elimination.candidates import candidates, nearest_first, sizes
 from lamina.accelerate.methods.elimination.config import Impl
 from lamina.accelerate.methods.elimination.nn import EliminatedConv1d, EliminatedConv2d, EliminatedLinear
-from lamina.accelerate.methods.elimination.tiles import Tile, thrice
+from lamina.accelerate.methods.elimination.tiles import Tile, tf32x3
 from lamina.accelerate.methods.elimination.tiles import candidates as tiles_of
 from lamina.accelerate.select import DENSE, Cache, Selector, observe
 from lamina.errors import UnsupportedError, UsageError
@@ -49,7 +49,7 @@ def tune(
     layer.impl = impl
     times: dict[Tile, float] = {}
     rows, outputs, summed = sizes(layer, x)
-    tiles = tiles_of(rows, outputs, summed, x.itemsize, isinstance(layer, EliminatedLinear), thrice(x))
+    tiles = tiles_of(rows, outputs, summed, x.itemsize, isinstance(layer, EliminatedLinear), tf32x3(x))
     for tile in nearest_first(tiles)[:max_tiles]:
         layer.tile = tuple(tile.pack())
         try:

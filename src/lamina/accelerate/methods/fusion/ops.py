@@ -1,8 +1,7 @@
 """The kernels as PyTorch operators with their derivatives.
 
-Backward, one pass over the outgoing gradient makes what the activation lets through together with the bias gradient;
-the two products that are left are the vendor library's. float32 products follow
-``torch.backends.cuda.matmul.allow_tf32``, as the library's do: three TF32 products keep float32 accuracy.
+In the backward pass one kernel computes the gradient of the activation and of the bias; the two GEMMs are the vendor
+library's. float32 products follow ``torch.backends.cuda.matmul.fp32_precision``, with 3xTF32 for full float32.
 """
 
 from typing import Any
@@ -18,13 +17,13 @@ from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.triton_ops import GROUP_SIZE_M, INTERPRETED, check_kernel_operand, index_type, precision
 
 FROM_ARGUMENT = ("gelu", "gelu_tanh")
-"""Activations whose derivative their result does not tell."""
+"""Activations whose derivative needs their input."""
 
 KERNELS = ("fusion", 'use impl="reference"')
-"""As refusals tell it: whose kernels, and what to do without them."""
+"""For error messages: whose kernels, and the alternative."""
 
 
-def _switches(l1_bypass: bool, *tensors: Tensor) -> dict[str, Any]:
+def _constexprs(l1_bypass: bool, *tensors: Tensor) -> dict[str, Any]:
     check_kernel_operand(tensors[0], *KERNELS)
     return {
         "CACHE": ".cg" if l1_bypass else "",
@@ -34,7 +33,7 @@ def _switches(l1_bypass: bool, *tensors: Tensor) -> dict[str, Any]:
 
 
 def _kept(y: Tensor, activation: str, keep: bool) -> Tensor:
-    """Where the activation's argument goes: as large as its result, or of no size where nobody asks for it."""
+    """The output for the activation's input; empty if it is not needed."""
     return torch.empty_like(y) if keep and activation in FROM_ARGUMENT else y.new_empty(0)
 
 
@@ -42,43 +41,43 @@ def _kept(y: Tensor, activation: str, keep: bool) -> Tensor:
 def linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, keep: bool, l1_bypass: bool
 ) -> tuple[Tensor, Tensor]:
-    """``activation(x W^T + b)`` of ``x (rows, in)`` and ``weight (out, in)``, and with ``keep`` what a backward pass
-    needs besides: the activation's argument, for GELU."""
+    """``activation(x W^T + b)`` of ``x (rows, in)`` and ``weight (out, in)``, and with ``keep`` the activation's
+    input, which the backward pass of GELU needs."""
     (rows, summed), columns = x.shape, weight.shape[0]
     y = x.new_empty(rows, columns)
     z = _kept(y, activation, keep)
     tile = linear_tile(rows, columns, summed, x.itemsize)
-    shares = x.new_empty((tile.splits, rows, columns) if tile.splits > 1 else 0, dtype=torch.float32)
-    common = _switches(l1_bypass, x, weight, y, shares)
-    cache, at = common.pop("CACHE"), {"BM": tile.rows, "BN": tile.columns}
-    epilogue = {"ACTIVATION": activation, "BIAS": bias is not None, "KEEP": z.numel() > 0, "SPLITS": tile.splits}
+    partials = x.new_empty((tile.split_k, rows, columns) if tile.split_k > 1 else 0, dtype=torch.float32)
+    common = _constexprs(l1_bypass, x, weight, y, partials)
+    cache, at = common.pop("CACHE"), {"BLOCK_M": tile.block_m, "BLOCK_N": tile.block_n}
+    epilogue = {"ACTIVATION": activation, "BIAS": bias is not None, "KEEP": z.numel() > 0, "SPLIT_K": tile.split_k}
     offset = y if bias is None else bias.contiguous()
-    tiles = -(-rows // tile.rows) * -(-columns // tile.columns)
+    tiles = -(-rows // tile.block_m) * -(-columns // tile.block_n)
     launch(
-        kernels.linear_kernel, (tiles * tile.splits,), x,
-        x, weight, offset, y, z, shares, rows, columns, summed, *x.stride(), *weight.stride(),
-        **epilogue, **at, BK=tile.depth, GROUP=GROUP_SIZE_M, PRECISION=precision(), CACHE=cache, **common,
-        num_warps=tile.warps, num_stages=tile.stages,
+        kernels.linear_kernel, (tiles * tile.split_k,), x,
+        x, weight, offset, y, z, partials, rows, columns, summed, *x.stride(), *weight.stride(),
+        **epilogue, **at, BLOCK_K=tile.block_k, GROUP_M=GROUP_SIZE_M, PRECISION=precision(), CACHE=cache, **common,
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
-    if tile.splits > 1:
-        small = {"BM": min(tile.rows, 16), "BN": min(tile.columns, 128)}
-        programs = -(-rows // small["BM"]) * -(-columns // small["BN"])
+    if tile.split_k > 1:
+        small = {"BLOCK_M": min(tile.block_m, 16), "BLOCK_N": min(tile.block_n, 128)}
+        programs = -(-rows // small["BLOCK_M"]) * -(-columns // small["BLOCK_N"])
         launch(
-            kernels.finish_kernel, (programs,), x, shares, offset, y, z, rows, columns, **epilogue, **small, **common
+            kernels.finish_kernel, (programs,), x, partials, offset, y, z, rows, columns, **epilogue, **small, **common
         )
     return y, z
 
 
 @torch.library.custom_op("lamina::fused_linear_cublaslt", mutates_args=())
 def linear_cublaslt(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``relu(x W^T + b)`` by the vendor library's own epilogue."""
+    """``relu(x W^T + b)`` by cuBLASLt's epilogue."""
     y: Tensor = torch._addmm_activation(bias, x, weight.t(), use_gelu=False)
     return y
 
 
 @torch.library.custom_op("lamina::fused_activation_backward", mutates_args=())
 def activation_backward(dy: Tensor, saved: Tensor, activation: str, l1_bypass: bool) -> tuple[Tensor, Tensor]:
-    """The gradient that the activation lets through ``(rows, columns)``, and its column sums in float32."""
+    """The gradient of the activation's input ``(rows, columns)``, and its column sums in float32."""
     rows, columns = dy.shape
     dz, saved = dy.new_empty(rows, columns), saved.contiguous()
     tile = row_tile(rows, columns)
@@ -87,14 +86,15 @@ def activation_backward(dy: Tensor, saved: Tensor, activation: str, l1_bypass: b
     launch(
         kernels.activation_backward_kernel, (down * -(-columns // tile.channels),), dy,
         dy, saved, dz, sums, rows, columns, *dy.stride(),
-        ACTIVATION=activation, BM=tile.pixels, BN=tile.channels, **_switches(l1_bypass, dy, dz), num_warps=tile.warps,
+        ACTIVATION=activation, BLOCK_M=tile.pixels, BLOCK_N=tile.channels, **_constexprs(l1_bypass, dy, dz),
+        num_warps=tile.num_warps,
     )  # fmt: skip
     return dz, _total(sums)
 
 
 @torch.library.custom_op("lamina::fused_bias_relu_max_pool", mutates_args=())
 def bias_relu_max_pool(x: Tensor, bias: Tensor | None, window: list[int], l1_bypass: bool) -> tuple[Tensor, Tensor]:
-    """``max_pool(relu(x + b))`` of ``x (N, C, H, W)``, and which pixel of each window won, -1 for none."""
+    """``max_pool(relu(x + b))`` of ``x (N, C, H, W)``, and the tap of each window's maximum, -1 for none."""
     x = x.contiguous(memory_format=_format(x))
     y, winners = _pooled_like(x, window)
     sizes, strides = _plan(x, y, window)
@@ -103,8 +103,8 @@ def bias_relu_max_pool(x: Tensor, bias: Tensor | None, window: list[int], l1_byp
     launch(
         kernels.pool_kernel, (x.shape[0] * tiles, -(-x.shape[1] // tile.channels)), x,
         x, y if bias is None else bias.contiguous(), y, winners, x.shape[1], tiles, *strides[0], *strides[1],
-        **sizes, BIAS=bias is not None, BP=tile.pixels, BC=tile.channels, **_switches(l1_bypass, x),
-        num_warps=tile.warps,
+        **sizes, BIAS=bias is not None, BLOCK_P=tile.pixels, BLOCK_C=tile.channels, **_constexprs(l1_bypass, x),
+        num_warps=tile.num_warps,
     )  # fmt: skip
     return y, winners
 
@@ -123,18 +123,18 @@ def bias_relu_max_pool_backward(
     launch(
         kernels.pool_backward_kernel, (dx.shape[0] * tiles, -(-dx.shape[1] // tile.channels)), dy,
         dy, winners, dx, sums, dx.shape[1], tiles, *strides[1], *strides[0],
-        **sizes, BP=tile.pixels, BC=tile.channels, **_switches(l1_bypass, dx), num_warps=tile.warps,
+        **sizes, BLOCK_P=tile.pixels, BLOCK_C=tile.channels, **_constexprs(l1_bypass, dx), num_warps=tile.num_warps,
     )  # fmt: skip
     return dx, _total(sums)
 
 
 def _total(sums: Tensor) -> Tensor:
-    """Shares of a sum, added in their order; a single one is there already."""
+    """The sum of partial sums, in order."""
     return sums.view(-1) if sums.shape[0] == 1 else sums.sum(0)
 
 
 def _format(x: Tensor) -> torch.memory_format:
-    """The layout a tensor has; any that is neither counts as the ordinary one."""
+    """The memory format of an image; contiguous if it has neither."""
     last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
     return torch.channels_last if last else torch.contiguous_format
 
@@ -152,9 +152,9 @@ def _unpooled_like(dy: Tensor, winners: Tensor, height: int, width: int) -> Tens
 
 
 def _plan(x: Tensor, y: Tensor, window: list[int]) -> tuple[dict[str, Any], tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Sizes that a pooling kernel is compiled for, and the strides of the large and of the small image.
+    """Constexpr sizes of a pooling kernel, and the strides of its input and output.
 
-    Without pooling an image is one row of pixels, whatever its sizes.
+    Without pooling an image is one row of pixels.
     """
     pool = Pool2dGeometry.unpack(window)
     steps = {**pool.constexprs(), "LAST": _format(y) is torch.channels_last}

@@ -1,7 +1,7 @@
-"""The formats, bit by bit: what is stored of a matrix of weights, and what is read again.
+"""Weight formats, bit by bit: quantization and dequantization of a matrix of weights.
 
-Packing rounds where a format does (to nearest, ties to even), saturates where it has no infinity, and refuses what it
-cannot hold. Reading is exact: every stored value is a float32.
+Packing rounds to nearest even (``deft16`` formats truncate), saturates formats without infinity, and refuses values out
+of range. Unpacking is exact: each stored value is a float32.
 
 Source: Hill et al., DeftNN, MICRO 2017, section 4 (Deft-16, Deft-16Q, 8-bit floats).
 """
@@ -23,12 +23,12 @@ LARGEST_HALF = 65504.0
 
 @dataclass(frozen=True)
 class Packed:
-    """Weights ``(outputs, inputs)`` as they are stored, in a type of the format's own.
+    """Quantized weights ``(outputs, inputs)``.
 
-    ``codes`` is uint8 for 8-bit formats, int16 (the upper halves) for ``deft16``, float16 for ``half``, all of
-    ``(outputs, inputs)``; for ``deft16q`` int32 of ``(outputs, half of the inputs, rounded up)``: input ``k`` in the
-    lower half of word ``k``, input ``k + half`` in its upper one. ``scale (outputs,)`` holds powers of two, in
-    float32, that the values read are multiplied by.
+    ``codes`` is ``(outputs, inputs)`` in uint8 for 8-bit formats, int16 (the upper 16 bits) for ``deft16`` and float16
+    for ``half``. For ``deft16q`` it is ``(outputs, ceil(inputs / 2))`` in int32: input ``k`` in the lower 16 bits of
+    word ``k``, input ``k + ceil(inputs / 2)`` in its upper ones. ``scale (outputs,)`` holds powers of two in float32,
+    the factors of dequantized values.
     """
 
     format: Format
@@ -39,7 +39,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class ErrorStatistics:
-    """Relative errors of the weights read again, over those that are not zero."""
+    """Relative errors of the dequantized weights, over nonzero weights."""
 
     mean: float
     rms: float
@@ -47,23 +47,23 @@ class ErrorStatistics:
 
 
 def pack(weight: Tensor, format: Format, scaling: Scaling = "none") -> Packed:
-    """Store ``weight (outputs, inputs)`` of finite float numbers.
+    """Quantize ``weight (outputs, inputs)`` with finite elements.
 
     Raises:
-        UsageError: another shape, a number that is not finite, or one that ``half`` cannot hold.
+        UsageError: another shape, an element that is not finite, or one out of the range of ``half``.
     """
     check_choice("format", format, FORMATS)
     if weight.dim() != 2 or not weight.is_floating_point():
         raise UsageError(f"weight: expected floats (outputs, inputs), got {weight.dtype} {tuple(weight.shape)}")
     wide = weight.detach().float()
     if not bool(wide.isfinite().all()):
-        raise UsageError("weight: expected finite numbers, got NaN or infinity, which no format of fission keeps")
-    # The upper halves have float32's range: there is no top to bring a row to.
+        raise UsageError("weight: expected finite elements, got NaN or infinity, which no weight format has")
+    # deft16 formats have the range of float32 and need no scale.
     scaled_rows = scaling == "row" and not format.startswith("deft")
     scale = _row_scale(wide, largest(format)) if scaled_rows else wide.new_ones(len(wide))
     scaled = wide / scale[:, None]
     if format == "half":
-        if scaled.numel() and float(scaled.abs().max()) >= LARGEST_HALF + 16:  # what rounds to infinity
+        if scaled.numel() and float(scaled.abs().max()) >= LARGEST_HALF + 16:  # rounds to infinity
             raise UsageError(f"weight: half holds up to {LARGEST_HALF:g}, got {float(scaled.abs().max()):g}; scale it")
         return Packed(format, scaled.half(), scale, wide.shape[1])
     if format == "deft16":
@@ -76,14 +76,14 @@ def pack(weight: Tensor, format: Format, scaling: Scaling = "none") -> Packed:
 
 
 def unpack(packed: Packed) -> Tensor:
-    """The weights as they are read: float32 ``(outputs, inputs)``."""
+    """The dequantized weights: float32 ``(outputs, inputs)``."""
     codes = packed.codes
     if packed.format == "half":
         values = codes.float()
     elif packed.format == "deft16":
         values = (codes.int() << 16).view(torch.float32)
     elif packed.format == "deft16q":
-        # The upper weight is read with its neighbour in the low bits of its mantissa.
+        # The upper weight has the bits of the lower one in the low bits of its mantissa.
         values = torch.cat([(codes << 16).view(torch.float32), codes.view(torch.float32)], 1)[:, : packed.inputs]
     else:
         values = _decode(codes, exponent_bits(packed.format))
@@ -96,23 +96,23 @@ def exponent_bits(format: Format) -> int:
 
 
 def bias(bits: int) -> int:
-    """What is taken from the stored exponent of ``bits`` bits, as IEEE 754 would."""
+    """Exponent bias for ``bits`` exponent bits, as in IEEE 754."""
     return (1 << (bits - 1)) - 1
 
 
 def largest(format: Format) -> float:
-    """The largest number of ``half`` or of an 8-bit format."""
+    """The largest value of ``half`` or of an 8-bit format."""
     return LARGEST_HALF if format == "half" else float(table(exponent_bits(format))[127])
 
 
 @cache
 def table(bits: int) -> Tensor:
-    """What each of the 256 codes of an 8-bit format with ``bits`` of exponent means: float32 ``(256,)``, on the CPU.
+    """Values of the 256 codes of an 8-bit format with ``bits`` exponent bits: float32 ``(256,)``, on the CPU.
 
-    A zero exponent is subnormal, and no code is infinite or NaN: the top exponent is one as any other.
+    Exponent 0 is subnormal. No code is infinite or NaN: the largest exponent is an ordinary one.
     """
     mantissa_bits = 7 - bits
-    codes = torch.arange(128, device="cpu")  # whatever the default is, since this is kept
+    codes = torch.arange(128, device="cpu")  # also with another default device, since this is cached
     exponent, mantissa = codes >> mantissa_bits, (codes & ((1 << mantissa_bits) - 1)).double() / (1 << mantissa_bits)
     normal = (1 + mantissa) * torch.exp2((exponent - bias(bits)).double())
     positive = torch.where(exponent == 0, mantissa * 2.0 ** (1 - bias(bits)), normal).float()
@@ -120,7 +120,7 @@ def table(bits: int) -> Tensor:
 
 
 def errors(weight: Tensor, packed: Packed) -> ErrorStatistics:
-    """How far the weights read are from those stored, in parts of these."""
+    """Relative errors of the dequantized weights."""
     kept = weight != 0
     relative = ((unpack(packed).double() - weight.double()) / weight.double().abs())[kept] * weight.sign()[kept]
     if not relative.numel():
@@ -129,30 +129,30 @@ def errors(weight: Tensor, packed: Packed) -> ErrorStatistics:
 
 
 def _decode(codes: Tensor, bits: int) -> Tensor:
-    """`table`, without one: the bits at their places in a float32, whose exponent is then too small by a constant."""
+    """`table` by arithmetic: the bits shifted into a float32, whose exponent is too small by a constant."""
     wide = codes.int()
     moved = ((wide & 0x80) << 24) | ((wide & 0x7F) << (16 + bits))
     return moved.view(torch.float32) * 2.0 ** (127 - bias(bits))
 
 
 def _encode(values: Tensor, bits: int) -> Tensor:
-    """The nearest code of each value; of two equally near ones the even one. Magnitudes grow with their codes."""
+    """The nearest code of each value, ties to even. Magnitudes increase with their codes."""
     positive = table(bits)[:128].to(values.device).double()
     middle = (positive[1:] + positive[:-1]) / 2
     size = values.double().abs()
     below, above = torch.searchsorted(middle, size), torch.searchsorted(middle, size, right=True)
-    code = torch.where(below % 2 == 0, below, above)  # they differ in a tie alone
+    code = torch.where(below % 2 == 0, below, above)  # they differ only in a tie
     return (code | (values.signbit().long() << 7)).to(torch.uint8)
 
 
 def _upper(values: Tensor) -> Tensor:
-    """The upper 16 bits of each float32, the lower ones cut off: int32."""
+    """The upper 16 bits of each float32, truncated: int32."""
     return values.contiguous().view(torch.int32) >> 16
 
 
 def _row_scale(weight: Tensor, top: float) -> Tensor:
-    """The least power of two for each row by which its largest number, divided, is no larger than ``top``."""
-    highest = weight.abs().amax(1) if weight.shape[1] else weight.new_zeros(len(weight))
-    mantissa, exponent = torch.frexp(highest.double() / top)
+    """For each row the smallest power of two that, as a divisor, brings its amax to at most ``top``."""
+    amax = weight.abs().amax(1) if weight.shape[1] else weight.new_zeros(len(weight))
+    mantissa, exponent = torch.frexp(amax.double() / top)
     exponent = torch.where(mantissa == 0.5, exponent - 1, exponent).clamp(-126, 127)
-    return torch.where(highest == 0, 1.0, torch.exp2(exponent.double())).float()
+    return torch.where(amax == 0, 1.0, torch.exp2(exponent.double())).float()

@@ -1,4 +1,4 @@
-"""The product as a PyTorch operator. Weights are stored, not trained: gradients go to the input and the bias alone."""
+"""The product as a PyTorch operator. Weights are not trained: gradients are of the input and the bias only."""
 
 from typing import Any, get_args
 
@@ -15,54 +15,54 @@ from lamina.accelerate.runtime.triton_ops import INTERPRETED, check_kernel_opera
 
 
 def dtypes(format: Format) -> tuple[torch.dtype, ...]:
-    """Types of input that a kernel takes: those that hold what is stored."""
+    """Input dtypes of the kernel: those that represent the format exactly."""
     if format == "half":
         return torch.float32, torch.float16
     return (torch.float32,) if format == "deft16q" else (torch.float32, torch.bfloat16)
 
 
 def check_input(x: Tensor, format: Format) -> None:
-    """Refuse what no kernel can read.
+    """Refuse inputs that no kernel supports.
 
     Raises:
         MissingError: the tensor is not on a GPU, and kernels are not interpreted.
-        UnsupportedError: its type does not hold what the format stores.
+        UnsupportedError: its dtype does not represent the format.
     """
-    check_kernel_operand(x, f"{format} fission", 'use impl="reference"', dtypes(format))
+    check_kernel_operand(x, f"weight-only {format}", 'use impl="reference"', dtypes(format))
 
 
 @torch.library.custom_op("lamina::weight_only_linear", mutates_args=())
 def linear(x: Tensor, codes: Tensor, scale: Tensor, bias_: Tensor | None, format: str, inputs: int) -> Tensor:
-    """``x W^T + b`` of ``x (rows, inputs)`` and weights stored in ``codes``: ``(rows, outputs)``."""
+    """``x W^T + b`` of ``x (rows, inputs)`` and weights quantized in ``codes``: ``(rows, outputs)``."""
     check_input(x, _format(format))
     if stream.takes(x, codes, _format(format)):
         return stream.linear(x, codes, scale, bias_, _format(format))
     (rows, _), outputs = x.shape, len(codes)
     y = x.new_empty(rows, outputs)
     at = tile(outputs, rows, codes.shape[1], codes.itemsize, x.itemsize * (2 if format == "deft16q" else 1))
-    shares = x.new_empty((at.splits, outputs, rows) if at.splits > 1 else 0, dtype=torch.float32)
-    common = {"BIAS": bias_ is not None, "SPLITS": at.splits, "BO": at.outputs, "BR": at.rows}
-    switches = {"UPCAST": INTERPRETED, "INDEX": index_type(x, codes, y, shares)}
+    partials = x.new_empty((at.split_k, outputs, rows) if at.split_k > 1 else 0, dtype=torch.float32)
+    common = {"BIAS": bias_ is not None, "SPLIT_K": at.split_k, "BLOCK_M": at.block_m, "BLOCK_N": at.block_n}
+    more = {"UPCAST": INTERPRETED, "INDEX": index_type(x, codes, y, partials)}
     offset = scale if bias_ is None else bias_.contiguous()
-    operands = (codes.contiguous(), x, scale, offset, y, shares, outputs, rows, inputs)
-    programs = -(-outputs // at.outputs) * -(-rows // at.rows)
-    product = {"BK": at.depth, "PRECISION": precision(), "num_warps": at.warps, "num_stages": at.stages}
+    operands = (codes.contiguous(), x, scale, offset, y, partials, outputs, rows, inputs)
+    programs = -(-outputs // at.block_m) * -(-rows // at.block_n)
+    product = {"BLOCK_K": at.block_k, "PRECISION": precision(), "num_warps": at.num_warps, "num_stages": at.num_stages}
     if format == "deft16q":
         pairs = (*operands, codes.shape[1], *x.stride())
-        launch(kernels.pair_kernel, programs * at.splits, x, *pairs, **common, **product, **switches)
+        launch(kernels.pair_kernel, programs * at.split_k, x, *pairs, **common, **product, **more)
     else:
-        reading = _reading(_format(format))
+        dequantization = _dequantization(_format(format))
         launch(
-            kernels.linear_kernel, programs * at.splits, x,
-            *operands, *x.stride(), **reading, **common, **product, **switches,
+            kernels.linear_kernel, programs * at.split_k, x,
+            *operands, *x.stride(), **dequantization, **common, **product, **more,
         )  # fmt: skip
-    if at.splits > 1:
-        launch(kernels.finish_kernel, programs, x, shares, scale, offset, y, outputs, rows, **common, **switches)
+    if at.split_k > 1:
+        launch(kernels.finish_kernel, programs, x, partials, scale, offset, y, outputs, rows, **common, **more)
     return y
 
 
-def _reading(format: Format) -> dict[str, Any]:
-    """How codes are read. The bits of an 8-bit code, moved, are a bfloat16 that is too small by ``2^lifted``."""
+def _dequantization(format: Format) -> dict[str, Any]:
+    """Constexprs of dequantization. The shifted bits of an 8-bit code are a bfloat16, too small by ``2^lifted``."""
     if format in ("half", "deft16"):
         return {"FORMAT": "half" if format == "half" else "upper", "BITS": 0, "LIFT": 1.0, "LOWER": 1.0}
     bits = exponent_bits(format)

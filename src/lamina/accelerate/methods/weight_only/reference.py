@@ -1,4 +1,4 @@
-"""The definition of the layers: the weights as they are read, in an ordinary product."""
+"""The definition of the layers: a dense product with the dequantized weights."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from lamina.accelerate.methods.weight_only.formats import Packed, unpack
 
 
 def linear(x: Tensor, packed: Packed, bias: Tensor | None) -> Tensor:
-    """``x W^T + b``: ``x (..., inputs)`` of any float type to ``(..., outputs)``."""
+    """``x W^T + b``: ``x (..., inputs)`` of any floating-point dtype to ``(..., outputs)``."""
     return F.linear(x, unpack(packed).to(x.dtype), bias)
