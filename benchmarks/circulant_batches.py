@@ -1,9 +1,9 @@
-"""Claim: how the speed-up of block-circulant layers over dense ones depends on the batch, as in figure 7.6.
+"""Claim: the speedup of block-circulant layers over dense ones as a function of batch size, as in figure 7.6.
 
-Training steps of layers A, B and C of table 7.3 at batches of 16 to 1,024 and blocks of 16, 32 and 64: lamina's
-frequency kernels against the dense layer in the same precision, as CUDA graphs, B in the layout that each likes better.
-Each result is held to the dense matrix of its blocks in float64 at the smallest batch. Layers are spread over the GPUs
-there are; each is timed alone on its own.
+Training steps of layers A, B and C of table 7.3 at batch sizes of 16 to 1,024 and block sizes of 16, 32 and 64: the
+frequency-domain kernels against the dense layer in the same precision, as CUDA graphs, B in the better layout of each.
+Results are compared with the dense matrix in float64 at the smallest batch size. Layers are distributed over the
+available GPUs, one at a time on each.
 
 Run: python -m benchmarks.circulant_batches
 """
@@ -59,7 +59,7 @@ def measured(
 
 
 def speedups(rows: Sequence[Mapping[str, Any]], precision: str) -> dict[tuple[str, int], dict[int, float]]:
-    """Of each layer and block size over dense, by batch, in the layout that either likes better."""
+    """Speedups of each layer and block size over dense, by batch size, each side in its better layout."""
     best: dict[tuple[str, int, int], float] = {}
     for row in rows:
         if row["precision"] == precision:
@@ -80,7 +80,7 @@ def larger_batches_gain_more(rows: Sequence[Mapping[str, Any]]) -> Told:
 
 
 def the_trend_fades(rows: Sequence[Mapping[str, Any]]) -> Told:
-    """The last doubling of the batch gains less than the first, by what it multiplies the speed-up with."""
+    """The last doubling of the batch gains less than the first, as a factor of the speedup."""
     courses = [[by[batch] for batch in sorted(by)] for by in speedups(rows, "fp32").values() if len(by) > 2]
     return share("layers and block sizes", (by[-1] / by[-2] < by[1] / by[0] for by in courses))
 
@@ -89,11 +89,11 @@ RULES: Mapping[str, Rule] = {
     "larger_batches_gain_more": larger_batches_gain_more,
     "the_trend_fades": the_trend_fades,
 }
-"""What the dissertation reads off figure 7.6, by the names that entries give it."""
+"""The statements of the dissertation about figure 7.6, by the names of the entries."""
 
 
 def shown_while_measured(piece: tuple[str, Layer]) -> Rows:
-    """The rows of a layer in a precision, printed in short."""
+    """The rows of a layer in a precision, printed as they are measured."""
     precision, layer = piece
     device = torch.device("cuda")
     clock = measure.GraphClock(device)

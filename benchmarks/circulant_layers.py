@@ -1,12 +1,11 @@
 """Claim: training steps of block-circulant layers against dense tensor cores, layer by layer.
 
-A step is the three phases, weight transforms included; forward passes of layers A and B are timed too, beside what
-moving the bytes of their three launches takes at the rate of a copy. Dense is the better of both layouts with the
-library's autotuning, in the same precision, in the same run; both sides are timed as CUDA graphs, with events and the
-wall clock of eager steps beside them. The frequency kernels are timed by themselves, and the implementation that
-calibration chose, which may be the dense matrix written out; all change their inputs' signs. Each circulant result, its
-gradients too, is held to the dense matrix that its blocks make, in float64. Layers are spread over the GPUs there are;
-each is timed alone on its own.
+A step is the three phases, weight transforms included. Forward passes of layers A and B are timed too, beside the time
+to copy the bytes of their three launches. Dense is the better of both layouts with the library's autotuning, in the
+same precision and the same run. Both sides are timed as CUDA graphs; CUDA events and the wall clock of eager steps are
+reported beside them. Measured are the frequency-domain kernels and the selected implementation, which may be the dense
+layer; all apply random sign flips. Circulant outputs and gradients are compared with the dense matrix in float64.
+Layers are distributed over the available GPUs, one at a time on each.
 
 Run: python -m benchmarks.circulant_layers
 """
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 
 from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
-from benchmarks.turns import in_turns
+from benchmarks.interleaved import interleaved
 from lamina import measure, run
 from lamina.accelerate import tune
 from lamina.accelerate.common.geometry import Conv2dProblem
@@ -44,7 +43,7 @@ from lamina.spec.published import entry
 PRECISIONS = ("fp32", "tf32", "bf16")
 REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
 FLOORS = ("A", "B")
-"""Layers whose forward passes are held to what their bytes take."""
+"""Layers whose forward passes are compared with the time to copy their bytes."""
 BLOCK_SIZE = 64
 CHOSEN = f"circulant[block_size={BLOCK_SIZE},signs=true]"
 KERNEL = f"circulant[block_size={BLOCK_SIZE},signs=true,impl=kernel]"
@@ -94,20 +93,20 @@ class Layer:
 
     @property
     def window(self) -> Conv2dProblem:
-        """What the kernels are told of it."""
+        """The convolution problem that the kernels solve."""
         if not self.kernel:
             return Conv2dProblem(self.batch)
         sides = (self.size,) * 2 + (self.kernel,) * 2 + (self.stride,) * 2 + (self.kernel // 2,) * 2
         return Conv2dProblem(self.batch, *sides)
 
     def moved(self, precision: str) -> tuple[int, int]:
-        """Bytes that all transforms of a forward pass read and write, and that its product does."""
+        """Bytes that the transforms of a forward pass read and write, and those of its spectral matmul."""
         q, p, window = -(-self.inputs // self.block_size), -(-self.outputs // self.block_size), self.window
         sides = (window.rows_in, q), (p * window.taps, q), (window.rows_out, p)
         scaled = scaled_fp16_pays(*(rows * blocks * self.block_size for rows, blocks in sides))
-        numbers, narrow = DTYPES[precision].itemsize, precision == "bf16" or (precision == "tf32" and scaled)
-        spectral = 2 if narrow else 4
-        transforms = sum(dft_cost(*side, self.block_size, numbers, spectral).bytes for side in sides)
+        itemsize, low_precision = DTYPES[precision].itemsize, precision == "bf16" or (precision == "tf32" and scaled)
+        spectral = 2 if low_precision else 4
+        transforms = sum(dft_cost(*side, self.block_size, itemsize, spectral).bytes for side in sides)
         return transforms, spectral_matmul_cost(window, p, q, slot_count(self.block_size), spectral).bytes
 
 
@@ -166,7 +165,7 @@ def error_of(module: Any, x: Tensor, gy: Tensor) -> float:
 
 
 def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
-    """Rows of one layer: dense, the frequency kernels and the calibrated choice, each precision, layout and clock."""
+    """Rows of one layer: dense, the frequency-domain kernels and the selection, by precision, layout and clock."""
     device = torch.device("cuda")
     graph, events, wall = measure.GraphClock(device), measure.EventsClock(device), measure.clock("wall", device)
     chooser = selector(device, "graph", training=True)
@@ -202,7 +201,7 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
                     for key, step in steps.items()
                     for name, clock in clocks.items()
                 }
-                times = in_turns(timers)
+                times = interleaved(timers)
                 times |= {(*key, wall.name): timed_by(wall, step) for key, step in steps.items()}
                 errors = {impl: error_of(module, x, gy) for impl, module in modules.items()}
                 if again:
@@ -243,7 +242,7 @@ def speedups(rows: Rows, impl: str, clock: str = "graph") -> dict[str, Any]:
 
 
 def beside(rows: Rows) -> list[dict[str, Any]]:
-    """What figure 7.7 prints of layers of networks, means of their speed-ups, and ours in fp32."""
+    """The mean speedups of layers of networks in figure 7.7, and ours in fp32."""
     names = {"AlexNet": "alexnet", "VGGNet-16": "vgg16"}
     found = []
     for value in entry("circulant-figure-7.7").values:
@@ -257,7 +256,7 @@ def beside(rows: Rows) -> list[dict[str, Any]]:
 
 
 def over_floors(rows: Rows) -> dict[str, float]:
-    """Forward passes over what their bytes take, each in its best layout."""
+    """Forward passes over the time to copy their bytes, each in its best layout."""
     found: dict[str, float] = {}
     for row in rows:
         if row["phase"] == "forward" and row["timing"] == "graph":
@@ -282,14 +281,14 @@ def main() -> None:
 
 
 def shown_while_measured(layer: Layer) -> Rows:
-    """The rows of a layer, printed in short."""
+    """The rows of a layer, printed as they are measured."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for row in measured(layer, Path(folder)):
             rows.append(row)
             if row["timing"] == "graph":
-                told = [row[key] for key in ("layer", "precision", "layout", "phase", "impl")]
-                print(*told, round(row["median_us"], 1), f"{row['rel_error']:.1e}", row["reason"] or "", flush=True)
+                columns = [row[key] for key in ("layer", "precision", "layout", "phase", "impl")]
+                print(*columns, round(row["median_us"], 1), f"{row['rel_error']:.1e}", row["reason"] or "", flush=True)
     torch.cuda.empty_cache()
     return rows
 

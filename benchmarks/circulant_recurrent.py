@@ -1,9 +1,9 @@
-"""Claim: recurrent, time-delay and small linear layers of any size, block-circulant, keep up with dense ones.
+"""Claim: block-circulant LSTMs, time-delay layers and small linear layers are at least as fast as dense ones.
 
-Training steps of an LSTM, a layer of a TDNN and a linear layer of 256 to 2048, with blocks of 64. Dense is the
-library's layer in the same precision. Each implementation is timed by itself; the row without one is what calibration
-chose, timed again, as CUDA graphs, by events, and by the wall clock of eager steps. A layer whose graph is slower than
-dense is told as such in the summary. Layers are spread over the GPUs there are; each is timed alone on its own.
+Training steps of an LSTM, a TDNN layer and a linear layer with 256 to 2048 features, with blocks of 64. Dense is the
+library's layer in the same precision. Each implementation is timed; the row without one is the selected implementation,
+timed again as a CUDA graph, by events, and by the wall clock of eager steps. The summary names layers whose graph is
+slower than dense. Layers are distributed over the available GPUs, one at a time on each.
 
 Run: python -m benchmarks.circulant_recurrent
 """
@@ -56,7 +56,7 @@ KINDS: Mapping[str, tuple[Callable[[int], nn.Module], Any, Callable[[int], tuple
 
 
 def step_of(module: nn.Module, x: Tensor, stored: torch.dtype) -> Callable[[], Sequence[Tensor]]:
-    """The output and all gradients of a layer; what flows back are the same random numbers, held as ``stored``."""
+    """The output and all gradients of a layer; the output gradients are the same random values, in ``stored``."""
     weights = list(module.parameters())
     upstream: list[Tensor] = []
 
@@ -72,7 +72,7 @@ def step_of(module: nn.Module, x: Tensor, stored: torch.dtype) -> Callable[[], S
 
 
 def measured(kind: str, size: int, device: torch.device, folder: Path) -> Iterator[dict[str, Any]]:
-    """Rows of one layer: dense, every implementation that takes it, and the one that calibration chose."""
+    """Rows of one layer: dense, every implementation that supports it, and the selected one."""
     make, circulant, shape = KINDS[kind]
     graph = measure.GraphClock(device)
     clocks: tuple[measure.Clock, ...] = (graph, measure.EventsClock(device), measure.clock("wall", device))
@@ -112,7 +112,7 @@ def measured(kind: str, size: int, device: torch.device, folder: Path) -> Iterat
 
 
 def speeds(rows: Sequence[Mapping[str, Any]], clock: str = "graph") -> dict[str, float]:
-    """Dense over what was chosen, by layer and precision, by one clock."""
+    """Speedups of the selected implementation over dense, by layer and precision, by one clock."""
     times = {(r["layer"], r["precision"], r["impl"]): r["median_us"] for r in rows if r["timing"] == clock}
     ours = f"circulant[block_size={BLOCK_SIZE}]"
     return {
@@ -123,7 +123,7 @@ def speeds(rows: Sequence[Mapping[str, Any]], clock: str = "graph") -> dict[str,
 
 
 def shown_while_measured(layer: tuple[int, str]) -> Rows:
-    """The rows of a layer of a size and kind, printed in short."""
+    """The rows of a layer type of a size, printed as they are measured."""
     with tempfile.TemporaryDirectory() as folder:
         rows = list(measured(layer[1], layer[0], torch.device("cuda"), Path(folder)))
     for row in rows:

@@ -1,15 +1,15 @@
-"""Claim: what block-circulant layers cost a network in accuracy, and what they save a training step.
+"""Claim: the accuracy that block-circulant layers cost a network, and the time that they save in a training step.
 
-Networks train with `lamina train`'s loop, dense and with blocks of 16, 32 and 64, from three seeds each, by the same
-settings; only the learning rate of blocks (`parameter_groups`) and dropout follow the block size, each by a rule, whose
-exponent is another for VGG-11 with batch normalisation. The first convolution and the classifier stay dense, as in
-CirCNN, and so do narrow convolutions. Of each network of images, the learning rate is the best of three for the dense
-one on a sixth of the training images held out (``--held-out``), where the rules were judged, too, and the bound of the
-LSTM's gradients; LeNet's alone was looked for anew because of a test result. Every run is a process, and processes
-share the devices: what counts is what they learn, and epochs are timed for the record alone. Every epoch is kept as it
-ends, so that a benchmark that is cut short still has it, and ``--resume`` takes the whole runs of such a one and makes
-the others. Before that, alone on a GPU, whole steps with Adam are timed, and their memory is measured: dense in the
-better layout against circulant layers, all but the network's two ends, with signs, each calibrated.
+Networks train with the loop of `lamina train`, dense and with blocks of 16, 32 and 64, from three seeds each, with the
+same settings. Only the learning rate of blocks (`parameter_groups`) and dropout depend on the block size, each by a
+rule with a different exponent for VGG-11 with batch normalization. The first convolution and the classifier stay dense,
+as in CirCNN, and so do narrow convolutions. For image networks, the learning rate is the best of three for the dense
+network on a sixth of the training images, held out (``--held-out``); the rules and the gradient clipping of the LSTM
+were chosen on them too. Only LeNet's was searched again because of a test result. Every run is a process, and processes
+share the devices: the accuracies matter, and epoch times are only recorded. Every epoch is stored when it ends, so that
+an interrupted benchmark keeps it; ``--resume`` takes the complete runs of one and makes the others. Before that, alone
+on a GPU, training steps with Adam are timed, and their memory is measured: dense in the better layout against circulant
+layers with random sign flips, all but the first and last layer, each with its selected implementation.
 
 Run: python -m benchmarks.circulant_training full --data DIR
 """
@@ -234,7 +234,7 @@ def prepared(experiment: Experiment, folder: Path, into: Path) -> str:
 
 
 def all_learnt(
-    experiments: Mapping[str, Experiment], folder: Path, device: str, seconds: float, launch_options: int,
+    experiments: Mapping[str, Experiment], folder: Path, device: str, seconds: float, workers: int,
     held_out: bool = False, done: Collection[Key] = (),
 ) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
     """The rows of every run that is not ``done``, as far as they came before time was up, and what was cut."""
@@ -250,7 +250,7 @@ def all_learnt(
             made_of = pool.map(partial(prepared, folder=folder, into=Path(made)), files.values())
             sources = dict(zip(files, made_of, strict=True))
         while waiting or running:
-            while waiting and len(running) < launch_options and watch.seconds < seconds:
+            while waiting and len(running) < workers and watch.seconds < seconds:
                 key = name, seed, block_size = waiting.pop(0)
                 log = Path(made) / f"{name} {seed} {block_size}".replace(" ", "_")
                 source = sources[experiments[name].data, experiments[name].samples]
@@ -398,7 +398,7 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("scope", choices=("full", "accuracy", "timing", "smoke", "run"), help="run: what a child does")
     parser.add_argument("--data", type=str, default=".", help="folder of the .npz files; of a run, its data")
     parser.add_argument("--seconds", type=float, default=240, help="when learning is cut short")
-    parser.add_argument("--launch_options", type=int, default=os.cpu_count(), help="processes at a time")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at a time")
     parser.add_argument("--networks", nargs="+", choices=EXPERIMENTS, help="unnamed, all; on the CPU, a tiny one")
     parser.add_argument("--claim", default="circulant_accuracy", help="name of the results of what networks learn")
     parser.add_argument("--held-out", action="store_true", help="test on a sixth of the training samples")
@@ -420,7 +420,7 @@ def main(words: Sequence[str] | None = None) -> None:
         for row in learnt(name, experiments[name], block_size, seed, asked.data, device, asked.held_out):
             print(json.dumps(row), flush=True)
         return
-    written = partial(results.write, device=asked.device, asked=asked, command=f"circulant_training {asked.scope}")
+    written = partial(results.write, device=asked.device, args=asked, command=f"circulant_training {asked.scope}")
     if asked.scope in ("full", "timing"):
         for timed in on_every_gpu(stepped, list(product(STEPS, PRECISIONS))):
             summary: dict[str, Any] = {"step with Adam, dense over circulant": gains(timed)}
@@ -430,7 +430,7 @@ def main(words: Sequence[str] | None = None) -> None:
         earlier = resumed(asked.resume, experiments)
         done = {(row["workload"], row["seed"], row["block_size"]) for row in earlier}
         epochs, failed = all_learnt(
-            experiments, Path(asked.data), asked.device, asked.seconds, asked.launch_options, asked.held_out, done
+            experiments, Path(asked.data), asked.device, asked.seconds, asked.workers, asked.held_out, done
         )
         found = accuracies(rows := earlier + runs(epochs))
         missing = Counter(name for name in experiments for line in failed if line.startswith(f"{name} "))

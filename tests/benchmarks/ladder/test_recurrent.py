@@ -15,21 +15,21 @@ from lamina.record import Timing
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")
 
 
-def test_every_rung_has_the_error_of_its_precision_and_changes_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_rung_has_the_error_of_its_precision_and_its_patches_apply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recurrent, "LAUNCHES", 2)
     monkeypatch.setattr(recurrent, "BLOCK_SIZE", 8)
     seen: list[tuple[int, int]] = []
     tiles = []
-    steps = ops._switches
+    constexprs = ops._constexprs
 
-    def noted(tile: LSTMStepTile, *rest: Any) -> dict[str, Any]:
+    def recorded(tile: LSTMStepTile, *rest: Any) -> dict[str, Any]:
         tiles.append(tile.rows)
-        return steps(tile, *rest)
+        return constexprs(tile, *rest)
 
-    monkeypatch.setattr(ops, "_switches", noted)
+    monkeypatch.setattr(ops, "_constexprs", recorded)
 
     def time(call: Callable[[], object]) -> Timing:
-        for _ in range(3):  # seen, recorded, played
+        for _ in range(3):  # first call, recorded, replayed
             call()
         seen.append((len(tiles), tiles[-1] if tiles else 0))
         tiles.clear()
@@ -40,6 +40,6 @@ def test_every_rung_has_the_error_of_its_precision_and_changes_what_it_says(monk
     assert [Row.model_validate(row).impl for row in rows] == impls
     assert max(row["rel_error"] for row in rows[1:]) < 1e-6
     assert {row["predicted_us"] for row in rows} == {4 * 2 * 2.0 / 2}
-    # A rung's step is made once before it is timed: of three more one is recorded, and two are played. By operators
-    # no tile is chosen at all. Forward and back each choose one.
+    # A step runs once before it is timed; of the three timed calls, one is recorded and two are replayed. The operators
+    # rung chooses no tile; otherwise forward and backward choose one each.
     assert seen == [(0, 0), (0, 0), (0, 0), (4, 16), (4, 4)]
