@@ -33,11 +33,11 @@ REPEAT = measure.Repeat(min_samples=20, min_time_s=0.05, max_time_s=0.4)
 
 
 def main() -> None:
-    asked = results.arguments("alexnet_layers")
+    args = results.arguments("alexnet_layers")
     wall = command_seconds()
     rows = [row for precision in PRECISIONS for row in measured(precision)]
     summary = {"command_wall_s": wall, **agreement(rows), **completeness(rows)}
-    path = results.write("alexnet_layers", "cuda", rows, summary, asked)
+    path = results.write("alexnet_layers", "cuda", rows, summary, args)
     print(path)
     for key, value in summary.items():
         print(f"{key}: {value}")

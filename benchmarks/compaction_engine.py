@@ -48,9 +48,9 @@ CACHE = Path(tempfile.gettempdir()) / "lamina_compaction_engine.db"
 
 
 def main() -> None:
-    asked = results.arguments("compaction_engine", what=("gains", "speed"))
-    rows, summary = (gained if asked.what == "gains" else timed)()
-    print(results.write(f"compaction_{asked.what}", "cpu", rows, summary, asked, f"compaction_engine {asked.what}"))
+    args = results.arguments("compaction_engine", what=("gains", "speed"))
+    rows, summary = (gained if args.what == "gains" else timed)()
+    print(results.write(f"compaction_{args.what}", "cpu", rows, summary, args, f"compaction_engine {args.what}"))
     for name, value in summary.items():
         print(f"{name}: {value}")
 

@@ -40,9 +40,9 @@ WITHIN = 0.10
 
 
 def main() -> None:
-    asked = results.arguments("fission_unit")
+    args = results.arguments("fission_unit")
     rows = [row for layer in layers() for memory in MEMORIES for row in simulated(layer, memory)]
-    path = results.write("fission_unit", "cpu", rows, summary(rows), asked)
+    path = results.write("fission_unit", "cpu", rows, summary(rows), args)
     document = json.loads(path.read_text(encoding="utf-8"))
     print(path)
     for what, shown in document["summary"].items():

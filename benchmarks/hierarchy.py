@@ -32,10 +32,10 @@ ROW = {
 
 
 def main() -> None:
-    asked = results.arguments("hierarchy", what=("speed", "vgg16"))
+    args = results.arguments("hierarchy", what=("speed", "vgg16"))
     execute(Planner().jobs({"network": "lenet5", "batch": 1})[0])  # compiles
-    rows, summary = (speed if asked.what == "speed" else vgg16)()
-    print(results.write(f"hierarchy_{asked.what}", "cpu", rows, summary, asked, f"hierarchy {asked.what}"))
+    rows, summary = (speed if args.what == "speed" else vgg16)()
+    print(results.write(f"hierarchy_{args.what}", "cpu", rows, summary, args, f"hierarchy {args.what}"))
     for name, value in summary.items():
         print(f"{name}: {value}")
 

@@ -35,8 +35,8 @@ SOME_ROWS_FAILED = 1
 
 
 def main() -> None:
-    asked = results.arguments("profiles", network=tuple(BATCHES))
-    network = asked.network
+    args = results.arguments("profiles", network=tuple(BATCHES))
+    network = args.network
     with tempfile.TemporaryDirectory() as folder:
         walls = {
             f"batch 128, counters {counters}": profiled(network, (128,), counters, f"{folder}/{counters}.db", folder)
@@ -49,13 +49,13 @@ def main() -> None:
         with open_store(f"{folder}/lamina.db") as store:
             this = store.run("latest")
             rows = list(facts(store, this))
-            write_document(store.export_run(this.id), asked.output / f"{network}_{chip(this)}.json.xz")
+            write_document(store.export_run(this.id), args.output / f"{network}_{chip(this)}.json.xz")
     summary = {
         "wall_s": walls,
         "least_coverage": min(row["coverage"] for row in rows),
         "kernels_over_graph": {f"batch {row['batch']}": row["kernels_over_graph"] for row in rows},
     }
-    print(results.write(f"profile_{network}", "cuda", rows, summary, asked, f"profiles {network}"))
+    print(results.write(f"profile_{network}", "cuda", rows, summary, args, f"profiles {network}"))
     print(json.dumps(summary, indent=1))
 
 

@@ -23,7 +23,7 @@ def statements(
             try:
                 ours, holds = rule(rows)
             except (LookupError, ValueError, TypeError):  # required rows or values are missing
-                ours, holds = "cannot be told from these rows", None
+                ours, holds = "cannot be determined from these rows", None
             found.append({"entry": id, "about": it.about, "says": it.says, "ours": ours, "holds": holds})
     return found
 

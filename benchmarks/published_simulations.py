@@ -36,7 +36,7 @@ from lamina.store import Store, open_store
 SECONDS = 1000
 GRID = Path(__file__).parents[1] / "examples" / "engine.toml"
 CACHE = Path(tempfile.gettempdir()) / "lamina_published_simulations.db"
-VERDICTS = {True: "reproduced", False: "not reproduced", None: "cannot be told"}
+VERDICTS = {True: "reproduced", False: "not reproduced", None: "cannot be determined"}
 ROW = {
     "phase": "forward", "precision": "fp32", "layout": "nchw", "timing": "simulated", "l2": "warm", "n": 1,
     "rel_error": None, "unchecked": "simulated",
@@ -55,14 +55,14 @@ class Done:
 
 
 def main() -> None:
-    asked = results.arguments("published_simulations", what=("figures", "designs"))
+    args = results.arguments("published_simulations", what=("figures", "designs"))
     workers = len(os.sched_getaffinity(0))
     execute(Planner().jobs({"network": "lenet5", "batch": 1, "unit": "compaction-engine"})[0])  # compiles
     with open_store(CACHE) as store:
-        rows, summary = (figures if asked.what == "figures" else grid)(store, workers)
-    claim = f"published_{asked.what}"
+        rows, summary = (figures if args.what == "figures" else grid)(store, workers)
+    claim = f"published_{args.what}"
     summary = {"simulated at a time": f"{workers} layers", **summary}
-    print(results.write(claim, "cpu", rows, summary, asked, f"published_simulations {asked.what}"))
+    print(results.write(claim, "cpu", rows, summary, args, f"published_simulations {args.what}"))
     for name, value in summary.items():
         print(f"{name}: {value}")
 

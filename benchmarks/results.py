@@ -129,20 +129,20 @@ def write(
     device: str,
     rows: Sequence[Mapping[str, Any]],
     summary: Mapping[str, Any],
-    asked: argparse.Namespace,
+    args: argparse.Namespace,
     command: str = "",
 ) -> Path:
-    """Write the rows of a claim with their provenance to ``asked.output``; ``command`` if it differs from the claim.
+    """Write the rows of a claim with their provenance to ``args.output``; ``command`` if it differs from the claim.
 
     Rows that violate the schema are written with a warning, since measuring them took long.
     """
     environment = measure.environment(device)
-    source = provenance(environment, asked.commit or environment.commit, f"python -m benchmarks.{command or claim}")
+    source = provenance(environment, args.commit or environment.commit, f"python -m benchmarks.{command or claim}")
     if source["commit"] is None:
         raise SystemExit("expected a git checkout, or --commit: a result needs its commit")
     document = {"claim": claim, "provenance": source, "summary": summary, "rows": list(rows)}
     chip = re.sub(r"[^a-z0-9]+", "-", environment.device.lower()).strip("-")
-    path: Path = asked.output / f"{claim}_{chip}_{environment.date[:10]}.json"
+    path: Path = args.output / f"{claim}_{chip}_{environment.date[:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_named(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     try:

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
+from benchmarks.interleaved import interleaved
 from benchmarks.sparse_gemm import SCOPES, Case, Problem, Scope, cases, clocks, every_case, timed
-from benchmarks.turns import in_turns
 from lamina import measure, run
 from lamina.accelerate.methods.activation_sparsity.cost import Line, Measured, union_density
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d, choices_of
@@ -130,7 +130,7 @@ def measured(
     both = {"dense": dense, "adaptive": adaptive}
     for phase, make in (("forward", forward), ("step", step)):
         timers = {impl: partial(timed, clock, make(layer), scope.repeat) for impl, layer in both.items()}
-        times = in_turns(timers | {AGAIN: timers["dense"]})
+        times = interleaved(timers | {AGAIN: timers["dense"]})
         for impl, layer in both.items():
             choices = {each.value: choice.reason for each, choice in choices_of(layer).get("", {}).items()}
             yield {

@@ -55,7 +55,7 @@ QUERIES = {
 
 
 def main() -> None:
-    asked = results.arguments("store_trace")
+    args = results.arguments("store_trace")
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         for metrics in (0, METRICS):
@@ -63,7 +63,7 @@ def main() -> None:
     late = [f"{row['workload']}: {row['layer']}" for row in rows if row["median_us"] > 1e6 * LIMITS_S[row["kind"]]]
     summary = {f"{row['workload']}: {row['layer']}": f"{row['median_us'] / 1e3:,.1f} ms" for row in rows}
     summary["beyond the claim"] = "; ".join(late) or "none"
-    path = results.write("store_trace", "cpu", rows, summary, asked)
+    path = results.write("store_trace", "cpu", rows, summary, args)
     print(path)
     for what, shown in summary.items():
         print(f"{what}: {shown}")

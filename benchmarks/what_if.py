@@ -34,21 +34,21 @@ NEEDED_GAIN = 0.04
 
 
 def main() -> None:
-    asked = results.arguments("what_if", precision=PRECISIONS)
+    args = results.arguments("what_if", precision=PRECISIONS)
     target = build.from_zoo(ZOO["alexnet"])
     with tempfile.TemporaryDirectory() as folder, open_store(f"{folder}/lamina.db") as store:
-        profiled("alexnet", (BATCH,), "core", f"{folder}/lamina.db", folder, asked.precision, autotune=True)
-        workload = Workload(batch=(BATCH,), precision=(asked.precision,), device="cuda", seconds=0.3)
+        profiled("alexnet", (BATCH,), "core", f"{folder}/lamina.db", folder, args.precision, autotune=True)
+        workload = Workload(batch=(BATCH,), precision=(args.precision,), device="cuda", seconds=0.3)
         again = Again("alexnet", workload, TUNED, (), "")
-        told = partial(print, flush=True)
+        watch = partial(print, flush=True)
         run = what_if(
-            target, workload, store, cache=Path(folder), profile="latest", elsewhere=again.profile, watch=told
+            target, workload, store, cache=Path(folder), profile="latest", elsewhere=again.profile, watch=watch
         )
         found = store.what_ifs(run.id)
     rows = [row for one in found for row in documents(one)]
     summary = judged(found)
-    command = f"what_if {asked.precision}"
-    print(results.write(f"what_if_{asked.precision}", "cuda", rows, summary, asked, command))
+    command = f"what_if {args.precision}"
+    print(results.write(f"what_if_{args.precision}", "cuda", rows, summary, args, command))
     print(json.dumps(summary, indent=1))
 
 

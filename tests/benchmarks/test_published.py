@@ -18,7 +18,7 @@ def test_every_statement_that_benchmarks_look_for_has_a_rule_and_every_rule_a_st
 def test_what_rows_cannot_tell_is_said() -> None:
     found = statements([one.id for one in ENTRIES], EVERY, [])
     assert len(found) == len(EVERY)
-    assert {(one["ours"], one["holds"]) for one in found} == {("cannot be told from these rows", None)}
+    assert {(one["ours"], one["holds"]) for one in found} == {("cannot be determined from these rows", None)}
 
 
 def test_a_statement_without_a_rule_is_a_fault() -> None:

@@ -86,7 +86,7 @@ _UNITS: tuple[tuple[str, str, BoundKind], ...] = (
 KINDS: Mapping[str, BoundKind] = {name: kind for name, _, kind in _UNITS}
 """The kind of limit that each unit stands for."""
 _REQUIRED = (metrics.DRAM, metrics.ISSUE)
-"""Counters without which latency cannot be told from an uncounted unit that is saturated."""
+"""Counters without which latency cannot be distinguished from a saturated unit without counters."""
 
 
 def bound(row: LayerRun, launches: Sequence[Launch], roofs: Roofs | None) -> Bound:

@@ -1,4 +1,4 @@
-"""What is asked: layers, networks, workloads, methods, and the readers of their files. No torch here."""
+"""Specifications: layers, networks, workloads, methods, and readers of their files. Does not import torch."""
 
 from typing import TYPE_CHECKING
 

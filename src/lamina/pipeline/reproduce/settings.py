@@ -1,4 +1,4 @@
-"""Printed settings of a simulated machine and its work, beside those of ours."""
+"""Printed settings of a simulated machine and its workload, compared with ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.spec.published import PublishedValue
 
 BINARY = {"KB": 2**10, "MB": 2**20, "GB": 2**30}
 NOT_MODELLED = ("shader arrays",)
-"""Printed settings that no part of the model has."""
+"""Printed settings that the model does not have."""
 
 
 def _filter(job: Job) -> str:
@@ -43,11 +43,11 @@ RULES: Mapping[str, Callable[[Job], Value]] = {
     "L2 beside the engine": _l2_beside_engine,
     "added SRAM": _added,
 }
-"""What follows from a job's settings; every other quantity is one of them."""
+"""Quantities derived from a job's settings; all others are settings."""
 
 
 def configured(value: PublishedValue, jobs: Iterable[Job]) -> Beside:
-    """What jobs are configured with; several values are told apart by a stroke, as papers print them.
+    """The configuration of jobs; several values are separated by a slash, as in papers.
 
     Raises:
         UsageError: it is no setting of theirs, and no rule tells it.
@@ -60,12 +60,12 @@ def configured(value: PublishedValue, jobs: Iterable[Job]) -> Beside:
 
 
 def _told(value: PublishedValue, job: Job) -> Value:
-    """In the unit printed; those of ``BINARY`` are of bytes."""
+    """The value in the printed unit; units in ``BINARY`` are multiples of bytes."""
     if value.quantity in RULES:
-        told = RULES[value.quantity](job)
+        found = RULES[value.quantity](job)
     elif value.quantity in job.config:
-        told = job.config[value.quantity]
+        found = job.config[value.quantity]
     else:
         raise UsageError(f"{value.layer}: {value.quantity!r} is no setting of unit {job.unit!r}, and no rule tells it")
     scale = BINARY.get(value.unit)
-    return float(told) / scale if scale else told
+    return float(found) / scale if scale else found

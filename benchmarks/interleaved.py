@@ -1,4 +1,4 @@
-"""Times that are taken in turns, so that all meet the clock rates that a GPU runs through."""
+"""Interleaved (A/B) timing, so that a drift of the GPU's clock affects all candidates alike."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Name = TypeVar("Name")
 ROUNDS = 3
 
 
-def in_turns(timers: Mapping[Name, Callable[[], dict[str, Any]]]) -> dict[Name, dict[str, Any]]:
-    """What each timer tells of its ``median_us``: of several rounds the one in the middle."""
+def interleaved(timers: Mapping[Name, Callable[[], dict[str, Any]]]) -> dict[Name, dict[str, Any]]:
+    """The result of each timer with the median ``median_us`` of several interleaved rounds."""
     rounds = [{name: timer() for name, timer in timers.items()} for _ in range(ROUNDS)]
     return {name: sorted((one[name] for one in rounds), key=itemgetter("median_us"))[ROUNDS // 2] for name in timers}

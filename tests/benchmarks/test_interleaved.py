@@ -1,11 +1,11 @@
-"""Of times that are taken in turns the middle one counts."""
+"""Interleaved timing returns the median round."""
 
 from typing import Any
 
-from benchmarks.turns import in_turns
+from benchmarks.interleaved import interleaved
 
 
-def test_timers_take_turns_and_the_middle_of_their_times_is_told() -> None:
+def test_timers_are_interleaved_and_the_median_is_returned() -> None:
     turns = []
     times = {"a": iter([3.0, 1.0, 2.0]), "b": iter([9.0, 7.0, 8.0])}
 
@@ -13,6 +13,6 @@ def test_timers_take_turns_and_the_middle_of_their_times_is_told() -> None:
         turns.append(name)
         return {"median_us": next(times[name]), "n": len(turns)}
 
-    found = in_turns({name: lambda name=name: timer(name) for name in times})  # type: ignore[misc]
+    found = interleaved({name: lambda name=name: timer(name) for name in times})  # type: ignore[misc]
     assert turns == ["a", "b"] * 3
     assert found == {"a": {"median_us": 2.0, "n": 5}, "b": {"median_us": 8.0, "n": 6}}
