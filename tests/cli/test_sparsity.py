@@ -62,7 +62,7 @@ def test_masks_of_the_last_iteration(store_url: str, tmp_path: Path) -> None:
         (("--period", "20000"), "hibernation period"),
         (("--module", "nothing"), "no module of the model"),
         (("--precision", "fp12"), "--precision"),
-        (("--masks", "m.npz", "--mask-every", "9"), "every 3 iterations at most"),
+        (("--masks", "m.npz", "--mask-every", "9"), "at least every 3 iterations"),
     ],
 )
 def test_wrong_options_exit_two(store_url: str, words: tuple[str, ...], message: str) -> None:

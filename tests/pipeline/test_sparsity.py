@@ -89,9 +89,9 @@ def test_what_makes_no_sense_is_refused(store: Store, data: str, tmp_path: Path)
         sparsity(plain, data, SETTINGS, store, iterations=1, masks=Masks(tmp_path / "m.npz", 1))
     with pytest.raises(UsageError, match="at least 1 iteration and 1 image"):
         sparsity(TARGET, data, SETTINGS, store, iterations=1, masks=Masks(tmp_path / "m.npz", 0))
-    with pytest.raises(UsageError, match="every 1 iterations at most, got every 2"):
+    with pytest.raises(UsageError, match="at least every 1 iterations, got every 2"):
         sparsity(TARGET, data, SETTINGS, store, iterations=1, masks=Masks(tmp_path / "m.npz", 2))
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="not a folder"):
         sparsity(TARGET, data, SETTINGS, store, iterations=1, masks=Masks(tmp_path / "no" / "m.npz", 1))
     assert store.runs() == ()
 

@@ -1,4 +1,4 @@
-"""``lamina sparsity``: how many zeros a network's activation maps hold while it trains."""
+"""``lamina sparsity``: the density of a network's activation maps while it trains."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def sparsity(
     data: options.DataOption,
     iterations: Annotated[int, typer.Option("--iterations", "-n", min=1, help="Training iterations.")] = 1000,
     batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Batch size.")] = 64,
-    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Observe every map at every iteration.")] = False,
+    exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Sample every map at every iteration.")] = False,
     module: Annotated[
         list[str] | None,
-        typer.Option("--module", help="Observe this module's outputs. Repeatable; default every ReLU."),
+        typer.Option("--module", help="Monitor this module's outputs. Repeatable; default every ReLU."),
     ] = None,
     masks: Annotated[
         Path | None, typer.Option("--masks", help="Also write masks of zeros in the inputs of convolutions (.npz).")

@@ -1,4 +1,4 @@
-"""``sparsity``: how many zeros a network's activation maps hold while it trains."""
+"""``sparsity``: the density of a network's activation maps while it trains."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from lamina.spec.training import Training
 from lamina.store import Store
 
 REPORT_EVERY = 10
-"""Iterations from one word to whoever watches, and to the store, to the next."""
+"""Iterations between progress reports and writes to the store."""
 
 
 @dataclass(frozen=True)
 class Masks:
-    """Where to write zero masks, how many iterations from one recording to the next, and how many images of a batch."""
+    """The file of zero masks, the iterations between recordings, and the images of a batch to record."""
 
     path: Path
     every: int
@@ -38,7 +38,7 @@ class Masks:
 
 @dataclass(frozen=True)
 class SparsityProfile:
-    """What a training run showed: its stored run, every observation in order, and how each map stood at the end."""
+    """The result of a training run: its stored run, all observations in order, and the final state of each map."""
 
     run_id: str
     observations: tuple[Observation, ...]
@@ -64,7 +64,7 @@ def sparsity(
     command: str = "",
     watch: Watch = unwatched,
 ) -> SparsityProfile:
-    """Train a network for some iterations with a sparsity monitor attached, and store what it observes.
+    """Train a network for some iterations with a sparsity monitor attached, and store its observations.
 
     The learning rate's schedule spans ``iterations``, however many epochs of the data they are; nothing is tested.
 
@@ -128,8 +128,8 @@ def sparsity(
 
 
 def _check(masks: Masks, iterations: int) -> None:
-    """Say before training what would go wrong after it."""
+    """Check before training that masks can be written after it."""
     if masks.every > iterations:
-        raise UsageError(f"masks: expected them every {iterations} iterations at most, got every {masks.every}")
+        raise UsageError(f"masks: expected one at least every {iterations} iterations, got every {masks.every}")
     if not masks.path.parent.is_dir():
-        raise UsageError(f"masks: {masks.path.parent} is no folder; make it first")
+        raise UsageError(f"masks: {masks.path.parent} is not a folder; create it first")
