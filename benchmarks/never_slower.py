@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +28,8 @@ from torch.utils._pytree import tree_leaves
 
 import lamina
 from benchmarks import results
-from lamina import measure, run
-from lamina.accelerate.select import DENSE, LayerCall, Timer, layer_step, observe
+from lamina import accelerate, measure, run
+from lamina.accelerate.select import DENSE, Cache, LayerCall, Selector, Timer, layer_step, observe
 from lamina.build.models import ZOO, create
 from lamina.pipeline.convert import convert, timer
 from lamina.record import ConvertedLayer, Mode, Timing
@@ -102,15 +102,7 @@ def measured(
     network: Network, precision: str, mode: Mode, method: str, device: torch.device
 ) -> Iterator[dict[str, Any]]:
     """A row for each distinct layer that the method can replace, and one for the whole step."""
-    config, training = METHODS[method]
-    channels_last = precision != "fp32" and ZOO[network.name].kind == "image"
-    layout = "nhwc" if channels_last else "nchw"
-    torch.manual_seed(0)
-    model = network.build().to(device).train(training)
-    x = network.example(device)
-    if channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        x = x.contiguous(memory_format=torch.channels_last)
+    model, x, config, training, layout = prepared(network, precision, method, device)
     dense = copy.deepcopy(model)
     common = {
         "workload": network.name, "precision": precision, "layout": layout, "batch": network.batch, "mode": mode,
@@ -130,6 +122,33 @@ def measured(
         modules = {"dense": dense, "selected": model} if record.replaced else {"dense": dense}
         times = clock({name: layer_step(one, whole, mode, training) for name, one in modules.items()})
         yield common | whole_row(network, times, record.layers)
+
+
+def prepared(
+    network: Network, precision: str, method: str, device: torch.device
+) -> tuple[nn.Module, Tensor, Any, bool, str]:
+    """The dense model, its input, the configuration, whether it trains, and the layout."""
+    config, training = METHODS[method]
+    channels_last = precision != "fp32" and ZOO[network.name].kind == "image"
+    torch.manual_seed(0)
+    model = network.build().to(device).train(training)
+    x = network.example(device)
+    if channels_last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        x = x.contiguous(memory_format=torch.channels_last)
+    return model, x, config, training, "nhwc" if channels_last else "nchw"
+
+
+def compile_candidates(network: Network, precision: str, mode: Mode, method: str, device: torch.device) -> None:
+    """Run every candidate once, so that its kernels are compiled into the cache on disk."""
+
+    def untimed(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
+        return {name: Timing("wall", "warm", 1.0, 1.0, 1.0, 1) for name in steps}
+
+    model, x, config, training, _ = prepared(network, precision, method, device)
+    selector = Selector(untimed, Cache(None, {}), mode, training)
+    with run.precision_mode(precision, autotune=False), autocast(precision, device):
+        accelerate.convert(model, config, example=x, selector=selector)
 
 
 def distinct(layers: Sequence[ConvertedLayer]) -> list[ConvertedLayer]:
@@ -225,7 +244,7 @@ def main() -> None:
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--modes", default="eager,graph")
-    parser.add_argument("--compile-only", action="store_true", help="compile all kernels and write nothing")
+    parser.add_argument("--compile-only", action="store_true", help="compile the kernels, time and write nothing")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     parser.add_argument("--commit", help="commit of this source, where it is no checkout that could tell")
     asked = parser.parse_args()
@@ -233,12 +252,18 @@ def main() -> None:
     known = {network.name: network for network in (*NETWORKS, *SMOKE)}
     rows: list[dict[str, Any]] = []
     path = None
+    some_methods = "" if asked.methods == ",".join(METHODS) else asked.methods
+    claim = "_".join(["never_slower", *filter(None, some_methods.replace("-", "_").split(","))])
+    command = "never_slower" + (f" --methods {some_methods}" if some_methods else "")
     for network in asked.networks.split(","):
         for precision in asked.precisions.split(","):
             for mode in asked.modes.split(","):
                 for method in asked.methods.split(","):
                     here = f"{network} {precision} {mode} {method}"
                     try:
+                        if asked.compile_only:
+                            compile_candidates(known[network], precision, mode, method, device)
+                            continue
                         some = list(measured(known[network], precision, mode, method, device))
                     except (lamina.errors.LaminaError, RuntimeError) as error:
                         print(f"{here}: {type(error).__name__}: {error}", flush=True)
@@ -250,8 +275,8 @@ def main() -> None:
                             f"dense {row['dense_us']:.1f}, {row['speedup']:.3f}x",
                             flush=True,
                         )
-            if rows and not asked.compile_only:  # after each, so that an end before the last leaves what there is
-                path = results.write("never_slower", str(device), rows, summary(rows), asked)
+            if rows:  # after each, so that an end before the last leaves what there is
+                path = results.write(claim, str(device), rows, summary(rows), asked, command)
             if device.type == "cuda":
                 torch.cuda.empty_cache()
     print(path)
