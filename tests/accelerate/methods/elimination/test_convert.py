@@ -75,7 +75,7 @@ def test_taps_may_read_prefixes_of_one_order() -> None:
     free = cell.choose(dense, Eliminated(keep=0.5, by="tap"))
     index = cell.choose(dense, Eliminated(keep=0.5, by="tap", order="prefix", align=4))
     expected = tap_prefixes(free.tolist(), 16, 9, 4)
-    assert index.tolist() == expected.places()
+    assert index.tolist() == expected.index()
     model, _ = convert(nn.Sequential(dense, nn.Flatten(), nn.Linear(6, 3)), Eliminated(by="tap", order="prefix"))
     assert model(torch.randn(2, 16, 3, 3)).shape == (2, 3)
 

@@ -151,18 +151,18 @@ def test_taps_read_prefixes_of_what_their_producer_makes() -> None:
     model = nn.Sequential(nn.Conv2d(2, 12, 3), nn.ReLU(), nn.Conv2d(12, 6, 3, padding=1)).double()
     kept = [channel * 9 + tap for channel in (3, 5, 8, 10) for tap in range(9) if (channel, tap) != (5, 0)]
     prefixes = tap_prefixes(kept, 12, 9, align=2)
-    model[2] = EliminatedConv2d.from_dense(model[2], prefixes.places(), by="tap")
+    model[2] = EliminatedConv2d.from_dense(model[2], prefixes.index(), by="tap")
     x = torch.randn(2, 2, 6, 6, dtype=torch.float64)
     expected = masked(model)(x)
     folded, record = fold(model)
     assert record[0].live == 4 and record[0].plain == ("2",)  # an aligned prefix is all of the four
     torch.testing.assert_close(folded(x), expected)
     counts = tuple(2 + 2 * (tap % 2) for tap in range(9))
-    model[2] = EliminatedConv2d.from_dense(model[2], Prefixes((2, 0, 3, 1), counts).places(), by="tap")
+    model[2] = EliminatedConv2d.from_dense(model[2], Prefixes((2, 0, 3, 1), counts).index(), by="tap")
     expected = masked(model)(x)
     folded, record = fold(model)
     assert record[0].live == 4 and folded[2].at.run == 2  # type: ignore[index, union-attr]
-    assert folded[2].index.tolist() == Prefixes((0, 1, 2, 3), counts).places()  # type: ignore[index, union-attr]
+    assert folded[2].index.tolist() == Prefixes((0, 1, 2, 3), counts).index()  # type: ignore[index, union-attr]
     torch.testing.assert_close(folded(x), expected)
 
 

@@ -122,11 +122,11 @@ def test_a_journal_is_plain_and_of_one_search(tmp_path: Path) -> None:
             Journal(path, {})
 
 
-def test_answers_and_shares_that_make_no_sense_are_refused() -> None:
+def test_measurements_and_keep_ratios_out_of_range_are_refused() -> None:
     for bad in (float("nan"), float("inf")):
         with pytest.raises(UsageError, match="accuracy of"):
             search({"a": [0.5]}, lambda _, bad=bad: bad, latency)  # type: ignore[misc]
     with pytest.raises(UsageError, match="above 0"):
         search({"a": [0.5]}, accuracy, lambda _: 0.0)
-    with pytest.raises(UsageError, match="a: expected shares above 0 and below 1"):
+    with pytest.raises(UsageError, match="a: expected keep ratios above 0 and below 1"):
         search({"a": [1.0]}, accuracy, latency)

@@ -66,11 +66,11 @@ def test_every_tap_reads_a_prefix_of_as_many(channels: int, taps: int, data: st.
     assert list(found.counts) == kept.sum(0).tolist()
     shares = kept.sum(1)[list(found.order)]
     assert (np.diff(shares) <= 0).all()
-    chosen = found.places()
+    chosen = found.index()
     assert len(set(chosen)) == len(places)
     position = {channel: place for place, channel in enumerate(found.order)}
     assert all(position[p // taps] < found.counts[p % taps] for p in chosen)
     nested = tap_prefixes(chosen, channels, taps)
-    assert set(nested.places()) == set(chosen)
+    assert set(nested.index()) == set(chosen)
     wide = tap_prefixes(places, channels, taps, align=4)
     assert all(count % 4 == 0 or count == channels for count in wide.counts)

@@ -115,7 +115,7 @@ def retained(module: nn.Module, config: Eliminated) -> tuple[Tensor, search.Rete
         return index.new_tensor(reference.swap_order(index.tolist(), total)), found
     if config.order == "prefix" and taps > 1:
         prefixes = tap_prefixes(index.tolist(), total // taps, taps, config.align)
-        return index.new_tensor(prefixes.places()), found
+        return index.new_tensor(prefixes.index()), found
     return index[torch.argsort(index % taps, stable=True)], found
 
 

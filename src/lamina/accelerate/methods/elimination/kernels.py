@@ -39,9 +39,9 @@ def product_kernel(
     ``table[k]`` is ``channel * KH * KW + tap``. Without a table the ``first`` channels are summed tap after tap, so
     that no address depends on a load: ``FIRST`` is 0 with a table, -1 where ``BLOCK_K`` divides ``first``, else
     ``first``. A row is a pixel of the output. Its address and a bit mask of the taps inside the image are computed
-    before the loop; ``INSIDE``: all taps are. ``RUN`` consecutive elements of K are consecutive in memory. ``EVEN_K``: no split has a
-    remainder. With ``SPLIT_K`` > 1, partial sums go to ``partials [SPLIT_K, rows, outputs]``. Programs are swizzled in
-    groups of ``GROUP_M`` rows of tiles for locality in L2.
+    before the loop; ``INSIDE``: all taps are. ``RUN`` consecutive elements of K are consecutive in memory. ``EVEN_K``:
+    no split has a remainder. With ``SPLIT_K`` > 1, partial sums go to ``partials [SPLIT_K, rows, outputs]``. Programs
+    are swizzled in groups of ``GROUP_M`` rows of tiles for locality in L2.
     """
     tiles_m = tl.cdiv(rows, BLOCK_M)
     tiles_n = tl.cdiv(outputs, BLOCK_N)

@@ -1,11 +1,10 @@
-"""Elimination carried through a network, so that it costs no reorganisation at run time.
+"""Pruning of dead output channels across layers, so that inputs need no gather at run time.
 
-What a layer no longer reads its producer need not compute: outputs that nobody reads are removed, and the others put in
-the order in which they are read. Activations, poolings and norms between the two keep channels apart, so they commute
-with both. A consumer then reads all that it gets, or a slice of it. Nothing is approximated: the network computes what
-it did with its eliminated layers.
+Channels that no consumer reads are dead: they are pruned from the producer, and the others are permuted into the order
+in which they are read. Activations, poolings and norms between the two act on each channel separately, so they commute
+with both. A consumer then reads all of its input, or a slice. The network computes the same as before.
 
-The paper moves the inputs of every consumer at run time; here the producer's weights move, once.
+The paper moves the inputs of each consumer at run time; here the producer's weights are permuted once.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 FUNCTIONS = (F.relu, torch.relu, torch.tanh, torch.sigmoid, F.gelu, F.silu, F.leaky_relu, F.dropout)
 POOL_FUNCTIONS = (F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d)
 METHODS = ("relu", "tanh", "sigmoid", "contiguous")
-"""What keeps channels apart, as modules, functions and methods."""
+"""Operations that act on each channel separately, as modules, functions and methods."""
 
 PRODUCERS = (nn.Linear, nn.Conv1d, nn.Conv2d, EliminatedLinear, EliminatedConv1d, EliminatedConv2d)
 CONSUMERS = (EliminatedLinear, EliminatedConv1d, EliminatedConv2d)
@@ -45,43 +44,43 @@ CONSUMERS = (EliminatedLinear, EliminatedConv1d, EliminatedConv2d)
 
 @dataclass(frozen=True)
 class Folded:
-    """What became of one producer: how many of its outputs are left, and who reads them."""
+    """A changed producer: ``outputs`` before, ``live`` ones that remain, and the layers that read them."""
 
     producer: str
     outputs: int
     live: int
     consumers: tuple[str, ...]
     plain: tuple[str, ...]
-    """Consumers that are dense layers now, since they read all there is in its order."""
+    """Consumers that are dense layers now, since they read all remaining channels in order."""
 
 
 @dataclass(frozen=True)
 class _Read:
-    """One consumer of a tensor: how many entries of its index each channel has, and the norms on the way."""
+    """One consumer of a tensor: entries of its index per channel, and the norms in between."""
 
     name: str
     entries: int
     norms: tuple[str, ...]
 
 
-_ROOM = __name__.rsplit(".", 2)[0]
+_PACKAGE = __name__.rsplit(".", 2)[0]
 
 
 class _Tracer(fx.Tracer):
-    """Layers of this room are looked at from outside, as those of torch are: their checks cannot be traced."""
+    """Treats layers of this package as leaves, as those of torch: their checks cannot be traced."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m).__module__.startswith(f"{_ROOM}.") or super().is_leaf_module(m, module_qualified_name)
+        return type(m).__module__.startswith(f"{_PACKAGE}.") or super().is_leaf_module(m, module_qualified_name)
 
 
 def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
-    """Remove outputs that nobody reads and put the others in the order in which they are read, in place.
+    """Prune dead output channels and permute the others into the order in which they are read, in place.
 
     Args:
-        model: with layers from an elimination; others stay as they are. `torch.fx` must be able to trace it.
+        model: with layers of this package; others are unchanged. `torch.fx` must be able to trace it.
 
     Returns:
-        The model, and every producer that changed. It computes what it did, but for the order in which sums are taken.
+        The model, and the changed producers. It computes the same, up to the order of sums.
 
     Raises:
         UsageError: the model cannot be traced.
@@ -108,7 +107,7 @@ def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
 
 
 def _reads(producer: fx.Node, modules: dict[str, nn.Module]) -> list[_Read]:
-    """The eliminated layers that read a producer's output; none, if anything else does."""
+    """The layers with pruned inputs that read a producer's output; none if anything else reads it."""
     layer: Any = modules[str(producer.target)]
     outputs, image = len(layer.weight), not isinstance(layer, nn.Linear | EliminatedLinear)
     found: list[_Read] = []
@@ -138,7 +137,7 @@ def _reads(producer: fx.Node, modules: dict[str, nn.Module]) -> list[_Read]:
 
 
 def _entries(reader: Any, outputs: int, image: bool, flat: bool) -> int:
-    """Entries of a consumer's index for each channel: its taps, or a flattened image's pixels; 0 for none."""
+    """Entries of a consumer's index per channel: its taps, or the pixels of a flattened image; 0 if it does not fit."""
     linear = isinstance(reader, EliminatedLinear)
     inputs = reader.in_features if linear else reader.in_channels
     if flat:
@@ -153,7 +152,7 @@ def _taps(reader: Any) -> int:
 
 
 def _step(user: fx.Node, source: fx.Node, modules: dict[str, nn.Module]) -> str | None:
-    """What a node does with a tensor's channels."""
+    """How a node acts on a tensor's channels; None if it mixes them."""
     if user.op == "call_module" and user.args == (source,) and not user.kwargs:
         module = modules[str(user.target)]
         if isinstance(module, CONSUMERS):
@@ -186,7 +185,7 @@ def _flattens(node: fx.Node) -> bool:
 
 
 def _alone(model: nn.Module, touched: list[nn.Module]) -> bool:
-    """Whether no other module shares what would be changed, and no hook would be lost with it."""
+    """Whether no other module shares the parameters to be changed, and no hook would be lost."""
     if any(module._forward_hooks or module._forward_pre_hooks for module in touched):
         return False
     owners: dict[int, set[int]] = {}
@@ -223,7 +222,7 @@ def _fold_one(
 
 
 def _channels(reader: Any, entries: int) -> list[int]:
-    """Channels that a layer reads, in the order that suits it: its own, or the most entries first."""
+    """Channels that a layer reads: in its order, or those with the most entries first."""
     channels = (reader.index // entries).tolist()
     if entries == 1:
         return list(channels)
@@ -232,16 +231,16 @@ def _channels(reader: Any, entries: int) -> list[int]:
 
 
 def _order(reads: list[list[int]], outputs: int) -> list[int]:
-    """Live channels: first those that the most consumers read, so that these are a prefix of all."""
-    rank = {channel: place for places in reversed(reads) for place, channel in enumerate(places)}
-    readers = {channel: tuple(channel not in places for places in reads) for channel in rank}
+    """Live channels, those that the most consumers read first, so that they are a common prefix."""
+    rank = {channel: position for read in reversed(reads) for position, channel in enumerate(read)}
+    readers = {channel: tuple(channel not in read for read in reads) for channel in rank}
     return sorted(rank, key=lambda channel: (sum(readers[channel]), readers[channel], rank[channel]))
 
 
 def _moved(index: Tensor, chosen: Tensor, entries: int, outputs: int) -> Tensor:
-    place = torch.full((outputs,), -1, dtype=torch.int64, device=index.device)
-    place[chosen] = torch.arange(len(chosen), device=index.device)
-    return place[index // entries] * entries + index % entries
+    position = torch.full((outputs,), -1, dtype=torch.int64, device=index.device)
+    position[chosen] = torch.arange(len(chosen), device=index.device)
+    return position[index // entries] * entries + index % entries
 
 
 @torch.no_grad()
@@ -270,7 +269,7 @@ def _like(parameter: nn.Parameter, value: Tensor) -> nn.Parameter:
 
 @torch.no_grad()
 def _renumbered(reader: Any, index: Tensor, entries: int) -> nn.Module:
-    """The same layer on the inputs as they come now, ``entries`` of them: a dense one where it reads them all."""
+    """The same layer for the pruned input with ``entries`` entries; a dense one if it reads all of them."""
     taps = _taps(reader)
     inputs = entries // taps
     order = torch.argsort(index % taps * inputs + index // taps)

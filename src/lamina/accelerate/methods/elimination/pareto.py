@@ -1,11 +1,11 @@
-"""Several thresholds for each layer, composed along a front of accuracy against latency.
+"""A search over keep ratios of all layers for the Pareto front of accuracy and latency.
 
-Each layer is measured at each of its thresholds with the others dense. By what that costs and gains, one step after
-another is taken, the cheapest first: from a layer's threshold to its next. Every composition on the way is measured
-too, for costs do not simply add up, and what is no worse than any other on both counts is the front.
+Each layer is measured at each of its keep ratios with all other layers dense. A greedy search then lowers the keep
+ratio of one layer at a time, the one that loses the least accuracy for the time it gains. Each combination on the way
+is measured too, since losses do not add up. The front is the set of points that no other point dominates.
 
-Nothing here knows what a model is: accuracy and latency are functions of a choice. Each answer goes into a journal, a
-plain JSON file, before the next question; whoever starts again asks only what is not in it.
+The search does not depend on models: accuracy and latency are functions of a choice. Each measurement is written to a
+journal, a JSON file, before the next begins, so that a stopped search can resume.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from lamina.errors import UsageError
 
 Choice = Mapping[str, float]
-"""The share of vectors that each layer keeps, by its name."""
+"""The keep ratio of each layer, by name."""
 
 Measure = Callable[[Choice], float]
 
@@ -30,20 +30,20 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Point:
-    """What one choice gives: accuracy, the more the better, and latency, the less the better."""
+    """Accuracy and latency of one choice."""
 
     choice: dict[str, float]
     accuracy: float
     latency: float
 
     def beats(self, other: Point) -> bool:
-        """Whether it is no worse in both, and better in one."""
+        """Whether it dominates the other: no worse in both, and better in one."""
         no_worse = self.accuracy >= other.accuracy and self.latency <= other.latency
         return no_worse and (self.accuracy, self.latency) != (other.accuracy, other.latency)
 
 
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """Those that none beats, the fastest first; of equals the first."""
+    """The points that no other dominates, the fastest first; the first of equal ones."""
     best: list[Point] = []
     for point in sorted(points, key=lambda p: (p.latency, -p.accuracy)):
         if not best or point.accuracy > best[-1].accuracy:
@@ -58,29 +58,27 @@ def choose(
     max_accuracy_drop: float | None = None,
     target_speedup: float | None = None,
 ) -> Point:
-    """The point of a front that does what was asked.
-
-    With a target the most accurate that is fast enough; else the fastest that loses no more than allowed.
+    """A point of a front: with a target speedup the most accurate that reaches it, else the fastest within the budget.
 
     Args:
         points: a front.
-        dense: what drops and speed-ups are counted from.
+        dense: the baseline of accuracy drops and speedups.
         max_accuracy_drop: in the unit of the accuracies.
         target_speedup: at least 1.
 
     Raises:
-        UsageError: nothing was asked, or no point does it; the message names the nearest.
+        UsageError: neither limit is given, or no point is within them; the message lists the front.
     """
     if max_accuracy_drop is None and target_speedup is None:
-        raise UsageError("expected a largest accuracy drop or a target speed-up, got neither")
+        raise UsageError("expected max_accuracy_drop or target_speedup, got neither")
     lowest = -math.inf if max_accuracy_drop is None else dense.accuracy - max_accuracy_drop
     slowest = math.inf if target_speedup is None else dense.latency / target_speedup
     fit = [point for point in points if point.accuracy >= lowest and point.latency <= slowest]
     if not fit:
-        told = ", ".join(f"{dense.accuracy - p.accuracy:g} for {dense.latency / p.latency:.3g}x" for p in points)
+        drops = ", ".join(f"{dense.accuracy - p.accuracy:g} for {dense.latency / p.latency:.3g}x" for p in points)
         raise UsageError(
             f"expected a drop of at most {max_accuracy_drop} at a speedup of at least {target_speedup}; "
-            f"the front has drops of {told or 'nothing'}: allow more, or ask for less"
+            f"the front has drops of {drops or 'nothing'}: raise the drop, or lower the target"
         )
     if target_speedup is not None:
         return max(fit, key=lambda point: (point.accuracy, -point.latency))
@@ -89,15 +87,15 @@ def choose(
 
 @dataclass
 class Journal:
-    """Answers by what was asked, kept in a file.
+    """Measurements by choice, stored in a file.
 
     Raises:
-        UsageError: the file is no journal, or one of another search.
+        UsageError: the file is not a journal, or is of another search.
     """
 
     path: Path | None
     subject: Mapping[str, Any]
-    """What the answers depend on besides a choice: model, data, device, seed. Another subject is another search."""
+    """What measurements depend on besides the choice: model, data, device, seed. It identifies the search."""
 
     answers: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -119,17 +117,17 @@ class Journal:
                 f"in format {version}; name another file"
             )
 
-    def ask(self, choice: Choice, accuracy: Measure, latency: Measure) -> Point:
-        """What is known of a choice; what is not is measured and written down at once.
+    def measure(self, choice: Choice, accuracy: Measure, latency: Measure) -> Point:
+        """The point of a choice. What is not in the journal is measured and written to it.
 
         Raises:
-            UsageError: an answer is no number.
+            UsageError: a measurement is not a finite number.
         """
         key = json.dumps(dict(sorted(choice.items())))
         entry = self.answers.setdefault(key, {})
-        for name, measure in (("accuracy", accuracy), ("latency", latency)):
+        for name, function in (("accuracy", accuracy), ("latency", latency)):
             if name not in entry:
-                answer = float(measure(dict(choice)))
+                answer = float(function(dict(choice)))
                 if not math.isfinite(answer) or (name == "latency" and answer <= 0):
                     raise UsageError(f"{name} of {dict(choice)}: expected a number (a latency above 0), got {answer}")
                 entry[name] = answer
@@ -140,7 +138,7 @@ class Journal:
         if self.path is None:
             return
         document = {"format": FORMAT, "subject": dict(self.subject), "answers": self.answers}
-        # Beside it and then in its place, so that a kill leaves a whole journal.
+        # Replaced atomically, so that a kill leaves a complete journal.
         fresh = self.path.with_name(self.path.name + ".new")
         fresh.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(fresh, self.path)
@@ -148,7 +146,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class Search:
-    """All that was measured: the dense network, every other choice, and the front of them all."""
+    """All measured points: the dense network, every other choice, and the front."""
 
     dense: Point
     points: tuple[Point, ...]
@@ -164,51 +162,50 @@ def search(
     subject: Mapping[str, Any] | None = None,
     max_accuracy_drop: float = math.inf,
 ) -> Search:
-    """Compose thresholds of layers along the front.
+    """Search keep ratios of all layers along the front.
 
     Args:
-        layers: for each the shares to keep besides 1, which is the dense layer; each above 0 and below 1.
-        accuracy: of a choice, which names every layer.
-        latency: of a choice.
-        journal: where answers are kept.
+        layers: the keep ratios of each layer, in (0, 1); 1, the dense layer, is always included.
+        accuracy: returns that of a choice, which holds every layer.
+        latency: returns that of a choice.
+        journal: the file of measurements.
         subject: what they depend on besides the choice.
-        max_accuracy_drop: beyond which no composition is carried further.
+        max_accuracy_drop: the search stops beyond it.
 
     Raises:
-        UsageError: a share is out of range, an answer is no number, or the journal is another search's.
+        UsageError: a keep ratio is out of range, a measurement is not finite, or the journal is of another search.
     """
-    steps = {name: _shares(name, shares) for name, shares in layers.items()}
-    asked = {"layers": {name: list(shares) for name, shares in steps.items()}, **(subject or {})}
-    book = Journal(journal, asked)
+    steps = {name: _sorted_ratios(name, ratios) for name, ratios in layers.items()}
+    book = Journal(journal, {"layers": {name: list(ratios) for name, ratios in steps.items()}, **(subject or {})})
     base = dict.fromkeys(steps, 1.0)
-    dense = book.ask(base, accuracy, latency)
+    dense = book.measure(base, accuracy, latency)
     alone = {
-        name: [dense, *(book.ask(base | {name: share}, accuracy, latency) for share in shares)]
-        for name, shares in steps.items()
+        name: [dense, *(book.measure(base | {name: ratio}, accuracy, latency) for ratio in ratios)]
+        for name, ratios in steps.items()
     }
     points = [dense, *(point for row in alone.values() for point in row[1:])]
     at = dict.fromkeys(steps, 0)
-    while moves := [name for name, shares in steps.items() if at[name] < len(shares)]:
+    while moves := [name for name, ratios in steps.items() if at[name] < len(ratios)]:
         name = min(moves, key=lambda one: _price(alone[one][at[one]], alone[one][at[one] + 1]))
         at[name] += 1
-        choice = {one: ([1.0, *steps[one]])[place] for one, place in at.items()}
-        points.append(book.ask(choice, accuracy, latency))
+        choice = {one: ([1.0, *steps[one]])[step] for one, step in at.items()}
+        points.append(book.measure(choice, accuracy, latency))
         if dense.accuracy - points[-1].accuracy > max_accuracy_drop:
             break
     unique = list({json.dumps(point.choice): point for point in points}.values())
     return Search(dense, tuple(unique), front(unique))
 
 
-def _shares(name: str, shares: Sequence[float]) -> list[float]:
-    if any(not 0 < share < 1 for share in shares):
-        raise UsageError(f"{name}: expected shares above 0 and below 1, got {list(shares)}")
-    return sorted(set(shares), reverse=True)
+def _sorted_ratios(name: str, ratios: Sequence[float]) -> list[float]:
+    if any(not 0 < ratio < 1 for ratio in ratios):
+        raise UsageError(f"{name}: expected keep ratios above 0 and below 1, got {list(ratios)}")
+    return sorted(set(ratios), reverse=True)
 
 
 def _price(before: Point, after: Point) -> tuple[float, float]:
-    """Accuracy lost for each unit of time gained; what loses none is free, and the most gained comes first.
+    """Accuracy lost per time gained, 0 if none is lost; of equal prices the largest gain comes first.
 
-    Steps that gain no time come last, dearest of all.
+    Steps that gain no time have an infinite price.
     """
     lost, gained = before.accuracy - after.accuracy, before.latency - after.latency
     return (max(lost, 0.0) / gained if gained > 0 else math.inf), -gained

@@ -1,12 +1,12 @@
-"""How the inputs that stay make up for those that went, from what a layer's inputs look like.
+"""Recovery: how the remaining weights compensate for pruned inputs, from the statistics of a layer's inputs.
 
-With ``X`` the inputs of a layer, a column for every position that it is applied to, and ``S`` those that stay:
+With ``X`` the inputs of a layer, one column for each position that it is applied to, and ``S`` the remaining inputs:
 
-* ``scale`` multiplies the weights by ``K / (K - D)``, as the paper does; it needs no data;
-* ``bias`` adds to the bias what the others contribute on average;
-* ``least_squares`` takes the weights ``W'`` and the bias with the smallest ``|W X + b - W' X_S - b'|^2``.
+* ``scale`` multiplies the weights by ``K / (K - D)``, as in the paper; it needs no data;
+* ``bias`` adds the mean contribution of the pruned inputs to the bias;
+* ``least_squares`` fits the weights ``W'`` and the bias ``b'`` that minimize ``|W X + b - W' X_S - b'|^2``.
 
-Both need only the mean and the second moments of ``X``, which are summed over batches in float64.
+The last two need the mean and the second moments of ``X``, summed over batches in float64.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from lamina.errors import UsageError
 from lamina.record import Conversion
 
 RIDGE = 1e-6
-"""Of the mean variance of an input: added to every variance, so that inputs which are sums of others do no harm."""
+"""Fraction of the mean variance of an input that is added to each variance, which regularizes collinear inputs."""
 
 Where = Callable[[str, nn.Module], bool]
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over ``count`` positions: of the inputs ``(K,)``, and of their products ``(K, K)``, in float64."""
+    """Sums over ``count`` positions of the inputs ``(K,)`` and of their products ``(K, K)``, in float64."""
 
     count: int
     total: Tensor
@@ -44,7 +44,7 @@ class Moments:
 
     @classmethod
     def of(cls, columns: Tensor) -> Moments:
-        """Of the positions ``(count, K)``."""
+        """The moments of positions ``(count, K)``."""
         wide = columns.double()
         return cls(len(wide), wide.sum(0), wide.mT @ wide)
 
@@ -53,33 +53,33 @@ class Moments:
 
     @property
     def mean(self) -> Tensor:
-        """Of each input: ``(K,)``."""
+        """Mean of each input: ``(K,)``."""
         return self.total / self.count
 
     @property
     def covariance(self) -> Tensor:
-        """Of every two inputs: ``(K, K)``."""
+        """Covariance of the inputs: ``(K, K)``."""
         return self.products / self.count - torch.outer(self.mean, self.mean)
 
 
 def bias_correction(weight: Tensor, index: Tensor, moments: Moments) -> Tensor:
-    """What the inputs that went contribute on average, ``(out,)``, of the dense ``weight (out, K)``."""
-    gone = torch.ones(weight.shape[1], dtype=torch.bool, device=weight.device)
-    gone[index] = False
-    return weight[:, gone].double() @ moments.mean[gone]
+    """Mean contribution ``(out,)`` of the pruned inputs, for the dense ``weight (out, K)``."""
+    pruned = torch.ones(weight.shape[1], dtype=torch.bool, device=weight.device)
+    pruned[index] = False
+    return weight[:, pruned].double() @ moments.mean[pruned]
 
 
 def least_squares(
     weight: Tensor, index: Tensor, moments: Moments, *, bias: bool = True, ridge: float = RIDGE
 ) -> tuple[Tensor, Tensor]:
-    """The weights ``(out, kept)`` that best reproduce a dense layer's outputs, and what to add to its bias ``(out,)``.
+    """The weights ``(out, kept)`` that best reproduce a dense layer's outputs, and a correction of its bias ``(out,)``.
 
     Args:
         weight: the dense weights, ``(out, K)``.
-        index: the inputs that stay.
+        index: the remaining inputs.
         moments: of all inputs.
-        bias: whether there is a bias to change; without, the weights make up for the means too, and zeros come back.
-        ridge: share of the mean variance added to each.
+        bias: whether the layer has a bias; without, the weights compensate for the means too, and zeros are returned.
+        ridge: fraction of the mean variance that is added to each.
 
     Raises:
         UsageError: the moments are not finite, or the ridge is negative.
@@ -90,7 +90,7 @@ def least_squares(
     second = moments.covariance if bias else moments.products / moments.count
     among = second[index][:, index]
     damping = ridge * among.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny)
-    # Towards the weights as they were, so that inputs which were always zero in the data keep theirs.
+    # Regularized towards the dense weights, so that inputs which are zero in all data keep theirs.
     kept = wide[:, index]
     missing = (wide @ second[:, index]) - kept @ among
     damped = among + damping * torch.eye(len(index)).to(among)
@@ -101,7 +101,7 @@ def least_squares(
 
 
 def _inverse(among: Tensor) -> Tensor:
-    """Of a symmetric matrix that may lack rank."""
+    """The pseudo-inverse of a symmetric matrix."""
     inverse: Tensor = torch.linalg.pinv(among, hermitian=True)
     return inverse
 
@@ -114,13 +114,13 @@ def eliminate(
     *,
     ridge: float = RIDGE,
 ) -> tuple[nn.Module, Conversion]:
-    """`lamina.accelerate.convert` with calibration data: inputs are seen as the dense model has them.
+    """`lamina.accelerate.convert` with calibration data. Moments are of the inputs in the dense model.
 
     Args:
         model: changed in place, in its own mode of training or evaluation.
-        config: what to eliminate, and the recovery.
+        config: what to prune, and the recovery.
         batches: inputs of the model, each a tensor or a tuple of arguments; at least one for a fitted recovery.
-        where: which layers to convert; all, if left out.
+        where: selects the layers to convert; all by default.
         ridge: of `least_squares`.
 
     Raises:
@@ -139,7 +139,7 @@ def eliminate(
         if entry.layer not in seen:
             raise UsageError(
                 f"{entry.layer or 'model'}: expected calibration batches that reach this layer, got none; "
-                "pass more, or leave the layer out by where="
+                "pass more, or exclude the layer with where="
             )
         recover(model.get_submodule(entry.layer), layers[entry.layer], seen[entry.layer], config, ridge)
     return model, replace(record, method=record.method.replace("recovery=none", f"recovery={config.recovery}"))
@@ -147,33 +147,33 @@ def eliminate(
 
 @torch.no_grad()
 def recover(layer: nn.Module, dense: nn.Module, moments: Moments, config: Eliminated, ridge: float = RIDGE) -> None:
-    """Change an eliminated layer's weights and bias in place, by the moments of its dense layer's inputs."""
+    """Fit the weights and bias of a layer with pruned inputs in place, by the moments of its dense layer's inputs."""
     if isinstance(layer, EliminatedLSTM):
         for suffix in ("l0", "l0_reverse") if layer.bidirectional else ("l0",):
             weight, bias = (f"{kind}_ih_{suffix}" for kind in ("weight", "bias"))
             _fit(layer, dense, layer.index, weight, bias, moments, config, ridge)
         return
-    places = cast(Indexed, layer).index
+    index = cast(Indexed, layer).index
     taps = dense.get_parameter("weight")[0, 0].numel()
     if dense.get_parameter("weight").dim() > 2 and getattr(layer, "by", "channel") == "channel":
-        places = (places[:, None] * taps + torch.arange(taps, device=places.device)).flatten()
-    _fit(layer, dense, places, "weight", "bias", moments, config, ridge)
+        index = (index[:, None] * taps + torch.arange(taps, device=index.device)).flatten()
+    _fit(layer, dense, index, "weight", "bias", moments, config, ridge)
 
 
 def _fit(
-    layer: nn.Module, dense: nn.Module, places: Tensor, weight: str, bias: str,
+    layer: nn.Module, dense: nn.Module, index: Tensor, weight: str, bias: str,
     moments: Moments, config: Eliminated, ridge: float,
 ) -> None:  # fmt: skip
     full = dense.get_parameter(weight).flatten(1)
-    mine = layer.get_parameter(weight)
+    parameter = layer.get_parameter(weight)
     biased = getattr(layer, bias, None) is not None
     if config.recovery == "bias":
         if not biased:
             raise UsageError("recovery 'bias': expected layers with a bias, got one without; use 'least_squares'")
-        shift = bias_correction(full, places, moments)
+        shift = bias_correction(full, index, moments)
     else:
-        fitted, shift = least_squares(full, places, moments, bias=biased, ridge=ridge)
-        mine.copy_(fitted.view(mine.shape))
+        fitted, shift = least_squares(full, index, moments, bias=biased, ridge=ridge)
+        parameter.copy_(fitted.view(parameter.shape))
     if biased:
         offset = dense.get_parameter(bias)
         layer.get_parameter(bias).copy_(offset.double() + shift)
@@ -183,13 +183,13 @@ def _fit(
 def observe(
     model: nn.Module, layers: dict[str, nn.Module], batches: Iterable[Any], most: int | None = None
 ) -> dict[str, Moments]:
-    """The moments of what goes into each layer.
+    """The moments of the inputs of each layer.
 
     Args:
         model: run once for each batch.
         layers: of the model, by names.
         batches: inputs of the model, each a tensor or a tuple of arguments.
-        most: positions of a batch to look at, evenly spread; all, if left out.
+        most: positions of a batch to sample, evenly spread; all by default.
 
     Raises:
         UsageError: there is no batch.
@@ -226,13 +226,13 @@ def _watching(layers: dict[str, nn.Module], seen: dict[str, Moments], most: int 
 
 
 def positions(module: nn.Module, x: Tensor) -> Tensor:
-    """What a dense layer multiplies its weights by, a row for every position that it is applied to: ``(count, K)``."""
+    """The inputs of a dense layer, unfolded, one row for each position that it is applied to: ``(count, K)``."""
     if not isinstance(module, nn.Conv1d | nn.Conv2d):
         return x.reshape(-1, x.shape[-1])
     axes = len(module.kernel_size)
     x = x if x.dim() == axes + 2 else x[None]
-    margins: Sequence[int] = module._reversed_padding_repeated_twice
-    x = F.pad(x, list(margins), "constant" if module.padding_mode == "zeros" else module.padding_mode)
+    pads: Sequence[int] = module._reversed_padding_repeated_twice
+    x = F.pad(x, list(pads), "constant" if module.padding_mode == "zeros" else module.padding_mode)
     kernel, stride, dilation = (tuple(sizes) for sizes in (module.kernel_size, module.stride, module.dilation))
     if axes == 1:
         x, kernel, stride, dilation = x[:, :, None], (1, *kernel), (1, *stride), (1, *dilation)

@@ -1,7 +1,7 @@
-"""The definition of layers that lack some of their inputs: plain operators, for any float type and device.
+"""The definition of layers with pruned inputs: plain operators, for any floating-point dtype and device.
 
-``index`` names the inputs that stay, in the order of the weight's columns. By tap, an input is a channel under one tap
-of the window, at ``channel * taps + tap``.
+``index`` holds the remaining inputs in the order of the weight's columns. By tap, an input is a channel at one tap of
+the kernel, ``channel * taps + tap``.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def conv_taps(
 ) -> Tensor:  # fmt: skip
     """By tap: ``x (N, in, H, W)``, ``weight (out, kept)`` to ``(N, out, H', W')``, through the unfolded input.
 
-    With ``moved`` the rows of the unfolded input are `swapped`, as the paper does it.
+    With ``moved`` the rows of the unfolded input are `swapped`, as in the paper.
     """
     sizes = [
-        (size + 2 * margin - step * (taps - 1) - 1) // advance + 1
-        for size, margin, step, taps, advance in zip(x.shape[2:], padding, dilation, kernel, stride, strict=True)
+        (size + 2 * pad - step * (taps - 1) - 1) // advance + 1
+        for size, pad, step, taps, advance in zip(x.shape[2:], padding, dilation, kernel, stride, strict=True)
     ]
     unfolded = F.unfold(x, kernel, dilation, padding, stride)
     y = weight @ (unfolded.index_select(1, index) if moved is None else swapped(unfolded, index, moved, 1))
@@ -47,20 +47,20 @@ def conv_taps(
 
 
 def swap_order(kept: Sequence[int], total: int) -> list[int]:
-    """DeftNN's reordering: kept inputs beyond the first ``len(kept)`` of ``total`` go where eliminated ones stood.
+    """DeftNN's reordering: kept inputs beyond the first ``len(kept)`` of ``total`` replace pruned ones.
 
     >>> swap_order([0, 2, 5, 6], 8)
     [0, 5, 2, 6]
     """
-    staying = set(kept)
-    if len(staying) != len(kept) or not staying <= set(range(total)):
+    remaining = set(kept)
+    if len(remaining) != len(kept) or not remaining <= set(range(total)):
         raise ValueError(f"expected distinct integers from 0 to {total - 1}, got {list(kept)}")
-    movers = iter(sorted(place for place in staying if place >= len(kept)))
-    return [place if place in staying else next(movers) for place in range(len(kept))]
+    movers = iter(sorted(each for each in remaining if each >= len(kept)))
+    return [each if each in remaining else next(movers) for each in range(len(kept))]
 
 
 def swapped(x: Tensor, index: Tensor, moved: Tensor, dim: int) -> Tensor:
-    """``x.index_select(dim, index)`` as DeftNN does it: truncated, and only what has ``moved`` is copied in."""
+    """``x.index_select(dim, index)`` as in DeftNN: a truncated view into which only ``moved`` inputs are copied."""
     front = x.narrow(dim, 0, len(index))
     if not len(moved):
         return front
@@ -68,7 +68,7 @@ def swapped(x: Tensor, index: Tensor, moved: Tensor, dim: int) -> Tensor:
 
 
 def dense_weight(weight: Tensor, index: Tensor, inputs: int, kernel: Sequence[int] = ()) -> Tensor:
-    """The dense weight ``(out, inputs, *kernel)``, with zeros for what is gone.
+    """The dense weight ``(out, inputs, *kernel)``, with zeros for pruned inputs.
 
     ``weight`` is ``(out, kept, *kernel)``, or by tap ``(out, kept)``.
     """

@@ -1,8 +1,8 @@
-"""Which synapse vectors a layer can do without.
+"""Selection of the synapse vectors to keep.
 
-A synapse vector holds the weights by which one input reaches every output. Where two of them are correlated (equation
-6), one can represent the other. Counts of whom each represents (equation 7) and greedy retention of the one that
-represents the most leave vectors no two of which represent each other, and one for each that goes.
+A synapse vector is the column of weights that multiplies one input. Of two correlated vectors (equation 6) one can
+represent the other. Greedy retention keeps the vector that represents the most others (equation 7) and prunes those.
+So no two kept vectors represent each other, and each pruned one has a representative.
 
 Hill et al., "DeftNN: Addressing Bottlenecks for DNN Execution on GPUs via Synapse Vector Elimination and Near-compute
 Data Fission", MICRO 2017, section 4.1.2.
@@ -20,18 +20,18 @@ from lamina.accelerate.methods.elimination.config import By
 from lamina.errors import UnsupportedError, UsageError
 
 DECIMALS = 10
-"""To which correlations are rounded, so that ties do not hang on the order in which a device sums."""
+"""Decimals of rounded correlations, so that ties do not depend on a device's summation order."""
 
-HALVINGS = 12
-"""Of the interval in which a threshold is sought."""
+BISECTION_STEPS = 12
+"""Steps of the search for a threshold."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """The outcome of a search.
+    """The result of a search.
 
-    ``order`` ``(K,)`` names every vector, the first to keep first; its first ``representatives`` are those that greedy
-    retention keeps at ``alpha``. The others follow, the least represented first, and vectors of zeros come last.
+    ``order (K,)`` holds all vectors by priority. Its first ``representatives`` entries are those that greedy retention
+    keeps at the threshold ``alpha``. The others follow, the least represented first; vectors of zeros come last.
     """
 
     order: Tensor
@@ -39,26 +39,26 @@ class Retention:
     alpha: float
 
     def kept(self, number: int) -> Tensor:
-        """The first vectors of the order, by their places."""
+        """The sorted indices of the first vectors of the order."""
         return self.order[:number].sort().values
 
 
 def synapse_vectors(weight: Tensor, by: By = "channel", group: int = 1) -> Tensor:
-    """The synapse vectors of a weight, a row each.
+    """The synapse vectors of a weight, one per row.
 
     Args:
-        weight: ``(out, in, *window)`` of a linear layer, a convolution, or one side of an LSTM, whose rows are gates.
+        weight: ``(out, in, *kernel)`` of a linear layer, a convolution, or an LSTM, whose rows are gates.
         by: a vector for each input, or for each input and tap.
-        group: neighbouring inputs that make one vector together.
+        group: neighbouring inputs in one vector.
 
     Returns:
-        ``(in / group, length)``; by tap ``(in / group * taps, length)``, the taps of an input in turn.
+        ``(in / group, length)``; by tap ``(in / group * taps, length)``, with the taps of an input consecutive.
 
     Raises:
         UnsupportedError: ``group`` does not divide the inputs.
     """
     if weight.dim() < 2:
-        raise UsageError(f"weight: expected (out, in, *window), got {tuple(weight.shape)}")
+        raise UsageError(f"weight: expected (out, in, *kernel), got {tuple(weight.shape)}")
     inputs = weight.shape[1]
     if inputs % group:
         raise UnsupportedError(f"group {group} does not divide its {inputs} inputs")
@@ -77,10 +77,10 @@ def recurrent_vectors(weight: Tensor) -> Tensor:
 def correlation(vectors: Tensor) -> Tensor:
     """Pearson's correlation of every two rows (equation 6), in float64: ``(K, K)``.
 
-    A row of one number throughout is correlated with nothing but itself, a row of zeros not even with that.
+    A constant row is correlated with itself only, a row of zeros with nothing.
 
     Raises:
-        UsageError: rows are shorter than two numbers, or not finite.
+        UsageError: rows have fewer than two elements, or are not finite.
     """
     if vectors.dim() != 2 or not vectors.is_floating_point():
         raise UsageError(f"synapse vectors: expected floats of shape (K, length), got {vectors.dtype} {vectors.shape}")
@@ -96,8 +96,8 @@ def correlation(vectors: Tensor) -> Tensor:
     wide = vectors.detach().double()
     flat = wide.amax(1) == wide.amin(1)
     centred = torch.where(flat[:, None], 0.0, wide - wide.mean(1, keepdim=True))
-    peak = centred.abs().amax(1, keepdim=True)
-    centred = centred / torch.where(peak > 0, peak, 1.0)  # squares of tiny weights would vanish
+    amax = centred.abs().amax(1, keepdim=True)
+    centred = centred / torch.where(amax > 0, amax, 1.0)  # squares of tiny weights would underflow
     length = centred.norm(dim=1, keepdim=True)
     centred = centred / torch.where(length > 0, length, 1.0)
     result = (centred @ centred.mT).round(decimals=DECIMALS).clamp(-1, 1)
@@ -108,15 +108,15 @@ def correlation(vectors: Tensor) -> Tensor:
 
 
 def representative_counts(correlations: Tensor, alpha: float) -> Tensor:
-    """How many vectors each one could represent at the threshold ``alpha``, itself too (equation 7): ``(K,)``."""
+    """The number of vectors, itself included, that each represents at threshold ``alpha`` (equation 7): ``(K,)``."""
     return (correlations >= alpha).sum(1)
 
 
 def retain(correlations: Tensor, alpha: float, most: int | None = None) -> Tensor:
-    """Greedy retention: keep the vector that represents the most of those left, and drop these.
+    """Greedy retention: keep the vector that represents the most remaining ones, and prune those.
 
-    Of equals the first is kept. Returns the places of the kept ones, in the order in which they were chosen; the search
-    ends early once there are more than ``most``.
+    Of equal ones the first is kept. Returns the indices of kept vectors in the order of selection, and stops once there
+    are more than ``most``.
     """
     near = correlations >= alpha
     left = near.diagonal().clone()
@@ -125,7 +125,7 @@ def retain(correlations: Tensor, alpha: float, most: int | None = None) -> Tenso
     while most is None or len(chosen) <= most:
         standing = torch.where(left, counts, 0)
         largest = int(standing.max()) if len(standing) else 0
-        if largest <= 1:  # those left represent themselves alone
+        if largest <= 1:  # each remaining vector represents only itself
             chosen += left.nonzero().flatten().tolist()
             break
         chosen.append(_first(standing == largest))
@@ -136,7 +136,7 @@ def retain(correlations: Tensor, alpha: float, most: int | None = None) -> Tenso
 
 
 def rank(correlations: Tensor, alpha: float) -> Retention:
-    """Every vector in the order in which to keep it, by the threshold ``alpha``."""
+    """All vectors by priority, for the threshold ``alpha``."""
     chosen = retain(correlations, alpha)
     waiting = torch.ones(len(correlations), dtype=torch.bool, device=correlations.device)
     waiting[chosen] = False
@@ -146,18 +146,18 @@ def rank(correlations: Tensor, alpha: float) -> Retention:
     closest = correlations[:, chosen].amax(1) if len(chosen) else correlations.new_zeros(len(correlations))
     for _ in range(int(waiting.sum())):
         far = torch.where(waiting, closest, torch.inf)
-        place = _first(far == far.min())
-        order.append(place)
-        waiting[place] = False
-        closest = torch.maximum(closest, correlations[place])
+        index = _first(far == far.min())
+        order.append(index)
+        waiting[index] = False
+        closest = torch.maximum(closest, correlations[index])
     order += empty.nonzero().flatten().tolist()
     return Retention(torch.tensor(order, dtype=torch.long, device=correlations.device), len(chosen), alpha)
 
 
 def threshold_for(correlations: Tensor, number: int) -> float:
-    """The largest threshold found, by halving from 0 to 1, at which greedy retention keeps no more than ``number``."""
+    """The largest threshold, by bisection of [0, 1], at which greedy retention keeps at most ``number`` vectors."""
     low, high = 0.0, 1.0
-    for _ in range(HALVINGS):
+    for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
         if len(retain(correlations, middle, number)) <= number:
             low = middle
@@ -169,16 +169,16 @@ def threshold_for(correlations: Tensor, number: int) -> float:
 def select(
     vectors: Tensor, *, keep: float | None = None, alpha: float | None = None, align: int = 1
 ) -> tuple[Tensor, Retention]:
-    """The places of the vectors to keep, in rising order, and how they were found.
+    """The sorted indices of the vectors to keep, and the result of the search.
 
     Args:
         vectors: ``(K, length)``.
-        keep: share to keep. Representatives come first, at a threshold that leaves no more than that.
-        alpha: threshold to keep the representatives of, instead.
-        align: the number kept is rounded up to a multiple of this, or to all.
+        keep: keep ratio. Representatives come first, at a threshold that keeps no more than this.
+        alpha: keep the representatives at this threshold, in place of ``keep``.
+        align: the number of kept vectors is rounded up to a multiple of this, or to all.
 
     Raises:
-        UsageError: both or none of ``keep`` and ``alpha``, or what `correlation` refuses.
+        UsageError: both or none of ``keep`` and ``alpha`` are given, or as for `correlation`.
     """
     if (keep is None) == (alpha is None):
         raise UsageError(f"expected either keep or alpha, got keep={keep} and alpha={alpha}")
@@ -207,14 +207,14 @@ def aligned(number: float, total: int, align: int) -> int:
     return min(total, max(1, -(-whole // align)) * align)
 
 
-def spread(places: Tensor, group: int, taps: int = 1) -> Tensor:
-    """Places of single inputs (or inputs and taps) from those of groups of neighbours."""
-    inputs, tap = places // taps, places % taps
-    members = inputs[:, None] * group + torch.arange(group, device=places.device)
+def spread(index: Tensor, group: int, taps: int = 1) -> Tensor:
+    """The index of single inputs, or inputs and taps, from that of groups of neighbours."""
+    inputs, tap = index // taps, index % taps
+    members = inputs[:, None] * group + torch.arange(group, device=index.device)
     return (members * taps + tap[:, None]).flatten().sort().values
 
 
 def _first(mask: Tensor) -> int:
-    """The first true place: the same on every device, which ``argmax`` of equals is not."""
+    """The first true index: deterministic on every device, unlike ``argmax`` of ties."""
     falling = torch.arange(len(mask), 0, -1, device=mask.device)
     return int((mask * falling).argmax())

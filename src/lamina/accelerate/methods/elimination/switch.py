@@ -1,4 +1,4 @@
-"""A running model that changes between configurations: every layer holds its variants, and one of them computes."""
+"""Models that switch between keep ratios at run time: each layer holds several variants, one of which is active."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lamina.errors import UsageError
 
 
 class Switched(nn.Module):
-    """Variants of one layer by the share of vectors that each keeps; `use` says which one computes.
+    """Variants of one layer by keep ratio; `use` activates one.
 
-    They share nothing, since each has recovered in its own way, so a switch copies no weights. A graph that was
-    captured or compiled before keeps the variant of that time.
+    Variants share no weights, since each was recovered separately, so a switch copies nothing. CUDA graphs and compiled
+    models keep the variant that was active when they were made.
 
     Args:
-        variants: at least one layer; the one that keeps the most computes at first.
+        variants: at least one layer, by keep ratio; the largest is active at first.
 
     Raises:
         UsageError: there is none.
@@ -28,35 +28,36 @@ class Switched(nn.Module):
         super().__init__()
         if not variants:
             raise UsageError("variants: expected at least one layer, got none")
-        self.shares = tuple(sorted(variants, reverse=True))
-        self.variants = nn.ModuleList([variants[share] for share in self.shares])
-        self.active = self.shares[0]
+        self.keep_ratios = tuple(sorted(variants, reverse=True))
+        self.variants = nn.ModuleList([variants[ratio] for ratio in self.keep_ratios])
+        self.active = self.keep_ratios[0]
 
-    def use(self, share: float) -> None:
-        """Let the variant compute that keeps this share.
+    def use(self, keep_ratio: float) -> None:
+        """Activate the variant with this keep ratio.
 
         Raises:
             UsageError: there is no such variant.
         """
-        if share not in self.shares:
-            raise UsageError(f"expected one of the shares {', '.join(map(str, self.shares))}, got {share}")
-        self.active = share
+        if keep_ratio not in self.keep_ratios:
+            known = ", ".join(map(str, self.keep_ratios))
+            raise UsageError(f"expected one of the keep ratios {known}, got {keep_ratio}")
+        self.active = keep_ratio
 
     def forward(self, *inputs: Any) -> Any:
-        """As the active variant does."""
-        return self.variants[self.shares.index(self.active)](*inputs)
+        """The output of the active variant."""
+        return self.variants[self.keep_ratios.index(self.active)](*inputs)
 
     def extra_repr(self) -> str:
-        """The shares there are, and the active one."""
-        return f"shares={self.shares}, active={self.active}"
+        """The keep ratios, and the active one."""
+        return f"keep_ratios={self.keep_ratios}, active={self.active}"
 
 
 def switchable(model: nn.Module, variants: Mapping[str, Mapping[float, nn.Module]]) -> nn.Module:
-    """Put the variants of each named layer in its place, in the model.
+    """Replace each named layer by its variants.
 
     Args:
         model: changed in place.
-        variants: for each layer's name its variants, as `Switched` takes them; 1 is usually the dense layer itself.
+        variants: by layer name, as for `Switched`; a keep ratio of 1 is usually the dense layer.
 
     Raises:
         UsageError: the model has no layer of that name.
@@ -70,19 +71,19 @@ def switchable(model: nn.Module, variants: Mapping[str, Mapping[float, nn.Module
 
 
 def use(model: nn.Module, choice: Choice) -> None:
-    """Switch a model's layers to the shares of a choice, by name; all or, if one cannot, none.
+    """Switch a model's layers to the keep ratios of a choice, by name: all of them, or none on an error.
 
     Raises:
-        UsageError: a name is of no switched layer, or one has no such variant.
+        UsageError: a name is not of a switched layer, or a layer has no such variant.
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, Switched)}
     before = {name: layer.active for name, layer in layers.items()}
     try:
-        for name, share in choice.items():
+        for name, keep_ratio in choice.items():
             if name not in layers:
                 raise UsageError(f"expected switched layers ({', '.join(layers) or 'none'}), got {name!r}")
-            layers[name].use(share)
+            layers[name].use(keep_ratio)
     except UsageError:
-        for name, share in before.items():
-            layers[name].use(share)
+        for name, keep_ratio in before.items():
+            layers[name].use(keep_ratio)
         raise
