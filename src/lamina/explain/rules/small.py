@@ -45,8 +45,8 @@ def layout_conversions(view: View) -> Iterator[Finding]:
     for row, part in sorted(parts.items(), key=lambda item: -item[1]):
         of_row = part / view.share[row] if view.share.get(row) else 0.0
         if part >= MATTERS / 2 and of_row >= CONVERTED:
-            time = us(total_us(found[row]))
-            claim = f"{name(row)} spends {percent(of_row)} on layout conversions ({time}): use channels-last"
+            taken = us(total_us(found[row]))
+            claim = f"{name(row)} spends {percent(of_row)} on layout conversions ({taken}): use channels-last"
             evidence = {"share of phase": of_row, "kernels": float(len(found[row])), SAVING: part}
             yield view.finding("layout conversions", claim, evidence, [row], BY_NAME, row)
 
