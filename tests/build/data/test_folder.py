@@ -71,5 +71,5 @@ def test_a_damaged_image_is_named(flat: Path) -> None:
 
 def test_more_than_fits_in_memory_is_rejected(flat: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lamina.build.data.folder._MAX_BYTES", 3 * 3 * 8 * 8 - 1)
-    with pytest.raises(UsageError, match="got 3 of 8x8; give a folder with fewer or smaller ones"):
+    with pytest.raises(UsageError, match="got 3 of 8x8; use a folder with fewer or smaller images"):
         load(flat)
