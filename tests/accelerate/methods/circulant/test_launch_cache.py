@@ -1,4 +1,4 @@
-"""Layers that are called again for the same sizes are played from tape, and give what they gave without."""
+"""Layers called again with the same shapes are replayed from the launch cache, with equal results."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from lamina.accelerate.methods.circulant.nn import (
     BlockCirculantLinear,
     BlockCirculantLSTM,
 )
-from lamina.accelerate.runtime import launch_cache as tapes
+from lamina.accelerate.runtime import launch_cache
 
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
@@ -29,16 +29,16 @@ CALLS = 4
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> list[tapes.LaunchPlan]:
-    """Tapes as they are played."""
-    found: list[tapes.LaunchPlan] = []
-    play = tapes.LaunchPlan.__call__
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[launch_cache.LaunchPlan]:
+    """The launch plans that are replayed."""
+    found: list[launch_cache.LaunchPlan] = []
+    play = launch_cache.LaunchPlan.__call__
 
-    def noted(tape: tapes.LaunchPlan, inputs: list[Tensor]) -> Any:
-        found.append(tape)
-        return play(tape, inputs)
+    def recorded(plan: launch_cache.LaunchPlan, inputs: list[Tensor]) -> Any:
+        found.append(plan)
+        return play(plan, inputs)
 
-    monkeypatch.setattr(tapes.LaunchPlan, "__call__", noted)
+    monkeypatch.setattr(launch_cache.LaunchPlan, "__call__", recorded)
     return found
 
 
@@ -57,7 +57,9 @@ def step(layer: nn.Module, x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("impl", ["kernel", "materialized", "dense"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_steps(name: str, impl: Impl, played: list[tapes.LaunchPlan], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replayed_steps_equal_recorded_ones(
+    name: str, impl: Impl, replayed: list[launch_cache.LaunchPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
     make, shape = LAYERS[name]
     layer = make(impl)
     for _ in range(CALLS):
@@ -65,17 +67,17 @@ def test_steps(name: str, impl: Impl, played: list[tapes.LaunchPlan], monkeypatc
             parameter.data = torch.randn(parameter.shape)
         x = torch.randn(shape)
         ours = step(layer, x)
-        before = len(played)
+        before = len(replayed)
         with monkeypatch.context() as context:
-            context.setattr(tapes, "recording", lambda: True)
+            context.setattr(launch_cache, "recording", lambda: True)
             plain = step(layer, x)
-        assert len(played) == before
+        assert len(replayed) == before
         assert all(map(torch.equal, ours, plain))
-    assert impl == "dense" or len(played) >= 2 * (CALLS - 2)
+    assert impl == "dense" or len(replayed) >= 2 * (CALLS - 2)
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_forward_passes(name: str) -> None:
+def test_replayed_forward_passes_are_equal_in_all_grad_modes(name: str) -> None:
     make, shape = LAYERS[name]
     layer = make("kernel")
     for _ in range(CALLS):

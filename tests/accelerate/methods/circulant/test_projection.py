@@ -31,7 +31,7 @@ def test_mean_of_every_wrapped_diagonal(k: int, outputs: int, inputs: int, weigh
 
 
 @pytest.mark.parametrize(("k", "outputs", "inputs"), SIZES)
-def test_kept_energy_is_that_of_the_written_out_matrix(k: int, outputs: int, inputs: int) -> None:
+def test_kept_energy_is_that_of_the_dense_matrix(k: int, outputs: int, inputs: int) -> None:
     dense = torch.randn(outputs, inputs, dtype=torch.float64)
     projection = project(dense, k)
     near = dense_matrix(projection.weight, outputs, inputs)
@@ -70,10 +70,10 @@ def test_zero_weights_and_zero_importance() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_refuses_what_is_not_finite(bad: float) -> None:
+def test_nonfinite_weights_are_refused(bad: float) -> None:
     dense = torch.ones(4, 4)
     dense[1, 2] = bad
-    with pytest.raises(UsageError, match="expected finite numbers, got 1"):
+    with pytest.raises(UsageError, match="expected finite values, got 1"):
         project(dense, 2)
 
 

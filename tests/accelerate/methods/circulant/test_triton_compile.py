@@ -1,7 +1,7 @@
-"""What layers launch compiles for a Hopper GPU, also where sizes are 1, of which the compiler makes constants.
+"""The kernels that layers launch compile for a Hopper GPU, also with sizes of 1, on which Triton specializes.
 
-The interpreter takes kernels that the compiler refuses. So this file also runs as a program, without the interpreter:
-layers on the CPU, whose launches compile and do nothing else.
+The interpreter runs kernels that the compiler rejects. This file is therefore also a program that runs without the
+interpreter: layers on the CPU, whose launches only compile.
 """
 
 import subprocess
@@ -36,28 +36,29 @@ def main(block_size: int, precision: str) -> None:
     from lamina.accelerate.methods.circulant import functional
     from lamina.accelerate.methods.circulant import ops as circulant
     from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear, BlockCirculantLSTM
-    from lamina.accelerate.runtime import launch as launches
+    from lamina.accelerate.runtime.launch import launch
     from lamina.build import DTYPES
 
     compiled = set()
 
-    def compile_only(kernel: Any, programs: int, tensor: Any, *args: Any, **switches: Any) -> None:
+    def compile_only(kernel: Any, programs: int, tensor: Any, *args: Any, sizes: Any = None, **constexprs: Any) -> None:
         if programs:
-            built = kernel.warmup(*args, grid=(programs,), **switches)
+            built = kernel.warmup(*args, grid=(programs,), **constexprs)
             assert built.metadata.shared <= 227 * 1024, kernel.__name__
             compiled.add(built.hash)
 
-    def compile_alike(kernel: Any, programs: int, sizes: Any, *rest: Any, **switches: Any) -> None:
-        compile_only(kernel, programs, *rest, **switches)
-
-    instead = {launches.launch: compile_only, launches.launch_alike: compile_alike}
-    others = {"check_device": nothing, "supports_pdl": lambda _: True, "shared_memory": lambda _: 227 * 1024}
+    patches = {
+        "check_device": nothing,
+        "check_kernel_operand": nothing,
+        "supports_pdl": lambda _: True,
+        "shared_memory": lambda _: 227 * 1024,
+    }
     for module in [module for name, module in sys.modules.items() if name.startswith("lamina.accelerate")]:
         for name, value in list(vars(module).items()):
-            if isinstance(value, FunctionType) and value in instead:
-                setattr(module, name, instead[value])
-            elif name in others:
-                setattr(module, name, others[name])
+            if isinstance(value, FunctionType) and value is launch:
+                setattr(module, name, compile_only)
+            elif name in patches:
+                setattr(module, name, patches[name])
     assert functional.check_device is circulant.check_device is nothing
     driver.set_active(SimpleNamespace(
         get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0,
