@@ -28,7 +28,7 @@ for index, some in ((tl.int32, launches), (tl.int64, launches[::4])):
     for kernel, constants, types in some:
         constants = {**constants, "BLOCK": BLOCK, "INDEX": index}
         types = {"bits": "u8", "indices": "u8", "offsets": "i64", "counter": "i64", "reported": "i64", **types}
-        whole = {name: "i64" if name.startswith("by_") else "i32" for name in kernel.arg_names}
+        whole = {name: "i64" if name.endswith("_divisor") else "i32" for name in kernel.arg_names}
         signature = {name: "constexpr" if name in constants else f"*{types[name]}" if name in types else whole[name]
                      for name in kernel.arg_names}
         constexprs = {(kernel.arg_names.index(name),): value for name, value in constants.items()}

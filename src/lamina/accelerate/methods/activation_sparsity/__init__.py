@@ -1,4 +1,4 @@
-"""Products that skip zeros of the activations, stored as ELLPACK-DIB or compacted by rows (Spartan)."""
+"""Products that skip zeros of the activations: from ELLPACK-DIB, or over the row union (Spartan)."""
 
 from lamina.accelerate.methods.activation_sparsity.config import Sparse
 

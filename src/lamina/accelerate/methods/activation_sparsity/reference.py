@@ -1,4 +1,4 @@
-"""The format and its products in PyTorch's own operators, on any device."""
+"""The definition: ELLPACK-DIB and products with it in PyTorch's operators, on any device."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from lamina.errors import UsageError
 
 
 def fit_scales(dense: Tensor, panel: int = PANEL) -> Tensor:
-    """Powers of two that bring each panel's largest finite value just below float16's largest, float32 ``(panels,)``.
+    """Powers of two that scale each panel's finite amax just below the largest float16, float32 ``(panels,)``.
 
-    1 for a panel without finite non-zeros, and for float16, which needs none.
+    1 for a panel without finite non-zeros, and for float16, which needs no scale.
     """
     if dense.dtype == torch.float16:
         return dense.new_ones(panels_of(len(dense), panel), dtype=torch.float32)
-    size = _panels(torch.nan_to_num(dense.detach().abs(), nan=0.0, posinf=0.0), panel).double()
-    largest = size.amax((1, 2)) if size.numel() else size.new_zeros(size.shape[0])
+    magnitude = _panels(torch.nan_to_num(dense.detach().abs(), nan=0.0, posinf=0.0), panel).double()
+    largest = magnitude.amax((1, 2)) if magnitude.numel() else magnitude.new_zeros(magnitude.shape[0])
     _, exponent = torch.frexp(largest)  # largest = m * 2 ** exponent with 0.5 <= m < 1
     power = (exponent - 1 - TARGET_EXPONENT).clamp(-120, 120)
     return torch.where(largest > 0, torch.exp2(power.double()), 1.0).float()
@@ -41,13 +41,13 @@ def from_dense(
     """A matrix ``(rows, columns)`` in the format.
 
     Args:
-        dense: of any strides and floating-point type.
+        dense: of any strides and floating-point dtype.
         panel: rows of a panel, at most 65,536.
-        capacity: slots of a column; the fullest column's non-zeros, if left out.
-        scales: of the panels, powers of two; fitted, if left out.
+        capacity: slots per column; if omitted, the non-zeros of the fullest column.
+        scales: powers of two, one for each panel; if omitted, fitted.
 
     Raises:
-        UsageError: it is no matrix of floating-point numbers, or a number is out of range.
+        UsageError: it is not a floating-point matrix, or an argument is out of range.
     """
     check_matrix(dense)
     check_panel(panel)
@@ -61,16 +61,16 @@ def from_dense(
     slots = present.cumsum(1) - 1
     p, row, column = (present & (slots < capacity)).nonzero(as_tuple=True)
     words = torch.zeros(len(values), capacity, dense.shape[1], dtype=torch.int32, device=dense.device)
-    wide = values.double()[p, row, column] / scales.double()[p]
-    words[p, slots[p, row, column], column] = pack_words(wide.half(), row)
+    scaled = values.double()[p, row, column] / scales.double()[p]
+    words[p, slots[p, row, column], column] = pack_words(scaled.half(), row)
     return EllpackDib(words, counts, scales, dense.shape[0], panel)
 
 
 def to_dense(sparse: EllpackDib, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The matrix ``(rows, columns)``, its values as float16 held them.
+    """The matrix ``(rows, columns)``, with float16-rounded values.
 
     Raises:
-        UsageError: a column did not fit.
+        UsageError: a column exceeds the capacity.
     """
     sparse.check()
     _, capacity, columns = sparse.words.shape
@@ -83,24 +83,24 @@ def to_dense(sparse: EllpackDib, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def pack_words(values: Tensor, rows: Tensor) -> Tensor:
-    """Words of float16 values and rows below 65,536."""
+    """Words of float16 values (low 16 bits) and rows below 65,536 (high 16 bits)."""
     high = torch.where(rows < PANEL // 2, rows, rows - PANEL).to(torch.int32)
     low = values.view(torch.int16).to(torch.int32) & (PANEL - 1)
     return (high << 16) | low
 
 
 def unpack_words(words: Tensor) -> tuple[Tensor, Tensor]:
-    """The float16 values and the rows, int64, of words."""
+    """The float16 values and int64 rows of words."""
     values = words.to(torch.int64) & (PANEL - 1)
     signed = torch.where(values < PANEL // 2, values, values - PANEL)
     return signed.to(torch.int16).view(torch.float16), (words.to(torch.int64) >> 16) & (PANEL - 1)
 
 
 def rounding(dense: Tensor, sparse: EllpackDib) -> Rounding:
-    """What the format made of the matrix it was converted from; waits for the device.
+    """The rounding errors of the format against the matrix it was converted from; synchronizes.
 
     Raises:
-        UsageError: it is another matrix's, or a column did not fit.
+        UsageError: sizes do not match, or a column exceeds the capacity.
     """
     if sparse.shape != tuple(dense.shape):
         raise UsageError(f"expected a matrix of {sparse.shape}, got {tuple(dense.shape)}")
@@ -119,7 +119,7 @@ def matmul(a: Tensor, sparse: EllpackDib) -> Tensor:
     """``a (M, rows)`` times the matrix, in the type of ``a``: a sum over slots (Spartan, algorithm 3).
 
     Raises:
-        UsageError: sizes do not fit, or a column did not.
+        UsageError: sizes do not match, or a column exceeds the capacity.
     """
     if a.dim() != 2 or a.shape[1] != sparse.rows:
         raise UsageError(f"a: expected (M, {sparse.rows}), got {tuple(a.shape)}")
@@ -135,7 +135,7 @@ def matmul(a: Tensor, sparse: EllpackDib) -> Tensor:
 
 
 class _Rounded(torch.autograd.Function):
-    """To what the format holds; the gradient passes."""
+    """Rounds to the values of the format; the gradient is passed through."""
 
     generate_vmap_rule = True
 
@@ -173,16 +173,16 @@ def im2col(x: Tensor, window: Conv2dGeometry) -> Tensor:
 
 
 def row_union_rows(dense: Tensor, width: int) -> Tensor:
-    """For each tile of ``width`` neighbouring columns, whether a row has a non-zero there: bool ``(tiles, rows)``."""
+    """For each tile of ``width`` adjacent columns, whether a row holds a non-zero: bool ``(tiles, rows)``."""
     rows, columns = dense.shape
     padded = F.pad(dense != 0, (0, -columns % width))
     return padded.view(rows, -(-columns // width), width).any(2).mT
 
 
 def row_union_matmul(a: Tensor, dense: Tensor, width: int) -> Tensor:
-    """``a @ dense`` over the rows that each tile of ``width`` columns has non-zeros in; differentiable.
+    """``a @ dense`` over the row union of each tile of ``width`` columns; differentiable.
 
-    The gradient of ``dense`` is left out where a whole tile's row is zero: it is for what a ReLU gave.
+    The gradient of ``dense`` is omitted where a row of a tile is zero: ``dense`` is the output of a ReLU.
     """
     parts = [
         a[:, rows] @ columns[rows]
@@ -192,7 +192,7 @@ def row_union_matmul(a: Tensor, dense: Tensor, width: int) -> Tensor:
 
 
 def check_matrix(dense: Tensor) -> None:
-    """Refuse what is no matrix of floating-point numbers.
+    """Check for a floating-point matrix.
 
     Raises:
         UsageError: naming what was expected.
@@ -202,7 +202,7 @@ def check_matrix(dense: Tensor) -> None:
 
 
 def _panels(matrix: Tensor, panel: int) -> Tensor:
-    """``(panels, panel, columns)``, the last one padded with zeros; a single panel keeps its height."""
+    """``(panels, panel, columns)``, the last one padded with zeros; a single panel is not padded."""
     rows, columns = matrix.shape
     panels = panels_of(rows, panel)
     height = rows if panels == 1 else panel

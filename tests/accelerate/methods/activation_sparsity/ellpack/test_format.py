@@ -165,7 +165,7 @@ def test_wrong_parts_are_refused() -> None:
         (lambda: EllpackDib(words, counts, scales, 4, panel=65_537), "1 to 65536 rows, got 65537"),
         (lambda: reference.from_dense(torch.zeros(3)), r"matrix, got torch.float32 of \(3,\)"),
         (lambda: reference.from_dense(torch.zeros(3, 3, dtype=torch.int64)), "torch.int64"),
-        (lambda: reference.from_dense(torch.zeros(3, 3), capacity=-1), "capacity: expected a whole number"),
+        (lambda: reference.from_dense(torch.zeros(3, 3), capacity=-1), "capacity: expected a non-negative integer"),
         (
             lambda: reference.matmul(torch.zeros(2, 3), reference.from_dense(torch.zeros(4, 2))),
             r"\(M, 4\), got \(2, 3\)",

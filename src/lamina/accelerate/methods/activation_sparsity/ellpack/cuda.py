@@ -195,7 +195,8 @@ def product(
         (-(-columns // tile.columns), -(-outputs // tile.outputs)), (tile.warps * tile.warp,),
         [a, sparse.scales if bias is None else bias.float(), sparse.words, sparse.counts, sparse.scales,
          _memory_order(y), int(bias is not None), outputs, a.shape[1], columns, sparse.rows, panel,
-         sparse.words.shape[0], sparse.capacity, sparse.columns, pixels, y.shape[3], *sizes, y.stride(0), y.stride(1), y.stride(3)],
+         sparse.words.shape[0], sparse.capacity, sparse.columns, pixels, y.shape[3], *sizes, y.stride(0), y.stride(1),
+         y.stride(3)],
         tile.shared(panel, a.itemsize),
     )  # fmt: skip
 

@@ -1,15 +1,15 @@
-"""ELLPACK-DIB: column-major ELLPACK whose value and row index share one word of 32 bits (Spartan, section 6.3).
+"""ELLPACK-DIB: column-major ELLPACK with value and row index in one 32-bit word (Spartan, section 6.3).
 
-A column's non-zeros stand in ``counts[panel, column]`` slots, in the order of their rows; slot ``s`` of all columns
-lies side by side, so that neighbouring columns are read together. A word has the row within its panel in its high
-half and the value, divided by the panel's scale, as float16 in its low half. Panels of at most 65,536 rows make any
-number of rows addressable.
+The non-zeros of a column occupy ``counts[panel, column]`` slots, rows ascending; slot ``s`` of all columns is
+contiguous, so that loads of adjacent columns coalesce. The high 16 bits of a word are the row within its panel, the low
+16 bits the value divided by the panel's scale, as float16. Panels of at most 65,536 rows make any number of rows
+addressable.
 
-What does not fit is never lost unseen. A scale is a power of two that brings the panel's largest finite value into
-float16's range, so no finite value of up to 32 bits overflows where the scale was fitted; a wider one becomes infinite,
-and so does one too large for a scale that was given. A column of more non-zeros than there are slots keeps its true
-count, which makes products of it NaN and `EllpackDib.check` complain. NaN and infinities are non-zeros; negative zero
-is a zero. A value below float16's range keeps its slot as 0: `rounding` counts these and measures the rest.
+Nothing is lost silently. A scale is a power of two that brings the panel's finite amax into float16's range, so that no
+finite value of up to 32 bits overflows under a fitted scale; wider types, and values too large for a given scale,
+become infinite. A column with more non-zeros than slots keeps its true count, which makes products with it NaN and
+`EllpackDib.check` raise. NaN and infinities are non-zeros; negative zero is a zero. A value below float16's range keeps
+its slot as 0: `rounding` counts these and measures the other errors.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from torch import Tensor
 from lamina.errors import UsageError
 
 PANEL = 1 << 16
-"""Rows that 16 bits can tell apart."""
+"""Rows that 16 bits address."""
 
 TARGET_EXPONENT = 14
-"""A fitted panel's largest finite value lies between 2 to this power and twice that, below float16's 65,504."""
+"""A fitted scale brings the finite amax to ``[2**TARGET_EXPONENT, 2**(TARGET_EXPONENT + 1))``, below 65,504."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class EllpackDib:
     """A matrix ``(rows, columns)`` without its zeros.
 
     Attributes:
-        words: int32 ``(panels, capacity, columns)``; slots beyond a column's count hold anything.
+        words: int32 ``(panels, capacity, columns)``; slots beyond a column's count are undefined.
         counts: int32 ``(panels, columns)``, non-zeros of a column in a panel, also those beyond ``capacity``.
         scales: float32 ``(panels,)``, powers of two.
         rows: of the matrix.
@@ -84,25 +84,25 @@ class EllpackDib:
 
     @cached_property
     def nonzeros(self) -> int:
-        """Non-zeros of the matrix; waits for the device."""
+        """Non-zeros of the matrix; synchronizes."""
         return int(self.counts.sum())
 
     def check(self) -> None:
-        """Complain of columns that did not fit; waits for the device.
+        """Check that no column exceeds the capacity; synchronizes.
 
         Raises:
-            UsageError: with the slots that would have been needed.
+            UsageError: with the capacity that is needed.
         """
         longest = int(self.counts.max()) if self.counts.numel() else 0
         if longest > self.capacity:
             raise UsageError(
                 f"ELLPACK-DIB: expected at most {self.capacity} non-zeros in a column of a panel, got {longest}; "
-                "convert with more capacity, or with none given"
+                "convert with more capacity, or without a given one"
             )
 
 
 class Rounding(NamedTuple):
-    """What float16 made of a matrix: values lost at either end, and the largest errors of the others.
+    """Errors of the rounding to float16: overflows, underflows, and the largest errors of the other values.
 
     ``overflowed`` finite values are infinite, ``flushed`` non-zeros are 0; ``relative`` is over the values that
     float16 holds with its full precision, ``absolute`` over all that did not overflow.
@@ -115,7 +115,7 @@ class Rounding(NamedTuple):
 
 
 def check_panel(panel: int) -> None:
-    """Refuse panels that 16 bits cannot address.
+    """Check that 16 bits address a panel.
 
     Raises:
         UsageError: naming what was expected.
@@ -125,15 +125,15 @@ def check_panel(panel: int) -> None:
 
 
 def check_capacity(capacity: int | None) -> None:
-    """Refuse a negative number of slots.
+    """Check the number of slots.
 
     Raises:
         UsageError: naming what was expected.
     """
     if capacity is not None and (not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 0):
-        raise UsageError(f"capacity: expected a whole number of slots, got {capacity!r}")
+        raise UsageError(f"capacity: expected a non-negative integer, got {capacity!r}")
 
 
 def panels_of(rows: int, panel: int) -> int:
-    """How many panels a matrix has; one even of no rows."""
+    """The number of panels of a matrix, at least one."""
     return max(1, -(-rows // panel))
