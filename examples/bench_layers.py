@@ -1,4 +1,4 @@
-"""Measure a network layer by layer and ask which layers matter.
+"""Measure a network layer by layer, and list the phases that take most of the step.
 
 Run: python examples/bench_layers.py
 """

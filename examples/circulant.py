@@ -7,19 +7,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from lamina.accelerate import convert
-from lamina.accelerate.methods.circulant import Circulant
+import lamina
 from lamina.accelerate.methods.circulant.parameter_groups import parameter_groups
 
 
 def blobs(count: int) -> tuple[Tensor, Tensor]:
-    """Noisy pictures of one bright quarter each, and which quarter it is."""
+    """Noisy images with one bright quadrant each, and the index of that quadrant."""
     labels = torch.randint(4, (count,))
-    pictures = 0.5 * torch.randn(count, 1, 8, 8)
-    for picture, label in zip(pictures, labels.tolist(), strict=True):
+    images = 0.5 * torch.randn(count, 1, 8, 8)
+    for image, label in zip(images, labels.tolist(), strict=True):
         top, left = 4 * (label // 2), 4 * (label % 2)
-        picture[0, top : top + 4, left : left + 4] += 1
-    return pictures, labels
+        image[0, top : top + 4, left : left + 4] += 1
+    return images, labels
 
 
 def main() -> None:
@@ -29,25 +28,25 @@ def main() -> None:
         nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(4), nn.Flatten(),
         nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4),
     )  # fmt: skip
-    model, record = convert(model, Circulant(block_size=8, rescale=True))
+    model, record = lamina.convert(model, lamina.Circulant(block_size=8, rescale=True))
     for layer in record.layers:
-        told = layer.refusal or f"{layer.parameters_before} -> {layer.parameters_after} parameters"
-        print(f"{layer.layer:>2} {layer.kind:10} {told}")
+        result = layer.refusal or f"{layer.parameters_before} -> {layer.parameters_after} parameters"
+        print(f"{layer.layer:>2} {layer.kind:10} {result}")
 
     optimizer = torch.optim.SGD(parameter_groups(model, lr=0.1, optimizer="sgd"), momentum=0.9)
-    pictures, labels = blobs(256)
+    images, labels = blobs(256)
     for _ in range(30):
         optimizer.zero_grad()
-        F.cross_entropy(model(pictures), labels).backward()
+        F.cross_entropy(model(images), labels).backward()
         optimizer.step()
-    pictures, labels = blobs(256)
-    accuracy = (model(pictures).argmax(1) == labels).float().mean().item()
-    print(f"accuracy on new pictures: {accuracy:.3f}")
+    images, labels = blobs(256)
+    accuracy = (model(images).argmax(1) == labels).float().mean().item()
+    print(f"accuracy on new images: {accuracy:.3f}")
 
     circulant = model[6]  # type: ignore[index]
     x = torch.ones(1, 64)
     difference = (circulant(x) - circulant.to_dense()(x)).abs().max().item()
-    print(f"largest difference from the dense layer written out: {difference:.1e}")
+    print(f"largest difference from the materialized dense layer: {difference:.1e}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Leave out inputs that a trained network can do without, save it, and load it again.
+"""Prune input channels of a trained network within an accuracy budget, save it, and load it again.
 
 Run: python examples/deft.py
 """
@@ -18,17 +18,17 @@ from lamina.store import open_store
 
 def main() -> None:
     target, _ = pipeline.find("lenet5")
-    asked = DeftConfig(keep_ratios=(0.5,), max_accuracy_drop=2.0, calibration=500, batch=16)
-    with tempfile.TemporaryDirectory() as place, open_store(Path(place) / "lamina.db") as store:
-        folder = Path(place) / "lenet5-deft"
-        found = deft(target, "fashion-mnist", Training(epochs=2), store, folder, asked, cache=Path(place))
+    config = DeftConfig(keep_ratios=(0.5,), max_accuracy_drop=2.0, calibration=500, batch=16)
+    with tempfile.TemporaryDirectory() as temporary, open_store(Path(temporary) / "lamina.db") as store:
+        folder = Path(temporary) / "lenet5-deft"
+        found = deft(target, "fashion-mnist", Training(epochs=2), store, folder, config, cache=Path(temporary))
         for layer in found.layers:
             error = "" if layer.error is None else f"error {layer.error:.1%}, "
             print(f"{layer.layer:13} {layer.kept:4} of {layer.inputs:4} inputs: {error}{layer.reason}")
         for network in (found.dense, found.result):
             print(f"{network.name:6} {network.test_accuracy:.1f} % in {network.latency.median_us:.0f} us")
 
-        # Weights and a recipe, no code: what comes back computes what was saved, to the last bit.
+        # Weights and a recipe, no code: the loaded network computes bitwise what was saved.
         model = lamina.load(folder)
         print(sorted(path.name for path in folder.iterdir()))
         print(model(torch.zeros(1, 1, 28, 28)).shape)

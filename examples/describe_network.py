@@ -1,4 +1,4 @@
-"""Describe a network in code, count it in closed form, and build it.
+"""Describe a network in code, compute its FLOP and bytes, and build it.
 
 Run: python examples/describe_network.py
 """

@@ -1,4 +1,4 @@
-"""Ask a stored run what limits it, and hold two batch sizes of it against each other.
+"""Explain what limits a stored run, and compare two of its batch sizes.
 
 Run: python examples/explain_run.py
 """

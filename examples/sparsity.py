@@ -1,4 +1,4 @@
-"""Train a small network, watch its zeros, and keep them out of memory between the passes.
+"""Train a small network, monitor its zeros, and compress its saved activations.
 
 Run: python examples/sparsity.py
 """
@@ -19,22 +19,22 @@ def main() -> None:
     )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     labels = torch.arange(64) % 4
-    pictures = 0.3 * torch.randn(64, 1, 16, 16)
-    for picture, label in zip(pictures, labels.tolist(), strict=True):
-        picture[0, 4 * label : 4 * label + 4] += 1
+    images = 0.3 * torch.randn(64, 1, 16, 16)
+    for image, label in zip(images, labels.tolist(), strict=True):
+        image[0, 4 * label : 4 * label + 4] += 1
 
     with Monitor(model, exhaustive=True) as monitor:
         for _ in range(20):
             with compressed_activations("bitmap") as saved:
-                loss = F.cross_entropy(model(pictures), labels)
+                loss = F.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
     for name in ("1", "3"):
-        seen = [one for one in monitor.observations if one.name == name]
-        last = seen[-1]
-        print(f"map {name}: {seen[0].sparsity:.0%} zeros at first, {last.sparsity:.0%} at last")
+        observed = [one for one in monitor.observations if one.name == name]
+        last = observed[-1]
+        print(f"map {name}: {observed[0].sparsity:.0%} zeros at first, {last.sparsity:.0%} at last")
         print(f"  rows of 64 neighbours with any non-zero: {last.union_density[64]:.0%}")
     held = saved.held
     print(f"saved maps: {held.held_bytes} bytes in place of {held.dense_bytes}, kept as {held.tensors}")

@@ -1,4 +1,4 @@
-"""Train for a moment, stop, and go on from the checkpoint.
+"""Train, stop, and resume from the checkpoint.
 
 Run: python examples/train_and_resume.py
 """

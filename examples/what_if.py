@@ -1,4 +1,4 @@
-"""Change a network in ways that should make it faster, and hold each gain against its prediction.
+"""Change a network to make it faster, and compare each speedup with its prediction.
 
 Run: python examples/what_if.py
 """
@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from lamina.accelerate import convert
-from lamina.accelerate.methods.fusion import Fusion
+import lamina
 from lamina.build import from_zoo
 from lamina.build.models import ZOO, create
 from lamina.explain.misses import miss
@@ -35,8 +34,8 @@ def main() -> None:
             gains = [f"{gain:+.0%}" if gain is not None else "-" for gain in (one.predicted_gain, one.measured_gain)]
             print(f"{one.layer:13} {one.detail:58} predicted {gains[0]:>6} measured {gains[1]:>6} {miss(one)}")
 
-    # What was found to help is applied by the one verb of every method.
-    model, record = convert(create("lenet5", None), Fusion())
+    # lamina.convert applies a change that helps.
+    model, record = lamina.convert(create("lenet5", None), lamina.Fusion())
     for layer in record.layers:
         print(f"{layer.layer:13} {layer.kind:30} {layer.refusal or 'fused'}")
     print(model(torch.zeros(1, 1, 28, 28)).shape)

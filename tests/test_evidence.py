@@ -63,7 +63,7 @@ def test_many_implementations_are_rows_in_a_table_for_each_precision() -> None:
     assert [line for line in lines if line.startswith("###")] == ["### fp32", "### bf16"]
     assert lines.count("|  | conv1 | conv2 |") == 2
     assert lines.count("| sparse[group=8] | 1.0 (1.00x) | 1.0 (1.00x) |") == 2
-    assert lines.count("Everywhere keep=0.5.") == 2
+    assert lines.count("All with keep=0.5.") == 2
 
 
 def test_a_setting_that_tells_names_apart_stays() -> None:

@@ -47,7 +47,7 @@ def test_a_changed_number_is_written_anew() -> None:
     assert TOOL["filled"](TOOL["filled"](f"9.99x{query}")) == TOOL["filled"](f"9.99x{query}")
 
 
-@pytest.mark.parametrize("query", ["nothing: summary / a", "circulant_layers: summary / b", "circulant_layers: speedup; layer=c"])
+@pytest.mark.parametrize("query", ["nothing: summary / a", "hierarchy_vgg16: summary / b", "hierarchy_vgg16: speedup"])
 def test_a_number_without_a_source_is_refused(query: str) -> None:
     with pytest.raises(LookupError):
         TOOL["filled"](f"1.0x<!-- {query} -->")

@@ -1,4 +1,4 @@
-"""Pages of docs/evidence from the files in benchmarks/results: numbers in prose come from nowhere else.
+"""Pages of docs/evidence from the files in benchmarks/results.
 
 Run: python tools/make_evidence.py          rewrites the pages
 """
@@ -22,11 +22,11 @@ CLOCKS = (("cupti", "warm"), ("graph", "warm"))
 DO_BENCH = "triton.testing.do_bench"
 """The independent clock, which tables leave out."""
 SPLITS = ("workload", "batch", "device", "memory", "sampled")
-"""What may tell two timings of one layer and implementation apart."""
+"""Columns in which two timings of one layer and implementation may differ."""
 WIDE = 40
-"""A table whose columns' names have more letters than this may be turned."""
-MOST_COLUMNS = 6
-"""A table with more than this many columns becomes one for each precision, and one for each thing timed."""
+"""A table whose column names have more letters than this may be transposed."""
+MAX_COLUMNS = 6
+"""A table with more columns becomes one for each precision, and one for each part that was timed."""
 
 
 def pages() -> dict[Path, str]:
@@ -35,15 +35,15 @@ def pages() -> dict[Path, str]:
 
 
 def page(path: Path) -> str:
-    """One results file as a page: where it was born, what it shows, its rows."""
+    """One results file as a page: provenance, summary, rows."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    birth = document["provenance"]
+    provenance = document["provenance"]
     lines = [
-        f"# {document['claim'].replace('_', ' ')}: {birth['device']}, {birth['date'][:10]}",
+        f"# {document['claim'].replace('_', ' ')}: {provenance['device']}, {provenance['date'][:10]}",
         "",
-        f"Made by `{birth['command']}` from commit `{birth['commit'][:12]}`; "
-        f"torch {birth['versions']['torch']}, driver "
-        f"{birth.get('driver', '-')}. Every row is in `benchmarks/results/{path.name}`.",
+        f"Made by `{provenance['command']}` from commit `{provenance['commit'][:12]}`; "
+        f"torch {provenance['versions']['torch']}, driver "
+        f"{provenance.get('driver', '-')}. Every row is in `benchmarks/results/{path.name}`.",
         "",
         "## Summary",
         "",
@@ -87,7 +87,7 @@ def alike(row: Mapping[str, str], rows: Mapping[str, Mapping[str, str]]) -> bool
 
 
 def alone(title: str, rows: dict[str, dict[str, str]]) -> tuple[str, dict[str, dict[str, str]]]:
-    """A group of one row turned, by precision where its columns all end in one: `{"fc fp32": ...}` is fc's row.
+    """A group of one row transposed, by precision where its columns all end in one: `{"fc fp32": ...}` is fc's row.
 
     Rows of one cell each, with several names, say which in a column of its own.
     """
@@ -97,13 +97,13 @@ def alone(title: str, rows: dict[str, dict[str, str]]) -> tuple[str, dict[str, d
             rows = {label: {"which": name, "value": row[name]} for label, row in rows.items() for name in row}
         return title, rows
     ((name, row),) = rows.items()
-    turned: dict[str, dict[str, str]] = {}
+    transposed: dict[str, dict[str, str]] = {}
     pairs = [column.rpartition(" ") for column in columns]
     if not all(start and end in PRECISIONS for start, _, end in pairs):
         pairs = [(column, "", "value") for column in columns]
     for (where, _, under), column in zip(pairs, columns, strict=True):
-        turned.setdefault(where, {})[under] = row[column]
-    return ": ".join(filter(None, (title, spaced(name)))), turned
+        transposed.setdefault(where, {})[under] = row[column]
+    return ": ".join(filter(None, (title, spaced(name)))), transposed
 
 
 def cells(values: Mapping[str, Any]) -> dict[str, str]:
@@ -114,6 +114,7 @@ def cells(values: Mapping[str, Any]) -> dict[str, str]:
 
 def spaced(name: str) -> str:
     """A name in the file as words."""
+    name = name.replace("speed-up", "speedup")  # as results files of version 0.1 spell it
     return name if " " in name or "[" in name else name.replace("_", " ")
 
 
@@ -127,7 +128,7 @@ def shown(value: object) -> str:
 
 
 def grid(rows: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
-    """Named cells as a table and a blank line; a wide one is turned where its rows' names take less room."""
+    """Named cells as a table and a blank line; a wide one is transposed where its rows' names are shorter."""
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
     same = shared([*rows]) | shared(columns)
     short = {name: brief(name, same) for name in (*rows, *columns)}
@@ -135,7 +136,7 @@ def grid(rows: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
     if width > max(WIDE, sum(len(short[name]) for name in rows)):
         columns, rows = [*rows], {name: {row: rows[row][name] for row in rows if name in rows[row]} for name in columns}
     if rows:
-        yield from [f"Everywhere {', '.join(sorted(same))}.", ""] if same else []
+        yield from [f"All with {', '.join(sorted(same))}.", ""] if same else []
         yield "|  | " + " | ".join(short[name] for name in columns) + " |"
         text = [any(row.get(name, "-")[0].isalpha() for row in rows.values()) for name in columns]
         yield "|---|" + "".join("---|" if left else "--:|" for left in text)
@@ -184,13 +185,13 @@ FACTORS = ("kernel", "smaller_L2", "prefetch", "narrower_operands", "fewer_lines
 
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Simulated speed-ups over dense beside their bounds, and the factors they are made of where those are known."""
+    """Simulated speedups over dense beside their bounds, and the factors they are made of where those are known."""
     mine = [row for row in rows if row["impl"] == "engine"]
-    bounds = {"speedup": "speed-up", "mac_skip_bound": "1/density", "roofline_bound": "roofline"}
+    bounds = {"speedup": "speedup", "mac_skip_bound": "1/density", "roofline_bound": "roofline"}
     yield from speedups(mine, bounds)
     if factored := [row for row in mine if any(row.get(name) is not None for name in FACTORS)]:
-        yield from ["", "### What the speed-ups are made of", ""]
-        yield from speedups(factored, {"speedup": "speed-up", **{name: name.replace("_", " ") for name in FACTORS}})
+        yield from ["", "### What the speedups are made of", ""]
+        yield from speedups(factored, {"speedup": "speedup", **{name: name.replace("_", " ") for name in FACTORS}})
 
 
 def speedups(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Iterable[str]:
@@ -205,7 +206,7 @@ def speedups(rows: Sequence[Mapping[str, Any]], shown: Mapping[str, str]) -> Ite
 
 
 POINT = {
-    "speedup": ("speed-up", "{:.2f}x"),
+    "speedup": ("speedup", "{:.2f}x"),
     "l2_transactions": ("L2 transactions", "{:.2f}x"),
     "l2_hit_rate": ("L2 hit rate", "{:.1%}"),
     "baseline_l2_hit_rate": ("dense hit rate", "{:.1%}"),
@@ -231,7 +232,7 @@ def points(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 def designs(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Every design of a sweep, the fastest first; those of the front are marked."""
     names = list(rows[0]["settings"])
-    yield "| " + " | ".join(names) + " | speed-up | KB of SRAM added | front |"
+    yield "| " + " | ".join(names) + " | speedup | KB of SRAM added | front |"
     yield "|" + "--:|" * (len(names) + 2) + "---|"
     for row in sorted(rows, key=lambda row: -row["speedup"]):
         cells = [str(row["settings"][name]) for name in names]
@@ -257,14 +258,14 @@ def changes(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
 
 
 def layers(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Median times by one clock, and in brackets the speed-up over the fastest dense layout of the same precision."""
+    """Median times by one clock, and in brackets the speedup over the fastest dense layout of the same precision."""
     clocks = {(row["timing"], row["l2"]) for row in rows}
     clock = next(wanted for wanted in (*CLOCKS, *sorted(clocks, key=str)) if wanted in clocks)
     mine = [row for row in rows if (row["timing"], row["l2"]) == clock and row.get("by") != DO_BENCH]
     mine.sort(key=lambda row: row.get("place", 0))
     unit, scale = ("milliseconds", 1000) if min(row["median_us"] for row in mine) >= 1e4 else ("microseconds", 1)
-    told = [axis for axis in ("precision", "layout") if len({row[axis] for row in mine}) > 1]
-    split = len({(row["precision"], row["layout"], row["impl"]) for row in mine}) > MOST_COLUMNS
+    columns_of = [axis for axis in ("precision", "layout") if len({row[axis] for row in mine}) > 1]
+    split = len({(row["precision"], row["layout"], row["impl"]) for row in mine}) > MAX_COLUMNS
     timed = [(row.get("what"), name, row["precision"]) for name, row in zip(labels(mine), mine, strict=True)]
     dense: dict[tuple[Any, ...], float] = {}
     for key, row in zip(timed, mine, strict=True):
@@ -273,16 +274,16 @@ def layers(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     tables: dict[str, dict[str, dict[str, str]]] = {}
     compared = False
     for key, row in zip(timed, mine, strict=True):
-        told_above = [row.get("what"), row["precision"] if split and "precision" in told else None]
-        column = " ".join([*(row[axis] for axis in told if row[axis] not in told_above), row["impl"]])
+        in_title = [row.get("what"), row["precision"] if split and "precision" in columns_of else None]
+        column = " ".join([*(row[axis] for axis in columns_of if row[axis] not in in_title), row["impl"]])
         cell = f"{row['median_us'] / scale:,.1f}"
         if key in dense and row["impl"] not in BASELINES:
             cell += f" ({dense[key] / row['median_us']:.2f}x)"
             compared = True
-        line = tables.setdefault(", ".join(filter(None, told_above)), {}).setdefault(key[1], {})
+        line = tables.setdefault(", ".join(filter(None, in_title)), {}).setdefault(key[1], {})
         line[column] = f"{line[column]} / {cell}" if column in line else cell
     yield f"Median {unit} by the {clock[0]} clock{f', L2 {clock[1]}' if clock[1] else ''}" + (
-        "; in brackets the speed-up over the best dense time of the same precision." if compared else "."
+        "; in brackets the speedup over the best dense time of the same precision." if compared else "."
     )
     yield ""
     for title, lines in tables.items():
@@ -300,9 +301,9 @@ def labels(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     names = []
     for row in rows:
         layer = row["layer"].removesuffix(f" {row.get('what')}")
-        whose, *told = [mark(row, axis) if len(values[row["layer"], axis]) > 1 else "" for axis in SPLITS]
-        name = ": ".join(filter(None, [whose, f"{layer} {row['phase']}" if phased else layer]))
-        names.append(", ".join(filter(None, [name, *told])))
+        workload, *others = [mark(row, axis) if len(values[row["layer"], axis]) > 1 else "" for axis in SPLITS]
+        name = ": ".join(filter(None, [workload, f"{layer} {row['phase']}" if phased else layer]))
+        names.append(", ".join(filter(None, [name, *others])))
     return names
 
 

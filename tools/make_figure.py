@@ -1,4 +1,4 @@
-"""The README's picture, from the newest results of benchmarks/alexnet_layers.py.
+"""The README's figure, from the newest results of benchmarks/alexnet_layers.py.
 
 Run: python tools/make_figure.py
 """

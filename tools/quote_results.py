@@ -24,7 +24,9 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BASELINES = ("dense", "library")
 GENERATED = ("evidence", "reference", "_build")
-QUOTE = re.compile(r"(?P<number>-?\d[\d,]*(?:\.\d+)?)(?P<unit>[^\s\d<|]*|\s?%)<!-- (?P<file>\w+): (?P<query>[^>]+?) -->")
+QUOTE = re.compile(
+    r"(?P<number>-?\d[\d,]*(?:\.\d+)?)(?P<unit>[^\s\d<|]*|\s?%)<!-- (?P<file>\w+): (?P<query>[^>]+?) -->"
+)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 MEASURED = re.compile(r"(?<![\w.])\d[\d,.]*(?:x\b| ?(?:us|ms|µs)\b| times\b| GB/s| TFLOP/s)(?!<!--)")
 """What a measured number looks like, if no comment follows it."""
@@ -33,7 +35,10 @@ MEASURED = re.compile(r"(?<![\w.])\d[\d,.]*(?:x\b| ?(?:us|ms|µs)\b| times\b| GB
 def pages() -> list[Path]:
     """README and the pages of docs that are written by hand."""
     docs = ROOT / "docs"
-    return [ROOT / "README.md", *(p for p in sorted(docs.rglob("*.md")) if p.relative_to(docs).parts[0] not in GENERATED)]
+    return [
+        ROOT / "README.md",
+        *(p for p in sorted(docs.rglob("*.md")) if p.relative_to(docs).parts[0] not in GENERATED),
+    ]
 
 
 @cache
