@@ -69,8 +69,21 @@ def test_extra_points_of_one_grid_are_unmatched() -> None:
     assert lonely[0].reason == "not in the first run with precision bf16"
 
 
+def test_a_row_that_ran_dense_is_no_speedup_of_its_implementation() -> None:
+    fallback = {"impl": "sparse", "executed_impl": "dense", "selection_reason": "too few zeros"}
+    b = [replace(row, **fallback) if row.layer == "conv2" else row for row in bench()]
+    pairs = compare(bench(), b)
+    mine = [it for it in pairs if it.layer == "conv2"]
+    assert {(it.speedup, it.verdict) for it in mine} == {(None, "unmatched")}
+    assert mine[0].reason == "sparse ran dense in the second run: too few zeros"
+    kept = [it for it in pairs if it.layer != "conv2"]
+    assert overall(pairs) == overall(kept) and all(it.speedup for it in kept)
+    assert all(it.speedup for it in compare(b, b)), "dense beside dense is one"
+
+
 def test_a_converted_layer_is_compared_with_its_dense_layer() -> None:
-    b = [replace(row, impl="eliminated") if row.layer == "conv2" else row for row in bench()]
+    changes = {"impl": "eliminated", "executed_impl": "eliminated"}
+    b = [replace(row, **changes) if row.layer == "conv2" else row for row in bench()]
     (it,) = (it for it in compare(bench(), b) if (it.layer, it.phase) == ("conv2", "forward"))
     assert it.differs == {"impl": ("dense", "eliminated")}
     assert it.speedup == pytest.approx(1)

@@ -4,15 +4,19 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from lamina import pipeline
-from lamina.build import Target, from_network
+from lamina import measure, pipeline
+from lamina.build import Target, from_external, from_network
+from lamina.build.models.external import External
 from lamina.errors import MissingError, UsageError
-from lamina.record import LayerRun
+from lamina.record import LayerRun, Roofs
 from lamina.spec import Input, Method, Network, Phase, Workload
 from lamina.spec import layers as spec
-from lamina.store import Store
+from lamina.store import Store, open_store
 
+ROOFS = Roofs("test", "2026-01-01", 1, {"torch": torch.__version__}, 10.0, 8.0, {"fp32": 100.0}, 5.0, 5.0)
 QUICK = Workload(repeat=2, batch=(2,))
 
 
@@ -41,11 +45,7 @@ ROWS = {
 @pytest.fixture(autouse=True)
 def known_roofs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measuring a machine's roofs takes seconds; these tests are about rows."""
-    from lamina import measure
-    from lamina.record import Roofs
-
-    roofs = Roofs("test", "2026-01-01", 1, {"torch": torch.__version__}, 10.0, 8.0, {"fp32": 100.0}, 5.0, 5.0)
-    monkeypatch.setattr(measure, "roofs", lambda device, cache_dir, refresh=False: roofs)
+    monkeypatch.setattr(measure, "roofs", lambda device, cache_dir, refresh=False: ROOFS)
 
 
 def timed(rows: tuple[LayerRun, ...]) -> set[tuple[str, str]]:
@@ -119,7 +119,7 @@ def test_algorithms_are_compared_and_layers_they_cannot_do_say_why(store: Store,
     assert set(conv) == {"dense", "dense:winograd", "dense:fft", "dense:gemm"}
     assert all(row.timing for row in conv.values())
     reasons = {row.reason for row in rows if row.layer == "fc" and row.impl == "dense:fft"}
-    assert reasons == {"dense:fft is for convolutions, this is linear"}
+    assert reasons == {"dense:fft is for convolutions, got linear"}
 
 
 def test_a_layer_that_fails_is_a_row_and_the_run_goes_on(store: Store, tmp_path: Path) -> None:
@@ -193,3 +193,95 @@ def test_circulant_layers_are_benched_beside_dense_ones(store: Store, tmp_path: 
     refused = {row.reason for row in rows if row.impl != "dense" and row.outcome == "skipped" and row.layer != "fc"}
     assert any("block size 4 exceeds its 3 input channels" in reason for reason in refused)
     assert any("has no weights" in reason for reason in refused)
+
+
+IMPLEMENTATIONS = ("dense", "circulant[block_size=4]", "sparse", "eliminated[keep=0.5]", "fused")
+
+
+class Branched(nn.Module):
+    """Functions instead of modules, no ``Sequential``, and a convolution whose output has two readers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(36, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = F.max_pool2d(F.relu(self.first(x)), 2)
+        z = self.second(y)
+        return torch.tanh(self.fc((z + F.relu(z)).flatten(1)))
+
+
+def benched(target: Target, store: Store, cache: Path, *impls: str) -> tuple[LayerRun, ...]:
+    methods = tuple(Method.parse(impl) for impl in impls)
+    return store.layers(pipeline.bench(target, QUICK.model_copy(update={"impl": methods}), store, cache=cache).id)
+
+
+@pytest.fixture(scope="module")
+def lenet(tmp_path_factory: pytest.TempPathFactory) -> tuple[LayerRun, ...]:
+    """LeNet-5 in every implementation."""
+    with pytest.MonkeyPatch.context() as patch, open_store(":memory:") as store:
+        patch.setattr(measure, "roofs", lambda device, cache_dir, refresh=False: ROOFS)
+        cache = tmp_path_factory.mktemp("cache")
+        return benched(pipeline.find("lenet5")[0], store, cache, *IMPLEMENTATIONS, "dense:fft")
+
+
+def test_every_row_says_what_ran(lenet: tuple[LayerRun, ...]) -> None:
+    rows = [row for row in lenet if row.impl in IMPLEMENTATIONS]
+    assert {row.impl for row in rows} == set(IMPLEMENTATIONS)
+    assert all(bool(row.executed_impl) == (row.timing is not None) for row in rows)
+    assert all(row.reason for row in rows if row.timing is None)
+    ran = {impl: {row.executed_impl for row in rows if row.timing and row.impl == impl} for impl in IMPLEMENTATIONS}
+    assert ran["dense"] == {"dense"}
+    assert {name.partition("[")[0] for name in ran["circulant[block_size=4]"]} == {"circulant"}
+    assert {name.partition("[")[0] for name in ran["eliminated[keep=0.5]"]} == {"eliminated"}
+    assert {name.partition("[")[0].partition(" ")[0] for name in ran["fused"]} == {"fused"}
+    for row in rows:
+        if row.impl == "sparse" and row.timing:
+            assert row.executed_impl.startswith("sparse") or (row.executed_impl == "dense" and row.selection_reason)
+            assert row.fell_back == (row.executed_impl == "dense")
+
+
+def test_fused_units_are_rows_over_the_layers_that_they_cover(lenet: tuple[LayerRun, ...]) -> None:
+    rows = [row for row in lenet if row.impl == "fused" and row.phase != "step"]
+    units = {row.layer: row.kind for row in rows if row.timing}
+    assert units == {
+        "features.0 + features.1 + features.2": "Conv2d + ReLU + MaxPool2d",
+        "features.3 + features.4 + features.5": "Conv2d + ReLU + MaxPool2d",
+        "classifier.0 + classifier.1": "Linear + ReLU",
+        "classifier.2 + classifier.3": "Linear + ReLU",
+    }
+    assert all(row.rel_error is not None and row.rel_error < 1e-5 for row in rows if row.timing)
+    second = {row.phase: row for row in rows if row.layer.startswith("features.3")}
+    assert set(second) == {"forward", "backward_data", "backward_weight"} and second["forward"].place == 3
+    alone = {row.layer: row.reason for row in rows if not row.timing and " + " not in row.layer}
+    assert alone == {"classifier.4": "fused: no activation follows it directly"}
+
+
+def test_fused_units_need_no_sequential(store: Store, tmp_path: Path) -> None:
+    target = from_external("branched", lambda: External(Branched(), (3, 8, 8), 5))
+    rows = [row for row in benched(target, store, tmp_path, "fused") if row.phase != "step"]
+    units = {row.layer: row.kind for row in rows if row.timing}
+    assert units == {"first + relu + max_pool2d": "Conv2d + ReLU + MaxPool2d", "fc + tanh": "Linear + Tanh"}
+    assert {row.reason for row in rows if row.layer == "second"} == {"fused: no ReLU follows it directly"}
+
+
+def test_every_implementation_has_a_whole_step(lenet: tuple[LayerRun, ...]) -> None:
+    steps = {row.impl: row for row in lenet if row.phase == "step"}
+    assert all(row.timing for row in steps.values()) and set(steps) == {*IMPLEMENTATIONS, "dense:fft"}
+    circulant = steps["circulant[block_size=4]"]
+    assert circulant.executed_impl == "circulant[block_size=4] (4 of 5 layers)" and not circulant.fell_back
+    assert circulant.selection_reason == "features.0: block size 4 exceeds its 1 input channels"
+    assert circulant.parameters < steps["dense"].parameters == steps["fused"].parameters == 61706
+    assert steps["fused"].executed_impl == "fused (4 of 5 layers)"
+    assert steps["dense:fft"].executed_impl == "dense:fft (2 of 5 layers)" and not steps["dense:fft"].fell_back
+    assert steps["dense"].executed_impl == "dense"
+
+
+def test_a_step_of_which_nothing_was_converted_is_dense(store: Store, tmp_path: Path) -> None:
+    conv = spec.Convolution(name="conv", inputs=("input",), out_channels=4, kernel=3)
+    rows = benched(
+        network(conv, spec.Activation(name="relu", inputs=("conv",))), store, tmp_path, "circulant[block_size=8]"
+    )
+    (step,) = [row for row in rows if row.phase == "step"]
+    assert step.timing and step.executed_impl == "dense" and step.fell_back
+    assert step.selection_reason == "conv: block size 8 exceeds its 3 input channels"

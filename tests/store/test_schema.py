@@ -74,20 +74,23 @@ def test_the_pages_questions_have_answers(
     store.begin(a_run(environment={"device": "NVIDIA H200"}))
     store.add("20260102-abc", a_layer_run(precision="bf16", device="NVIDIA H200"))
     store.add("20260102-abc", a_layer_run("fc", outcome="failed", timing=None, reason="out of memory"))
+    fallback = a_layer_run("relu", impl="sparse", executed_impl="dense", selection_reason="no zeros")
+    store.add("20260102-abc", fallback)
     key = Key("conv1", "forward", "dense", "bf16", "nchw", 32)
     launch = KernelRun(key, 0, "k", (1, 1, 1), (1, 1, 1), None, None, 2.0)
     store.add_kernels("20260102-abc", [launch, replace(launch, invocation=1)])
     store.add_counters("20260102-abc", [Counter(key, 0, "sm__throughput.avg.pct_of_peak_sustained_elapsed", 50.0, "%")])
     questions = [question for block in blocks("sql") for question in block.split(";") if question.strip()]
     rows = [store.query(question)[1] for question in questions]
-    assert [len(row) for row in rows] == [1, 1, 1, 1, 2, 1, 1, 1]
+    assert [len(row) for row in rows] == [2, 1, 1, 1, 1, 2, 1, 1, 1]
     assert rows[0][0][:5] == ("conv1", "forward", "dense", "bf16", 900.5)
     assert rows[2] == (("fc", "forward", "dense", "failed", "out of memory"),)
-    assert rows[3] == (("conv1", "forward", "k", 2, 4.0),)
-    assert rows[4] == (("conv1", "forward", "k", 2.0, 1, 1),) * 2
-    assert rows[5] == (("conv1", "forward", 32, 50.0, "%"),)
-    assert rows[6] == (("20260102-abc", None, 2, 2.0),)
-    assert rows[7] == (("20260102-abc", "bench", "alexnet"),)
+    assert rows[3] == (("relu", "forward", "sparse", "no zeros"),)
+    assert rows[4] == (("conv1", "forward", "k", 2, 4.0),)
+    assert rows[5] == (("conv1", "forward", "k", 2.0, 1, 1),) * 2
+    assert rows[6] == (("conv1", "forward", 32, 50.0, "%"),)
+    assert rows[7] == (("20260102-abc", None, 2, 2.0),)
+    assert rows[8] == (("20260102-abc", "bench", "alexnet"),)
 
 
 def test_the_pages_program_runs(

@@ -24,7 +24,11 @@ def per_item(rows: Iterable[LayerRun]) -> tuple[LayerRun, ...]:
 
 def overall(comparisons: Iterable[Comparison]) -> float | None:
     """Speedup of ``b`` over ``a``, summed over all paired phases (not the whole step); ``None`` if there are none."""
-    pairs = [(it.a.timing, it.b.timing) for it in comparisons if it.a and it.b and it.phase != WHOLE]
+    pairs = [
+        (it.a.timing, it.b.timing)
+        for it in comparisons
+        if it.a and it.b and it.phase != WHOLE and it.verdict != "unmatched"
+    ]
     both = [(a.median_us, b.median_us) for a, b in pairs if a and b]
     later = sum(b for _, b in both)
     return sum(a for a, _ in both) / later if later else None
@@ -91,8 +95,9 @@ def _pair(a: LayerRun, b: LayerRun) -> Comparison:
             if row.timing is None
         ]
         return Comparison(a.layer, a.phase, a, b, None, "unmatched", differs, "; ".join(reasons))
+    if reason := _fallback(a, b):
+        return Comparison(a.layer, a.phase, a, b, None, "unmatched", differs, reason)
     verdict: Verdict = "faster" if b.timing.median_us < a.timing.median_us else "slower"
-    reason = ""
     if min(a.timing.n, b.timing.n) < MIN_SAMPLES:
         verdict, reason = "unclear", f"fewer than {MIN_SAMPLES} samples: the spread is unknown"
     elif a.timing.overlaps(b.timing):
@@ -100,3 +105,17 @@ def _pair(a: LayerRun, b: LayerRun) -> Comparison:
     # A phase without kernels, such as a reshape, has no device time to divide by.
     speedup = a.timing.median_us / b.timing.median_us if b.timing.median_us else None
     return Comparison(a.layer, a.phase, a, b, speedup, verdict, differs, reason)
+
+
+def _fallback(a: LayerRun, b: LayerRun) -> str:
+    """Why two times are no speedup: one side ran dense instead of what it is a row of; empty if they may be one.
+
+    The same implementation that fell back on both sides is compared: dense with dense.
+    """
+    if (a.impl, a.executed_impl) == (b.impl, b.executed_impl):
+        return ""
+    return "; ".join(
+        f"{row.impl} ran {row.executed_impl} in the {which} run: {row.selection_reason}".removesuffix(": ")
+        for which, row in (("first", a), ("second", b))
+        if row.fell_back
+    )

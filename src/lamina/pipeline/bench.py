@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from lamina import measure, run
+from lamina.accelerate.select import executed
 from lamina.build import Target
 from lamina.build.data import Dataset
 from lamina.build.data import load as load_data
+from lamina.pipeline.converted import convert_network
 from lamina.pipeline.prepared import prepare
 from lamina.pipeline.rows import layer_row, network_row
 from lamina.pipeline.runs import begin, closing
@@ -107,7 +110,7 @@ def _measure(
             for step in visit:
                 row = layer_row(
                     step.resolved,
-                    step.place,
+                    network.places[step.place],
                     step.phase,
                     point,
                     batch,
@@ -118,38 +121,52 @@ def _measure(
                     step.rel_error,
                 )
                 if step.call is not None:
-                    calls.append((row, step.call))
+                    calls.append((row, step.call, partial(_executed, step, row.impl)))
                 elif (*row.key, "", "") not in done:
                     untimed.append(row)
             yield from _timed(calls, clocks, done, repeat, device)
             yield from untimed
-        if len(trace.calls) > 1 and not target.standalone and point.method == Method():
-            layers = [call.resolved for call in trace.calls]
-            row = network_row(target, layers, workload.phases, point, batch, device_name)
-            call = run.whole_step(network.module, inputs, network.seed, backward, target.input_gradients)
-            yield from _timed([(row, call)], clocks, done, repeat, device)
+        if len(network.layers.calls) > 1 and not target.standalone:
+            layers = [call.resolved for call in network.layers.calls]
+            whole = convert_network(network.module, network.layers, point.method)
+            parameters = None if point.method == Method() else whole.parameters
+            row = network_row(target, layers, workload.phases, point, batch, device_name, parameters)
+            call = run.whole_step(whole.module, inputs, network.seed, backward, target.input_gradients)
+            yield from _timed([(row, call, whole.executed)], clocks, done, repeat, device)
+
+
+def _executed(step: run.Step, impl: str) -> tuple[str, str]:
+    return executed(step.module, impl, step.phase.value) if step.module is not None else (impl, "")
 
 
 def _timed(
-    calls: Sequence[tuple[LayerRun, Callable[[], object]]],
+    calls: Sequence[tuple[LayerRun, Callable[[], object], Callable[[], tuple[str, str]]]],
     clocks: Sequence[tuple[measure.Clock, str]],
     done: frozenset[tuple[str | int, ...]],
     repeat: measure.Repeat,
     device: torch.device,
 ) -> Iterator[LayerRun]:
-    """Rows with their times, by each clock that has none yet; or as failed, where the device gives up on them."""
+    """Rows with their times, by each clock that has none yet; or as failed, where the device gives up on them.
+
+    With each row goes its call, and a function that returns the implementation that ran in the last call, and why.
+    """
+    reports = {row: report for row, _, report in calls}
     for clock, l2 in clocks:
-        todo = {row: call for row, call in calls if (*row.key, clock.name, l2) not in done}
+        todo = {row: call for row, call, _ in calls if (*row.key, clock.name, l2) not in done}
         times = measure.time_each(clock, todo, l2="warm" if l2 == "-" else l2, repeat=repeat)
         state = measure.sample(device)
         for row, time in times.items():
             if isinstance(time, Exception):
-                yield replace(row, outcome="failed", reason=f"{clock.name}: {run.one_line(time)}", rel_error=None)
+                reason = f"{clock.name}: {run.one_line(time)}"
+                yield replace(row, outcome="failed", reason=reason, rel_error=None, executed_impl="")
                 continue
             with measure.peak_memory(device) as peak:
                 todo[row]()
+            impl, reason = reports[row]()
             yield replace(
                 row,
+                executed_impl=impl,
+                selection_reason=reason,
                 timing=time,
                 peak_bytes=peak.bytes,
                 sm_mhz=state.sm_mhz if state else None,

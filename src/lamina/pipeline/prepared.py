@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lamina import build, run
 from lamina.build import Target
 from lamina.build.data import Dataset
+from lamina.pipeline.targets import units
 from lamina.run.loss import SeedGradient
 from lamina.run.protocols import Trace
 from lamina.spec import Phase, Point, Workload
@@ -18,12 +19,18 @@ from lamina.spec import Phase, Point, Workload
 
 @dataclass(frozen=True)
 class Prepared:
-    """What running a network at a point takes; ``backward`` is whether any phase but ``forward`` is wanted."""
+    """A network with its inputs at a point; ``backward`` is whether any phase but ``forward`` is wanted.
+
+    ``layers`` is the network as it was traced. In ``trace``, layers that the method computes together are one;
+    ``places`` are the indices of its calls in ``layers``, of the first one where there are several.
+    """
 
     batch: int
     module: nn.Module
     inputs: list[Tensor]
+    layers: build.Trace
     trace: Trace
+    places: tuple[int, ...]
     seed: SeedGradient
     backward: bool
 
@@ -50,11 +57,15 @@ def prepare(
     inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
     for text in remarks:
         remark(text)
+    layers = build.trace(module, *inputs)
+    trace, places = build.merged(layers, units(layers, point.method))
     return Prepared(
         batch,
         module,
         inputs,
-        build.trace(module, *inputs),
+        layers,
+        trace,
+        places,
         run.seed_gradient(labels, workload.seed),
         any(phase is not Phase.FORWARD for phase in workload.phases),
     )

@@ -50,9 +50,15 @@ def layer_row(
 
 
 def network_row(
-    target: Target, layers: Sequence[ResolvedLayer], phases: Sequence[Phase], point: Point, batch: int, device: str
+    target: Target,
+    layers: Sequence[ResolvedLayer],
+    phases: Sequence[Phase],
+    point: Point,
+    batch: int,
+    device: str,
+    parameters: int | None = None,
 ) -> LayerRun:
-    """The row of the whole network's step."""
+    """The row of the whole network's step; ``parameters`` are those of the converted network, if it is one."""
     itemsize = ITEM_BYTES[point.precision]
     counted = all(layer.layer.counted or not layer.phases for layer in layers) and point.method == Method()
     flops = sum(layer.cost(phase, itemsize).flops for layer in layers for phase in layer.phases if phase in phases)
@@ -68,7 +74,7 @@ def network_row(
         device=device,
         inputs=(layers[0].inputs[0],) if layers[0].inputs else (),
         output=layers[-1].output,
-        parameters=sum(layer.parameters for layer in layers),
+        parameters=sum(layer.parameters for layer in layers) if parameters is None else parameters,
         flops=flops if counted else None,
         bytes=None,
         outcome="ok",

@@ -10,7 +10,8 @@ from pathlib import Path
 from torch import nn
 
 from lamina import accelerate, build, run
-from lamina.build import Target
+from lamina.accelerate.registry import converter
+from lamina.build import Target, Trace
 from lamina.build.models import external
 from lamina.errors import UnsupportedError
 from lamina.pipeline.described import meaning
@@ -56,14 +57,56 @@ def implementation(point: Point) -> run.Implement | None:
         if method.dense:
             return build.dense(method, layer, module)
         # A copy: the dense layer still carries the walk, and its weights are what is projected.
+        if isinstance(module, nn.Sequential):  # no layer is one, so these are layers that `units` merged
+            config = accelerate.configuration(method)
+            fused: nn.Module = converter(config).replace(copy.deepcopy(module), config)
+            return fused
         model, conversion = accelerate.convert(copy.deepcopy(module), accelerate.configuration(method))
         if not conversion.replaced:
-            reasons = dict.fromkeys(str(skipped.refusal) for skipped in conversion.skipped)
+            # Layers are found in the traced network, so that no Sequential is needed here.
+            refusals = (str(skipped.refusal).removesuffix(" in a Sequential") for skipped in conversion.skipped)
+            reasons = dict.fromkeys(refusals)
             raise UnsupportedError(f"{method}: {'; '.join(reasons)}")
         return model
 
     require_known(point.method)
     return implement
+
+
+def or_dense(implement: run.Implement | None, refusals: dict[str, str]) -> run.Implement | None:
+    """The same, but layers that it does not support keep their module; ``refusals`` gets their names with reasons."""
+    if implement is None:
+        return None
+
+    def kept(layer: ResolvedLayer, module: nn.Module | None) -> nn.Module | None:
+        try:
+            return implement(layer, module)
+        except UnsupportedError as error:
+            refusals[layer.name] = str(error)
+            return module
+
+    return kept
+
+
+def units(trace: Trace, method: Method) -> list[list[int]]:
+    """Which calls of a traced network a method replaces together, such as a convolution and its ReLU.
+
+    They need not be in a ``Sequential``: it is enough that each tensor between them has one reader.
+    """
+    if method.dense:
+        return []
+    config = accelerate.configuration(method)
+    cell = converter(config)
+    if not hasattr(cell, "runs"):
+        return []
+    found = []
+    for chain in build.chains(trace):
+        modules = [build.as_module(trace.calls[index]) for index in chain]
+        fixed = [trace.calls[index].resolved.layer.method is not None for index in chain]
+        for part in cell.runs(nn.Sequential(*modules), config):  # type: ignore[arg-type]
+            if not any(fixed[index] for index in part):
+                found.append([chain[index] for index in part])
+    return found
 
 
 def require_known(method: Method) -> None:

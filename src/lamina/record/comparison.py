@@ -26,6 +26,7 @@ class Comparison:
     speaks of ``b``; it is ``same`` where the quartile ranges overlap, and ``unclear`` where too few samples
     have any. ``differs`` maps each axis on which the two sides were measured differently to both values. An
     ``unmatched`` pair has no speedup and says why in ``reason``; a phase without device time in ``b`` has none either.
+    A row that ran dense instead of its ``impl`` is unmatched, since its time is no result of that implementation.
     """
 
     layer: str

@@ -29,6 +29,10 @@ class LayerRun:
     with ``layer`` the network's name. ``outcome`` other than ``ok`` has no timing and says why in ``reason``.
     ``peak_bytes`` is the most that was allocated while it ran, ``live_bytes`` what was allocated when it ended.
     ``rel_error`` is the relative L2 distance to the float64 result. ``flops`` is ``None`` where no formula exists.
+
+    ``impl`` is the requested implementation, ``executed_impl`` the one that ran, ``selection_reason`` why. A layer
+    that keeps its dense implementation has ``impl="sparse"`` and ``executed_impl="dense"``. A row that says nothing
+    about it ran what was requested; a row that is not ``ok`` ran nothing, and its ``executed_impl`` is empty.
     """
 
     layer: str
@@ -53,6 +57,18 @@ class LayerRun:
     live_bytes: int | None = None
     sm_mhz: int | None = None
     power_w: float | None = None
+    executed_impl: str = ""
+    selection_reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.executed_impl and self.outcome == "ok":
+            object.__setattr__(self, "executed_impl", self.impl)
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether a dense implementation ran instead of the requested one: its time is no result of ``impl``."""
+        ran = self.executed_impl.partition(" (")[0]  # a whole step adds how many layers it is about
+        return ran.partition(":")[0] == "dense" and ran != self.impl
 
     @property
     def key(self) -> Key:

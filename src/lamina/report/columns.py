@@ -36,15 +36,27 @@ def entries(
     return [Entry(row, rooflines.get(row), shares.get(row)) for row in rows]
 
 
-def layer_columns(rows: Sequence[LayerRun]) -> tuple[Column, ...]:
-    """The columns these rows need: an axis only where it varies, the error only where it was checked."""
+def layer_columns(rows: Sequence[LayerRun], reasons: bool = False) -> tuple[Column, ...]:
+    """The columns these rows need: an axis only where it varies, the error only where it was checked.
+
+    ``executed`` is there if a row ran something else than its implementation; with ``reasons``, the reason too.
+    """
     columns = [_words("layer", lambda row: row.layer), _words("kind", lambda row: row.kind)]
     columns.append(_words("phase", lambda row: row.phase))
     columns += [_axis(axis) for axis in varying(rows)]
+    if any(executed(row) for row in rows):
+        columns.append(_words("executed", executed))
+        if reasons:
+            columns.append(_words("reason", lambda row: row.selection_reason))
     columns += [TIME, QUARTILES, SHARE, GFLOPS, GBS, ROOF]
     if any(row.rel_error is not None for row in rows):
         columns.append(ERROR)
     return tuple(columns)
+
+
+def executed(row: LayerRun) -> str:
+    """What ran, where it is not what was requested."""
+    return row.executed_impl if row.executed_impl != row.impl else ""
 
 
 def varying(rows: Sequence[LayerRun]) -> tuple[Axis, ...]:

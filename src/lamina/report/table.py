@@ -41,6 +41,7 @@ def layer_table(
     timed = [row.timing.median_us for row in rows if row.timing and row.phase != "step"]
     caption = [f"{len(timed)} phases, {units.duration(sum(timed))} together"] if timed else []
     caption += reasons((f"{row.layer} {row.phase}", f"{row.outcome}: {row.reason}") for row in rows if not row.timing)
+    caption += reasons((f"{row.layer} {row.phase}", _ran_dense(row)) for row in rows if row.timing and row.fell_back)
     return plain_table(
         [column.title for column in columns],
         [
@@ -51,8 +52,12 @@ def layer_table(
         title=title,
         caption=caption,
         width=width,
-        dispensable=("kind", "quartiles", "error", "GB/s", "GFLOP/s", "share", "of roof"),
+        dispensable=("kind", "quartiles", "executed", "error", "GB/s", "GFLOP/s", "share", "of roof"),
     )
+
+
+def _ran_dense(row: LayerRun) -> str:
+    return f"{row.impl} ran {row.executed_impl}: {row.selection_reason}".removesuffix(": ")
 
 
 def network_table(

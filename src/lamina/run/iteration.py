@@ -57,6 +57,10 @@ class Iteration:
         self._targets = [implement(c.resolved, c.module) if implement else c.module for c in trace.calls]
         self._last_reader = {n: index for index, call in enumerate(trace.calls) for n in call.inputs}
 
+    def target(self, index: int) -> nn.Module | None:
+        """The module that computes a layer, ``None`` for a function."""
+        return self._targets[index]
+
     def phases(self, index: int) -> dict[Phase, str]:
         """The phases of a layer, each with the reason why it does not run separately; empty if it does."""
         call = self.trace.calls[index]

@@ -19,7 +19,8 @@ VIEWS: Mapping[str, str] = {
     "layer_table": f"""
 SELECT{_PROVENANCE}
   layer.name AS layer, layer.kind, layer.place, layer.inputs, layer.output, layer.parameters,
-  measurement.phase, measurement.impl, measurement.precision, measurement.layout, measurement.batch,
+  measurement.phase, measurement.impl, measurement.executed_impl, measurement.selection_reason,
+  measurement.precision, measurement.layout, measurement.batch,
   measurement.device, measurement.outcome, measurement.reason, measurement.clock, measurement.l2,
   measurement.median_us, measurement.q1_us, measurement.q3_us, measurement.n, measurement.kernels,
   measurement.flops, measurement.bytes,

@@ -20,7 +20,7 @@ def algorithm_changes(views: Sequence[View]) -> Iterator[Finding]:
     for view in views:
         for row in view.rows:
             if row.key in view.launches:
-                group = (row.layer, row.phase, row.impl, row.precision, row.layout)
+                group = (row.layer, row.phase, row.executed_impl, row.precision, row.layout)
                 groups.setdefault(group, []).append((row, view))
     changed: list[LayerRun] = []
     evidence: dict[str, float | str | None] = {}

@@ -87,14 +87,16 @@ def iterate(target: Target, workload: Workload, options: Options = DEFAULT, watc
         iteration = iteration_of(target, point, network)
         warm_up(iteration)
         with measure.profiler_capture(device):
-            iteration.run(partial(_named_range, iteration, watch))
+            iteration.run(partial(_named_range, iteration, network.places, watch))
 
 
 @contextmanager
-def _named_range(iteration: run.Iteration, watch: Watch, place: int, phase: Phase) -> Iterator[None]:
+def _named_range(
+    iteration: run.Iteration, places: Sequence[int], watch: Watch, index: int, phase: Phase
+) -> Iterator[None]:
     calls = iteration.trace.calls
-    watch(f"layer {place + 1} of {len(calls)}: {calls[place].resolved.name} {phase.value}")
-    with measure.nvtx_range(range_name(place, phase)):
+    watch(f"layer {index + 1} of {len(calls)}: {calls[index].resolved.name} {phase.value}")
+    with measure.nvtx_range(range_name(places[index], phase)):
         yield
 
 

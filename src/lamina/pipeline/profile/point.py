@@ -8,17 +8,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+from torch import nn
 
 from lamina import measure, run
+from lamina.accelerate.select import executed
 from lamina.build import Target
 from lamina.build.data import Dataset
 from lamina.errors import UnsupportedError
+from lamina.pipeline.converted import convert_network
 from lamina.pipeline.prepared import Prepared, prepare
 from lamina.pipeline.rows import layer_row, network_row
-from lamina.pipeline.targets import implementation
+from lamina.pipeline.targets import implementation, or_dense
 from lamina.pipeline.watch import Planned, Watch
 from lamina.record import Coverage, KernelRun, LayerRun, Timing
-from lamina.run.protocols import Trace
 from lamina.spec import Method, Phase, Point, Workload
 
 WARMUP = 3
@@ -64,15 +66,17 @@ def profile_point(
     """Measure one point; where the network cannot run at all, its row says why."""
     with run.precision_mode(point.precision, options.autotune):
         network = prepare(target, workload, point, data, device, watch, options.training)
-        layers = [call.resolved for call in network.trace.calls]
+        layers = [call.resolved for call in network.layers.calls]
         whole = network_row(target, layers, workload.phases, point, network.batch, device_name)
-        watch(Planned(target.name, replace(point, batch=network.batch), sum(len(layer.phases) for layer in layers) + 1))
+        planned = sum(len(call.resolved.phases) for call in network.trace.calls) + 1
+        watch(Planned(target.name, replace(point, batch=network.batch), planned))
         try:
             errors = _errors(target, workload, point, network)
-            iteration = iteration_of(target, point, network)
+            refusals: dict[str, str] = {}
+            iteration = iteration_of(target, point, network, refusals)
             warm_up(iteration)
-            blank = partial(_blank, network.trace, point, network.batch, device_name)
-            rows = _rows(iteration, blank, errors)
+            blank = partial(_blank, network, point, device_name)
+            rows = _rows(iteration, blank, errors, refusals)
             if device.type == "cpu":
                 watch("no GPU: times of the CPU, without kernels and counters")
                 found = _on_cpu(iteration, rows, workload.repeat or REPETITIONS)
@@ -80,21 +84,27 @@ def profile_point(
                 found = _on_gpu(iteration, rows, blank, workload.repeat or REPETITIONS, device, watch)
             del iteration  # and with it the activations, before the whole step needs its own
         except (RuntimeError, UnsupportedError) as error:
-            return Profiled((replace(whole, outcome="failed", reason=run.one_line(error)),))
-        if target.standalone or point.method != Method():
+            return Profiled((replace(whole, outcome="failed", reason=run.one_line(error), executed_impl=""),))
+        if target.standalone:
             return found
-        return replace(found, rows=(*found.rows, _whole(whole, network, target, device)))
+        return replace(found, rows=(*found.rows, _whole(whole, network, point, target, device)))
 
 
-def iteration_of(target: Target, point: Point, network: Prepared) -> run.Iteration:
-    """The iteration of a network that is ready."""
+def iteration_of(
+    target: Target, point: Point, network: Prepared, refusals: dict[str, str] | None = None
+) -> run.Iteration:
+    """The iteration of a network that is ready. Layers that the method cannot replace run dense.
+
+    Args:
+        refusals: is filled with the names of these, and the reasons.
+    """
     return run.Iteration(
         network.trace,
         network.inputs,
         seed_gradient=network.seed,
         backward=network.backward,
         input_gradients=target.input_gradients,
-        implement=implementation(point),
+        implement=or_dense(implementation(point), {} if refusals is None else refusals),
     )
 
 
@@ -118,30 +128,45 @@ def _errors(target: Target, workload: Workload, point: Point, network: Prepared)
         implement=implementation(point),
     )
     # A step holds the tensors of its layer, so only what it found out is kept.
-    return {(step.place, step.phase): replace(step, call=None) for visit in visits for step in visit}
+    return {(step.place, step.phase): replace(step, call=None, module=None) for visit in visits for step in visit}
 
 
-def _blank(trace: Trace, point: Point, batch: int, device: str, place: int, phase: Phase) -> LayerRun:
-    return layer_row(trace.calls[place].resolved, place, phase, point, batch, device)
+def _blank(network: Prepared, point: Point, device: str, index: int, phase: Phase) -> LayerRun:
+    resolved = network.trace.calls[index].resolved
+    return layer_row(resolved, network.places[index], phase, point, network.batch, device)
 
 
 def _rows(
-    iteration: run.Iteration, blank: Callable[[int, Phase], LayerRun], errors: Mapping[At, run.Step]
+    iteration: run.Iteration,
+    blank: Callable[[int, Phase], LayerRun],
+    errors: Mapping[At, run.Step],
+    refusals: Mapping[str, str],
 ) -> dict[At, LayerRun]:
     """A row for each phase, those without a time complete with their reason."""
     rows: dict[At, LayerRun] = {}
     for place in range(len(iteration.trace.calls)):
         for phase, reason in iteration.phases(place).items():
-            row = blank(place, phase)
+            row = _ran(blank(place, phase), iteration.target(place), refusals)
             checked = errors.get((place, phase))
             if checked is not None and checked.outcome == "failed":
-                row = replace(row, outcome="failed", reason=checked.reason)
+                row = replace(row, outcome="failed", reason=checked.reason, executed_impl="")
             elif reason:
-                row = replace(row, outcome="skipped", reason=reason)
+                row = replace(row, outcome="skipped", reason=reason, executed_impl="")
             elif checked is not None:
                 row = replace(row, rel_error=checked.rel_error)
             rows[place, phase] = row
     return rows
+
+
+def _ran(row: LayerRun, layer: nn.Module | None, refusals: Mapping[str, str]) -> LayerRun:
+    """The row with the implementation that the layer ran."""
+    if row.layer in refusals:
+        return replace(row, executed_impl="dense", selection_reason=refusals[row.layer])
+    if layer is None:
+        return row
+    impl, reason = executed(layer, row.impl, row.phase)
+    parameters = sum(weight.numel() for weight in layer.parameters() if weight.requires_grad)
+    return replace(row, parameters=parameters, executed_impl=impl, selection_reason=reason)
 
 
 def _on_cpu(iteration: run.Iteration, rows: Mapping[At, LayerRun], repetitions: int) -> Profiled:
@@ -204,7 +229,9 @@ def _with_time(row: LayerRun, timing: Timing | None) -> LayerRun:
     """The row with its time, unless it is to have none."""
     if row.outcome != "ok":
         return row
-    return replace(row, timing=timing) if timing else replace(row, outcome="skipped", reason="no gradient reaches it")
+    if timing is None:
+        return replace(row, outcome="skipped", reason="no gradient reaches it", executed_impl="")
+    return replace(row, timing=timing)
 
 
 def _coverage(
@@ -220,13 +247,17 @@ def _coverage(
     )
 
 
-def _whole(row: LayerRun, network: Prepared, target: Target, device: torch.device) -> LayerRun:
+def _whole(row: LayerRun, network: Prepared, point: Point, target: Target, device: torch.device) -> LayerRun:
     """The network's row with the time that a training loop waits for its step: no profiler, no ranges."""
     clock = measure.clock("wall" if device.type == "cuda" else "cpu", device)
-    call = run.whole_step(network.module, network.inputs, network.seed, network.backward, target.input_gradients)
+    converted = convert_network(network.module, network.layers, point.method)
+    if point.method != Method():
+        row = replace(row, parameters=converted.parameters)
+    call = run.whole_step(converted.module, network.inputs, network.seed, network.backward, target.input_gradients)
     time = measure.time_each(clock, {row: call})[row]
     if isinstance(time, Exception):
-        return replace(row, outcome="failed", reason=f"{clock.name}: {run.one_line(time)}")
+        return replace(row, outcome="failed", reason=f"{clock.name}: {run.one_line(time)}", executed_impl="")
     with measure.peak_memory(device) as peak:
         call()
-    return replace(row, timing=time, peak_bytes=peak.bytes)
+    impl, reason = converted.executed()
+    return replace(row, timing=time, peak_bytes=peak.bytes, executed_impl=impl, selection_reason=reason)

@@ -89,7 +89,7 @@ def write_report(
         unplaced=sum(
             not (rooflines.get(row) and rooflines[row].achieved_gflops) for row in timed if row.phase != STEP
         ),
-        columns=layer_columns(timed),
+        columns=layer_columns(timed, reasons=True),
         entries=entries(timed, rooflines, shares),
         comparisons=material.comparisons,
         against=material.against,
