@@ -1,4 +1,4 @@
-"""Words that stand for one of a few things."""
+"""Options with a fixed set of values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from lamina.errors import UsageError, nearest
 
 
 def check_choice(name: str, value: str, known: Collection[str]) -> None:
-    """Refuse an unknown word.
+    """Refuse an unknown value of an option.
 
     Raises:
-        UsageError: with the nearest known one.
+        UsageError: naming the nearest known value.
     """
     if value not in known:
         raise UsageError(f"{name} {value!r} is unknown: {nearest(str(value), known)}")

@@ -1,4 +1,4 @@
-"""The operands of a layer: what they must be to each other, and the type they are computed in."""
+"""The operands of a layer: checks, and the dtype of the computation."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from torch import Tensor
 from lamina.errors import UsageError
 
 HAS_TRITON = find_spec("triton") is not None
-"""Whether there can be kernels to give operands to."""
+"""Whether Triton is installed."""
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def is_plain(x: object) -> bool:
-    """Whether it is a tensor of PyTorch's own that has memory: no subclass, nothing sparse, no batch of a transform."""
+    """Whether it is a plain tensor with storage: no subclass, not sparse, not batched by a transform."""
     return type(x) in _PLAIN and torch._C._has_storage(x)  # type: ignore[arg-type]
 
 
 def has_kernels(x: Tensor) -> bool:
-    """Whether kernels can compute with ``x``: where it is, and outside of all transforms."""
+    """Whether kernels can compute with ``x``: it is on a GPU, and no transform of ``torch.func`` is active."""
     return HAS_TRITON and not transformed() and x.is_cuda
 
 
 def transformed() -> bool:
-    """Whether a transform of ``torch.func`` is on, which has no rules for kernels."""
+    """Whether a transform of ``torch.func`` is active, which has no rules for kernels."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
 def autocasting(x: Tensor) -> bool:
-    """Whether autocast says in what type to compute with ``x``."""
+    """Whether autocast determines the dtype of computations with ``x``."""
     return x.device.type != "meta" and x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """The type of ``x``, or autocast's."""
+    """The dtype of ``x``, or autocast's."""
     return torch.get_autocast_dtype(x.device.type) if autocasting(x) else x.dtype
 
 
 def cast(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """The bias, if there is one, in another type."""
+    """The bias, if any, in another dtype."""
     return None if bias is None else bias.to(dtype)
 
 
 def sizes(tensor: Tensor) -> str:
-    """A shape as messages tell it."""
+    """A shape as text for messages."""
     return str(tuple(tensor.shape))
 
 
 def check_operands(x: Tensor, weight: Tensor | None, bias: Tensor | None, outputs: int | None = None) -> None:
-    """Refuse operands that cannot be computed with together.
+    """Refuse operands that do not fit each other.
 
     Args:
         x: the input.
-        weight, bias: of the layer, as far as it has them.
-        outputs: numbers of the bias; by default the first size of the weight.
+        weight, bias: of the layer, or None.
+        outputs: length of the bias; by default the first size of the weight.
 
     Raises:
         UsageError: naming the operand, what was expected and what was got.
@@ -72,17 +72,17 @@ def check_operands(x: Tensor, weight: Tensor | None, bias: Tensor | None, output
 
 
 def check_floating(x: Tensor) -> None:
-    """Refuse an input of whole numbers.
+    """Refuse an input that is not floating point.
 
     Raises:
-        UsageError: naming its type.
+        UsageError: naming its dtype.
     """
     if not x.is_floating_point():
-        raise UsageError(f"x: expected floating point numbers, got {x.dtype}")
+        raise UsageError(f"x: expected a floating-point dtype, got {x.dtype}")
 
 
 def check_alike(name: str, tensor: Tensor, x: Tensor, other: str) -> None:
-    """Refuse a tensor on another device than ``x``, or of another type where autocast does not settle it.
+    """Refuse a tensor on another device than ``x``, or with another dtype if autocast is off.
 
     Raises:
         UsageError: naming the tensor, and ``x`` as ``other``.
@@ -96,9 +96,9 @@ def check_alike(name: str, tensor: Tensor, x: Tensor, other: str) -> None:
 
 
 def owned(y: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A result in another shape that is no view to autograd: to change one in place copies its gradient, twice.
+    """``y`` in another shape, which autograd does not treat as a view: in-place changes of views copy gradients twice.
 
-    Nobody else may keep ``y``.
+    ``y`` must not be used elsewhere.
     """
     whole: Tensor = torch.ops.aten._unsafe_view(y, shape)
     return whole

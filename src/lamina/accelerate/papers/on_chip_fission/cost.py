@@ -1,4 +1,4 @@
-"""What fission on chip should cost: reads of shared memory saved, against instructions that convert.
+"""Cost model of on-chip fission: fewer loads from shared memory against the instructions of conversion.
 
 A multiprocessor issues one instruction of a warp each cycle in each of its quarters, whatever the instruction does, so
 conversions take the slots of products wherever shared memory is not what binds.
@@ -15,7 +15,7 @@ from lamina.accelerate.papers.on_chip_fission.simt import DEPTH, LANES, RESIDENT
 
 @dataclass(frozen=True)
 class Instructions:
-    """Of one thread for one value of the summed axis: by the unit that executes them.
+    """Instructions of one thread for one element of K, by execution unit.
 
     ``fma`` products, ``half`` conversions from half precision, ``alu`` shifts and masks, ``shared`` reads and writes
     of shared memory, ``other`` reads of device memory, addresses and loops.
@@ -29,13 +29,13 @@ class Instructions:
 
     @property
     def issued(self) -> float:
-        """All of them."""
+        """Their sum."""
         return self.fma + self.half + self.alu + self.shared + self.other
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A GPU: what it executes in a cycle of a multiprocessor, in instructions of a warp, and how fast it reads.
+    """A GPU: warp instructions per cycle of a multiprocessor, and bandwidths.
 
     ``wavefronts`` is what a read or write of shared memory takes of its unit, and ``reached`` the share of the
     tightest unit that a kernel of this kind keeps busy.
@@ -54,16 +54,16 @@ class Machine:
 
 
 _PACKING = {"float": 0.0, "half": 0.5, "deft16": 0.5, "deft16q": 0.5}
-"""Instructions that pack a value; an 8-bit one is rounded and saturated by integers."""
+"""Instructions that pack a value; 8-bit values are rounded and saturated with integer instructions."""
 _PACKING_NARROW = 11.0
 _STAGING = 5.5
-"""Instructions around each value that a thread stages: addresses, bounds, zeros."""
+"""Further instructions for each value that a thread stages: addresses, bounds, zeros."""
 _TABLE = 6.0
-"""More of them where a table tells where a value lies."""
+"""Additional ones with an offset table."""
 
 
 def instructions(tile: Tile, format: OnChip, windows: bool = False) -> Instructions:
-    """A thread's instructions for one value of the sum; ``windows`` are those of a convolution."""
+    """Instructions of a thread for one element of K; ``windows`` for a convolution."""
     packed, read = values(format), 2 * tile
     staged = 2 * LANES * tile / (LANES * LANES)
     narrow = packed == 4
@@ -80,7 +80,7 @@ def instructions(tile: Tile, format: OnChip, windows: bool = False) -> Instructi
 
 @dataclass(frozen=True)
 class Prediction:
-    """How long a product takes, and the unit that decides it."""
+    """Predicted time of a product, and the limiting unit."""
 
     us: float
     limit: str
@@ -95,7 +95,7 @@ def predict(
     machine: Machine | None = None,
     windows: bool = False,
 ) -> Prediction:
-    """A product of ``rows x depth`` by ``depth x outputs``: its blocks in rounds, each as long as its tightest unit."""
+    """A product of ``rows x depth`` by ``depth x outputs``: waves of blocks, each limited by its busiest unit."""
     machine = machine or Machine()
     each, at = instructions(tile, format, windows), plan(outputs, rows, depth, tile)
     cycles = {
@@ -108,7 +108,7 @@ def predict(
     limit = max(cycles, key=lambda unit: cycles[unit])
     blocks = at.grid[0] * at.grid[1] * at.grid[2]
     warps = LANES * LANES / 32
-    per_block = warps * ceil(at.share / DEPTH) * DEPTH * cycles[limit] / machine.reached
+    per_block = warps * ceil(at.k_per_split / DEPTH) * DEPTH * cycles[limit] / machine.reached
     whole, rest = divmod(blocks, machine.multiprocessors * RESIDENT[tile])
     # A last round that does not fill every place takes as long as the fullest multiprocessor.
     rounds = whole * RESIDENT[tile] + ceil(rest / machine.multiprocessors)

@@ -1,7 +1,7 @@
-"""Fission on chip: products on plain cores whose operands are packed in shared memory alone.
+"""On-chip near-compute data fission: GEMMs on CUDA cores whose operands are packed in shared memory only.
 
-Device memory holds float32; kernels pack values on their way into shared memory and take them apart when they read
-them into registers. Without a format the same kernel keeps float32 there, which is what fission is compared with.
+Device memory holds float32. Kernels pack values when they write shared memory and unpack them when they read them into
+registers. With the format ``float`` the same kernel keeps float32 in shared memory, as the baseline.
 
 Source: Hill et al., DeftNN, MICRO 2017, section 4.2.
 """
@@ -28,22 +28,22 @@ from lamina.errors import MissingError, UnsupportedError, UsageError
 
 SOURCE = Path(__file__).with_name("kernels.cu")
 LANES = 16
-"""Threads of a block on each side; each computes ``tile`` x ``tile`` outputs."""
+"""Threads of a block along each axis; each thread computes ``tile x tile`` outputs."""
 DEPTH = 16
-"""Values of the sum that shares are made of: a block stages so many at a time, or half of them."""
+"""Granularity of K: a block stages 16 or 8 elements of K at a time, and splits are multiples of 16."""
 
 Tile = Literal[4, 6, 8]
 TILES: tuple[Tile, ...] = get_args(Tile)
 
 OnChip = Format | Literal["float"]
-"""How shared memory holds a value; ``float`` is float32, so nothing is packed."""
+"""Format of values in shared memory; ``float`` is float32, not packed."""
 
-_KINDS = {"float": 0, "half": 1, "deft16": 2, "deft16q": 3}
+_CODES = {"float": 0, "half": 1, "deft16": 2, "deft16q": 3}
 _NARROW = 4
 
 
 def values(format: OnChip) -> int:
-    """How many a word of shared memory holds."""
+    """Values per 32-bit word of shared memory."""
     return {"float": 1, "half": 2, "deft16": 2, "deft16q": 2}.get(format, 4)
 
 
@@ -53,11 +53,11 @@ def linear(x: Tensor, weight: Tensor, *, format: OnChip = "float", tile: Tile = 
     Args:
         x, weight: contiguous, on a GPU.
         format: of values in shared memory. ``deft16q`` pairs inputs ``2 i`` and ``2 i + 1``, the second without a mask.
-        tile: outputs of a thread on each side.
-        splits: in how many shares the sum is taken; by default as many as fill the GPU.
+        tile: outputs of a thread along each axis.
+        splits: split-K; by default as many as fill the GPU.
 
     Raises:
-        UsageError: sizes, types or devices do not fit.
+        UsageError: sizes, dtypes or devices do not fit.
         MissingError: there is no GPU.
     """
     _check(x, weight, 2)
@@ -68,10 +68,10 @@ def linear(x: Tensor, weight: Tensor, *, format: OnChip = "float", tile: Tile = 
     if not (y.numel() and inputs):
         return y
     at = plan(outputs, rows, inputs, tile, splits)
-    shares = _shares(y, at)
+    partials = _partials(y, at)
     launchable = kernel("linear", format, tile, _quads(inputs, x, weight), x.device.type)
-    launchable.launch(at.grid, (LANES * LANES,), [weight, x, shares, outputs, rows, inputs, at.share])
-    return shares.sum(0) if at.splits > 1 else y
+    launchable.launch(at.grid, (LANES * LANES,), [weight, x, partials, outputs, rows, inputs, at.k_per_split])
+    return partials.sum(0) if at.splits > 1 else y
 
 
 def conv2d(
@@ -85,10 +85,10 @@ def conv2d(
     tile: Tile = 8,
     splits: int | None = None,
 ) -> Tensor:
-    """A convolution of ``x (N, C, H, W)`` with ``weight (outputs, C, KH, KW)`` as a product over its windows.
+    """A convolution of ``x (N, C, H, W)`` with ``weight (outputs, C, KH, KW)`` as an implicit GEMM.
 
-    Nothing is unfolded in memory: a table tells where each tap lies. Arguments and errors as for `linear`; a word
-    holds neighbours in the order of channels, rows and columns of the window.
+    A table holds the offset of each tap. Arguments and errors as for `linear`; a word holds neighbours in the order of
+    channels, rows and columns of the kernel.
     """
     _check(x, weight, 4)
     if x.shape[1] != weight.shape[1]:
@@ -101,19 +101,20 @@ def conv2d(
     if not (y.numel() and depth):
         return y
     at = plan(outputs, images * out[0] * out[1], depth, tile, splits)
-    shares = _shares(y, at)
+    partials = _partials(y, at)
     taps = _taps(channels, height, width, geometry.kernel, geometry.dilation, x.device)
     launchable = kernel("convolution", format, tile, _quads(depth, weight), x.device.type)
     image = [channels, height, width, *out, *stride, *padding]
-    launchable.launch(at.grid, (LANES * LANES,), [weight, x, taps, shares, outputs, images, depth, at.share, *image])
-    return shares.sum(0) if at.splits > 1 else y
+    args = [weight, x, taps, partials, outputs, images, depth, at.k_per_split, *image]
+    launchable.launch(at.grid, (LANES * LANES,), args)
+    return partials.sum(0) if at.splits > 1 else y
 
 
 def through(x: Tensor, format: OnChip) -> Tensor:
-    """The numbers that a product would read for ``x``, of which every ``values(format)`` neighbours share a word.
+    """``x`` packed and unpacked, as a product reads it, with ``values(format)`` neighbours per word.
 
     Raises:
-        UsageError: ``x`` is not one of whole words of float32.
+        UsageError: ``x`` is not float32, or its size is not a multiple of the values per word.
     """
     if x.dtype != torch.float32 or x.numel() % values(format):
         raise UsageError(f"x: expected float32 in words of {values(format)}, got {x.dtype} {sizes(x)}")
@@ -126,26 +127,26 @@ def through(x: Tensor, format: OnChip) -> Tensor:
 
 @dataclass(frozen=True)
 class Plan:
-    """Blocks of a product, and the values of the sum that each share takes."""
+    """The grid of a product, and the elements of K per split."""
 
     grid: tuple[int, int, int]
-    share: int
+    k_per_split: int
 
     @property
     def splits(self) -> int:
-        """Shares of the sum."""
+        """Number of splits of K."""
         return self.grid[2]
 
 
 RESIDENT = {4: 4, 6: 2, 8: 2}
-"""Blocks of a multiprocessor, by tile."""
+"""Resident blocks per multiprocessor, by tile."""
 
 
 def plan(outputs: int, rows: int, depth: int, tile: Tile, splits: int | None = None) -> Plan:
-    """How a product is taken apart: in the fewest shares of the sum that keep multiprocessors busiest.
+    """The grid of a product, with the smallest split-K that best fills the multiprocessors.
 
     Raises:
-        UsageError: an unknown tile, or no shares.
+        UsageError: an unknown tile, or ``splits`` below 1.
     """
     if tile not in TILES:
         raise UsageError(f"tile: expected one of {', '.join(map(str, TILES))}, got {tile!r}")
@@ -154,21 +155,21 @@ def plan(outputs: int, rows: int, depth: int, tile: Tile, splits: int | None = N
     side, stages = LANES * tile, ceil(depth / DEPTH)
     tiles = ceil(rows / side) * ceil(outputs / side)
     if splits is None:
-        places = MULTIPROCESSORS * RESIDENT[tile]
+        resident = MULTIPROCESSORS * RESIDENT[tile]
         most = min(stages // 8, 16) or 1
-        # A share more costs a pass over the result, which a hundredth stands for.
-        splits = min(range(1, most + 1), key=lambda s: (ceil(tiles * s / places) / s) * (1 + 0.01 * s))
-    share = ceil(stages / splits) * DEPTH
-    return Plan((ceil(rows / side), ceil(outputs / side), ceil(depth / share)), share)
+        # Each further split adds a reduction over the output, modelled as 1 %.
+        splits = min(range(1, most + 1), key=lambda s: (ceil(tiles * s / resident) / s) * (1 + 0.01 * s))
+    k_per_split = ceil(stages / splits) * DEPTH
+    return Plan((ceil(rows / side), ceil(outputs / side), ceil(depth / k_per_split)), k_per_split)
 
 
 @cache
 def kernel(name: str, format: OnChip, tile: Tile, quads: bool, device: str) -> Launchable:
-    """A kernel of the source, compiled when it is first launched; ``quads`` reads four values at once.
+    """A kernel of the source, compiled at its first launch; ``quads``: with loads of four values.
 
     Raises:
         UsageError: an unknown format.
-        MissingError: the device is no GPU.
+        MissingError: the device is not a GPU.
     """
     defined = macros(format, tile, quads)
     if device != "cuda":
@@ -177,16 +178,16 @@ def kernel(name: str, format: OnChip, tile: Tile, quads: bool, device: str) -> L
 
 
 def macros(format: OnChip, tile: Tile, quads: bool) -> dict[str, int | str]:
-    """What the source is compiled with.
+    """Macros of the source.
 
     Raises:
         UsageError: an unknown format.
     """
     check_choice("format", format, ("float", *FORMATS))
-    narrow = format not in _KINDS
+    narrow = format not in _CODES
     return {
         "TILE": tile,
-        "FORMAT": _NARROW if narrow else _KINDS[format],
+        "FORMAT": _NARROW if narrow else _CODES[format],
         "EXPONENT": exponent_bits(cast(Format, format)) if narrow else 5,
         "VECTOR": int(quads),
     }
@@ -200,12 +201,12 @@ def _check(x: Tensor, weight: Tensor, dims: int) -> None:
         raise UsageError(f"weight: expected it on {x.device} with x, got {weight.device}")
 
 
-def _shares(y: Tensor, at: Plan) -> Tensor:
+def _partials(y: Tensor, at: Plan) -> Tensor:
     return y.new_empty(at.splits, *y.shape) if at.splits > 1 else y
 
 
 def _quads(depth: int, *tensors: Tensor) -> bool:
-    """Whether four neighbours along the sum can be read at once."""
+    """Whether four consecutive elements of K can be loaded at once."""
     return depth % 4 == 0 and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
 
 
@@ -213,14 +214,14 @@ def _quads(depth: int, *tensors: Tensor) -> bool:
 def _taps(
     channels: int, height: int, width: int, kernel: tuple[int, int], dilation: tuple[int, int], device: torch.device
 ) -> Tensor:
-    """For each value of the sum how far it lies from the window's corner, and by how many rows and columns.
+    """For each element of K its offset from the window's first pixel, and its row and column there.
 
-    Whole stages long; what is beyond the window lies on no image.
+    Padded to whole stages; padding elements are outside every image.
     """
     channel, down, right = torch.meshgrid(*map(torch.arange, (channels, *kernel)), indexing="ij")
     down, right = down * dilation[0], right * dilation[1]
     if max(int(down.max()), int(right.max())) >= 2**15 or channels * height * width >= 2**31:
-        raise UnsupportedError("fission on chip: expected windows and images whose places fit 15 and 31 bits")
+        raise UnsupportedError("fission on chip: expected kernels and images whose indices fit 15 and 31 bits")
     away = (channel * height + down) * width + right
     taps = torch.stack([away.flatten(), (down << 16 | right).flatten()], 1)
     missing = -len(taps) % DEPTH
