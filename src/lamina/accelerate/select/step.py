@@ -32,7 +32,8 @@ def layer_step(module: nn.Module, call: LayerCall, mode: Mode, training: bool) -
     gradients: list[Tensor] = []
 
     def autocast() -> AbstractContextManager[object]:
-        return nullcontext() if call.autocast is None else torch.autocast(device, call.autocast)
+        # Without its cache: a cast weight that an outer region keeps would be left out of the time.
+        return nullcontext() if call.autocast is None else torch.autocast(device, call.autocast, cache_enabled=False)
 
     def forward() -> object:
         with torch.no_grad(), autocast():
