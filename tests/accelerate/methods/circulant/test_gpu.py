@@ -1,4 +1,4 @@
-"""Compiled kernels on the shapes they are for, in every precision: accuracy, determinism, graphs, and no waiting."""
+"""Compiled kernels on their target shapes, in every precision: accuracy, determinism, graphs, no synchronization."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from lamina.accelerate.methods.circulant import functional, reference, scaled_fp16
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLSTM
-from lamina.accelerate.runtime import launch_cache as tapes
+from lamina.accelerate.runtime import launch_cache
 from lamina.errors import UsageError
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
 from ...precisions import TYPES, on_tensor_cores
-from ...waiting import no_synchronization
+from ...waiting import no_waiting
 
 pytestmark = pytest.mark.gpu
 
@@ -102,7 +102,7 @@ def test_steps_do_not_synchronize_and_are_deterministic_in_a_graph(precision: st
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         first = step(ours, *operands)
-        with no_synchronization():
+        with no_waiting():
             second = step(ours, *operands)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
@@ -170,7 +170,7 @@ def test_a_recurrence_does_not_synchronize_and_is_deterministic_in_a_graph(preci
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         first = recurrent_step(layer, list(layer.parameters()), *operands)
-        with no_synchronization():
+        with no_waiting():
             second = recurrent_step(layer, list(layer.parameters()), *operands)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
@@ -209,7 +209,7 @@ def test_a_sampled_amax_is_retried_in_a_captured_graph(
                     one[0, 5, 40, 40] = 1e5  # in a block that is not sampled
             graph.replay()
             monkeypatch.setattr(scaled_fp16, "MIN_SAMPLED_NUMEL", x.numel() + g.numel())
-            tapes.clear()
+            launch_cache.clear()
             right = step(ours, *operands)
         torch.cuda.synchronize()
     for a, b in zip(found, right, strict=True):
