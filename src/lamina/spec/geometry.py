@@ -205,4 +205,5 @@ class Pool2dGeometry:
     @classmethod
     def unpack(cls, values: Sequence[int]) -> Self:
         """The inverse of `pack`."""
-        return cls(*values[:6], ceil_mode=bool(values[6]))
+        kh, kw, sh, sw, ph, pw, ceil_mode = values
+        return cls(kh, kw, sh, sw, ph, pw, bool(ceil_mode))
