@@ -10,12 +10,18 @@ BIN    := $(VENV)/bin
 # Packages are installed without byte code, which halves the time; each module's first import writes its own.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-gpu bench-gpu lint types docs lock clean
+# Tests whose tolerances depend most on how a processor rounds: fits, accuracy against float64, exact equalities.
+ISA_TESTS := tests/pipeline/deft/test_composition.py tests/build/convolution \
+  tests/run tests/testing/test_tolerance.py tests/accelerate/methods/elimination/test_recovery.py \
+  tests/accelerate/methods/circulant/test_reference.py tests/accelerate/methods/circulant/test_projection.py \
+  tests/accelerate/methods/weight_only/test_formats.py
+
+.PHONY: help setup demo test test-isa test-gpu bench-gpu lint types docs lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n '/^# make/s/^# //p' Makefile
-	@echo "also: setup, lint, types, docs, test-gpu, bench-gpu CLAIM=name, lock, clean"
+	@echo "also: setup, lint, types, docs, test-isa, test-gpu, bench-gpu CLAIM=name, lock, clean"
 
 demo: $(VENV)/core.stamp
 	@mkdir -p demo
@@ -24,7 +30,14 @@ demo: $(VENV)/core.stamp
 setup: $(VENV)/dev.stamp
 
 test: setup
-	$(BIN)/python -m pytest -n auto --maxprocesses 8
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
+
+# The instruction sets of older processors sum in other orders. The variables are those of torch, MKL and oneDNN.
+test-isa: setup
+	ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest -q $(ISA_TESTS)
+	ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=2 \
+	  $(BIN)/python -m pytest -q $(ISA_TESTS)
 
 test-gpu: setup
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "(gpu or counters) and not alone"
