@@ -140,9 +140,18 @@ def test_a_comparison_names_both_sides_precision() -> None:
     assert "(fp32): 1 same" in text(diff_table(compare([a], [a])))
 
 
+def test_what_ran_is_a_column_where_it_is_not_what_was_requested() -> None:
+    fallback = {"impl": "sparse", "executed_impl": "dense", "selection_reason": "too few zeros"}
+    rows = [replace(row, **fallback) if row.layer == "conv2" else row for row in bench()]
+    assert "executed" in cells(layer_table(rows))[1] and "executed" not in cells(layer_table(bench()))[1]
+    assert "dense" in line(layer_table(rows), "conv2", "convolution", "forward")
+    assert "sparse ran dense: too few zeros" in text(layer_table(rows))
+
+
 def test_pairs_measured_differently_each_say_how() -> None:
     rows = bench()
-    other = [replace(row, impl="eliminated") if row.layer == "conv2" else row for row in rows]
+    changes = {"impl": "eliminated", "executed_impl": "eliminated"}
+    other = [replace(row, **changes) if row.layer == "conv2" else row for row in rows]
     table = diff_table(compare(rows, other))
     assert line(table, "conv2", "forward")[-1] == "fp32, dense → eliminated"
     assert line(table, "conv1", "forward")[-1] == "fp32"

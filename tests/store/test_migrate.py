@@ -119,6 +119,8 @@ FIRST = [
             (3, 2, "forward", "tf32", "cupti"), (4, 2, "forward", "bf16", "cupti"),
         ]
     ),
+    "INSERT INTO measurement VALUES (5, 2, 'backward_data', 'sparse', 'tf32', 'nchw', 16, 'cuda', 'skipped', 'none', "
+    "NULL, NULL, NULL, NULL, NULL, NULL, NULL, 10, 20, NULL, 30, NULL, NULL, '2026')",
     *(
         f"INSERT INTO kernel VALUES ({number}, {layer}, '{phase}', 0, 'k{number}', 1, 2, 3, 4, 5, 6, 7, 8, 9.5)"
         for number, layer, phase in [(101, 1, "forward"), (102, 2, "forward"), (103, 1, "backward_data")]
@@ -149,6 +151,8 @@ def test_the_first_schema_is_upgraded_with_its_kernels(shared_address: str, engi
             ("conv1", "bytes", 64.0, "byte"), ("conv1", "rate", None, "%"), ("fc", "bytes", 32.0, "byte"),
         ]  # fmt: skip
         assert {layer.live_bytes for layer in store.layers("old")} == {None}
+        ran = {(row.outcome, row.impl, row.executed_impl, row.selection_reason) for row in store.layers("old")}
+        assert ran == {("ok", "dense", "dense", ""), ("skipped", "sparse", "", "")}
         store.add_kernels("old", [replace(launches[0], key=known, invocation=1, grid=None, block=None)])
         other.import_run(store.export_run("old"))
         assert other.kernels("old") == store.kernels("old")

@@ -81,6 +81,16 @@ def test_a_run_arrives_whole(store: Store, other: Store, document: dict[str, Any
     assert other.query(owners)[1] == ((23_296, "[[32, 3, 224, 224]]"),) * 2
 
 
+def test_a_document_from_before_rows_said_what_ran_is_read(other: Store, document: dict[str, Any]) -> None:
+    for layer in document["layers"]:
+        del layer["executed_impl"], layer["selection_reason"]
+    rows = other.layers(other.import_run(document))
+    assert {(row.outcome, row.executed_impl, row.selection_reason) for row in rows} == {
+        ("ok", "dense", ""),
+        ("skipped", "", ""),
+    }
+
+
 def test_a_document_has_all_fields_of_the_records(document: dict[str, Any]) -> None:
     assert document["format"] == 2
     for name, record, more in [

@@ -13,7 +13,7 @@ from lamina.build import Target, from_network
 from lamina.measure.attribution import Activity, Attribution
 from lamina.pipeline.profile import point as profiled
 from lamina.record import Key, Roofs
-from lamina.spec import Input, Network, Phase, Workload
+from lamina.spec import Input, Method, Network, Phase, Workload
 from lamina.spec import layers as spec
 from lamina.store import Store
 
@@ -113,15 +113,43 @@ def test_a_network_that_cannot_run_is_a_failed_row_and_the_next_point_goes_on(
 ) -> None:
     real = profiled.iteration_of
 
-    def broken(target: Target, point: Any, network: Any) -> Any:
+    def broken(target: Target, point: Any, network: Any, refusals: Any) -> Any:
         if network.batch == 1:
             raise RuntimeError("out of memory")
-        return real(target, point, network)
+        return real(target, point, network, refusals)
 
     monkeypatch.setattr(profiled, "iteration_of", broken)
     rows = store.layers(run(store, tmp_path, QUICK.model_copy(update={"batch": (1, 2)})).id)
     assert [(row.layer, row.reason) for row in rows if row.batch == 1] == [("small", "out of memory")]
     assert {(row.layer, row.phase) for row in rows if row.batch == 2 and row.timing} > TIMED
+
+
+def test_layers_that_a_method_cannot_replace_run_dense_and_say_so(store: Store, tmp_path: Path) -> None:
+    methods = tuple(Method.parse(text) for text in ("circulant[block_size=4]", "fused"))
+    rows = store.layers(run(store, tmp_path, QUICK.model_copy(update={"impl": methods})).id)
+    timed = {(row.impl, row.layer, row.phase): row for row in rows if row.timing}
+    relu = timed["circulant[block_size=4]", "relu", "forward"]
+    assert (relu.executed_impl, relu.fell_back) == ("dense", True) and "ReLU has no weights" in relu.selection_reason
+    assert timed["circulant[block_size=4]", "fc", "forward"].executed_impl.startswith("circulant[block_size=4")
+    assert timed["circulant[block_size=4]", "small", "step"].executed_impl.startswith("circulant[block_size=4] (1 of")
+    assert {row.executed_impl for row in rows if row.impl == "fused" and row.timing} == {"dense"}, "no ReLU follows"
+    assert all(row.executed_impl == "" for row in rows if not row.timing)
+
+
+def test_fused_layers_are_profiled_as_one(store: Store, tmp_path: Path) -> None:
+    layers = (
+        spec.Convolution(name="conv", inputs=("input",), out_channels=4, kernel=3),
+        spec.Activation(name="relu", inputs=("conv",)),
+        spec.Linear(name="fc", inputs=("relu",), out_features=5, spatial=True),
+    )
+    target = from_network(Network(name="two", inputs=(Input(shape=(3, 8, 8)),), layers=layers))
+    workload = QUICK.model_copy(update={"impl": (Method("fused"),)})
+    rows = store.layers(pipeline.profile(target, workload, store, cache=tmp_path).id)
+    ran = {
+        (row.layer, row.place, row.phase): row.executed_impl for row in rows if row.timing and row.phase == "forward"
+    }
+    assert {name[:2] for name in ran} == {("conv + relu", 0), ("fc", 2)}
+    assert ran["conv + relu", 0, "forward"].startswith("fused") and ran["fc", 2, "forward"] == "dense"
 
 
 class Session:
