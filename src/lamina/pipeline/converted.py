@@ -59,7 +59,9 @@ def convert_network(network: nn.Module, trace: build.Trace, method: Method) -> C
     paths = {id(layer): name for name, layer in network.named_modules()}
     calls = {paths[id(call.module)]: call for call in trace.calls if id(call.module) in paths}
     own = {name: call.resolved.layer.method for name, call in calls.items()}
-    model, layers, refusals = copy.deepcopy(network), {}, {}
+    model = copy.deepcopy(network)
+    layers: dict[str, nn.Module] = {}
+    refusals: dict[str, str] = {}
     for wanted in dict.fromkeys([method, *filter(None, own.values())]):
         mine = {name for name in weighted if (own.get(name) or method) == wanted}
         if not wanted.dense:
