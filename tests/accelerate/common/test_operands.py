@@ -41,7 +41,7 @@ def test_kernels_compute_on_a_gpu_and_outside_of_transforms(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("x", "weight", "bias", "message"),
     [
-        (X.long(), WEIGHT, BIAS, "x: expected a floating-point dtype, got torch.int64"),
+        (X.long(), WEIGHT, BIAS, "x: expected a floating point dtype, got torch.int64"),
         (X, WEIGHT, torch.ones(3), r"bias: expected \(2,\), got \(3,\)"),
         (X, WEIGHT.double(), BIAS, "weight: expected torch.float32 like x, got torch.float64; convert"),
         (X, WEIGHT, BIAS.half(), "bias: expected torch.float32 like x, got torch.float16"),

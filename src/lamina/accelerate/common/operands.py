@@ -78,7 +78,7 @@ def check_floating(x: Tensor) -> None:
         UsageError: naming its dtype.
     """
     if not x.is_floating_point():
-        raise UsageError(f"x: expected a floating-point dtype, got {x.dtype}")
+        raise UsageError(f"x: expected a floating point dtype, got {x.dtype}")
 
 
 def check_alike(name: str, tensor: Tensor, x: Tensor, other: str) -> None:

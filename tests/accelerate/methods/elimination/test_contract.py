@@ -44,11 +44,11 @@ def strided_linear(at: Lookup, impl: Impl, x: Tensor, w: Tensor, b: Tensor) -> T
 
 def dense_linear(at: Lookup, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     """What no index has a part in: the dense layer with zeros."""
-    return F.linear(x, reference.dense_weight(w, at.index, at.inputs), b)
+    return F.linear(x, reference.dense_weight(w, at.kept, at.inputs), b)
 
 
 def dense_conv(at: Lookup, channels: int, steps: dict[str, Any], x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-    full = reference.dense_weight(w, at.index, channels, steps["kernel"])
+    full = reference.dense_weight(w, at.kept, channels, steps["kernel"])
     return F.conv2d(x, full, b, steps["stride"], steps["padding"], steps["dilation"])
 
 
@@ -63,7 +63,7 @@ def convolution(by: By, image: tuple[int, ...], outputs: int, kernel: tuple[int,
     taps = kernel[0] * kernel[1]
     total = image[1] * (taps if by == "tap" else 1)
     at = lookup(torch.randperm(total)[: total // 2 + 1], image[1], taps, by)
-    return at, numbers(outputs, len(at.index), *(kernel if by == "channel" else ()))
+    return at, numbers(outputs, len(at.kept), *(kernel if by == "channel" else ()))
 
 
 class Eliminations:
@@ -108,8 +108,8 @@ class Eliminations:
             def conv(x: Tensor, w: Tensor, b: Tensor, by: By = by, at: Lookup = at) -> Tensor:
                 steps = (2, 1), (1, 0), (1, 1)
                 if by == "tap":
-                    return reference.conv_taps(x, w, b, at.index, (2, 2), *steps)
-                return reference.conv(x, w, b, at.index, *steps)
+                    return reference.conv_taps(x, w, b, at.kept, (2, 2), *steps)
+                return reference.conv(x, w, b, at.kept, *steps)
 
             yield f"conv by {by}", conv, (numbers(1, 3, 4, 3), w, numbers(2))
 

@@ -24,7 +24,7 @@ def test_swapping_moves_no_more_than_it_must(kept: list[int]) -> None:
     x = torch.arange(80.0).view(2, 40)
     at = lookup(torch.tensor(order), 40)
     assert at.moved.tolist() == moved and at.prefix == (not moved)
-    assert torch.equal(reference.swapped(x, at.index, at.moved, 1), x[:, order])
+    assert torch.equal(reference.swapped(x, at.kept, at.moved, 1), x[:, order])
 
 
 def test_a_swap_of_other_inputs_is_refused() -> None:

@@ -37,7 +37,7 @@ class Lookup(NamedTuple):
     """The remaining inputs in the forms that implementations need. `lookup` makes it once, since it synchronizes.
 
     Attributes:
-        index: the inputs in the order of the weight's columns.
+        kept: the inputs in the order of the weight's columns.
         columns, columns_last: the kernel's index tables, with channels or taps outermost.
         moved: columns whose input has another index.
         prefix: whether no column has moved.
@@ -46,7 +46,7 @@ class Lookup(NamedTuple):
         by: what one entry of the index is.
     """
 
-    index: Tensor
+    kept: Tensor
     columns: Tensor
     columns_last: Tensor
     moved: Tensor
@@ -58,7 +58,7 @@ class Lookup(NamedTuple):
     @property
     def whole(self) -> bool:
         """Whether no input is pruned or moved."""
-        return self.prefix and len(self.index) == self.inputs
+        return self.prefix and len(self.kept) == self.inputs
 
 
 def lookup(index: Tensor, inputs: int, taps: int = 1, by: By = "channel") -> Lookup:
@@ -117,7 +117,7 @@ def chosen(impl: Impl, x: Tensor, at: Lookup, taps: int = 1) -> Impl:
         return "kernel" if wide and ops.channels_last(x) else "pack"
     if impl == "slice" and not at.prefix:
         raise UnsupportedError(
-            f'impl="slice": expected the first {len(at.index)} inputs to remain, got {len(at.moved)} others; '
+            f'impl="slice": expected the first {len(at.kept)} inputs to remain, got {len(at.moved)} others; '
             'permute the outputs of the previous layer, or use impl="auto"'
         )
     if impl == "slice" and at.by == "tap" and not at.whole:
@@ -147,28 +147,28 @@ def linear(
         UnsupportedError: the implementation does not support this dtype or index.
         MissingError: the kernel needs a GPU, or Triton.
     """
-    if weight.dim() != 2 or weight.shape[1] != len(at.index):
-        raise UsageError(f"weight: expected (out, {len(at.index)}), got {sizes(weight)}")
+    if weight.dim() != 2 or weight.shape[1] != len(at.kept):
+        raise UsageError(f"weight: expected (out, {len(at.kept)}), got {sizes(weight)}")
     if not x.dim() or x.shape[-1] != at.inputs:
         raise UsageError(f"x: expected (..., {at.inputs}), got {sizes(x)}")
     check_operands(x, weight, bias)
     match chosen(impl, x, at):
         case "slice":
-            return F.linear(x if at.whole else x.narrow(-1, 0, len(at.index)), weight, bias)
+            return F.linear(x if at.whole else x.narrow(-1, 0, len(at.kept)), weight, bias)
         case "swap":
-            return F.linear(reference.swapped(x, at.index, at.moved, -1), weight, bias)
+            return F.linear(reference.swapped(x, at.kept, at.moved, -1), weight, bias)
         case "pack" | "kernel" as name:
             dtype = compute_dtype(x)
             flat = x.reshape(-1, x.shape[-1]).to(dtype)
             check_kernel_operand(flat, "elimination", ALTERNATIVE)
             if name == "pack":
-                y = F.linear(ops.pack(flat[..., None, None], at.index).flatten(1), weight, bias)
+                y = F.linear(ops.pack(flat[..., None, None], at.kept).flatten(1), weight, bias)
             else:
                 columns = None if at.prefix else at.columns
                 y = ops.linear(flat, weight.to(dtype), cast(bias, dtype), columns, at.run, list(tile))
             return y.reshape(*x.shape[:-1], weight.shape[0])
         case _:
-            return reference.linear(x, weight, bias, at.index)
+            return reference.linear(x, weight, bias, at.kept)
 
 
 def conv2d(
@@ -195,13 +195,13 @@ def conv2d(
     """
     taps = kernel[0] * kernel[1]
     channels = at.inputs // taps if at.by == "tap" else at.inputs
-    expected = (len(at.index),) if at.by == "tap" else (len(at.index), *kernel)
+    expected = (len(at.kept),) if at.by == "tap" else (len(at.kept), *kernel)
     if tuple(weight.shape[1:]) != expected:
         raise UsageError(f"weight: expected (out, {', '.join(map(str, expected))}), got {sizes(weight)}")
     if x.dim() != 4 or x.shape[1] != channels:
         raise UsageError(f"x: expected (N, {channels}, H, W), got {sizes(x)}")
     if at.columns.numel() != weight[0].numel():
-        raise UsageError(f"at: expected a lookup of {taps} taps, got one of {at.columns.numel() // len(at.index)}")
+        raise UsageError(f"at: expected a lookup of {taps} taps, got one of {at.columns.numel() // len(at.kept)}")
     check_operands(x, weight, bias)
     name = chosen(impl, x, at, taps)
     if name in ("pack", "kernel"):
@@ -211,18 +211,18 @@ def conv2d(
         check_taps(kernel)
         last = ops.channels_last(x)
         if name == "pack":
-            x = ops.pack(x, at.index)
+            x = ops.pack(x, at.kept)
         table, matrix = _matrix(x, weight.to(dtype), at, first=name == "pack" or at.prefix)
         geometry = [list(sizes) for sizes in (kernel, stride, padding, dilation)]
         y: Tensor = ops.conv(x, matrix, cast(bias, dtype), table, *geometry, at.run, list(tile), last)
         return y
     if at.by == "tap" and not at.whole:
         moved = at.moved if name == "swap" else None
-        return reference.conv_taps(x, weight, bias, at.index, kernel, stride, padding, dilation, moved)
+        return reference.conv_taps(x, weight, bias, at.kept, kernel, stride, padding, dilation, moved)
     if name == "gather" and not at.whole:
-        return reference.conv(x, weight, bias, at.index, stride, padding, dilation)
+        return reference.conv(x, weight, bias, at.kept, stride, padding, dilation)
     if not at.whole:
-        x = reference.swapped(x, at.index, at.moved, 1) if name == "swap" else x.narrow(1, 0, len(at.index))
+        x = reference.swapped(x, at.kept, at.moved, 1) if name == "swap" else x.narrow(1, 0, len(at.kept))
     return F.conv2d(
         x, weight.unflatten(1, (-1, *kernel)) if at.by == "tap" else weight, bias, stride, padding, dilation
     )

@@ -23,7 +23,7 @@ from lamina.accelerate.common.operands import sizes
 from lamina.accelerate.common.tiling import MULTIPROCESSORS
 from lamina.accelerate.methods.weight_only.config import FORMATS, Format
 from lamina.accelerate.methods.weight_only.formats import exponent_bits
-from lamina.accelerate.runtime.nvrtc import Kernel, Launchable
+from lamina.accelerate.runtime.nvrtc import Arguments, Kernel, Launchable
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
 SOURCE = Path(__file__).with_name("kernels.cu")
@@ -105,7 +105,7 @@ def conv2d(
     taps = _taps(channels, height, width, geometry.kernel, geometry.dilation, x.device)
     launchable = kernel("convolution", format, tile, _quads(depth, weight), x.device.type)
     image = [channels, height, width, *out, *stride, *padding]
-    args = [weight, x, taps, partials, outputs, images, depth, at.k_per_split, *image]
+    args: Arguments = [weight, x, taps, partials, outputs, images, depth, at.k_per_split, *image]
     launchable.launch(at.grid, (LANES * LANES,), args)
     return partials.sum(0) if at.splits > 1 else y
 
