@@ -105,8 +105,8 @@ def test_each_layer_says_what_became_of_it(trained: tuple[Path, Path, Outcome]) 
         assert (one.error is None) == (share == 1)
         how = "by contribution" if one.alpha is None else "by correlation"
         assert one.reason.startswith("kept whole; alone at" if share == 1 else f"{how}; alone at 0.5: ")
-    some = next(name for name, share in outcome.searched.choice.items() if share < 1 and name != "features.3")
-    assert layers[some].error > 0  # type: ignore[operator]
+    # 20 images are fewer rows than linear layers keep inputs, so their fits are exact. A convolution has a row per pixel.
+    assert layers["features.3"].error > 0.1  # type: ignore[operator]
 
 
 def test_the_store_has_epochs_and_the_whole_change(trained: tuple[Path, Path, Outcome]) -> None:
