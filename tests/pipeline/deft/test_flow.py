@@ -105,7 +105,7 @@ def test_each_layer_says_what_became_of_it(trained: tuple[Path, Path, Outcome]) 
         assert (one.error is None) == (share == 1)
         how = "by contribution" if one.alpha is None else "by correlation"
         assert one.reason.startswith("kept whole; alone at" if share == 1 else f"{how}; alone at 0.5: ")
-    # 20 images are fewer rows than linear layers keep inputs, so their fits are exact. A convolution has a row per pixel.
+    # 20 images are fewer rows than linear layers keep inputs, so those fits are exact. A convolution has a row a pixel.
     assert layers["features.3"].error > 0.1  # type: ignore[operator]
 
 
