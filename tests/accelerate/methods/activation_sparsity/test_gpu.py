@@ -251,7 +251,7 @@ def test_passes_of_a_graph_give_the_same_gradients() -> None:
         graph.replay()
         torch.cuda.synchronize()
         assert captured[4].isnan().any()
-        with pytest.raises(LaminaError, match="room for"):
+        with pytest.raises(LaminaError, match="has capacity for"):
             saved.check()
 
 
@@ -266,7 +266,7 @@ def test_saved_activations_give_the_same_gradients(
     precision: str, name: str, layout: torch.memory_format, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    monkeypatch.setattr(convolution, "APART", 1)
+    monkeypatch.setattr(convolution, "MIN_SPLIT_BYTES", 1)
     torch.manual_seed(0)
     model = create(name, 10).to("cuda", TYPES[precision], memory_format=layout)
     size = 224 if name == "alexnet" else 32
@@ -302,7 +302,7 @@ def test_a_convolution_holds_one_large_map_less(monkeypatch: pytest.MonkeyPatch)
     model = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(True), nn.Conv2d(64, 64, 3)).cuda()
     x, saved, peaks = numbers(16, 3, 130, 130), compressed_activations("bitmap"), []
     for least in (1 << 40, 1):
-        monkeypatch.setattr(convolution, "APART", least)
+        monkeypatch.setattr(convolution, "MIN_SPLIT_BYTES", least)
         with precision_mode("fp32", autotune=False):
             for _ in range(2):
                 model.zero_grad()

@@ -55,7 +55,8 @@ def hold(ours: Callable[..., Tensor], plain: Callable[..., Tensor], inputs: list
         strict=True,
     )
     for place, (a, b, c) in enumerate(results):
-        assert_as_accurate(a, b, c, worst=factor, mean=factor, what=f"result {place}")
+        # An activation leaves columns with hardly a value, of which one rounding is much.
+        assert_as_accurate(a, b, c, worst=factor, mean=factor, slices=place > 0, what=f"result {place}")
 
 
 def library_linear(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
