@@ -94,6 +94,8 @@ def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str,
     finally:
         for handle in handles:
             handle.remove()
+        # Cast weights in it keep gradient nodes of this stream alive, which a CUDA graph cannot capture on another.
+        torch.clear_autocast_cache()
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 buffer.copy_(buffers[name])
