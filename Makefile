@@ -12,7 +12,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Tests whose tolerances depend most on how a processor rounds: fits, accuracy against float64, exact equalities.
 ISA_TESTS := tests/pipeline/deft/test_composition.py tests/build/convolution \
-  tests/run tests/testing/test_tolerance.py tests/accelerate/methods/elimination/test_recovery.py \
+  tests/run tests/testing/test_tolerance.py tests/accelerate/methods/fusion/test_contract.py \
+  tests/accelerate/methods/elimination/test_recovery.py \
   tests/accelerate/methods/circulant/test_reference.py tests/accelerate/methods/circulant/test_projection.py \
   tests/accelerate/methods/weight_only/test_formats.py
 

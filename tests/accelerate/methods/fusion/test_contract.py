@@ -29,7 +29,7 @@ IMAGES: list[tuple[tuple[int, ...], Pool2dGeometry]] = [  # odd sizes, overlap, 
     ((2, 2, 5, 5), Pool2dGeometry(3, 2, 2, 1, 1, 1, ceil_mode=True)),
     ((1, 1, 6, 3), Pool2dGeometry(1, 1, 2, 3)),
     ((1, 4, 1, 1), Pool2dGeometry()),
-    ((2, 37, 5, 3), Pool2dGeometry()),  # many channels: the worst of few bias gradients may have no error in plain torch
+    ((2, 37, 5, 3), Pool2dGeometry()),  # of few bias gradients plain torch may err in none
     ((3, 70, 9, 9), Pool2dGeometry(2, 3, 2, 3)),
 ]
 
