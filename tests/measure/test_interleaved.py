@@ -52,7 +52,7 @@ def test_quartiles_enclose_the_median(values: list[float], samples: int) -> None
     assert time.q1_us <= time.median_us <= time.q3_us
 
 
-def test_no_rounds_are_refused() -> None:
+def test_no_rounds_are_rejected() -> None:
     with pytest.raises(UsageError, match="at least one round"):
         interleaved(Fake(), {}, rounds=0)
 

@@ -93,7 +93,7 @@ def test_a_checkpoint_of_other_settings_is_refused(store: Store, data: str, tmp_
     checkpoint = tmp_path / "state.safetensors"
     settings = SETTINGS.model_copy(update={"epochs": 1})
     pipeline.train(find("lenet5")[0], data, settings, store, checkpoint=checkpoint)
-    with pytest.raises(UsageError, match=r"trained with epochs=1.*ask for the same"):
+    with pytest.raises(UsageError, match=r"trained with epochs=1.*use the same"):
         pipeline.train(find("lenet5")[0], data, SETTINGS, store, checkpoint=checkpoint, resume=True)
     with pytest.raises(UsageError, match="another network"):
         pipeline.train(find("cifarnet")[0], data, settings, store, checkpoint=checkpoint, resume=True)

@@ -99,7 +99,7 @@ def test_measured_times_are_read_off_their_lines() -> None:
     line = Line.through((0.3, 70.0), (0.1, 30.0))
     assert line == Line(pytest.approx(10.0), pytest.approx(200.0)) and line.at(0.2) == pytest.approx(50.0)
     assert Line.through((0.1, 30.0), (0.3, 20.0)) == Line(20.0, 0.0), "no time falls with the share"
-    with pytest.raises(UsageError, match=r"two shares, got both at 0\.1"):
+    with pytest.raises(UsageError, match=r"two densities, got both at 0\.1"):
         Line.through((0.1, 1.0), (0.1, 2.0))
     times = predict(SIZE, Known(0.2, {128: 0.5}), Measured(90.0, line, Line(5.0, 100.0)))
     assert times == {"dense": 90.0, "nonzero": pytest.approx(50.0), "row_union": 55.0}

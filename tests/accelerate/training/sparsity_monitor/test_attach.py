@@ -414,7 +414,7 @@ def test_capturing_needs_memory_first(capture: Callable[[bool], None]) -> None:
     with pytest.raises(UsageError, match="captured"), monitor.replay():
         pass
     capture(True)
-    with pytest.raises(UsageError, match="run an iteration before"):
+    with pytest.raises(UsageError, match="expected an iteration before"):
         model(batch())
 
 
@@ -426,7 +426,7 @@ def test_misuse_is_refused() -> None:
     with pytest.raises(UsageError, match="at least one"):
         Monitor(Twice(), modules=[])
     Monitor(model := nn.LSTM(2, 2), modules=[""])
-    with pytest.raises(UsageError, match="answers a tensor, got tuple"):
+    with pytest.raises(UsageError, match="returns a tensor, got tuple"):
         model(torch.zeros(1, 1, 2))
 
 
