@@ -168,6 +168,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Changes or simulated gains where the file holds them, layers otherwise."""
     if not rows:
         return []
+    if any("dense_us" in row for row in rows):
+        return ["## Whole steps", "", *selected(rows, "end_to_end"), "", "## Layers", "", *selected(rows, "step"), ""]
     if any("change" in row for row in rows):
         return ["## Changes", "", *changes(rows), ""]
     if any("entry" in row for row in rows):
@@ -179,6 +181,26 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     if any("roofline_bound" in row for row in rows):
         return ["## Layers", "", *gains(rows), ""]
     return ["## Layers", "", *layers(rows)]
+
+
+def selected(rows: Sequence[Mapping[str, Any]], phase: str) -> Iterable[str]:
+    """What was selected for each layer, or whole network, in each precision and mode, and its speedup over dense."""
+    modes = list(dict.fromkeys(row["mode"] for row in rows))
+    yield "Dense over selected, interleaved after the selection; *dense* where the layer keeps its module."
+    yield ""
+    yield "| network | layer | precision | " + " | ".join(f"{mode}: selected | speedup" for mode in modes) + " |"
+    yield "|---|---|---|" + "---|--:|" * len(modes)
+    lines: dict[tuple[str, str, str], dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["phase"] == phase:
+            lines.setdefault((row["workload"], row["layer"], row["precision"]), {})[row["mode"]] = row
+    for key, found in lines.items():
+        cells = []
+        for mode in modes:
+            row = found.get(mode)
+            impl = "-" if row is None else brief(row["executed_impl"], {"rescale=true", "signs=true"})
+            cells += [impl, "-" if row is None or impl == "dense" else f"{row['speedup']:.2f}x"]
+        yield "| " + " | ".join([*key, *cells]) + " |"
 
 
 FACTORS = ("kernel", "smaller_L2", "prefetch", "narrower_operands", "fewer_lines", "skipped_multiplications")
