@@ -23,8 +23,8 @@ from torch import Tensor
 from benchmarks import results
 from lamina import measure, run
 from lamina.accelerate.methods.weight_only import functional
-from lamina.accelerate.methods.weight_only.cost import H200, choose
 from lamina.accelerate.methods.weight_only.config import Format, Impl
+from lamina.accelerate.methods.weight_only.cost import H200, choose
 from lamina.accelerate.methods.weight_only.formats import Packed, pack, unpack
 
 LAYERS = {

@@ -86,7 +86,7 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 
 def relative_error(module: nn.Module, call: LayerCall) -> float:
     """Of a layer's output, to that of its dense equivalent in float64."""
-    dense = module.to_dense() if hasattr(module, "to_dense") else module
+    dense: nn.Module = module.to_dense() if hasattr(module, "to_dense") else module  # type: ignore[operator]
     exact = copy.deepcopy(dense).double()
     _, args, kwargs = call.arguments()
     with torch.no_grad():
@@ -182,23 +182,26 @@ def again(
         theirs = parts[0] if len(parts) == 1 or not kept else nn.Sequential(*parts)
     modules = {"dense": theirs} if kept else {"dense": theirs, "selected": ours}
     times = clock({name: layer_step(one, call, mode, training) for name, one in modules.items()})
-    taken = times["dense" if kept else "selected"]
-    return times_of(times["dense"], taken) | {
+    both = times_of(times["dense"], times["dense" if kept else "selected"])
+    return both | {
         "layer": layer.layer, "executed_impl": layer.selection.impl, "selection_reason": layer.selection.reason,
         "times_us": dict(layer.selection.times_us), "refusals": dict(layer.selection.refusals),
-        "speedup": 1.0 if kept else times["dense"].median_us / taken.median_us,
+        "speedup": 1.0 if kept else both["dense_us"] / both["median_us"],
         "rel_error": relative_error(theirs if kept else ours, call),
     }  # fmt: skip
 
 
-def whole_row(network: Network, times: Mapping[str, Timing], layers: Sequence[ConvertedLayer]) -> dict[str, Any]:
+def whole_row(
+    network: Network, times: Mapping[str, Timing | Exception], layers: Sequence[ConvertedLayer]
+) -> dict[str, Any]:
     """The row of the whole step; of the dense network alone where no layer was replaced."""
     replaced = sum(layer.refusal is None for layer in layers)
-    taken = times.get("selected", times["dense"])
-    return times_of(times["dense"], taken) | {
+    dense, taken = times["dense"], times.get("selected", times["dense"])
+    both = times_of(dense, taken)
+    return both | {
         "layer": network.name, "phase": "end_to_end", "selection_reason": "",
         "executed_impl": f"{replaced} layers replaced" if replaced else DENSE,
-        "speedup": times["dense"].median_us / taken.median_us if replaced else 1.0,
+        "speedup": both["dense_us"] / both["median_us"] if replaced else 1.0,
         "rel_error": None, "unchecked": "a converted network has other weights; its layers are checked one by one",
     }  # fmt: skip
 

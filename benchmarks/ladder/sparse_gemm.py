@@ -89,22 +89,22 @@ def rungs(case: Case, ladder: str, kernels: bool) -> Iterator[Rung]:
             ("four", "four columns of a warp at a time, each in its own shared-memory banks", at),
             ("tensor", "and 16-bit weights, multiplied by tensor cores", at.half()),
         ):
-            block = cuda.product_tile(outputs, columns, weights.itemsize)
-            stored, held = cuda.weights(weights, weights.dtype), ellpack_ops.to_ellpack(x, panel=block.panel)
-            call = partial(cuda.product, stored, None, held, y, size, window, block)
-            yield Rung(ladder, name, idea, lambda call=call: (call(), y)[1])  # type: ignore[misc]
+            blocks = cuda.product_tile(outputs, columns, weights.itemsize)
+            stored, held = cuda.weights(weights, weights.dtype), ellpack_ops.to_ellpack(x, panel=blocks.panel)
+            multiply = partial(cuda.product, stored, None, held, y, size, window, blocks)
+            yield Rung(ladder, name, idea, lambda call=multiply: (call(), y)[1])  # type: ignore[misc]
     if ladder == "row_union":
         tile, narrow, w_terms = row_union_tile(outputs, columns), Tile(64, 64, 32, 4, 2), split_terms(x)[1]
-        tiled = partial(row_union_ops.row_union_product, at, None, x, y, window, tile)
-        yield Rung(ladder, "tiles", "a row list per tile of columns", tiled)
+        listed = partial(row_union_ops.row_union_product, at, None, x, y, window, tile)
+        yield Rung(ladder, "tiles", "a row list per tile of columns", listed)
         images = "a channel list per image, active channels compacted"
         yield Rung(ladder, "images", images, partial(channels_ops.product, at, None, x, y, window, narrow))
         wide = "128 x 128 tiles, for more reuse by tensor cores"
         yield Rung(ladder, "wide", wide, partial(channels_ops.product, at, None, x, y, window))
         if w_terms == 2:
-            single = "fp16-rounded activations, one split-fp16 term"
+            rounded = "fp16-rounded activations, one split-fp16 term"
             yield Rung(
-                ladder, "row_union_fp16", single, partial(channels_ops.product, at, None, x, y, window, None, (1, 2))
+                ladder, "row_union_fp16", rounded, partial(channels_ops.product, at, None, x, y, window, None, (1, 2))
             )
 
 

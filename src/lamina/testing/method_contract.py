@@ -26,10 +26,10 @@ from lamina.spec import Cost
 from lamina.testing.tolerance import assert_as_accurate
 
 CLOSE = {
-    torch.float32: {"rtol": 1e-4, "atol": 1e-5},  # sums of up to a few hundred products, in another order
-    torch.float64: {"rtol": 1e-9, "atol": 1e-9},
+    torch.float32: (1e-4, 1e-5),  # sums of up to a few hundred products, in another order
+    torch.float64: (1e-9, 1e-9),
 }
-"""How near a transform's result is to autograd's."""
+"""Relative and absolute tolerance of a transform's result to autograd's."""
 
 
 @dataclass(frozen=True)
@@ -226,18 +226,22 @@ class MethodContract:
                     x, parameters = values[""], {key: value for key, value in values.items() if key}
                     return _output(partial(functional_call, layer, parameters), x).square().sum()
 
-                near = partial(torch.testing.assert_close, **CLOSE[dtype])
+                rtol, atol = CLOSE[dtype]
+
+                def near(ours: Tensor, theirs: Tensor, what: str, rtol: float = rtol, atol: float = atol) -> None:
+                    torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol, msg=partial("{}: {}".format, what))
+
                 expected = torch.autograd.grad(loss(leaves), [*leaves.values()])
                 for (key, ours), theirs in zip(torch.func.grad(loss)(values).items(), expected, strict=True):
                     scale = theirs.abs().max()  # a gradient's elements may cancel
-                    near(ours / scale, theirs / scale, msg=partial(f"{name}: gradient of {key or 'x'}: {{}}".format))
+                    near(ours / scale, theirs / scale, f"{name}: gradient of {key or 'x'}")
                 # Uphill, at random, so that little cancels.
                 along = [one * (1 + 0.5 * torch.randn_like(one)) for one in expected]
                 slope = torch.func.jvp(loss, (values,), (dict(zip(values, along, strict=True)),))[1]
                 by_hand = torch.stack([(one * other).sum() for one, other in zip(expected, along, strict=True)]).sum()
-                near(slope / by_hand, torch.ones_like(slope), msg=partial(f"{name}: slope: {{}}".format))
+                near(slope / by_hand, torch.ones_like(slope), f"{name}: slope")
                 many = torch.func.vmap(partial(_output, layer))(torch.stack([x, 2 * x]))
-                near(many[1], _output(layer, 2 * x), msg=partial(f"{name}: one of several: {{}}".format))
+                near(many[1], _output(layer, 2 * x), f"{name}: one of several")
 
     def test_every_skipped_layer_says_why(self) -> None:
         refused = self.provider.refused()

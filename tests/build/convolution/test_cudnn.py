@@ -146,7 +146,7 @@ def test_an_unknown_note_comes_with_the_closest_match():
 
 def test_transposed_is_rejected():
     transposed = Geometry((1, 1), (0, 0), (1, 1), transposed=True)
-    with pytest.raises(UnsupportedError, match="backward_data by 'cudnn:fft': does not support transposed convolutions"):
+    with pytest.raises(UnsupportedError, match="backward_data by 'cudnn:fft': does not support transposed"):
         PhaseAlgorithms(backward_data="cudnn:fft").check(transposed, W)
 
 

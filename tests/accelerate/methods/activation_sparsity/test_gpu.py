@@ -18,7 +18,7 @@ from lamina.accelerate.methods.activation_sparsity.ellpack.format import Ellpack
 from lamina.accelerate.methods.activation_sparsity.im2col import matrix_as_map
 from lamina.accelerate.methods.activation_sparsity.nn import SparseAdaptiveConv2d
 from lamina.accelerate.methods.activation_sparsity.row_union import ops as row_union_ops
-from lamina.accelerate.training.compressed_activations import bitmap, convolution, pooling, compressed_activations
+from lamina.accelerate.training.compressed_activations import bitmap, compressed_activations, convolution, pooling
 from lamina.accelerate.training.compressed_activations import ops as saved_ops
 from lamina.accelerate.training.compressed_activations.window import pooling_of
 from lamina.build.models import create

@@ -25,7 +25,7 @@ from lamina.testing.method_contract import Layer, MethodContract, Product
 pytestmark = pytest.mark.usefixtures("where_kernels_run")
 
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
-MAPS = [(1, 1, [0], 3), (5, 7, [2, 0, 4, 6, 5], 9), (17, 20, list(range(3, 300)), 300)]  # rows, outputs, index, inputs
+MAPS = [(1, 1, [0], 3), (5, 37, [2, 0, 4, 6, 5], 9), (17, 20, list(range(3, 300)), 300)]  # rows, outputs, index, inputs
 IMAGES = [  # image, outputs, kernel, stride, padding, dilation
     ((2, 5, 6, 5), 7, (3, 2), (2, 1), (1, 1), (1, 2)),
     ((1, 4, 3, 4), 3, (1, 1), (1, 2), (0, 0), (1, 1)),

@@ -107,7 +107,8 @@ def test_shares_cover_the_sum_in_whole_stages() -> None:
     for outputs, rows, depth in ((4096, 128, 9216), (256, 93312, 2400), (1, 1, 1), (70, 9, 17)):
         for tile in simt.TILES:
             at = simt.plan(outputs, rows, depth, tile)
-            assert at.k_per_split % simt.DEPTH == 0 and at.k_per_split * (at.splits - 1) < depth <= at.k_per_split * at.splits
+            assert at.k_per_split % simt.DEPTH == 0
+            assert at.k_per_split * (at.splits - 1) < depth <= at.k_per_split * at.splits
     few, many = simt.plan(4096, 128, 9216, 8), simt.plan(256, 93312, 2400, 8)
     assert few.grid[0] * few.grid[1] == 32 and few.splits > 4 >= many.splits
 

@@ -150,7 +150,7 @@ class Adaptive(nn.Module, ABC):
             },
             "_cached_impls": None,
         }
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
 
 
 class SparseAdaptiveLinear(Adaptive, nn.Linear):

@@ -47,5 +47,5 @@ def _calibrated(layer: Any, call: Any, dispatcher: Dispatcher) -> Selection:
     made = candidates(layer, call, dispatcher.selector)
     question = f"{type(layer).__name__}({layer.extra_repr()}) on {call.signature}"
     selection = dispatcher.selector.select(question, made, call)
-    layer.impl = made[selection.impl]().impl  # type: ignore[assignment]
+    layer.impl = made[selection.impl]().impl
     return selection

@@ -130,7 +130,7 @@ def recurrence(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Te
     _check_weight(weight, 3, "(p, q, k)")
     check_operands(inputs, weight, None)
     _check_blocks(weight, inputs.shape[-1], h.shape[-1], 1)
-    if not inputs.dim() == 3 or not h.shape == c.shape == (inputs.shape[1], h.shape[-1]):
+    if inputs.dim() != 3 or not h.shape == c.shape == (inputs.shape[1], h.shape[-1]):
         got = ", ".join(map(sizes, (inputs, h, c)))
         raise UsageError(f"inputs, h, c: expected (T, N, gates) and two of (N, hidden_size), got {got}")
     check_device(inputs)
