@@ -121,7 +121,7 @@ class Adaptive(nn.Module, ABC):
             return (impl if impl == "dense" else f"sparse[impl={impl}]"), reason.partition(": ")[2] or reason
         sparse = {name: choice for name, choice in found.items() if choice.impl != "dense"}
         if not sparse:
-            return "dense", "; ".join(dict.fromkeys(choice.reason for choice in found.values()))
+            return "dense", "; ".join(dict.fromkeys(choice.reason.removeprefix("dense: ") for choice in found.values()))
         written = ",".join(f"{name}={choice.impl}" for name, choice in sparse.items())
         return f"sparse[{written}]", "; ".join(f"{name} {choice.reason}" for name, choice in sparse.items())
 

@@ -55,6 +55,8 @@ class Indexed(nn.Module):
 
     def executed(self, phase: str) -> tuple[str, str]:
         """The keep ratio and the implementation; ``auto`` is resolved at each call by the input's sizes and layout."""
+        if self.at.whole:
+            return "dense", "no input was pruned"
         impl = str(getattr(self, "impl", "gather"))
         reason = "resolved at each call" if impl == "auto" else "requested"
         return f"eliminated[keep={self.keep:.4g},impl={impl}]", reason
