@@ -1,7 +1,6 @@
 """Public docstrings, help texts, and pages are written in the field's words: docs/glossary.md has them."""
 
 import ast
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,16 +9,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src" / "lamina"
-NOT_YET: tuple[str, ...] = (
-    "accelerate/methods/activation_sparsity",
-    "accelerate/methods/elimination",
-    "pipeline",
-    "record",
-    "report",
-    "spec",
-    "store",
-)
-"""Folders of src/lamina whose docstrings are still to be reworded."""
 GENERATED = ("evidence", "reference", "_build")
 HELP = ("help", "short_help", "epilog")
 
@@ -97,9 +86,8 @@ def string(node: ast.expr) -> str:
 
 
 def modules() -> list[Path]:
-    """Modules of lamina, without those that are still to be reworded."""
-    waiting = tuple(str(SOURCES / folder) + os.sep for folder in NOT_YET)
-    return [path for path in sorted(SOURCES.rglob("*.py")) if not str(path).startswith(waiting)]
+    """All modules of lamina."""
+    return sorted(SOURCES.rglob("*.py"))
 
 
 def pages() -> list[Path]:
@@ -121,12 +109,6 @@ def test_docstrings_and_help() -> None:
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages(page: Path) -> None:
     assert faults(prose(page)) == []
-
-
-@pytest.mark.parametrize("folder", NOT_YET)
-def test_folders_that_wait_exist_and_have_faults(folder: str) -> None:
-    texts = (text for path in (SOURCES / folder).rglob("*.py") for _, text in docstrings(path))
-    assert any(faults(text) for text in texts), f"{folder} is clean: take it off NOT_YET"
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_the_designs_are_drawn(swept: Sweep, tmp_path: Path) -> None:
     refused = swept(GRID, "--figure", str(tmp_path / "pareto.pdf"))
     assert refused.exit_code == 2 and "ends in .png or .svg" in refused.stderr
     nothing = swept(GRID + "[baseline]\ndevice.dram.bytes = 200000\n", "--figure", str(tmp_path / "none.svg"))
-    assert nothing.exit_code == 1 and "not drawn: no design has a speed-up" in nothing.stderr
+    assert nothing.exit_code == 1 and "not drawn: no design has a speedup" in nothing.stderr
     assert not (tmp_path / "none.svg").exists()
 
 

@@ -42,10 +42,10 @@ def bench(
         target: the network.
         workload: the grid of ways to run it.
         store: where rows go.
-        cache: folder of the machine's measured roofs.
+        cache: folder of the machine's measured peaks.
         command: the command line, for provenance.
         resume: complete the last unfinished run of the same work instead of starting anew.
-        watch: is told what is planned, each row, and remarks.
+        watch: is called with what is planned, each row, and warnings.
     """
     device = measure.resolve(workload.device)
     for layer in target.resolve(workload.batch[0] if workload.batch else None):

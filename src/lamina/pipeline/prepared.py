@@ -41,14 +41,14 @@ def prepare(
     point: Point,
     data: Dataset | None,
     device: torch.device,
-    remark: Callable[[str], object],
+    warn: Callable[[str], object],
     training: bool = True,
 ) -> Prepared:
     """Build a network with weights and inputs drawn from the workload's seed.
 
     Args:
         data: where real inputs come from, ``None`` for random ones.
-        remark: is told which inputs could not be real.
+        warn: is called with each input that could not be real.
         training: whether layers such as dropout and batch normalization behave as in training.
     """
     batch = point.batch or target.batch
@@ -56,7 +56,7 @@ def prepare(
     module = build.to_precision(target.make(None).train(training), point.precision, device, point.layout)
     inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
     for text in remarks:
-        remark(text)
+        warn(text)
     layers = build.trace(module, *inputs)
     trace, places = build.merged(layers, units(layers, point.method))
     return Prepared(

@@ -55,7 +55,7 @@ def write(
     Args:
         run_id: a run's id, its unique beginning, or ``latest``.
         assets: ``inline`` for one self-contained file, ``dir`` to keep the plotting library beside it.
-        against: another run, for speed-ups.
+        against: another run, for speedups.
 
     Raises:
         UsageError: there is no such run, or the run has nothing that a report shows.

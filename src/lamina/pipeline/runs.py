@@ -54,7 +54,7 @@ def begin(
 
 @contextmanager
 def closing(store: Store, run_id: str) -> Iterator[list[str]]:
-    """Write down how a run ended, whatever ends it, with the remarks that were put into the list."""
+    """Record how a run ended, whatever ends it, with the warnings that were put into the list."""
     remarks: list[str] = []
     try:
         yield remarks

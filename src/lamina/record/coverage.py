@@ -1,4 +1,4 @@
-"""How much of the device's time found a home in a layer and a phase."""
+"""The share of device time that is attributed to a layer and a phase."""
 
 from __future__ import annotations
 

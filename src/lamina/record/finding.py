@@ -23,9 +23,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Roofline:
-    """Where a measured phase stands under the roofs of its machine.
+    """Where a measured phase stands on the roofline of its machine.
 
-    ``attainable_gflops`` is the lower of the compute roof and intensity times bandwidth; ``bound`` names which.
+    ``attainable_gflops`` is the lower of the peak rate and intensity times bandwidth; ``bound`` names which.
     ``share`` is the achieved part of the attainable rate, by operations or, for layers without, by bytes.
     """
 

@@ -30,10 +30,10 @@ class WhatIf:
 
     @property
     def predicted_gain(self) -> float | None:
-        """Predicted speed-up minus 1."""
+        """Predicted speedup minus 1."""
         return self.before.median_us / self.predicted_us - 1 if self.predicted_us else None
 
     @property
     def measured_gain(self) -> float | None:
-        """Measured speed-up minus 1."""
+        """Measured speedup minus 1."""
         return self.before.median_us / self.after.median_us - 1 if self.after and self.after.median_us else None

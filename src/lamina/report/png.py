@@ -1,4 +1,4 @@
-"""A still picture of a run, for a README."""
+"""A static image of a run, for a README."""
 
 from __future__ import annotations
 

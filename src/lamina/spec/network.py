@@ -64,7 +64,7 @@ class Network(BaseModel):
     """Layers in order of execution. ``batch`` is the default batch size.
 
     ``mode``: ``composed`` layers feed each other; ``standalone`` layers are separate benchmarks with an input each.
-    ``remarks`` are warnings about the file, such as ignored keys.
+    The network keeps warnings about the file, such as ignored keys.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -92,7 +92,7 @@ class Store:
             write.clear_failures(connection, run_id)
 
     def finish(self, run_id: str, status: Status, finished: str, remarks: Iterable[str] = ()) -> None:
-        """Say how and when (ISO 8601, UTC) a run ended; ``remarks`` are added to those it has."""
+        """Say how and when (ISO 8601, UTC) a run ended; its warnings are added to those it has."""
         with self._writing(run_id) as connection:
             said = [*read.select_run(connection, run_id).remarks, *remarks]
             write.update_run(connection, run_id, status=status, finished=finished, remarks=said)

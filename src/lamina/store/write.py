@@ -40,7 +40,7 @@ def insert_run(connection: Connection, new: Run) -> None:
 
 
 def update_run(connection: Connection, run_id: str, **values: object) -> None:
-    """Change what may change of a run: its status, its end and its remarks."""
+    """Change what may change of a run: its status, its end and its warnings."""
     connection.execute(update(run).where(run.c.id == run_id).values(rows.storable(values)))
 
 

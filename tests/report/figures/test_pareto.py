@@ -65,5 +65,5 @@ def test_it_becomes_a_picture(tmp_path: Path) -> None:
 
 
 def test_without_a_speedup_it_says_why(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no design has a speed-up"):
+    with pytest.raises(UsageError, match="no design has a speedup"):
         save(pareto_figure([design(1, None)]), tmp_path / "a.svg")

@@ -1,4 +1,4 @@
-"""Times side by side: batch sizes, shares, speed-ups."""
+"""Times side by side: batch sizes, shares, speedups."""
 
 from dataclasses import replace
 

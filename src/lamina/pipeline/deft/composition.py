@@ -60,17 +60,17 @@ def candidates(
     batches: Iterable[Any],
     groups: Mapping[str, int] | None = None,
 ) -> Candidates:
-    """Every layer at every share, recovered from what the model's layers see in the calibration batches.
+    """Every layer at every keep ratio, recovered from what the model's layers see in the calibration batches.
 
     Args:
         model: in evaluation mode; not changed.
-        config: what all variants have in common; its share is not used.
-        shares: to keep, each above 0 and below 1.
+        config: what all variants have in common; its keep ratio is not used.
+        shares: keep ratios, each above 0 and below 1.
         batches: inputs of the model.
-        groups: how many neighbouring inputs of a layer stay or go together, where it is not one.
+        groups: how many neighbouring inputs of a layer are kept or pruned together, where it is not one.
 
     Raises:
-        UsageError: no layer can do without inputs, or the batches hold nothing finite.
+        UsageError: no layer has inputs to prune, or the batches hold nothing finite.
     """
     layers, refusals = _layers(model)
     moments = observe(model, layers, batches) if layers else {}

@@ -44,13 +44,13 @@ def profile(
         target: the network.
         workload: the grid; without backward phases it means inference.
         store: where everything goes.
-        cache: folder of the machine's measured roofs.
+        cache: folder of the machine's measured peaks.
         options: how the iteration runs.
         counters: metrics for Nsight Compute to read; none for times only.
         replay: from a point to the command line that runs :func:`iterate` there; needed for counters.
         command: the command line, for provenance.
         resume: complete the last unfinished run of the same work instead of starting anew.
-        watch: is told what is planned, each row, and remarks.
+        watch: is called with what is planned, each row, and warnings.
     """
     device = measure.resolve(workload.device)
     for method in workload.impl:
@@ -101,9 +101,9 @@ def _named_range(
 
 
 def covered(point: Point, coverage: Coverage) -> str:
-    """How complete a profile is, in words, with what has no home."""
+    """How complete a profile is, with the kernels that are not attributed."""
     strays = sorted(coverage.strays.items(), key=lambda stray: -stray[1])
-    listed = "".join(f"\n  no home: {name}, {us:.1f} us" for name, us in strays)
+    listed = "".join(f"\n  not attributed: {name}, {us:.1f} us" for name, us in strays)
     return (
         f"{point}: {coverage.kernels} kernels, copies and fills have a layer and a phase, "
         f"{coverage.share:.2%} of {coverage.attributed_us + sum(coverage.strays.values()):.0f} us on the device{listed}"

@@ -1,4 +1,4 @@
-"""One point of a profile: an iteration's rows, its kernels, and how much of the device's time found a home."""
+"""One point of a profile: an iteration's rows, its kernels, and the share of device time that is attributed."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def _with_time(row: LayerRun, timing: Timing | None) -> LayerRun:
 def _coverage(
     found: measure.Attribution[tuple[At, int]], like: LayerRun, launches: Sequence[KernelRun], repetitions: int
 ) -> Coverage:
-    """Device time of the mean iteration; what was launched between the ranges has no home either."""
+    """Device time of the mean iteration; launches between the ranges are not attributed either."""
     strays: dict[str, float] = {}
     for one in (*found.outside, *found.unattributed):
         strays[one.name] = strays.get(one.name, 0.0) + one.duration_ns / 1e3 / repetitions

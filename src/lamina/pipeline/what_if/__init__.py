@@ -61,14 +61,14 @@ def what_if(
         target: the network.
         workload: the points to change, each computed densely.
         store: where everything goes, as soon as it is measured.
-        cache: folder of the machine's measured roofs.
+        cache: folder of the machine's measured peaks.
         changes: which of `CHANGES`.
         profile: a stored run of `profile` to predict from; points that it lacks are profiled here first.
         options: how the network runs, where no profile says it.
         elsewhere: the command line of a process that profiles a point otherwise; without it, what needs one is refused.
         command: the command line, for provenance.
         resume: complete the last unfinished run of the same work instead of starting anew.
-        watch: is told each row of the baseline, each what-if in words, and remarks.
+        watch: is called with each row of the baseline, each what-if in words, and warnings.
 
     Raises:
         UsageError: no such change, no profile of this network by that name, or a method that is not dense.

@@ -1,4 +1,4 @@
-"""Designs of a sweep: speed-up against SRAM, and which of them no other beats."""
+"""Designs of a sweep: speedup against SRAM, and which of them no other beats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lamina.report.palette import SERIES
 
 TITLE = "Speed-up and SRAM"
 CAPTION = (
-    "Simulated designs: speed-up over the sweep's baseline against all SRAM on the chip. Filled marks are designs that "
+    "Simulated designs: speedup over the sweep's baseline against all SRAM on the chip. Filled marks are designs that "
     "no other of their workload beats, joined by a line; hollow ones are beaten."
 )
 OWN = {"network", "batch", "layers", "microseconds", "speedup", "sram_bytes", "front", "reason"}
@@ -22,14 +22,14 @@ MIB = 2**20
 
 
 def pareto_figure(designs: Sequence[Mapping[str, Any]]) -> Figure:
-    """A mark for each design that has a speed-up, a colour for each network and batch size.
+    """A mark for each design that has a speedup, a colour for each network and batch size.
 
     Args:
         designs: as ``Design.to_dict`` gives them.
     """
     timed = [one for one in designs if one["speedup"] is not None]
     if not timed:
-        return Figure("pareto", TITLE, CAPTION, None, "no design has a speed-up", wide=True)
+        return Figure("pareto", TITLE, CAPTION, None, "no design has a speedup", wide=True)
     traces: list[Plot] = []
     for place, workload in enumerate(dict.fromkeys((one["network"], one["batch"]) for one in timed)):
         own = [one for one in timed if (one["network"], one["batch"]) == workload]
@@ -37,7 +37,7 @@ def pareto_figure(designs: Sequence[Mapping[str, Any]]) -> Figure:
         traces += [_front(own, colour), _marks(own, colour, f"{plain(workload[0])}, batch {workload[1]}")]
     layout = frame(height=420) | {
         "xaxis": axis("SRAM, MiB"),
-        "yaxis": axis("speed-up over the baseline"),
+        "yaxis": axis("speedup over the baseline"),
         "hovermode": "closest",
     }
     return Figure("pareto", TITLE, CAPTION, {"data": traces, "layout": layout}, wide=True)
@@ -63,7 +63,7 @@ def _marks(designs: Sequence[Mapping[str, Any]], colour: str, name: str) -> Plot
 
 
 def _front(designs: Sequence[Mapping[str, Any]], colour: str) -> Plot:
-    """The best speed-up that so much SRAM gives: it rises where a design is."""
+    """The best speedup that so much SRAM gives: it rises where a design is."""
     best = sorted((one["sram_bytes"] / MIB, one["speedup"]) for one in designs if one["front"])
     path = best[:1] + [point for (_, y), (x, higher) in pairwise(best) for point in ((x, y), (x, higher))]
     return {

@@ -1,4 +1,4 @@
-"""Speed-up of each layer and phase against another run."""
+"""Speedup of each layer and phase against another run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def speedup(scene: Scene) -> Plot | str:
     ticks = FINE if high < 4 * low else TICKS
     layout = frame(height=(ROW + LANE) * len(layers) + 120) | {
         "xaxis": axis(
-            "speed-up: to the right of 1, this run is faster",
+            "speedup: to the right of 1, this run is faster",
             type="log",
             range=[log10(low), log10(high)],
             tickvals=list(ticks),

@@ -33,7 +33,7 @@ from lamina.spec.network import Network
 def read_dnnmark(text: str, source: str, variables: Mapping[str, str] = {}) -> Network:
     """The network of a ``.dnnmark`` or ``.dnntemplate`` file; ``source`` names the file in messages.
 
-    Ignored keys and values that DNNMark interprets in its own way are warnings in the network's ``remarks``.
+    Ignored keys and values that DNNMark interprets in its own way are warnings that the network keeps.
 
     Raises:
         SpecError: all faults of the file: whatever DNNMark rejects, duplicate or unknown names, invalid sizes,

@@ -1,4 +1,4 @@
-"""Synapse vector elimination: inputs a layer can do without leave its sum (Hill et al., DeftNN, MICRO 2017)."""
+"""Synapse vector elimination: input channels are pruned from a layer's sum (Hill et al., DeftNN, MICRO 2017)."""
 
 from lamina.accelerate.methods.elimination.config import Eliminated
 

@@ -1,1 +1,1 @@
-"""Convolutions over the channels that live in each image."""
+"""Convolutions over the active channels of each image."""
