@@ -55,6 +55,7 @@ types: setup
 	$(BIN)/mypy
 
 docs: $(VENV)/docs.stamp
+	$(BIN)/python tools/quote_results.py
 	$(BIN)/typer lamina.cli utils docs --name lamina --title "Command line" --output docs/reference/cli.md
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build
 

@@ -148,7 +148,7 @@ def dataset(text: str) -> str:
     from lamina.spec.workload import DATASETS
 
     if text and text not in DATASETS and not Path(text).exists():
-        raise UsageError(f"--data: {text!r} is no data set and no path that exists: {nearest(text, DATASETS)}")
+        raise UsageError(f"--data: {text!r} is neither a data set nor an existing path: {nearest(text, DATASETS)}")
     return text
 
 

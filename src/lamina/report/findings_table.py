@@ -17,21 +17,21 @@ CHANGES = {"changed": "yellow", "added": "green", "removed": "red"}
 def findings_table(
     findings: Sequence[tuple[Finding, float]], title: str | None = None, more: int = 0, width: int | None = None
 ) -> Table:
-    """Findings, each with the part of the step at stake; ``more`` is how many were left out."""
+    """Findings, each with the part of the step that it could save; ``more`` is how many were left out."""
     lines = [
         Line(
             [
                 finding.layer or "",
                 finding.phase or "",
                 finding.rule,
-                units.percent(stake) if stake else "",
+                units.percent(saving) if saving else "",
                 f"{finding.confidence:.0%}",
                 finding.claim,
             ]
         )
-        for finding, stake in findings
+        for finding, saving in findings
     ]
-    headings = ["layer", "phase", "rule", "at stake", "sure", "finding"]
+    headings = ["layer", "phase", "rule", "potential saving", "confidence", "finding"]
     caption = [f"{more} more findings: --limit 0 shows all"] if more else []
     return plain_table(
         headings,
@@ -40,7 +40,7 @@ def findings_table(
         title=title,
         caption=caption,
         width=width,
-        dispensable=("rule", "sure", "phase", "layer"),
+        dispensable=("rule", "confidence", "phase", "layer"),
         wrapped="finding",
     )
 
