@@ -233,7 +233,9 @@ def test_every_row_says_what_ran(lenet: tuple[LayerRun, ...]) -> None:
     ran = {impl: {row.executed_impl for row in rows if row.timing and row.impl == impl} for impl in IMPLEMENTATIONS}
     assert ran["dense"] == {"dense"}
     assert {name.partition("[")[0] for name in ran["circulant[block_size=4]"]} == {"circulant"}
-    assert {name.partition("[")[0] for name in ran["eliminated[keep=0.5]"]} == {"eliminated"}
+    kept = {row.layer: row.selection_reason for row in rows if row.impl == "eliminated[keep=0.5]" and row.fell_back}
+    assert kept == {"features.0": "no input was pruned"}  # it has one
+    assert {name.partition("[")[0] for name in ran["eliminated[keep=0.5]"]} == {"eliminated", "dense"}
     assert {name.partition("[")[0].partition(" ")[0] for name in ran["fused"]} == {"fused"}
     for row in rows:
         if row.impl == "sparse" and row.timing:
