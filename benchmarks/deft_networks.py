@@ -29,7 +29,7 @@ import math
 import multiprocessing
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ from benchmarks import results
 from benchmarks.gpus import Rows, on_every_gpu
 from lamina import build, load, measure, pipeline, run
 from lamina.accelerate import tune
-from lamina.accelerate.select import Cache, Selector
+from lamina.accelerate.select import Cache, Selector, one_by_one
 from lamina.build.data import load as read
 from lamina.errors import LaminaError, UnsupportedError
 from lamina.pipeline.convert import selector
@@ -52,7 +52,6 @@ from lamina.pipeline.deft import pruning
 from lamina.pipeline.deft.flow import CHECKPOINT, deft
 from lamina.pipeline.deft.records import DeftConfig
 from lamina.pipeline.deft.trained import pretrained
-from lamina.record import Timing
 from lamina.spec.training import Training
 from lamina.store import open_store
 
@@ -68,15 +67,7 @@ CALIBRATION = 2000
 
 FASTEST = "deft[ways=fastest]"
 
-
-def _untimed(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
-    """Run each step once, so that its kernels are compiled."""
-    for step in steps.values():
-        step()
-    return {name: Timing("wall", "warm", 1.0, 1.0, 1.0, 1) for name in steps}
-
-
-COMPILING = Selector(_untimed, Cache(None, {}), "graph", training=False)
+COMPILING = Selector(one_by_one(lambda step: 1.0), Cache(None, {}), "graph", training=False)
 """Compiles what the selection will time."""
 
 

@@ -19,7 +19,7 @@ def test_layers_are_timed_and_selections_kept(tmp_path: Path) -> None:
     first, second = (record.layers[0].selection for record in records)
     assert first is not None and first == second  # the second was read from the file
     assert (tmp_path / "selections.json").exists()
-    assert first.mode == "eager" and first.by == "measure" and first.times_us["dense"] > 0
+    assert first.mode == "eager" and first.times_us["dense"] > 0
     assert records[0].layers[2].refusal == "block size 8 exceeds its 4 output features"
 
 

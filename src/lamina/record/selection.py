@@ -21,7 +21,6 @@ class Selection:
         reason: one sentence with the times.
         times_us: of each candidate that ran, in microseconds: its forward pass, and backward in training.
         mode: in which the times were taken.
-        by: ``measure``, or ``model`` for predicted times.
         refusals: why each other candidate did not run.
     """
 
@@ -29,7 +28,6 @@ class Selection:
     reason: str
     times_us: Mapping[str, float]
     mode: Mode
-    by: Literal["measure", "model"] = "measure"
     refusals: Mapping[str, str] = field(default_factory=dict)
 
     @property

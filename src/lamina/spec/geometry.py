@@ -14,8 +14,8 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Conv2dGeometry:
-    """Kernel size, stride, padding and dilation of a 2d convolution; by default of a 1x1 convolution."""
+class Window2dGeometry:
+    """Kernel size, stride and padding of a window that moves over an image."""
 
     kernel_height: int = 1
     kernel_width: int = 1
@@ -23,6 +23,32 @@ class Conv2dGeometry:
     stride_width: int = 1
     padding_height: int = 0
     padding_width: int = 0
+
+    @property
+    def kernel(self) -> Pair:
+        """Size of the kernel."""
+        return self.kernel_height, self.kernel_width
+
+    @property
+    def stride(self) -> Pair:
+        """Pixels between neighbouring windows."""
+        return self.stride_height, self.stride_width
+
+    @property
+    def padding(self) -> Pair:
+        """Pixels at either end of each axis: zeros of a convolution, no values of a pooling."""
+        return self.padding_height, self.padding_width
+
+    @property
+    def taps(self) -> int:
+        """Pixels of a window."""
+        return self.kernel_height * self.kernel_width
+
+
+@dataclass(frozen=True)
+class Conv2dGeometry(Window2dGeometry):
+    """Kernel size, stride, padding and dilation of a 2d convolution; by default of a 1x1 convolution."""
+
     dilation_height: int = 1
     dilation_width: int = 1
 
@@ -38,29 +64,9 @@ class Conv2dGeometry:
         return Conv2dGeometry(*kernel, *stride, *padding, *dilation)
 
     @property
-    def kernel(self) -> Pair:
-        """Size of the kernel."""
-        return self.kernel_height, self.kernel_width
-
-    @property
-    def stride(self) -> Pair:
-        """Pixels between neighbouring windows."""
-        return self.stride_height, self.stride_width
-
-    @property
-    def padding(self) -> Pair:
-        """Zeros at either end of each axis."""
-        return self.padding_height, self.padding_width
-
-    @property
     def dilation(self) -> Pair:
         """Pixels between neighbouring taps."""
         return self.dilation_height, self.dilation_width
-
-    @property
-    def taps(self) -> int:
-        """Elements of the kernel for one pair of channels."""
-        return self.kernel_height * self.kernel_width
 
     @property
     def pointwise(self) -> bool:
@@ -123,19 +129,13 @@ class Conv2dGeometry:
 
 
 @dataclass(frozen=True)
-class Pool2dGeometry:
+class Pool2dGeometry(Window2dGeometry):
     """Kernel size, stride, padding and rounding of a 2d pooling without dilation; by default the identity.
 
     Raises:
         UsageError: a size is below 1, or a padding is more than half of the kernel.
     """
 
-    kernel_height: int = 1
-    kernel_width: int = 1
-    stride_height: int = 1
-    stride_width: int = 1
-    padding_height: int = 0
-    padding_width: int = 0
     ceil_mode: bool = False
 
     def __post_init__(self) -> None:
@@ -145,26 +145,6 @@ class Pool2dGeometry:
         for name, kernel, padding in zip(("height", "width"), self.kernel, self.padding, strict=True):
             if not 0 <= 2 * padding <= kernel:
                 raise UsageError(f"pooling: expected a padding of at most half the {name} {kernel}, got {padding}")
-
-    @property
-    def kernel(self) -> Pair:
-        """Size of the kernel."""
-        return self.kernel_height, self.kernel_width
-
-    @property
-    def stride(self) -> Pair:
-        """Pixels between neighbouring windows."""
-        return self.stride_height, self.stride_width
-
-    @property
-    def padding(self) -> Pair:
-        """Pixels at either end of each axis that no value is taken from."""
-        return self.padding_height, self.padding_width
-
-    @property
-    def taps(self) -> int:
-        """Pixels of a window."""
-        return self.kernel_height * self.kernel_width
 
     @property
     def pointwise(self) -> bool:

@@ -3,7 +3,7 @@
 from lamina.accelerate.select.cache import Cache
 from lamina.accelerate.select.executed import executed
 from lamina.accelerate.select.observed import LayerCall, observe
-from lamina.accelerate.select.selection import DENSE, MIN_SPEEDUP, Candidates, Selector, Timer, decide
+from lamina.accelerate.select.selection import DENSE, MIN_SPEEDUP, Candidates, Selector, Timer, decide, one_by_one
 from lamina.accelerate.select.step import layer_step
 from lamina.accelerate.select.variant import variant
 
@@ -19,5 +19,6 @@ __all__ = [
     "executed",
     "layer_step",
     "observe",
+    "one_by_one",
     "variant",
 ]

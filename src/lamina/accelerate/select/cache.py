@@ -12,7 +12,7 @@ from lamina.errors import UsageError
 from lamina.record import Selection
 
 NAME = "selections.json"
-_FIELDS = {"impl", "reason", "times_us", "mode", "by", "refusals"}
+_FIELDS = {"impl", "reason", "times_us", "mode", "refusals"}
 
 
 class Cache:

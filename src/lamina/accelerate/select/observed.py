@@ -98,7 +98,8 @@ def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str,
         torch.clear_autocast_cache()
         with torch.no_grad():
             for name, buffer in model.named_buffers():
-                buffer.copy_(buffers[name])
+                if name in buffers and buffers[name].shape == buffer.shape:  # a forward pass may make or resize some
+                    buffer.copy_(buffers[name])
     return seen
 
 

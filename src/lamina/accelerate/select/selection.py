@@ -28,6 +28,16 @@ Candidates = Mapping[str, Callable[[], nn.Module]]
 """By implementation, what makes the module that computes the layer so; it may refuse by UnsupportedError."""
 
 
+def one_by_one(timer: Callable[[Callable[[], object]], float]) -> Timer:
+    """A `Timer` of one that takes a single callable and returns microseconds, as those of version 0.1 did."""
+
+    def times(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
+        found = {name: timer(step) for name, step in steps.items()}
+        return {name: Timing("wall", "warm", us, us, us, 1) for name, us in found.items()}
+
+    return times
+
+
 def decide(
     times: Mapping[str, Timing],
     mode: Mode,
@@ -82,15 +92,16 @@ class Selector:
         """The fastest of the candidates, from the cache or by measuring.
 
         Args:
-            question: what the answer depends on besides this selector's mode and provenance.
+            question: what the answer depends on besides the candidates, this selector's mode and provenance.
             candidates: ``dense`` among them.
             call: the inputs to time on.
 
         Raises:
             UsageError: no candidate ran.
         """
-        key = f"{question} | {self.mode} {'training' if self.training else 'inference'}"
-        if (known := self.cache.get(key)) is not None and known.impl in candidates:
+        kind = "training" if self.training else "inference"
+        key = f"{question} | {', '.join(candidates)} | {self.mode} {kind}"
+        if (known := self.cache.get(key)) is not None:
             return known
         steps: dict[str, Callable[[], object]] = {}
         refusals: dict[str, str] = {}
@@ -99,7 +110,7 @@ class Selector:
                 step = layer_step(make(), call, self.mode, self.training)
                 step()  # once without a clock: it compiles kernels, and fails here if it must
                 steps[name] = step
-            except (UnsupportedError, MissingError, RuntimeError, NotImplementedError) as error:
+            except (UnsupportedError, MissingError, RuntimeError) as error:  # out of memory is a RuntimeError
                 refusals[name] = _first_line(error)
         times: dict[str, Timing] = {}
         for name, time in self.timer(steps).items() if steps else ():

@@ -26,16 +26,12 @@ class CpuClock:
     def time(self, fn: Callable[[], object], *, l2: str = "warm", repeat: Repeat = DEFAULT) -> Timing:
         if l2 != "warm":
             raise UsageError(f"expected l2='warm' on the CPU, whose clock cannot flush caches; got {l2!r}")
-        for _ in range(repeat.warmup):
-            fn()
-        timer = Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
-        calls = _calls_per_sample(timer)
-        samples = collect(lambda n: [timer.timeit(calls).median * 1e6 for _ in range(n)], repeat)
-        return summarize(samples, self.name, "-")
+        return summarize(collect(self.sampler(fn, repeat.warmup), repeat), self.name, "-")
 
-    def sampler(self, fn: Callable[[], object]) -> Callable[[int], list[float]]:
+    def sampler(self, fn: Callable[[], object], warmup: int = 1) -> Callable[[int], list[float]]:
         """Warm up a callable; the returned function draws samples of it, each of 1 ms or more."""
-        fn()
+        for _ in range(warmup):
+            fn()
         timer = Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
         calls = _calls_per_sample(timer)
         return lambda samples: [timer.timeit(calls).median * 1e6 for _ in range(samples)]

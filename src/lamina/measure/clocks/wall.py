@@ -35,16 +35,14 @@ class WallClock:
                 f"expected l2='warm' for the wall clock, which does not flush L2 between calls; got {l2!r}"
             )
         with torch.cuda.device(self.device):
-            for _ in range(repeat.warmup):
-                fn()
-            calls = max(_CALLS, math.ceil(_SAMPLE_S / _seconds(fn, 1)))
-            samples = collect(lambda n: [_seconds(fn, calls) / calls * 1e6 for _ in range(n)], repeat)
+            samples = collect(self.sampler(fn, repeat.warmup), repeat)
         return summarize(samples, self.name, l2)
 
-    def sampler(self, fn: Callable[[], object]) -> Callable[[int], list[float]]:
+    def sampler(self, fn: Callable[[], object], warmup: int = 1) -> Callable[[int], list[float]]:
         """Warm up a callable; the returned function draws samples of it, each a loop of several calls."""
         with torch.cuda.device(self.device):
-            fn()
+            for _ in range(warmup):
+                fn()
             calls = max(_CALLS, math.ceil(_SAMPLE_S / _seconds(fn, 1)))
 
         def draw(samples: int) -> list[float]:

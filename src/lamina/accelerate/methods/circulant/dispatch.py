@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from lamina.accelerate.methods.circulant.candidates import candidates
 from lamina.accelerate.methods.circulant.nn import LAYERS
-from lamina.accelerate.select import Cache, Selector, observe
-from lamina.record import Selection, Timing
+from lamina.accelerate.select import Cache, Selector, observe, one_by_one
+from lamina.record import Selection
 
 Timer = Callable[[Callable[[], object]], float]
 
@@ -22,12 +22,7 @@ class Dispatcher:
 
     def __init__(self, folder: Path, timer: Timer, provenance: Mapping[str, str]) -> None:
         warnings.warn("Dispatcher is deprecated: use lamina.convert(..., select='measure')", DeprecationWarning, 2)
-
-        def times(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
-            found = {name: timer(step) for name, step in steps.items()}
-            return {name: Timing("wall", "warm", us, us, us, 1) for name, us in found.items()}
-
-        self.selector = Selector(times, Cache(folder, provenance), "eager", training=True)
+        self.selector = Selector(one_by_one(timer), Cache(folder, provenance), "eager", training=True)
 
 
 def calibrate(layer: Any, x: Tensor, dispatcher: Dispatcher) -> Selection:

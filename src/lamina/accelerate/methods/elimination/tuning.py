@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,9 +14,9 @@ from lamina.accelerate.methods.elimination.config import Impl
 from lamina.accelerate.methods.elimination.nn import EliminatedConv1d, EliminatedConv2d, EliminatedLinear
 from lamina.accelerate.methods.elimination.tiles import Tile, tf32x3
 from lamina.accelerate.methods.elimination.tiles import candidates as tiles_of
-from lamina.accelerate.select import DENSE, Cache, Selector, observe
+from lamina.accelerate.select import DENSE, Cache, Selector, observe, one_by_one
 from lamina.errors import UnsupportedError, UsageError
-from lamina.record import Selection, Timing
+from lamina.record import Selection
 
 Timer = Callable[[Callable[[], object]], float]
 """The time of one call, in any unit."""
@@ -86,11 +86,7 @@ def tune_network(model: nn.Module, x: Tensor, timer: Timer) -> dict[str, Selecti
 
 
 def _selected(layer: Any, x: Tensor, timer: Timer) -> tuple[nn.Module, Selection]:
-    def times(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
-        found = {name: timer(step) for name, step in steps.items()}
-        return {name: Timing("wall", "warm", us, us, us, 1) for name, us in found.items()}
-
-    selector = Selector(times, Cache(None, {}), "eager", training=False)
+    selector = Selector(one_by_one(timer), Cache(None, {}), "eager", training=False)
     with torch.no_grad():
         call = observe(nn.Sequential(layer), ["0"], x)["0"]
     made = {DENSE: layer.to_dense, **candidates(layer, call, selector)}

@@ -69,13 +69,14 @@ def maps_read(model: nn.Module, example: Any, layers: Iterable[str]) -> Mapping[
         if name and not any(True for _ in module.children()):
             handles.append(module.register_forward_hook(partial(after, name=name)))
     args, kwargs = as_arguments(example)
-    training = model.training
+    training = {module: module.training for module in model.modules()}
     try:
         model.eval()  # no running statistics change
         with torch.no_grad():
             model(*args, **kwargs)
     finally:
-        model.train(training)
+        for module, mode in training.items():
+            module.training = mode
         for handle in handles:
             handle.remove()
     return read
