@@ -1,5 +1,7 @@
 """Modules built from descriptions: shapes as described, results as defined."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 import lamina.spec.layers.activation as activations
 from lamina.build import SpecModule, from_network, trace
-from lamina.build.modules import WindowPool
+from lamina.build.modules import WindowPool, WithinChannelNorm
 from lamina.spec import Input, Network
 from lamina.spec import layers as spec
 
@@ -37,6 +39,7 @@ EVERY_KIND = [
     spec.BatchNorm(name="a", inputs=("input",), mode="per_activation"),
     spec.LayerNorm(name="a", inputs=("input",), axes=2),
     spec.LocalResponseNorm(name="a", inputs=("input",)),
+    spec.LocalResponseNorm(name="a", inputs=("input",), mode="within_channel", size=3),
     *(
         spec.Softmax(name="a", inputs=("input",), algorithm=algorithm, mode=mode)
         for algorithm in ("accurate", "fast", "log")
@@ -123,6 +126,24 @@ def test_window_pool_equals_a_plain_loop(size: int, kernel: int, stride: int, da
                 case _:
                     expected = window.mean((1, 2))
             torch.testing.assert_close(y[0, :, i, j], expected)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7), (2, 3, 5, 7)], ids=str)
+@pytest.mark.parametrize("size", [1, 3, 9])
+def test_within_channel_normalization_is_its_definition(size: int, shape: tuple[int, ...]) -> None:
+    layer = spec.LocalResponseNorm(name="n", mode="within_channel", size=size, alpha=0.3, beta=0.7, k=1.5)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    module = WithinChannelNorm(layer)
+    expected = torch.empty_like(x)
+    for position in itertools.product(*map(range, shape[2:])):
+        window = tuple(slice(max(at - size // 2, 0), at + size // 2 + 1) for at in position)
+        squares = x[(..., *window)].square().flatten(2).sum(2)
+        here = x[(..., *position)]
+        expected[(..., *position)] = here / (1.5 + 0.3 / size ** len(position) * squares) ** 0.7
+    torch.testing.assert_close(module(x), expected)
+    gy = torch.randn(shape, dtype=torch.float64)
+    torch.testing.assert_close(*(torch.autograd.grad(y, x, gy, retain_graph=True)[0] for y in (module(x), expected)))
+    assert torch.autograd.gradcheck(module, x[:1, :1])
 
 
 def test_spatial_linear_is_a_matrix_product_over_everything() -> None:

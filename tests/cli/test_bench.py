@@ -77,7 +77,7 @@ def test_a_file_s_own_workload_is_used_and_options_override_it(lamina: Lamina, t
 def test_keys_without_effect_are_named(lamina: Lamina, tmp_path: Path) -> None:
     file = tmp_path / "old.dnnmark"
     file.write_text(
-        "[DNNMark]\nrun_mode=standalone\n[Convolution]\n  n=2\n  c=3\n  h=8\n  w=8\n  conv_fwd_pref=fastest\n"
+        "[DNNMark]\nrun_mode=standalone\n[Convolution]\n  n=2\n  c=3\n  h=8\n  w=8\n  conv_fwd_pref=quick\n"
     )
     result = lamina("bench", str(file), "--dry-run")
     assert result.exit_code == 0

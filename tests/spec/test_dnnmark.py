@@ -76,6 +76,7 @@ def test_a_composed_model() -> None:
     assert net.lines == {"conv1": 5, "pool1": 14, "fc1": 17}
 
 
+LIMITS = dict.fromkeys(["workspace_limit", "workspace_limit_data", "workspace_limit_weight"])
 DIRECT = {"algorithm": "direct", "algorithm_data": "direct", "algorithm_weight": "direct"}
 
 
@@ -121,6 +122,12 @@ def test_defaults_are_dnnmark_s(section: str, expected: Layer) -> None:
         ("Pooling", ["pool_mode=avg"], {"mode": "average_excluding_padding"}),
         ("Pooling", ["stride_w=1"], {"stride": (2, 1)}),
         ("LRN", ["local_size=3", "alpha=.5", "beta=1e-1", "k=1"], {"size": 3, "alpha": 0.5, "beta": 0.1, "k": 1.0}),
+        ("LRN", ["lrn_mode=within_channel", "local_size=3"], {"mode": "within_channel", "size": 3}),
+        ("LRN", ["lrn_mode=cross_channel_dim1"], {"mode": "cross_channel"}),
+        ("Convolution", ["conv_fwd_pref=no_workspace", "conv_bwd_data_pref=fastest"], LIMITS | {"workspace_limit": 0}),
+        ("Convolution", ["conv_bwd_filter_pref=specify_workspace_limit", "workspace_size=4096"],
+         LIMITS | {"workspace_limit_weight": 4096}),
+        ("Convolution", ["conv_bwd_data_pref=no_workspace", "algod=1"], LIMITS),
         ("Activation", ["activation_mode=soft_relu"], {"function": "soft_relu"}),
         ("Activation", ["activation_mode=clipped_relu"], {"function": "clipped_relu", "ceiling": 0.0}),
         ("Softmax", ["softmax_algo=log", "softmax_mode=instance"], {"algorithm": "log", "mode": "instance"}),
@@ -200,11 +207,13 @@ def test_a_value_is_all_after_the_first_equals_sign() -> None:
         (alone("BatchNorm", "batchnorm_mode=x"), "batchnorm_mode: 'x' is unknown and ignored (line 8)"),
         (alone("BatchNorm", "save_intermediates=false"), "save_intermediates: is ignored: "
          "they are always saved (false crashed DNNMark) (line 8)"),
-        (alone("Convolution", "conv_fwd_pref=fastest"), "conv_fwd_pref: is ignored, as in DNNMark (line 8)"),
-        (alone("Convolution", "conv_bwd_filter_pref=fastest"), "conv_bwd_filter_pref: is ignored; "
-         "DNNMark used it with algo=cudnn only (line 8)"),
-        (alone("Convolution", "workspace_size=5"), "workspace_size: is ignored: "
-         "lamina does not limit the library's workspace (line 8)"),
+        (alone("Convolution", "conv_fwd_pref=fast"), "conv_fwd_pref: 'fast' is unknown and ignored (line 8)"),
+        (alone("Convolution", "workspace_size=5"), "workspace_size has no effect: "
+         "no preference is specify_workspace_limit (line 3)"),
+        (alone("Convolution", "conv_bwd_filter_pref=no_workspace", "algo=fft"), "conv_bwd_filter_pref=no_workspace "
+         "has no effect on fft, which does not use cuDNN's workspace (line 3)"),
+        (alone("Convolution", "conv_fwd_pref=no_workspace", "conv_mode=transpose"), "conv_fwd_pref=no_workspace "
+         "has no effect on transposed convolutions (line 3)"),
         (alone("Convolution"), "no convolution algorithm is given: DNNMark used IMPLICIT_GEMM and ALGO_0; "
          "read as direct (line 3)"),
         (alone("Convolution", "algo=3"), "algo=3 is cuDNN's ALGO_3; read as direct (line 3)"),
@@ -229,7 +238,7 @@ def test_ignored_settings_give_a_warning(text: str, remark: str) -> None:
 
 
 def test_a_remark_is_made_once_for_all_its_lines() -> None:
-    text = "\n".join(alone("Convolution", "conv_fwd_pref=fastest") for _ in range(3))
+    text = "\n".join(alone("Convolution", "conv_fwd_pref=fast") for _ in range(3))
     (found,) = [each for each in remarks(text) if each.startswith("conv_fwd_pref")]
     assert found.endswith("(lines 8, 16, 24)")
 
@@ -249,8 +258,8 @@ def test_a_remark_is_made_once_for_all_its_lines() -> None:
         (alone("Pooling", "pool_mode=mx"), "line 8: pool_mode: 'mx' is unknown: did you mean 'max'?"),
         (alone("Activation", "activation_mode="), "line 8: activation_mode: '' is unknown: expected one of: "
          "clipped_relu, relu, sigmoid, soft_relu, tanh"),
-        (alone("LRN", "lrn_mode=within_channel"), "line 3: layer 'lrn1': lrn_mode=within_channel is not supported: "
-         "expected cross_channel_dim1"),
+        (alone("LRN", "lrn_mode=within_channel", "local_size=4"), "line 3: layer 'lrn1': mode within_channel "
+         "needs an odd size, got 4"),
         (alone("BatchNorm", "epsilon=1e-6"), "line 8: epsilon: expected at least 1e-05, got '1e-6'"),
         (alone("BatchNorm", "exp_avg_factor=2"), "line 8: exp_avg_factor: expected 0 to 1, got '2'"),
         (alone("LRN", "k=1e999"), "line 8: k: expected a finite number, got '1e999'"),
@@ -336,6 +345,51 @@ def test_missing_and_unknown_variables_are_reported_together() -> None:
         "line 10: variable MORE has no value: set it (an empty value is allowed) with --set MORE=...",
     ]
     assert faults(COMPOSED, {"N": "1"}) == ["--set N: the file has no variables"]
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (alone("Convolution", "conv_fwd_pref=${X}"), "conv_fwd_pref (line 8)"),
+        (alone("Convolution", "conv_bwd_filter_pref=$X"), "conv_bwd_filter_pref (line 8)"),
+        (alone("Convolution", "workspace_size=${X}"), "workspace_size (line 8)"),
+        (alone("Convolution", "pad=${X}", "pad=1"), "pad (line 8)"),
+        (alone("BatchNorm", "save_intermediates=${X}"), "save_intermediates (line 8)"),
+        ("algo=${X}\n" + COMPOSED, "text that is not read (line 1)"),
+        (COMPOSED + "[DNNMark]\nrun_mode=$X", "text that is not read (line 22)"),
+    ],
+)
+def test_a_variable_without_a_value_where_it_has_no_effect_is_named_in_a_note(text: str, note: str) -> None:
+    assert f"variable X has no value, which has no effect: {note}" in remarks(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (alone("Convolution", "pad=${X}"), 8),
+        (alone("Convolution", "pad=1", "pad=${X}"), 9),
+        (alone("Convolution", "${X}=1"), 8),
+        (alone("Convolution", "workspace_size=${X}", "conv_fwd_pref=specify_workspace_limit"), 8),
+        (alone("LRN", "lrn_mode=${X}"), 8),
+        (alone("LRN", "${X}"), 8),
+        (alone("${X}"), 3),
+        (COMPOSED.replace("composed", "${X}"), 3),
+    ],
+)
+def test_a_variable_without_a_value_that_has_an_effect_is_refused(text: str, line: int) -> None:
+    assert faults(text) == [
+        f"line {line}: variable X has no value: set it (an empty value is allowed) with --set X=..."
+    ]
+
+
+def test_workspace_preferences_are_noted_with_their_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = alone("Convolution", "conv_fwd_pref=specify_workspace_limit", "workspace_size=64", "algo=3")
+    for installed, effect in [
+        (None, "has no effect without the package nvidia-cudnn-frontend"),
+        (object(), "on a GPU, cuDNN's first engine with a workspace of at most 64 bytes; no effect on the CPU"),
+    ]:
+        monkeypatch.setattr("lamina.spec.dnnmark.workspace.find_spec", lambda name, found=installed: found)
+        assert f"conv_fwd_pref=specify_workspace_limit: {effect} (line 3)" in remarks(text)
 
 
 def test_faults_are_counted_but_not_all_told() -> None:

@@ -266,6 +266,10 @@ def test_small_costs_by_hand() -> None:
     assert Pooling(name="p", kernel=3, stride=2).operations(FORWARD, x) == 9 * 2 * 4 * 2 * 2
     assert Activation(name="a").cost(FORWARD, x, itemsize=2) == Cost(288, 576, 576)
     assert LocalResponseNorm(name="n", size=5).operations(FORWARD, x) == (5 + 5 + 4) * 288
+    within = LocalResponseNorm(name="n", size=5, mode="within_channel")
+    assert within.operations(FORWARD, x) == (25 + 25 + 4) * 288
+    assert within.operations(DATA, x) == (25 + 25 + 6) * 288
+    assert within.cost(DATA, x, itemsize=4).bytes == 4 * 288 * 4
     assert Bypass(name="b").cost(FORWARD, x, itemsize=4) == Cost(0, 1152, 1152)
     assert Flatten(name="f").cost(FORWARD, x, itemsize=4) == Cost(0, 0, 0)
     assert Embedding(name="e", vocabulary=10, dim=3).cost(FORWARD, (2, 5), itemsize=4) == Cost(0, 30 * 4 + 80, 30 * 4)

@@ -297,6 +297,7 @@ LAYERS: dict[type[Layer], st.SearchStrategy[dict[str, Any]]] = {
             "bias": st.booleans(),
             "flip": st.booleans(),
             "algorithm": st.sampled_from(["direct", "fft", "winograd"]),
+            "workspace_limit": st.sampled_from([0, 4096]),
             "method": st.builds(lambda size: Method("circulant", None, (("block_size", size),)), COUNTS),
         },
     ),
@@ -308,7 +309,8 @@ LAYERS: dict[type[Layer], st.SearchStrategy[dict[str, Any]]] = {
     KINDS["dropout"]: st.fixed_dictionaries({}, optional={"probability": REALS, "seed": st.integers()}),
     KINDS["local_response_norm"]: st.fixed_dictionaries(
         {}, optional={"size": COUNTS, "alpha": REALS, "k": st.floats(allow_nan=False)}
-    ),
+    )
+    | st.fixed_dictionaries({"mode": st.just("within_channel"), "size": st.sampled_from([1, 3, 5])}),
     Embedding: st.fixed_dictionaries({"vocabulary": COUNTS, "dim": COUNTS}),
     Attention: st.fixed_dictionaries({}, optional={"heads": COUNTS, "causal": st.booleans()}),
     KINDS["concat"]: st.fixed_dictionaries({}, optional={"axis": st.integers(-3, 3)}),

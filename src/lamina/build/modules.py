@@ -115,6 +115,23 @@ class PerActivationBatchNorm(nn.BatchNorm1d):
         return super().forward(x.flatten(1)).view(x.shape)
 
 
+class WithinChannelNorm(nn.Module):
+    """Local response normalization over neighboring positions; see :class:`lamina.spec.layers.LocalResponseNorm`."""
+
+    def __init__(self, layer: spec.LocalResponseNorm):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer = self.layer
+        mean = F.avg_pool1d if x.dim() == 3 else F.avg_pool2d
+        squares = mean(x * x, layer.size, stride=1, padding=layer.size // 2)
+        return x / (layer.k + layer.alpha * squares) ** layer.beta
+
+    def extra_repr(self) -> str:
+        return f"{self.layer.size}, alpha={self.layer.alpha}, beta={self.layer.beta}, k={self.layer.k}"
+
+
 class Softmax(nn.Module):
     """Softmax over channels, a whole sample, or the last axis; see :class:`lamina.spec.layers.Softmax`."""
 

@@ -66,7 +66,12 @@ def _convolution(layer: spec.Convolution, x: Shape) -> nn.Module:
         bias=layer.bias,
         **extra,
     )
-    algorithms = PhaseAlgorithms(layer.algorithm, layer.algorithm_data, layer.algorithm_weight)
+    algorithms = PhaseAlgorithms(
+        layer.algorithm,
+        layer.algorithm_data,
+        layer.algorithm_weight,
+        (layer.workspace_limit, layer.workspace_limit_data, layer.workspace_limit_weight),
+    )
     if algorithms == PhaseAlgorithms() and not layer.flip:
         return dense
     return modules.AlgorithmConvolution(dense, algorithms, layer.flip)
@@ -136,7 +141,11 @@ _BUILDERS: dict[type[spec.Layer], Callable[[Any, Shape], nn.Module]] = {
     spec.Bypass: lambda layer, x: modules.Copy(),
     spec.BatchNorm: _batch_norm,
     spec.LayerNorm: _layer_norm,
-    spec.LocalResponseNorm: lambda layer, x: nn.LocalResponseNorm(layer.size, layer.alpha, layer.beta, layer.k),
+    spec.LocalResponseNorm: lambda layer, x: (
+        nn.LocalResponseNorm(layer.size, layer.alpha, layer.beta, layer.k)
+        if layer.mode == "cross_channel"
+        else modules.WithinChannelNorm(layer)
+    ),
     spec.Softmax: lambda layer, x: modules.Softmax(layer),
     spec.Embedding: lambda layer, x: nn.Embedding(layer.vocabulary, layer.dim),
     spec.Attention: lambda layer, x: modules.Attention(layer.heads, layer.causal),

@@ -1,6 +1,7 @@
 """The choice of cuDNN engines; without a GPU, with the real graph builder where that is installed."""
 
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -29,10 +30,11 @@ class NotSupported(Exception):
 
 
 class Graph:
-    """A stand-in for a cuDNN graph with listed plans, some of which do not build."""
+    """A stand-in for a cuDNN graph with listed plans, some of which do not build; ``workspaces`` in bytes."""
 
-    def __init__(self, faults, refuses=None):
+    def __init__(self, faults, refuses=None, workspaces=None):
         self.faults, self.refuses = faults, refuses
+        self.workspaces = workspaces or [0] * len(faults)
         self.selected = self.deselected = ()
         self.done = []
 
@@ -60,6 +62,9 @@ class Graph:
         if self.faults[index]:
             raise self.faults[index]
 
+    def get_workspace_size_plan_at_index(self, index):
+        return self.workspaces[index]
+
 
 @pytest.fixture
 def library():
@@ -83,6 +88,51 @@ def test_no_engine_with_the_note_is_unsupported(library):
     with pytest.raises(UnsupportedError, match=r"cudnn:winograd: forward of 2x8x9x7 and 16x8x3x3.*with notes WINOGRAD"):
         cudnn.choose(graph, request(note="winograd"), library)
     assert graph.selected == ["WINOGRAD"]
+
+
+@pytest.mark.parametrize(("limit", "index"), [(None, 0), (4096, 0), (4095, 2), (16, 2), (0, 3)])
+def test_the_first_plan_within_the_workspace_limit_is_used(limit, index, library):
+    graph = Graph([None, RuntimeError("does not build"), None, None], workspaces=[4096, 0, 16, 0])
+    limited = replace(request(note=cudnn.ANY), workspace_limit=limit)
+    assert cudnn.choose(graph, limited, library) == index
+    assert graph.selected == [] and graph.deselected == []
+
+
+def test_no_plan_within_the_workspace_limit_is_unsupported(library):
+    limited = replace(request(note=cudnn.ANY), workspace_limit=8)
+    with pytest.raises(UnsupportedError, match=r"16 bytes of workspace, over the limit of 8.*a larger workspace limit"):
+        cudnn.choose(Graph([None], workspaces=[16]), limited, library)
+
+
+def test_a_limit_without_tf32_excludes_tensor_cores():
+    assert request(note=cudnn.ANY, tf32=False).notes() == ((), ("TENSOR_CORE", "DOWN_CONVERT_INPUTS"))
+
+
+def test_each_phase_has_its_own_limit(monkeypatch):
+    passed = {}
+
+    def run(phase, a, b, shape, geometry, note, limit):
+        passed[phase] = (note, limit)
+        return torch.zeros(shape)
+
+    monkeypatch.setattr(cudnn, "_run", run)
+    monkeypatch.setattr(cudnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
+    algorithms = PhaseAlgorithms("direct", "cudnn:fft", "direct", (0, 512, None))
+    y = algorithms.of(Phase.FORWARD).forward(torch.zeros(X), torch.zeros(W), PLANE)
+    algorithms.of(Phase.BACKWARD_DATA).backward_data(y, torch.zeros(W), PLANE, X)
+    assert passed == {Phase.FORWARD: ("any", 0), Phase.BACKWARD_DATA: ("fft", 512)}
+    assert algorithms.of(Phase.BACKWARD_WEIGHT) is ALGORITHMS["direct"]
+
+
+def test_a_limit_has_no_effect_on_the_cpu_or_on_other_algorithms(by, sample):
+    assert PhaseAlgorithms("gemm", workspace_limits=(0, 0, 0)).of(Phase.FORWARD) is ALGORITHMS["gemm"]
+    x, w, gy = sample(X, W, PLANE)
+    x, w = x.requires_grad_(), w.requires_grad_()
+    y = convolve(x, w, PLANE, PhaseAlgorithms(workspace_limits=(0, 0, 0)))
+    y.backward(gy)
+    for mine, plain in zip((y, x.grad, w.grad), by("direct", x.detach(), w.detach(), PLANE, gy), strict=True):
+        torch.testing.assert_close(mine, plain, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("error", [NotSupported("no engine at all"), RuntimeError("bad parameter")])

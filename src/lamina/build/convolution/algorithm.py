@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor
@@ -40,13 +40,30 @@ def _winograd(tile: int | None) -> Algorithm:
     )
 
 
-def _cudnn(note: str) -> Algorithm:
+def _cudnn(note: str, limit: int | None = None) -> Algorithm:
     return Algorithm(
-        partial(cudnn.forward, note=note),
-        partial(cudnn.backward_data, note=note),
-        partial(cudnn.backward_weight, note=note),
+        partial(cudnn.forward, note=note, limit=limit),
+        partial(cudnn.backward_data, note=note, limit=limit),
+        partial(cudnn.backward_weight, note=note, limit=limit),
         cudnn.refusal,
     )
+
+
+def _limited_direct(limit: int) -> Algorithm:
+    """cuDNN's first engine within a workspace limit, where its engines can be selected; elsewhere ``direct``."""
+    engines = _cudnn(cudnn.ANY, limit)
+
+    def pick(name: str) -> Callable[..., Tensor]:
+        limited, unlimited = getattr(engines, name), getattr(direct, name)
+
+        def run(a: Tensor, b: Tensor, geometry: Geometry, *shape: Sequence[int]) -> Tensor:
+            selectable = a.is_cuda and not geometry.transposed and cudnn.is_available()
+            y: Tensor = (limited if selectable else unlimited)(a, b, geometry, *shape)
+            return y
+
+        return run
+
+    return Algorithm(pick("forward"), pick("backward_data"), pick("backward_weight"), direct.refusal)
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -79,16 +96,28 @@ def phase(name: str, phase: str) -> Forward | Backward:
 
 @dataclass(frozen=True)
 class PhaseAlgorithms:
-    """The name of the algorithm for each phase of one layer."""
+    """The name of the algorithm for each phase of one layer.
+
+    ``workspace_limits`` are in bytes, for the phases in the same order; they apply to ``direct`` and ``cudnn:*``.
+    """
 
     forward: str = "direct"
     backward_data: str = "direct"
     backward_weight: str = "direct"
+    workspace_limits: tuple[int | None, int | None, int | None] = (None, None, None)
+
+    def of(self, phase: Phase) -> Algorithm:
+        """The algorithm of one phase; UsageError with the closest match if its name is unknown."""
+        name: str = getattr(self, phase)
+        limit = self.workspace_limits[list(Phase).index(phase)]
+        if limit is None or not (name == "direct" or name.startswith("cudnn:")):
+            return algorithm(name)
+        algorithm(name)
+        return _limited_direct(limit) if name == "direct" else _cudnn(name.removeprefix("cudnn:"), limit)
 
     def check(self, geometry: Geometry, w_shape: Sequence[int]) -> None:
         """UsageError if a name is unknown, UnsupportedError with the reason if a shape is not supported."""
-        for field in fields(self):
-            name = getattr(self, field.name)
-            reason = algorithm(name).refusal(geometry, w_shape)
+        for phase in Phase:
+            reason = self.of(phase).refusal(geometry, w_shape)
             if reason:
-                raise UnsupportedError(f"{field.name} by {name!r}: {reason}")
+                raise UnsupportedError(f"{phase} by {getattr(self, phase)!r}: {reason}")

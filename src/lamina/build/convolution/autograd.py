@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import Function, once_differentiable
 
-from lamina.build.convolution.algorithm import Algorithm, PhaseAlgorithms, algorithm
+from lamina.build.convolution.algorithm import Algorithm, PhaseAlgorithms
 from lamina.build.convolution.geometry import Geometry
 from lamina.errors import UsageError
+from lamina.spec.cost import Phase
 from lamina.spec.shape import Shape, show
 
 DIRECT = PhaseAlgorithms()
@@ -33,9 +34,9 @@ def convolve(x: Tensor, w: Tensor, geometry: Geometry, algorithms: PhaseAlgorith
     algorithms.check(geometry, w.shape)
     y_shape = _output_shape(x, w, geometry)
     constant_x, constant_w = x.detach(), w.detach()
-    data = _apply(_DataGradient, x, constant_w, geometry, algorithm(algorithms.backward_data), y_shape)
-    weight = _apply(_WeightGradient, w, constant_x, geometry, algorithm(algorithms.backward_weight), y_shape)
-    return _apply(_Join, data, weight, constant_x, constant_w, geometry, algorithm(algorithms.forward))
+    data = _apply(_DataGradient, x, constant_w, geometry, algorithms.of(Phase.BACKWARD_DATA), y_shape)
+    weight = _apply(_WeightGradient, w, constant_x, geometry, algorithms.of(Phase.BACKWARD_WEIGHT), y_shape)
+    return _apply(_Join, data, weight, constant_x, constant_w, geometry, algorithms.of(Phase.FORWARD))
 
 
 def _apply(function: type[Function], *arguments: Any) -> Tensor:

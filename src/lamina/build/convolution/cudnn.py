@@ -3,7 +3,7 @@
 cuDNN ranks its engines for a convolution; the first one that has the note and builds is used. ``fft``, ``winograd`` and
 ``tensor_core`` require a note, ``implicit_gemm`` excludes FFT and Winograd, ``strict_fp32`` excludes tensor cores and
 down-converted inputs. Except for ``tensor_core``, engines that convert float32 to TF32 are excluded unless PyTorch
-allows TF32. Needs an NVIDIA GPU and nvidia-cudnn-frontend 1.32.
+allows TF32. A workspace limit excludes engines that need more. Needs an NVIDIA GPU and nvidia-cudnn-frontend 1.32.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ NOTES: dict[str, _Filter] = {
 }
 """For each name, the numerical notes that an engine must have and those that it must not have."""
 
+ANY = "any"
+"""No note: every engine."""
+
 _TYPES = {
     torch.float16: "HALF",
     torch.bfloat16: "BFLOAT16",
@@ -57,10 +60,11 @@ class Request:
     note: str
     tf32: bool
     device: int
+    workspace_limit: int | None = None
 
     def notes(self) -> _Filter:
         """The numerical notes to select and to deselect."""
-        selected, deselected = NOTES[self.note]
+        selected, deselected = NOTES.get(self.note, ((), ()))
         if self.dtype == torch.float32 and not self.tf32 and self.note != "tensor_core":
             deselected = tuple(dict.fromkeys((*deselected, *_EXACT_FP32)))
         return selected, deselected
@@ -80,20 +84,24 @@ class ExecutionPlan:
     workspace: int
 
 
-def forward(x: Tensor, w: Tensor, geometry: Geometry, note: str) -> Tensor:
+def forward(x: Tensor, w: Tensor, geometry: Geometry, note: str, limit: int | None = None) -> Tensor:
     """Output ``(N, K, *size)`` of inputs ``(N, C, *size)``."""
     size = geometry.output_size(x.shape[2:], w.shape[2:])
-    return _run(Phase.FORWARD, x, w, (x.shape[0], w.shape[0], *size), geometry, note)
+    return _run(Phase.FORWARD, x, w, (x.shape[0], w.shape[0], *size), geometry, note, limit)
 
 
-def backward_data(gy: Tensor, w: Tensor, geometry: Geometry, x_shape: Sequence[int], note: str) -> Tensor:
+def backward_data(
+    gy: Tensor, w: Tensor, geometry: Geometry, x_shape: Sequence[int], note: str, limit: int | None = None
+) -> Tensor:
     """Gradient of the input, ``x_shape``."""
-    return _run(Phase.BACKWARD_DATA, gy, w, tuple(x_shape), geometry, note)
+    return _run(Phase.BACKWARD_DATA, gy, w, tuple(x_shape), geometry, note, limit)
 
 
-def backward_weight(gy: Tensor, x: Tensor, geometry: Geometry, w_shape: Sequence[int], note: str) -> Tensor:
+def backward_weight(
+    gy: Tensor, x: Tensor, geometry: Geometry, w_shape: Sequence[int], note: str, limit: int | None = None
+) -> Tensor:
     """Gradient of the weight, ``w_shape``."""
-    return _run(Phase.BACKWARD_WEIGHT, x, gy, tuple(w_shape), geometry, note)
+    return _run(Phase.BACKWARD_WEIGHT, x, gy, tuple(w_shape), geometry, note, limit)
 
 
 def refusal(geometry: Geometry, w_shape: Sequence[int]) -> str | None:
@@ -131,7 +139,11 @@ def describe(request: Request, cudnn: ModuleType) -> tuple[Any, tuple[Any, Any, 
 
 
 def choose(graph: Any, request: Request, cudnn: ModuleType) -> int:
-    """Index of the first plan that has the request's notes and builds; UnsupportedError if none does."""
+    """Index of the first plan that has the request's notes, builds and keeps to the workspace limit.
+
+    Raises:
+        UnsupportedError: there is none.
+    """
     selected, deselected = request.notes()
     what = f"cudnn:{request.note}: {request}"
     declined = (cudnn.cudnnGraphNotSupportedError, NotImplementedError, RuntimeError, ValueError)
@@ -149,20 +161,24 @@ def choose(graph: Any, request: Request, cudnn: ModuleType) -> int:
         # The list includes plans that the notes exclude and plans that do not build.
         try:
             graph.build_plan_at_index(index)
+            workspace = graph.get_workspace_size_plan_at_index(index)
         except declined as error:
             reasons.append(str(error).strip())
-        else:
+            continue
+        if request.workspace_limit is None or workspace <= request.workspace_limit:
             return index
+        reasons.append(f"{workspace} bytes of workspace, over the limit of {request.workspace_limit}")
     wanted = " and ".join([*selected, *(f"not {name}" for name in deselected)])
     why = "; ".join(sorted(set(reasons))[:3])
     raise UnsupportedError(
-        f"{what}: none of the {count} execution plans of cuDNN with notes {wanted} builds "
-        f"({why}); use another note or 'direct'"
+        f"{what}: none of the {count} execution plans of cuDNN with notes {wanted or 'of any kind'} builds "
+        f"({why}); use another note{', a larger workspace limit' if request.workspace_limit is not None else ''} "
+        "or 'direct'"
     )
 
 
-def _run(phase: Phase, a: Tensor, b: Tensor, shape: Shape, geometry: Geometry, note: str) -> Tensor:
-    if note not in NOTES:
+def _run(phase: Phase, a: Tensor, b: Tensor, shape: Shape, geometry: Geometry, note: str, limit: int | None) -> Tensor:
+    if note not in NOTES and note != ANY:
         raise UsageError(f"cuDNN note {note!r}: {nearest(note, NOTES)}")
     if a.dtype not in _TYPES:
         known = ", ".join(str(dtype) for dtype in _TYPES)
@@ -170,7 +186,7 @@ def _run(phase: Phase, a: Tensor, b: Tensor, shape: Shape, geometry: Geometry, n
     _require_gpu(a, note)
     if geometry.rank == 1:
         plane = (*shape[:2], 1, *shape[2:])
-        return _run(phase, a.unsqueeze(2), b.unsqueeze(2), plane, geometry.as_plane(), note).squeeze(2)
+        return _run(phase, a.unsqueeze(2), b.unsqueeze(2), plane, geometry.as_plane(), note, limit).squeeze(2)
     # As in PyTorch: one channels-last operand makes the whole convolution channels-last.
     channels_last = is_channels_last(a) or is_channels_last(b)
     layout = torch.channels_last if channels_last else torch.contiguous_format
@@ -179,7 +195,7 @@ def _run(phase: Phase, a: Tensor, b: Tensor, shape: Shape, geometry: Geometry, n
     tf32 = torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
     shapes = (tuple(a.shape), tuple(b.shape), shape)
     index = a.device.index
-    plan = _plan(Request(phase, shapes, channels_last, a.dtype, geometry, note, tf32, index))
+    plan = _plan(Request(phase, shapes, channels_last, a.dtype, geometry, note, tf32, index, limit))
     workspace = torch.empty(max(plan.workspace, 1), dtype=torch.uint8, device=a.device)
     handle = _handle(index, get_ident())
     _library().set_stream(handle, torch.cuda.current_stream(a.device).cuda_stream)
@@ -214,6 +230,15 @@ def _require_gpu(x: Tensor, note: str) -> None:
         raise MissingError(f"cudnn:{note}: expected a CUDA device, got none; use 'direct', 'fft' or 'winograd'")
     if x.device.type != "cuda":
         raise UsageError(f"cudnn:{note}: expected tensors on a CUDA device, got {x.device}; move the layer there")
+
+
+def is_available() -> bool:
+    """Whether the packages and cuDNN are installed."""
+    try:
+        _library()
+    except MissingError:
+        return False
+    return True
 
 
 @cache

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from lamina.errors import nearest
-from lamina.spec.dnnmark.template import Line
+from lamina.spec.dnnmark.template import Line, Unset, no_effect
 from lamina.spec.faults import LONGEST, Faults, short
 
 GENERAL = "DNNMark"
@@ -35,18 +36,26 @@ class Warnings:
             yield f"{warning} (line{'s' if len(numbers) > 1 else ''} {shown}{more})"
 
 
+class Entry(NamedTuple):
+    """One setting as written; ``unset`` names the variables in it that have no value."""
+
+    key: str
+    value: str
+    line: int
+    unset: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Section:
-    """One layer of the file: its section name and its settings as written, in order."""
+    """One layer of the file: its section name and its settings, in order."""
 
     name: str
     line: int
-    entries: list[tuple[str, str, int]] = field(default_factory=list)
-    """Key, value, line."""
+    entries: list[Entry] = field(default_factory=list)
 
 
 def parse(
-    lines: Iterable[Line], known: Iterable[str], faults: Faults, warnings: Warnings
+    lines: Iterable[Line], known: Iterable[str], unset: Unset, faults: Faults, warnings: Warnings
 ) -> tuple[Section, list[Section]]:
     """The general section, and those of the layers, unknown ones included.
 
@@ -56,7 +65,7 @@ def parse(
     general, layers = Section(GENERAL, 1), list[Section]()
     here: Section | None = None
     skipping = False
-    for number, raw in lines:
+    for number, raw, missing in lines:
         line = raw.strip(BLANK)
         if not line or line[0] == "#":
             continue
@@ -67,6 +76,10 @@ def parse(
             else:
                 general = Section(GENERAL, number, general.entries)
             here = general
+        elif missing and (here is None or skipping):
+            warnings.add(no_effect(missing, "text that is not read"), number)
+        elif missing and "=" not in line:
+            unset.need(missing, number)
         elif line[0] == "[" and line[-1] == "]":
             if line not in names:
                 faults.add(partial(_unknown_section, line, names), number)
@@ -77,7 +90,7 @@ def parse(
         elif not skipping:
             key, equals, value = (part.strip(BLANK) for part in line.partition("="))
             if equals:
-                here.entries.append((key, value, number))
+                here.entries.append(Entry(key, value, number, missing))
             else:
                 faults.add(f"expected key=value, got {short(line)}", number)
     return general, layers

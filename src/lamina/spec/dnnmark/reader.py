@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from lamina.errors import nearest
 from lamina.spec.dnnmark.grammar import Section, Warnings, parse
 from lamina.spec.dnnmark.sections import COMMON, DIMENSIONS, SECTIONS, Settings
-from lamina.spec.dnnmark.template import expand
+from lamina.spec.dnnmark.template import Unset, expand, no_effect
 from lamina.spec.dnnmark.values import UNCHANGED
 from lamina.spec.dnnmark.wiring import NO_LAYER, ParsedLayer, RunMode, inputs_of, one_batch, warn_dead_branches
 from lamina.spec.faults import (
@@ -35,17 +35,23 @@ def read_dnnmark(text: str, source: str, variables: Mapping[str, str] = {}) -> N
 
     Ignored keys and values that DNNMark interprets in its own way are warnings that the network keeps.
 
+    A variable without a value is a warning in a key that has no effect.
+
     Raises:
         SpecError: all faults of the file: whatever DNNMark rejects, duplicate or unknown names, invalid sizes,
-            variables without a value.
+            variables without a value in keys that have an effect.
     """
     faults, warnings = Faults(source), Warnings()
     if "\0" in text:
         faults.add("expected text, got a NUL byte", text.count("\n", 0, text.index("\0")) + 1)
         faults.refuse()
+    unset = Unset(faults)
     lines = expand(text, variables, faults)
-    faults.refuse()
-    general, sections = parse(lines, SECTIONS, faults, warnings)
+    general, sections = parse(lines, SECTIONS, unset, faults, warnings)
+    for section in (general, *sections):
+        _require_variables(section, unset)
+    if unset.needed:
+        faults.refuse()
     if not sections:
         known = ", ".join(f"[{name}]" for name in SECTIONS)
         faults.add(f"there are no layers: expected sections such as {known}")
@@ -93,10 +99,13 @@ def _settings(section: Section, faults: Faults, warnings: Warnings) -> tuple[Set
     keys, defaults = (COMMON | kind.keys, kind.defaults) if kind else (COMMON, {})
     settings: Settings = {"name": "", "previous_layer": "", **dict.fromkeys(DIMENSIONS, 0), **defaults}
     faulty, seen = kind is None, set[str]()
-    for key, text, line in section.entries:
+    for key, text, line, unset in section.entries:
         if key not in keys:
             if kind:
                 faults.add(partial(_unknown_key, section.name, key), line)
+            continue
+        if unset:
+            warnings.add(no_effect(unset, key), line)
             continue
         if key in seen:
             warnings.add(f"{key} is given twice in one section: the last value is used", line)
@@ -112,6 +121,18 @@ def _settings(section: Section, faults: Faults, warnings: Warnings) -> tuple[Set
     if settings["name"] == NO_LAYER:
         faults.add(f"a layer cannot be called {NO_LAYER}: as previous_layer it means none", section.line)
     return settings, faulty
+
+
+def _require_variables(section: Section, unset: Unset) -> None:
+    """Report variables without a value, except in keys that have no effect in this section."""
+    keys = SECTIONS[section.name].keys if section.name in SECTIONS else {}
+    written = {each.key: each.value for each in section.entries}
+    last = {each.key: each for each in section.entries}
+    for each in section.entries:
+        replaced = last[each.key] is not each
+        unused = each.key in keys and (replaced or keys[each.key].unused(written))
+        if not unused:
+            unset.need(each.unset, each.line)
 
 
 def _build(parsed: ParsedLayer, reads: tuple[str, ...], faults: Faults, warnings: Warnings) -> Layer:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lamina.spec.dnnmark import workspace
 from lamina.spec.dnnmark.algorithms import ALGORITHMS, algorithms
 from lamina.spec.dnnmark.values import (
     Reader,
@@ -38,12 +39,17 @@ MIN_EPSILON = 1e-5
 """cuDNN's lower bound of the epsilon of batch normalization; DNNMark aborts below it."""
 
 
+Unused = Callable[[Mapping[str, str]], bool]
+"""Whether a key has no effect, given a section's settings as written."""
+
+
 @dataclass(frozen=True)
 class Key:
-    """The reader of one key, and the settings that it sets."""
+    """The reader of one key, the settings that it sets, and whether a variable without a value may stay in it."""
 
     read: Reader
     sets: tuple[str, ...]
+    unused: Unused = lambda settings: False
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,10 @@ class SectionType:
 
 def _key(read: Reader, *sets: str) -> Key:
     return Key(read, sets)
+
+
+def _ignored(why: str) -> Key:
+    return Key(without_effect(why), (), lambda settings: True)
 
 
 def _sized(key: str, setting: str, least: int) -> dict[str, Key]:
@@ -80,16 +90,15 @@ def _axes(s: Settings) -> Settings:
 
 def _convolution(s: Settings, warn: Warn) -> Settings:
     if s["mode"] == "transpose":
-        warn(
-            "conv_mode=transpose: DNNMark used the output size of a forward convolution, lamina does not"
-        )
+        warn("conv_mode=transpose: DNNMark used the output size of a forward convolution, lamina does not")
     return {
         "out_channels": s["num_output"],
         "flip": s["mode"] == "convolution",
         "transposed": s["mode"] == "transpose",
         "propagate": s["propagation"] != "false",
         **_axes(s),
-        **algorithms(s, warn),
+        **(chosen := algorithms(s, warn)),
+        **workspace.limits(s, chosen, warn),
     }
 
 
@@ -104,12 +113,6 @@ def _pooling(s: Settings, warn: Warn) -> Settings:
     if s["mode"] == "avg":
         warn("pool_mode=avg is that of MIOpen: its average excludes padding")
     return {"mode": _AVERAGES.get(s["mode"], "max"), "rounding": "caffe", **_axes(s)}
-
-
-def _lrn(s: Settings, warn: Warn) -> Settings:
-    if s.pop("lrn_mode") == "within_channel":
-        raise ValueError("lrn_mode=within_channel is not supported: expected cross_channel_dim1")
-    return s
 
 
 def _activation(s: Settings, warn: Warn) -> Settings:
@@ -133,7 +136,6 @@ def _same(s: Settings, warn: Warn) -> Settings:
     return s
 
 
-_NO_PREFERENCE = _key(without_effect("is ignored, as in DNNMark"))
 _OPTIMIZATION = _key(lenient("NO", "O1", "O2", "KF"), "optimization")
 
 COMMON = {name: _key(word, name) for name in ("name", "previous_layer")} | {
@@ -149,15 +151,15 @@ SECTIONS = {
             "conv_mode": _key(choice("convolution", "cross_correlation", "transpose"), "mode"),
             "num_output": _key(integer(1), "num_output"),
             "propagation": _key(lenient("true", "false"), "propagation"),
-            "conv_fwd_pref": _NO_PREFERENCE,
-            "conv_bwd_data_pref": _NO_PREFERENCE,
-            "conv_bwd_filter_pref": _key(without_effect("is ignored; DNNMark used it with algo=cudnn only")),
-            "workspace_size": _key(without_effect("is ignored: lamina does not limit the library's workspace")),
+            **{key: Key(lenient(*workspace.WORDS), (key,), lambda s: True) for key in workspace.PREFERENCES},
+            "workspace_size": Key(integer(0), ("workspace_size",), lambda s: workspace.LIMITED not in s.values()),
             **{name: _key(word, name) for name in ALGORITHMS},
             **_WINDOW,
         },
         {"mode": "cross_correlation", "num_output": 32, "propagation": "true"}
         | dict.fromkeys(ALGORITHMS, "")
+        | dict.fromkeys(workspace.PREFERENCES, workspace.FASTEST)
+        | {"workspace_size": 0}
         | _window(kernel=5, padding=2, stride=1),
     ),
     "Pooling": SectionType(
@@ -168,13 +170,13 @@ SECTIONS = {
     ),
     "LRN": SectionType(
         LocalResponseNorm,
-        _lrn,
+        lambda s, warn: s | {"mode": s["mode"].removesuffix("_dim1")},
         {
-            "lrn_mode": _key(lenient("cross_channel_dim1", "within_channel"), "lrn_mode"),
+            "lrn_mode": _key(lenient("cross_channel_dim1", "within_channel"), "mode"),
             "local_size": _key(integer(1), "size"),
             **{name: _key(real, name) for name in ("alpha", "beta", "k")},
         },
-        {"lrn_mode": "cross_channel_dim1", "size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0},
+        {"mode": "cross_channel_dim1", "size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0},
     ),
     "Activation": SectionType(
         Activation,
@@ -210,7 +212,7 @@ SECTIONS = {
         _same,
         {
             "batchnorm_mode": _key(lenient("per_activation", "spatial"), "mode"),
-            "save_intermediates": _key(without_effect("is ignored: they are always saved (false crashed DNNMark)")),
+            "save_intermediates": _ignored("is ignored: they are always saved (false crashed DNNMark)"),
             "exp_avg_factor": _key(within(0, 1), "momentum"),
             "epsilon": _key(within(MIN_EPSILON), "eps"),
         },

@@ -52,7 +52,7 @@ class RunMode:
     def of(cls, general: Section, faults: Faults, warnings: Warnings) -> RunMode:
         """Parse the general section. DNNMark's ``none`` is ``standalone`` with uninitialized memory."""
         word = "none"
-        for key, value, line in general.entries:
+        for key, value, line, _ in general.entries:
             if key != "run_mode":
                 hint = nearest(key[:LONGEST], ["run_mode"])
                 faults.add(f"key {short(key)} is unknown in [{general.name}]: {hint}", line)

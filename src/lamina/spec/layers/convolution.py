@@ -57,6 +57,13 @@ class Convolution(Layer):
     algorithm: Algorithm = "direct"
     algorithm_data: Algorithm = "direct"
     algorithm_weight: Algorithm = "direct"
+    workspace_limit: NonNegative | None = None
+    """Bytes of workspace that cuDNN's engine may use in the forward phase, by ``direct`` or ``cudnn:*``.
+
+    Needs a GPU and nvidia-cudnn-frontend: ``direct`` ignores it elsewhere. ``None``: no limit.
+    """
+    workspace_limit_data: NonNegative | None = None
+    workspace_limit_weight: NonNegative | None = None
 
     @model_validator(mode="before")
     @classmethod

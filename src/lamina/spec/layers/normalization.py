@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from lamina.spec.cost import Phase
 from lamina.spec.layers.base import Layer, Positive, require
@@ -69,22 +69,37 @@ class LayerNorm(Layer):
 
 
 class LocalResponseNorm(Layer):
-    """``y_c = x_c / (k + alpha/size * sum of x^2 over size neighboring channels)^beta`` (Krizhevsky 2012, 3.3)."""
+    """``y = x / (k + alpha/n * sum of x^2 over n neighbors)^beta``.
+
+    ``cross_channel``: the ``size`` neighboring channels at a position, ``n = size`` (Krizhevsky 2012, 3.3).
+    ``within_channel``: the ``size`` neighboring positions along each spatial axis, ``n = size^axes``; neighbors outside
+    the input count as zeros. Caffe fixes ``k = 1`` there; MIOpen, like lamina, uses ``k``.
+    """
 
     kind: ClassVar[str] = "local_response_norm"
 
+    mode: Literal["cross_channel", "within_channel"] = "cross_channel"
     size: Positive = 5
     alpha: float = 1e-4
     beta: float = 0.75
     k: float = 2.0
 
+    @model_validator(mode="after")
+    def _centered(self) -> Self:
+        if self.mode == "within_channel" and self.size % 2 == 0:
+            raise ValueError(f"mode within_channel needs an odd size, got {self.size}")
+        return self
+
     def output(self, *inputs: Shape) -> Shape:
         require(len(inputs[0]) >= 3, "an input of at least 3 axes (N, C, ...)", inputs[0])
+        if self.mode == "within_channel":
+            require(len(inputs[0]) <= 4, "an input of at most 2 spatial axes", inputs[0])
         return inputs[0]
 
     def operations(self, phase: Phase, *inputs: Shape) -> int:
         # Forward: square and add each neighbor, then scale, add k, power, divide. Backward: the same sum again.
-        per_element = 2 * self.size + 4 if phase is Phase.FORWARD else 2 * self.size + 6
+        neighbors = self.size if self.mode == "cross_channel" else self.size ** (len(inputs[0]) - 2)
+        per_element = 2 * neighbors + (4 if phase is Phase.FORWARD else 6)
         return per_element * elements(inputs[0])
 
     def saved(self, *inputs: Shape) -> int:
