@@ -1,0 +1,252 @@
+"""One cell of the matrix: a verb on a network, as a user runs it, and how it ended."""
+
+from __future__ import annotations
+
+import copy
+import io
+import re
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from typer.testing import CliRunner
+
+import lamina
+from benchmarks.gauntlet.models import Model
+from lamina import measure, pipeline
+from lamina.cli import app, options
+from lamina.errors import INTERNAL, LaminaError
+from lamina.measure import repeat
+from lamina.measure.clocks import cpu
+from lamina.store import open_store
+
+Ending = Literal["ok", "refused", "traceback", "timeout"]
+ENDINGS: tuple[Ending, ...] = ("ok", "refused", "traceback", "timeout")
+
+BATCH = 2
+CLASSES = 10
+"""Those of the synthetic data that networks train on."""
+
+METHODS: dict[str, Any] = {
+    "circulant": lamina.Circulant(block_size=8),
+    "eliminated": lamina.Eliminated(keep=0.5),
+    "sparse": lamina.Sparse(),
+    "weight-only": lamina.WeightOnly(),
+    "fused": lamina.Fusion(),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How one verb ended on one network."""
+
+    model: str
+    verb: str
+    ending: Ending
+    reason: str
+    seconds: float
+
+
+class Refused(Exception):
+    """A command that ended with a message for its user."""
+
+
+class Defect(Exception):
+    """A command that ended with an unexpected error."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A network on a device, and the folder of what its cells leave to one another."""
+
+    model: Model
+    device: str
+    folder: Path
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "lamina.db"
+
+    def command(self, verb: str, *args: str, network: bool = True) -> str:
+        """Run a command of lamina in this process and return its output."""
+        words = [verb, *([self.model.spec, *self.model.options, "--device", self.device] if network else []), *args]
+        result = CliRunner().invoke(app, [*words, "--store", str(self.store)])
+        text = result.output
+        if result.exit_code == INTERNAL or (result.exception and not isinstance(result.exception, SystemExit)):
+            raise Defect(_place(text, result.exception))
+        if result.exit_code:
+            raise Refused(_message(text, result.exit_code))
+        return text
+
+    def run_id(self, verb: str) -> str:
+        """The last stored run of a verb."""
+        with open_store(str(self.store)) as store:
+            found = store.runs(1, verb)
+        if not found:
+            raise Refused(f"{verb} stored no run")
+        return found[0].id
+
+    def built(self, classes: int | None = None) -> tuple[nn.Module, tuple[Tensor, ...]]:
+        """The network in training mode, for so many classes or its own, and a batch of its inputs."""
+        target, _ = pipeline.find(self.model.spec, input_size=self.model.size)
+        torch.manual_seed(0)
+        module = target.make(classes).to(self.device)
+        inputs, _, _ = target.example(BATCH, None, "fp32", torch.device(self.device), "nchw", 0)
+        return module, tuple(inputs)
+
+
+def hurry() -> None:
+    """Take one sample of each timing: the matrix shows whether a verb ends, not how fast a network is."""
+    repeat.Repeat.enough = lambda self, samples, elapsed_s: bool(samples)  # type: ignore[method-assign]
+    cpu._SAMPLE_S = 0.0
+
+
+def run(verb: str, job: Job) -> Cell:
+    """Run one cell."""
+    start = time.monotonic()
+    ending: Ending = "ok"
+    reason = ""
+    job.folder.mkdir(parents=True, exist_ok=True)
+    noise = io.StringIO()
+    try:
+        with redirect_stdout(noise), redirect_stderr(noise):
+            reason = VERBS[verb](job) or ""
+    except (LaminaError, Refused) as error:
+        ending, reason = "refused", str(error)
+    except Exception as error:
+        ending, reason = "traceback", str(error) if isinstance(error, Defect) else _where(error)
+    return Cell(job.model.spec, verb, ending, " ".join(reason.split())[:500], round(time.monotonic() - start, 2))
+
+
+def _bench(job: Job) -> None:
+    clock = ["--clock", "events"] if job.device != "cpu" else []
+    job.command("bench", "--batch-size", str(BATCH), "--repeat", "1", *clock)
+
+
+def _profile(job: Job) -> None:
+    job.command("profile", "--batch-size", str(BATCH), "--repeat", "1")
+
+
+def _what_if(job: Job) -> None:
+    job.command("what-if", "--batch-size", str(BATCH), "--repeat", "1", "--profile", job.run_id("profile"))
+
+
+def _explain(job: Job) -> None:
+    job.command("explain", job.run_id("bench"), network=False)
+
+
+def _report(job: Job) -> None:
+    job.command("report", job.run_id("bench"), "--output", str(job.folder / "report.html"), network=False)
+
+
+def _compare(job: Job) -> None:
+    job.command("compare", job.run_id("bench"), job.run_id("profile"), network=False)
+
+
+def _train(job: Job) -> None:
+    job.command("train", "--data", "synthetic", "--epochs", "1", "--batch-size", "4")
+
+
+def _sparsity(job: Job) -> None:
+    job.command("sparsity", "--data", "synthetic", "--iterations", "2", "--batch-size", "4", "--exhaustive")
+
+
+def _deft(job: Job) -> None:
+    quick = ["--train-epochs", "1", "--train-batch", "4", "--calibration", "4", "--keep-ratios", "0.5"]
+    job.command("deft", "--data", "synthetic", *quick, "--output", str(job.folder / "deft"))
+
+
+def _load(job: Job) -> None:
+    """The network that deft saved gives finite outputs of the right shape."""
+    if not (job.folder / "deft").is_dir():
+        raise Refused("deft saved nothing")
+    dense, inputs = job.built(CLASSES)
+    network = lamina.load(job.folder / "deft", dense).to(job.device)
+    with torch.no_grad():
+        network(*inputs)
+
+
+def _converted(method: str, job: Job) -> str:
+    """A converted network runs forward and backward, and its state loads into another."""
+    networks = []
+    for _ in range(2):
+        module, inputs = job.built()
+        _require_runs(module, inputs)
+        network, record = lamina.convert(module, METHODS[method], example=inputs)
+        networks.append(network)
+    first, second = networks
+    loss: Any = sum(leaf.float().abs().sum() for leaf in _floats(first(*inputs)))
+    if isinstance(loss, Tensor) and loss.requires_grad:
+        loss.backward()
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    return f"{len(record.replaced)} of {len(record.layers)} layers"
+
+
+def _require_runs(module: nn.Module, inputs: Sequence[Tensor]) -> None:
+    """Refuse a network that does not even run as it is."""
+    try:
+        module(*copy.deepcopy(inputs))
+    except Exception as error:
+        raise Refused(f"the network itself raises {type(error).__name__}: {error}") from error
+
+
+def _floats(outputs: object) -> Iterator[Tensor]:
+    return (x for x in tree_leaves(outputs) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex()))
+
+
+def _message(text: str, code: int) -> str:
+    """What a command says to its user about why it failed: its error, or the failed rows."""
+    lines = text.splitlines()
+    starts = [index for index, line in enumerate(lines) if line.startswith("lamina: ")]
+    if starts:
+        return " ".join(lines[starts[-1] :]).removeprefix("lamina: ")
+    failed = [line for line in lines if line.startswith("failed: ")]
+    if failed:
+        return f"{len(failed)} failed: {failed[0].removeprefix('failed: ')}"
+    return f"exit code {code}: {' '.join(lines[-3:])}"
+
+
+def _place(text: str, error: BaseException | None) -> str:
+    """The message of an unexpected error and the innermost lines of its traceback."""
+    found = re.search(r"traceback is in (\S+\.txt)", text)
+    if found and Path(found[1]).exists():
+        return _innermost(Path(found[1]).read_text(encoding="utf-8"))
+    return _where(error) if error else text[-500:]
+
+
+def _where(error: BaseException) -> str:
+    return _innermost("".join(traceback.format_exception(error)))
+
+
+def _innermost(text: str) -> str:
+    frames = re.findall(r'File "[^"]*?((?:lamina|benchmarks)/[^"]+)", line (\d+), in (\S+)', text)
+    where = " < ".join(f"{path}:{line} {name}" for path, line, name in reversed(frames[-2:]))
+    return f"{text.strip().splitlines()[-1]} ({where})"
+
+
+VERBS: dict[str, Callable[[Job], str | None]] = {
+    "bench": _bench,
+    "profile": _profile,
+    "explain": _explain,
+    "report": _report,
+    "compare": _compare,
+    "what-if": _what_if,
+    **{f"convert-{method}": (lambda job, method=method: _converted(method, job)) for method in METHODS},
+    "train": _train,
+    "sparsity": _sparsity,
+    "deft": _deft,
+    "load": _load,
+}
+"""Verbs in an order in which each finds what it needs."""
+
+
+def prepare(device: str) -> None:
+    """What every cell needs once: the machine's measured peaks, in the cache."""
+    measure.roofs(measure.resolve(device), options.cache_folder())

@@ -1,0 +1,141 @@
+"""Cells in processes of their own, each with a time limit; a process that dies or hangs costs its cell only."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from benchmarks.gauntlet.cells import Cell
+    from benchmarks.gauntlet.models import Model
+
+SPAWN = multiprocessing.get_context("spawn")
+START_S = 120.0
+"""Longest time in which a process may import its packages."""
+
+
+class Worker:
+    """A process that runs the cells of one network after another."""
+
+    def __init__(self, device: str, folder: Path, limit_s: float) -> None:
+        self.pipe, theirs = SPAWN.Pipe()
+        self.process = SPAWN.Process(target=_serve, args=(theirs, device, folder), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.limit_s = limit_s
+        self.model: Model | None = None
+        self.todo: deque[str] = deque()
+        self.deadline = time.monotonic() + START_S
+
+    def give(self, model: Model, verbs: Sequence[str]) -> None:
+        """Hand a network over, with the verbs to run on it."""
+        self.model, self.todo = model, deque(verbs)
+        self.pipe.send((model, list(verbs)))
+
+    def started(self) -> None:
+        self.deadline = time.monotonic() + self.limit_s
+
+    @property
+    def overdue(self) -> bool:
+        return self.model is not None and time.monotonic() > self.deadline
+
+    def stop(self) -> int | None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+        return self.process.exitcode
+
+
+def run_all(
+    work: Mapping[Model, Sequence[str]], device: str, folder: Path, jobs: int, limit_s: float
+) -> Iterator[Cell]:
+    """The cells of networks and verbs, as they end."""
+    from benchmarks.gauntlet.cells import Cell
+
+    waiting = deque(work.items())
+    workers: list[Worker] = []
+    try:
+        while waiting or any(worker.model for worker in workers):
+            while waiting and (idle := [one for one in workers if one.model is None] or len(workers) < jobs):
+                if not isinstance(idle, list):
+                    workers.append(Worker(device, folder, limit_s))
+                    idle = [workers[-1]]
+                idle[0].give(*waiting.popleft())
+            ready = wait([worker.pipe for worker in workers], timeout=0.5)
+            for worker in list(workers):
+                ended = ""
+                if worker.pipe in ready:
+                    try:
+                        message = worker.pipe.recv()
+                    except (EOFError, OSError):
+                        message, ended = None, "traceback"
+                    if isinstance(message, Cell):
+                        worker.todo.popleft()
+                        yield message
+                    if message == "free":
+                        worker.model = None
+                    worker.started()
+                elif worker.overdue:
+                    ended = "timeout"
+                if ended:
+                    code = worker.stop()
+                    workers.remove(worker)
+                    if worker.model and worker.todo:
+                        why = f"over {limit_s:g} s" if ended == "timeout" else f"its process died with code {code}"
+                        yield Cell(worker.model.spec, worker.todo.popleft(), ended, why, limit_s)  # type: ignore[arg-type]
+                        if worker.todo:
+                            waiting.appendleft((worker.model, list(worker.todo)))
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+def _serve(pipe: Connection, device: str, folder: Path) -> None:
+    """Run what comes through the pipe. The process ends after a traceback, which may leave a GPU unusable."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.path.insert(0, os.getcwd())
+    from benchmarks.gauntlet import cells, models
+
+    models.define_missing_operators()
+    cells.hurry()
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            model, verbs = pipe.recv()
+            pipe.send("begin")
+            for verb in verbs:
+                cell = cells.run(verb, cells.Job(model, device, folder / re.sub(r"\W+", "-", model.spec)))
+                pipe.send(cell)
+                if cell.ending == "traceback" and device != "cpu":
+                    return
+            pipe.send("free")
+
+
+class Journal:
+    """Cells that have ended, one line each, so that a run that was stopped continues."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def read(self) -> dict[tuple[str, str], Cell]:
+        """The last ending of each cell."""
+        from benchmarks.gauntlet.cells import Cell
+
+        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        cells = (Cell(**json.loads(line)) for line in lines)
+        return {(cell.model, cell.verb): cell for cell in cells}
+
+    def add(self, cell: Cell) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(cell)) + "\n")
