@@ -47,6 +47,20 @@ def test_observations_as_csv_and_json(store_url: str) -> None:
     assert [float(row["density"]) for row in rows] == [row["density"] for row in again]
 
 
+def test_each_map_follows_its_schedule(store_url: str) -> None:
+    words = ("--store", store_url, "--schedule", "classifier.*=every:2", "--schedule", "features.1=every:1")
+    result = lamina_sparsity(*QUICK, *words, "--duration", "1", "--format", "csv")
+    assert result.exit_code == 0, result.output
+    seen: dict[str, list[str]] = {}
+    for row in csv.DictReader(io.StringIO(result.stdout)):
+        seen.setdefault(row["map"], []).append(row["iteration"])
+    assert seen.pop("features.1") == ["0", "1", "2"]
+    assert {name: at for name, at in seen.items() if at == ["0", "2"]}.keys() == {n for n in seen if "classifier" in n}
+    with open_store(Path(store_url)) as store:
+        (this,) = store.runs()
+    assert this.config["schedules"] == {"classifier.*": "every:2:1", "features.1": "every:1:1"}
+
+
 def test_masks_of_the_last_iteration(store_url: str, tmp_path: Path) -> None:
     path = tmp_path / "masks.npz"
     result = lamina_sparsity(*QUICK, "--store", store_url, "--masks", str(path), "--mask-images", "2")
@@ -63,6 +77,11 @@ def test_masks_of_the_last_iteration(store_url: str, tmp_path: Path) -> None:
         (("--module", "nothing"), "no module of the model"),
         (("--precision", "fp12"), "--precision"),
         (("--masks", "m.npz", "--mask-every", "9"), "at least every 3 iterations"),
+        (("--schedule", "every:10"), "expected PATTERN=SCHEDULE"),
+        (("--schedule", "*=often"), "--schedule *: expected every:PERIOD"),
+        (("--schedule", "*=spartan:20000"), "hibernation period"),
+        (("--schedule", "nothing.*=every:10"), "fits no monitored module"),
+        (("--schedule", "*=every:10", "--exhaustive"), "leave one of them out"),
     ],
 )
 def test_wrong_options_exit_two(store_url: str, words: tuple[str, ...], message: str) -> None:

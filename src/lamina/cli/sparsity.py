@@ -13,11 +13,12 @@ import typer
 from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.networks import networks, training
+from lamina.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lamina.accelerate.training.sparsity_monitor import Observation
+    from lamina.accelerate.training.sparsity_monitor import Observation, Pace, Parameters
     from lamina.pipeline.sparsity import SparsityProfile
 
 
@@ -51,6 +52,16 @@ def sparsity(
     hibernation: Annotated[
         int, typer.Option("--hibernation", help="Iterations between samples when all maps are stable.")
     ] = 10_000,
+    schedule: Annotated[
+        list[str],
+        typer.Option(
+            "--schedule",
+            metavar="PATTERN=SCHEDULE",
+            help="Schedule of the maps whose names fit, in iterations: [bold]every:10[/bold]; "
+            "[bold]adaptive:10-1000[/bold], longer while the density changes slowly; or the published "
+            "[bold]spartan:100[/bold], which doubles and hibernates. :DURATION may follow. Repeatable.",
+        ),
+    ] = [],  # noqa: B006  (typer copies it)
     optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, adam, adamw.")] = "sgd",
     learning_rate: Annotated[
         float | None,
@@ -68,22 +79,26 @@ def sparsity(
 
     Each observation goes to the trace database. --format csv or json prints them; a table summarizes each map.
 
-    Example:
+    Examples:
 
         lamina sparsity alexnet --data DIR --iterations 2000 --masks alexnet.npz
+
+        lamina sparsity alexnet --data DIR --schedule 'features.*=every:10' --schedule 'classifier.*=adaptive:20-500'
     """
+    from lamina.accelerate.training.sparsity_monitor.parameters import Parameters
+
     options.choices("--format", format_, options.FORMATS)
+    parameters = Parameters(history, sparse_enough, stability, period, duration, hibernation)
+    schedules = _schedules(schedule, parameters, exhaustive)
     settings = training(optimizer, learning_rate, batch=batch_size, precision=precision, seed=seed)
     options.dataset(data)
     options.device(device)
     ((target, _),) = networks([spec], set_, input_size)
 
-    from lamina.accelerate.training.sparsity_monitor import Parameters
     from lamina.cli.watching import Watcher
     from lamina.pipeline.sparsity import Masks, sparsity
     from lamina.store import open_store
 
-    parameters = Parameters(history, sparse_enough, stability, period, duration, hibernation)
     with Watcher() as watch, open_store(options.store_url(store)) as database:
         profile = sparsity(
             target,
@@ -92,6 +107,7 @@ def sparsity(
             database,
             iterations=iterations,
             parameters=parameters,
+            schedules=schedules,
             exhaustive=exhaustive,
             modules=module,
             masks=Masks(masks, mask_every or iterations, mask_images) if masks else None,
@@ -100,6 +116,30 @@ def sparsity(
             watch=watch,
         )
     _print(profile, target.name, format_)
+
+
+def _schedules(texts: list[str], parameters: Parameters, exhaustive: bool) -> dict[str, Pace]:
+    """Schedules by pattern of map names.
+
+    Raises:
+        UsageError: a text is no schedule.
+    """
+    from lamina.accelerate.training.sparsity_monitor.parameters import Pace
+
+    if texts and exhaustive:
+        raise UsageError("--schedule: --exhaustive samples every map at every iteration; leave one of them out")
+    found = {}
+    for text in texts:
+        pattern, equals, written = text.partition("=")
+        if not (equals and pattern.strip()):
+            raise UsageError(f"--schedule: expected PATTERN=SCHEDULE such as 'features.*=every:10', got {text!r}")
+        try:
+            pace = Pace.parse(written, parameters.duration)
+            parameters.check(pace)
+        except UsageError as error:
+            raise UsageError(f"--schedule {pattern}: {error}") from error
+        found[pattern.strip()] = pace
+    return found
 
 
 def _print(profile: SparsityProfile, name: str, form: str) -> None:

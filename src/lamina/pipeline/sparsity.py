@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, count, islice
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lamina import measure, run
-from lamina.accelerate.training.sparsity_monitor import MapReport, Monitor, Observation, Parameters
+from lamina.accelerate.training.sparsity_monitor import MapReport, Monitor, Observation, Pace, Parameters
 from lamina.build import Target
 from lamina.build.data import loader, train_test
 from lamina.errors import UsageError
@@ -57,6 +57,7 @@ def sparsity(
     *,
     iterations: int,
     parameters: Parameters | None = None,
+    schedules: Mapping[str, Pace] | None = None,
     exhaustive: bool = False,
     modules: Iterable[str] | None = None,
     masks: Masks | None = None,
@@ -71,6 +72,7 @@ def sparsity(
     Args:
         settings: how to train; their epochs are of no account.
         parameters: those of the monitor.
+        schedules: of some maps, by name or pattern of names; see `Pace.parse`.
         exhaustive: observe every map at every iteration.
         modules: whose outputs to observe, every ReLU if left out.
         masks: also record which inputs of convolutions are zero.
@@ -96,13 +98,16 @@ def sparsity(
         return islice(chain.from_iterable(epochs), start, iterations)
 
     with ExitStack() as stack:
-        monitor = stack.enter_context(Monitor(network, parameters, modules=modules, exhaustive=exhaustive))
+        monitor = stack.enter_context(
+            Monitor(network, parameters, modules=modules, paces=schedules, exhaustive=exhaustive)
+        )
         recorder = None
         if masks:
             recorder = MaskRecorder(network, lambda: monitor.iteration, masks.every, masks.images)
             stack.enter_context(recorder)
         more = {"data": data, "iterations": iterations, "exhaustive": exhaustive}
         more |= {"monitor": asdict(monitor.scheduler.parameters)}
+        more |= {"schedules": {name: str(pace) for name, pace in schedules.items()}} if schedules else {}
         this, _ = begin("sparsity", target, settings, measure.environment(place), store, command, False, more)
         seen: list[Observation] = []
 

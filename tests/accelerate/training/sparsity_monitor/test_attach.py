@@ -194,6 +194,23 @@ def test_periods_and_durations_are_kept() -> None:
     assert seen == {"1": [0, 1, 4, 5, 8, 9, 12, 13, 16, 17], "4": [0, 10]}
 
 
+def test_maps_with_their_own_schedule_stay_awake_in_hibernation() -> None:
+    model, x = small(), batch()
+    with Monitor(model, QUICK, paces={"4": Pace.parse("every:3")}) as monitor:
+        for _ in range(60):
+            model(x)
+    shared, own = monitor.report()
+    assert (shared.state, shared.period, shared.schedule) == (State.HIBERNATE, 16, "spartan:4:2")
+    assert (own.state, own.period, own.schedule) == (State.ACTIVE, 3, "every:3:1")
+    assert [found.iteration for found in monitor.observations if found.name == "4"] == [*range(0, 60, 3)]
+
+
+def test_a_schedule_that_fits_nothing_is_refused() -> None:
+    Monitor(small(), paces={"[14]": Pace(5, 1), "4:2": Pace(5, 1)}).detach()
+    with pytest.raises(UsageError, match="'features.*' fits no monitored module: expected one of: 1, 4"):
+        Monitor(small(), paces={"features.*": Pace(5, 1)})
+
+
 def test_a_stable_model_is_left_alone() -> None:
     model, x = small(), batch()
     with Monitor(model, QUICK) as monitor:

@@ -177,17 +177,98 @@ def test_results_later_than_a_whole_period_still_count() -> None:
     assert len(scheduler.maps["a"].history) == 3
 
 
+def test_each_map_has_the_schedule_of_its_name_or_of_the_first_pattern_that_fits() -> None:
+    paces = {"f.*": Pace.parse("every:3"), "*.1": Pace.parse("every:5"), "f.2": Pace.parse("every:7")}
+    scheduler = Scheduler(SMALL, paces)
+    seen: dict[str, list[int]] = {name: [] for name in ("f.1", "f.2", "c.1", "c.2")}
+    for iteration in range(16):
+        for name, at in seen.items():
+            if drive(scheduler, name, iteration, iteration % 2):
+                at.append(iteration)
+    assert seen["f.1"] == [0, 3, 6, 9, 12, 15]
+    assert seen["f.2"] == [0, 7, 14]
+    assert seen["c.1"] == [0, 5, 10, 15]
+    assert seen["c.2"] == [0, 4, 8, 12]
+
+
+@given(st.lists(sparsities, min_size=40, max_size=80), st.integers(1, 9), st.integers(1, 3))
+def test_a_constant_schedule_neither_adapts_nor_takes_part_in_hibernation(
+    values: list[float], period: int, duration: int
+) -> None:
+    parameters = replace(SMALL, sparse_enough=0.0)
+    mixed = Scheduler(parameters, {"b": Pace(period, min(duration, period), "every")})
+    alone = Scheduler(parameters)
+    seen = []
+    for iteration, value in enumerate(values):
+        if drive(mixed, "b", iteration, value):
+            seen.append(iteration)
+        assert drive(mixed, "a", iteration, 0.5) == drive(alone, "a", iteration, 0.5)
+        assert mixed.state == alone.state
+    assert seen == [i for i in range(len(values)) if i % period < min(duration, period)]
+
+
+def test_an_adaptive_period_is_the_time_in_which_the_density_changes_by_the_stability() -> None:
+    scheduler = Scheduler(replace(SMALL, stability=0.02), {"a": Pace(2, 1, "adaptive", 100)})
+    value, periods = 0.5, []
+    for iteration in range(600):
+        value += 0.001 if 200 <= iteration < 400 else 0.0
+        drive(scheduler, "a", iteration, value)
+        periods.append(scheduler.maps["a"].period)
+    assert periods[:7] == [2, 2, 4, 4, 4, 4, 8]  # at most twice the last one
+    assert periods[199] == 100
+    assert periods[399] == 20  # 0.001 an iteration: 0.02 in 20
+    assert periods[599] == 100
+    drive(scheduler, "a", at := scheduler.maps["a"].next, 0.0)
+    assert scheduler.maps["a"].period == 2 and "changed by" in scheduler.maps["a"].why
+    assert scheduler.maps["a"].next == at + 2
+    assert scheduler.state is State.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("text", "duration", "expected"),
+    [
+        ("every:10", 5, Pace(10, 5, "every")),
+        ("every:3", 5, Pace(3, 3, "every")),
+        (" every:10:2 ", 5, Pace(10, 2, "every")),
+        ("spartan:100", 1, Pace(100, 1)),
+        ("adaptive:10-1000:4", 1, Pace(10, 4, "adaptive", 1000)),
+    ],
+)
+def test_schedules_are_read_as_written(text: str, duration: int, expected: Pace) -> None:
+    assert Pace.parse(text, duration) == expected
+    assert Pace.parse(str(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected every:PERIOD"),
+        ("10", "expected every:PERIOD"),
+        ("every", "expected every:PERIOD"),
+        ("every:0", "1 <= duration <= period"),
+        ("every:2:3", "1 <= duration <= period"),
+        ("every:2-3", "longest period with adaptive alone"),
+        ("adaptive:5", "longest period with adaptive alone"),
+        ("adaptive:9-5", "longest >= period"),
+        ("hourly:5", "expected every:PERIOD"),
+    ],
+)
+def test_wrong_schedules_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Pace.parse(text)
+
+
 @given(st.lists(sparsities, min_size=1, max_size=120), st.data())
 def test_a_resumed_run_is_the_same_run(values: list[float], data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(values) - 1))
-    parameters, paces = replace(SMALL, duration=2), {"b": Pace(5, 3)}
+    parameters, paces = replace(SMALL, duration=2), {"b": Pace(5, 3), "c": Pace(3, 2, "adaptive", 20)}
     straight, resumed = Scheduler(parameters, paces), Scheduler(parameters, paces)
     for iteration, value in enumerate(values):
         if iteration == at:
             saved = json.loads(json.dumps(resumed.state_dict()))
             resumed = Scheduler(parameters, paces)
             resumed.load_state_dict(saved)
-        for name in "ab":
+        for name in "abc":
             assert drive(straight, name, iteration, value) == drive(resumed, name, iteration, value)
     assert straight.state_dict() == resumed.state_dict()
 

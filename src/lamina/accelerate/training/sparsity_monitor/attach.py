@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from lamina.accelerate.training.sparsity_monitor.calculator import Arrival, Calculator, Impl, MapInfo, Ticket, capturing
 from lamina.accelerate.training.sparsity_monitor.exhaustive import Exhaustive
 from lamina.accelerate.training.sparsity_monitor.fused import relu_and_count
-from lamina.accelerate.training.sparsity_monitor.modules import select_modules
+from lamina.accelerate.training.sparsity_monitor.modules import check_paces, select_modules
 from lamina.accelerate.training.sparsity_monitor.observation import Observation
 from lamina.accelerate.training.sparsity_monitor.parameters import Pace, Parameters
 from lamina.accelerate.training.sparsity_monitor.report import MapReport
@@ -63,14 +63,14 @@ class Monitor:
         model: any module; its computation is unchanged.
         parameters: those of the scheduler.
         modules: names of the modules to monitor, every ReLU if left out.
-        paces: a period and duration of its own for some maps.
+        paces: schedules of some maps, by name or pattern of names: ``{"features.*": Pace.parse("every:10")}``.
         exhaustive: sample every map at every iteration, for comparison; the parameters are then ignored.
         channels: the dimension of channels in a map: 1 for images, -1 for tokens.
         fuse: fused ReLU and count: ``nn.ReLU`` modules compute and count in one kernel when they are sampled.
         impl: the implementation of the count.
 
     Raises:
-        UsageError: there is nothing to monitor, or a name is unknown.
+        UsageError: there is nothing to monitor, or a name or pattern fits no monitored module.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Monitor:
         self._next_due = 0
         self._paused, self._watching, self._capturing = 0, False, False
         self._modules = [(MonitoredModule(name), module) for name, module in select_modules(model, modules).items()]
+        check_paces(paces or {}, [monitored.module for monitored, _ in self._modules])
         self._hooks: list[RemovableHandle] = []
         # Attributes of ReLUs, and their forward while they are sampled.
         self._forwards: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
 from torch import nn
 
@@ -34,3 +35,16 @@ def select_modules(model: nn.Module, names: Iterable[str] | None) -> dict[str, n
     if not picked:
         raise UsageError("monitor: expected at least one module to monitor, got none")
     return picked
+
+
+def check_paces(patterns: Iterable[str], names: Iterable[str]) -> None:
+    """Check that each pattern of a schedule fits a monitored module; ``:2`` at its end is a module's second call.
+
+    Raises:
+        UsageError: with the nearest name.
+    """
+    names = [*names]
+    for pattern in patterns:
+        module = pattern.partition(":")[0]
+        if not any(fnmatchcase(name, module) for name in names):
+            raise UsageError(f"monitor: schedule of {pattern!r} fits no monitored module: {nearest(module, names)}")

@@ -2,31 +2,82 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from math import isfinite
+from typing import Literal, Self
 
 from lamina.errors import UsageError
+
+Rule = Literal["spartan", "every", "adaptive"]
+"""How a map's period develops; see :class:`Pace`."""
+
+_WRITTEN = re.compile(
+    r"(?P<rule>spartan|every|adaptive):(?P<period>[0-9]{1,9})(-(?P<longest>[0-9]{1,9}))?(:(?P<duration>[0-9]{1,9}))?"
+)
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How often one activation map is monitored, and for how long: flexible monitoring.
+    """The schedule of one activation map: how often it is monitored, and for how long (flexible monitoring).
 
     A monitoring process observes ``duration`` iterations in a row; the next one begins ``period`` iterations after it
-    began.
+    began. The rule says how the period develops:
+
+    - ``spartan``: as published. It doubles while the map is stable, and in hibernation all such maps share one.
+    - ``every``: it stays as it is.
+    - ``adaptive``: the time in which the density changes by ``Parameters.stability`` at the rate last measured, from
+      ``period`` to ``longest`` and at most twice the last one.
+
+    Only ``spartan`` maps decide on hibernation and hibernate.
 
     Raises:
-        UsageError: a duration below one, or longer than the period.
+        UsageError: a duration below one or longer than the period, or a ``longest`` period that is missing, unexpected
+            or shorter than the period.
     """
 
     period: int
-    duration: int
+    duration: int = 1
+    rule: Rule = "spartan"
+    longest: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.duration <= self.period:
             raise UsageError(
                 f"monitor: expected 1 <= duration <= period, got duration {self.duration} and period {self.period}"
             )
+        if (self.longest is not None) != (self.rule == "adaptive"):
+            raise UsageError(
+                f"monitor: expected a longest period with adaptive alone, got {self.longest} with {self.rule}"
+            )
+        if self.longest is not None and self.longest < self.period:
+            raise UsageError(f"monitor: expected longest >= period, got {self.longest} and {self.period}")
+
+    @classmethod
+    def parse(cls, text: str, duration: int = 1) -> Self:
+        """A schedule as written: ``every:10``, ``adaptive:10-1000``, ``spartan:100``; with a duration ``every:10:2``.
+
+        Args:
+            text: the schedule.
+            duration: where the text has none; at most the period.
+
+        Raises:
+            UsageError: the text is no schedule.
+        """
+        found = _WRITTEN.fullmatch(text.strip())
+        if found is None:
+            raise UsageError(
+                f"expected every:PERIOD, adaptive:PERIOD-LONGEST or spartan:PERIOD, each with or without :DURATION, "
+                f"in iterations, got {text!r}"
+            )
+        period, longest = int(found["period"]), found["longest"]
+        own = min(duration, period) if found["duration"] is None else int(found["duration"])
+        rule: Rule = found["rule"]  # type: ignore[assignment]
+        return cls(period, own, rule, None if longest is None else int(longest))
+
+    def __str__(self) -> str:
+        longest = "" if self.longest is None else f"-{self.longest}"
+        return f"{self.rule}:{self.period}{longest}:{self.duration}"
 
 
 @dataclass(frozen=True)
@@ -71,12 +122,12 @@ class Parameters:
         return Pace(self.initial_period, self.duration)
 
     def check(self, pace: Pace) -> None:
-        """Check that a pace is not slower than hibernation.
+        """Check that a map is not monitored less often than in hibernation, if it may hibernate.
 
         Raises:
             UsageError: with both periods.
         """
-        if pace.period > self.hibernation_period:
+        if pace.rule == "spartan" and pace.period > self.hibernation_period:
             raise UsageError(
                 f"monitor: expected a period of at most the hibernation period {self.hibernation_period}, "
                 f"got {pace.period}"

@@ -26,7 +26,7 @@ class Scheduler:
 
     Args:
         parameters: thresholds and periods.
-        paces: maps with a period and duration of their own.
+        paces: schedules of some maps, by name or pattern of names such as ``features.*``.
 
     Raises:
         UsageError: a pace slower than hibernation.
@@ -95,14 +95,35 @@ class Scheduler:
             entry.why += f"; stopped after {len(process.measured)} of {entry.pace.duration} iterations"
 
     def _measured(self, entry: Entry, begun: int, sparsity: float) -> None:
-        if self.state is State.ACTIVE:
+        if entry.pace.rule != "spartan":
+            self._follow_own_schedule(entry, begun, sparsity)
+        elif self.state is State.ACTIVE:
             self._adjust_period(entry, sparsity)
-        if self._detect_stability(entry, sparsity):
-            for each in self.maps:
+        if entry.pace.rule == "spartan" and self._detect_stability(entry, sparsity):
+            for each in self._sharing():
                 each.processes.clear()
                 each.next = begun + self._period(each)
         else:
             entry.next = max([begun, *(each.begun for each in entry.processes)]) + self._period(entry)
+
+    def _follow_own_schedule(self, entry: Entry, begun: int, sparsity: float) -> None:
+        before, at, pace = entry.sparsity, entry.measured_at, entry.pace
+        entry.history.append(sparsity)
+        entry.measured_at = begun
+        if pace.longest is None:
+            entry.why = f"every {pace.period} iterations"
+        elif before is None or at is None:
+            entry.why = "first measurement"
+        else:
+            change, elapsed = abs(sparsity - before), begun - at
+            most = min(2 * entry.period, pace.longest)
+            wanted = elapsed * self.parameters.stability / change if change else most
+            entry.period = max(pace.period, round(min(wanted, most)))
+            entry.why = f"changed by {change:.4f} in {elapsed} iterations: period {entry.period}"
+
+    def _sharing(self) -> list[Entry]:
+        """The maps that hibernate together."""
+        return [each for each in self.maps if each.pace.rule == "spartan"]
 
     def _adjust_period(self, entry: Entry, sparsity: float) -> None:
         """Algorithm 1, dynamic period adjustment."""
@@ -126,13 +147,13 @@ class Scheduler:
         not yet full joins it twice.
         """
         limits, moved = self.parameters, False
-        if self.state is State.ACTIVE and all(each.period == limits.hibernation_period for each in self.maps):
+        if self.state is State.ACTIVE and all(each.period == limits.hibernation_period for each in self._sharing()):
             self.state, moved = State.HIBERNATE, True
         if self.state is State.HIBERNATE:
             if len(entry.history) < limits.history:
                 entry.history.append(sparsity)
             elif (change := abs(sparsity - entry.history[0])) >= limits.stability:
-                for each in self.maps:
+                for each in self._sharing():
                     each.period = each.pace.period
                 self.state, moved = State.ACTIVE, True
                 entry.history.clear()
@@ -143,7 +164,8 @@ class Scheduler:
         return moved
 
     def _period(self, entry: Entry) -> int:
-        return self.parameters.hibernation_period if self.state is State.HIBERNATE else entry.period
+        asleep = self.state is State.HIBERNATE and entry.pace.rule == "spartan"
+        return self.parameters.hibernation_period if asleep else entry.period
 
     def state_dict(self) -> dict[str, Any]:
         """The state for resuming, as plain data."""

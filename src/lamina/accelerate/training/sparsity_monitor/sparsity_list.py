@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from lamina.accelerate.training.sparsity_monitor.parameters import Pace, Parameters
@@ -24,12 +25,13 @@ class Entry:
     """One activation map.
 
     Attributes:
-        pace: its initial period and its duration.
-        period: its period in the active state, doubled while it is stable.
+        pace: its schedule: initial period, duration, and how the period develops.
+        period: its period in the active state.
         history: its last measurements, the oldest first.
         next: the iteration at which its next monitoring process begins.
         processes: those under way, the oldest first; all but the last only wait for results.
         why: what the last measurement led to, in words.
+        measured_at: the iteration at which the process of the last measurement began.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Entry:
     next: int
     processes: list[Process] = field(default_factory=list)
     why: str = "not measured yet"
+    measured_at: int | None = None
 
     @property
     def in_progress(self) -> bool:
@@ -52,7 +55,10 @@ class Entry:
 
 
 class SparsityList:
-    """The entries of all maps, in the order in which they were added."""
+    """The entries of all maps, in the order in which they were added.
+
+    ``paces`` are by name or pattern of names (``features.*``): the name goes first, then the first pattern that fits.
+    """
 
     def __init__(self, parameters: Parameters, paces: Mapping[str, Pace]):
         self._parameters = parameters
@@ -73,10 +79,16 @@ class SparsityList:
 
     def add(self, name: str, iteration: int) -> Entry:
         """A new map, to be monitored from an iteration on."""
-        pace = self._paces.get(name, self._parameters.pace)
+        pace = self._pace(name)
         entry = Entry(name, pace, pace.period, deque(maxlen=self._parameters.history), iteration)
         self._entries[name] = entry
         return entry
+
+    def _pace(self, name: str) -> Pace:
+        if name in self._paces:
+            return self._paces[name]
+        fitting = (pace for pattern, pace in self._paces.items() if fnmatchcase(name, pattern))
+        return next(fitting, self._parameters.pace)
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Everything but the paces, as plain data."""
@@ -87,6 +99,7 @@ class SparsityList:
                 "next": entry.next,
                 "process": [(each.begun, [*each.measured]) for each in entry.processes[-1:]],
                 "why": entry.why,
+                "measured_at": entry.measured_at,
             }
             for entry in self
         }
@@ -96,7 +109,7 @@ class SparsityList:
         self._entries.clear()
         for name, saved in state.items():
             entry = self.add(name, saved["next"])
-            entry.period, entry.why = saved["period"], saved["why"]
+            entry.period, entry.why, entry.measured_at = saved["period"], saved["why"], saved.get("measured_at")
             entry.history.extend(saved["history"])
             # Samples whose results had not arrived are lost: sample again.
             entry.processes = [Process(begun, len(measured), [*measured]) for begun, measured in saved["process"]]
