@@ -219,8 +219,8 @@ def test_an_adaptive_period_is_the_time_in_which_the_density_changes_by_the_stab
     assert periods[399] == 20  # 0.001 an iteration: 0.02 in 20
     assert periods[599] == 100
     drive(scheduler, "a", at := scheduler.maps["a"].next, 0.0)
-    assert scheduler.maps["a"].period == 2 and "changed by" in scheduler.maps["a"].why
-    assert scheduler.maps["a"].next == at + 2
+    assert scheduler.maps["a"].period == 3 and "changed by" in scheduler.maps["a"].why
+    assert scheduler.maps["a"].next == at + 3
     assert scheduler.state is State.ACTIVE
 
 
