@@ -8,6 +8,7 @@ NaN.
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import pickle
 from collections.abc import Callable, Iterable, Mapping
@@ -193,6 +194,10 @@ class MethodContract:
             fresh.load_state_dict(torch.load(file, weights_only=True), strict=True)
             for twin in (fresh, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
                 assert torch.equal(_output(twin, x), expected), name
+
+    def test_converted_layers_name_their_input_as_pytorch_does(self) -> None:
+        for name, layer in self._converted():
+            assert next(iter(inspect.signature(layer.forward).parameters)) == "input", name
 
     def test_compiled_layers_give_the_same(self) -> None:
         for name, layer in self._converted():

@@ -179,9 +179,9 @@ class SparseAdaptiveLinear(Adaptive, nn.Linear):
         nn.Linear.__init__(self, in_features, out_features, bias, device, dtype)
         self._configure(impl, weights, min_speedup, margin)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """``x (..., in_features)`` to ``(..., out_features)``."""
-        return functional.linear(x, self.weight, self.bias, impls=self.phase_impls(x), weights=self.weights)
+        return functional.linear(input, self.weight, self.bias, impls=self.phase_impls(input), weights=self.weights)
 
     def _dense_only(self, phase: Phase) -> str | None:
         return None
@@ -276,16 +276,16 @@ class SparseAdaptiveConv2d(Adaptive, nn.Conv2d):
         height, width = self.padding
         return height, width
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """``x (N, C, H, W)`` or ``(C, H, W)`` to the convolution's output."""
-        if x.dim() == 3:
-            return self.forward(x[None])[0]
-        impls = self.phase_impls(x) if x.dim() == 4 else functional.ALL_DENSE  # which raises
+        if input.dim() == 3:
+            return self.forward(input[None])[0]
+        impls = self.phase_impls(input) if input.dim() == 4 else functional.ALL_DENSE  # which raises
         if impls == functional.ALL_DENSE:
-            y: Tensor = self._conv_forward(x, self.weight, self.bias)
+            y: Tensor = self._conv_forward(input, self.weight, self.bias)
             return y
         return functional.conv2d(
-            x,
+            input,
             self.weight,
             self.bias,
             self.stride,

@@ -73,11 +73,11 @@ class BlockCirculantLinear(nn.Module):
         init_uniform_(self.weight, self.bias, fan_in=self.in_features, dense=dense)
         init_signs_(self.signs)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """``x (..., in_features)`` to ``(..., out_features)``."""
-        check_input_size(self, x, -1, self.in_features)
+        check_input_size(self, input, -1, self.in_features)
         return functional.linear(
-            x, self.weight, self.bias, out_features=self.out_features, signs=self.signs, impl=self.impl
+            input, self.weight, self.bias, out_features=self.out_features, signs=self.signs, impl=self.impl
         )
 
     @classmethod
@@ -175,18 +175,18 @@ class _BlockCirculantConv(nn.Module):
         init_uniform_(self.weight, self.bias, fan_in=dense[0].numel(), dense=dense, groups=self.groups)
         init_signs_(self.signs)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """``x (N, in_channels, *sizes)``, or unbatched without ``N``, to ``(N, out_channels, *sizes')``."""
-        if x.dim() == self.axes + 1:
-            return self.forward(x[None])[0]
-        check_input_size(self, x, 1, self.in_channels)
+        if input.dim() == self.axes + 1:
+            return self.forward(input[None])[0]
+        check_input_size(self, input, 1, self.in_channels)
         padding = tuple(before for before, _ in self.pad_widths)
         if self.padding_mode != "zeros" or any(before != after for before, after in self.pad_widths):
             pad = [width for pair in reversed(self.pad_widths) for width in pair]
-            x = F.pad(x, pad, "constant" if self.padding_mode == "zeros" else self.padding_mode)
+            input = F.pad(input, pad, "constant" if self.padding_mode == "zeros" else self.padding_mode)
             padding = (0,) * self.axes
         return functional.conv(
-            x, self.weight, self.bias, out_channels=self.out_channels, stride=self.stride, padding=padding,
+            input, self.weight, self.bias, out_channels=self.out_channels, stride=self.stride, padding=padding,
             dilation=self.dilation, groups=self.groups, signs=self.signs, impl=self.impl,
         )  # fmt: skip
 

@@ -32,15 +32,15 @@ class EliminatedLSTM(Indexed, nn.LSTM):
         self.features = features
         self._keep(index, features, "channel", 1, options.get("device"))
 
-    def forward(self, x: Tensor, hx: Any = None) -> Any:  # type: ignore[override]
+    def forward(self, input: Tensor, hx: Any = None) -> Any:  # type: ignore[override]
         """As the dense layer's; ``x (..., features)``."""
-        if not isinstance(x, Tensor) or x.shape[-1] != self.features:
-            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        if not isinstance(input, Tensor) or input.shape[-1] != self.features:
+            got = tuple(input.shape) if isinstance(input, Tensor) else type(input).__name__
             raise UsageError(f"EliminatedLSTM: expected a tensor of steps of {self.features} features, got {got}")
         at = self.at
         if not at.whole:
-            x = x.narrow(-1, 0, len(self.index)) if at.prefix else x.index_select(-1, self.index)
-        return nn.LSTM.forward(self, x, hx)
+            input = input.narrow(-1, 0, len(self.index)) if at.prefix else input.index_select(-1, self.index)
+        return nn.LSTM.forward(self, input, hx)
 
     @classmethod
     @torch.no_grad()

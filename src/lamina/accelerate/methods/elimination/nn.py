@@ -62,9 +62,9 @@ class EliminatedLinear(Indexed):
         """Initialize the weights as a dense layer with this number of inputs does."""
         _initialize(self.weight, self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """``x (..., in_features)`` to ``(..., out_features)``."""
-        return functional.linear(x, self.weight, self.bias, self.at, impl=self.impl, tile=self.tile)
+        return functional.linear(input, self.weight, self.bias, self.at, impl=self.impl, tile=self.tile)
 
     @classmethod
     def from_dense(cls, dense: nn.Linear, index: Index, *, factor: float = 1.0, impl: Impl = "auto") -> Self:
@@ -137,21 +137,21 @@ class _EliminatedConv(Indexed):
         """Initialize the weights as a dense layer with this number of inputs does."""
         _initialize(self.weight, self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """``x (N, in_channels, *sizes)`` to ``(N, out_channels, *sizes')``; ``N`` may be omitted."""
-        if x.dim() == self.axes + 1:
-            return self.forward(x[None])[0]
+        if input.dim() == self.axes + 1:
+            return self.forward(input[None])[0]
         before, after = self.pads[::2], self.pads[1::2]
         padding = before[::-1]
         if self.padding_mode != "zeros" or before != after:
-            x = F.pad(x, self.pads, "constant" if self.padding_mode == "zeros" else self.padding_mode)
+            input = F.pad(input, self.pads, "constant" if self.padding_mode == "zeros" else self.padding_mode)
             padding = [0] * self.axes
         if self.axes == 1:
-            if x.dim() != 3:
-                raise UsageError(f"x: expected (N, {self.in_channels}, L), got {tuple(x.shape)}")
+            if input.dim() != 3:
+                raise UsageError(f"x: expected (N, {self.in_channels}, L), got {tuple(input.shape)}")
             weight = self.weight if self.by == "tap" else self.weight[:, :, None]
-            return self._convolved(x[:, :, None], weight, padding).squeeze(2)
-        return self._convolved(x, self.weight, padding)
+            return self._convolved(input[:, :, None], weight, padding).squeeze(2)
+        return self._convolved(input, self.weight, padding)
 
     def _convolved(self, x: Tensor, weight: Tensor, padding: list[int]) -> Tensor:
         kernel, stride, dilation = (_pair(sizes, 1) for sizes in (self.kernel_size, self.stride, self.dilation))

@@ -59,10 +59,10 @@ class FusedLinear(nn.Module):
         self.impl: Impl = impl
         self.l1_bypass = l1_bypass
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """``x (..., in_features)`` to ``(..., out_features)``."""
         return functional.linear(
-            x, self.weight, self.bias, activation=self.activation, impl=self.impl, l1_bypass=self.l1_bypass
+            input, self.weight, self.bias, activation=self.activation, impl=self.impl, l1_bypass=self.l1_bypass
         )
 
     @classmethod
@@ -123,12 +123,12 @@ class FusedConv2d(nn.Module):
         self.l1_bypass = l1_bypass
         self.train(dense.training)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """``x (N, C, H, W)`` to ``(N, C', H', W')``; one image may come without ``N``."""
-        if x.dim() == 3:
-            return self.forward(x[None])[0]
+        if input.dim() == 3:
+            return self.forward(input[None])[0]
         return functional.conv2d(
-            x, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation,
+            input, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation,
             groups=self.groups, pool=self.pool, impl=self.impl, l1_bypass=self.l1_bypass,
         )  # fmt: skip
 

@@ -79,9 +79,9 @@ class _WeightOnly(nn.Module):
 class WeightOnlyLinear(_WeightOnly):
     """``x W^T + b``: ``(..., in_features)`` to ``(..., out_features)``."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """``x (..., in_features)`` to ``(..., out_features)``."""
-        return functional.linear(x, self.packed, self.bias, impl=self.impl)
+        return functional.linear(input, self.packed, self.bias, impl=self.impl)
 
     def to_dense(self) -> nn.Linear:
         """A linear layer with the dequantized weights."""
@@ -100,9 +100,9 @@ class WeightOnlyConv(_WeightOnly):
         self._kind = type(dense)
         self._geometry = (dense.stride, dense.padding, dense.dilation, dense.groups)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """The dense convolution with the dequantized weights."""
-        result: Tensor = self._function(x, self.weight.to(x.dtype), self.bias, *self._geometry)
+        result: Tensor = self._function(input, self.weight.to(input.dtype), self.bias, *self._geometry)
         return result
 
     def to_dense(self) -> nn.Module:

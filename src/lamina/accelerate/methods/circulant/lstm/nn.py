@@ -92,25 +92,25 @@ class BlockCirculantLSTM(nn.Module):
                 used = coverage(weight.new_ones(_GATES * self.hidden_size, width), self.block_size, _GATES) > 0
                 weight.mul_(used)
 
-    def forward(self, x: Tensor, hx: State | None = None) -> tuple[Tensor, State]:
+    def forward(self, input: Tensor, hx: State | None = None) -> tuple[Tensor, State]:
         """The outputs of the last layer at every time step, and the final ``(h, c)`` of every layer and direction.
 
         Args:
             x: ``(T, N, input_size)``, ``(N, T, input_size)`` with ``batch_first``, or unbatched ``(T, input_size)``.
             hx: the initial ``(h, c)``, each ``(num_layers * directions, N, hidden_size)``; zeros if not given.
         """
-        if not isinstance(x, Tensor) or x.dim() not in (2, 3) or x.shape[-1] != self.input_size:
-            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        if not isinstance(input, Tensor) or input.dim() not in (2, 3) or input.shape[-1] != self.input_size:
+            got = tuple(input.shape) if isinstance(input, Tensor) else type(input).__name__
             raise UsageError(f"BlockCirculantLSTM: expected {self.input_size} features in each time step, got {got}")
-        if x.dim() == 2:
+        if input.dim() == 2:
             start = None if hx is None else (hx[0][:, None], hx[1][:, None])
-            y, (h, c) = self(x[:, None].transpose(0, 1) if self.batch_first else x[:, None], start)
+            y, (h, c) = self(input[:, None].transpose(0, 1) if self.batch_first else input[:, None], start)
             return (y[0] if self.batch_first else y[:, 0]), (h[:, 0], c[:, 0])
-        x = x.transpose(0, 1) if self.batch_first else x
-        if not len(x):
+        input = input.transpose(0, 1) if self.batch_first else input
+        if not len(input):
             raise UsageError("BlockCirculantLSTM: expected at least one time step, got none")
-        hx = self._initial_state(x, hx)
-        y, last = self._forward_dense(x, hx) if self.impl == "dense" else self._forward_layers(x, hx)
+        hx = self._initial_state(input, hx)
+        y, last = self._forward_dense(input, hx) if self.impl == "dense" else self._forward_layers(input, hx)
         return (y.transpose(0, 1) if self.batch_first else y), last
 
     def _initial_state(self, x: Tensor, hx: State | None) -> State:
