@@ -26,6 +26,10 @@ from lamina.run import precision_mode
 from lamina.spec import Cost
 from lamina.testing.tolerance import assert_as_accurate
 
+SIZES = ("in_features", "out_features", "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation")
+SIZES += ("groups", "padding_mode")
+"""Attributes of layers that networks read, such as a stride to compute their own padding from."""
+
 CLOSE = {
     torch.float32: (1e-4, 1e-5),  # sums of up to a few hundred products, in another order
     torch.float64: (1e-9, 1e-9),
@@ -198,6 +202,12 @@ class MethodContract:
     def test_converted_layers_name_their_input_as_pytorch_does(self) -> None:
         for name, layer in self._converted():
             assert next(iter(inspect.signature(layer.forward).parameters)) == "input", name
+
+    def test_converted_layers_have_the_sizes_that_networks_read(self) -> None:
+        for name, layer in self._converted():
+            dense = self._dense(name)
+            sizes = [size for size in SIZES if hasattr(dense, size)]
+            assert {size: getattr(layer, size) for size in sizes} == {size: getattr(dense, size) for size in sizes}
 
     def test_compiled_layers_give_the_same(self) -> None:
         for name, layer in self._converted():

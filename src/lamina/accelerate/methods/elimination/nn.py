@@ -123,7 +123,7 @@ class _EliminatedConv(Indexed):
         plain = make(*sizes, padding_mode=padding_mode, device="meta")
         self.in_channels, self.out_channels, self.padding_mode, self.by = in_channels, out_channels, padding_mode, by
         self.kernel_size, self.stride, self.dilation = plain.kernel_size, plain.stride, plain.dilation
-        self.padding, self.impl = plain.padding, impl
+        self.padding, self.groups, self.impl = plain.padding, 1, impl
         self.pads = list(plain._reversed_padding_repeated_twice)
         self.tile: tuple[int, ...] = ()
         taps = torch.Size(self.kernel_size).numel()

@@ -32,6 +32,8 @@ class _WeightOnly(nn.Module):
         self._inputs = packed.inputs
         self._shape, self._dtype = dense.weight.shape, dense.weight.dtype
         self._sizes = dense.extra_repr()
+        for name in dense.__constants__:  # which networks read, as they do those of the dense layer
+            setattr(self, name, getattr(dense, name))
         self.train(dense.training)
 
     @property
