@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 
 import torch
 from torch import Tensor, nn
 
-from lamina.build.data import Dataset, as_batch, synthetic
+from lamina.build.data import Dataset, as_batch, synthetic, train_test
 from lamina.build.models import Entry, create
 from lamina.build.models.external import External
 from lamina.build.network import DTYPES, SpecModule
@@ -17,6 +18,9 @@ from lamina.build.trace import trace
 from lamina.errors import UsageError
 from lamina.spec import Input, Network, ResolvedLayer
 from lamina.spec.zoo import DEFAULT_BATCH
+
+CLASSES, ELEMENTS = 10, 1 << 24
+"""Classes of synthetic data for networks of an unknown number, and the most elements of a synthetic split."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,30 @@ class Target:
         if labels is None:
             raise UsageError(f"{self.name}: expected at least one input, got none")
         return tensors, labels.to(device), tuple(warnings)
+
+
+    def train_test(self, source: str) -> tuple[Dataset, Dataset]:
+        """The train and test splits of a dataset; synthetic samples have the shape of the network's first input.
+
+        Raises:
+            UsageError: there is no such dataset, or its samples are none of the network's.
+        """
+        first = self.inputs[0]
+        indices = first.content == "indices"
+        if source == "synthetic" and (indices or len(first.shape) != 3):
+            classes = (first.vocabulary if indices else None) or self.classes or CLASSES
+            items = max(32, min(512, ELEMENTS // prod(first.shape)))
+            train, test = (
+                synthetic(first.shape, classes, items, split=split, indices=indices) for split in ("train", "test")
+            )
+            return train, test
+        found = train_test(source)
+        if (found[0].kind == "tokens") != indices and len(first.shape) == 1:
+            raise UsageError(
+                f"{source}: expected a dataset of {'tokens' if indices else 'values'} for the input "
+                f"{first.name!r} {first.shape}, got {found[0].kind} of shape {found[0].shape}"
+            )
+        return found
 
 
 def from_network(network: Network) -> Target:

@@ -31,7 +31,7 @@ def sparsity(
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Sample every map at every iteration.")] = False,
     module: Annotated[
         list[str] | None,
-        typer.Option("--module", help="Monitor this module's outputs. Repeatable; default every ReLU."),
+        typer.Option("--module", help="Monitor this module's outputs. Repeatable; default every ReLU or other activation."),
     ] = None,
     masks: Annotated[
         Path | None, typer.Option("--masks", help="Also write masks of zeros in the inputs of convolutions (.npz).")

@@ -9,15 +9,16 @@ from itertools import chain, count, islice
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lamina import measure, run
 from lamina.accelerate.training.sparsity_monitor import MapReport, Monitor, Observation, Pace, Parameters
 from lamina.build import Target
-from lamina.build.data import loader, train_test
+from lamina.build.data import loader
 from lamina.errors import UsageError
 from lamina.pipeline.masks import MaskRecorder
 from lamina.pipeline.runs import begin, closing
+from lamina.pipeline.train import objective
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.simulate.workloads import write_masks
 from lamina.spec.training import Training
@@ -74,7 +75,7 @@ def sparsity(
         parameters: those of the monitor.
         schedules: of some maps, by name or pattern of names; see `Pace.parse`.
         exhaustive: observe every map at every iteration.
-        modules: whose outputs to observe, every ReLU if left out.
+        modules: whose outputs to observe; if left out, every ReLU, or the other activations of a network without.
         masks: also record which inputs of convolutions are zero.
 
     Raises:
@@ -85,7 +86,7 @@ def sparsity(
     if masks:
         _check(masks, iterations)
     place = measure.resolve(device)
-    train_set, _ = train_test(data)
+    train_set, _ = target.train_test(data)
     torch.manual_seed(settings.seed)
     network = target.make(len(train_set.classes))
     settings = settings.model_copy(update={"epochs": 1})
@@ -97,6 +98,8 @@ def sparsity(
         )
         return islice(chain.from_iterable(epochs), start, iterations)
 
+    if modules is None and not any(isinstance(module, nn.ReLU) for module in network.modules()):
+        watch("the network has no nn.ReLU: its other activations are observed, or all layers where it has none")
     with ExitStack() as stack:
         monitor = stack.enter_context(
             Monitor(network, parameters, modules=modules, paces=schedules, exhaustive=exhaustive)
@@ -119,8 +122,9 @@ def sparsity(
         with closing(store, this.id):
             try:
                 for progress in run.train(
-                    network, settings, batches, lambda: (), iterations, place, report_every=REPORT_EVERY
-                ):
+                    network, settings, batches, lambda: (), iterations, place, report_every=REPORT_EVERY,
+                    objective=objective(data, len(train_set.classes), watch),
+                ):  # fmt: skip
                     watch(progress)
                     keep()
             finally:

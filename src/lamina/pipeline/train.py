@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lamina import measure, run
 from lamina.build import Target
-from lamina.build.data import loader, steps, train_test
+from lamina.build.data import loader, steps
 from lamina.errors import UsageError
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.watch import Watch, unwatched
@@ -45,7 +46,7 @@ def train(
         raise UsageError(f"expected a batch divisible by {world} processes, got {settings.batch}")
     local_batch = settings.batch // world
     resolved = measure.resolve(device)
-    train_set, test_set = train_test(data)
+    train_set, test_set = target.train_test(data)
     shape = target.inputs[0].shape
     torch.manual_seed(settings.seed)
     network = target.make(len(train_set.classes))
@@ -73,6 +74,7 @@ def train(
         resolved,
         checkpoint,
         resume=resume,
+        objective=objective(data, len(train_set.classes), watch),
     )
     if rank:
         for _ in progress:
@@ -100,3 +102,17 @@ def train(
             watch(epoch)
     watch(f"run {this.id} is in {store.place}" + (f", the checkpoint is {checkpoint}" if checkpoint else ""))
     return network
+
+
+def objective(data: str, classes: int, watch: Watch) -> run.Objective:
+    """Cross-entropy of class scores. On synthetic data, whose labels mean nothing, outputs of any form can be trained.
+
+    Raises:
+        UsageError: when it is called on outputs without class scores, and the data are real.
+    """
+
+    def any_output(outputs: Any, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+        watch("the network has no class scores: synthetic data train the mean square of its outputs; no accuracy")
+        return run.mean_square(outputs, labels, smoothing)
+
+    return run.classification(classes, any_output if data == "synthetic" else None)

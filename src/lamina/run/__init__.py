@@ -4,6 +4,7 @@ from lamina.run.arena import Arena, Buffer, MemoryPlan, plan
 from lamina.run.check import LIMITS, judge, relative_error
 from lamina.run.iteration import Iteration, Mark
 from lamina.run.loss import seed_gradient
+from lamina.run.objective import Objective, class_scores, classification, mean_square
 from lamina.run.precision import precision_mode
 from lamina.run.processes import join_processes, leave_processes, rank_and_world
 from lamina.run.steps import Implement, Step, memory_plan, one_line, walk
@@ -18,11 +19,15 @@ __all__ = [
     "Iteration",
     "Mark",
     "MemoryPlan",
+    "Objective",
     "Progress",
     "Step",
+    "class_scores",
+    "classification",
     "join_processes",
     "judge",
     "leave_processes",
+    "mean_square",
     "memory_plan",
     "one_line",
     "plan",

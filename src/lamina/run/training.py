@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lamina.errors import LaminaError, UsageError
 from lamina.run.checkpoint import load, save
+from lamina.run.objective import Objective, classification
 from lamina.run.precision import precision_mode
 from lamina.spec.training import Training
 
@@ -57,11 +57,12 @@ def train(
     resume: bool = False,
     facts: dict[str, Any] | None = None,
     groups: Sequence[dict[str, Any]] | None = None,
+    objective: Objective | None = None,
 ) -> Iterator[Progress]:
-    """Train a classifier, yielding progress every ``report_every`` steps and at the end of each epoch.
+    """Train a network, yielding progress every ``report_every`` steps and at the end of each epoch.
 
     Args:
-        network: maps inputs to class scores ``(N, classes)``; trained in place.
+        network: maps inputs to what the objective takes; trained in place.
         settings: optimizer, schedule, seed.
         train_batches: the batches ``(x, y)`` of an epoch, starting at a batch index; the same for the same epoch.
         test_batches: the batches of the test set.
@@ -71,12 +72,14 @@ def train(
         facts: metadata stored in the checkpoint.
         groups: parameter groups of the optimizer, if parameters differ in their options. The schedule scales the ``lr``
             of each.
+        objective: the loss; by default the cross-entropy of class scores.
 
     Raises:
         UsageError: the checkpoint has other settings or is of another network.
         LaminaError: the loss is not finite.
     """
     network.to(device)
+    objective = objective or classification()
     optimizer = _optimizer(network, settings, groups)
     lr_scales = [group["lr"] / settings.learning_rate for group in optimizer.param_groups]
     scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
@@ -105,8 +108,7 @@ def train(
                 model.train()
                 x, y = x.to(device), y.to(device)
                 with _autocast(settings, device):
-                    scores = model(x)
-                    loss = F.cross_entropy(scores, y, label_smoothing=settings.label_smoothing)
+                    loss, hits = objective(model(x), y, settings.label_smoothing)
                 optimizer.zero_grad(set_to_none=True)
                 scaler.scale(loss).backward()
                 if settings.clip_norm is not None:
@@ -114,20 +116,19 @@ def train(
                     nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm)
                 scaler.step(optimizer)
                 scaler.update()
-                _count(sums, loss, scores, y)
+                _count(sums, loss, hits, y)
                 done = step + 1
                 ended = done % steps_per_epoch == 0
                 if ended or done % save_every == 0:
                     keep(done)
                 if ended:
-                    test = _evaluate(model, test_batches(), settings, device)
+                    test = _evaluate(model, test_batches(), settings, device, objective)
                     yield Progress(done, steps, epoch, rate, *_means(sums, step), *test)
                 elif done % report_every == 0:
                     yield Progress(done, steps, epoch, rate, *_means(sums, step))
 
 
-def _count(sums: Tensor, loss: Tensor, scores: Tensor, y: Tensor) -> None:
-    hits = (scores.detach().argmax(-1) == y).sum()
+def _count(sums: Tensor, loss: Tensor, hits: Tensor, y: Tensor) -> None:
     sums += torch.stack([loss.detach() * y.numel(), hits, hits.new_full((), y.numel())]).double()
 
 
@@ -143,14 +144,16 @@ def _means(sums: Tensor, step: int | None = None) -> tuple[float, float]:
 
 
 @torch.no_grad()
-def _evaluate(model: nn.Module, batches: Batches, settings: Training, device: torch.device) -> tuple[float, float]:
+def _evaluate(
+    model: nn.Module, batches: Batches, settings: Training, device: torch.device, objective: Objective
+) -> tuple[float, float]:
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     for x, y in batches:
         x, y = x.to(device), y.to(device)
         with _autocast(settings, device):
-            scores = model(x)
-        _count(sums, F.cross_entropy(scores.float(), y), scores, y)
+            outputs = model(x)
+        _count(sums, *objective(outputs, y, 0.0), y)
     return _means(sums)
 
 

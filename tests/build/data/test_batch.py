@@ -97,6 +97,13 @@ def test_tokens_keep_their_labels() -> None:
     assert torch.equal(y, data.y[:, :4])
 
 
+@pytest.mark.parametrize("shape", [(5,), (3, 4, 6, 6)])
+def test_values_of_any_shape_are_kept(shape: tuple[int, ...]) -> None:
+    data = synthetic(shape, items=6, indices=False)
+    x, y = samples(data, torch.arange(6), shape)
+    assert data.kind == "values" and torch.equal(x, data.x) and torch.equal(y, data.y)
+
+
 @pytest.mark.parametrize(
     ("own", "wanted", "message"),
     [
@@ -105,7 +112,8 @@ def test_tokens_keep_their_labels() -> None:
         ((10, 4), (10, 5), "expected 4 features per frame, as in the data, got 5"),
         ((10,), (11,), "expected at most 10 tokens, its sequences' length, got 11"),
         ((3, 8, 8), (4, 8, 8), "cannot convert 3 channels to 4"),
-        ((3, 8, 8), (3, 8, 8, 1), "expected a sample shape"),
+        ((3, 8, 8), (3, 8, 8, 1), "expected a dataset of values"),
+        ((3, 8, 8, 2), (3, 8, 8, 1), "expected a dataset of values .* got values of shape"),
         ((3, 8, 8), (3, 0, 8), "expected a sample shape"),
     ],
 )

@@ -29,7 +29,9 @@ def test_the_seed_and_the_split_decide() -> None:
     assert not torch.equal(load("synthetic", "train").x, load("synthetic", "test").x)
 
 
-@pytest.mark.parametrize("wrong", [{"shape": (1, 2, 3, 4)}, {"classes": 0}, {"items": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"shape": (1, 0, 3, 4)}, {"shape": (3, 4), "indices": True}, {"classes": 0}, {"items": 0}]
+)
 def test_all_shapes_are_supported(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="expected"):
         synthetic(**wrong)

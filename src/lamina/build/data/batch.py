@@ -37,20 +37,24 @@ def samples(dataset: Dataset, indices: Tensor, shape: Sequence[int] | None = Non
     float32 ``(N, C, H, W)``.
     Frames: normalized per feature, truncated or padded with the mean at the end, float32 ``(N, T, F)``.
     Tokens: truncated at the end with their labels, int64 ``(N, T)``.
+    Values: as they are, float32 ``(N, ...)``.
     All operations run on the device of the dataset.
 
     Raises:
         UsageError: the samples cannot have that shape.
     """
     shape = dataset.shape if shape is None else tuple(shape)
-    if kind_of(shape) != dataset.kind:
+    wanted = kind_of(shape, len(shape) == 1 and dataset.kind != "values")
+    if wanted != dataset.kind or (wanted == "values" and shape != dataset.shape):
         raise UsageError(
-            f"{dataset.name}: expected a dataset of {kind_of(shape)} for the input shape {shape}, "
+            f"{dataset.name}: expected a dataset of {wanted} for the input shape {shape}, "
             f"got {dataset.kind} of shape {dataset.shape}"
         )
     x, y = dataset.x[indices], dataset.y[indices]
     if dataset.kind == "tokens":
         return _truncate_tokens(dataset, x, y, shape[0])
+    if dataset.kind == "values":
+        return to_float(x), y
     mean, std = (torch.tensor(one, device=x.device) for one in (dataset.mean, dataset.std))
     if dataset.kind == "frames":
         return _fit_frames(dataset, (to_float(x) - mean) / std, shape), y

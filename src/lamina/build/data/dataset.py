@@ -13,23 +13,24 @@ from torch import Tensor
 
 from lamina.errors import UsageError
 
-Kind = Literal["image", "frames", "tokens"]
-"""The type of a sample: an image (C, H, W), feature frames (T, F), or token indices (T,)."""
+Kind = Literal["image", "frames", "tokens", "values"]
+"""The type of a sample: an image (C, H, W), feature frames (T, F), token indices (T,), or values of any other shape."""
 
-_KINDS: dict[int, Kind] = {3: "image", 2: "frames", 1: "tokens"}
+_KINDS: dict[int, Kind] = {3: "image", 2: "frames"}
 _CHUNK = 1024
 _CONSTANT = 1e-6
 
 
-def kind_of(shape: Sequence[int]) -> Kind:
-    """The kind of a sample, from its shape.
+def kind_of(shape: Sequence[int], indices: bool | None = None) -> Kind:
+    """The kind of a sample, from its shape and whether it consists of indices; by default, (T,) does.
 
     Raises:
-        UsageError: a shape of another rank.
+        UsageError: a shape without positive sizes, or indices that are not (T,).
     """
-    if len(shape) not in _KINDS or min(shape) < 1:
-        raise UsageError(f"expected a sample shape (C, H, W), (T, F) or (T,) of positive sizes, got {tuple(shape)}")
-    return _KINDS[len(shape)]
+    indices = len(shape) == 1 if indices is None else indices
+    if not shape or min(shape) < 1 or (indices and len(shape) != 1):
+        raise UsageError(f"expected a sample shape of positive sizes, (T,) for indices, got {tuple(shape)}")
+    return "tokens" if indices else _KINDS.get(len(shape), "values")
 
 
 class Samples(NamedTuple):
@@ -44,9 +45,10 @@ class Samples(NamedTuple):
 class Dataset:
     """One split of a dataset.
 
-    ``x``: images ``(N, C, H, W)`` uint8 or float32, frames ``(N, T, F)`` float32, tokens ``(N, T)`` int64.
+    ``x``: images ``(N, C, H, W)`` uint8 or float32, frames ``(N, T, F)`` float32, tokens ``(N, T)`` int64, or values
+    ``(N, ...)`` float32.
     ``y``: int64, ``(N,)``; for tokens ``(N, T)``, the next token at each position.
-    ``mean``, ``std``: per channel or feature, with uint8 scaled to 0..1; empty for tokens.
+    ``mean``, ``std``: per channel or feature, with uint8 scaled to 0..1; empty for tokens and values.
     """
 
     name: str
@@ -62,7 +64,7 @@ class Dataset:
     @property
     def kind(self) -> Kind:
         """The type of a sample."""
-        return kind_of(self.shape)
+        return kind_of(self.shape, self.x.dtype == torch.int64)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -101,8 +103,8 @@ def dataset(name: str, split: str, samples: Samples, licence: str = "unknown", s
 
 
 def _statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    kind = kind_of(x.shape[1:])
-    if kind == "tokens":
+    kind = kind_of(x.shape[1:], x.dtype == torch.int64)
+    if kind in ("tokens", "values"):
         return (), ()
     axes = (0, 2, 3) if kind == "image" else (0, 1)
     total = squares = torch.zeros(x.shape[1] if kind == "image" else x.shape[2], dtype=torch.float64)

@@ -17,15 +17,16 @@ def synthetic(
     items: int = 512,
     seed: int = 0,
     split: str = "train",
+    indices: bool | None = None,
 ) -> Dataset:
-    """``items`` random samples: normally distributed for (C, H, W) and (T, F), indices below ``classes`` for (T,).
+    """``items`` random samples: normally distributed values, or indices below ``classes``.
 
-    The same arguments give the same data; splits differ.
+    The same arguments give the same data; splits differ. ``indices``: by default for samples (T,).
 
     Raises:
         UsageError: an invalid shape, or fewer than one class or item.
     """
-    kind = kind_of(shape)
+    kind = kind_of(shape, indices)
     if classes < 1 or items < 1:
         raise UsageError(f"expected at least one class and one item, got {classes} and {items}")
     rng = np.random.default_rng((seed, *split.encode()))
@@ -36,7 +37,7 @@ def synthetic(
     else:
         x = torch.from_numpy(rng.standard_normal((items, *shape), dtype=np.float32))
         y = torch.from_numpy(rng.integers(classes, size=items))
-        parameters = shape[0] if kind == "image" else shape[1]
+        parameters = {"image": shape[0], "frames": shape[-1]}.get(kind, 0)
     return Dataset(
         "synthetic",
         split,

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from lamina.accelerate.training.sparsity_monitor import Monitor, Pace, Parameters, State, attach, calculator
 from lamina.accelerate.training.sparsity_monitor.fused import relu_and_count
+from lamina.accelerate.training.sparsity_monitor.modules import select_modules
 from lamina.errors import UsageError
 
 from ...waiting import no_waiting
@@ -435,9 +436,29 @@ def test_capturing_needs_memory_first(capture: Callable[[bool], None]) -> None:
         model(batch())
 
 
+class QuickGELUActivation(nn.Module):
+    """An activation of another package."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sigmoid(1.702 * x)
+
+
+@pytest.mark.parametrize(
+    ("layers", "monitored"),
+    [
+        ((nn.Linear(2, 2), nn.ReLU(), nn.GELU()), ["1"]),
+        ((nn.Linear(2, 2), nn.SiLU(), QuickGELUActivation(), nn.Softmax(1)), ["1", "2"]),
+        ((nn.Linear(2, 2), nn.LayerNorm(2)), ["0", "1"]),
+    ],
+)
+def test_models_without_relu_have_their_other_activations_or_layers_monitored(
+    layers: tuple[nn.Module, ...], monitored: list[str]
+) -> None:
+    assert list(select_modules(nn.Sequential(*layers), None)) == monitored
+    assert list(select_modules(nn.Linear(2, 2), None)) == [""]
+
+
 def test_misuse_is_refused() -> None:
-    with pytest.raises(UsageError, match="without any"):
-        Monitor(nn.Linear(2, 2))
     with pytest.raises(UsageError, match="did you mean 'relu'"):
         Monitor(Twice(), modules=["rely"])
     with pytest.raises(UsageError, match="at least one"):

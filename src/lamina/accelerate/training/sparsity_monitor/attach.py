@@ -62,7 +62,7 @@ class Monitor:
     Args:
         model: any module; its computation is unchanged.
         parameters: those of the scheduler.
-        modules: names of the modules to monitor, every ReLU if left out.
+        modules: names of the modules to monitor; if left out, every ReLU, or the other activations of a model without.
         paces: schedules of some maps, by name or pattern of names: ``{"features.*": Pace.parse("every:10")}``.
         exhaustive: sample every map at every iteration, for comparison; the parameters are then ignored.
         channels: the dimension of channels in a map: 1 for images, -1 for tokens.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
@@ -9,22 +10,24 @@ from torch import nn
 
 from lamina.errors import UsageError, nearest
 
+_ACTIVATION = re.compile(r"elu|lu$|swish|mish|tanh|sigmoid|activation", re.IGNORECASE)
+"""Names of classes of activations, of any package: GELU, SiLU, QuickGELUActivation."""
+
 
 def select_modules(model: nn.Module, names: Iterable[str] | None) -> dict[str, nn.Module]:
     """The modules to monitor, each once: those named, or every ReLU.
 
+    In a model without `nn.ReLU` modules these are its other activations, such as GELU, and in one without any
+    activation module all modules without children.
+
     Raises:
-        UsageError: there are none, or a name is unknown.
+        UsageError: a name is unknown, or none is given.
     """
-    modules = dict(model.named_modules())
     if names is None:
-        found: dict[str, nn.Module] = {n: module for n, module in modules.items() if isinstance(module, nn.ReLU)}
-        if not found:
-            raise UsageError(
-                f"monitor: expected a model with nn.ReLU modules, got a {type(model).__name__} without any; "
-                "name the modules whose outputs to monitor"
-            )
-        return found
+        leaves = {name: module for name, module in model.named_modules() if not any(True for _ in module.children())}
+        relus = {name: module for name, module in leaves.items() if isinstance(module, nn.ReLU)}
+        others = {name: module for name, module in leaves.items() if _ACTIVATION.search(type(module).__name__)}
+        return relus or others or leaves
     everywhere = dict(model.named_modules(remove_duplicate=False))
     picked: dict[str, nn.Module] = {}
     for name in names:
