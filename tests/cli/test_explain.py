@@ -48,7 +48,12 @@ def test_paragraphs_are_what_explain_prints(two: Lamina) -> None:
     result = two("explain", "first")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("AlexNet on ") and "(run first)" in result.stdout
-    assert "\n\nThe step takes 4.00 ms in 25 kernels." in result.stdout
+    assert "\n\n1. features.0 forward reaches" in result.stdout
+    assert "The GPU is idle for 20% of the step (launch-bound): its 25 kernels take 3.22 ms" in result.stdout
+    assert "\n\nThe step takes 4.00 ms in 25 kernels." in result.stdout and "\n6. " not in result.stdout
+    assert "Every finding" not in result.stdout
+    every = two("explain", "first", "--all").stdout
+    assert every.startswith(result.stdout) and "- 22%" in every.partition("Every finding")[2].replace("21.5%", "22%")
     assert "\n\nfeatures.0 (convolution) takes 1.80 ms" in result.stdout
 
 
@@ -57,8 +62,10 @@ def test_a_table_is_limited_and_json_is_whole(two: Lamina) -> None:
     assert table.exit_code == 0 and "dominant layers" in table.stdout
     document = json.loads(two("explain", "first", "--format", "json").stdout)
     left = len(document["findings"]) - 3
-    assert f"{left} more findings: --limit 0 shows all" in table.stdout
-    assert "more findings" not in two("explain", "first", "--format", "table", "--limit", "0").stdout
+    assert f"{left} more findings: --all shows them" in table.stdout
+    for words in (("--limit", "0"), ("--all",)):
+        assert "more findings" not in two("explain", "first", "--format", "table", *words).stdout
+    assert "launch overhead" in {it["rule"] for it in document["headlines"]} and len(document["headlines"]) <= 5
     assert document["run"] == "first" and document["paragraphs"][0]["layer"] is None
     assert all(0 <= it["confidence"] <= 1 and it["evidence"] for it in document["findings"])
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from tests.explain.recorded import H200, recorded, whole
 
-from lamina.explain import paragraphs
+from lamina.explain import headlines, paragraphs
 
 from ..report.records import ROOFS, bench
 
@@ -16,7 +16,8 @@ def test_the_network_comes_first_and_then_its_longest_layers() -> None:
     network = found[0].text
     assert network.startswith(f"The step takes 3.22 ms in {len(kernels)} kernels.")
     assert "Bottlenecks by step time: compute" in network
-    assert "Largest potential savings: (1)" in network and "channels-last" in network and "tensor cores" in network
+    top = " ".join(it.claim for it in headlines(rows, H200, kernels, counters))
+    assert "up to" in top and "channels-last" in top and "shared memory" in top
     assert sum(it.share for it in found[1:7]) == pytest.approx(1.0)
     assert found[-2].text.startswith("The other 2 layers (features.1, classifier.2) take 1.6% of the step")
     assert found[-1].text.startswith("Notes on counters: The L1 hit rate near 0 of features.3 forward")
@@ -66,11 +67,12 @@ def test_each_setting_has_its_own_paragraphs() -> None:
     assert found[0].text.count("fp32") == 1
 
 
-def test_launch_overhead_is_the_first_potential_saving() -> None:
+def test_launch_overhead_is_the_first_headline() -> None:
     rows, kernels, counters = recorded()
     busy = sum(it.duration_us for it in kernels)
-    found = paragraphs([*rows, whole(2 * busy, rows)], H200, kernels, counters)
-    assert "(1) the whole step takes 6.44 ms, its 25 kernels 3.22 ms: 50% of it" in found[0].text
+    found = headlines([*rows, whole(2 * busy, rows)], H200, kernels, counters)
+    assert found[0].claim.startswith("the GPU is idle for 50% of the step (launch-bound): its 25 kernels take 3.22 ms")
+    assert "the step 6.44 ms" in found[0].claim and "up to 2.0x" in found[0].claim
 
 
 def test_without_times_there_are_no_paragraphs() -> None:

@@ -53,6 +53,7 @@ def bench(
     resume: options.ResumeOption = False,
     report: options.ReportOption = None,
     format_: options.FormatOption = "table",
+    every: options.AllOption = False,
     memory: Annotated[
         bool, typer.Option("--memory", help="Print which tensors share memory; measure nothing.")
     ] = False,
@@ -107,7 +108,7 @@ def bench(
 
     chosen = options.device_name(device)
     with open_store(options.store_url(store)) as database:
-        failed = _measure(targets, workloads, chosen, database, resume, report, format_)
+        failed = _measure(targets, workloads, chosen, database, resume, report, format_, every)
     if failed:
         raise typer.Exit(1)
 
@@ -120,6 +121,7 @@ def _measure(
     resume: bool,
     report: Path | None,
     format_: str,
+    every: bool,
 ) -> bool:
     """Measure and print; whether anything failed."""
     from lamina import pipeline
@@ -141,7 +143,7 @@ def _measure(
                     watch=watch,
                 )
             )
-    return print_and_report(runs, database, report, format_)
+    return print_and_report(runs, database, report, format_, every)
 
 
 def _print_layers(

@@ -96,12 +96,14 @@ def training(optimizer: str, learning_rate: float | None, **settings: Any) -> Tr
         raise UsageError("\n".join(faults)) from error
 
 
-def print_and_report(runs: Sequence[Run], database: Store, report: Path | None, form: str) -> bool:
+def print_and_report(
+    runs: Sequence[Run], database: Store, report: Path | None, form: str, every: bool = True
+) -> bool:
     """Print runs, write a report of each, and name their database; whether anything failed."""
     from lamina import pipeline
     from lamina.cli import printing
 
-    printing.print_runs(database, runs, form)
+    printing.print_runs(database, runs, form, every)
     for this in runs:
         if report is not None:
             path = report if len(runs) == 1 else report.with_stem(f"{report.stem}-{this.target}")

@@ -40,6 +40,10 @@ SetOption = Annotated[
     ),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="table, json or csv, on stdout.")]
+AllOption = Annotated[
+    bool,
+    typer.Option("--all", help="Print every line; by default a long table folds equal blocks and shows the slowest."),
+]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of weights, data order and random numbers.")]
 ImplOption = Annotated[
     str,

@@ -31,8 +31,8 @@ def width() -> int | None:
     return Console().width if sys.stdout.isatty() else None
 
 
-def print_runs(store: Store, runs: Sequence[Run], form: str) -> None:
-    """Print the rows of runs."""
+def print_runs(store: Store, runs: Sequence[Run], form: str, every: bool = True) -> None:
+    """Print the rows of runs. Unless ``every`` row is wanted, a long table is shortened; JSON and CSV are whole."""
     from lamina import explain
     from lamina.report import table
     from lamina.store import flatten, to_csv, to_json
@@ -42,7 +42,8 @@ def print_runs(store: Store, runs: Sequence[Run], form: str) -> None:
             rows = store.layers(this.id)
             roofs = next(iter(store.roofs(this.id)), None)
             title = f"{this.target}{_fixed(rows)} on {this.environment.get('device')} (run {this.id})"
-            show(table.layer_table(rows, explain.rooflines(rows, roofs), explain.shares(rows), title, width()))
+            rooflines, shares = explain.rooflines(rows, roofs), explain.shares(rows)
+            show(table.layer_table(rows, rooflines, shares, title, width(), brief=not every))
         return
     flat = [row for this in runs for row in flatten(this, store.layers(this.id))]
     (to_json if form == "json" else to_csv)(flat, sys.stdout)

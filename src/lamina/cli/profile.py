@@ -41,6 +41,7 @@ def profile(
     resume: options.ResumeOption = False,
     report: options.ReportOption = None,
     format_: options.FormatOption = "table",
+    every: options.AllOption = False,
     iterate: Annotated[bool, typer.Option("--iterate", hidden=True)] = False,
 ) -> None:
     """Profile a network: one training iteration, or one inference, kernel by kernel.
@@ -109,6 +110,6 @@ def profile(
                         watch=watch,
                     )
                 )
-        failed = print_and_report(runs, database, report, format_)
+        failed = print_and_report(runs, database, report, format_, every)
     if failed:
         raise typer.Exit(1)

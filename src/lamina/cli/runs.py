@@ -54,6 +54,7 @@ def show_run(
     kernels: Annotated[bool, typer.Option("--kernels", help="Print every kernel launch, as CSV.")] = False,
     layer: Annotated[str, typer.Option("--layer", help="With --kernels: only those of this layer.")] = "",
     format_: options.FormatOption = "table",
+    every: options.AllOption = False,
     store: options.StoreOption = "",
 ) -> None:
     """Show what a run holds: layers, epochs, what-ifs, simulated kernels, observed sparsity; or its kernels.
@@ -76,7 +77,7 @@ def show_run(
                 raise UsageError(f"--layer: run {this.id} has no layer {layer!r}: {nearest(layer, known)}")
             print_kernels(database.kernels(this.id, layer or None))
             return
-        show_all(database, this, format_)
+        show_all(database, this, format_, every)
 
 
 def print_kernels(launches: Iterable[KernelRun]) -> None:

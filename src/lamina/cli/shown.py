@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lamina.store import Store
 
 
-def show_all(database: Store, this: Run, form: str) -> None:
+def show_all(database: Store, this: Run, form: str, every: bool = True) -> None:
     """Print what the run holds, or that it holds nothing."""
     from lamina.cli.simulate import write
     from lamina.cli.what_if import print_what_ifs
@@ -38,7 +38,7 @@ def show_all(database: Store, this: Run, form: str) -> None:
     elif observed:
         write([{name: value for name, value in vars(one).items() if name != "union_density"} for one in observed], form)
     if database.layers(this.id):
-        printing.print_runs(database, [this], form)
+        printing.print_runs(database, [this], form, every)
     elif not (epochs or changes or simulated or observed):
         typer.echo(f"run {this.id} ({this.verb} of {this.target}, {this.status}) holds nothing", err=True)
 

@@ -7,6 +7,7 @@ from lamina.explain.bounds import Bound
 from lamina.explain.comparison import compare, overall, per_item
 from lamina.explain.counter_comparison import CounterComparison, compare_counters
 from lamina.explain.findings import bounds, findings
+from lamina.explain.headlines import headlines
 from lamina.explain.kernel_comparison import KernelComparison, compare_kernels
 from lamina.explain.paragraphs import Paragraph, paragraphs
 from lamina.explain.roofline import roofline_of, rooflines
@@ -25,6 +26,7 @@ __all__ = [
     "compare_counters",
     "compare_kernels",
     "findings",
+    "headlines",
     "overall",
     "paragraphs",
     "per_item",

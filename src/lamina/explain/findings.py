@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from lamina.explain.bounds import Bound
 from lamina.explain.launches import Launches
 from lamina.explain.roofline import rooflines
 from lamina.explain.rules import RULES
 from lamina.explain.rules.batches import algorithm_changes
-from lamina.explain.steps import WHOLE, shares, steps
+from lamina.explain.steps import WHOLE, NetworkStep, shares, steps
 from lamina.explain.view import View, potential_saving
 from lamina.record import Counter, Finding, KernelRun, LayerRun, Roofs
-from lamina.record.comparison import by_setting
+from lamina.record.comparison import Setting, by_setting
 
 SUMMARY_RULES = ("dominant layers", "bottlenecks", "failed")
 """Rules whose findings come before those ranked by potential saving."""
+IDLE = 0.2
+"""Fraction of the step from which an idle GPU is the first finding: faster kernels would save less than it."""
 
 
 def findings(
@@ -64,11 +66,27 @@ def views(
             roofline=roofline,
             roofs=roofs,
             launches=launches,
+            wall=_wall(setting, networks),
         )
         for setting, members in by_setting(rows).items()
     ]
 
 
+def _wall(setting: Setting, networks: Mapping[Setting, NetworkStep]) -> LayerRun | None:
+    """The whole step by the wall clock, in this setting or in one that differs only in the clock."""
+
+    def fixed(setting: Setting) -> Setting:
+        return tuple((axis, at) for axis, at in setting if axis not in ("clock", "l2"))
+
+    rows = [networks[setting].whole, *(it.whole for it in networks.values() if fixed(it.setting) == fixed(setting))]
+    return next((row for row in rows if row and row.timing and row.timing.clock == "wall"), None)
+
+
 def ranked(found: Sequence[Finding]) -> list[Finding]:
-    """Findings sorted by potential saving, after those that summarize the step."""
-    return sorted(found, key=lambda finding: (finding.rule not in SUMMARY_RULES, -potential_saving(finding)))
+    """Findings sorted by potential saving, after those that summarize the step; an idle GPU comes before all."""
+    return sorted(found, key=lambda it: (not idle_gpu(it), it.rule not in SUMMARY_RULES, -potential_saving(it)))
+
+
+def idle_gpu(finding: Finding) -> bool:
+    """Whether a finding is that the GPU idles for much of the step."""
+    return finding.rule == "launch overhead" and finding.layer is None and potential_saving(finding) >= IDLE

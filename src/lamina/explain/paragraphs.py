@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lamina.explain.bounds import Bound
-from lamina.explain.findings import SUMMARY_RULES, ranked, views
+from lamina.explain.findings import ranked, views
 from lamina.explain.rules import RULES
 from lamina.explain.stalls import REASONS, shares
 from lamina.explain.view import MATTERS, View, potential_saving
-from lamina.explain.wording import percent, us
+from lamina.explain.wording import layer_names, percent, us
 from lamina.record import Counter, Finding, KernelRun, LayerRun, Roofs
-from lamina.record.wording import listed, place
+from lamina.record.wording import place
 
 LAYERS = 6
 """Layers with a paragraph of their own."""
@@ -100,8 +100,8 @@ def _of_setting(view: View, limit: int, only: str | None) -> list[Paragraph]:
     if rest and longest:
         left = sum(parts[layer] for layer in rest)
         several = len(rest) > 1
-        who = f"The other {len(rest)} layers ({listed(rest)}) take" if several else f"The other layer ({rest[0]}) takes"
-        text = f"{who} {percent(left)} of the step{' together' if several else ''}."
+        who = f"The other {len(rest)} layers ({layer_names(rest)})" if several else f"The other layer ({rest[0]})"
+        text = f"{who} {'take' if several else 'takes'} {percent(left)} of the step{' together' if several else ''}."
         made.append(Paragraph(setting, None, text, left))
     if caveats := [finding.claim for finding in found if finding.rule.startswith("counters: ")]:
         prefix = f"{setting}: " if setting else ""
@@ -111,27 +111,13 @@ def _of_setting(view: View, limit: int, only: str | None) -> list[Paragraph]:
 
 
 def _network(view: View, found: Sequence[Finding], setting: str, members: dict[str, list[LayerRun]]) -> str:
-    whole, prefix = view.network.whole, f"{setting}: " if setting else ""
+    """The time of the step and its bottlenecks; what to do about them is in the headlines."""
+    whole, prefix = view.wall or view.network.whole, f"{setting}: " if setting else ""
     count = sum(len(view.launches[row.key]) for of in members.values() for row in of)
     time = whole.timing.median_us if whole and whole.timing else view.network.measured_us
     first = f"The step takes {us(time)}" + (f" in {count} kernels." if count else ".")
-    summary = [finding for finding in found if finding.rule in SUMMARY_RULES]
-    sentences = [first, *(_sentence(finding.claim.removeprefix(prefix)) for finding in summary)]
-    about = {
-        finding.rule: finding
-        for finding in reversed(found)
-        if finding.layer is None and potential_saving(finding) >= MIN_SAVING
-    }
-    advice = {rule: (potential_saving(finding), finding.claim.removeprefix(prefix)) for rule, finding in about.items()}
-    for rule, (gain, layers) in _gains(found, lambda finding: finding.layer or "").items():
-        if rule not in advice:
-            advice[rule] = (gain, f"{ADVICE[rule]} in {listed(layers)}: up to {percent(gain)} of the step")
-    best = sorted(advice.values(), reverse=True)[:ACTIONS]
-    if best:
-        sentences.append(
-            "Largest potential savings: " + " ".join(f"({i}) {text}." for i, (_, text) in enumerate(best, 1))
-        )
-    return prefix + " ".join(sentences)
+    limits = [_sentence(it.claim.removeprefix(prefix)) for it in found if it.rule == "bottlenecks"]
+    return prefix + " ".join([first, *limits])
 
 
 def _layer(view: View, layer: str, rows: Sequence[LayerRun], found: Sequence[Finding]) -> str:
@@ -153,7 +139,7 @@ def _layer(view: View, layer: str, rows: Sequence[LayerRun], found: Sequence[Fin
     if waits:
         two = " and ".join(f"{REASONS[reason].waits_for} ({reason}, {percent(of)})" for reason, of in waits)
         sentences.append(f"Main stall reasons in {ordered[0].phase}: {two}.")
-    gains = _gains(found, lambda finding: finding.phase or "")
+    gains = _gains(found)
     # The advice for a phase far below its roofline depends on its limiter.
     by_limiter = ADVICE_BY_LIMITER.get(longest.unit) or ADVICE_BY_LIMITER.get(longest.kind)
     advice = [
@@ -172,8 +158,8 @@ def _limiter(bound: Bound) -> str:
     return str(bound) + (f" for {percent(bound.share)} of its kernel time" if bound.share < MOSTLY else "")
 
 
-def _gains(found: Sequence[Finding], group: Callable[[Finding], str]) -> dict[str, tuple[float, list[str]]]:
-    """Total potential saving of the findings about single layers, by rule and largest first, with their groups.
+def _gains(found: Sequence[Finding]) -> dict[str, tuple[float, list[str]]]:
+    """Total potential saving of a layer's findings, by rule and largest first, with their phases.
 
     The saving of a phase below its roofline is reduced by that of more specific findings about the same phase.
     """
@@ -186,8 +172,8 @@ def _gains(found: Sequence[Finding], group: Callable[[Finding], str]) -> dict[st
     for it in single:
         more = potential_saving(it) - (specific.get((it.layer, it.phase), 0.0) if it.rule == BELOW_ROOFLINE else 0.0)
         if more >= MIN_SAVING:
-            gain, groups = gains.get(it.rule, (0.0, []))
-            gains[it.rule] = (gain + more, list(dict.fromkeys([*groups, group(it)])))
+            gain, phases = gains.get(it.rule, (0.0, []))
+            gains[it.rule] = (gain + more, list(dict.fromkeys([*phases, it.phase or ""])))
     return dict(sorted(gains.items(), key=lambda item: -item[1][0]))
 
 

@@ -27,7 +27,10 @@ class Span:
 
 @dataclass(frozen=True)
 class LayerStep:
-    """One layer's training step, the sum of its phases; ``None`` with a ``reason`` if a phase has no time."""
+    """One layer's training step, the sum of its phases; ``None`` with a ``reason`` if a phase has no time.
+
+    A phase that was skipped beside others with a time needs no gradient, so it takes no time.
+    """
 
     layer: str
     kind: str
@@ -91,7 +94,7 @@ def shares(rows: Sequence[LayerRun]) -> dict[LayerRun, float]:
     for members in by_setting(rows).values():
         timed = {row: row.timing.median_us for row in _layers(members) if row.timing}
         total = sum(timed.values())
-        fractions |= {row: time / total for row, time in timed.items() if total > 0}
+        fractions |= {row: time / total if total else 0.0 for row, time in timed.items()}
     return fractions
 
 
@@ -106,10 +109,12 @@ def _layer_step(phases: Mapping[str, LayerRun], present: Mapping[tuple[str, str]
         row = present.get((first.layer, phase))
         if row and row.timing:
             spans[phase] = Span(row.timing.median_us, row.timing.q1_us, row.timing.q3_us)
-        else:
+        elif row is None or row.outcome != "skipped":
             reasons.append(
                 f"{phase} {row.outcome}: {row.reason}" if row else f"{phase} was not measured in this setting"
             )
+    if not spans and not reasons:
+        reasons = [f"{phase} skipped: {present[first.layer, phase].reason}" for phase in phases]
     step = None if reasons else _sum(spans.values())
     return LayerStep(first.layer, first.kind, first.place, spans, step, "; ".join(reasons))
 

@@ -8,8 +8,9 @@ from functools import cached_property
 
 from lamina.explain.bounds import Bound, bound
 from lamina.explain.launches import Launch, Launches, total_us
+from lamina.explain.patterns import patterns
 from lamina.explain.steps import NetworkStep
-from lamina.record import Finding, LayerRun, Roofline, Roofs
+from lamina.record import Finding, LayerRun, Roofline, Roofs, Timing
 from lamina.record.comparison import Setting
 from lamina.record.wording import place
 
@@ -25,7 +26,10 @@ work, and of those from kernel names."""
 
 @dataclass(frozen=True)
 class View:
-    """One setting of a run, as the rules read it. ``rows`` exclude the row of the whole step."""
+    """One setting of a run, as the rules read it. ``rows`` exclude the row of the whole step.
+
+    ``wall`` is the whole step by the wall clock, be it of this setting or of the same one by another clock.
+    """
 
     setting: Setting
     rows: tuple[LayerRun, ...]
@@ -34,11 +38,22 @@ class View:
     roofline: Mapping[LayerRun, Roofline]
     roofs: Roofs | None = None
     launches: Launches = field(default_factory=lambda: Launches(()))
+    wall: LayerRun | None = None
 
     @cached_property
     def bounds(self) -> Mapping[LayerRun, Bound]:
         """What limits each row that has a time."""
         return {row: bound(row, self.launches[row.key], self.roofs) for row in self.rows if row.timing}
+
+    @cached_property
+    def timings(self) -> Mapping[LayerRun, Timing]:
+        """The time of each row that has one."""
+        return {row: row.timing for row in self.rows if row.timing}
+
+    @cached_property
+    def repeats(self) -> Mapping[str, Sequence[str]]:
+        """The layers of each pattern: those that repeat together, any other alone."""
+        return patterns(row.layer for row in self.rows)
 
     def matters(self, row: LayerRun) -> bool:
         return self.share.get(row, 0.0) >= MATTERS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from lamina.explain.patterns import patterns, repeated
 from lamina.record import LayerRun
-from lamina.record.wording import listed
+from lamina.record.wording import NAMED
 
 
 def name(row: LayerRun) -> str:
@@ -14,7 +15,31 @@ def name(row: LayerRun) -> str:
 
 
 def names(rows: Sequence[LayerRun]) -> str:
-    return listed([name(row) for row in rows])
+    """Some phases, layers that repeat once, and how many more there are."""
+    phases: dict[str, list[str]] = {}
+    for row in rows:
+        phases.setdefault(row.phase, []).append(row.layer)
+    order = {name(row): place for place, row in reversed(list(enumerate(rows)))}
+    groups = [
+        (order[f"{layers[0]} {phase}"], pattern, phase, layers)
+        for phase, of in phases.items()
+        for pattern, layers in patterns(of).items()
+    ]
+    shown = sorted(groups)[:NAMED]
+    said = [f"{pattern} {phase}" + (f" ({len(of)} layers)" if len(of) > 1 else "") for _, pattern, phase, of in shown]
+    return _and_more(said, len(order) - sum(len(of) for *_, of in shown))
+
+
+def layer_names(layers: Iterable[str]) -> str:
+    """Some layers, those that repeat once, and how many more there are."""
+    groups = patterns(layers)
+    shown = list(groups.items())[:NAMED]
+    left = sum(map(len, groups.values())) - sum(len(of) for _, of in shown)
+    return _and_more([repeated(pattern, of) for pattern, of in shown], left)
+
+
+def _and_more(shown: Sequence[str], more: int) -> str:
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def phases(rows: Sequence[LayerRun]) -> str:

@@ -15,11 +15,15 @@ from lamina.store import Store
 
 @dataclass(frozen=True)
 class Explained:
-    """What can be concluded from a run: findings, most useful first, and paragraphs for a person."""
+    """What can be concluded from a run: findings, most useful first, and paragraphs for a person.
+
+    ``headlines`` are the answer, at most five lines for each setting; there are none of a single layer.
+    """
 
     run: Run
     findings: tuple[Finding, ...]
     paragraphs: tuple[Paragraph, ...]
+    headlines: tuple[Finding, ...] = ()
 
 
 def explain(store: Store, run_id: str, layer: str = "") -> Explained:
@@ -38,7 +42,8 @@ def explain(store: Store, run_id: str, layer: str = "") -> Explained:
     roofs = next(iter(store.roofs(side.run.id)), None)
     found = rules.findings(side.rows, roofs, side.kernels, side.counters)
     text = rules.paragraphs(side.rows, roofs, side.kernels, side.counters, layer=layer or None)
-    return Explained(side.run, tuple(it for it in found if not layer or it.layer == layer), text)
+    top = () if layer else rules.headlines(side.rows, roofs, side.kernels, side.counters)
+    return Explained(side.run, tuple(it for it in found if not layer or it.layer == layer), text, top)
 
 
 @dataclass(frozen=True)

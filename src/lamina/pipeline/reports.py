@@ -78,6 +78,7 @@ def write(
             epochs,
             assets,
             material=made,
+            headlines=explain.headlines(it.rows, it.roofs, it.kernels, it.counters),
             passages=explain.paragraphs(it.rows, it.roofs, it.kernels, it.counters),
             places=[place(setting) for setting in made.settings],
             coverages=store.coverages(it.run.id),

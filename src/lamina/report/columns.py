@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from lamina.record import LayerRun, Roofline
 from lamina.record.comparison import AXES, Axis, value
@@ -12,11 +13,15 @@ from lamina.report import units
 
 @dataclass(frozen=True)
 class Entry:
-    """A row with what was concluded about it: its place under the roofs and its share of the step."""
+    """A row with what was concluded about it: its roofline and its share of the step.
+
+    ``members`` are the entries of the equal blocks that are folded into this one; none if it is a row of its own.
+    """
 
     row: LayerRun
     roofline: Roofline | None = None
     share: float | None = None
+    members: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,13 @@ def entries(
     return [Entry(row, rooflines.get(row), shares.get(row)) for row in rows]
 
 
-def layer_columns(rows: Sequence[LayerRun], reasons: bool = False) -> tuple[Column, ...]:
+def layer_columns(
+    rows: Sequence[LayerRun], reasons: bool = False, lines: Sequence[Entry] = ()
+) -> tuple[Column, ...]:
     """The columns these rows need: an axis only where it varies, the error only where it was checked.
 
-    ``executed`` is there if a row ran something else than its implementation; with ``reasons``, the reason too.
+    ``executed`` is there if a row ran something else than its implementation; with ``reasons``, the reason too. The
+    number of blocks and the time of each are there if any of the ``lines`` is folded.
     """
     columns = [_words("layer", lambda row: row.layer), _words("kind", lambda row: row.kind)]
     columns.append(_words("phase", lambda row: row.phase))
@@ -48,7 +56,8 @@ def layer_columns(rows: Sequence[LayerRun], reasons: bool = False) -> tuple[Colu
         columns.append(_words("executed", executed))
         if reasons:
             columns.append(_words("reason", lambda row: row.selection_reason))
-    columns += [TIME, QUARTILES, SHARE, GFLOPS, GBS, ROOF]
+    blocks = [COUNT, EACH] if any(line.members for line in lines) else []
+    columns += [TIME, *blocks, QUARTILES, SHARE, GFLOPS, GBS, ROOF]
     if any(row.rel_error is not None for row in rows):
         columns.append(ERROR)
     return tuple(columns)
@@ -88,8 +97,20 @@ def _time(entry: Entry) -> str:
     return units.duration(entry.row.timing.median_us) if entry.row.timing else entry.row.outcome
 
 
+def _each(entry: Entry) -> str:
+    """Median time of a block's layer, with the range over the blocks."""
+    times = _times(entry)
+    return f"{units.duration(median(times))} ({units.durations(min(times), max(times))})" if times else ""
+
+
+def _times(entry: Entry) -> list[float]:
+    return [it.row.timing.median_us for it in entry.members if it.row.timing]
+
+
 def _quartiles(entry: Entry) -> str:
     timing = entry.row.timing
+    if entry.members:
+        return ""
     return units.durations(timing.q1_us, timing.q3_us) if timing else ""
 
 
@@ -107,6 +128,10 @@ def _roof(entry: Entry) -> str:
 
 
 TIME = Column("time", _time, lambda entry: entry.row.timing.median_us if entry.row.timing else None)
+COUNT = Column(
+    "blocks", lambda entry: str(len(entry.members) or ""), lambda entry: float(len(entry.members)) or None
+)
+EACH = Column("each (range)", _each, lambda entry: median(_times(entry)) if _times(entry) else None)
 QUARTILES = Column("quartiles", _quartiles, _spread)
 SHARE = _number("share", lambda entry: entry.share, units.percent)
 GFLOPS = _number("GFLOP/s", lambda entry: entry.row.gflops, units.number)

@@ -32,7 +32,7 @@ def findings_table(
         for finding, saving in findings
     ]
     headings = ["layer", "phase", "rule", "potential saving", "confidence", "finding"]
-    caption = [f"{more} more findings: --limit 0 shows all"] if more else []
+    caption = [f"{more} more findings: --all shows them"] if more else []
     return plain_table(
         headings,
         lines,

@@ -12,6 +12,7 @@ from lamina.record.beside import Beside
 from lamina.record.comparison import Comparison
 from lamina.report import units
 from lamina.report.columns import entries, layer_columns
+from lamina.report.folding import LONG, Short, shorten
 from lamina.report.plain_table import Line, plain_table, reasons
 from lamina.spec import Phase, ResolvedLayer, show
 
@@ -27,6 +28,8 @@ STYLES = {
     "unclear": WARNING,
 }
 """By outcome, status or verdict."""
+REASONS = 6
+"""Reasons below a short table."""
 
 
 def layer_table(
@@ -35,25 +38,47 @@ def layer_table(
     shares: Mapping[LayerRun, float] | None = None,
     title: str | None = None,
     width: int | None = None,
+    brief: bool = False,
 ) -> Table:
-    """One line per phase of each layer; below it the time of all together and why some have none."""
-    columns = layer_columns(rows)
+    """One line per phase of each layer; below it the time of all together and why some have none.
+
+    With ``brief``, a table of ``LONG`` or more rows folds equal blocks and shows the slowest lines; its last line says
+    how many rows are folded and hidden.
+    """
+    every = entries(rows, rooflines or {}, shares or {})
+    short = shorten(every) if brief and len(rows) >= LONG else None
+    lines = short.lines if short else every
+    columns = layer_columns(rows, lines=lines)
     timed = [row.timing.median_us for row in rows if row.timing and row.phase != "step"]
     caption = [f"{len(timed)} phases, {units.duration(sum(timed))} together"] if timed else []
-    caption += reasons((f"{row.layer} {row.phase}", f"{row.outcome}: {row.reason}") for row in rows if not row.timing)
-    caption += reasons((f"{row.layer} {row.phase}", _ran_dense(row)) for row in rows if row.timing and row.fell_back)
+    why = reasons((f"{row.layer} {row.phase}", f"{row.outcome}: {row.reason}") for row in rows if not row.timing)
+    why += reasons((f"{row.layer} {row.phase}", _ran_dense(row)) for row in rows if row.timing and row.fell_back)
+    caption += why if short is None else [*why[:REASONS], *_more_reasons(len(why) - REASONS)]
+    if short:
+        caption.append(_shortened(short, len(rows)))
     return plain_table(
         [column.title for column in columns],
         [
             Line([column.text(entry) for column in columns], STYLES.get(entry.row.outcome))
-            for entry in entries(rows, rooflines or {}, shares or {})
+            for entry in lines
         ],
         numeric={column.title for column in columns if column.numeric},
         title=title,
         caption=caption,
         width=width,
-        dispensable=("kind", "quartiles", "executed", "error", "GB/s", "GFLOP/s", "share", "of roof"),
+        dispensable=("kind", "quartiles", "executed", "error", "each (range)", "GB/s", "GFLOP/s", "share", "of roof"),
     )
+
+
+def _more_reasons(more: int) -> list[str]:
+    return [f"... and {more} other reasons"] if more > 0 else []
+
+
+def _shortened(short: Short, rows: int) -> str:
+    """How many rows a short table folds and hides, and how to see them."""
+    folded = f"{short.folded} are folded into blocks of equal layers" if short.folded else ""
+    hidden = f"{short.hidden} faster ones are hidden" if short.hidden else ""
+    return f"of {rows} rows, {' and '.join(filter(None, (folded, hidden)))}: --all shows every row"
 
 
 def _ran_dense(row: LayerRun) -> str:

@@ -8,6 +8,7 @@ from lamina.explain.rules.bounds import bottlenecks, warp_stalls
 from lamina.explain.rules.counters import l2_partitions, tensor_core_flops, tma_bypasses_l1, wgmma_stalls
 from lamina.explain.rules.memory import excess_traffic, workspace
 from lamina.explain.rules.occupancy import idle_sms, low_occupancy
+from lamina.explain.rules.repeated import repeated_below_roofline
 from lamina.explain.rules.small import launch_overhead, layout_conversions, phase_launch_overhead, small_kernels
 from lamina.explain.rules.tensor_cores import tensor_cores_idle
 from lamina.explain.rules.timings import (
@@ -27,6 +28,7 @@ RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     dominant_layers,
     bottlenecks,
     below_roofline,
+    repeated_below_roofline,
     imbalance,
     tensor_cores_idle,
     layout_conversions,

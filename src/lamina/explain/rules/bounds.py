@@ -26,7 +26,7 @@ def bottlenecks(view: View) -> Iterator[Finding]:
     """One finding with each limiter's part of the step, then one for each significant phase."""
     parts: dict[str, float] = {}
     counted = [row for row, bound in view.bounds.items() if bound.source == "counters"]
-    if all(bound.kind == "unknown" for bound in view.bounds.values()):
+    if all(bound.kind == "unknown" or not view.share.get(row) for row, bound in view.bounds.items()):
         return
     for row, bound in view.bounds.items():
         parts[bound.kind] = parts.get(bound.kind, 0.0) + view.share.get(row, 0.0)

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from lamina.explain.launches import Launch, total_us
 from lamina.explain.view import BY_NAME, FACT, MATTERS, SAVING, View
-from lamina.explain.wording import name, percent, us
+from lamina.explain.wording import layer_names, name, percent, us
 from lamina.record import Finding, LayerRun
-from lamina.record.wording import listed
 
 SMALL_US = 5.0
 """Duration, in microseconds, below which a kernel is mostly launch latency and tail."""
@@ -18,6 +17,8 @@ CONVERTIBLE = ("convolution", "pooling", "adaptive_pooling", "batch_norm", "loca
 """Layer kinds whose kernels have a preferred layout."""
 GAP = 0.05
 """Fraction of the step between kernels that is not reported: back-to-back launches leave small gaps."""
+DEVICE_CLOCKS = ("cupti", "graph", "events")
+"""Clocks of GPU time, without the launch overhead of the host."""
 MIN_RATIO = 1.25
 """Ratio of a phase's time to its kernel time from which it is reported as CPU-bound."""
 
@@ -62,41 +63,43 @@ def small_kernels(view: View) -> Iterator[Finding]:
     layers = list(dict.fromkeys(row.layer for row in rows))
     claim = (
         f"{count} of {every} kernels are shorter than {us(SMALL_US)} and take {percent(part)} of the step: fuse them "
-        f"with adjacent layers, or replay the step as a CUDA graph ({listed(layers)})"
+        f"with adjacent layers, or replay the step as a CUDA graph ({layer_names(layers)})"
     )
     evidence = {"kernels": float(count), "of": float(every), SAVING: part}
     yield view.finding("small kernels", claim, evidence, rows, FACT)
 
 
 def launch_overhead(view: View) -> Iterator[Finding]:
-    """The time of the whole step beyond its kernels: launch and framework overhead."""
-    whole, rows = view.network.whole, [row for row in view.rows if row.key in view.launches]
-    if (
-        whole is None
-        or whole.timing is None
-        or not whole.timing.median_us
-        or not rows
-        or any(_without_kernels(view, row) for row in view.rows)
-    ):
+    """The time of the whole step beyond that of its kernels, in which the GPU is idle."""
+    whole, kernels = view.wall or view.network.whole, _kernels(view)
+    busy = None if kernels is None else total_us(kernels)
+    if busy is None and view.wall is not None and all(it.clock in DEVICE_CLOCKS for it in view.timings.values()):
+        busy = view.network.measured_us
+    if whole is None or whole.timing is None or not whole.timing.median_us or not busy:
         return
-    busy = sum(total_us(view.launches[row.key]) for row in rows)
-    count = sum(len(view.launches[row.key]) for row in rows)
     gap = 1 - busy / whole.timing.median_us
     if gap < GAP or whole.timing.q1_us <= busy:
         return
-    each = us((whole.timing.median_us - busy) / count)
+    took = f"{len(kernels)} kernels" if kernels else "layers"
+    each = f" ({us((whole.timing.median_us - busy) / len(kernels))} per kernel)" if kernels else ""
+    untimed = any(row.outcome == "failed" for row in view.rows)
     claim = (
-        f"the whole step takes {us(whole.timing.median_us)}, its {count} kernels {us(busy)}: {percent(gap)} of it "
-        f"({each} per kernel) is launch and framework overhead; a CUDA graph, torch.compile or a larger batch "
-        "removes most of it"
+        f"the GPU is idle for {'at most ' if untimed else ''}{percent(gap)} of the step (launch-bound): its {took} "
+        f"take {us(busy)} on the GPU, the step {us(whole.timing.median_us)} by the {whole.timing.clock} clock{each}; "
+        f"torch.compile or CUDA graphs would give up to {1 / (1 - gap):.1f}x"
     )
-    evidence = {"whole_us": whole.timing.median_us, "kernels_us": busy, "kernels": float(count), SAVING: gap}
+    evidence = {"whole_us": whole.timing.median_us, "kernels_us" if kernels else "layers_us": busy, SAVING: gap}
+    if kernels:
+        evidence["kernels"] = float(len(kernels))
     yield view.finding("launch overhead", claim, evidence, [whole], FACT)
 
 
-def _without_kernels(view: View, row: LayerRun) -> bool:
-    """Whether a row has a time but no kernels: then the kernels do not add up to the step."""
-    return row.timing is not None and row.key not in view.launches
+def _kernels(view: View) -> list[Launch] | None:
+    """All kernels of the step; ``None`` if a row has a time but no kernels: then they do not add up to the step."""
+    rows = [row for row in view.rows if row.key in view.launches]
+    if not rows or any(time.median_us and row.key not in view.launches for row, time in view.timings.items()):
+        return None
+    return [one for row in rows for one in view.launches[row.key]]
 
 
 def phase_launch_overhead(view: View) -> Iterator[Finding]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
+from lamina.explain.patterns import patterns
 from lamina.explain.roofline import LAUNCH_FACTOR
 from lamina.explain.view import FACT, MATTERS, MODEL, SAVING, View, spread
 from lamina.explain.wording import ms, name, names, percent, phases
@@ -37,11 +38,20 @@ def dominant_layers(view: View) -> Iterator[Finding]:
             break
     verb = "takes" if len(taken) == 1 else "take"
     claim = (
-        f"{len(taken)} of {len(times)} layers {verb} {percent(sum(taken.values()))} of the step: "
-        f"{listed([f'{layer} ({percent(part)})' for layer, part in taken.items()])}"
+        f"{len(taken)} of {len(times)} layers {verb} {percent(sum(taken.values()))} of the step: {_with_parts(taken)}"
     )
     rows = [row for row in view.rows if row.layer in taken]
     yield view.finding("dominant layers", claim, taken | {"total_us": total}, rows, FACT)
+
+
+def _with_parts(taken: Mapping[str, float]) -> str:
+    """Layers with their parts of the step, largest first; layers that repeat together."""
+    groups = [(sum(taken[layer] for layer in of), pattern, of) for pattern, of in patterns(taken).items()]
+    said = [
+        f"{pattern} ({f'{len(of)} layers, ' if len(of) > 1 else ''}{percent(part)})"
+        for part, pattern, of in sorted(groups, key=lambda it: -it[0])
+    ]
+    return listed(said)
 
 
 def below_roofline(view: View) -> Iterator[Finding]:

@@ -46,6 +46,7 @@ def write_report(
     assets: Literal["inline", "dir"] = "inline",
     *,
     material: Material | None = None,
+    headlines: Sequence[Finding] = (),
     passages: Sequence[Passage] = (),
     places: Sequence[str] = (),
     coverages: Sequence[Coverage] = (),
@@ -59,6 +60,7 @@ def write_report(
 
     Args:
         material: what figures are drawn from, where that is more than rows, roofs and what was concluded from them.
+        headlines: the findings at the top of the page, one line each.
         passages: paragraphs about the network and its layers.
         places: how findings and passages call each setting, in the order of ``material.settings``.
 
@@ -79,7 +81,7 @@ def write_report(
         devices=dict.fromkeys(row.device for row in rows) or [run.environment.get("device", "no device")],
         measured_as=_measured_as(rows),
         totals=[_total(setting, members) for setting, members in material.settings.items()],
-        words=words(findings, passages, places),
+        words=words(findings, passages, places, headlines),
         topics=[(topic, TOPICS[topic], figures.shown[topic]) for topic in TOPICS if topic in figures.shown],
         tall=TALL,
         absent=figures.absent,

@@ -29,17 +29,31 @@ class Words:
     place: int | None
     passages: list[Passage] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    headlines: list[str] = field(default_factory=list)
 
 
-def words(findings: Sequence[Finding], passages: Sequence[Passage], places: Sequence[str]) -> list[Words]:
-    """What is said of each setting, in the order of ``places``, then of none of them in particular."""
+def words(
+    findings: Sequence[Finding],
+    passages: Sequence[Passage],
+    places: Sequence[str],
+    headlines: Sequence[Finding] = (),
+) -> list[Words]:
+    """The texts of each setting, in the order of ``places``, then those of none of them in particular."""
     known = {name: Words(place) for place, name in enumerate(places) if name}
     common = Words(None)
     for passage in passages:
         known.get(passage.setting, common).passages.append(passage)
+    for top in headlines:
+        setting = str(top.evidence.get("setting", ""))
+        known.get(setting, common).headlines.append(_sentence(top.claim.removeprefix(f"{setting}: ")))
     for finding in findings:
         known.get(str(finding.evidence.get("setting", "")), common).findings.append(finding)
-    return [it for it in (*known.values(), common) if it.passages or it.findings]
+    return [it for it in (*known.values(), common) if it.passages or it.findings or it.headlines]
+
+
+def _sentence(claim: str) -> str:
+    """A claim on its own line; one that begins with an article is capitalized, a layer's name stays."""
+    return claim.replace("the ", "The ", 1) if claim.startswith("the ") else claim
 
 
 def said(passage: Passage) -> str:

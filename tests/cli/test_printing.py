@@ -1,0 +1,87 @@
+"""Long tables on stdout are short unless --all; JSON and CSV are always whole."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from tests.cli.conftest import Lamina
+from tests.report.convnext import convnext
+from tests.report.records import ROOFS, bench, failed, whole_step
+from tests.report.records import run as report_run
+
+from lamina.record import LayerRun
+from lamina.store import open_store
+
+
+def fill(run_id: str, rows: list[LayerRun], second: int = 0) -> None:
+    with open_store(os.environ["LAMINA_DB"]) as store:
+        started = f"2026-01-15T09:02:{second:02}+00:00"
+        store.begin(replace(report_run(), id=run_id, verb="bench", started=started))
+        for row in rows:
+            store.add(run_id, row)
+        store.add_roofs(run_id, ROOFS)
+
+
+def test_runs_show_folds_and_hides_but_in_full(lamina: Lamina) -> None:
+    fill("long", convnext())
+    short, whole = lamina("runs", "show", "long").stdout, lamina("runs", "show", "long", "--all").stdout
+    assert "stages.2.blocks.0-8" in short and short.rstrip().endswith("--all shows every row")
+    assert "stages.2.blocks.0-8" not in whole and "stages.2.blocks.5.mlp.act" in whole and "--all" not in whole
+    assert len(json.loads(lamina("runs", "show", "long", "--format", "json").stdout)) == 393
+    assert lamina("runs", "show", "long", "--format", "csv").stdout.count("\n") == 394
+
+
+@pytest.mark.parametrize("command", [("bench",), ("profile",), ("explain",), ("runs", "show")])
+def test_each_command_has_the_option(lamina: Lamina, command: tuple[str, ...]) -> None:
+    assert "--all" in lamina(*command, "--help").stdout
+
+
+def test_explain_begins_with_the_answer(lamina: Lamina) -> None:
+    fill("long", convnext())
+    lines = lamina("explain", "long").stdout.splitlines()
+    assert lines[2].startswith("1. The GPU is idle for 60% of the step (launch-bound)") and "2.5x" in lines[2]
+    assert [line[:2] for line in lines[3:7]] == ["2.", "3.", "4.", "5."] and lines[7] == ""
+
+
+ODD = {
+    "failed": [failed(row) for row in bench()],
+    "skipped": [replace(failed(row, "its input needs no gradient"), outcome="skipped") for row in bench()],
+    "some": [failed(row) if place % 4 else row for place, row in enumerate(bench())],
+    "costless": [replace(row, flops=None, bytes=None, rel_error=None) for row in bench()],
+    "single": bench()[:1],
+    "forward": [row for row in bench() if row.phase == "forward"],
+    "three": [*bench(), *bench("tf32"), *bench("bf16")],
+    "several": [*bench(), *bench(impl="sparse"), *bench(impl="circulant[block_size=64]")],
+    "step": [whole_step(bench(), 44_000)],
+    "empty": [],
+}
+"""Runs that are unlike an ordinary one."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_runs_are_explained_shown_compared_and_reported(lamina: Lamina, name: str) -> None:
+    fill("odd", ODD[name])
+    fill("usual", bench(), second=1)
+    commands = [
+        ("explain", "odd"),
+        ("explain", "odd", "--all"),
+        ("explain", "odd", "--format", "table"),
+        ("explain", "odd", "--format", "json"),
+        ("runs", "show", "odd"),
+        ("compare", "odd", "usual"),
+        ("compare", "usual", "odd", "--format", "json"),
+        ("compare", "odd", "odd", "--per-item"),
+        ("report", "odd", "-o", f"{os.environ['LAMINA_DB']}.html"),
+        ("report", "odd", "--against", "usual", "-o", f"{os.environ['LAMINA_DB']}.html"),
+        ("report", "usual", "--against", "odd", "-o", f"{os.environ['LAMINA_DB']}.html"),
+        ("report", "odd", "--figure", "time", "-o", f"{os.environ['LAMINA_DB']}.png"),
+    ]
+    for words in commands:
+        result = lamina(*words)
+        said = result.stdout + result.stderr
+        assert result.exit_code in (0, 2), (words, said, result.exception)
+        assert "Traceback" not in said and said.strip(), (words, said)
+        assert result.exit_code == 0 or "lamina: " in said, (words, said)
+        if result.exit_code == 0 and words[0] == "explain":
+            assert "None" not in result.stdout.replace("NoneType", "") or "json" in words, (words, said)
