@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lamina.build import DTYPES
 from lamina.build.data import Dataset, loader, train_test
 from lamina.errors import UsageError
+from lamina.run import class_scores
 
 ELEMENTS = 1 << 22
 """Elements of the inputs of one batch; activations are about a hundred times as many."""
@@ -54,14 +55,21 @@ Pair = tuple[Tensor, Tensor]
 
 
 def material(
-    data: str, shape: tuple[int, ...], calibration: int, seed: int, device: torch.device | None = None
+    data: str,
+    shape: tuple[int, ...],
+    calibration: int,
+    seed: int,
+    device: torch.device | None = None,
+    load: Callable[[str], tuple[Dataset, Dataset]] = train_test,
 ) -> Material:
     """Load data and set training samples, drawn by ``seed``, apart for calibration; all on ``device``.
+
+    ``load`` gives the train and test splits.
 
     Raises:
         UsageError: as `train_test`, or there are too few samples to set any apart.
     """
-    train, test = (_placed(part, device) for part in train_test(data))
+    train, test = (_placed(part, device) for part in load(data))
     number = min(calibration, int(MAX_CALIBRATION * len(train)))
     if number < 1:
         raise UsageError(
@@ -91,8 +99,11 @@ def accuracy(model: nn.Module, batches: Iterable[Pair], device: torch.device, pr
     hits = torch.zeros((), dtype=torch.int64, device=device)
     total = 0
     for x, y in batches:
-        scores = model(placed(x, device, precision))
-        hits += (scores.argmax(-1) == y.to(device)).sum()
+        outputs, labels = model(placed(x, device, precision)), y.to(device)
+        scores = class_scores(outputs, labels)
+        if scores is None:
+            raise UsageError(f"accuracy: expected class scores {(*y.shape, 'C')} among the outputs, got none")
+        hits += (scores.argmax(-1) == labels).sum()
         total += y.numel()
     if not total:
         raise UsageError("accuracy: expected at least one sample, got none")

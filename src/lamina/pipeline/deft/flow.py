@@ -77,7 +77,7 @@ def deft(
         onnx_file.require()
     pruning.require(config.compare)
     at = measure.resolve(device)
-    parts = material(data, target.inputs[0].shape, config.calibration, settings.seed, at)
+    parts = material(data, target.inputs[0].shape, config.calibration, settings.seed, at, target.train_test)
     deployment = Deployment(at, config.precision, config.batch, parts)
     environment = measure.environment(deployment.device)
     more = {"data": data, "weights": str(weights or ""), "deft": asdict(config)}

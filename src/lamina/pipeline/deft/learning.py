@@ -50,6 +50,7 @@ class Learner:
             self.device,
             checkpoint,
             resume=resume,
+            objective=run.classification(self.material.classes),
         )
         for state in progress:
             self.watch(state)
