@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import nn
 
+from lamina import measure
 from lamina.accelerate.methods.circulant import Circulant
 from lamina.errors import UsageError
 from lamina.pipeline.convert import convert, timer
 from lamina.record import MODES
+from lamina.record.roofs import Roofs
 
 
 def test_layers_are_timed_and_selections_kept(tmp_path: Path) -> None:
@@ -21,6 +23,32 @@ def test_layers_are_timed_and_selections_kept(tmp_path: Path) -> None:
     assert (tmp_path / "selections.json").exists()
     assert first.mode == "eager" and first.times_us["dense"] > 0
     assert records[0].layers[2].refusal == "block size 8 exceeds its 4 output features"
+
+
+def test_a_cost_model_selects_without_timing_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def peaks(device: torch.device, cache: Path) -> Roofs:
+        asked.append(cache)
+        return Roofs("a CPU", "2026-01-01", 1, {"torch": "2"}, 1e4, 1e4, {"fp32": 1.0}, 1e-3, 1e-3)
+
+    def clock(*args: object) -> None:
+        raise AssertionError("nothing is to be timed")
+
+    monkeypatch.setattr(measure, "roofs", peaks)
+    monkeypatch.setattr(measure, "interleaved", clock)
+    x = torch.randn(64, 512)
+    net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 8), nn.LSTM(8, 8))
+    net, record = convert(net, Circulant(8), example=x, select="model", cache=tmp_path)
+    assert asked == [tmp_path]
+    big, _, small, lstm = record.layers
+    # 1 GFLOP/s and 10 TB/s: fewer FLOPs win
+    assert big.refusal is None and big.selection is not None and big.selection.predicted
+    assert big.selection.impl == "circulant[block_size=8,impl=reference]"
+    assert "predicted by the cost model of circulant from peaks of a CPU" in big.selection.reason
+    assert small.selection is not None and lstm.refusal == "no cost model for LSTM"
+    assert not (tmp_path / "selections.json").exists()
+    net[:3](x).sum().backward()
 
 
 def test_without_select_every_layer_is_replaced() -> None:

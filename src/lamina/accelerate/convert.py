@@ -6,20 +6,22 @@ config)`` returns the new layer, or raises UnsupportedError where the configurat
 optional: ``runs(sequential, config)`` gives the indices of neighbours that a cell replaces together. ``replace`` then
 gets a Sequential of them, the new layer takes the name of the first, and identities those of the others. In a cell's
 ``candidates.py``, ``candidates(layer, call, selector)`` returns the implementations that a selection compares: by the
-options that tell them apart, such as ``impl=kernel``, functions that make the module.
+options that tell them apart, such as ``impl=kernel``, functions that make the module. ``predictions(dense, layer, call,
+model)`` does so by the method's cost model, with the predicted times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
-from lamina.accelerate.registry import candidates_of, converter, method_of
+from lamina.accelerate.registry import candidates_of, converter, method_of, predictions_of
 from lamina.accelerate.select import DENSE, LayerCall, Selector, observe
+from lamina.accelerate.select.cost import CostModel
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Conversion, ConvertedLayer, Selection
 
@@ -37,7 +39,7 @@ def convert(
     where: Where | None = None,
     *,
     example: Any = None,
-    selector: Selector | None = None,
+    selector: Selector | CostModel | None = None,
     progress: Progress | None = None,
 ) -> tuple[nn.Module, Conversion]:
     """Replace layers in place, under their own names.
@@ -47,8 +49,9 @@ def convert(
         config: a method's configuration, such as ``Circulant(block_size=64)``.
         where: ``where(name, layer)`` says which layers to convert; all, if left out.
         example: an input of the model, a tuple of inputs or a dict of keyword arguments; needed with ``selector``.
-        selector: times each layer's implementations on what reaches it when the example goes in. A layer that no
-            implementation makes faster keeps its dense module.
+            Layers that it does not reach stay: the model may compute with their weights itself.
+        selector: times each layer's implementations on what reaches it when the example goes in, or, as a cost model,
+            predicts their times. A layer that no implementation makes faster keeps its dense module.
         progress: is called after each selection.
 
     Returns:
@@ -70,6 +73,8 @@ def convert(
         names = [next(iter(unit)) for unit, reason in zip(units, refusals, strict=True) if reason is None]
         with torch.set_grad_enabled(selector.training):
             calls = observe(model, names, example)
+    elif example is not None:
+        refusals = _unless_reached(model, units, refusals, example)
     layers: list[ConvertedLayer] = []
     replaced: dict[tuple[int, ...], nn.Module] = {}
     selections: dict[tuple[int, ...], Selection] = {}
@@ -111,18 +116,26 @@ def _selected(
     dense: nn.Module,
     new: nn.Module,
     config: object,
-    selector: Selector,
+    selector: Selector | CostModel,
     calls: Mapping[str, LayerCall],
 ) -> tuple[Selection, nn.Module]:
     """What is fastest for a layer, and the module that computes it."""
     call = calls.get(name)
     if call is None:
         raise UnsupportedError("the example did not reach it")
-    candidates: dict[str, Callable[[], nn.Module]] = {DENSE: lambda: dense}
     method = method_of(config)
     options = [f"{key}={value}" for key, value in method.options if key != "impl"]
+
+    def written(own: str) -> str:
+        return own if own == DENSE else f"{method.name}[{','.join([*options, own])}]"
+
+    if isinstance(selector, CostModel):
+        predicted = {written(own): each for own, each in predictions_of(config)(dense, new, call, selector).items()}
+        selection = selector.select(method.name, predicted)
+        return selection, predicted[selection.impl].make()
+    candidates: dict[str, Callable[[], nn.Module]] = {DENSE: lambda: dense}
     for own, make in candidates_of(config)(new, call, selector).items():
-        candidates[f"{method.name}[{','.join([*options, own])}]"] = make
+        candidates[written(own)] = make
     selection = selector.select(f"{_described(dense)} as {method} on {call.signature}", candidates, call)
     return selection, candidates[selection.impl]()
 
@@ -146,6 +159,20 @@ def _refusal(
         return kept
     reason: str | None = cell.refusal(_together(list(unit.values())))
     return reason
+
+
+def _unless_reached(
+    model: nn.Module, units: Sequence[Mapping[str, nn.Module]], refusals: Sequence[str | None], example: Any
+) -> list[str | None]:
+    """The refusals, and one for each unit whose first layer is not called as the example goes through the model."""
+    names = [next(iter(unit)) for unit, refusal in zip(units, refusals, strict=True) if refusal is None]
+    with torch.no_grad():
+        reached = observe(model, names, example)
+    unreached = "the example did not reach it: the model does not call it, or computes with its weight itself"
+    return [
+        unreached if refusal is None and next(iter(unit)) not in reached else refusal
+        for unit, refusal in zip(units, refusals, strict=True)
+    ]
 
 
 def _units(model: nn.Module, cell: ModuleType, config: object) -> list[dict[str, nn.Module]]:

@@ -70,6 +70,11 @@ def candidates_of(config: Any) -> Any:
     return import_module(f"{_package(_info(config))}.candidates").candidates
 
 
+def predictions_of(config: Any) -> Any:
+    """``predictions(dense, layer, call, model)`` of a configuration's cell: the same by its cost model."""
+    return import_module(f"{_package(_info(config))}.candidates").predictions
+
+
 def cell_of(layer: Any) -> tuple[str, Any] | None:
     """The method of a layer that a cell made, and the cell's ``candidates``; ``None`` for any other module."""
     for info in CELLS.values():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,15 @@ from lamina import accelerate, measure
 from lamina.accelerate.convert import Progress, Where
 from lamina.accelerate.methods.activation_sparsity import Sparse
 from lamina.accelerate.select import Cache, Selector, Timer
+from lamina.accelerate.select.cost import CostModel
 from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import UsageError, nearest
+from lamina.measure.roofs import measure_roofs
 from lamina.record import MODES, Conversion, Mode
+from lamina.record.roofs import Roofs
 
-Select = Literal["measure"]
-"""How to select an implementation for each layer."""
+Select = Literal["measure", "model"]
+"""How to select an implementation for each layer: by measuring, or by the method's cost model."""
 
 ROUNDS = 9
 """Rounds in which candidates take turns."""
@@ -36,9 +40,9 @@ def convert(
     cache: Path | str | None = None,
     progress: Progress | None = None,
 ) -> tuple[nn.Module, Conversion]:
-    """Replace the layers of a model by a method; with ``select="measure"``, only those that get faster.
+    """Replace the layers of a model by a method; with ``select``, only those that get faster.
 
-    With ``select``, every layer that the method can replace is timed as it stands and in each of the method's
+    With ``select="measure"``, every layer that the method can replace is timed as it stands and in each of the method's
     implementations, on the inputs that reach it when ``example`` goes through the model: its forward pass, and in
     training the gradients of its weights and inputs. A layer keeps its dense module unless an implementation is faster
     by more than the spread of the times. Move the model to its device, type and memory layout first, and call this
@@ -49,11 +53,14 @@ def convert(
         model: changed in place, unless it is itself a layer that is replaced.
         config: a method's configuration, such as ``Circulant(block_size=64)``.
         where: ``where(name, layer)`` says which layers to convert; all, if left out.
-        example: an input of the model, a tuple of inputs, or a dict of keyword arguments.
-        select: ``"measure"``, or ``None`` to replace every layer that the method can replace.
+        example: an input of the model, a tuple of inputs, or a dict of keyword arguments. Layers that it does not
+            reach are skipped: the model may compute with their weights itself.
+        select: ``"measure"``; ``"model"``, which predicts times by the method's cost model and the machine's measured
+            peaks, and times no layer; or ``None`` to replace every layer that the method can replace.
         mode: how the model will run: ``"eager"``, ``"compiled"`` by ``torch.compile``, or ``"graph"`` in CUDA graphs.
         training: whether to time backward passes too; by default, if the model is in training mode.
-        cache: a folder that keeps selections for the next time, in ``selections.json``.
+        cache: a folder that keeps selections for the next time, in ``selections.json``, and the machine's peaks, which
+            take a few seconds to measure.
         progress: is called with a layer's name and its selection after each one.
 
     Returns:
@@ -69,12 +76,16 @@ def convert(
         ['circulant[block_size=16]']
     """
     if select is None:
-        return accelerate.convert(model, config, where)
-    if select != "measure":
-        raise UsageError(f"select {select!r} is unknown: {nearest(str(select), ['measure'])}")
+        return accelerate.convert(model, config, where, example=example)
+    if select not in get_args(Select):
+        raise UsageError(f"select {select!r} is unknown: {nearest(str(select), get_args(Select))}")
     training = model.training if training is None else training
     device = _device(model, example)
-    chosen = selector(device, mode, training, cache)
+    chosen: Selector | CostModel
+    if select == "model":
+        chosen = cost_model(device, mode, training, cache)
+    else:
+        chosen = selector(device, mode, training, cache)
     model, record = accelerate.convert(model, config, where, example=example, selector=chosen, progress=progress)
     if isinstance(config, Sparse) and training and record.replaced:
         wire(model, example, [layer.layer for layer in record.replaced])
@@ -91,23 +102,44 @@ def selector(device: torch.device, mode: Mode, training: bool, cache: Path | str
     return Selector(timer(device, mode), Cache(folder, provenance(device)), mode, training)
 
 
+def cost_model(device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None) -> CostModel:
+    """What predicts the times of candidates on a device in a mode.
+
+    Raises:
+        UsageError: the mode is unknown, or the device does not have it.
+    """
+    _check(mode, device)
+    return CostModel(_peaks(device, cache), mode, training)
+
+
+def _peaks(device: torch.device, cache: Path | str | None) -> Roofs:
+    return _peaks_once(device) if cache is None else measure.roofs(device, Path(cache))
+
+
+_peaks_once = functools.cache(measure_roofs)
+
+
 def timer(device: torch.device, mode: Mode, rounds: int = ROUNDS) -> Timer:
     """Interleaved timing by the clock that fits a mode: wall time where Python launches, replays for CUDA graphs.
 
     Raises:
         UsageError: the mode is unknown, or the device does not have it.
     """
-    if mode not in MODES:
-        raise UsageError(f"mode {mode!r} is unknown: {nearest(str(mode), MODES)}")
+    _check(mode, device)
     if device.type != "cuda":
-        if mode == "graph":
-            raise UsageError(f"mode 'graph': CUDA graphs need a GPU, the model is on {device.type}; use mode='eager'")
         clock: Any = measure.CpuClock()
         samples = 1
     else:
         clock = measure.clock("graph" if mode == "graph" else "wall", device)
         samples = 3 if mode == "graph" else 1
     return lambda steps: measure.interleaved(clock, steps, rounds=rounds, samples=samples)
+
+
+def _check(mode: Mode, device: torch.device) -> None:
+    if mode not in MODES:
+        raise UsageError(f"mode {mode!r} is unknown: {nearest(str(mode), MODES)}")
+    if mode == "graph" and device.type != "cuda":
+        raise UsageError(f"mode 'graph': CUDA graphs need a GPU, the model is on {device.type}; use mode='eager'")
 
 
 def provenance(device: torch.device) -> dict[str, str]:
@@ -120,4 +152,3 @@ def provenance(device: torch.device) -> dict[str, str]:
 def _device(model: nn.Module, example: Any) -> torch.device:
     tensors = [*model.parameters(), *(leaf for leaf in tree_leaves(example) if isinstance(leaf, Tensor))]
     return tensors[0].device if tensors else torch.device("cpu")
-

@@ -19,9 +19,10 @@ class Selection:
     Attributes:
         impl: the winner: ``dense``, or a candidate such as ``circulant[block_size=64,impl=kernel]``.
         reason: one sentence with the times.
-        times_us: of each candidate that ran, in microseconds: its forward pass, and backward in training.
+        times_us: of each candidate, in microseconds: its forward pass, and backward in training.
         mode: in which the times were taken.
         refusals: why each other candidate did not run.
+        predicted: whether a cost model predicted the times; nothing was timed.
     """
 
     impl: str
@@ -29,6 +30,7 @@ class Selection:
     times_us: Mapping[str, float]
     mode: Mode
     refusals: Mapping[str, str] = field(default_factory=dict)
+    predicted: bool = False
 
     @property
     def speedup(self) -> float | None:

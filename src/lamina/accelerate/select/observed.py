@@ -112,4 +112,6 @@ def as_arguments(example: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 def _autocast(leaves: Collection[Any]) -> torch.dtype | None:
     device = next((leaf.device.type for leaf in leaves if isinstance(leaf, Tensor)), "cpu")
+    if device == "meta":
+        return None
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None

@@ -12,8 +12,16 @@ from torch import Tensor, nn
 
 from lamina.accelerate.methods.activation_sparsity import functional
 from lamina.accelerate.methods.activation_sparsity.config import Impl
-from lamina.accelerate.methods.activation_sparsity.cost import Line, Measured, Observed, PhaseImpls, union_density
-from lamina.accelerate.select import LayerCall, Selector, layer_step, variant
+from lamina.accelerate.methods.activation_sparsity.cost import (
+    Calibration,
+    Line,
+    Measured,
+    Observed,
+    PhaseImpls,
+    union_density,
+)
+from lamina.accelerate.select import DENSE, LayerCall, Selector, layer_step, variant
+from lamina.accelerate.select.cost import GRAPH_LAUNCH_US, CostModel, Prediction, Predictions, precision_of
 from lamina.errors import UnsupportedError
 from lamina.record import Timing
 from lamina.spec import Phase
@@ -44,6 +52,40 @@ def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, 
         return made
 
     return {f"impl=auto,density={observed.density:.2f}": calibrated}
+
+
+def predictions(dense: nn.Module, layer: Any, call: LayerCall, model: CostModel) -> Predictions:
+    """The dense layer, and the adaptive layer with constants from the machine's peaks and the density of its input.
+
+    Raises:
+        UnsupportedError: there is no cost model for the layer, or the kernels do not support the input.
+    """
+    x = call.tensors[0]
+    if layer.impl != "auto":
+        raise UnsupportedError(f"no cost model for impl={layer.impl}: use impl=auto")
+    if not functional.is_supported(x):
+        raise UnsupportedError(f"the kernels do not support {x.dtype} on {x.device.type}")
+    observed = observe_density(layer, x)
+    layer.calibration, layer.density = constants(precision_of(call), model), lambda: observed
+    phases = [Phase.FORWARD, *([Phase.BACKWARD_DATA] if model.training and call.differentiated[0] else [])]
+    choices = [layer._choose(phase, x, observed, None) for phase in phases]
+    dense_us = model.dense_us(dense, call)
+    saved = sum(each.times_us[DENSE] - each.times_us[each.impl] for each in choices if each.times_us)
+    return {
+        DENSE: Prediction(dense_us, lambda: dense),
+        f"impl=auto,density={observed.density:.2f}": Prediction(dense_us - saved, lambda: layer),
+    }
+
+
+def constants(precision: str, model: CostModel) -> Calibration:
+    """The constants of the cost model from a machine's peaks.
+
+    ``nonzero`` loads a weight from shared memory for each multiplication, which bounds it by a quarter of the float32
+    peak. ``row_union`` multiplies in float16, three times for float32 activations.
+    """
+    launch_us = GRAPH_LAUNCH_US if model.mode == "graph" else model.roofs.enqueue_us
+    union = model.rate("fp16") / (3 if precision == "fp32" else 1)
+    return Calibration(model.rate(precision), model.rate("fp32") / 4, union, model.bandwidth, launch_us)
 
 
 def calibrate(layer: Any, call: LayerCall, observed: Observed, selector: Selector) -> dict[Phase, Measured]:

@@ -10,7 +10,10 @@ from torch import nn
 
 from lamina.accelerate.common.operands import has_kernels
 from lamina.accelerate.methods.circulant.config import Impl
-from lamina.accelerate.select import LayerCall, Selector, variant
+from lamina.accelerate.methods.circulant.cost import times_us
+from lamina.accelerate.select import DENSE, LayerCall, Selector, variant
+from lamina.accelerate.select.cost import CostModel, Prediction, Predictions
+from lamina.errors import UnsupportedError
 
 _GPU: tuple[Impl, ...] = ("kernel", "materialized", "dense")
 _ELSEWHERE: tuple[Impl, ...] = ("reference", "dense")
@@ -20,3 +23,18 @@ def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, 
     """Every implementation that can run on the call's device; the requested one alone if it is not ``auto``."""
     impls = (layer.impl,) if layer.impl != "auto" else _GPU if has_kernels(call.tensors[0]) else _ELSEWHERE
     return {f"impl={impl}": partial(variant, layer, impl=impl) for impl in impls}
+
+
+def predictions(dense: nn.Module, layer: Any, call: LayerCall, model: CostModel) -> Predictions:
+    """The dense layer and the candidates that have a cost model, with their predicted times.
+
+    Raises:
+        UnsupportedError: there is no cost model for the layer, or for the requested implementation.
+    """
+    times = times_us(dense, layer.block_size, call, model, kernels=has_kernels(call.tensors[0]))
+    found = {DENSE: Prediction(times.pop(DENSE), lambda: dense)}
+    for impl in (layer.impl,) if layer.impl != "auto" else times:
+        if impl not in times:
+            raise UnsupportedError(f"no cost model for impl={impl}")
+        found[f"impl={impl}"] = Prediction(times[impl], partial(variant, layer, impl=impl))
+    return found

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.accelerate.common.operands import has_kernels
+from lamina.accelerate.methods.elimination.cost import times_us
 from lamina.accelerate.methods.elimination.functional import MIN_RUN_BYTES
 from lamina.accelerate.methods.elimination.nn import (
     EliminatedConv1d,
@@ -21,7 +22,9 @@ from lamina.accelerate.methods.elimination.nn import (
 )
 from lamina.accelerate.methods.elimination.tiles import Tile, tf32x3
 from lamina.accelerate.methods.elimination.tiles import candidates as tiles_of
-from lamina.accelerate.select import LayerCall, Selector, variant
+from lamina.accelerate.select import DENSE, LayerCall, Selector, variant
+from lamina.accelerate.select.cost import CostModel, Prediction, Predictions
+from lamina.errors import UnsupportedError
 
 MOST_TILES = 6
 """Tiles of an implementation that are timed, those most like the one chosen by sizes."""
@@ -44,6 +47,23 @@ def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, 
                 )
         else:
             found[f"impl={impl}"] = partial(variant, layer, impl=impl, tile=())
+    return found
+
+
+def predictions(dense: Any, layer: Any, call: LayerCall, model: CostModel) -> Predictions:
+    """The dense layer and every implementation, with their predicted times; tiles are those chosen by sizes.
+
+    Raises:
+        UnsupportedError: there is no cost model for the layer.
+    """
+    if isinstance(layer, EliminatedLSTM):
+        raise UnsupportedError("no cost model for LSTM")
+    times = times_us(dense, layer.weight[0].numel() / dense.weight[0].numel(), call, model)
+    found = {DENSE: Prediction(times[DENSE], lambda: dense)}
+    for impl in (layer.impl,) if layer.impl != "auto" else implementations(layer, call.tensors[0]):
+        if impl not in times:
+            raise UnsupportedError(f"no cost model for impl={impl}")
+        found[f"impl={impl}"] = Prediction(times[impl], partial(variant, layer, impl=impl, tile=()))
     return found
 
 

@@ -1,0 +1,237 @@
+"""Cost models: closed forms by hand, and signs against published times.
+
+The published times are those of `benchmarks/never_slower.py` on an H200, in CUDA graphs. The peaks are those that
+another run measured on the same device. The constants of the models are fitted to such times, so that these fractions
+state how well a few constants describe the rows, not how well they predict another device.
+"""
+
+import json
+import lzma
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lamina.recipes.recordings as recordings
+from lamina.accelerate.convert import convert
+from lamina.accelerate.methods.circulant import cost as circulant
+from lamina.accelerate.methods.elimination import cost as elimination
+from lamina.accelerate.methods.fusion import Fusion
+from lamina.accelerate.methods.fusion import cost as fusion
+from lamina.accelerate.methods.fusion.convert import replace as fuse
+from lamina.accelerate.methods.fusion.convert import runs
+from lamina.accelerate.methods.weight_only import candidates as weight_only
+from lamina.accelerate.registry import configuration
+from lamina.accelerate.select import DENSE, MIN_SPEEDUP, LayerCall, observe
+from lamina.accelerate.select.cost import COMPUTE, MEMORY, PRODUCT_US, CostModel, Launch, Prediction, gemm, precision_of
+from lamina.build.models import ZOO, create
+from lamina.errors import UnsupportedError
+from lamina.record.roofs import Roofs
+from lamina.spec import Method
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+PEAKS = Roofs("x", "2026-01-01", 1, {"torch": "2"}, 1000.0, 1000.0, {"fp32": 1e4, "bf16": 1e5}, 4.0, 5.0)
+
+
+def peaks() -> Roofs:
+    """The peaks of an H200 as a recorded run measured them."""
+    with lzma.open(recordings.path("alexnet_nvidia-h200")) as file:
+        known = json.load(file)["roofs"][0]
+    return Roofs(**{name: known[name] for name in Roofs.__dataclass_fields__})
+
+
+@cache
+def network(name: str, batch: int, width: int) -> tuple[nn.Module, dict[str, LayerCall]]:
+    """A network without memory, and the call of each of its layers."""
+    entry = ZOO[name]
+    with torch.device("meta"):
+        model = create(name, entry.classes, **({"width": width} if name == "lstm" else {}))
+        x = torch.zeros(batch, *entry.input, dtype=torch.long if entry.kind == "tokens" else torch.float32)
+    leaves = [path for path, module in model.named_modules() if not any(True for _ in module.children())]
+    return model, observe(model, leaves, x)
+
+
+@dataclass
+class Published:
+    """A row, with its layer, its call and the unit of layers that starts there."""
+
+    times_us: dict[str, float]
+    layer: nn.Module
+    call: LayerCall
+    model: nn.Module
+    path: str
+
+
+def published(method: str) -> Iterator[Published]:
+    """The layers of a method's results in graph mode, with PyTorch set to the row's precision."""
+    (file,) = RESULTS.glob(f"never_slower_{method}_nvidia-h200_*.json")
+    for row in json.loads(file.read_text())["rows"]:
+        if row["mode"] != "graph" or row["phase"] != "step":
+            continue
+        model, calls = network(row["workload"], row["batch"], 1024)
+        call = calls[row["layer"]]
+        if row["precision"] == "bf16":
+            half = tuple(x.bfloat16() if isinstance(x, torch.Tensor) else x for x in call.leaves)
+            call = replace(call, leaves=half, autocast=torch.bfloat16)
+        before = torch.backends.cuda.matmul.fp32_precision
+        torch.backends.cuda.matmul.fp32_precision = "tf32" if row["precision"] == "tf32" else "ieee"
+        try:
+            yield Published(row["times_us"], model.get_submodule(row["layer"]), call, model, row["layer"])
+        finally:
+            torch.backends.cuda.matmul.fp32_precision = before
+
+
+def wins(times: dict[str, float]) -> bool:
+    """Whether an implementation is faster than dense by the least speedup of a selection."""
+    return times[DENSE] >= MIN_SPEEDUP * min(time for name, time in times.items() if name != DENSE)
+
+
+def agreement(method: str, training: bool, times_us: Any) -> tuple[int, int]:
+    """In how many rows, of how many, a cost model and the published times select alike."""
+    model, alike, rows = CostModel(peaks(), "graph", training), 0, 0
+    for row in published(method):
+        try:
+            predicted = times_us(row, model)
+        except UnsupportedError:
+            continue
+        rows += 1
+        alike += wins(row.times_us) == wins(predicted)
+    return alike, rows
+
+
+def _circulant(row: Published, model: CostModel) -> dict[str, float]:
+    return circulant.times_us(row.layer, 64, row.call, model, kernels=True)
+
+
+def _eliminated(row: Published, model: CostModel) -> dict[str, float]:
+    times = elimination.times_us(row.layer, 0.5, row.call, model)
+    ran = {name.split("impl=")[-1].split(",")[0].rstrip("]") for name in row.times_us}
+    return {impl: time for impl, time in times.items() if impl in ran}
+
+
+def _weight_only(row: Published, model: CostModel) -> dict[str, float]:
+    return weight_only.times_us(row.layer, "e4m3", row.call, model)
+
+
+def _fused(row: Published, model: CostModel) -> dict[str, float]:
+    parent, _, first = row.path.rpartition(".")
+    sequence = row.model.get_submodule(parent)
+    assert isinstance(sequence, nn.Sequential)
+    names = list(sequence._modules)
+    (run,) = [run for run in runs(sequence, Fusion()) if names[run[0]] == first]
+    unit = nn.Sequential(*(sequence[place] for place in run))
+    return fusion.times_us(unit, fuse(unit, Fusion()), row.call, model)
+
+
+@pytest.mark.parametrize(
+    ("method", "training", "times_us", "rows", "least"),
+    [
+        ("circulant", True, _circulant, 153, 0.93),
+        ("eliminated", True, _eliminated, 48, 0.85),
+        ("fused", False, _fused, 63, 0.90),
+        ("weight_only", False, _weight_only, 108, 0.92),
+    ],
+)
+def test_models_agree_with_published_times_in_sign(
+    method: str, training: bool, times_us: Any, rows: int, least: float
+) -> None:
+    alike, found = agreement(method, training, times_us)
+    assert found == rows  # all but LSTMs, which have no cost model
+    assert alike >= least * found
+
+
+def test_dense_times_are_near_the_published_ones() -> None:
+    model = CostModel(peaks(), "graph", training=True)
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for row in published("circulant"):
+        if not isinstance(row.layer, nn.LSTM):
+            key = type(row.layer).__name__, precision_of(row.call)
+            ratios.setdefault(key, []).append(model.dense_us(row.layer, row.call) / row.times_us[DENSE])
+    assert len(ratios) == 6
+    assert all(0.8 < median(found) < 1.4 for found in ratios.values())
+
+
+X = torch.zeros(6, 8)
+
+
+def called(*tensors: torch.Tensor, gradient: bool = True, autocast: torch.dtype | None = None) -> LayerCall:
+    return LayerCall(tensors, None, (gradient,) * len(tensors), autocast)
+
+
+def test_sizes_are_those_of_the_layer() -> None:
+    linear = gemm(nn.Linear(8, 5), called(torch.zeros(2, 3, 8)))
+    assert (linear.rows, linear.outputs, linear.summed, linear.x, linear.y) == (6, 5, 8, 48, 30)
+    layer = nn.Conv2d(6, 4, (3, 2), stride=2, padding=(1, 0), dilation=(1, 2), groups=2)
+    x = torch.zeros(2, 6, 9, 8)
+    conv = gemm(layer, called(x, gradient=False))
+    y = layer(x)
+    assert (conv.rows, conv.outputs, conv.summed) == (y.numel() // 4, 4, 3 * 6)
+    assert (conv.x, conv.y, conv.x_gradient) == (x.numel(), y.numel(), False)
+    same = nn.Conv1d(2, 3, 4, padding="same")
+    assert gemm(same, called(torch.zeros(5, 2, 7))).rows == 5 * 7
+    with pytest.raises(UnsupportedError, match="no cost model for LSTM"):
+        gemm(nn.LSTM(3, 4), called(torch.zeros(2, 2, 3)))
+
+
+def test_a_step_is_its_products_and_autocast_s_conversions() -> None:
+    layer = nn.Linear(8, 5)
+    product = Launch((48 + 30 + 40) * 4, 2 * 6 * 5 * 8, fixed_us=PRODUCT_US)
+    assert gemm(layer, called(X)).launches(training=False) == [product]
+    assert gemm(layer, called(X)).launches(training=True) == [product] * 3
+    assert gemm(layer, called(X, gradient=False)).launches(training=True) == [product] * 2
+    half = gemm(layer, called(X, autocast=torch.bfloat16)).launches(training=True)
+    assert half == [product._replace(bytes=(48 + 30 + 40) * 2)] * 3 + [Launch(40 * 6)] * 2
+
+
+def test_a_time_is_the_roofline_or_the_launch_overhead() -> None:
+    compute, memory = Launch(0.0, 1e9), Launch(1e9)
+    eager, graph = (CostModel(PEAKS, mode, training=False) for mode in ("eager", "graph"))
+    assert eager.time_us([compute], "fp32") == pytest.approx(1e9 / (COMPUTE * 1e4 * 1e3))
+    assert eager.time_us([compute], "tf32") == eager.time_us([compute], "fp32")  # not measured: the lowest rate
+    assert eager.time_us([compute], "bf16") == pytest.approx(1e9 / (COMPUTE * 1e5 * 1e3))
+    assert eager.time_us([memory], "fp32") == pytest.approx(1e9 / (MEMORY * 1000.0 * 1e3))
+    assert eager.time_us([Launch(0.0)] * 7, "fp32") == 7 * PEAKS.enqueue_us
+    assert graph.time_us([Launch(0.0)] * 7, "fp32") < 7 * PEAKS.enqueue_us
+    assert graph.time_us([Launch(0.0, fixed_us=3.0)], "fp32") == graph.time_us([Launch(0.0)], "fp32") + 3.0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "impl", "words"),
+    [
+        (9.0, "kernel", "kernel 9 us, dense 10 us"),
+        (9.9, DENSE, "kernel is less than 2% faster"),
+        (11.0, DENSE, "dense 10 us, kernel 11 us"),
+    ],
+)
+def test_dense_is_kept_unless_a_candidate_is_predicted_to_be_faster(kernel: float, impl: str, words: str) -> None:
+    model = CostModel(PEAKS, "graph", training=True)
+    candidates = {DENSE: Prediction(10.0, nn.Identity), "kernel": Prediction(kernel, nn.Identity)}
+    found = model.select("circulant", candidates)
+    assert found.impl == impl and found.predicted and found.mode == "graph"
+    assert found.times_us == {DENSE: 10.0, "kernel": kernel}
+    assert found.reason.startswith(f"{impl}: predicted by the cost model of circulant from peaks of x: ")
+    assert words in found.reason
+
+
+@pytest.mark.parametrize("method", ["circulant[block_size=8]", "eliminated", "fused", "sparse", "weight-only"])
+def test_every_method_predicts_or_says_why_not(method: str) -> None:
+    net = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
+    training = method not in ("fused", "weight-only")
+    config = configuration(Method.parse(method))
+    _, record = convert(net, config, example=torch.randn(2, 8, 4, 4), selector=CostModel(PEAKS, "eager", training))
+    for layer in record.layers:
+        if layer.selection is not None:
+            assert layer.selection.predicted and layer.selection.times_us[DENSE] > 0
+        else:
+            assert layer.refusal is not None
+    reasons = " ".join(str(layer.refusal) for layer in record.skipped)
+    if method in ("fused", "sparse"):
+        assert {"fused": "no cost model for impl=reference on cpu", "sparse": "do not support"}[method] in reasons
+    else:
+        assert any(layer.selection for layer in record.layers)
