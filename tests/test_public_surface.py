@@ -17,13 +17,13 @@ from lamina.spec import METHODS
 COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 OTHER_COMMANDS = {"runs", "models", "methods", "recipes", "counters", "convert-config", "env"}
 """Commands that are no verbs: they list what there is."""
-OTHER_VERBS = {"convert", "load"}
+OTHER_VERBS = {"convert", "graphed", "load"}
 """Verbs that are no commands: they take a module of the caller."""
 
 
 def test_the_package_exports_the_verbs_of_users_and_every_configuration() -> None:
     configurations = {info.config for info in METHODS.values() if info.cell}
-    assert set(lamina.__all__) == {"convert", "load", "open_store"} | configurations
+    assert set(lamina.__all__) == {"convert", "graphed", "graphed_step", "load", "open_store"} | configurations
     assert lamina.__all__ == sorted(lamina.__all__)
     assert set(lamina.__all__) <= set(dir(lamina))
 
@@ -34,7 +34,7 @@ def test_a_configuration_is_the_class_of_its_cell(method: str) -> None:
 
 
 def test_the_verbs_of_the_package_are_those_of_the_pipeline() -> None:
-    assert lamina.convert is pipeline.convert and lamina.load is pipeline.load
+    assert lamina.convert is pipeline.convert and lamina.load is pipeline.load and lamina.graphed is pipeline.graphed
 
 
 def test_every_verb_is_a_function_with_documentation() -> None:
@@ -51,7 +51,7 @@ def test_every_verb_is_a_command() -> None:
 def test_the_surface_of_the_pipeline() -> None:
     assert set(pipeline.VERBS) | {
         *("Described", "Memory", "Options", "Planned", "Reproduced", "VERBS", "Watch"),
-        *("compare_counters", "compare_kernels", "compare_layers", "describe", "find", "import_file", "iterate"),
+        *("compare_counters", "compare_kernels", "compare_layers", "describe", "find", "graphed_step", "import_file", "iterate"),
         *("look_up", "memory", "metrics", "needs_torch", "passes"),
     } == set(pipeline.__all__)
     assert not [name for name in pipeline.__all__ if isinstance(getattr(pipeline, name), ModuleType)]

@@ -20,9 +20,21 @@ if TYPE_CHECKING:
     from lamina.accelerate.methods.weight_only.config import WeightOnly
     from lamina.pipeline.convert import convert
     from lamina.pipeline.deft.recipe_files import load
+    from lamina.pipeline.graphed import graphed, graphed_step
     from lamina.store.store import open_store
 
-__all__ = ["Circulant", "Eliminated", "Fusion", "Sparse", "WeightOnly", "convert", "load", "open_store"]
+__all__ = [
+    "Circulant",
+    "Eliminated",
+    "Fusion",
+    "Sparse",
+    "WeightOnly",
+    "convert",
+    "graphed",
+    "graphed_step",
+    "load",
+    "open_store",
+]
 
 __version__ = "0.1.0"
 
@@ -30,6 +42,8 @@ lazy(
     __name__,
     {
         "convert": "lamina.pipeline.convert:convert",
+        "graphed": "lamina.pipeline.graphed:graphed",
+        "graphed_step": "lamina.pipeline.graphed:graphed_step",
         "load": "lamina.pipeline.deft.recipe_files:load",
         "open_store": "lamina.store.store:open_store",
         **{

@@ -4,6 +4,7 @@ bench      build -> run -> measure -> store        one row for each phase of eac
 profile    build -> run -> measure -> store        one row, its kernels and counters for each phase of each layer
 what_if    build -> predict -> run -> store        a change's predicted gain beside its measured one
 convert    time -> select -> replace               a model whose layers run by another method where that is faster
+graphed    capture -> compare -> replay            passes, or whole training steps, as CUDA graphs
 train      build -> run -> store                   one row for each epoch
 sparsity   train -> observe -> store               zeros in activation maps over a training run
 deft       train -> search -> measure -> save      a faster network within an accuracy budget
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lamina.pipeline.deft.recipe_files import load
     from lamina.pipeline.described import Described, describe, needs_torch
     from lamina.pipeline.explain import compare, compare_counters, compare_kernels, compare_layers, explain, look_up
+    from lamina.pipeline.graphed import graphed, graphed_step
     from lamina.pipeline.imports import import_file
     from lamina.pipeline.memory import Memory, memory
     from lamina.pipeline.profile import iterate, profile
@@ -62,6 +64,8 @@ __all__ = [
     "describe",
     "explain",
     "find",
+    "graphed",
+    "graphed_step",
     "import_file",
     "iterate",
     "load",
@@ -81,7 +85,7 @@ __all__ = [
 ]
 
 VERBS = (
-    *("bench", "profile", "what_if", "convert", "train", "sparsity", "deft", "load"),
+    *("bench", "profile", "what_if", "convert", "graphed", "train", "sparsity", "deft", "load"),
     *("simulate", "sweep", "explain", "compare", "report", "reproduce"),
 )
 """The verbs, in the order of this page."""
@@ -93,6 +97,7 @@ _MODULES = {
     "deft.recipe_files": ("load",),
     "described": ("Described", "describe", "needs_torch"),
     "explain": ("compare", "compare_counters", "compare_kernels", "compare_layers", "explain", "look_up"),
+    "graphed": ("graphed", "graphed_step"),
     "imports": ("import_file",),
     "memory": ("Memory", "memory"),
     "profile": ("iterate", "profile"),

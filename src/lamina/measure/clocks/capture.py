@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -36,14 +37,18 @@ def run_without_sync(fn: Callable[[], object]) -> None:
         torch.cuda.set_sync_debug_mode(mode)
 
 
-def capture(fn: Callable[[], object], copies: int, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+def capture(
+    fn: Callable[[], object], copies: int, stream: torch.cuda.Stream, pool: Any = None
+) -> torch.cuda.CUDAGraph:
     """A graph of `copies` calls of `fn`, captured on `stream`; UnsupportedError if it cannot be captured.
+
+    Its memory comes from `pool` (`torch.cuda.graph_pool_handle`), or from one of its own.
 
     An empty graph counts as a failure: the callable launches nothing, or launches on a stream that is not captured, so
     its time would be zero.
     """
     graph = torch.cuda.CUDAGraph()
-    pool = torch.cuda.graph_pool_handle()
+    pool = pool or torch.cuda.graph_pool_handle()
     first: Exception | None = None
     try:
         # The outer block restores the current stream: torch's own context does not when the capture fails.

@@ -1,0 +1,69 @@
+"""State that a step changes, so that it can be run several times from the same start and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from lamina.errors import CheckError
+
+NOISE = 4.0
+"""How many times farther from eager mode than a second eager run a replay may be."""
+
+EXACT = 1e-5
+"""Relative distance that is always allowed: a sum in another order."""
+
+
+class State:
+    """A copy of tensors and of the states of the random number generators."""
+
+    def __init__(self, tensors: Iterable[Tensor], device: torch.device):
+        self.tensors = [*tensors]
+        self.values = [tensor.detach().clone() for tensor in self.tensors]
+        self.device = device
+        self.random = torch.get_rng_state()
+        self.device_random = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Set the tensors, in place, and the generators to what they were."""
+        for tensor, value in zip(self.tensors, self.values, strict=True):
+            tensor.copy_(value)
+        torch.set_rng_state(self.random)
+        if self.device_random is not None:
+            torch.cuda.set_rng_state(self.device_random, self.device)
+
+    @torch.no_grad()
+    def changes(self) -> list[Tensor]:
+        """By how much each tensor has changed since: an update is small beside what it updates."""
+        pairs = zip(self.tensors, self.values, strict=True)
+        return [tensor - value if tensor.is_floating_point() else tensor.clone() for tensor, value in pairs]
+
+
+@torch.no_grad()
+def distance(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
+    """Relative L2 distance of lists of tensors, of all floating-point values together."""
+    error = norm = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        if b.is_floating_point() or b.is_complex():
+            error += float((a - b).abs().double().square().sum())
+            norm += float(b.abs().double().square().sum())
+        elif not torch.equal(a, b):
+            return float("inf")
+    return (error / norm) ** 0.5 if norm else float("inf") if error else 0.0
+
+
+def judge(replayed: Sequence[Tensor], eager: Sequence[Tensor], again: Sequence[Tensor], what: str) -> None:
+    """Compare a replay with an eager run, beside the distance of two eager runs.
+
+    Raises:
+        CheckError: the replay is farther from eager mode than its own spread explains.
+    """
+    noise, error = distance(again, eager), distance(replayed, eager)
+    if not error <= max(NOISE * noise, EXACT):
+        raise CheckError(
+            f"{what} by a CUDA graph differ from eager mode by {error:.1e} (two eager runs: {noise:.1e}), so a value "
+            "was fixed at capture; look for Python code that depends on the batch or the step, or run in eager mode"
+        )
