@@ -1,6 +1,7 @@
 """Captured passes and steps on a GPU, beside the ordinary loop."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from lamina.errors import LaminaError, UnsupportedError
 
 pytestmark = pytest.mark.gpu
 
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
     "plain sgd": lambda p: torch.optim.SGD(p, lr=0.05),
     "adam": lambda p: torch.optim.Adam(p, lr=1e-3),
@@ -32,13 +33,13 @@ def network() -> nn.Module:
 
 def batches(count: int, rows: int = 16) -> list[tuple[Tensor, Tensor]]:
     own = torch.Generator("cuda").manual_seed(1)
-    make = {"device": "cuda", "generator": own}
+    make: Any = {"device": "cuda", "generator": own}
     return [(torch.randn(rows, 3, 8, 8, **make), torch.randint(10, (rows,), **make)) for _ in range(count)]
 
 
 def close(ours: nn.Module, theirs: nn.Module, tolerance: float) -> None:
     for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
-        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, msg=name)
 
 
 def ordinary(
@@ -107,7 +108,7 @@ def test_learning_rates_and_shapes_change() -> None:
 
 
 def test_batches_on_the_cpu_and_channels_last() -> None:
-    model = network().to(memory_format=torch.channels_last)
+    model = network().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     step = lamina.graphed_step(model, nn.functional.cross_entropy, OPTIMIZERS["sgd"](model.parameters()))
     x, y = batches(1)[0]
     x = x.contiguous(memory_format=torch.channels_last).cpu()
@@ -116,7 +117,7 @@ def test_batches_on_the_cpu_and_channels_last() -> None:
 
 
 def test_a_converted_network_trains_in_graphs() -> None:
-    model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 128)).cuda()
+    model: nn.Module = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 128)).cuda()
     model, _ = lamina.convert(model, lamina.Circulant(32))
     theirs = copy.deepcopy(model)
     mine, other = OPTIMIZERS["sgd"](model.parameters()), OPTIMIZERS["sgd"](theirs.parameters())
@@ -138,7 +139,7 @@ def test_what_synchronizes_is_refused_with_its_line_and_the_device_goes_on() -> 
         def forward(self, x: Tensor) -> Tensor:
             if x.sum().item() > 0:  # the line that is named
                 x = -x
-            return self.linear(x)
+            return self.linear(x)  # type: ignore[no-any-return]
 
     model = Branch().cuda()
     step = lamina.graphed_step(model, nn.functional.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1))

@@ -23,8 +23,9 @@ def graphed(model: nn.Module, example: Any = None, *, graphs: int = 4, check: bo
     """A model whose passes are replayed as CUDA graphs. It has the parameters and buffers of the model itself.
 
     Calls within ``torch.no_grad`` or ``torch.inference_mode`` replay a forward pass. Other calls replay a forward pass
-    and, from ``loss.backward()``, a backward pass; loss and optimizer stay in the ordinary loop. `graphed_step` captures
-    them too. The first calls of each signature run in eager mode. The next is captured, and compared with eager mode.
+    and, from ``loss.backward()``, a backward pass; loss and optimizer stay in the ordinary loop, where
+    `graphed_step` captures them too. The first calls of each signature run in eager mode. The next is captured, and
+    compared with eager mode.
 
     Args:
         model: on one CUDA device. What its Python code does beyond tensors happens at capture alone.
