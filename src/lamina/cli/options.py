@@ -80,6 +80,14 @@ CheckOption = Annotated[bool, typer.Option("--check/--no-check", help="Compare r
 InputSizeOption = Annotated[
     str, typer.Option("--input-size", help="Shape of one sample, such as 3x224x224, where the network has none.")
 ]
+LayerOption = Annotated[
+    list[str],
+    typer.Option(
+        "--layer",
+        metavar="PATTERN",
+        help="Only layers whose names match: 'features.*', 'blocks.?.norm', fc. Between commas, or repeated.",
+    ),
+]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Complete the last unfinished run of the same work.")]
 ReportOption = Annotated[Path | None, typer.Option("--report", help="Also write an HTML report here.")]
 
@@ -134,6 +142,21 @@ def implementations(text: str) -> list[Method]:
         if method.name in CELLS:
             configuration(method)
     return methods
+
+
+def layer_patterns(items: Iterable[str]) -> list[str]:
+    """Patterns between commas of every ``--layer``; whether they match shows when the network is known.
+
+    Raises:
+        UsageError: one is empty.
+    """
+    found = []
+    for item in items:
+        patterns = split(item)
+        if not patterns:
+            raise UsageError(f"--layer: expected a pattern such as 'features.*', got {item!r}")
+        found += patterns
+    return found
 
 
 def clocks(text: str) -> list[str]:
