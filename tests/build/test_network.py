@@ -1,5 +1,6 @@
 """Modules built from descriptions: shapes as described, results as defined."""
 
+import copy
 import itertools
 
 import pytest
@@ -7,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 import lamina.spec.layers.activation as activations
-from lamina.build import SpecModule, from_network, trace
+from lamina.build import SpecModule, from_network, to_precision, trace
 from lamina.build.modules import WindowPool, WithinChannelNorm
 from lamina.spec import Input, Network
 from lamina.spec import layers as spec
@@ -173,3 +175,12 @@ def test_target_fills_images_with_data_and_feature_maps_with_random_values() -> 
     maps = from_network(network(spec.Bypass(name="a", inputs=("input",)), shape=(32, 5, 5)))
     (x,), _, remarks = maps.example(5, load("fashion-mnist"), "fp32", torch.device("cpu"), "nchw", 0)
     assert x.std() > 0.5 and "random values" in remarks[0]
+
+
+def test_networks_of_mixed_dtypes_keep_those_that_are_not_float32() -> None:
+    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.float64))
+    for precision, first in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        moved = to_precision(copy.deepcopy(mixed), precision, torch.device("cpu"), "nchw")
+        assert [layer.weight.dtype for layer in moved] == [first, torch.float64]
+    half = to_precision(nn.Linear(2, 2, dtype=torch.bfloat16), "fp32", torch.device("cpu"), "nchw")
+    assert half.weight.dtype == torch.float32

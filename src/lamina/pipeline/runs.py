@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lamina.build import Target
+from lamina.errors import UnsupportedError
 from lamina.record import Environment, Run
 from lamina.spec import Workload
 from lamina.spec.training import Training
@@ -30,7 +31,7 @@ def begin(
 ) -> tuple[Run, frozenset[tuple[str | int, ...]]]:
     """The run to write to, new or resumed, and the keys of the rows it already has; ``more`` joins its config."""
     config = json.loads(asked.model_dump_json()) | dict(more or {})
-    described = [target.name, [layer.layer.model_dump_json() for layer in target.resolve()], config]
+    described = [target.name, _layers(target), config]
     software = [environment.device, environment.lamina, environment.torch, environment.driver]
     fingerprint = hashlib.sha256(json.dumps([verb, described, software], default=str).encode()).hexdigest()[:16]
     earlier = store.unfinished(fingerprint) if resume else None
@@ -50,6 +51,14 @@ def begin(
     )
     store.begin(this)
     return this, frozenset()
+
+
+def _layers(target: Target) -> list[str]:
+    """The network's layers as text; of one that cannot be traced, such as for its control flow, the reason."""
+    try:
+        return [layer.layer.model_dump_json() for layer in target.resolve()]
+    except UnsupportedError as error:
+        return [str(error)]
 
 
 @contextmanager

@@ -20,16 +20,24 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        save_file(
-            {name: t.detach().contiguous().cpu() for name, t in tensors.items()},
-            temporary,
-            {"lamina": json.dumps(facts)},
-        )
+        save_file(_separate(tensors), temporary, {"lamina": json.dumps(facts)})
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors in host memory; those that share memory, as tied weights do, are written once for each name."""
+    written: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        host = tensor.detach().contiguous().cpu()
+        storage = host.untyped_storage().data_ptr()
+        written[name] = host.clone() if storage in storages else host
+        storages.add(storage)
+    return written
 
 
 def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.convert import FITTED, build, inputs_of, refusal, retained
 from lamina.accelerate.methods.elimination.indexed import Indexed
@@ -235,8 +236,7 @@ def compose(
     result = copy.deepcopy(model)
     for name, share in choice.items():
         if share < 1:
-            parent, _, last = name.rpartition(".")
-            setattr(result.get_submodule(parent), last, copy.deepcopy(variants[name][share].layer))
+            put(result, name, copy.deepcopy(variants[name][share].layer))
     return _folded(result) if folding else (result, ())
 
 

@@ -7,6 +7,7 @@ Source: Hill et al., DeftNN, MICRO 2017: synapse vector elimination and near-com
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from torch import nn
 
 from lamina import measure
 from lamina.build import Target
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, UnsupportedError
 from lamina.pipeline.deft import onnx_file, pruning, recipe_files, storing
 from lamina.pipeline.deft.calibration import ELEMENTS, material
 from lamina.pipeline.deft.choosing import Chooser
@@ -90,6 +91,7 @@ def deft(
 
         learner = Learner(settings, deployment.material, deployment.device, store, this.id, watch)
         dense = _dense(target, learner, weights, folder / CHECKPOINT, resume)
+        _require_copies(dense)
         if weights:
             remark("the given weights may have been trained on the calibration samples")
         chooser = _chooser(dense, config, deployment, remark, watch)
@@ -138,6 +140,20 @@ def _dense(target: Target, learner: Learner, weights: Path | None, checkpoint: P
     if weights:
         return pretrained(network, weights).to(learner.device).eval()
     return learner.learn(network, learner.settings, checkpoint, resume)
+
+
+def _require_copies(network: nn.Module) -> None:
+    """Check that a network can be copied, since every candidate is a copy of it.
+
+    Raises:
+        UnsupportedError: with what cannot be copied.
+    """
+    try:
+        copy.deepcopy(network)
+    except Exception as error:
+        raise UnsupportedError(
+            f"deft compares copies of the network, but copy.deepcopy raises {type(error).__name__}: {error}"
+        ) from error
 
 
 def _chooser(

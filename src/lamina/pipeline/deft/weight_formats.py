@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 
 from lamina.accelerate.methods.weight_only import WeightOnly
 from lamina.accelerate.methods.weight_only.config import FORMATS, Format
@@ -104,13 +105,17 @@ def _rows(model: nn.Module, example: Tensor) -> dict[str, int]:
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             first = output[0] if isinstance(output, tuple) else output
+            if not isinstance(first, Tensor):
+                return
             outputs = first.shape[1] if first.dim() > 3 else first.shape[-1]
             seen[name] = first.numel() // outputs
 
         return hook
 
     leaves = {
-        n: m for n, m in model.named_modules() if not list(m.children()) and getattr(m, "weight", None) is not None
+        n: m
+        for n, m in model.named_modules()
+        if not list(m.children()) and getattr(m, "weight", None) is not None and not isinstance(m, ScriptModule)
     }
     handles = [module.register_forward_hook(watch(name)) for name, module in leaves.items() if name]
     try:

@@ -213,3 +213,32 @@ def test_whole_channels_of_a_flattened_image_go_in_groups() -> None:
     folded, record = fold(converted)
     assert (record[0].live, record[0].plain) == (3, ("3",))
     torch.testing.assert_close(folded(x), expected)
+
+
+class Averaged(nn.Module):
+    """Keeps a running mean of what it computes in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        self.mean = 0.9 * self.mean + 0.1 * x.mean(0).detach()
+        return self.last(x - self.mean)
+
+
+def test_buffers_that_a_network_sets_survive_tracing() -> None:
+    model, _ = convert(Averaged(), Eliminated(keep=0.5), lambda name, _: name == "last")
+    model, _ = fold(model)
+    assert isinstance(model.mean, Tensor) and list(model.state_dict()) == list(copy.deepcopy(model).state_dict())
+
+
+def test_parametrized_producers_are_left_alone() -> None:
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, 3))
+    model, _ = convert(model, Eliminated(keep=0.5), lambda name, _: name == "2")
+    expected = model(x := torch.randn(4, 6))
+    model, folded = fold(model)
+    assert folded == ()
+    torch.testing.assert_close(model(x), expected)

@@ -157,3 +157,18 @@ def test_faults_are_told() -> None:
 
     with pytest.raises(UsageError, match="unused: expected calibration batches that reach this layer"):
         recovery.eliminate(Unreached(), config, [torch.randn(8, 4)])
+
+
+class ByKeyword(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(input=x)
+
+
+def test_inputs_that_are_passed_by_keyword_are_observed() -> None:
+    model, x = ByKeyword(), torch.randn(5, 6)
+    moments = recovery.observe(model, {"layer": model.layer}, [x])
+    torch.testing.assert_close(moments["layer"].mean, x.double().mean(0))

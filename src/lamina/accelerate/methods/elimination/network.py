@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrize import is_parametrized
 
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.elimination.nn import EliminatedConv1d, EliminatedConv2d, EliminatedLinear
@@ -86,7 +89,8 @@ def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
         UsageError: the model cannot be traced.
     """
     try:
-        graph = _Tracer().trace(model)
+        with _unchanged(model):
+            graph = _Tracer().trace(model)
     except Exception as error:
         raise UsageError(
             f"expected a model that torch.fx can trace, got {type(error).__name__}: {error}; "
@@ -104,6 +108,20 @@ def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
         if reads and touched <= once and _alone(model, [modules[name] for name in touched]):
             folded.append(_fold_one(model, modules, str(node.target), reads))
     return model, tuple(one for one in folded if one is not None)
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Put attributes and buffers back that a forward pass sets, which while tracing are symbols."""
+    before = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes, buffers in before:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._buffers.clear()
+            module._buffers.update(buffers)
 
 
 def _reads(producer: fx.Node, modules: dict[str, nn.Module]) -> list[_Read]:
@@ -185,8 +203,8 @@ def _flattens(node: fx.Node) -> bool:
 
 
 def _alone(model: nn.Module, touched: list[nn.Module]) -> bool:
-    """Whether no other module shares the parameters to be changed, and no hook would be lost."""
-    if any(module._forward_hooks or module._forward_pre_hooks for module in touched):
+    """Whether no other module shares the parameters to be changed, and no hook or parametrization would be lost."""
+    if any(module._forward_hooks or module._forward_pre_hooks or is_parametrized(module) for module in touched):
         return False
     owners: dict[int, set[int]] = {}
     for module in model.modules():

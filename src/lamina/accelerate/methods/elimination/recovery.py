@@ -207,9 +207,9 @@ def observe(
 
 @contextmanager
 def _watching(layers: dict[str, nn.Module], seen: dict[str, Moments], most: int | None) -> Iterator[None]:
-    def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-            columns = positions(module, arguments[0])
+    def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def hook(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+            columns = positions(module, arguments[0] if arguments else options["input"])
             if most is not None and len(columns) > most:
                 columns = columns[torch.linspace(0, len(columns) - 1, most, device=columns.device).long()]
             new = Moments.of(columns)
@@ -217,7 +217,7 @@ def _watching(layers: dict[str, nn.Module], seen: dict[str, Moments], most: int 
 
         return hook
 
-    handles = [layer.register_forward_pre_hook(watch(name)) for name, layer in layers.items()]
+    handles = [layer.register_forward_pre_hook(watch(name), with_kwargs=True) for name, layer in layers.items()]
     try:
         yield
     finally:

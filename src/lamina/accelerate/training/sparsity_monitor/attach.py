@@ -102,6 +102,7 @@ class Monitor:
         self._next_due = 0
         self._paused, self._watching, self._capturing = 0, False, False
         self._modules = [(MonitoredModule(name), module) for name, module in select_modules(model, modules).items()]
+        self._named = modules is not None
         check_paces(paces or {}, [monitored.module for monitored, _ in self._modules])
         self._hooks: list[RemovableHandle] = []
         # Attributes of ReLUs, and their forward while they are sampled.
@@ -274,6 +275,8 @@ class Monitor:
         if not self._watching:
             return
         if not isinstance(output, Tensor):
+            if not self._named:
+                return
             name = monitored.module
             raise UsageError(f"monitor: {name}: expected a module that returns a tensor, got {type(output).__name__}")
         monitored.calls += 1

@@ -18,7 +18,7 @@ def select_modules(model: nn.Module, names: Iterable[str] | None) -> dict[str, n
     """The modules to monitor, each once: those named, or every ReLU.
 
     In a model without `nn.ReLU` modules these are its other activations, such as GELU, and in one without any
-    activation module all modules without children.
+    activation module all modules without children; what returns no tensor is not observed.
 
     Raises:
         UsageError: a name is unknown, or none is given.
