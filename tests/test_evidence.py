@@ -121,3 +121,15 @@ def test_times_of_runs_that_shared_the_device_are_not_shown() -> None:
     row = ROW | {"median_us": 1.0}
     assert list(TOOL["table"]([row | {"test_accuracy": [0.1]}])) == []
     assert list(TOOL["table"]([row])) != []
+
+
+def test_a_matrix_has_a_row_for_each_network_and_every_reason() -> None:
+    row = ROW | {"workload": "net", "source": "timm", "cells": {"bench": "ok", "train": "refused", "load": "refused"}}
+    rows = [
+        row | {"reasons": {"train": "a | b", "load": "a | b"}},
+        row | {"workload": "other", "source": "hostile", "cells": {"bench": "timeout"}, "reasons": {"bench": "60 s"}},
+    ]
+    lines = list(TOOL["table"](rows))
+    assert lines[2:5] == ["### timm", "", "|  | bench | train | load |"]
+    assert "| net | ✓ | refused | refused |" in lines and "| other | **timeout** | - | - |" in lines
+    assert lines[-3:-1] == ["| net | train, load | a / b |", "| other | bench | 60 s |"]

@@ -23,6 +23,8 @@ DO_BENCH = "triton.testing.do_bench"
 """The independent clock, which tables leave out."""
 SPLITS = ("workload", "batch", "device", "memory", "sampled")
 """Columns in which two timings of one layer and implementation may differ."""
+ENDINGS = {"ok": "✓", "refused": "refused", "traceback": "**traceback**", "timeout": "**timeout**"}
+"""How a cell of the gauntlet ended, in its matrix."""
 WIDE = 40
 """A table whose column names have more letters than this may be transposed."""
 MAX_COLUMNS = 6
@@ -168,6 +170,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     """Changes or simulated gains where the file holds them, layers otherwise."""
     if not rows:
         return []
+    if any("cells" in row for row in rows):
+        return ["## Networks by verb", "", *matrix(rows)]
     if any("dense_us" in row for row in rows):
         return ["## Whole steps", "", *selected(rows, "end_to_end"), "", "## Layers", "", *selected(rows, "step"), ""]
     if any("change" in row for row in rows):
@@ -181,6 +185,26 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     if any("roofline_bound" in row for row in rows):
         return ["## Layers", "", *gains(rows), ""]
     return ["## Layers", "", *layers(rows)]
+
+
+def matrix(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """How each verb ended on each network, a table for each source; then every reason, with the cells that have it."""
+    verbs = list(dict.fromkeys(verb for row in rows for verb in row["cells"]))
+    for source in dict.fromkeys(row["source"] for row in rows):
+        yield from [f"### {source}", "", f"|  | {' | '.join(verbs)} |", f"|---|{':-:|' * len(verbs)}"]
+        for row in rows:
+            if row["source"] == source:
+                signs = (ENDINGS[row["cells"][verb]] if verb in row["cells"] else "-" for verb in verbs)
+                yield f"| {row['workload']} | {' | '.join(signs)} |"
+        yield ""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for verb, reason in row["reasons"].items():
+            reasons.setdefault((row["workload"], reason), []).append(verb)
+    yield from ["## Reasons", "", "|  | verbs | reason |", "|---|---|---|"]
+    for (workload, reason), of in reasons.items():
+        yield f"| {workload} | {', '.join(of)} | {reason.replace('|', '/')} |"
+    yield ""
 
 
 def selected(rows: Sequence[Mapping[str, Any]], phase: str) -> Iterable[str]:

@@ -7,13 +7,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from benchmarks import results
 from benchmarks.gauntlet.cells import BATCH, ENDINGS, VERBS, Cell
-from benchmarks.gauntlet.models import EXCLUDED, Model, elements, models
+from benchmarks.gauntlet.models import EXCLUDED, Model, chosen, elements
 from benchmarks.gauntlet.workers import Journal, run_all
 
 CLAIM = "gauntlet"
@@ -33,11 +32,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     parser.add_argument("--commit", help="commit of this source, if it is not a git checkout")
     return parser.parse_args()
-
-
-def chosen(patterns: str) -> list[Model]:
-    """The networks whose name fits one of the patterns."""
-    return [model for model in models() if any(fnmatch(model.spec, one) for one in patterns.split(","))]
 
 
 def rows(networks: Sequence[Model], found: Mapping[tuple[str, str], Cell], device: str) -> list[dict[str, Any]]:
@@ -100,7 +94,7 @@ class Progress:
 
 def main() -> None:
     args = arguments()
-    networks, verbs = chosen(args.models), args.verbs.split(",")
+    networks, verbs = chosen(args.models, args.device), args.verbs.split(",")
     unknown = sorted({*verbs} - {*VERBS})
     if unknown or not networks:
         raise SystemExit(f"expected verbs of {', '.join(VERBS)} and models that exist, got {args.verbs}, {args.models}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from math import prod
 
 HERE = "benchmarks.gauntlet"
@@ -88,6 +89,13 @@ DETECTION = """
     detection.maskrcnn_resnet50_fpn detection.retinanet_resnet50_fpn detection.ssd300_vgg16
     detection.ssdlite320_mobilenet_v3_large
     """
+LARGE = """
+    timm:nasnetalarge timm:pnasnet5large timm:mobilenetv5_base timm:qwen3_vit_88m timm:samvit_base_patch16_224
+    timm:naflexvit_base_patch16_parfac_gap timm:beit_base_patch16_224 timm:vgg11 torchvision:vgg11 torchvision:vit_b_32
+    torchvision:video.s3d torchvision:video.mvit_v2_s
+    """
+"""Networks that take minutes on a CPU, which runs them only when they are named."""
+
 EXCLUDED = {
     "timm:deepseek_vit": "its smallest member has 412 M parameters",
     "timm:gemma4_vit": "its smallest member has 167 M parameters",
@@ -157,6 +165,16 @@ def _models() -> Iterator[Model]:
         for size, names in sizes.items():
             yield from (Model(f"{package}:{name}", (size,) if size else ()) for name in names.split())
     yield from (Model(f"torchvision:{name}", function="detection") for name in DETECTION.split())
+
+
+def chosen(patterns: str, device: str) -> tuple[Model, ...]:
+    """The networks that one of the patterns fits; large ones on a GPU, or by their own name."""
+    wanted, large = patterns.split(","), () if device != "cpu" else LARGE.split()
+    return tuple(
+        model
+        for model in models()
+        if any(fnmatch(model.spec, one) for one in wanted) and (model.spec not in large or model.spec in wanted)
+    )
 
 
 def elements(model: Model) -> int:

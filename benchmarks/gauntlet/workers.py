@@ -104,6 +104,7 @@ def run_all(
 def _serve(pipe: Connection, device: str, folder: Path) -> None:
     """Run what comes through the pipe. The process ends after a traceback, which may leave a GPU unusable."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["LAMINA_CACHE_DIR"] = str(folder / "cache")  # selections of one sample are for nobody else
     sys.path.insert(0, os.getcwd())
     from benchmarks.gauntlet import cells, models
 
