@@ -12,6 +12,7 @@ import pytest
 from lamina.explain import findings, rooflines, shares
 from lamina.record import LayerRun
 from lamina.report.html import write_report
+from lamina.report.layers import LONGEST
 from lamina.report.palette import DARK, LIGHT
 
 from ..report.records import ROOFS, bench, changed, epochs, failed, pick, run, whole_step
@@ -72,7 +73,7 @@ def open_report(browser: Any, folder: Path, rows: list[LayerRun], **more: Any) -
     page.on("pageerror", lambda error: it.complaints.append(str(error)))
     page.on("dialog", lambda dialog: (it.complaints.append(dialog.message), dialog.dismiss()))
     page.goto(path.as_uri())
-    page.wait_for_function("document.querySelectorAll('.figure:not(.js-plotly-plot)').length === 0")
+    playwright.expect(page.locator(".figure:not(.js-plotly-plot)")).to_have_count(0, timeout=30_000)
     return it
 
 
@@ -185,7 +186,7 @@ def test_hostile_names_are_shown_as_text(show: Any) -> None:
     assert it.column("layer-table", 1).count(HOSTILE) == 3
     assert it.column("failed-table", 7) == [HOSTILE]
     ticks = it.page.locator("#figure-time .ytick text").all_text_contents()
-    assert f"…{HOSTILE[-25:]}" in ticks
+    assert f"…{HOSTILE[1 - LONGEST :]}" in ticks
     bar = it.page.locator("#figure-time .trace.bars").first.locator("path").nth(3)
     point_at(bar)
     assert HOSTILE in it.page.locator("#figure-time .hoverlayer .hovertext").text_content().replace("\xa0", " ")

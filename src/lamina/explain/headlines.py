@@ -71,7 +71,7 @@ def headlines(
 ) -> tuple[Finding, ...]:
     """At most ``MOST`` findings for each setting, each one line: what, how much of the step, and what to do.
 
-    An idle GPU comes first, then failures, then the largest potential savings, then the layers that take most of the
+    An idle GPU comes first, then failures and a busy machine, then the largest potential savings, then the layers that take most of the
     time. Layers that repeat are one headline. Savings of different headlines overlap and do not add up.
     """
     return tuple(it for view in views(rows, roofs, kernels, counters) for it in _of_view(view))
@@ -82,7 +82,7 @@ def _of_view(view: View) -> list[Finding]:
     idle = [it for it in found if idle_gpu(it)]
     time = "the GPU time" if idle else "the step"
     ends = [_dominant(view, it, time) for it in found if it.rule == "dominant layers"]
-    made = [*idle, *_failures(view)]
+    made = [*idle, *_failures(view), *(it for it in found if it.rule == "busy machine")]
     candidates = [*_of_step(view, found, time), *_of_layers(view, found, time)]
     measured = any(it.rule == "launch overhead" and it.finding.layer is None for it in candidates)
     about = set(LAUNCHES) if idle else set(LAUNCHES[1:]) if measured else set()

@@ -43,6 +43,8 @@ def miss(what_if: WhatIf) -> str:
     """Why there is no comparison, or by how much a prediction missed (see `left_out`); empty if it held."""
     if what_if.after is None:
         return what_if.reason
+    if not what_if.before.median_us or not what_if.after.median_us:
+        return f"no kernel ran {'after' if what_if.before.median_us else 'before'}: there is no speedup"
     if what_if.predicted_us is None:
         return f"not predicted: {what_if.rule}"
     error = gain_error(what_if)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lamina.explain.bounds import Bound
-from lamina.explain.findings import ranked, views
+from lamina.explain.findings import idle_gpu, ranked, views
+from lamina.explain.patterns import pattern_of, patterns, repeated
 from lamina.explain.rules import RULES
 from lamina.explain.stalls import REASONS, shares
 from lamina.explain.view import MATTERS, View, potential_saving
@@ -73,6 +74,8 @@ def paragraphs(
 ) -> tuple[Paragraph, ...]:
     """For each setting: the network, its ``limit`` longest layers, and counters that must be read with care.
 
+    Layers that repeat have one paragraph, about the slowest of them.
+
     With ``layer``, only the paragraph of that layer, however short its time.
     """
     per_setting = views(rows, roofs, kernels, counters)
@@ -87,21 +90,30 @@ def _of_setting(view: View, limit: int, only: str | None) -> list[Paragraph]:
         if row.timing:
             members.setdefault(row.layer, []).append(row)
     parts = {layer: sum(view.share[row] for row in of) for layer, of in members.items()}
-    longest = sorted((layer for layer in parts if parts[layer] >= MATTERS), key=lambda layer: -parts[layer])[:limit]
     if not parts:
         return []
-    made = [Paragraph(setting, None, _network(view, found, setting, members), 1.0)]
-    for layer in longest if only is None else [only] if only in members else []:
-        mine = [finding for finding in found if finding.layer == layer]
-        made.append(Paragraph(setting, layer, _layer(view, layer, members[layer], mine), parts[layer]))
+
+    time = "the GPU time" if any(map(idle_gpu, found)) else "the step"
+
+    def described(layer: str, alike: Sequence[str]) -> Paragraph:
+        text = _layer(view, layer, members[layer], [finding for finding in found if finding.layer == layer])
+        part = sum(parts[it] for it in alike)
+        if len(alike) > 1:
+            text += f" {repeated(pattern_of(alike), alike)} take {percent(part)} of the step together."
+        return Paragraph(setting, layer, text.replace(" of the step", f" of {time}"), part)
+
     if only is not None:
-        return made[1:]
-    rest = [layer for layer in parts if layer not in longest]
-    if rest and longest:
+        return [described(only, [only])] if only in members else []
+    groups = sorted(patterns(parts).values(), key=lambda of: -sum(parts[layer] for layer in of))
+    shown = [of for of in groups if sum(parts[layer] for layer in of) >= MATTERS][:limit]
+    made = [Paragraph(setting, None, _network(view, found, setting, members), 1.0)]
+    made += [described(max(of, key=lambda layer: parts[layer]), of) for of in shown]
+    rest = [layer for of in groups if of not in shown for layer in of]
+    if rest and shown:
         left = sum(parts[layer] for layer in rest)
         several = len(rest) > 1
         who = f"The other {len(rest)} layers ({layer_names(rest)})" if several else f"The other layer ({rest[0]})"
-        text = f"{who} {'take' if several else 'takes'} {percent(left)} of the step{' together' if several else ''}."
+        text = f"{who} {'take' if several else 'takes'} {percent(left)} of {time}{' together' if several else ''}."
         made.append(Paragraph(setting, None, text, left))
     if caveats := [finding.claim for finding in found if finding.rule.startswith("counters: ")]:
         prefix = f"{setting}: " if setting else ""

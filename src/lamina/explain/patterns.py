@@ -21,10 +21,10 @@ def patterns(layers: Iterable[str]) -> dict[str, list[str]]:
     for layer in dict.fromkeys(layers):
         path, dot, last = layer.rpartition(".")
         groups.setdefault((_NUMBER.sub("*", path), dot + last), []).append(layer)
-    return {_pattern(members): members for members in groups.values()}
+    return {pattern_of(members): members for members in groups.values()}
 
 
-def _pattern(layers: Sequence[str]) -> str:
+def pattern_of(layers: Sequence[str]) -> str:
     """The pattern of names that differ only in numbers of their paths."""
     path, dot, last = layers[0].rpartition(".")
     numbers = zip(*(_NUMBER.findall(layer.rpartition(".")[0]) for layer in layers), strict=True)

@@ -17,6 +17,8 @@ def in_precision(row: LayerRun, launches: Sequence[Launch], roofs: Roofs, precis
     """A row's estimated time in another precision; ``None`` if it has matrix kernels and its roofline is unknown."""
     if row.timing is None:
         return None
+    if not row.timing.median_us:
+        return 0.0  # no kernel ran
     size_ratio = ITEM_BYTES[precision] / ITEM_BYTES[row.precision]
     ratio = _ratio(row, roofs, precision, size_ratio)
     if not total_us(launches):

@@ -60,6 +60,8 @@ def layer_columns(
     columns += [TIME, *blocks, QUARTILES, SHARE, GFLOPS, GBS, ROOF]
     if any(row.rel_error is not None for row in rows):
         columns.append(ERROR)
+    if any(row.note for row in rows):
+        columns.append(_words("note", lambda row: row.note))
     return tuple(columns)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lamina.record import LayerRun, Roofline, Timing
+from lamina.record import LayerRun, Roofline
 from lamina.record.comparison import AXES, value
 from lamina.report.columns import Entry
 
@@ -107,9 +107,14 @@ def _together(name: str, members: Sequence[Entry]) -> Entry:
     timings = [row.timing for row in rows if row.timing]
     timing = None
     if timings:
-        sums = [sum(getattr(it, name) for it in timings) for name in ("median_us", "q1_us", "q3_us")]
-        kernels = [it.kernels for it in timings if it.kernels is not None]
-        timing = Timing(timings[0].clock, timings[0].l2, *sums, min(it.n for it in timings), sum(kernels) or None)
+        timing = replace(
+            timings[0],
+            median_us=sum(it.median_us for it in timings),
+            q1_us=sum(it.q1_us for it in timings),
+            q3_us=sum(it.q3_us for it in timings),
+            n=min(it.n for it in timings),
+            kernels=_sum([it.kernels for it in timings]),
+        )
     errors = [row.rel_error for row in rows if row.rel_error is not None]
     row = replace(
         rows[0],
@@ -119,6 +124,7 @@ def _together(name: str, members: Sequence[Entry]) -> Entry:
         bytes=_sum([row.bytes for row in rows]),
         parameters=sum(row.parameters for row in rows),
         rel_error=max(errors, default=None),
+        note=next((row.note for row in rows if row.note), ""),
     )
     shares = [entry.share for entry in members if entry.share is not None]
     return Entry(row, _roofline(members), sum(shares) if shares else None, tuple(members))

@@ -8,7 +8,7 @@ from lamina.record import LayerRun
 from lamina.report import units
 from lamina.report.palette import PHASES
 
-LONGEST = 26
+LONGEST = 28
 """Characters of a layer's name beside a bar; the full name is in the hover text and the tables."""
 
 
@@ -19,6 +19,20 @@ def by_layer(rows: Iterable[LayerRun]) -> dict[str, dict[str, LayerRun]]:
         if row.phase in PHASES:
             layers.setdefault(row.layer, {})[row.phase] = row
     return layers
+
+
+MOST = 60
+"""Layers that a figure shows; their labels and bars are still legible one by one."""
+
+
+def slowest(layers: Mapping[str, Mapping[str, LayerRun]], most: int = MOST) -> list[str]:
+    """The layers that take the most time, at most ``most``, in the order in which they came."""
+
+    def us(layer: str) -> float:
+        return sum(row.timing.median_us for row in layers[layer].values() if row.timing)
+
+    kept = set(sorted(layers, key=us, reverse=True)[:most])
+    return [layer for layer in layers if layer in kept]
 
 
 def label(phases: Mapping[str, LayerRun]) -> str:
@@ -36,6 +50,6 @@ def short(name: str) -> str:
     """The end of a long name, which is where the layers of a block differ.
 
     >>> short("features.denseblock3.denselayer12.conv1")
-    '…block3.denselayer12.conv1'
+    '…seblock3.denselayer12.conv1'
     """
     return name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"

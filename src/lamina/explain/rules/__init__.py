@@ -14,6 +14,7 @@ from lamina.explain.rules.tensor_cores import tensor_cores_idle
 from lamina.explain.rules.timings import (
     above_roofline,
     below_roofline,
+    busy_machine,
     dominant_layers,
     imbalance,
     launch_bound,
@@ -44,6 +45,7 @@ RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     step_gap,
     workspace,
     without_time,
+    busy_machine,
     noisy,
     tma_bypasses_l1,
     tensor_core_flops,

@@ -9,6 +9,7 @@ from lamina.explain.roofline import LAUNCH_FACTOR
 from lamina.explain.view import FACT, MATTERS, MODEL, SAVING, View, spread
 from lamina.explain.wording import ms, name, names, percent, phases
 from lamina.record import Finding, LayerRun
+from lamina.record.noise import disturbed
 from lamina.record.wording import listed
 
 MOST = 0.8
@@ -176,6 +177,12 @@ def without_time(view: View) -> Iterator[Finding]:
         claim = f"{names(rows)} {happened}: {reason}"
         about = rows[0] if len(rows) == 1 else None
         yield view.finding(outcome, claim, {"phases": len(rows), "reason": reason}, [], FACT, about)
+
+
+def busy_machine(view: View) -> Iterator[Finding]:
+    """Times that other processes, a hypervisor or a quota disturbed, as seen while they were taken."""
+    if claim := disturbed(view.rows):
+        yield view.finding("busy machine", claim, {"times": sum(bool(row.note) for row in view.rows)}, [], FACT)
 
 
 def noisy(view: View) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from lamina.report import units
 from lamina.report.figures.bars import Quantity, Series, layer_bars
 from lamina.report.figures.material import Scene
 from lamina.report.figures.plot import Plot
+from lamina.report.layers import slowest
 from lamina.report.palette import SERIES
 
 
@@ -21,7 +22,7 @@ def by_batch(scene: Scene) -> Plot | str:
     if len(settings) > len(SERIES):
         return f"the run has {len(settings)} settings, of which {len(SERIES)} at most can be told apart here"
     scenes = {setting: scene.material.scene(setting, scene.phase) for setting in settings}
-    layers = list(dict.fromkeys(layer for each in scenes.values() for layer in each.layers))
+    layers = slowest({layer: of for each in scenes.values() for layer, of in each.layers.items()})
     series = [
         Series(label(setting), colour, [_us(each.layers.get(layer, {})) for layer in layers], lane)
         for lane, ((setting, each), colour) in enumerate(zip(scenes.items(), SERIES, strict=False))

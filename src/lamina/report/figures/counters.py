@@ -33,7 +33,7 @@ def uncounted(scene: Scene, names: Sequence[str]) -> str:
 
 def missing(scene: Scene) -> dict[str, str]:
     """What is said of a layer without values."""
-    return {layer: ABSENT if scene.launches(layer) else "no kernels" for layer in scene.layers}
+    return {layer: ABSENT if scene.launches(layer) else "no kernels" for layer in scene.shown}
 
 
 def draws(quantity: Quantity, *counted: Counted) -> Callable[[Scene], Plot | str]:
@@ -49,7 +49,7 @@ def draws(quantity: Quantity, *counted: Counted) -> Callable[[Scene], Plot | str
             )
             for one in counted
         ]
-        plot = layer_bars(list(scene.layers), series, quantity, missing=missing(scene))
+        plot = layer_bars(list(scene.shown), series, quantity, missing=missing(scene))
         return plot or uncounted(scene, [one.name for one in counted])
 
     return draw

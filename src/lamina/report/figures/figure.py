@@ -30,7 +30,8 @@ class Template:
     """A figure that can be drawn of any scene. ``draw`` answers a plot, or why there is none.
 
     ``by_phase`` tells those that show one phase, or a layer's phases together, as the reader chooses;
-    ``by_setting`` those that show one point of the grid.
+    ``by_setting`` those that show one point of the grid; ``by_layer`` those with a bar for each layer, of which only
+    the slowest are shown where there are too many.
     """
 
     id: str
@@ -41,10 +42,14 @@ class Template:
     by_phase: bool = True
     by_setting: bool = True
     wide: bool = False
+    by_layer: bool = True
 
     def figure(self, scene: Scene) -> Figure:
         """The figure of one scene."""
         drawn = self.draw(scene)
         if isinstance(drawn, str):
             return Figure(self.id, self.title, self.caption, None, drawn, self.wide)
-        return Figure(self.id, self.title, self.caption, drawn, wide=self.wide)
+        caption = self.caption
+        if self.by_layer and len(scene.shown) < len(scene.layers):
+            caption += f" Shown are the {len(scene.shown)} slowest of {len(scene.layers)} layers."
+        return Figure(self.id, self.title, caption, drawn, wide=self.wide)

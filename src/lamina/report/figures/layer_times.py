@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from lamina.record import LayerRun
 from lamina.report import units
+from lamina.report.columns import Entry
 from lamina.report.figures.plot import Plot, axis, frame, hover, plain
-from lamina.report.layers import by_layer, failed, label, short
+from lamina.report.folding import fold
+from lamina.report.layers import MOST, by_layer, failed, label, short, slowest
 from lamina.report.palette import PHASES
 
 BAR = 24
@@ -15,8 +17,18 @@ BAR = 24
 
 
 def time_figure(rows: Sequence[LayerRun], shares: Mapping[LayerRun, float]) -> Plot | None:
-    """Time of each layer, one bar of stacked phases each; ``None`` where nothing has a time."""
+    """Time of each layer, one bar of stacked phases each; ``None`` where nothing has a time.
+
+    Of more than ``MOST`` layers, equal blocks share a bar; of more than ``MOST`` bars the longest are shown.
+    """
     layers = by_layer(rows)
+    every = len(layers)
+    if every > MOST:
+        lines = fold([Entry(row, share=shares.get(row)) for row in rows])
+        shares = {line.row: line.share for line in lines if line.share is not None}
+        layers = by_layer(line.row for line in lines)
+    bars = len(layers)
+    layers = {layer: layers[layer] for layer in slowest(layers)}
     totals = [sum(_us(row) for row in phases.values()) for phases in layers.values()]
     if not any(totals):
         return None
@@ -40,10 +52,11 @@ def time_figure(rows: Sequence[LayerRun], shares: Mapping[LayerRun, float]) -> P
             }
         )
     traces += _totals(layers, totals, length)
+    title = f"time, {unit}{_left_out(every, bars, len(layers))}"
     layout = frame(height=BAR * len(layers) + 110, right=64) | {
         "barmode": "stack",
         "bargap": 0.25,
-        "xaxis": axis(f"time, {unit}", range=[0, 1.02 * max(totals) / length], fixedrange=True),
+        "xaxis": axis(title, range=[0, 1.02 * max(totals) / length], fixedrange=True),
         "yaxis": axis(
             tickvals=list(range(len(layers))),
             ticktext=[plain(short(name)) for name in layers],
@@ -54,6 +67,13 @@ def time_figure(rows: Sequence[LayerRun], shares: Mapping[LayerRun, float]) -> P
         ),
     }
     return {"data": traces, "layout": layout}
+
+
+def _left_out(layers: int, bars: int, shown: int) -> str:
+    """How many layers are in how many bars, where they are not as many."""
+    folded = f"{layers} layers in {bars} bars" if bars < layers else ""
+    longest = f"the {shown} longest of {bars} bars" if shown < bars else ""
+    return f" ({'; '.join(filter(None, (folded, longest)))})" if folded or longest else ""
 
 
 def _totals(layers: Mapping[str, Mapping[str, LayerRun]], totals: Sequence[float], length: float) -> list[Plot]:

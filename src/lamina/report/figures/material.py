@@ -8,7 +8,7 @@ from functools import cached_property
 
 from lamina.record import KernelRun, Key, LayerRun, Roofline, Roofs
 from lamina.record.comparison import Comparison, Setting, by_setting
-from lamina.report.layers import by_layer
+from lamina.report.layers import by_layer, slowest
 from lamina.report.palette import PHASES
 
 STEP = "step"
@@ -63,13 +63,18 @@ class Scene:
         chosen = by_layer(row for row in self.rows if row.phase in self.phases)
         return {layer: rows for layer, rows in chosen.items() if any(row.timing for row in rows.values())}
 
+    @cached_property
+    def shown(self) -> Mapping[str, Mapping[str, LayerRun]]:
+        """The layers that a figure with a bar for each of them shows: the slowest, where there are too many."""
+        return {layer: self.layers[layer] for layer in slowest(self.layers)}
+
     def counted(self, layer: str, name: str) -> float | None:
         """A metric or figure over the kernels of a layer, or of its chosen phase."""
         return self.material.counted.get(self._key(layer), {}).get(name)
 
     def counts(self, name: str) -> tuple[float | None, ...]:
-        """The same of every layer."""
-        return tuple(self.counted(layer, name) for layer in self.layers)
+        """The same of every layer that is shown."""
+        return tuple(self.counted(layer, name) for layer in self.shown)
 
     def launches(self, layer: str) -> list[KernelRun]:
         """The kernels of a layer's chosen phases."""

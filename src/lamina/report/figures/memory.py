@@ -16,13 +16,13 @@ SECTOR = 32
 
 def allocated(scene: Scene) -> Plot | str:
     """The most that was allocated while a layer ran, and when it ended; of several phases the highest."""
-    rows = [list(phases.values()) for phases in scene.layers.values()]
+    rows = [list(phases.values()) for phases in scene.shown.values()]
     series = [
         Series("while it ran", "series2", [_most(row.peak_bytes for row in of) for of in rows]),
         Series("when it ended", "series1", [_most(row.live_bytes for row in of) for of in rows], lane=1),
     ]
-    missing = dict.fromkeys(scene.layers, "not recorded")
-    plot = layer_bars(list(scene.layers), series, Quantity("allocated", units.SIZES), missing=missing)
+    missing = dict.fromkeys(scene.shown, "not recorded")
+    plot = layer_bars(list(scene.shown), series, Quantity("allocated", units.SIZES), missing=missing)
     return plot or "allocated memory was not recorded: 'lamina profile' does so on a GPU"
 
 
@@ -34,9 +34,9 @@ def moved(scene: Scene) -> Plot | str:
     series = [
         Series("DRAM reads", "series2", reads),
         Series("DRAM writes", "series4", writes),
-        Series("compulsory", "series1", [_all(scene, layer) for layer in scene.layers], lane=1),
+        Series("compulsory", "series1", [_all(scene, layer) for layer in scene.shown], lane=1),
     ]
-    plot = layer_bars(list(scene.layers), series, Quantity("bytes", units.SIZES), missing=missing(scene))
+    plot = layer_bars(list(scene.shown), series, Quantity("bytes", units.SIZES), missing=missing(scene))
     return plot or "no layer was counted"
 
 

@@ -49,11 +49,13 @@ FIGURES = {
         Template(
             "time",
             "Time of each layer",
-            "Layers in order of execution, phases stacked; medians of repeated measurements.",
+            "Layers in order of execution, phases stacked; medians of repeated measurements. In a network of many "
+            "layers equal blocks are added up in one bar.",
             "time",
             _time,
             by_phase=False,
             wide=True,
+            by_layer=False,
         ),
         Template(
             "batches",
@@ -72,6 +74,7 @@ FIGURES = {
             time_shares,
             by_setting=False,
             wide=True,
+            by_layer=False,
         ),
         Template(
             "speedup",
@@ -90,6 +93,7 @@ FIGURES = {
             _roofline,
             by_phase=False,
             wide=True,
+            by_layer=False,
         ),
         Template(
             "fp-operations",
@@ -204,6 +208,7 @@ FIGURES = {
             "kernels",
             timeline,
             wide=True,
+            by_layer=False,
         ),
         Template(
             "kernels",
@@ -212,6 +217,7 @@ FIGURES = {
             "kernels",
             kernels_by_time,
             wide=True,
+            by_layer=False,
         ),
     )
 }

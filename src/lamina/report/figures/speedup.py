@@ -26,6 +26,7 @@ def speedup(scene: Scene) -> Plot | str:
         it
         for it in scene.material.comparisons
         if it.speedup and it.phase in scene.phases and it.b is not None and shown.get((it.layer, it.phase)) == it.b
+        if it.layer in scene.shown
     ]
     if not pairs:
         return f"no phase here has a partner in {scene.material.against}"

@@ -35,10 +35,10 @@ def stalls(scene: Scene) -> Plot | str:
     series = [Series(REASONS[name], colour, scene.counts(name)) for name, colour in zip(named, SERIES, strict=False)]
     small = [scene.counts(name) for name in sizes if name not in named]
     if small:
-        rest = [_together([values[place] for values in small]) for place in range(len(scene.layers))]
+        rest = [_together([values[place] for values in small]) for place in range(len(scene.shown))]
         series.append(Series("something else", "rest", rest))
     plot = layer_bars(
-        list(scene.layers),
+        list(scene.shown),
         series,
         Quantity("share of the waiting", PERCENT),
         marks=False,

@@ -27,4 +27,4 @@ UNITS = {
 def utilization(scene: Scene) -> Plot | str:
     """The use of each unit in percent of its peak, by layer."""
     columns = [(title, scene.counts(name)) for name, title in UNITS.items()]
-    return layer_heat(list(scene.layers), columns, 100.0, "%") or uncounted(scene, list(UNITS))
+    return layer_heat(list(scene.shown), columns, 100.0, "%") or uncounted(scene, list(UNITS))

@@ -25,6 +25,18 @@ function chosen(choices) {
 
 let waiting = [];
 
+/* The library stands in the page compressed, or in a file beside it. */
+async function load() {
+  const packed = document.getElementById("plotly");
+  if (!packed) return;
+  const bytes = Uint8Array.from(atob(packed.textContent), (it) => it.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const script = document.createElement("script");
+  script.textContent = await new Response(stream).text();
+  document.head.append(script);
+  packed.remove();
+}
+
 function drawOne(name) {
   const place = document.getElementById("figure-" + name);
   const frame = chosen(frames[name]);
@@ -37,19 +49,30 @@ function drawOne(name) {
   }
 }
 
-/* The first figures at once, up to some pixels, then one at a time, so that a long page answers while it draws. */
-const AT_ONCE = 6000;
+/* What a reader sees is drawn first, then one figure at a time while the page is idle. */
+const idle = window.requestIdleCallback ?? ((call) => setTimeout(call, 50));
 
 function next() {
-  if (!waiting.length) return;
+  if (!window.Plotly || !waiting.length) return;
   drawOne(waiting.shift());
-  setTimeout(next);
+  idle(next);
 }
+
+const seen = new IntersectionObserver((entries) => {
+  for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
+    const name = target.id.replace("figure-", "");
+    if (window.Plotly && waiting.includes(name)) {
+      waiting = waiting.filter((other) => other !== name);
+      drawOne(name);
+    }
+  }
+}, { rootMargin: "300px" });
 
 /* Paper is narrower than most screens, and figures do not follow by themselves. */
 const PAPER = 690;
 
 function toPaper() {
+  if (!window.Plotly) return;
   while (waiting.length) drawOne(waiting.shift());
   for (const place of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(place, { width: PAPER });
 }
@@ -58,24 +81,39 @@ function toScreen() {
   for (const place of document.querySelectorAll(".js-plotly-plot")) Plotly.relayout(place, { width: null, autosize: true });
 }
 
-function draw() {
+/* A choice that changes is drawn at once, up to some pixels. */
+const AT_ONCE = 6000;
+
+function draw(room) {
   for (const part of document.querySelectorAll("[data-setting]")) part.hidden = part.dataset.setting !== setting.value;
   const said = [setting, phase].filter(Boolean).map((it) => it.selectedOptions[0].text);
   for (const place of document.querySelectorAll(".shows")) place.textContent = said.join(" · ");
-  const idle = !waiting.length;
-  waiting = [...document.querySelectorAll(".figure")].map((place) => place.id.replace("figure-", ""));
-  for (let room = AT_ONCE; waiting.length && room > 0;) {
+  const figures = [...document.querySelectorAll(".figure")];
+  const running = waiting.length;
+  waiting = figures.map((place) => place.id.replace("figure-", ""));
+  if (!window.Plotly) return;
+  while (waiting.length && room > 0) {
     const name = waiting.shift();
     drawOne(name);
     room -= chosen(frames[name]).layout?.height ?? 0;
   }
-  if (idle) setTimeout(next);
+  for (const place of figures) {
+    seen.unobserve(place);
+    seen.observe(place);
+  }
+  if (!running) idle(next);
 }
 
 function sort(table, heading) {
-  const column = heading.cellIndex;
   const up = heading.getAttribute("aria-sort") !== "ascending";
-  const rows = [...table.tBodies[0].rows].map((row) => {
+  for (const other of heading.parentNode.cells) other.removeAttribute("aria-sort");
+  heading.setAttribute("aria-sort", up ? "ascending" : "descending");
+  for (const body of table.tBodies) sortRows(body, heading.cellIndex, up);
+  filter(table);
+}
+
+function sortRows(body, column, up) {
+  const rows = [...body.rows].map((row) => {
     const cell = row.cells[column], key = cell.dataset.key;
     const value = key === undefined ? cell.textContent : key === "" ? null : Number(key);
     return { row, value };
@@ -85,35 +123,55 @@ function sort(table, heading) {
     if (a.value === null || b.value === null) return (a.value === null) - (b.value === null);
     return up ? order(a.value, b.value) : order(b.value, a.value);
   });
-  for (const other of heading.parentNode.cells) other.removeAttribute("aria-sort");
-  heading.setAttribute("aria-sort", up ? "ascending" : "descending");
-  table.tBodies[0].append(...rows.map(({ row }) => row));
+  body.append(...rows.map(({ row }) => row));
 }
 
-function filter(table, words, count) {
-  const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
-  const rows = [...table.tBodies[0].rows];
-  for (const row of rows) {
-    const text = [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase();
-    row.hidden = !wanted.every((word) => text.includes(word));
+/* Without words, a long table shows its first rows, with equal blocks folded; words are looked for in every row. */
+function filter(table) {
+  const wanted = document.querySelector(`[data-filters="${table.id}"]`).value.toLowerCase().split(/\s+/).filter(Boolean);
+  const view = wanted.length ? "every" : document.querySelector(`[data-rows="${table.id}"]`)?.value ?? "every";
+  const bodies = [...table.tBodies], last = bodies.at(-1);
+  const body = view === "every" ? last : bodies[0];
+  for (const other of bodies) other.hidden = other !== body;
+  table.classList.toggle("unfolded", body === last);
+  const most = Number(view) || Infinity;
+  let shown = 0;
+  for (const row of body.rows) {
+    const text = wanted.length ? [...row.cells].map((cell) => cell.textContent).join(" ").toLowerCase() : "";
+    row.hidden = shown >= most || !wanted.every((word) => text.includes(word));
+    if (!row.hidden) shown += 1;
   }
-  const shown = rows.filter((row) => !row.hidden).length;
-  const all = `${rows.length} row${rows.length === 1 ? "" : "s"}`;
-  count.textContent = shown === rows.length ? all : `${shown} of ${all}`;
+  const count = last.rows.length, all = `${count} row${count === 1 ? "" : "s"}`;
+  const lines = body === last ? shown : `${shown} line${shown === 1 ? "" : "s"}`;
+  document.querySelector(`[data-counts="${table.id}"]`).textContent = shown === count ? all : `${lines} of ${all}`;
 }
 
 for (const heading of document.querySelectorAll(".sortable thead th")) {
   heading.querySelector("button").addEventListener("click", () => sort(heading.closest("table"), heading));
 }
-for (const input of document.querySelectorAll("[data-filters]")) {
-  const table = document.getElementById(input.dataset.filters);
-  const count = document.querySelector(`[data-counts="${input.dataset.filters}"]`);
-  input.addEventListener("input", () => filter(table, input.value, count));
-  filter(table, input.value, count);
+for (const input of document.querySelectorAll("[data-filters], [data-rows]")) {
+  const table = document.getElementById(input.dataset.filters ?? input.dataset.rows);
+  input.addEventListener("input", () => filter(table));
+  filter(table);
 }
-setting?.addEventListener("change", draw);
-phase?.addEventListener("change", draw);
+setting?.addEventListener("change", () => draw(AT_ONCE));
+phase?.addEventListener("change", () => draw(AT_ONCE));
 addEventListener("beforeprint", toPaper);
 addEventListener("afterprint", toScreen);
-scheme.addEventListener("change", draw);
-draw();
+scheme.addEventListener("change", () => draw(AT_ONCE));
+draw(0);
+/* The page is shown before the library is read. */
+function begin() {
+  waiting = [];
+  draw(0);
+  if (!window.Plotly) refuse("The figures need plotly.min.js beside this page; the tables do not.");
+}
+
+function refuse(why) {
+  for (const place of document.querySelectorAll(".figure")) place.textContent = why;
+}
+
+if (document.querySelector(".figure")) {
+  const old = () => refuse("The figures need a browser of 2023 or later; the tables do not.");
+  setTimeout(() => load().then(begin, old));
+}

@@ -31,6 +31,11 @@ class Words:
     findings: list[Finding] = field(default_factory=list)
     headlines: list[str] = field(default_factory=list)
 
+    @property
+    def only_headlines(self) -> bool:
+        """Whether the headlines are all there is."""
+        return not (self.passages or self.findings)
+
 
 def words(
     findings: Sequence[Finding],
