@@ -1,9 +1,11 @@
 """A prediction is off only by more than the spread, and a miss is explained."""
 
+from dataclasses import replace
+
 import pytest
 
 from lamina.explain.misses import LEFT_OUT, gain_error, left_out, miss
-from lamina.pipeline.what_if import CHANGES
+from lamina.pipeline.what_if import CHANGES, said
 from lamina.record import Timing, WhatIf
 
 
@@ -39,6 +41,18 @@ def test_each_kind_of_miss_is_reported() -> None:
     assert miss(what_if(80.0, 70.0)) == "10.0 us longer than predicted"
     assert miss(what_if(80.0, None)) == "not predicted: rule"
     assert miss(what_if(None, 80.0, reason="needs a GPU")) == "needs a GPU"
+
+
+@pytest.mark.parametrize("before", [0.0, 50.0])
+@pytest.mark.parametrize("after", [0.0, 50.0])
+@pytest.mark.parametrize("predicted", [None, 0.0, 50.0])
+def test_phases_without_kernels_have_no_gain(before: float, after: float, predicted: float | None) -> None:
+    one = replace(what_if(after, predicted), before=timing(before))
+    assert (one.measured_gain is None) == (not before or not after)
+    assert (one.predicted_gain is None) == (not before or not predicted)
+    if one.measured_gain is None:
+        assert gain_error(one) is None and miss(one).startswith(f"no kernel ran {'after' if before else 'before'}")
+    assert "None" not in said(one)
 
 
 def test_every_change_has_a_reason_and_only_misses_get_one() -> None:

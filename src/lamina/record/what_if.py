@@ -30,10 +30,14 @@ class WhatIf:
 
     @property
     def predicted_gain(self) -> float | None:
-        """Predicted speedup minus 1."""
-        return self.before.median_us / self.predicted_us - 1 if self.predicted_us else None
+        """Predicted speedup minus 1; ``None`` without a prediction, or where a time is zero."""
+        return _gain(self.before.median_us, self.predicted_us)
 
     @property
     def measured_gain(self) -> float | None:
-        """Measured speedup minus 1."""
-        return self.before.median_us / self.after.median_us - 1 if self.after and self.after.median_us else None
+        """Measured speedup minus 1; ``None`` if it was not executed, or where a time is zero: no kernel ran."""
+        return _gain(self.before.median_us, self.after.median_us if self.after else None)
+
+
+def _gain(before_us: float, after_us: float | None) -> float | None:
+    return before_us / after_us - 1 if before_us and after_us else None

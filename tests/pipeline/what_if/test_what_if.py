@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from lamina import measure, pipeline
 from lamina.build import Target
 from lamina.cli.again import Again
+from lamina.cli.what_if import print_what_ifs
 from lamina.errors import CheckError, LaminaError, UsageError
+from lamina.explain.misses import miss
 from lamina.pipeline import Options
+from lamina.pipeline.profile.point import Profiled, profile_point
 from lamina.pipeline.what_if import CHANGES, fusions, said, swaps, what_if
 from lamina.pipeline.what_if import changes as moves
-from lamina.record import Roofs, Run, WhatIf
+from lamina.record import Roofs, Run, Timing, WhatIf
 from lamina.spec import Input, Method, Workload
 from lamina.store import Store
 
@@ -198,6 +201,42 @@ def test_a_what_if_is_told_in_words(store: Store, tmp_path: Path) -> None:
     told = said(replace(one, predicted_us=one.before.median_us / 2))
     assert told.startswith("without_activations: small step, activations removed: ") and "predicted +100.0%" in told
     assert "predicted" not in said(replace(one, predicted_us=None))
+
+
+class Custom(nn.Module):
+    """A layer that no description covers: it has neither FLOPs nor bytes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.special.bessel_j0(x).detach() + x
+
+
+def test_layers_without_costs_and_without_kernels_go_through_every_change(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on_a_gpu(*arguments: Any) -> Profiled:
+        """Times as CUPTI has them: a layer that launches no kernel takes none."""
+        found = profile_point(*arguments)
+        rows = [
+            replace(row, timing=Timing("cupti", "warm", 0.0, 0.0, 0.0, 1, 0), flops=None, bytes=None)
+            if row.layer.startswith("0") and row.timing
+            else row
+            for row in found.rows
+        ]
+        return replace(found, rows=tuple(rows))
+
+    for module in ("lamina.pipeline.what_if", "lamina.pipeline.what_if.stage"):
+        monkeypatch.setattr(sys.modules[module], "profile_point", on_a_gpu)
+    layers = nn.Sequential(Custom(), nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten())
+    bare = Target("bare", (Input(shape=(2, 4, 4)),), lambda classes: layers, classes=12)
+    told: list[str] = []
+    this, found = execute(store, tmp_path, bare, watch=lambda event: told.append(str(event)))
+    assert this.status == "done" and {one.change for one in found} == {*CHANGES}
+    (moved,) = [one for one in found if (one.layer, one.phase, one.change) == ("0", "forward", "channels_last")]
+    assert moved.measured_gain is None and moved.predicted_us is None and miss(moved).startswith("no kernel ran")
+    assert "channels_last: 0 forward, nchw -> nhwc: 0.0 -> 0.0 us" in told
+    for form in ("table", "json", "csv"):
+        print_what_ifs(this, found, form)
+    pipeline.report(store, this.id, tmp_path / "report.html")
 
 
 @pytest.mark.gpu

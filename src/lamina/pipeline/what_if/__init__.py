@@ -129,11 +129,12 @@ def _execute(stage: Stage, name: str, store: Store, run_id: str, watch: Watch) -
 
 def said(one: WhatIf) -> str:
     """A what-if in words."""
-    place = f"{one.change}: {one.layer} {one.phase}, {one.detail}"
+    subject = f"{one.change}: {one.layer} {one.phase}, {one.detail}"
     if one.after is None:
-        return f"{place}: {one.reason}"
+        return f"{subject}: {one.reason}"
+    measured = "" if one.measured_gain is None else f", {one.measured_gain:+.1%}"
     predicted = "" if one.predicted_gain is None else f", predicted {one.predicted_gain:+.1%}"
-    return f"{place}: {one.before.median_us:.1f} -> {one.after.median_us:.1f} us, {one.measured_gain:+.1%}{predicted}"
+    return f"{subject}: {one.before.median_us:.1f} -> {one.after.median_us:.1f} us{measured}{predicted}"
 
 
 def _profile_of(target: Target, store: Store, name: str) -> Run:

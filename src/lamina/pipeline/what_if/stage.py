@@ -95,7 +95,9 @@ class Stage:
         found = predict(rows, self.base.kernels, self.base.counters, self.base.roofs)
         of = [row for row in rows if row.phase == WHOLE_STEP] or rows
         before = sum(row.timing.median_us for row in of if row.timing)
-        return Prediction(found.us / before if found.us is not None and before else None, found.rule)
+        if found.us is not None and not before:
+            return Prediction(None, "no kernel runs here")
+        return Prediction(None if found.us is None else found.us / before, found.rule)
 
     def record(
         self, change: str, detail: str, layer: str, phase: str, found: Swapped, prediction: Prediction
