@@ -3,18 +3,21 @@
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from shutil import which
 from typing import Any
 
 import pytest
 
-from lamina.explain import findings, rooflines, shares
+from lamina.explain import findings, headlines, paragraphs, rooflines, shares
 from lamina.record import LayerRun
+from lamina.report.figures import Material
 from lamina.report.html import write_report
 from lamina.report.layers import LONGEST
 from lamina.report.palette import DARK, LIGHT
 
+from ..report.convnext import convnext, kernels
 from ..report.records import ROOFS, bench, changed, epochs, failed, pick, run, whole_step
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -244,3 +247,81 @@ def test_a_report_without_figures_needs_no_library(show: Any) -> None:
     it = show([failed(row) for row in bench()])
     assert len(it.column("failed-table", 1)) == 44
     assert it.page.locator(".figure").count() == 0
+
+
+@pytest.fixture(scope="module", params=[1300, 700])
+def large(request: pytest.FixtureRequest, browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+    """The report of a network of 393 rows and 1,119 kernels, at the width of a desktop and of half a screen."""
+    rows = convnext()
+    launched = kernels(rows)
+    by_key = {row.key: [it for it in launched if it.key == row.key] for row in rows if row.timing}
+    material = Material(rows, ROOFS, rooflines(rows, ROOFS), shares(rows), by_key)
+    texts = {
+        "headlines": headlines(rows, ROOFS, launched),
+        "passages": paragraphs(rows, ROOFS, launched),
+        "material": material,
+    }
+    folder = tmp_path_factory.mktemp(f"large{request.param}")
+    opened = open_report(browser, folder, rows, width=request.param, **texts)
+    yield opened
+    opened.page.close()
+    assert opened.complaints == []
+
+
+def test_a_large_network_has_a_small_page_that_fits(large: Opened) -> None:
+    assert large.path.stat().st_size < 2_000_000
+    page, width = large.page, large.page.viewport_size["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for choice in ("folded", "every", "20"):
+        page.select_option("#rows-layer-table", choice)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.documentElement.scrollHeight") < 12_000
+
+
+def test_the_answer_is_at_the_top(large: Opened) -> None:
+    lines = large.page.locator("#answer li")
+    assert lines.count() == 5
+    assert lines.first.inner_text().startswith("The GPU is idle for 60% of the step (launch-bound)")
+    box = lines.last.bounding_box()
+    assert box and box["y"] + box["height"] < 900
+
+
+def test_labels_of_a_large_network_do_not_overlap(large: Opened) -> None:
+    ticks = large.page.locator("#figure-time .ytick text")
+    boxes = [box for tick in ticks.all() if (box := tick.bounding_box())]
+    assert 40 < len(boxes) < 60 and "stages.2.blocks.0-8.conv_dw" in ticks.all_text_contents()
+    assert all(below["y"] >= above["y"] + above["height"] - 1 for above, below in pairwise(boxes))
+
+
+def test_long_tables_show_the_slowest_and_open(large: Opened) -> None:
+    page, count = large.page, large.page.locator("[data-counts=layer-table]")
+    page.select_option("#rows-layer-table", "20")
+    assert len(large.column("layer-table", 1)) >= 20 and count.inner_text() == "20 lines of 374 rows"
+    visible = page.locator("#layer-table tbody:not([hidden]) tr:not([hidden]) > th")
+    assert visible.first.inner_text() == "convnext_tiny"
+    assert visible.nth(1).inner_text() == "stages.0.blocks.0-2.conv_dw"
+    page.select_option("#rows-layer-table", "folded")
+    assert 20 < visible.count() < 150
+    page.select_option("#rows-layer-table", "every")
+    assert visible.count() == 374 and count.inner_text() == "374 rows"
+    page.select_option("#rows-layer-table", "20")
+    page.fill("#filter-layer-table", "stages.2.blocks.5.norm backward")
+    assert visible.all_inner_texts() == ["stages.2.blocks.5.norm"] * 2
+    page.fill("#filter-layer-table", "")
+    assert visible.count() == 20
+
+
+def test_what_is_below_is_drawn_when_it_is_seen_or_the_page_is_idle(large: Opened) -> None:
+    assert large.page.locator(".figure.js-plotly-plot").count() == large.page.locator(".figure").count() >= 4
+    assert large.page.locator("#plotly").count() == 0
+
+
+def test_a_missing_library_is_named(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, run(), ROWS, ROOFS, (), assets="dir")
+    path.with_name("plotly.min.js").unlink()
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    playwright.expect(page.locator("#figure-time")).to_contain_text("need plotly.min.js beside this page")
+    assert page.locator("#layer-table tbody tr").count() == 45
+    page.close()

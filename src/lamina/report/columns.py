@@ -10,6 +10,9 @@ from lamina.record import LayerRun, Roofline
 from lamina.record.comparison import AXES, Axis, value
 from lamina.report import units
 
+WHOLE = "step"
+"""The phase of a row that timed the whole network at once."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -71,8 +74,9 @@ def executed(row: LayerRun) -> str:
 
 
 def varying(rows: Sequence[LayerRun]) -> tuple[Axis, ...]:
-    """Axes on which the rows do not all agree."""
-    seen = {axis: {value(row, axis) for row in rows} - {None} for axis in AXES}
+    """Axes on which the rows do not all agree; the clock of whole steps may be another one than that of layers."""
+    layers = [row for row in rows if row.phase != WHOLE]
+    seen = {axis: {value(row, axis) for row in layers or rows} - {None} for axis in AXES}
     return tuple(axis for axis in AXES if len(seen[axis]) > 1)
 
 
@@ -96,7 +100,11 @@ def _number(title: str, get: Callable[[Entry], float | None], show: Callable[[fl
 
 
 def _time(entry: Entry) -> str:
-    return units.duration(entry.row.timing.median_us) if entry.row.timing else entry.row.outcome
+    timing = entry.row.timing
+    if timing is None:
+        return entry.row.outcome
+    by = " (wall)" if entry.row.phase == WHOLE and timing.clock == "wall" else ""
+    return units.duration(timing.median_us) + by
 
 
 def _each(entry: Entry) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lamina.record import LayerRun, Roofline
 from lamina.record.comparison import AXES, value
-from lamina.report.columns import Entry
+from lamina.report.columns import WHOLE, Entry
 
 LONG = 100
 """Rows from which a table is shortened."""
@@ -31,8 +31,8 @@ def shorten(entries: Sequence[Entry], most: int = SLOWEST) -> Short:
     for line in lines:
         phase = (line.row.layer, line.row.phase)
         times[phase] = max(times.get(phase, 0.0), line.row.timing.median_us if line.row.timing else 0.0)
-    steps = [line for line in lines if line.row.phase == "step"]
-    ranked = sorted((phase for phase in times if phase[1] != "step"), key=lambda phase: -times[phase])[:most]
+    steps = [line for line in lines if line.row.phase == WHOLE]
+    ranked = sorted((phase for phase in times if phase[1] != WHOLE), key=lambda phase: -times[phase])[:most]
     order = {phase: place for place, phase in enumerate(ranked)}
     kept = [line for line in lines if (line.row.layer, line.row.phase) in order]
     kept.sort(key=lambda line: order[line.row.layer, line.row.phase])

@@ -10,6 +10,7 @@ from rich.table import Table
 from lamina.record import Epoch, LayerRun, Roofline, Run
 from lamina.record.beside import Beside
 from lamina.record.comparison import Comparison
+from lamina.record.noise import disturbed
 from lamina.report import units
 from lamina.report.columns import entries, layer_columns
 from lamina.report.folding import LONG, Short, shorten
@@ -56,17 +57,19 @@ def layer_table(
     caption += why if short is None else [*why[:REASONS], *_more_reasons(len(why) - REASONS)]
     if short:
         caption.append(_shortened(short, len(rows)))
+    if noise := disturbed(rows):
+        caption.append(noise)
     return plain_table(
         [column.title for column in columns],
         [
-            Line([column.text(entry) for column in columns], STYLES.get(entry.row.outcome))
+            Line([column.text(entry) for column in columns], STYLES.get(entry.row.outcome, _noise(entry.row)))
             for entry in lines
         ],
         numeric={column.title for column in columns if column.numeric},
         title=title,
         caption=caption,
         width=width,
-        dispensable=("kind", "quartiles", "executed", "error", "each (range)", "GB/s", "GFLOP/s", "share", "of roof"),
+        dispensable=("note", "kind", "quartiles", "executed", "error", "each (range)", "GB/s", "GFLOP/s", "share", "of roof"),
     )
 
 
@@ -79,6 +82,10 @@ def _shortened(short: Short, rows: int) -> str:
     folded = f"{short.folded} are folded into blocks of equal layers" if short.folded else ""
     hidden = f"{short.hidden} faster ones are hidden" if short.hidden else ""
     return f"of {rows} rows, {' and '.join(filter(None, (folded, hidden)))}: --all shows every row"
+
+
+def _noise(row: LayerRun) -> str | None:
+    return WARNING if row.note else None
 
 
 def _ran_dense(row: LayerRun) -> str:
