@@ -9,6 +9,8 @@ from pathlib import Path
 from lamina.build.convolution import ALGORITHMS
 from lamina.build.data import DATASETS
 from lamina.measure import clocks
+from lamina.pipeline.what_if import CHANGES
+from lamina.record.what_if import CHANGES as KNOWN_CHANGES
 from lamina.spec import CLOCKS, DENSE_ALGORITHMS
 from lamina.spec import DATASETS as KNOWN_DATASETS
 
@@ -80,6 +82,18 @@ def test_a_wrong_option_is_refused_before_slow_imports(tmp_path: Path) -> None:
     assert imported == []
 
 
+def test_wrong_changes_and_counters_are_refused_before_slow_imports(tmp_path: Path) -> None:
+    cases = [
+        ("what-if", "--change", "fuse", "did you mean 'fusion'"),
+        ("profile", "--counters", "cores", "did you mean 'core'"),
+        ("profile", "--counters", "core,dram__sectors_reads.sum", "did you mean 'dram__sectors_read.sum'"),
+    ]
+    answers, imported = run([(command, "lenet5", option, value) for command, option, value, _ in cases], tmp_path)
+    for (*_, expected), (code, _, error) in zip(cases, answers, strict=True):
+        assert code == 2 and expected in " ".join(error.split()), (expected, error)
+    assert imported == []
+
+
 def test_unknown_networks_data_sets_and_devices_are_refused_before_slow_imports(tmp_path: Path) -> None:
     cases = [
         ((command, *words), expected)
@@ -102,6 +116,7 @@ def test_imports_that_take_long_are_announced(tmp_path: Path) -> None:
 
 
 def test_lists_that_need_no_imports_are_those_of_the_implementations() -> None:
+    assert tuple(CHANGES) == KNOWN_CHANGES
     assert set(CLOCKS) == clocks._CUDA.keys() | clocks._CPU.keys()
     assert set(KNOWN_DATASETS) == DATASETS.keys()
     assert set(DENSE_ALGORITHMS) == ALGORITHMS.keys()

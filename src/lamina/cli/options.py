@@ -166,6 +166,18 @@ def clocks(text: str) -> list[str]:
     return choices("--clock", text, CLOCKS) if text else []
 
 
+def metrics(text: str) -> tuple[str, ...]:
+    """Hardware metrics of the sets and names between commas; none for ``none``.
+
+    Raises:
+        UsageError: one is neither a set nor a metric; with the nearest name.
+    """
+    from lamina.spec import counters
+
+    items = split(text)
+    return () if items == ["none"] else counters.select(items)
+
+
 def dataset(text: str) -> str:
     """A data set by name, or a path that exists; no text stays as it is.
 

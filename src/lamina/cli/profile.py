@@ -61,11 +61,11 @@ def profile(
 
         lamina profile gpt-block --inference --counters full --report gpt.html
     """
-    from lamina import pipeline
     from lamina.spec import Phase
 
     options.choices("--format", format_, options.FORMATS)
     options.device(device)
+    metrics = options.metrics(counters)
     words = spec or []
     settings = {
         "phases": [Phase.FORWARD] if inference else [],
@@ -76,7 +76,9 @@ def profile(
         "check": check,
     }
     found = networks(words, set_, input_size)
-    metrics = pipeline.metrics(options.split(counters))
+
+    from lamina import pipeline
+
     how = pipeline.Options(training=not inference, autotune=autotune)
     chosen = options.device_name(device)
     works = [overridden(own, settings).model_copy(update={"device": chosen}) for _, own in found]

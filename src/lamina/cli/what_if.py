@@ -74,9 +74,12 @@ def what_if(
 
         lamina what-if lenet5 --device cpu --change channels-last
     """
+    from lamina.record.what_if import CHANGES
     from lamina.spec import Phase
 
     options.choices("--format", format_, options.FORMATS)
+    known = [name.replace("_", "-") for name in CHANGES]
+    wanted = options.choices("--change", change.replace("_", "-"), known) if change else known
     options.device(device)
     words = spec or []
     settings = {
@@ -92,11 +95,8 @@ def what_if(
     from lamina import pipeline
     from lamina.cli.again import Again
     from lamina.cli.watching import Watcher
-    from lamina.pipeline.what_if import CHANGES
     from lamina.store import open_store
 
-    known = [name.replace("_", "-") for name in CHANGES]
-    wanted = options.choices("--change", change.replace("_", "-"), known) if change else known
     how = pipeline.Options(training=not inference, autotune=autotune)
     chosen = options.device_name(device)
     with open_store(options.store_url(store)) as database:

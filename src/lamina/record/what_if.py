@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from lamina.record.timing import Timing
 
+CHANGES = ("fusion", "without_activations", "l1_bypass", "channels_last", "precision", "cuda_graph", "algorithm")
+"""The changes of a whole network by name, in the order in which they are made."""
+
 
 @dataclass(frozen=True)
 class WhatIf:

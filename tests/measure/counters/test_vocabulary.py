@@ -10,7 +10,7 @@ from lamina.errors import UsageError
 from lamina.measure.counters import LAUNCH, METRICS, SETS, metric, passes, select
 from lamina.measure.counters.derived import DERIVED
 from lamina.measure.counters.parse import parse, read
-from lamina.measure.counters.vocabulary import PASSES
+from lamina.spec.counters import PASSES
 
 DATA = Path(__file__).parent / "data"
 PRINTED = read((DATA / "full_h200.csv").read_text())

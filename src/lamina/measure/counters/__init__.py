@@ -4,7 +4,7 @@ from lamina.measure.counters.derived import DERIVED, derived
 from lamina.measure.counters.join import Mismatch, join
 from lamina.measure.counters.ncu import Caches, Session, profile, refusal
 from lamina.measure.counters.parse import Profiled, parse
-from lamina.measure.counters.vocabulary import LAUNCH, METRICS, SETS, Metric, metric, passes, select
+from lamina.spec.counters import LAUNCH, METRICS, SETS, Metric, metric, passes, select
 
 __all__ = [
     "DERIVED",

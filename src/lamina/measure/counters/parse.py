@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lamina.errors import Fault, SpecError
-from lamina.measure.counters.vocabulary import LAUNCH
+from lamina.spec.counters import LAUNCH
 
 Triple = tuple[int, int, int]
 Reading = tuple[float | None, str]

@@ -9,10 +9,10 @@ from typing import Any
 
 from lamina.errors import Fault, SpecError
 from lamina.measure.counters.parse import OWN, Profiled, Table, read
-from lamina.measure.counters.vocabulary import METRICS
 from lamina.measure.recorded.recording import Recording, key_of, layer_and_phase, layer_indices, row_of, run_of
 from lamina.measure.repeat import summarize
 from lamina.record import Counter, Coverage, KernelRun, Key
+from lamina.spec.counters import METRICS
 
 NO_RANGE = "(no range)"
 """The layer of kernels outside of all ranges."""
