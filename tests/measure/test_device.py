@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lamina.errors import MissingError, UsageError
-from lamina.measure.device import cpu_model, name_of, resolve
+from lamina.measure.device import cpu_model, lost, name_of, resolve
 
 
 def test_the_cpu_is_one_device() -> None:
@@ -32,3 +32,16 @@ def test_an_index_is_filled_in_and_checked(monkeypatch: pytest.MonkeyPatch) -> N
     assert resolve("cuda:0") == torch.device("cuda", 0)
     with pytest.raises(MissingError, match=r"device 2, found 2"):
         resolve("cuda:2")
+
+
+def test_only_an_error_that_stays_makes_a_device_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = [RuntimeError("CUDA out of memory")]
+
+    def synchronize(device: torch.device) -> None:
+        if errors:
+            raise errors.pop()
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert lost(torch.device("cpu")) is None and lost(torch.device("cuda", 0)) is None
+    errors += [RuntimeError("CUDA error: device-side assert triggered\nCUDA kernel errors might be ...")] * 2
+    assert lost(torch.device("cuda", 0)) == "CUDA error: device-side assert triggered"

@@ -50,7 +50,7 @@ def test_every_value_of_a_record_has_a_column() -> None:
 
 
 def typed(name: str, cell: str) -> Any:
-    return None if cell == "" and name not in ("reason", "executed_impl", "selection_reason") else COLUMNS[name](cell)
+    return None if cell == "" and name not in ("reason", "executed_impl", "selection_reason", "note") else COLUMNS[name](cell)
 
 
 def test_csv_reads_back(rows: list[Flat], tmp_path: Path) -> None:

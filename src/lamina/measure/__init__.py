@@ -6,8 +6,9 @@ from lamina.measure.clocks.cpu import CpuClock
 from lamina.measure.clocks.cupti import CuptiClock
 from lamina.measure.clocks.events import EventsClock
 from lamina.measure.clocks.graph import GraphClock
-from lamina.measure.device import resolve
+from lamina.measure.device import lost, resolve
 from lamina.measure.environment import environment
+from lamina.measure.interference import Meter, wait_idle
 from lamina.measure.interleaved import interleaved
 from lamina.measure.kernels import KernelSession, KernelTimes, Tally, record_kernels
 from lamina.measure.memory import Peak, peak_memory
@@ -32,6 +33,7 @@ __all__ = [
     "KernelTimes",
     "Launch",
     "MemoryUse",
+    "Meter",
     "Peak",
     "Range",
     "Repeat",
@@ -43,6 +45,7 @@ __all__ = [
     "clocks_for",
     "environment",
     "interleaved",
+    "lost",
     "measure_roofs",
     "nvtx_range",
     "peak_memory",
@@ -55,4 +58,5 @@ __all__ = [
     "settle",
     "summarize",
     "time_each",
+    "wait_idle",
 ]

@@ -28,6 +28,22 @@ def resolve(device: torch.device | str) -> torch.device:
     return torch.device("cuda", index)
 
 
+def lost(device: torch.device) -> str | None:
+    """The error that makes a CUDA device unusable for this process, such as an illegal address; None if it works.
+
+    Such an error comes back at every synchronization. Others, such as out of memory, come once.
+    """
+    error: RuntimeError | None = None
+    for _ in range(2):
+        try:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            return None
+        except RuntimeError as failure:
+            error = failure
+    return next(iter(str(error).splitlines()), "CUDA error")
+
+
 def name_of(device: torch.device) -> str:
     """The product name of a GPU, or the model name of the CPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_model()

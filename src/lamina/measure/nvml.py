@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +15,7 @@ import torch
 from lamina.record.device_state import DeviceState
 
 _log = logging.getLogger(__name__)
+_RECENT_S = 1.0  # how far back the utilization of a process counts
 
 # Bits of nvmlClocksEventReasons, from nvml.h; the values are ABI, the names of the constants changed over time.
 _REASONS = {
@@ -74,6 +77,29 @@ def settings(device: torch.device) -> Settings | None:
         persistence=None if persistence is None else bool(persistence),
         power_limit_w=None if limit_mw is None else limit_mw / 1000,
     )
+
+
+def busy_percent(device: torch.device) -> int | None:
+    """Utilization of a CUDA device by all processes over the last second, in percent; None if it cannot be read."""
+    nvml, card = _open(device)
+    rates = None if card is None else _query(nvml, nvml.nvmlDeviceGetUtilizationRates, card)
+    return None if rates is None else int(rates.gpu)
+
+
+def others_percent(device: torch.device) -> int | None:
+    """Utilization of a CUDA device's multiprocessors by other processes, in percent; None if it cannot be read.
+
+    In a container NVML may give process ids of the host. Where this process is not among them, it cannot be told from
+    others.
+    """
+    nvml, card = _open(device)
+    running = None if card is None else _query(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, card)
+    if not running or os.getpid() not in {one.pid for one in running}:
+        return None
+    since_us = int((time.time() - _RECENT_S) * 1e6)
+    used = _query(nvml, nvml.nvmlDeviceGetProcessUtilization, card, since_us) or ()
+    latest = {one.pid: one.smUtil for one in sorted(used, key=lambda one: one.timeStamp)}
+    return sum(int(percent) for pid, percent in latest.items() if pid != os.getpid())
 
 
 def throttle_text(reasons: int) -> str:

@@ -33,6 +33,8 @@ class LayerRun:
     ``impl`` is the requested implementation, ``executed_impl`` the one that ran, ``selection_reason`` why. A layer
     that keeps its dense implementation has ``impl="sparse"`` and ``executed_impl="dense"``. A row that says nothing
     about it ran what was requested; a row that is not ``ok`` ran nothing, and its ``executed_impl`` is empty.
+
+    ``note`` is what disturbed the timing, such as other processes; empty where nothing did.
     """
 
     layer: str
@@ -59,6 +61,7 @@ class LayerRun:
     power_w: float | None = None
     executed_impl: str = ""
     selection_reason: str = ""
+    note: str = ""
 
     def __post_init__(self) -> None:
         if not self.executed_impl and self.outcome == "ok":

@@ -12,8 +12,8 @@ from lamina.record.beside import Beside
 from lamina.record.comparison import Comparison
 from lamina.record.noise import disturbed
 from lamina.report import units
-from lamina.report.columns import entries, layer_columns
-from lamina.report.folding import LONG, Short, shorten
+from lamina.report.columns import WHOLE, entries, layer_columns
+from lamina.report.folding import LONG, SLOWEST, Short, shorten
 from lamina.report.plain_table import Line, plain_table, reasons
 from lamina.spec import Phase, ResolvedLayer, show
 
@@ -29,6 +29,8 @@ STYLES = {
     "unclear": WARNING,
 }
 """By outcome, status or verdict."""
+DISPENSABLE = ("note", "kind", "quartiles", "executed", "error", "each (range)", "GB/s", "GFLOP/s", "share", "of roof")
+"""Columns of a layer table that a narrow terminal does without, the first ones first."""
 REASONS = 6
 """Reasons below a short table."""
 
@@ -55,10 +57,10 @@ def layer_table(
     why = reasons((f"{row.layer} {row.phase}", f"{row.outcome}: {row.reason}") for row in rows if not row.timing)
     why += reasons((f"{row.layer} {row.phase}", _ran_dense(row)) for row in rows if row.timing and row.fell_back)
     caption += why if short is None else [*why[:REASONS], *_more_reasons(len(why) - REASONS)]
-    if short:
-        caption.append(_shortened(short, len(rows)))
     if noise := disturbed(rows):
         caption.append(noise)
+    if short:
+        caption.append(_shortened(short, len(rows)))
     return plain_table(
         [column.title for column in columns],
         [
@@ -69,7 +71,7 @@ def layer_table(
         title=title,
         caption=caption,
         width=width,
-        dispensable=("note", "kind", "quartiles", "executed", "error", "each (range)", "GB/s", "GFLOP/s", "share", "of roof"),
+        dispensable=DISPENSABLE,
     )
 
 
@@ -149,17 +151,27 @@ def diff_table(
     b: str = "second",
     title: str | None = None,
     width: int | None = None,
+    brief: bool = False,
 ) -> Table:
-    """Two runs side by side; ``a`` and ``b`` are what their columns are called."""
+    """Two runs side by side; ``a`` and ``b`` are what their columns are called.
+
+    With ``brief``, a table of ``LONG`` or more pairs shows those with the largest difference of their times.
+    """
+    short = brief and len(comparisons) >= LONG
     verdicts = [it.verdict for it in comparisons]
     tally = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
     sides = {_sides(it) for it in comparisons} - {""}
     measured = f" ({next(iter(sides))})" if len(sides) == 1 else ""
     caption = [f"{b} against {a}{measured}: {tally}"] if tally else []
-    caption += reasons((f"{it.layer} {it.phase}", it.reason) for it in comparisons if it.reason)
+    why = reasons((f"{it.layer} {it.phase}", it.reason) for it in comparisons if it.reason)
+    caption += [*why[:REASONS], *_more_reasons(len(why) - REASONS)] if short else why
+    shown = _most_different(comparisons) if short else comparisons
+    if short:
+        hidden = len(comparisons) - len(shown)
+        caption.append(f"of {len(comparisons)} pairs, {hidden} of smaller difference are hidden: --all shows every pair")
     mixed = ["measured as"] if len(sides) > 1 else []
     lines = []
-    for it in comparisons:
+    for it in shown:
         speedup = "" if it.speedup is None else f"{units.number(it.speedup)}x"
         cells = [it.layer, it.phase, _time(it.a), _time(it.b), speedup, it.verdict]
         lines.append(Line([*cells, *([_sides(it)] if mixed else [])], STYLES.get(it.verdict)))
@@ -172,6 +184,16 @@ def diff_table(
         width=width,
         dispensable=("verdict",),
     )
+
+
+def _most_different(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """The whole steps, then the pairs whose times differ most."""
+
+    def difference(it: Comparison) -> float:
+        return abs(it.a.timing.median_us - it.b.timing.median_us) if it.a and it.b and it.a.timing and it.b.timing else 0
+
+    layers = sorted((it for it in comparisons if it.phase != WHOLE), key=difference, reverse=True)
+    return [*(it for it in comparisons if it.phase == WHOLE), *layers[:SLOWEST]]
 
 
 def epochs_table(epochs: Iterable[Epoch], title: str | None = None, width: int | None = None) -> Table:

@@ -148,7 +148,7 @@ def above_roofline(view: View) -> Iterator[Finding]:
 def step_gap(view: View) -> Iterator[Finding]:
     """The time of the whole step against the sum of its layers."""
     whole, parts = view.network.whole, view.network.step
-    if whole is None or whole.timing is None or parts is None:
+    if whole is None or whole.timing is None or parts is None or not view.network.layers:
         return
     if any(row.key in view.launches for row in view.rows):
         return  # ``launch_overhead`` is more precise
