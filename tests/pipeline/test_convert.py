@@ -8,6 +8,7 @@ from torch import nn
 
 from lamina import measure
 from lamina.accelerate.methods.circulant import Circulant
+from lamina.accelerate.methods.elimination import Eliminated
 from lamina.errors import UsageError
 from lamina.pipeline.convert import convert, timer
 from lamina.record import MODES
@@ -30,7 +31,7 @@ def test_a_cost_model_selects_without_timing_layers(tmp_path: Path, monkeypatch:
 
     def peaks(device: torch.device, cache: Path) -> Roofs:
         asked.append(cache)
-        return Roofs("a CPU", "2026-01-01", 1, {"torch": "2"}, 1e4, 1e4, {"fp32": 1.0}, 1e-3, 1e-3)
+        return Roofs("a CPU", "2026-01-01", 1, {"torch": "2"}, 1e4, 1e4, {"fp32": 1.0}, 1e-3, 1e-3)  # few FLOPs win
 
     def clock(*args: object) -> None:
         raise AssertionError("nothing is to be timed")
@@ -39,13 +40,12 @@ def test_a_cost_model_selects_without_timing_layers(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(measure, "interleaved", clock)
     x = torch.randn(64, 512)
     net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 8), nn.LSTM(8, 8))
-    net, record = convert(net, Circulant(8), example=x, select="model", cache=tmp_path)
+    net, record = convert(net, Eliminated(keep=0.25), example=x, select="model", cache=tmp_path)
     assert asked == [tmp_path]
     big, _, small, lstm = record.layers
-    # 1 GFLOP/s and 10 TB/s: fewer FLOPs win
     assert big.refusal is None and big.selection is not None and big.selection.predicted
-    assert big.selection.impl == "circulant[block_size=8,impl=reference]"
-    assert "predicted by the cost model of circulant from peaks of a CPU" in big.selection.reason
+    assert big.selection.impl.startswith("eliminated[") and big.selection.speedup == pytest.approx(4, rel=0.1)
+    assert "predicted by the cost model of eliminated from peaks of a CPU" in big.selection.reason
     assert small.selection is not None and lstm.refusal == "no cost model for LSTM"
     assert not (tmp_path / "selections.json").exists()
     net[:3](x).sum().backward()

@@ -86,7 +86,7 @@ def convert(
             try:
                 new = cell.replace(module, config)
                 if selector is not None:
-                    selections[key], new = _selected(names[0], module, new, config, selector, calls)
+                    selections[key], new = select_layer(module, new, config, selector, calls.get(names[0]))
                     if progress is not None:
                         progress(names[0], selections[key])
                 replaced[key] = new
@@ -111,16 +111,22 @@ def convert(
     return model, Conversion(written, tuple(layers))
 
 
-def _selected(
-    name: str,
-    dense: nn.Module,
-    new: nn.Module,
-    config: object,
-    selector: Selector | CostModel,
-    calls: Mapping[str, LayerCall],
+def select_layer(
+    dense: nn.Module, new: nn.Module, config: object, selector: Selector | CostModel, call: LayerCall | None
 ) -> tuple[Selection, nn.Module]:
-    """What is fastest for a layer, and the module that computes it."""
-    call = calls.get(name)
+    """What is fastest for a layer, and the module that computes it.
+
+    Args:
+        dense: the layer, or a Sequential of layers that are replaced together.
+        new: its replacement by the method.
+        config: of the method.
+        selector: times the candidates, or predicts their times.
+        call: what reaches the layer; ``None`` if the example did not.
+
+    Raises:
+        UnsupportedError: nothing reached the layer, or the method has no candidates for it.
+        UsageError: the dense layer does not run.
+    """
     if call is None:
         raise UnsupportedError("the example did not reach it")
     method = method_of(config)
@@ -221,6 +227,9 @@ def put(model: nn.Module, name: str, layer: nn.Module) -> nn.Module:
     """The model with a layer at a path; the layer itself if the path is empty."""
     if not name:
         return layer
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, layer)
+    path, _, last = name.rpartition(".")
+    parent = model.get_submodule(path)
+    setattr(parent, last, layer)
+    if isinstance(parent, nn.TransformerEncoderLayer):
+        parent.activation_relu_or_gelu = 0  # no fast path: it computes with the weights of its layers itself
     return model

@@ -4,6 +4,7 @@ from lamina.build.implementation import dense, require_algorithm
 from lamina.build.network import DTYPES, SpecModule, build_layer, to_precision
 from lamina.build.target import Target, from_external, from_network, from_zoo
 from lamina.build.trace import Call, Trace, trace
+from lamina.build.traced import TracedNetwork
 from lamina.build.units import as_module, chains, merged
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "SpecModule",
     "Target",
     "Trace",
+    "TracedNetwork",
     "as_module",
     "build_layer",
     "chains",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
@@ -13,8 +14,9 @@ from lamina import accelerate, build
 from lamina.accelerate.convert import put
 from lamina.accelerate.select import executed
 from lamina.errors import UnsupportedError
+from lamina.pipeline.targets import implementation, units
 from lamina.record.wording import listed
-from lamina.spec import Method
+from lamina.spec import Method, Point
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,11 @@ class Converted:
 
 
 def convert_network(network: nn.Module, trace: build.Trace, method: Method) -> Converted:
-    """Every layer of a network by a method, or by the method that the layer itself requests."""
+    """Every layer of a network by a method, or by the method that the layer itself requests.
+
+    Layers that a method replaces together are found in the trace. Where they are in no ``Sequential``, the network runs
+    call by call as it was traced.
+    """
     weighted = {name for name, layer in network.named_modules() if _has_weights(layer)}
     if method == Method():
         return Converted(network, method, {}, len(weighted), {})
@@ -79,7 +85,32 @@ def convert_network(network: nn.Module, trace: build.Trace, method: Method) -> C
                     model = put(model, name, layers[name])
                 except UnsupportedError as error:
                     refusals[name] = str(error).removeprefix(f"{wanted}: ")
+    found = units(trace, method)
+    if any(paths.get(id(trace.calls[unit[0]].module)) not in layers for unit in found):
+        return _traced(trace, method, found, len(weighted))
     return Converted(model, method, layers, len(weighted), refusals)
+
+
+def _traced(trace: build.Trace, method: Method, found: Sequence[Sequence[int]], weighted: int) -> Converted:
+    """The network as it was traced, with layers replaced together that its code calls one by one."""
+    merged, _ = build.merged(trace, found)
+    implement = implementation(Point(None, "fp32", "nchw", method))
+    assert implement is not None
+    uses = Counter(id(call.module) for call in trace.calls)
+    layers: dict[int, nn.Module] = {}
+    refusals: dict[str, str] = {}
+    for index, call in enumerate(merged.calls):
+        if call.module is None or (call.resolved.layer.method or method) == Method():
+            continue
+        try:
+            if any(uses[id(part)] > 1 for part in call.module.modules()):
+                raise UnsupportedError(f"{method}: it is called more than once")
+            layers[index] = implement(call.resolved, call.module) or call.module
+        except UnsupportedError as error:
+            if any(map(_has_weights, call.module.modules())):
+                refusals[call.name] = str(error).removeprefix(f"{method}: ")
+    names = {merged.calls[index].name: layer for index, layer in layers.items()}
+    return Converted(build.TracedNetwork(merged, layers), method, names, weighted, refusals)
 
 
 def _has_weights(layer: nn.Module) -> bool:

@@ -64,7 +64,7 @@ def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str,
     Args:
         model: in the mode, type, device and layout to select for; under autocast if it will run so.
         names: paths of modules.
-        example: the model's input, a tuple of inputs, or a dict of keyword arguments.
+        example: the model's input, a tuple of inputs, a dict of keyword arguments, or a call.
 
     Raises:
         UsageError: the model does not take the example.
@@ -104,7 +104,10 @@ def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str,
 
 
 def as_arguments(example: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Positional and keyword arguments of an example: a tensor, a tuple or list of inputs, or a dict of keywords."""
+    """Positional and keyword arguments of an example: a tensor, a tuple or list, a dict of keywords, or a call."""
+    if isinstance(example, LayerCall):
+        _, args, kwargs = example.arguments()
+        return args, kwargs
     if isinstance(example, Mapping):
         return (), {str(name): value for name, value in example.items()}
     return (tuple(example), {}) if isinstance(example, tuple | list) else ((example,), {})

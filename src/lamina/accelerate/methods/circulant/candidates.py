@@ -31,7 +31,9 @@ def predictions(dense: nn.Module, layer: Any, call: LayerCall, model: CostModel)
     Raises:
         UnsupportedError: there is no cost model for the layer, or for the requested implementation.
     """
-    times = times_us(dense, layer.block_size, call, model, kernels=has_kernels(call.tensors[0]))
+    if not has_kernels(call.tensors[0]):
+        raise UnsupportedError(f"no cost model for impl=reference, which runs on {call.tensors[0].device.type}")
+    times = times_us(dense, layer.block_size, call, model)
     found = {DENSE: Prediction(times.pop(DENSE), lambda: dense)}
     for impl in (layer.impl,) if layer.impl != "auto" else times:
         if impl not in times:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from lamina.accelerate.methods.circulant.config import Impl
 from lamina.accelerate.select import DENSE, LayerCall
 from lamina.accelerate.select.cost import PRODUCT_US, CostModel, Gemm, Launch, gemm, precision_of
 
@@ -27,31 +26,31 @@ MATERIALIZED: dict[str, tuple[float, float]] = {"fp32": (3, 2.0), "fp64": (3, 2.
 """By precision, float16 products of a materialized convolution, and its bytes over those of the dense one."""
 
 
-def times_us(dense: nn.Module, block_size: int, call: LayerCall, model: CostModel, kernels: bool) -> dict[str, float]:
+def times_us(dense: nn.Module, block_size: int, call: LayerCall, model: CostModel) -> dict[str, float]:
     """Predicted microseconds of a step by implementation, the dense layer's under ``dense``.
 
     Args:
         dense: the layer that is replaced.
         block_size: of its replacement.
         call: the layer's inputs.
-        model: of the machine.
-        kernels: whether the device has this package's kernels.
+        model: of the machine, which has this package's kernels.
 
     Raises:
         UnsupportedError: there is no cost model for the layer.
     """
     sizes, precision = gemm(dense, call), precision_of(call)
     taps = dense.weight[0, 0].numel()  # type: ignore[index]
-    factor = PRODUCTS.get(precision, 1) if kernels else 1
-    stages = spectral(sizes, taps, block_size, model.training, factor, "fp16" if kernels else precision)
-    impl: Impl = "kernel" if kernels else "reference"
-    found = {DENSE: model.time_us(sizes.launches(model.training), precision), impl: model.time_us(stages, precision)}
-    if kernels and not isinstance(dense, nn.Linear):
+    stages = spectral(sizes, taps, block_size, model.training, PRODUCTS.get(precision, 1))
+    found = {
+        DENSE: model.time_us(sizes.launches(model.training), precision),
+        "kernel": model.time_us(stages, precision),
+    }
+    if not isinstance(dense, nn.Linear):
         found["materialized"] = model.time_us(materialized(sizes, model.training, precision), precision)
     return found
 
 
-def spectral(sizes: Gemm, taps: int, block_size: int, training: bool, factor: int, precision: str) -> Sequence[Launch]:
+def spectral(sizes: Gemm, taps: int, block_size: int, training: bool, factor: int) -> Sequence[Launch]:
     """The kernels of a step in the frequency domain.
 
     Args:
@@ -59,8 +58,7 @@ def spectral(sizes: Gemm, taps: int, block_size: int, training: bool, factor: in
         taps: of its kernel; 1 for linear layers.
         block_size: ``k``.
         training: whether the step has a backward pass.
-        factor: products for each one of the definition.
-        precision: of the products.
+        factor: float16 products for each one of the definition.
     """
     channels = sizes.summed // taps
     inputs, outputs = (-(-each // block_size) * block_size for each in (channels, sizes.outputs))
@@ -69,12 +67,12 @@ def spectral(sizes: Gemm, taps: int, block_size: int, training: bool, factor: in
 
     def transform(elements: int) -> Launch:
         traffic = elements * (sizes.itemsize + SPECTRUM_BYTES)
-        return Launch(traffic, 2 * elements * block_size * factor, precision)
+        return Launch(traffic, 2 * elements * block_size * factor, "fp16")
 
     # A product of two complex spectra of k/2 frequencies takes 4 real ones each.
     flops = 4 * sizes.rows * outputs * inputs * taps / block_size * factor
     weights = outputs * inputs * taps / block_size
-    product = Launch((x + y + weights) * SPECTRUM_BYTES, flops, precision)
+    product = Launch((x + y + weights) * SPECTRUM_BYTES, flops, "fp16")
     forward = [transform(x), product, transform(y)]
     if not training:
         return forward
