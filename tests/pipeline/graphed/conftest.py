@@ -66,6 +66,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     for module in (model, step):
         monkeypatch.setattr(module, "record", record)
-        monkeypatch.setattr(module, "aside", lambda device: (FakeStream(), None))
+        monkeypatch.setattr(module, "Aside", lambda device: FakeStream())
+        monkeypatch.setattr(module, "memory_pool", lambda: None)
         monkeypatch.setattr(module, "device_of", lambda model: CPU)
     return lambda *each: watched.extend(each)

@@ -38,11 +38,12 @@ def run_without_sync(fn: Callable[[], object]) -> None:
 
 
 def capture(
-    fn: Callable[[], object], copies: int, stream: torch.cuda.Stream, pool: Any = None
+    fn: Callable[[], object], copies: int, stream: torch.cuda.Stream, pool: Any = None, mode: str = "global"
 ) -> torch.cuda.CUDAGraph:
     """A graph of `copies` calls of `fn`, captured on `stream`; UnsupportedError if it cannot be captured.
 
-    Its memory comes from `pool` (`torch.cuda.graph_pool_handle`), or from one of its own.
+    Its memory comes from `pool` (`torch.cuda.graph_pool_handle`), or from one of its own. With `mode="thread_local"`,
+    other threads may go on to allocate memory, as those that load data do.
 
     An empty graph counts as a failure: the callable launches nothing, or launches on a stream that is not captured, so
     its time would be zero.
@@ -55,7 +56,7 @@ def capture(
         with (
             warnings.catch_warnings(),
             torch.cuda.stream(stream),
-            torch.cuda.graph(graph, pool=pool, stream=stream),
+            torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=mode),
         ):
             warnings.filterwarnings("error", "The CUDA Graph is empty")
             try:

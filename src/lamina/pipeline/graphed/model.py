@@ -13,7 +13,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline.graphed.batch import Batch, ModelState, batch_of, device_of
-from lamina.pipeline.graphed.record import WARMUP, Replayable, aside, record
+from lamina.pipeline.graphed.record import WARMUP, Aside, Replayable, memory_pool, record
 from lamina.pipeline.graphed.state import State, judge
 
 _log = logging.getLogger(__name__)
@@ -78,7 +78,10 @@ class GraphedModel(nn.Module):
         self.graphs, self.check = graphs, check
         self._trained = [p for p in model.parameters() if p.requires_grad]
         self._state = ModelState(model)
-        self._stream, self._pool = aside(self.device)
+        self._stream = Aside(self.device)
+        # Forward passes would overwrite gradients in memory that they share, before they are used or added to.
+        self._pool, self._gradient_pool = memory_pool(), memory_pool()
+        self._last: _Recording | None = None
         self._passes = 0
         self._forget(self._state.now())
 
@@ -164,7 +167,7 @@ class GraphedModel(nn.Module):
                 def backward() -> Any:
                     return torch.autograd.grad(roots, self._leaves(static), sent, allow_unused=True)
 
-                recording.backward, found = record(backward, self._stream, self._pool)
+                recording.backward, found = record(backward, self._stream, self._gradient_pool)
                 recording.received, recording.gradients = received, tuple(found)
                 recording.outputs = tuple(y.detach() for y in outputs)
         if self.check:
@@ -215,13 +218,17 @@ class GraphedModel(nn.Module):
 
     def _forget(self, assumed: Hashable) -> None:
         """Drop every graph: what they took for granted has changed."""
-        self._taken_for_granted = assumed
+        self._unshare()
+        self._taken_for_granted, self._last = assumed, None
         self._trained = [p for p in self.module.parameters() if p.requires_grad]
         self._recordings: dict[Hashable, _Recording] = {}
         self._calls: dict[Hashable, int] = {}
 
-    def _unshare(self, recording: _Recording) -> None:
-        """Copy the gradients that autograd has kept from the last replay, since the next overwrites them."""
+    def _unshare(self) -> None:
+        """Copy the gradients that autograd has kept from the last backward pass: the next overwrites them."""
+        recording = self._last
+        if recording is None:
+            return
         for parameter, gradient in zip(reversed(self._trained), reversed(recording.gradients), strict=False):
             kept = parameter.grad
             if kept is not None and gradient is not None and kept.data_ptr() == gradient.data_ptr():
@@ -252,9 +259,10 @@ class _Passes(torch.autograd.Function):
                 "another pass has overwritten the activations of this backward pass: graphs share their memory; call "
                 "backward before the next forward pass, or use the model without graphs for the other pass"
             )
-        model._unshare(recording)
+        model._unshare()
         model._send(recording, received)
         recording.backward.replay()
+        model._last = recording
         rest = iter(recording.gradients)
         inputs = [next(rest) if wanted else None for wanted in ctx.wanted]
         owned = [g.clone() if g is not None else None for g in inputs]

@@ -40,9 +40,9 @@ class Aside:
         current.wait_stream(self.stream)
 
 
-def aside(device: torch.device) -> tuple[Aside, Any]:
-    """A stream, and a memory pool for graphs that are never replayed at the same time."""
-    return Aside(device), torch.cuda.graph_pool_handle()
+def memory_pool() -> Any:
+    """A memory pool for graphs whose results are not needed beyond the next replay of any of them."""
+    return torch.cuda.graph_pool_handle()
 
 
 def record(fn: Callable[[], Any], stream: Aside, pool: Any) -> tuple[Replayable, Any]:
@@ -55,7 +55,7 @@ def record(fn: Callable[[], Any], stream: Aside, pool: Any) -> tuple[Replayable,
     """
     found: list[Any] = []
     try:
-        graph = capture(lambda: found.append(fn()), 1, stream.stream, pool=pool)
+        graph = capture(lambda: found.append(fn()), 1, stream.stream, pool=pool, mode="thread_local")
     except UnsupportedError as error:
         cause = error.__cause__ or error
         raise UnsupportedError(

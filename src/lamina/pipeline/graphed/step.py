@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lamina.errors import UsageError
 from lamina.pipeline.graphed.batch import Batch, ModelState, batch_of, device_of
-from lamina.pipeline.graphed.record import WARMUP, Replayable, aside, record
+from lamina.pipeline.graphed.record import WARMUP, Aside, Replayable, memory_pool, record
 from lamina.pipeline.graphed.state import State, judge
 
 UNSTEADY = 3
@@ -103,7 +103,7 @@ class GraphedStep:
         self._update_captured = scaler is None and _make_capturable(optimizer)
         self._rates = [torch.zeros((), device=self.device) for _ in optimizer.param_groups]
         self._state = ModelState(model)
-        self._stream, self._pool = aside(self.device)
+        self._stream, self._pool = Aside(self.device), memory_pool()
         self._changed = -1
         self._recordings: dict[Hashable, _Recording] = {}
         self._calls: dict[Hashable, int] = {}
