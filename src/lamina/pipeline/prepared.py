@@ -15,6 +15,7 @@ from lamina.pipeline.targets import units
 from lamina.run.loss import SeedGradient
 from lamina.run.protocols import Trace
 from lamina.spec import Phase, Point, Workload
+from lamina.spec.layer_names import matching_layers
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,8 @@ class Prepared:
     """A network with its inputs at a point; ``backward`` is whether any phase but ``forward`` is wanted.
 
     ``layers`` is the network as it was traced. In ``trace``, layers that the method computes together are one;
-    ``places`` are the indices of its calls in ``layers``, of the first one where there are several.
+    ``places`` are the indices of its calls in ``layers``, of the first one where there are several. ``selected`` are the
+    names of its calls that the workload measures.
     """
 
     batch: int
@@ -31,6 +33,7 @@ class Prepared:
     layers: build.Trace
     trace: Trace
     places: tuple[int, ...]
+    selected: frozenset[str]
     seed: SeedGradient
     backward: bool
 
@@ -50,6 +53,9 @@ def prepare(
         data: where real inputs come from, ``None`` for random ones.
         warn: is called with each input that could not be real.
         training: whether layers such as dropout and batch normalization behave as in training.
+
+    Raises:
+        UsageError: a pattern of the workload matches no layer.
     """
     batch = point.batch or target.batch
     torch.manual_seed(workload.seed)
@@ -59,6 +65,7 @@ def prepare(
         warn(text)
     layers = build.trace(module, *inputs)
     trace, places = build.merged(layers, units(layers, point.method))
+    wanted = set(matching_layers(workload.layers, [call.name for call in layers.calls]))
     return Prepared(
         batch,
         module,
@@ -66,6 +73,7 @@ def prepare(
         layers,
         trace,
         places,
+        frozenset(call.name for call in trace.calls if wanted.intersection(call.name.split(" + "))),
         run.seed_gradient(labels, workload.seed),
         any(phase is not Phase.FORWARD for phase in workload.phases),
     )

@@ -44,6 +44,8 @@ class Workload(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     phases: tuple[Phase, ...] = tuple(Phase)
+    layers: tuple[str, ...] = ()
+    """Patterns of the layers to measure (`lamina.spec.layer_names`); the others run, densely. All by default."""
     precision: tuple[Precision, ...] = ("fp32",)
     layout: tuple[Layout, ...] = ("nchw",)
     batch: tuple[Positive, ...] = ()
