@@ -1,5 +1,7 @@
 """Tracing finds every layer, and running the calls one by one gives what the network gives."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -92,16 +94,26 @@ def test_parameters_and_multiply_adds_are_the_modules_own() -> None:
     assert sum(layer.parameters for layer in found.layers) == sum(p.numel() for p in network.parameters())
 
 
-def test_data_dependent_paths_are_rejected() -> None:
+def test_data_dependent_paths_are_followed_for_the_inputs() -> None:
     class Branch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(2)
+
         def forward(self, x: Tensor) -> Tensor:
-            return x if x.sum() > 0 else -x
+            x = self.norm(x + torch.rand(1))
+            return x.exp() if x.square().sum() > 0 else x.sin()
 
-    with pytest.raises(UnsupportedError, match="could not be traced"):
-        trace(Branch(), torch.randn(2, 2))
+    network, x = Branch(), torch.randn(4, 2)
+    state, mean = torch.get_rng_state(), network.norm.running_mean.clone()
+    found = trace(network, x)
+    assert [call.name for call in found.calls][-1] == "exp"
+    assert torch.equal(torch.get_rng_state(), state) and torch.equal(network.norm.running_mean, mean)
+    with pytest.raises(UnsupportedError, match="could not be traced"), torch.device("meta"):
+        trace(Branch(), torch.empty(2, 2))
 
 
-def test_writing_into_a_part_is_rejected() -> None:
+def test_a_write_into_a_part_is_a_new_tensor() -> None:
     class Writer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -109,11 +121,81 @@ def test_writing_into_a_part_is_rejected() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             y = x * 2
-            y[:, 0] = 0
-            return y
+            z = y + 1
+            y[:, 0] = z[:, 1]
+            y.mul_(3)
+            z.copy_(y)
+            return self.child(y) + z
 
-    with pytest.raises(UnsupportedError, match="writes into part"):
-        trace(Writer(), torch.randn(2, 2))
+    network, x = Writer(), torch.randn(2, 2)
+    (result,) = replay(trace(network, x), x)
+    torch.testing.assert_close(result, network(x))
+
+
+def test_a_network_s_own_hooks_belong_to_their_layers() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    network[0].register_forward_pre_hook(lambda module, args: (args[0] * 2,))
+    network[1].register_forward_hook(lambda module, args, output: output + 1)
+    found = trace(network, x := torch.randn(5, 3))
+    assert [call.name for call in found.calls] == ["0", "1", "2"]
+    (result,) = replay(found, x)
+    torch.testing.assert_close(result, network(x))
+
+
+def test_modules_are_as_before_a_trace() -> None:
+    class Stateful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.last = 0, None
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls, self.last = self.calls + 1, x
+            self.mean = self.mean + x.mean(0)
+            return x - self.mean
+
+    network = Stateful()
+    trace(network, torch.randn(4, 3))
+    assert (network.calls, network.last) == (0, None) and torch.equal(network.mean, torch.zeros(3))
+
+
+def test_layers_that_are_made_in_the_first_pass_are_made_first() -> None:
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body: nn.Module | None = None
+            self.head = nn.LazyLinear(2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.body is None:
+                self.body = nn.Linear(x.shape[1], 4)
+            return self.head(self.body(x))
+
+    network, x = Late(), torch.randn(5, 3)
+    found = trace(network, x)
+    assert [layer.parameters for layer in found.layers] == [16, 10]
+    (result,) = replay(found, x)
+    torch.testing.assert_close(result, network(x))
+
+
+@dataclass
+class Output:
+    scores: Tensor
+    note: str
+
+
+def test_tensors_in_dataclasses_and_layers_of_weights_only_are_found() -> None:
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3, 2))
+
+        def forward(self, x: Tensor) -> Output:
+            return Output(x @ torch.cat([torch.sigmoid(self.weight), self.weight], 1), "raw")
+
+    network, x = Scores(), torch.randn(5, 3)
+    (result,) = replay(trace(network, x), x)
+    torch.testing.assert_close(result, network(x).scores)
 
 
 def test_wrong_input_is_one_clear_error() -> None:
@@ -126,3 +208,15 @@ def test_unknown_modules_stay_opaque_but_counted() -> None:
     assert [layer.layer.kind for layer in found.layers] == ["opaque", "opaque"]
     assert [layer.parameters for layer in found.layers] == [8, 1]
     assert not found.layers[0].layer.counted
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_scripted_modules_are_one_layer() -> None:
+    network = nn.Sequential(nn.Linear(3, 4), torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU())))
+    found = trace(network, x := torch.randn(5, 3))
+    assert [(call.name, layer.parameters) for call, layer in zip(found.calls, found.layers, strict=True)] == [
+        ("0", 16),
+        ("1", 20),
+    ]
+    (result,) = replay(found, x)
+    torch.testing.assert_close(result, network(x))

@@ -1,20 +1,23 @@
 """Tracing of a network to a list of layers, by module hooks and a torch function mode.
 
 One forward pass over fake tensors records every call that creates a tensor: leaf modules, and functions called outside
-of them (residual adds, flattening, attention). Parameters and buffers are kept by identity, so each call can be run
-again separately on real tensors.
+of them (residual adds, flattening, attention). Where the path depends on values, it is a pass over the real tensors.
+Parameters and buffers are kept by identity, so each call can be run again separately on real tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -112,33 +115,84 @@ class Trace:
 def trace(network: nn.Module, *inputs: Tensor) -> Trace:
     """Trace the layers of a network.
 
+    Control flow that depends on values is followed for these inputs. A write into part of a tensor is recorded as a new
+    tensor for later readers; views of the old one that were taken before do not see it.
+
     Args:
-        network: any module; its in-place activations are replaced by out-of-place ones.
-        inputs: example inputs of the right shape, dtype and device; their values are not used.
+        network: any module; its in-place activations become out-of-place ones, and lazy layers get their sizes.
+        inputs: example inputs of the right shape, dtype and device; values matter only to control flow.
 
     Raises:
-        UnsupportedError: the control flow depends on data values, or the network does not accept this input.
+        UnsupportedError: the network does not accept this input, or on the meta device its control flow needs values.
     """
     for module in network.modules():
         if getattr(module, "inplace", False) is True:
             module.inplace = False  # type: ignore[assignment]
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    examples = [fake.from_tensor(tensor.detach()) for tensor in inputs]
-    recorder = _Recorder(network)
-    for example in examples:
-        recorder.slot(example)
     try:
-        with fake, recorder.hooked(), recorder:
-            result = network(*examples)
-    except UnsupportedError:
-        raise
+        if any(is_lazy(parameter) for parameter in network.parameters()):
+            _run_once(network, inputs)
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        try:
+            found = _recorded(network, [fake.from_tensor(tensor.detach()) for tensor in inputs], fake)
+        except Exception:
+            if any(tensor.is_meta for tensor in inputs):
+                raise
+            found = _recorded(network, [tensor.detach().clone() for tensor in inputs], nullcontext())
+        if not _made_of(network, found):  # it made layers in this pass, as it does in its first
+            _run_once(network, inputs)
+            found = _recorded(network, [fake.from_tensor(tensor.detach()) for tensor in inputs], fake)
     except Exception as error:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
         raise UnsupportedError(
             f"{type(network).__name__} could not be traced on input {shapes}: {type(error).__name__}: {error}"
         ) from error
-    outputs = tuple(recorder.number(tensor) for tensor in _tensors(result))
-    return Trace(tuple(recorder.calls), tuple(recorder.slots), tuple(range(len(inputs))), outputs)
+    return found
+
+
+def _recorded(network: nn.Module, examples: Sequence[Tensor], mode: AbstractContextManager[object]) -> Trace:
+    """The trace of one forward pass, after which modules, buffers and random state are as before."""
+    recorder = _Recorder(network)
+    for example in examples:
+        recorder.slot(example)
+    devices = {example.device.index for example in examples if example.device.type == "cuda"}
+    with torch.random.fork_rng(sorted(devices)), _unchanged(network), mode, recorder.hooked(), recorder:  # type: ignore[type-var]
+        result = network(*examples)
+    outputs = tuple(recorder.numbers(_tensors(result)))
+    return Trace(tuple(recorder.calls), tuple(recorder.slots), tuple(range(len(examples))), outputs)
+
+
+def _run_once(network: nn.Module, inputs: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        network(*(tensor.detach().clone() for tensor in inputs))
+
+
+def _made_of(network: nn.Module, found: Trace) -> bool:
+    """Whether every called module is one of the network's, and not of one forward pass."""
+    own = {id(module) for module in network.modules()}
+    return all(call.module is None or id(call.module) in own for call in found.calls)
+
+
+@contextmanager
+def _unchanged(network: nn.Module) -> Iterator[None]:
+    """Put attributes, modules and the values of buffers back that a forward pass sets."""
+    values = {buffer: buffer.detach().clone() for buffer in network.buffers()}
+    modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
+    before = [dict(vars(module)) for module in modules]
+    members = [
+        {name: dict(vars(module)[name]) for name in ("_parameters", "_buffers", "_modules")} for module in modules
+    ]
+    try:
+        yield
+    finally:
+        for module, attributes, inside in zip(modules, before, members, strict=True):
+            vars(module).clear()
+            vars(module).update(attributes)
+            for name, own in inside.items():
+                vars(module)[name].clear()
+                vars(module)[name].update(own)
+        with torch.no_grad():
+            for buffer, value in values.items():
+                buffer.copy_(value)
 
 
 class _Recorder(TorchFunctionMode):
@@ -153,31 +207,58 @@ class _Recorder(TorchFunctionMode):
         self._numbers: dict[int, int] = {}
         self._storages: dict[int, int] = {}
         self._path: list[str] = []
+        self._arguments: list[tuple[Any, Any]] = []
         self._inside = 0
         self._names: dict[str, int] = {}
         self._producers: dict[int, str] = {}
 
     def hooked(self) -> ExitStack:
-        """Context in which the hooks of this recorder are registered on every module of the network."""
+        """Context in which the hooks of this recorder are registered on every module of the network.
+
+        They enclose the network's own hooks, which belong to their layer.
+        """
         stack = ExitStack()
+        scripts: dict[nn.Module, str] = {}
         for name, module in self.network.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):  # takes no hooks, and calls its children itself
+                if not any(name.startswith(f"{above}.") for above in scripts.values()):
+                    scripts[module] = name
+                continue
             leaf = _is_leaf(module) or (module is self.network and not list(module.children()))
-            before = module.register_forward_pre_hook(self._enter(name, leaf), with_kwargs=True)
+            before = module.register_forward_pre_hook(self._enter(name, leaf), with_kwargs=True, prepend=True)
             after = module.register_forward_hook(self._leave(name, leaf), with_kwargs=True)
             stack.callback(before.remove)
             stack.callback(after.remove)
+        if scripts:
+            self._hook_scripts(scripts, stack)
         return stack
+
+    def _hook_scripts(self, scripts: Mapping[nn.Module, str], stack: ExitStack) -> None:
+        """TorchScript modules are layers, which only the hooks of all modules see."""
+
+        def before(module: nn.Module, arguments: Any) -> None:
+            if module in scripts:
+                self._enter(scripts[module], True)(module, arguments, {})
+
+        def after(module: nn.Module, arguments: Any, result: Any) -> None:
+            if module in scripts:
+                self._leave(scripts[module], True)(module, arguments, {}, result)
+
+        stack.callback(register_module_forward_pre_hook(before).remove)
+        stack.callback(register_module_forward_hook(after).remove)
 
     def _enter(self, name: str, leaf: bool) -> Callable[..., None]:
         def hook(module: nn.Module, arguments: Any, options: Any) -> None:
             self._path.append(name)
+            self._arguments.append((arguments, options))
             self._inside += leaf
 
         return hook
 
     def _leave(self, name: str, leaf: bool) -> Callable[..., None]:
-        def hook(module: nn.Module, arguments: Any, options: Any, result: Any) -> None:
+        def hook(module: nn.Module, _: Any, __: Any, result: Any) -> None:
             self._path.pop()
+            arguments, options = self._arguments.pop()
             self._inside -= leaf
             if leaf and not self._inside:
                 self._record(name or type(module).__name__.lower(), module, arguments, options, result)
@@ -194,9 +275,7 @@ class _Recorder(TorchFunctionMode):
         finally:
             self._inside -= 1
         if getattr(func, "__name__", "") == "__setitem__":
-            raise UnsupportedError(
-                "the network writes into part of a tensor (x[...] = y), which cannot be run layer by layer"
-            )
+            result = args[0]
         if _tensors(result):
             self._record(self._function_name(func), func, args, kwargs, result)
         return result
@@ -213,11 +292,9 @@ class _Recorder(TorchFunctionMode):
         self._alive.append(tensor)
         return number
 
-    def number(self, tensor: Tensor) -> int:
-        """The slot number of a known tensor."""
-        if id(tensor) not in self._numbers:
-            raise UnsupportedError("the network returns a tensor that no layer computed (a constant or a parameter)")
-        return self._numbers[id(tensor)]
+    def numbers(self, tensors: Iterable[Tensor]) -> Iterator[int]:
+        """The slot numbers of those that a layer computed; constants and parameters have none."""
+        return (self._numbers[id(tensor)] for tensor in tensors if id(tensor) in self._numbers)
 
     def _record(self, name: str, target: Any, arguments: Any, options: Any, result: Any) -> None:
         if isinstance(options, dict) and options.get("inplace") is True:
@@ -279,8 +356,8 @@ class _Recorder(TorchFunctionMode):
                 layer = kind.model_validate(settings | {"name": name, "inputs": sources})
                 if layer.output(*shapes) == shape and layer.view == alias:
                     return layer
-            except ValueError:
-                pass  # a form that the description does not cover: recorded as opaque
+            except (ValueError, IndexError):
+                pass  # a form that the description does not cover, such as one of weights only: recorded as opaque
         weights = (
             dict(target.named_parameters())
             if isinstance(target, nn.Module)
@@ -316,12 +393,21 @@ def _out_of_place(function: Any) -> Any:
     name = getattr(function, "__name__", "")
     if name.startswith("__i"):
         return getattr(Tensor, f"__{name[3:]}", None)
-    if name.endswith("_") and not name.endswith("__"):
-        found = getattr(Tensor, name[:-1], None)
-        if found is None:
-            raise UnsupportedError(f"the network uses {name}, which has no out-of-place form")
-        return found
+    if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+        return getattr(Tensor, name[:-1], None) or _on_copy(function)
     return None
+
+
+def _on_copy(function: Any) -> Any:
+    """A function that writes into its first argument, on a copy of it."""
+
+    @functools.wraps(function)
+    def out_of_place(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        copy = tensor.clone()
+        function(copy, *args, **kwargs)
+        return copy
+
+    return out_of_place
 
 
 def _is_weight(leaf: Any) -> bool:
@@ -338,4 +424,6 @@ def _plain_name(function: Any) -> str:
 def _tensors(value: Any) -> tuple[Tensor, ...]:
     if isinstance(value, Tensor):
         return (value,)
-    return tuple(leaf for leaf in tree_flatten(value)[0] if isinstance(leaf, Tensor))
+    leaves = tree_flatten(value)[0]
+    nested = (_tensors(vars(leaf)) if is_dataclass(leaf) else (leaf,) for leaf in leaves)
+    return tuple(leaf for group in nested for leaf in group if isinstance(leaf, Tensor))
