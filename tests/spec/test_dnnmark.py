@@ -237,7 +237,7 @@ def test_ignored_settings_give_a_warning(text: str, remark: str) -> None:
     assert remark in remarks(text)
 
 
-def test_a_remark_is_made_once_for_all_its_lines() -> None:
+def test_a_warning_lists_all_its_lines() -> None:
     text = "\n".join(alone("Convolution", "conv_fwd_pref=fast") for _ in range(3))
     (found,) = [each for each in remarks(text) if each.startswith("conv_fwd_pref")]
     assert found.endswith("(lines 8, 16, 24)")
@@ -392,7 +392,7 @@ def test_workspace_preferences_are_noted_with_their_effect(monkeypatch: pytest.M
         assert f"conv_fwd_pref=specify_workspace_limit: {effect} (line 3)" in remarks(text)
 
 
-def test_faults_are_counted_but_not_all_told() -> None:
+def test_faults_are_counted_but_not_all_listed() -> None:
     found = faults(alone("Pooling", *["x"] * 50))
     assert len(found) == 21
     assert found[-1] == "and 30 more faults"

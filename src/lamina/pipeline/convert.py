@@ -1,4 +1,4 @@
-"""``convert``: replace a model's layers by a method, with each layer timed in place where that is asked for."""
+"""``convert``: replace a model's layers by a method, with each layer timed in place or predicted on request."""
 
 from __future__ import annotations
 

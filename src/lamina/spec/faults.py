@@ -29,7 +29,7 @@ class Faults:
 
     def __init__(self, source: str):
         self.source = source
-        self._told: list[Fault] = []
+        self._kept: list[Fault] = []
         self._found = 0
 
     def __len__(self) -> int:
@@ -38,8 +38,8 @@ class Faults:
     def add(self, message: str | Callable[[], str], line: int | None = None) -> None:
         """Add a fault. An expensive message is given as a function, called only if it is reported."""
         self._found += 1
-        if len(self._told) < SHOWN:
-            self._told.append(Fault(message if isinstance(message, str) else message(), line))
+        if len(self._kept) < SHOWN:
+            self._kept.append(Fault(message if isinstance(message, str) else message(), line))
 
     def refuse(self) -> None:
         """Raise the collected faults, if any.
@@ -49,7 +49,7 @@ class Faults:
         """
         if not self._found:
             return
-        faults = sorted(self._told, key=lambda fault: fault.line or 0)
+        faults = sorted(self._kept, key=lambda fault: fault.line or 0)
         more = self._found - len(faults)
         raise SpecError(self.source, [*faults, *([Fault(f"and {more} more faults")] if more else [])])
 

@@ -191,7 +191,7 @@ def predict(size: Size, density: Density, calibration: Calibration | Measured) -
 
 
 def union_density(known: Mapping[int, float], columns: int) -> float | None:
-    """The union density over a group of columns; ``None`` where it cannot be told from the known widths.
+    """The union density over a group of columns; ``None`` where it does not follow from the known widths.
 
     Beyond the widest known group, the fraction of zero rows is extrapolated: each doubling of the width squares the
     factor of the last doubling.
