@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from tests.cli.conftest import Lamina
 from tests.report.convnext import convnext
-from tests.report.records import ROOFS, bench, failed, whole_step
+from tests.report.records import ROOFS, bench, failed, timed, whole_step
 from tests.report.records import run as report_run
 
 from lamina.record import LayerRun
@@ -35,6 +35,25 @@ def test_runs_show_folds_and_hides_but_in_full(lamina: Lamina) -> None:
 @pytest.mark.parametrize("command", [("bench",), ("profile",), ("explain",), ("runs", "show")])
 def test_each_command_has_the_option(lamina: Lamina, command: tuple[str, ...]) -> None:
     assert "--all" in lamina(*command, "--help").stdout
+
+
+def test_compare_shows_the_largest_differences_first(lamina: Lamina) -> None:
+    fill("long", convnext())
+    us = [(row, row.timing.median_us if row.timing else 0.0) for row in convnext()]
+    fill("other", [timed(row, 3 * time) if row.layer == "head.fc" else row for row, time in us], second=1)
+    short, whole = lamina("compare", "long", "other").stdout, lamina("compare", "long", "other", "--all").stdout
+    assert "convnext_tiny" in short.splitlines()[4]
+    assert [line.split()[0] for line in short.splitlines()[5:8]] == ["head.fc"] * 3
+    assert "of 393 pairs, 372 of smaller difference are hidden: --all shows all" in short
+    assert "--all" not in whole and "stages.2.blocks.5.mlp.act" in whole and "stages.2.blocks.5.mlp.act" not in short
+    assert len(json.loads(lamina("compare", "long", "other", "--format", "json").stdout)["pairs"]) == 393
+
+
+def test_runs_without_layer_times_say_so(lamina: Lamina) -> None:
+    for name in ("step", "skipped"):
+        fill(name, ODD[name])
+        assert "nothing to explain: no layer has a time" in lamina("explain", name).stdout
+    assert "were skipped: its input needs no gradient" in lamina("explain", "skipped").stdout
 
 
 def test_explain_begins_with_the_answer(lamina: Lamina) -> None:

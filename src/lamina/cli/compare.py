@@ -37,7 +37,13 @@ def compare(
     per_item: Annotated[bool, typer.Option("--per-item", help="Divide times and counts by the batch size.")] = False,
     layer: Annotated[str, typer.Option("--layer", "-l", help="Only this layer.")] = "",
     metric: Annotated[str, typer.Option("--metric", help="By counter: only these metrics, between commas.")] = "",
-    same: Annotated[bool, typer.Option("--all", help="By kernel: also phases that launch the same kernels.")] = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Print every pair; by default a long table shows the largest differences, --by kernel what differs.",
+        ),
+    ] = False,
     format_: Annotated[str, typer.Option("--format", help="table or json, on stdout.")] = "table",
     store: options.StoreOption = "",
     other_store: Annotated[str, typer.Option("--other-store", help="Database of OTHER, by default that of RUN.")] = "",
@@ -68,14 +74,14 @@ def compare(
         theirs = opened.enter_context(open_store(other_store)) if other_store else ours
         a, b = look_up(ours, first, batches[0]), look_up(theirs, second, batches[-1])
     if level == "layer":
-        _by_layer(a, b, layer, per_item, form)
+        _by_layer(a, b, layer, per_item, form, every)
     elif level == "kernel":
-        _by_kernel(a, b, layer, same, form)
+        _by_kernel(a, b, layer, every, form)
     else:
         _by_counter(a, b, layer, options.split(metric), per_item, form)
 
 
-def _by_layer(a: Side, b: Side, layer: str, per_item: bool, form: str) -> None:
+def _by_layer(a: Side, b: Side, layer: str, per_item: bool, form: str, every: bool) -> None:
     from lamina.cli import printing
     from lamina.explain import overall
     from lamina.pipeline.explain import compare_layers
@@ -86,7 +92,7 @@ def _by_layer(a: Side, b: Side, layer: str, per_item: bool, form: str) -> None:
         _print_json(a, b, [_pair(it) for it in pairs])
         return
     title = f"{b.title} against {a.title}{', per item' if per_item else ''}"
-    printing.show(diff_table(pairs, a.column, b.column, title, printing.width()))
+    printing.show(diff_table(pairs, a.column, b.column, title, printing.width(), brief=not every))
     together = overall(pairs)
     if together is not None:
         typer.echo(f"all paired phases together: {together:.2f}x")
@@ -106,7 +112,7 @@ def _pair(it: Comparison) -> dict[str, Any]:
     }
 
 
-def _by_kernel(a: Side, b: Side, layer: str, same: bool, form: str) -> None:
+def _by_kernel(a: Side, b: Side, layer: str, every: bool, form: str) -> None:
     from lamina.cli import printing
     from lamina.pipeline.explain import compare_kernels
     from lamina.report.findings_table import kernels_table
@@ -118,7 +124,7 @@ def _by_kernel(a: Side, b: Side, layer: str, same: bool, form: str) -> None:
     rows = [
         (it.layer, it.phase, it.change, it.a_us, it.b_us, it.removed, it.added)
         for it in pairs
-        if same or it.change != "same"
+        if every or it.change != "same"
     ]
     alike = len(pairs) - len(rows)
     title = f"kernels of {b.title} against {a.title}" + (f"; {alike} phases launch the same" if alike else "")

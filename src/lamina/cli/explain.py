@@ -89,7 +89,8 @@ def _print_text(done: Explained, every: bool) -> None:
         typer.echo("\nEvery finding, with its potential saving:")
         _print_findings(done.findings)
     elif not settings:
-        typer.echo("\nnothing to explain: no row has a time")
+        typer.echo("\nnothing to explain: no layer has a time")
+        _print_findings(done.findings)
 
 
 def _capitalized(claim: str) -> str:

@@ -72,7 +72,8 @@ def headlines(
     """At most ``MOST`` findings for each setting, each one line: what, how much of the step, and what to do.
 
     An idle GPU comes first, then failures and a busy machine, then the largest potential savings, then the layers that
-    take most of the time. Layers that repeat are one headline. Savings of different headlines overlap and do not add up.
+    take most of the time. Layers that repeat are one headline. Savings of different headlines overlap and do not add
+    up.
     """
     return tuple(it for view in views(rows, roofs, kernels, counters) for it in _of_view(view))
 

@@ -168,7 +168,7 @@ def diff_table(
     shown = _most_different(comparisons) if short else comparisons
     if short:
         hidden = len(comparisons) - len(shown)
-        caption.append(f"of {len(comparisons)} pairs, {hidden} of smaller difference are hidden: --all shows every pair")
+        caption.append(f"of {len(comparisons)} pairs, {hidden} of smaller difference are hidden: --all shows all")
     mixed = ["measured as"] if len(sides) > 1 else []
     lines = []
     for it in shown:
@@ -190,7 +190,8 @@ def _most_different(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """The whole steps, then the pairs whose times differ most."""
 
     def difference(it: Comparison) -> float:
-        return abs(it.a.timing.median_us - it.b.timing.median_us) if it.a and it.b and it.a.timing and it.b.timing else 0
+        both = [row.timing.median_us for row in (it.a, it.b) if row and row.timing]
+        return abs(both[0] - both[1]) if len(both) > 1 else 0.0
 
     layers = sorted((it for it in comparisons if it.phase != WHOLE), key=difference, reverse=True)
     return [*(it for it in comparisons if it.phase == WHOLE), *layers[:SLOWEST]]
