@@ -212,7 +212,7 @@ def conv2d(
         last = ops.channels_last(x)
         if name == "pack":
             x = ops.pack(x, at.kept)
-        table, matrix = _matrix(x, weight.to(dtype), at, first=name == "pack" or at.prefix)
+        table, matrix = _matrix(x, weight.to(dtype), at, packed=name == "pack")
         geometry = [list(sizes) for sizes in (kernel, stride, padding, dilation)]
         y: Tensor = ops.conv(x, matrix, cast(bias, dtype), table, *geometry, at.run, list(tile), last)
         return y
@@ -228,10 +228,13 @@ def conv2d(
     )
 
 
-def _matrix(x: Tensor, weight: Tensor, at: Lookup, first: bool) -> tuple[Tensor | None, Tensor]:
-    """The index table, if one is needed, and the weights as a matrix, in the order of the input's memory format."""
+def _matrix(x: Tensor, weight: Tensor, at: Lookup, packed: bool) -> tuple[Tensor | None, Tensor]:
+    """The index table, if one is needed, and the weights as a matrix, in the order of the input's memory format.
+
+    A packed input has the remaining channels only, so the tables of all channels are out of its range.
+    """
     if at.by == "tap":
         return at.columns, weight
-    if x.stride(1) == 1 and x.shape[1] > 1:
-        return None if first else at.columns_last, weight.permute(0, 2, 3, 1).flatten(1)
+    if packed or (x.stride(1) == 1 and x.shape[1] > 1):
+        return None if packed or at.prefix else at.columns_last, weight.permute(0, 2, 3, 1).flatten(1)
     return at.columns, weight.flatten(1)
