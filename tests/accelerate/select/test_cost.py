@@ -20,6 +20,7 @@ from torch import nn
 
 import lamina.recipes.recordings as recordings
 from lamina.accelerate.convert import convert
+from lamina.accelerate.methods.activation_sparsity import Sparse, functional
 from lamina.accelerate.methods.circulant import cost as circulant
 from lamina.accelerate.methods.elimination import cost as elimination
 from lamina.accelerate.methods.fusion import Fusion
@@ -27,7 +28,7 @@ from lamina.accelerate.methods.fusion import cost as fusion
 from lamina.accelerate.methods.fusion.convert import replace as fuse
 from lamina.accelerate.methods.fusion.convert import runs
 from lamina.accelerate.methods.weight_only import candidates as weight_only
-from lamina.accelerate.registry import configuration
+from lamina.accelerate.registry import CELLS, configuration
 from lamina.accelerate.select import DENSE, MIN_SPEEDUP, LayerCall, observe
 from lamina.accelerate.select.cost import COMPUTE, MEMORY, PRODUCT_US, CostModel, Launch, Prediction, gemm, precision_of
 from lamina.build.models import ZOO, create
@@ -219,7 +220,22 @@ def test_dense_is_kept_unless_a_candidate_is_predicted_to_be_faster(kernel: floa
     assert words in found.reason
 
 
-@pytest.mark.parametrize("method", ["circulant[block_size=8]", "eliminated", "fused", "sparse", "weight-only"])
+def test_sparse_layers_are_predicted_at_the_density_of_their_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functional, "is_supported", lambda x: True)
+    rates = {"fp32": 1e3, "fp16": 1e5}  # tensor cores in float16 alone, as in float32 layers
+    model = CostModel(replace(PEAKS, gemm_gflops=rates), "graph", training=False)
+    full = torch.rand(256, 512) + 0.1
+    empty = full * (torch.arange(512) % 16 == 0)  # whole channels are zero
+    found = {}
+    for name, x in (("full", full), ("empty", empty)):
+        _, record = convert(nn.Sequential(nn.Linear(512, 512)), Sparse(), example=x, selector=model)
+        found[name] = record.layers[0].selection
+    assert found["empty"] is not None and found["empty"].impl == "sparse[impl=auto,density=0.06]"
+    assert found["full"] is not None and found["full"].times_us["sparse[impl=auto,density=1.00]"] > 0
+    assert found["empty"].speedup > (found["full"].speedup or 1)
+
+
+@pytest.mark.parametrize("method", ["circulant[block_size=8]", *sorted({*CELLS} - {"circulant"})])
 def test_every_method_predicts_or_says_why_not(method: str) -> None:
     net = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
     training = method not in ("fused", "weight-only")
