@@ -24,8 +24,9 @@ def select_modules(model: nn.Module, names: Iterable[str] | None) -> dict[str, n
         UsageError: a name is unknown, or none is given.
     """
     if names is None:
-        leaves = {name: module for name, module in model.named_modules() if not any(True for _ in module.children())}
-        relus = {name: module for name, module in leaves.items() if isinstance(module, nn.ReLU)}
+        named: dict[str, nn.Module] = dict(model.named_modules())
+        leaves = {name: module for name, module in named.items() if not any(True for _ in module.children())}
+        relus = {name: leaves[name] for name in leaves if isinstance(leaves[name], nn.ReLU)}
         others = {name: module for name, module in leaves.items() if _ACTIVATION.search(type(module).__name__)}
         return relus or others or leaves
     everywhere = dict(model.named_modules(remove_duplicate=False))
