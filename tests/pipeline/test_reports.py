@@ -3,8 +3,10 @@
 import gc
 import json
 import re
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
+from gzip import decompress
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +43,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def data(path: Path) -> Any:
     """Figures of a page, as they are embedded."""
-    found = re.search(r'<script type="application/json" id="figures">(.*?)</script>', path.read_text(), re.DOTALL)
+    found = re.search(r'<script type="text/plain" id="figures">(.*?)</script>', path.read_text(), re.DOTALL)
     assert found
-    return json.loads(found[1])["frames"]
+    return json.loads(decompress(b64decode(found[1])))["frames"]
 
 
 def test_metrics_of_a_row_are_sums_and_averages_of_its_kernels(store: Store) -> None:

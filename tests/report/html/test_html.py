@@ -1,6 +1,8 @@
 import json
 import re
+from base64 import b64decode
 from dataclasses import replace
+from gzip import decompress
 from html.parser import HTMLParser
 from itertools import pairwise
 from math import nan
@@ -56,6 +58,11 @@ class Page(HTMLParser):
             self.text += data + " "
             if self._in_cell:
                 self.rows[-1][-1] += data.strip()
+
+    def frames(self) -> dict[str, Any]:
+        """The figures, as the page unpacks them."""
+        frames: dict[str, Any] = json.loads(decompress(b64decode(self.data)))["frames"]
+        return frames
 
     def ids(self) -> set[str | None]:
         return {attributes.get("id") for _, attributes in self.tags}
@@ -119,7 +126,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
     assert page.text.count("{{ 7*7 }}") >= 8
     assert [tag for tag, _ in page.tags].count("script") == 3
-    assert json.loads(page.data)["frames"].keys() == {"time", "share", "roofline"}
+    assert page.frames().keys() == {"time", "share", "roofline"}
     assert not set("<>&'") & set(page.data)
 
 
@@ -150,7 +157,7 @@ def test_unknown_assets_are_refused(tmp_path: Path) -> None:
 def test_each_setting_has_a_card_a_choice_and_figures(tmp_path: Path) -> None:
     page = report(tmp_path, [*bench(), *bench("bf16", "nhwc")])
     assert page.options() == ["0", "1", "step", *PHASES]
-    shown = {name: len(frames) for name, frames in json.loads(page.data)["frames"].items()}
+    shown = {name: len(frames) for name, frames in page.frames().items()}
     assert shown == {"time": 2, "batches": 1, "share": 1, "roofline": 2}
     assert "fp32 · nchw" in page.text
     assert "bf16 · nhwc" in page.text
@@ -204,7 +211,7 @@ def test_a_run_without_a_time_still_has_a_report(tmp_path: Path, rows: list[Laye
     path = write_report(tmp_path / "r.html", run("failed"), rows, None, ())
     page = Page(path.read_text(encoding="utf-8"))
     assert "AlexNet" in page.text
-    assert json.loads(page.data)["frames"] == {}
+    assert page.frames() == {}
     assert path.stat().st_size < 100_000
 
 

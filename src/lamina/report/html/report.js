@@ -1,6 +1,6 @@
 "use strict";
 
-const { config, frames } = JSON.parse(document.getElementById("figures").textContent);
+let config, frames;
 const setting = document.getElementById("setting");
 const phase = document.getElementById("phase");
 const scheme = matchMedia("screen and (prefers-color-scheme: dark)");
@@ -25,16 +25,19 @@ function chosen(choices) {
 
 let waiting = [];
 
-/* The library stands in the page compressed, or in a file beside it. */
-async function load() {
-  const packed = document.getElementById("plotly");
-  if (!packed) return;
-  const bytes = Uint8Array.from(atob(packed.textContent), (it) => it.charCodeAt(0));
+/* Figures and the library stand in the page compressed; the library may be in a file beside it. */
+async function unpacked(id) {
+  const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (it) => it.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).text();
+}
+
+async function load() {
+  ({ config, frames } = JSON.parse(await unpacked("figures")));
+  if (!document.getElementById("plotly")) return;
   const script = document.createElement("script");
-  script.textContent = await new Response(stream).text();
+  script.textContent = await unpacked("plotly");
   document.head.append(script);
-  packed.remove();
 }
 
 function drawOne(name) {
