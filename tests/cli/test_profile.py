@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 from tests.cli.conftest import Lamina
@@ -52,3 +53,7 @@ def test_the_commands_for_a_second_process_ask_for_the_same_work() -> None:
     assert again.iterate(point)[1:] == [*same, "--inference", *shaped, "--iterate"]
     stored = ["--store", "x.db", "--format", "csv", "--repeat", "3", "--no-check"]
     assert again.profile(point, Options(autotune=True), "x.db")[1:] == [*same, "--autotune", *shaped, *stored]
+    part = workload.model_copy(update={"layers": ("features.*", "fc")})
+    other = Again("lenet5", part, Options(), [], "").iterate(replace(point, method=Method.parse("fused[pool=false]")))
+    assert other[other.index("--impl") + 1] == "fused[pool=false]"
+    assert other[other.index("--layer") + 1] == "features.*,fc"

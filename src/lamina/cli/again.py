@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lamina.spec.method import Method
+
 if TYPE_CHECKING:
     from lamina.pipeline import Options
     from lamina.spec import Point, Workload
@@ -41,6 +43,8 @@ class Again:
             *(("--batch-size", str(point.batch)) if point.batch else ()),
             *("--precision", point.precision, "--layout", point.layout, "--device", self.workload.device),
             *("--data", self.workload.data, "--seed", str(self.workload.seed)),
+            *(("--impl", str(point.method)) if point.method != Method() else ()),
+            *(("--layer", ",".join(self.workload.layers)) if self.workload.layers else ()),
             *(("--inference",) if not how.training else ()),
             *(("--autotune",) if how.autotune else ()),
             *(("--input-size", self.input_size) if self.input_size else ()),

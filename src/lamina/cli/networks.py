@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,17 +22,33 @@ RATES = {"sgd": 0.05}
 """Default learning rates; 0.001 for any other optimizer."""
 
 
-def networks(words: Sequence[str], set_: Sequence[str], input_size: str) -> list[tuple[Target, Workload | None]]:
+def networks(
+    words: Sequence[str], set_: Sequence[str], input_size: str, layers: Sequence[str] = ()
+) -> list[tuple[Target, Workload | None]]:
     """The network of each SPEC, with the workload of its file.
 
     Raises:
-        UsageError: there is no SPEC, or one is unknown.
+        UsageError: there is no SPEC, one is unknown, or one has no layer that a pattern of ``layers`` matches.
     """
     from lamina import pipeline
 
     size, variables = check_networks(words, set_, input_size)
-    announce_imports()
+    check_layers(words, variables, layers)
     return [pipeline.find(word, variables, size) for word in words]
+
+
+def check_layers(words: Sequence[str], variables: Mapping[str, str], layers: Sequence[str]) -> None:
+    """Refuse patterns that match no layer of a network whose layers are known without PyTorch.
+
+    Raises:
+        UsageError: with the nearest name.
+    """
+    from lamina.pipeline.described import describe, needs_torch
+    from lamina.spec.layer_names import matching_layers
+
+    for word in words if layers else ():
+        if not needs_torch(word, variables):
+            matching_layers(layers, [layer.name for layer in describe(word, variables).layers])
 
 
 def check_networks(
@@ -53,12 +68,6 @@ def check_networks(
     for word in words:
         meaning(word, variables)
     return size, variables
-
-
-def announce_imports() -> None:
-    """Say that PyTorch is imported, which takes seconds, so that nobody wonders whether anything happens."""
-    if "torch" not in sys.modules:
-        typer.echo("importing PyTorch ...", err=True)
 
 
 def grid(precision: str, batch_size: str, layout: str) -> dict[str, Any]:

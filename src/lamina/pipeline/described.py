@@ -50,9 +50,9 @@ def meaning(text: str, variables: Mapping[str, str] | None = None) -> Entry | Pa
     )
 
 
-def needs_torch(text: str) -> bool:
+def needs_torch(text: str, variables: Mapping[str, str] | None = None) -> bool:
     """Whether a network must be traced to know its layers: networks of other packages."""
-    return isinstance(meaning(text), str)
+    return isinstance(meaning(text, variables), str)
 
 
 def describe(

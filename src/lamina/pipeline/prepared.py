@@ -23,8 +23,8 @@ class Prepared:
     """A network with its inputs at a point; ``backward`` is whether any phase but ``forward`` is wanted.
 
     ``layers`` is the network as it was traced. In ``trace``, layers that the method computes together are one;
-    ``places`` are the indices of its calls in ``layers``, of the first one where there are several. ``selected`` are the
-    names of its calls that the workload measures.
+    ``places`` are the indices of its calls in ``layers``, of the first one where there are several. ``selected`` are
+    the names of its calls that the workload measures.
     """
 
     batch: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -86,6 +86,13 @@ def or_dense(implement: run.Implement | None, refusals: dict[str, str]) -> run.I
             return module
 
     return kept
+
+
+def only(names: Collection[str], implement: run.Implement | None) -> run.Implement | None:
+    """The same for layers of these names; the others keep their module."""
+    if implement is None:
+        return None
+    return lambda layer, module: implement(layer, module) if layer.name in names else module
 
 
 def units(trace: Trace, method: Method) -> list[list[int]]:

@@ -10,6 +10,7 @@ import torch
 
 from lamina import measure, pipeline
 from lamina.build import Target, from_network
+from lamina.errors import UsageError
 from lamina.measure.attribution import Activity, Attribution
 from lamina.pipeline.profile import point as profiled
 from lamina.record import Key, Roofs
@@ -77,6 +78,20 @@ def test_a_phase_that_does_not_run_apart_is_skipped_with_its_reason(store: Store
 def test_every_phase_is_compared_with_float64(store: Store, tmp_path: Path) -> None:
     rows = store.layers(run(store, tmp_path).id)
     assert all(row.rel_error is not None and row.rel_error < 1e-5 for row in rows if row.timing and row.phase != "step")
+
+
+def test_selected_layers_alone_get_rows_and_the_method(store: Store, tmp_path: Path) -> None:
+    method = Method("circulant", options=(("block_size", 2),))
+    workload = QUICK.model_copy(update={"layers": ("co*", "norm"), "impl": (method,)})
+    rows = store.layers(run(store, tmp_path, workload).id)
+    timed = {(row.layer, row.phase) for row in rows if row.timing}
+    assert timed == {(layer, phase) for layer, phase in TIMED if layer in ("conv", "norm")}
+    assert {(row.layer, row.impl, row.executed_impl) for row in rows if row.timing} == {
+        ("conv", "circulant[block_size=2]", "circulant[block_size=2,impl=reference]"),
+        ("norm", "circulant[block_size=2]", "dense"),
+    }
+    with pytest.raises(UsageError, match="'conf' matches no layer: did you mean 'conv'"):
+        run(store, tmp_path, QUICK.model_copy(update={"layers": ("conf",)}))
 
 
 def test_inference_is_forward_only(store: Store, tmp_path: Path) -> None:

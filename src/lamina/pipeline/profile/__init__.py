@@ -8,10 +8,12 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import load as load_data
-from lamina.pipeline.prepared import prepare
+from lamina.pipeline.prepared import Prepared, prepare
 from lamina.pipeline.profile.counted import Replay, count, range_name
 from lamina.pipeline.profile.point import DEFAULT, Options, iteration_of, profile_point, warm_up
 from lamina.pipeline.runs import begin, closing
@@ -86,17 +88,29 @@ def iterate(target: Target, workload: Workload, options: Options = DEFAULT, watc
         network = prepare(target, workload, point, data, device, unwatched, options.training)
         iteration = iteration_of(target, point, network)
         warm_up(iteration)
+        mark = partial(_named_range, network, watch)
+        if workload.layers:
+            iteration.run(partial(_captured, network, device, mark))
+            return
         with measure.profiler_capture(device):
-            iteration.run(partial(_named_range, iteration, network.places, watch))
+            iteration.run(mark)
 
 
 @contextmanager
-def _named_range(
-    iteration: run.Iteration, places: Sequence[int], watch: Watch, index: int, phase: Phase
-) -> Iterator[None]:
-    calls = iteration.trace.calls
+def _captured(network: Prepared, device: torch.device, mark: run.Mark, index: int, phase: Phase) -> Iterator[None]:
+    """The phase of a selected layer, for the profiler to see; that of another, unseen."""
+    if network.trace.calls[index].resolved.name not in network.selected:
+        yield
+        return
+    with measure.profiler_capture(device), mark(index, phase):
+        yield
+
+
+@contextmanager
+def _named_range(network: Prepared, watch: Watch, index: int, phase: Phase) -> Iterator[None]:
+    calls = network.trace.calls
     watch(f"layer {index + 1} of {len(calls)}: {calls[index].resolved.name} {phase.value}")
-    with measure.nvtx_range(range_name(places[index], phase)):
+    with measure.nvtx_range(range_name(network.places[index], phase)):
         yield
 
 

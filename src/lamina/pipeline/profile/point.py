@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,7 @@ from lamina.errors import UnsupportedError
 from lamina.pipeline.converted import convert_network
 from lamina.pipeline.prepared import Prepared, prepare
 from lamina.pipeline.rows import layer_row, network_row
-from lamina.pipeline.targets import implementation, or_dense
+from lamina.pipeline.targets import implementation, only, or_dense
 from lamina.pipeline.watch import Planned, Watch
 from lamina.record import Coverage, KernelRun, LayerRun, Timing
 from lamina.spec import Method, Phase, Point, Workload
@@ -68,7 +68,8 @@ def profile_point(
         network = prepare(target, workload, point, data, device, watch, options.training)
         layers = [call.resolved for call in network.layers.calls]
         whole = network_row(target, layers, workload.phases, point, network.batch, device_name)
-        planned = sum(len(call.resolved.phases) for call in network.trace.calls) + 1
+        calls = [call for call in network.trace.calls if call.resolved.name in network.selected]
+        planned = sum(len(call.resolved.phases) for call in calls) + (not workload.layers)
         watch(Planned(target.name, replace(point, batch=network.batch), planned))
         try:
             errors = _errors(target, workload, point, network)
@@ -85,7 +86,8 @@ def profile_point(
             del iteration  # and with it the activations, before the whole step needs its own
         except (RuntimeError, UnsupportedError) as error:
             return Profiled((replace(whole, outcome="failed", reason=run.one_line(error), executed_impl=""),))
-        if target.standalone:
+        found = _of_layers(found, network.selected)
+        if target.standalone or workload.layers:
             return found
         return replace(found, rows=(*found.rows, _whole(whole, network, point, target, device)))
 
@@ -104,8 +106,15 @@ def iteration_of(
         seed_gradient=network.seed,
         backward=network.backward,
         input_gradients=target.input_gradients,
-        implement=or_dense(implementation(point), {} if refusals is None else refusals),
+        implement=only(network.selected, or_dense(implementation(point), {} if refusals is None else refusals)),
     )
+
+
+def _of_layers(found: Profiled, names: Collection[str]) -> Profiled:
+    """The rows and kernels of some layers. The coverage is that of all: every layer ran."""
+    rows = tuple(row for row in found.rows if row.layer in names)
+    keys = {row.key for row in rows}
+    return replace(found, rows=rows, kernels=tuple(one for one in found.kernels if one.key in keys))
 
 
 def warm_up(iteration: run.Iteration) -> None:
@@ -125,7 +134,8 @@ def _errors(target: Target, workload: Workload, point: Point, network: Prepared)
         precision=point.precision,
         seed_gradient=network.seed,
         input_gradients=target.input_gradients,
-        implement=implementation(point),
+        implement=or_dense(implementation(point), {}),
+        layers=network.selected,
     )
     # A step holds the tensors of its layer, so only what it found out is kept.
     return {(step.place, step.phase): replace(step, call=None, module=None) for visit in visits for step in visit}
