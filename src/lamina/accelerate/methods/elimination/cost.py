@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import nn
 
 from lamina.accelerate.select import DENSE, LayerCall
@@ -11,6 +12,9 @@ from lamina.accelerate.select.cost import CostModel, Launch, gemm, precision_of
 
 KERNEL = 0.8
 """Rate of this package's products over the library's."""
+
+INNERMOST = 6.0
+"""Time of a gather of single elements, along the innermost axis in memory, over one of whole rows; fitted as `COMPUTE` is."""
 
 
 def times_us(dense: nn.Module, kept: float, call: LayerCall, model: CostModel) -> dict[str, float]:
@@ -30,8 +34,13 @@ def times_us(dense: nn.Module, kept: float, call: LayerCall, model: CostModel) -
     """
     sizes, precision = gemm(dense, call), precision_of(call)
     short = replace(sizes, summed=round(sizes.summed * kept), x=round(sizes.x * kept))
-    copy = Launch(2 * short.x * sizes.itemsize)
-    scatter = [Launch((sizes.x + short.x) * sizes.itemsize)] if model.training and sizes.x_gradient else []
+    x = call.tensors[0]
+    innermost = isinstance(dense, nn.Linear) or (
+        x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    )
+    element = sizes.itemsize * (INNERMOST if innermost else 1.0)
+    copy = Launch(2 * short.x * element)
+    scatter = [Launch((sizes.x + short.x) * element)] if model.training and sizes.x_gradient else []
     library = short.launches(model.training)
     kernel, *others = library
     own = [kernel._replace(flops=kernel.flops / KERNEL), *others]
