@@ -74,10 +74,92 @@ def test_forward_only_walks_without_gradients() -> None:
     assert {phase for _, phase in found} == {FORWARD}
 
 
-def test_dropout_is_not_compared() -> None:
-    found = steps_of(nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5)), torch.randn(32, 64))
-    assert found["1", FORWARD].outcome == "ok" and found["1", FORWARD].rel_error is None
-    assert found["0", FORWARD].rel_error is not None
+class Noise(nn.Module):
+    """Draws other numbers in float64 than in float32."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x)
+
+
+class DropPath(nn.Module):
+    """Stochastic depth, which seldom drops a sample."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * x.new_empty(len(x), 1).bernoulli_(0.98)
+
+
+def test_random_layers_are_compared_on_the_same_random_numbers_or_not_at_all() -> None:
+    network = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), Noise(), DropPath(), nn.Linear(64, 2))
+    for seed in range(20):
+        torch.manual_seed(seed)
+        found = steps_of(network, torch.randn(8, 64))
+        assert {step.outcome for step in found.values()} <= {"ok", "skipped"}
+        assert found["1", FORWARD].rel_error == 0
+        assert found["2", FORWARD].rel_error is None
+        assert found["0", FORWARD].rel_error is not None and found["4", FORWARD].rel_error is not None
+
+
+class Scale(nn.Module):
+    """Its weight's gradient is a sum over all inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+class Coarse(Scale):
+    """Keeps too few digits."""
+
+    def reference(self) -> nn.Module:
+        return Scale()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.bfloat16().float() * self.scale
+
+
+def test_a_sum_that_cancels_is_held_to_what_a_rounding_of_its_inputs_does() -> None:
+    half = torch.rand(50_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 1
+    x = torch.cat([half, -half * (1 + 1e-6)]).float()
+    ones = {"seed_gradient": lambda outputs: [torch.ones_like(output) for output in outputs]}
+    right = steps_of(Scale(), x, **ones)["scale", WEIGHT]
+    assert right.outcome == "ok" and right.rel_error is not None and right.rel_error > 1e-3
+    wrong = steps_of(Scale(), x, implement=lambda layer, module: Coarse(), **ones)
+    assert wrong["scale", FORWARD].outcome == "failed"
+
+
+def test_outputs_that_are_no_numbers_in_float64_either_are_no_error() -> None:
+    class Undefined(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x / 0, (x - x) / (x - x), x])
+
+    found = steps_of(Undefined(), torch.randn(4, 3), phases=(FORWARD,))
+    assert [(step.outcome, step.rel_error) for step in found.values()] == [("ok", 0.0)]
+
+
+def test_outputs_without_gradient_and_networks_without_layers_are_walked() -> None:
+    class Halves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dead, self.live = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.dead(x).detach().sign(), self.live(x)
+
+    found = steps_of(Halves(), torch.randn(4, 3))
+    assert {step.outcome for step in found.values()} <= {"ok", "skipped"}
+    assert found["dead", WEIGHT].outcome == "ok"  # on a random gradient, as for any dead branch
+    assert steps_of(nn.Identity(), torch.randn(4, 3)) == {}
+
+
+def test_a_crash_of_pytorch_is_skipped() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.GroupNorm(1, 4))
+    x = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    found = steps_of(network.to(memory_format=torch.channels_last), x)
+    assert found["1", WEIGHT].outcome == "skipped" and "crashes on the CPU" in found["1", WEIGHT].reason
+    assert found["1", DATA].outcome == "ok"
 
 
 class Faulty(nn.Linear):

@@ -15,7 +15,7 @@ from lamina.build.models import Entry, create
 from lamina.build.models.external import External
 from lamina.build.network import DTYPES, SpecModule
 from lamina.build.trace import trace
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 from lamina.spec import Input, Network, ResolvedLayer
 from lamina.spec.zoo import DEFAULT_BATCH
 
@@ -50,13 +50,20 @@ class Target:
         return tuple(source.gradient for source in self.inputs)
 
     def resolve(self, batch: int | None = None) -> tuple[ResolvedLayer, ...]:
-        """The layers with their shapes, without computation."""
+        """The layers with their shapes, without computation unless control flow depends on values.
+
+        Raises:
+            UnsupportedError: the network cannot be traced.
+        """
         if self.network is not None:
             return self.network.resolve(batch)
-        with torch.device("meta"):
-            module = self.make(None)
-            inputs = self.empty(batch or self.batch, "fp32")
-        return trace(module, *inputs).layers
+        size = batch or self.batch
+        try:
+            with torch.device("meta"):
+                return trace(self.make(None), *self.empty(size, "fp32")).layers
+        except (UnsupportedError, UsageError):  # it computes with values, in its constructor or its forward pass
+            inputs, _, _ = self.example(size, None, "fp32", torch.device("cpu"), "nchw", 0)
+            return trace(self.make(None), *inputs).layers
 
     def empty(self, batch: int, precision: str) -> list[Tensor]:
         """Uninitialized inputs of the right shape and dtype, on the default device."""

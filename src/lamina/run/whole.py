@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from lamina.run.loss import SeedGradient
+from lamina.run.objective import tensors
 
 
 def whole_step(
@@ -32,10 +32,13 @@ def whole_step(
         outputs = _real(network(*leaves))
         if not gradients:
             gradients.extend(seed(outputs))
-        return torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
+        if not any(output.requires_grad for output in outputs):
+            return outputs
+        pairs = [pair for pair in zip(outputs, gradients, strict=True) if pair[0].requires_grad]
+        return torch.autograd.grad([output for output, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True)
 
     return step
 
 
 def _real(outputs: object) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    return [leaf for leaf in tensors(outputs) if leaf.is_floating_point()]
