@@ -14,7 +14,7 @@ KERNEL = 0.8
 """Rate of this package's products over the library's."""
 
 INNERMOST = 6.0
-"""Time of a gather of single elements, along the innermost axis in memory, over one of whole rows; fitted as `COMPUTE` is."""
+"""Time of a gather of single elements, along the innermost axis in memory, over one of whole rows; fitted."""
 
 
 def times_us(dense: nn.Module, kept: float, call: LayerCall, model: CostModel) -> dict[str, float]:
