@@ -94,6 +94,9 @@ def phase(name: str, phase: str) -> Forward | Backward:
     return function
 
 
+_PHASES = tuple(Phase)
+
+
 @dataclass(frozen=True)
 class PhaseAlgorithms:
     """The name of the algorithm for each phase of one layer.
@@ -109,7 +112,7 @@ class PhaseAlgorithms:
     def of(self, phase: Phase) -> Algorithm:
         """The algorithm of one phase; UsageError with the closest match if its name is unknown."""
         name: str = getattr(self, phase)
-        limit = self.workspace_limits[list(Phase).index(phase)]
+        limit = self.workspace_limits[_PHASES.index(phase)]
         if limit is None or not (name == "direct" or name.startswith("cudnn:")):
             return algorithm(name)
         algorithm(name)

@@ -232,6 +232,7 @@ def _require_gpu(x: Tensor, note: str) -> None:
         raise UsageError(f"cudnn:{note}: expected tensors on a CUDA device, got {x.device}; move the layer there")
 
 
+@cache
 def is_available() -> bool:
     """Whether the packages and cuDNN are installed."""
     try:
