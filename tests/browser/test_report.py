@@ -178,7 +178,7 @@ def test_hovering_the_roofline_names_the_layer(it: Opened) -> None:
     point_at(it.page.locator("#figure-roofline .trace.scatter .points path").first)
     text = it.page.locator("#figure-roofline .hoverlayer .hovertext").text_content()
     assert "conv" in text
-    assert "of its roof, compute bound" in text
+    assert "of its roofline, compute-bound" in text
 
 
 def test_hostile_names_are_shown_as_text(show: Any) -> None:

@@ -1,4 +1,4 @@
-"""A stored profile as a page and as pictures."""
+"""A stored profile as a page and as images."""
 
 import gc
 import json
@@ -77,7 +77,7 @@ def test_the_page_has_a_frame_for_each_batch_and_phase(store: Store, tmp_path: P
 def test_the_page_says_why_figures_are_missing(store: Store, tmp_path: Path) -> None:
     page = write(store, "first", tmp_path / "a.html", "dir").read_text()
     absent = page[page.index("Figures that this run cannot have") :]
-    assert "Speed-up against another run" in absent
+    assert "Speedup against another run" in absent
     assert "Throughput near the cores" in absent
     assert "nothing here was counted that shows it: shared_load_throughput" in absent
 
@@ -138,7 +138,7 @@ def test_collection_goes_on_afterwards(store: Store, tmp_path: Path) -> None:
     assert gc.isenabled()
 
 
-def test_a_picture_shows_the_largest_batch_unless_told(store: Store, tmp_path: Path) -> None:
+def test_an_image_shows_the_largest_batch_by_default(store: Store, tmp_path: Path) -> None:
     largest = draw(store, "first", "stalls", tmp_path / "a.svg").read_bytes()
     assert draw(store, "first", "stalls", tmp_path / "b.svg", batch=64).read_bytes() == largest
     assert draw(store, "first", "stalls", tmp_path / "c.svg", batch=16).read_bytes() != largest

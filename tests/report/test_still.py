@@ -34,7 +34,7 @@ def area(path: Path, colour: str) -> int:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_can_be_a_picture(name: str, tmp_path: Path) -> None:
+def test_every_figure_can_be_an_image(name: str, tmp_path: Path) -> None:
     drawn = figure(name)
     if drawn.plot is None:
         with pytest.raises(UsageError, match=f"figure '{name}' cannot be drawn: nothing here was counted"):

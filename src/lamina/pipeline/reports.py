@@ -129,7 +129,7 @@ def _setting(made: Material, batch: int | None) -> Setting:
     found = [setting for setting, rows in made.settings.items() if any(row.batch == wanted for row in rows)]
     if len(found) > 1:
         raise UsageError(
-            f"a picture shows one setting, but the run has {len(found)} at batch {wanted} "
+            f"an image shows one setting, but the run has {len(found)} at batch {wanted} "
             f"({'; '.join(map(label, found))}): the page of 'lamina report' shows them all"
         )
     return found[0] if found else ()

@@ -55,8 +55,8 @@ def kernels_table(
     """Phases by their kernels: layer, phase, change, both times, the kernels only in ``a`` and only in ``b``."""
     lines = []
     for layer, phase, change, a_us, b_us, gone, new in rows:
-        said = [f"- {name}" for name in gone] + [f"+ {name}" for name in new]
-        cells = [layer, phase, change, units.duration(a_us), units.duration(b_us), "\n".join(said)]
+        names = [f"- {name}" for name in gone] + [f"+ {name}" for name in new]
+        cells = [layer, phase, change, units.duration(a_us), units.duration(b_us), "\n".join(names)]
         lines.append(Line(cells, CHANGES.get(change)))
     tally = [change for _, _, change, *_ in rows]
     caption = [", ".join(f"{tally.count(change)} {change}" for change in dict.fromkeys(tally))] if tally else []

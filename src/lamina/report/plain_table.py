@@ -15,7 +15,7 @@ from lamina.record.wording import listed
 GAP = 3
 """Blanks and rule that a column adds to its text."""
 NAMED = 6
-"""How many rows a reason below the table names before it says how many more there are."""
+"""Rows that a reason below the table names; the others are counted."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ def plain_table(
     dispensable: Sequence[str] = (),
     wrapped: str | None = None,
 ) -> Table:
-    """A table of text. Told a ``width``, it leaves out ``dispensable`` columns, first ones first, until it
-    fits.
+    """A table of text. With a ``width``, ``dispensable`` columns are left out, first ones first, until it fits.
 
     Only the ``wrapped`` column breaks its lines; the others are cut with an ellipsis if the terminal is
     narrower.

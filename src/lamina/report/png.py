@@ -21,7 +21,7 @@ def figure_png(rows: Sequence[LayerRun], path: Path, title: str = "") -> Path:
         UsageError: the rows span more than one setting, or none of them has a time.
     """
     if axes := grid(rows):
-        raise UsageError(f"a picture shows one setting, but these rows differ in {', '.join(axes)}: filter them")
+        raise UsageError(f"an image shows one setting, but these rows differ in {', '.join(axes)}: filter them")
     layers = by_layer(rows)
     if not any(row.timing for phases in layers.values() for row in phases.values()):
         raise UsageError(f"expected rows with a time to draw, got {len(rows)} without any")

@@ -29,7 +29,7 @@ DASHES = {"solid": "-", "dot": ":"}
 
 
 def save(figure: Figure, path: Path, of: str = "") -> Path:
-    """Draw a figure as PNG or SVG, as the path ends, and return the path. ``of`` says what it was drawn from.
+    """Draw a figure as PNG or SVG, as the path ends, and return the path. ``of`` names what it was drawn from.
 
     Raises:
         MissingError: matplotlib is not installed.

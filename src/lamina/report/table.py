@@ -1,4 +1,4 @@
-"""Tables for the terminal, each told the ``width`` it has to fit (all columns without)."""
+"""Tables for the terminal, each for a ``width`` in characters (all columns without one)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ STYLES = {
     "unclear": WARNING,
 }
 """By outcome, status or verdict."""
-DISPENSABLE = ("note", "kind", "quartiles", "executed", "error", "each (range)", "GB/s", "GFLOP/s", "share", "of roof")
+DISPENSABLE = (
+    *("note", "kind", "quartiles", "executed", "error", "each (range)"),
+    *("GB/s", "GFLOP/s", "share", "of roofline"),
+)
 """Columns of a layer table that a narrow terminal does without, the first ones first."""
 REASONS = 6
 """Reasons below a short table."""

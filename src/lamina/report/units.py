@@ -1,4 +1,4 @@
-"""Numbers as people read them: three significant digits and a unit that keeps them short."""
+"""Values as people read them: three significant digits and a unit that keeps them short."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def duration(us: float) -> str:
 
 
 def durations(low_us: float, high_us: float) -> str:
-    """A range of times, its unit said once where it is one.
+    """A range of times, with its unit once where both share it.
 
     >>> durations(98.7, 104.2), durations(990, 1010)
     ('98.7 – 104 µs', '990 µs – 1.01 ms')

@@ -1,4 +1,4 @@
-"""Speed-up against SRAM: every design a mark, the best ones filled and joined."""
+"""Speedup against SRAM: every design a mark, the best ones filled and joined."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_plotly_accepts_it() -> None:
     json.dumps(figure.plot, allow_nan=False)
 
 
-def test_it_becomes_a_picture(tmp_path: Path) -> None:
+def test_it_becomes_an_image(tmp_path: Path) -> None:
     text = save(pareto_figure(DESIGNS), tmp_path / "a.svg", "caches").read_text(encoding="utf-8")
     ElementTree.fromstring(text)
     assert "lenet5, batch 1" in text and "SRAM, MiB" in text

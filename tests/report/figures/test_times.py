@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from lamina.explain import compare
+from lamina.explain import compare, shares
 from lamina.record import LayerRun
-from lamina.report.figures import STEP, Material
+from lamina.report.figures import FIGURES, STEP, Material
+from lamina.report.layers import MOST
 
-from ..records import bench, failed, timed
+from ..convnext import GPU_US, convnext
+from ..records import ROOFS, bench, failed, timed
 from .reading import ROWS, bars, draw, made, reason
 
 MATERIAL = made()
@@ -27,7 +29,7 @@ def test_each_batch_size_has_a_bar(phase: str) -> None:
 
 
 def test_one_batch_size_has_nothing_beside_it() -> None:
-    assert "nothing to put beside it" in reason("batches", Material([row for row in ROWS if row.batch == 16]))
+    assert "nothing to compare it with" in reason("batches", Material([row for row in ROWS if row.batch == 16]))
 
 
 @pytest.mark.parametrize("phase", [STEP, "backward_weight"])
@@ -77,3 +79,28 @@ def test_a_speed_up_needs_another_run_and_a_partner() -> None:
 @pytest.mark.parametrize("figure", ["time", "share", "batches"])
 def test_nothing_is_drawn_without_times(figure: str) -> None:
     assert reason(figure, Material([failed(row) for row in ROWS])) == "nothing has a time"
+
+
+def test_a_large_network_has_legible_figures() -> None:
+    rows = convnext()
+    material = Material(rows, ROOFS, shares=shares(rows), kernels={row.key: [] for row in rows})
+    scene = material.scene(())
+    time = FIGURES["time"].figure(scene).plot
+    assert time and len(time["layout"]["yaxis"]["ticktext"]) == 43
+    assert time["layout"]["xaxis"]["title"]["text"] == "time, µs (155 layers in 43 bars)"
+    total = sum(value for trace in time["data"] if trace["type"] == "bar" for value in trace["x"])
+    assert total == pytest.approx(GPU_US)  # no layer is lost
+    assert len(scene.layers) == 155 and len(scene.shown) == MOST
+    longest = sorted(scene.layers, key=lambda layer: -spent(list(scene.layers[layer].values())))
+    assert set(scene.shown) == set(longest[:MOST])
+    places = [next(iter(of.values())).place for of in scene.shown.values()]
+    assert places == sorted(places)
+
+
+def test_figures_of_some_layers_say_so() -> None:
+    rows = [replace(row, peak_bytes=10**9, live_bytes=10**8) for row in convnext()]
+    drawn = FIGURES["allocated"].figure(Material(rows).scene(()))
+    assert drawn.caption.endswith("Shown are the 60 slowest of 155 layers.")
+    assert drawn.plot and len(drawn.plot["layout"]["yaxis"]["ticktext"]) == MOST
+    few = FIGURES["allocated"].figure(Material(rows[:30]).scene(()))
+    assert "Shown are" not in few.caption

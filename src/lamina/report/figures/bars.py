@@ -26,14 +26,14 @@ class Series:
 
 @dataclass(frozen=True)
 class Quantity:
-    """What an axis measures: its title, and a scale of units that keeps its numbers short."""
+    """What an axis measures: its title, and a scale of units that keeps its values short."""
 
     title: str
     scale: units.Scale = ((1.0, ""),)
     most: float | None = None  # the end of the axis, where the quantity has one
 
     def unit(self, largest: float) -> tuple[float, str]:
-        """How much the unit for numbers up to ``largest`` is, and its name."""
+        """How much the unit for values up to ``largest`` is, and its name."""
         return units.axis_unit(largest, self.scale)
 
     def show(self, value: float) -> str:
@@ -53,8 +53,8 @@ def layer_bars(
 ) -> Plot | None:
     """Bars of ``series`` by layer; ``None`` where no value is known.
 
-    ``marks`` writes each lane's sum at its end. A series without any value keeps its place in the legend, which
-    says so; a layer without any is marked as ``missing`` names it. ``ticks`` are short names for the axis.
+    ``marks`` writes each lane's sum at its end. A series without any value stays in the legend, which
+    marks it; a layer without any is marked as ``missing`` names it. ``ticks`` are short names for the axis.
     """
     totals = lane_totals(len(layers), series)
     known = [total for total in totals.values() if total is not None]

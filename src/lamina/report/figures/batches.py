@@ -18,9 +18,9 @@ def by_batch(scene: Scene) -> Plot | str:
     """Time of each layer, one lane for each setting; of several phases their sum."""
     settings = scene.material.settings
     if len(settings) < 2:
-        return "the run has one batch size and one way of measuring: there is nothing to put beside it"
+        return "the run has one batch size and one setting: there is nothing to compare it with"
     if len(settings) > len(SERIES):
-        return f"the run has {len(settings)} settings, of which {len(SERIES)} at most can be told apart here"
+        return f"the run has {len(settings)} settings, of which this figure shows {len(SERIES)} at most"
     scenes = {setting: scene.material.scene(setting, scene.phase) for setting in settings}
     layers = slowest({layer: of for each in scenes.values() for layer, of in each.layers.items()})
     series = [

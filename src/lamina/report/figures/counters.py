@@ -32,7 +32,7 @@ def uncounted(scene: Scene, names: Sequence[str]) -> str:
 
 
 def missing(scene: Scene) -> dict[str, str]:
-    """What is said of a layer without values."""
+    """The label of each layer without values."""
     return {layer: ABSENT if scene.launches(layer) else "no kernels" for layer in scene.shown}
 
 

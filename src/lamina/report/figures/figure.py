@@ -11,7 +11,7 @@ from lamina.report.figures.plot import Plot
 
 @dataclass(frozen=True)
 class Figure:
-    """``caption`` says what is shown and where the numbers come from.
+    """``caption`` says what is shown and where the values come from.
 
     ``plot`` is as plotly describes it, or ``None`` with the ``reason`` why there is nothing to draw. A
     ``wide`` one wants the breadth of a page, two others share it.
@@ -29,7 +29,7 @@ class Figure:
 class Template:
     """A figure that can be drawn of any scene. ``draw`` answers a plot, or why there is none.
 
-    ``by_phase`` tells those that show one phase, or a layer's phases together, as the reader chooses;
+    ``by_phase`` marks those that show one phase, or a layer's phases together, as the reader chooses;
     ``by_setting`` those that show one point of the grid; ``by_layer`` those with a bar for each layer, of which only
     the slowest are shown where there are too many.
     """

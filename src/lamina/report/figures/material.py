@@ -12,7 +12,7 @@ from lamina.report.layers import by_layer, slowest
 from lamina.report.palette import PHASES
 
 STEP = "step"
-"""All phases of a layer together, where a phase is asked for."""
+"""All phases of a layer together, where a phase is requested."""
 
 
 @dataclass(frozen=True)

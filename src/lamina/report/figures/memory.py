@@ -28,9 +28,9 @@ def allocated(scene: Scene) -> Plot | str:
 
 def moved(scene: Scene) -> Plot | str:
     """Bytes through DRAM, beside those that a layer cannot avoid to read and write."""
-    reads, writes = ([_times(SECTOR, it) for it in scene.counts(f"dram_{way}_transactions")] for way in WAYS)
+    reads, writes = ([_times(SECTOR, it) for it in scene.counts(f"dram_{which}_transactions")] for which in DIRECTIONS)
     if all(value is None for value in (*reads, *writes)):
-        return uncounted(scene, [f"dram_{way}_transactions" for way in WAYS])
+        return uncounted(scene, [f"dram_{which}_transactions" for which in DIRECTIONS])
     series = [
         Series("DRAM reads", "series2", reads),
         Series("DRAM writes", "series4", writes),
@@ -40,7 +40,7 @@ def moved(scene: Scene) -> Plot | str:
     return plot or "no layer was counted"
 
 
-WAYS = ("read", "write")
+DIRECTIONS = ("read", "write")
 
 
 def _times(factor: float, value: float | None) -> float | None:

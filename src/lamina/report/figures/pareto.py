@@ -11,13 +11,13 @@ from lamina.report.figures.figure import Figure
 from lamina.report.figures.plot import Plot, axis, frame, plain
 from lamina.report.palette import SERIES
 
-TITLE = "Speed-up and SRAM"
+TITLE = "Speedup and SRAM"
 CAPTION = (
     "Simulated designs: speedup over the sweep's baseline against all SRAM on the chip. Filled marks are designs that "
     "no other of their workload beats, joined by a line; hollow ones are beaten."
 )
 OWN = {"network", "batch", "layers", "microseconds", "speedup", "sram_bytes", "front", "reason"}
-"""What a design tells beside its settings."""
+"""Results of a design, beside its settings."""
 MIB = 2**20
 
 
@@ -79,5 +79,5 @@ def _front(designs: Sequence[Mapping[str, Any]], colour: str) -> Plot:
 
 def _said(one: Mapping[str, Any]) -> str:
     settings = [f"{key} {value}" for key, value in one.items() if key not in OWN]
-    told = f"{units.number(one['speedup'])}x, {units.size(one['sram_bytes'])}"
-    return "<br>".join(plain(line) for line in [f"{one['network']}, batch {one['batch']}", *settings, told])
+    results = f"{units.number(one['speedup'])}x, {units.size(one['sram_bytes'])}"
+    return "<br>".join(plain(line) for line in [f"{one['network']}, batch {one['batch']}", *settings, results])

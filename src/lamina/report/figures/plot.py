@@ -34,7 +34,7 @@ def plain(text: str) -> str:
 
 
 def hover(row: LayerRun, shares: Mapping[LayerRun, float], roofline: Roofline | None = None) -> str:
-    """What a mark says of its row."""
+    """The hover text of a row's mark."""
     lines = [
         f"<b>{plain(row.layer)}</b> {plain(row.kind)}",
         plain(f"{row.phase} · {row.impl} {row.precision}"),
@@ -47,7 +47,7 @@ def hover(row: LayerRun, shares: Mapping[LayerRun, float], roofline: Roofline | 
     if roofline and roofline.achieved_gflops:
         lines.append(f"{units.rate(roofline.achieved_gflops)} at {units.number(roofline.intensity or 0)} FLOP/B")
     if roofline and roofline.share is not None:
-        lines.append(f"{units.percent(roofline.share)} of its roof, {plain(roofline.bound)} bound")
+        lines.append(f"{units.percent(roofline.share)} of its roofline, {plain(roofline.bound)}-bound")
     return "<br>".join(lines)
 
 

@@ -38,7 +38,7 @@ def _time(scene: Scene) -> Plot | str:
 def _roofline(scene: Scene) -> Plot | str:
     material = scene.material
     if material.roofs is None:
-        return "the roofs of the machine were not measured"
+        return "the peaks of the machine were not measured"
     plot = roofline_figure(scene.rows, material.roofs, material.rooflines, material.shares)
     return plot or "no row has both operations and a byte count"
 
@@ -60,7 +60,7 @@ FIGURES = {
         Template(
             "batches",
             "Time by batch size",
-            "Time of each layer at every batch size and in every way it was measured.",
+            "Time of each layer at every batch size and in every setting.",
             "time",
             by_batch,
             by_setting=False,
@@ -78,7 +78,7 @@ FIGURES = {
         ),
         Template(
             "speedup",
-            "Speed-up against another run",
+            "Speedup against another run",
             "Median time there over median time here; hollow where the quartile ranges meet or samples are few.",
             "time",
             speedup,
@@ -87,7 +87,7 @@ FIGURES = {
         Template(
             "roofline",
             "Roofline",
-            "Achieved rate over operations per byte, under the roofs measured on this machine. The larger a mark, the "
+            "Achieved rate over operations per byte, under the peaks measured on this machine. The larger a mark, the "
             "larger its share of the step.",
             "arithmetic",
             _roofline,

@@ -13,7 +13,7 @@ from lamina.report.palette import PHASES, phase_colour
 
 SYMBOLS = {"forward": "circle", "backward_data": "square", "backward_weight": "diamond"}
 SAME_ROOF = 0.1
-"""Roofs closer than this, in powers of ten, share one label: two would overprint."""
+"""Peaks closer than this, in powers of ten, share one label: two would overprint."""
 
 
 def roofline_figure(
@@ -22,7 +22,7 @@ def roofline_figure(
     rooflines: Mapping[LayerRun, Roofline],
     shares: Mapping[LayerRun, float],
 ) -> Plot | None:
-    """Achieved rate over intensity, under the measured roofs; ``None`` where no row can be placed.
+    """Achieved rate over intensity, under the measured peaks; ``None`` where no row can be placed.
 
     The area of a mark is its share of the step.
     """

@@ -12,7 +12,7 @@ from lamina.report.figures.plot import Plot, axis, frame, plain
 from lamina.report.palette import PHASES
 
 MARKS = 400
-"""Marks that one figure shows at most, or as many as there are layers and phases; more could not be told apart."""
+"""Marks that one figure shows at most, or as many as there are layers and phases; more could not be distinguished."""
 
 
 @dataclass

@@ -26,7 +26,7 @@ from lamina.report.figures.plot import CONFIG
 from lamina.report.folding import LONG, fold
 from lamina.report.html.frames import frames, present
 from lamina.report.html.provenance import date, facts
-from lamina.report.html.words import Passage, said, words
+from lamina.report.html.words import Passage, bare, words
 from lamina.report.layers import by_layer
 from lamina.report.palette import DARK, LIGHT, PHASES
 
@@ -66,7 +66,7 @@ def write_report(
     with ``assets="dir"`` it is once in ``plotly.min.js`` (1.5 MB) beside the reports of a folder, not in each.
 
     Args:
-        material: what figures are drawn from, where that is more than rows, roofs and what was concluded from them.
+        material: what figures are drawn from, where that is more than rows, peaks and what was concluded from them.
         headlines: the findings at the top of the page, one line each.
         passages: paragraphs about the network and its layers.
         places: how findings and passages call each setting, in the order of ``material.settings``.
@@ -155,7 +155,7 @@ def _environment() -> Environment:
         "percent": units.percent,
         "number": units.number,
         "key": _key,
-        "said": said,
+        "bare": bare,
         "gain": lambda part: f"{part:+.1%}",
     }
     return environment

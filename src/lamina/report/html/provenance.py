@@ -31,13 +31,13 @@ def facts(run: Run, timed: Sequence[LayerRun], roofs: Roofs | None) -> Iterator[
             ("started", run.started),
             ("finished", run.finished or "–"),
             ("samples", _span([row.timing.n for row in timed if row.timing])),
-            *(("remark", remark) for remark in run.remarks),
+            *(("note", note) for note in run.remarks),
         ],
     )
     yield "Machine and software", list(_flat(run.environment))
     if roofs:
         yield (
-            "Measured roofs",
+            "Measured peaks",
             [
                 ("device", roofs.device),
                 ("date", roofs.date),
@@ -60,8 +60,8 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]
             yield f"{above}{key}", text
 
 
-def _span(numbers: Sequence[int]) -> str:
-    if not numbers:
+def _span(counts: Sequence[int]) -> str:
+    if not counts:
         return "–"
-    least, most = min(numbers), max(numbers)
+    least, most = min(counts), max(counts)
     return str(least) if least == most else f"{least} to {most}"

@@ -10,7 +10,7 @@ from lamina.record import Finding
 
 
 class Passage(Protocol):
-    """A few sentences about a layer, or the network where ``layer`` is ``None``; ``setting`` says of which."""
+    """A few sentences about a layer, or the network where ``layer`` is ``None``, in one ``setting``."""
 
     @property
     def setting(self) -> str: ...
@@ -24,7 +24,7 @@ class Passage(Protocol):
 
 @dataclass(frozen=True)
 class Words:
-    """What is said of one setting, by its ``place`` among them; of the run as a whole where it is ``None``."""
+    """The texts of one setting, by its index ``place``; those of the run as a whole where it is ``None``."""
 
     place: int | None
     passages: list[Passage] = field(default_factory=list)
@@ -61,7 +61,7 @@ def _sentence(claim: str) -> str:
     return claim.replace("the ", "The ", 1) if claim.startswith("the ") else claim
 
 
-def said(passage: Passage) -> str:
-    """A passage without what its place in the page says already: the setting, and the layer that it begins with."""
+def bare(passage: Passage) -> str:
+    """A passage without the setting and the layer that it begins with, which are its headings in the page."""
     text = passage.text.removeprefix(f"{passage.setting}: ")
     return text.removeprefix(passage.layer) if passage.layer else text
