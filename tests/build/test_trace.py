@@ -220,3 +220,24 @@ def test_scripted_modules_are_one_layer() -> None:
     ]
     (result,) = replay(found, x)
     torch.testing.assert_close(result, network(x))
+
+
+def test_a_network_that_makes_layers_in_every_pass_is_refused() -> None:
+    class Restless(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            self.body = nn.Linear(x.shape[1], 4)
+            return self.body(x)
+
+    with pytest.raises(UnsupportedError, match="makes layers in every forward pass"):
+        trace(Restless(), torch.randn(5, 3))
+
+
+def test_gradients_that_a_network_requests_itself_are_followed() -> None:
+    class Energy(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            x = (x * 1).requires_grad_()
+            return torch.autograd.grad(x.sin().sum(), x, create_graph=True)[0]
+
+    network, x = Energy(), torch.randn(5, 3)
+    (result,) = replay(trace(network, x), x)
+    torch.testing.assert_close(result, x.cos())

@@ -139,3 +139,39 @@ def test_lenet5_reads_the_shipped_pictures(store: Store) -> None:
     pipeline.train(find("lenet5")[0], "fashion-mnist", Training(epochs=9), store)
     (this,) = store.runs()
     assert store.epochs(this.id)[-1].test_accuracy >= 0.85
+
+
+class OnValues(nn.Module):
+    """Its path depends on values, which only a pass over real inputs follows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.layer(x)
+        return {"scores": -x if float(x.sum().detach()) > 0 else x, "hidden": x}
+
+
+class Raises(OnValues):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        raise ValueError("never runs")
+
+
+def test_synthetic_data_train_networks_of_any_input_and_output(store: Store) -> None:
+    settings = SETTINGS.model_copy(update={"epochs": 1})
+    pipeline.train(
+        Target("values", (Input(shape=(6,)),), lambda classes: OnValues(), classes=3), "synthetic", settings, store
+    )
+    (epoch,) = store.epochs(store.runs()[0].id)
+    assert 0 < epoch.test_accuracy < 1
+    image = Target("image", (Input(shape=(2, 5, 6, 6)),), lambda classes: nn.Conv3d(2, 3, 3))
+    seen: list[object] = []
+    pipeline.train(image, "synthetic", settings, store, watch=seen.append)
+    assert any("no class scores" in str(event) for event in seen)
+
+
+def test_a_network_that_raises_is_refused_in_its_own_words(store: Store) -> None:
+    target = Target("raises", (Input(shape=(6,)),), lambda classes: Raises())
+    with pytest.raises(LaminaError, match="ValueError: never runs"):
+        pipeline.train(target, "synthetic", SETTINGS, store)

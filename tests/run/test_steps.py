@@ -258,3 +258,13 @@ def test_precision_mode_restores_the_settings() -> None:
         torch.backends.cudnn.benchmark,
     )
     assert before == after
+
+
+def test_an_unknown_operation_of_the_network_may_choose_its_precision() -> None:
+    class Half(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return ((x.bfloat16() if x.dtype == torch.float32 else x) * 1.5).to(x)
+
+    found = steps_of(nn.Sequential(nn.Linear(8, 8), Half()), torch.randn(4, 8))
+    half = found["1", FORWARD]
+    assert half.outcome == "ok" and half.rel_error is not None and half.rel_error > 1e-3

@@ -138,9 +138,11 @@ def trace(network: nn.Module, *inputs: Tensor) -> Trace:
             if any(tensor.is_meta for tensor in inputs):
                 raise
             found = _recorded(network, [tensor.detach().clone() for tensor in inputs], nullcontext())
-        if not _made_of(network, found):  # it made layers in this pass, as it does in its first
+        if found is None:  # it made layers in this pass, as it does in its first
             _run_once(network, inputs)
-            found = _recorded(network, [fake.from_tensor(tensor.detach()) for tensor in inputs], fake)
+            found = _recorded(network, [tensor.detach().clone() for tensor in inputs], nullcontext())
+        if found is None:
+            raise UnsupportedError("it makes layers in every forward pass")
     except Exception as error:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
         raise UnsupportedError(
@@ -149,14 +151,20 @@ def trace(network: nn.Module, *inputs: Tensor) -> Trace:
     return found
 
 
-def _recorded(network: nn.Module, examples: Sequence[Tensor], mode: AbstractContextManager[object]) -> Trace:
-    """The trace of one forward pass, after which modules, buffers and random state are as before."""
+def _recorded(network: nn.Module, examples: Sequence[Tensor], mode: AbstractContextManager[object]) -> Trace | None:
+    """The trace of one forward pass, after which modules, buffers and random state are as before.
+
+    ``None`` if it made layers of which nothing remains.
+    """
+    own = set(network.modules())
     recorder = _Recorder(network)
     for example in examples:
         recorder.slot(example)
     devices = {example.device.index for example in examples if example.device.type == "cuda"}
     with torch.random.fork_rng(sorted(devices)), _unchanged(network), mode, recorder.hooked(), recorder:  # type: ignore[type-var]
         result = network(*examples)
+        if not own.issuperset(network.modules()):
+            return None
     outputs = tuple(recorder.numbers(_tensors(result)))
     return Trace(tuple(recorder.calls), tuple(recorder.slots), tuple(range(len(examples))), outputs)
 
@@ -164,12 +172,6 @@ def _recorded(network: nn.Module, examples: Sequence[Tensor], mode: AbstractCont
 def _run_once(network: nn.Module, inputs: Sequence[Tensor]) -> None:
     with torch.no_grad():
         network(*(tensor.detach().clone() for tensor in inputs))
-
-
-def _made_of(network: nn.Module, found: Trace) -> bool:
-    """Whether every called module is one of the network's, and not of one forward pass."""
-    own = {id(module) for module in network.modules()}
-    return all(call.module is None or id(call.module) in own for call in found.calls)
 
 
 @contextmanager
@@ -394,7 +396,8 @@ def _out_of_place(function: Any) -> Any:
     if name.startswith("__i"):
         return getattr(Tensor, f"__{name[3:]}", None)
     if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
-        return getattr(Tensor, name[:-1], None) or _on_copy(function)
+        found = getattr(Tensor, name[:-1], None)
+        return found if callable(found) else _on_copy(function)  # requires_grad is an attribute
     return None
 
 

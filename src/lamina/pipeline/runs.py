@@ -11,6 +11,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+import torch
+
 from lamina.build import Target
 from lamina.errors import UnsupportedError
 from lamina.record import Environment, Run
@@ -58,7 +60,17 @@ def _layers(target: Target) -> list[str]:
     try:
         return [layer.layer.model_dump_json() for layer in target.resolve()]
     except UnsupportedError as error:
+        _require_runs(target, error)
         return [str(error)]
+
+
+def _require_runs(target: Target, refusal: UnsupportedError) -> None:
+    """Refuse a network that does not even run as it is."""
+    inputs, _, _ = target.example(target.batch, None, "fp32", torch.device("cpu"), "nchw", 0)
+    try:
+        target.make(None)(*inputs)
+    except Exception as error:
+        raise refusal from error
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
+import torch
 from torch import nn
 
 from lamina.errors import UsageError, nearest
@@ -25,7 +26,7 @@ def select_modules(model: nn.Module, names: Iterable[str] | None) -> dict[str, n
     """
     if names is None:
         named: dict[str, nn.Module] = dict(model.named_modules())
-        leaves = {name: module for name, module in named.items() if not any(True for _ in module.children())}
+        leaves = {name: module for name, module in named.items() if _observable(module)}
         relus = {name: leaves[name] for name in leaves if isinstance(leaves[name], nn.ReLU)}
         others = {name: module for name, module in leaves.items() if _ACTIVATION.search(type(module).__name__)}
         return relus or others or leaves
@@ -39,6 +40,11 @@ def select_modules(model: nn.Module, names: Iterable[str] | None) -> dict[str, n
     if not picked:
         raise UsageError("monitor: expected at least one module to monitor, got none")
     return picked
+
+
+def _observable(module: nn.Module) -> bool:
+    """Whether a module is a leaf that takes hooks."""
+    return not any(True for _ in module.children()) and not isinstance(module, torch.jit.ScriptModule)
 
 
 def check_paces(patterns: Iterable[str], names: Iterable[str]) -> None:
