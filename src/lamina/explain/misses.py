@@ -21,6 +21,8 @@ LEFT_OUT: Mapping[str, str] = {
     "that is never idle may lower its clock",
     "algorithm": "the rule lets stages reach the copy bandwidth and matrix products the usual fraction of the "
     "peak GEMM rate",
+    "impl": "cost models have constants fitted to one GPU and know nothing of how well tiles fit; without one, the "
+    "layer is taken to keep its fraction of the roofline, and another kernel reaches another",
 }
 """What the rule of each change does not model."""
 

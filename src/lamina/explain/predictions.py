@@ -16,7 +16,7 @@ from lamina.explain import metrics
 from lamina.explain.algorithms import convolution_us
 from lamina.explain.launches import KernelKind, Launch, Launches, mean, total, total_us
 from lamina.explain.precision import in_precision
-from lamina.explain.roofline import attainable_us
+from lamina.explain.roofline import attainable_us, least_us
 from lamina.explain.steps import WHOLE
 from lamina.record import Counter, KernelRun, LayerRun, Roofs
 from lamina.spec import ITEM_BYTES
@@ -214,6 +214,16 @@ def predict_algorithm(
         return Prediction(None, f"{algorithm} does not support this shape, or its peak is unknown")
     rule = f"stages of {algorithm} at the copy bandwidth, matrix product at {usual:.0%} of the peak GEMM rate"
     return Prediction(sum(one or 0.0 for one in stages), rule)
+
+
+def predict_bound(flops: int, moved: int, roofs: Roofs | None, precision: str) -> Prediction:
+    """The roofline time of ``flops`` and ``moved`` bytes: no implementation that needs them all is faster."""
+    if roofs is None:
+        return Prediction(None, "needs the measured peaks of the machine")
+    us = least_us(flops, moved, roofs, precision)
+    if us is None:
+        return Prediction(None, f"the peak of {precision} is unknown")
+    return Prediction(us, f"roofline of {flops / 1e6:.3g} MFLOP and {moved / 1e6:.3g} MB {us:.3g} us")
 
 
 _UNTIMED = "a row has no time"

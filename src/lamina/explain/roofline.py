@@ -48,10 +48,17 @@ def attainable_us(row: LayerRun, roofs: Roofs, precision: str = "", size_ratio: 
     ``precision`` replaces the row's, and ``size_ratio`` is the size of its elements over that of the row's. Returns
     ``None`` without operations, bytes or the peak that is needed.
     """
-    rate = roofs.gemm_gflops.get(precision or row.precision)
-    if row.bytes is None or row.flops is None or (row.flops and rate is None):
+    if row.bytes is None or row.flops is None:
         return None
-    return max(row.flops / rate if rate else 0.0, row.bytes * size_ratio / roofs.copy_gbs) / 1e3
+    return least_us(row.flops, row.bytes * size_ratio, roofs, precision or row.precision)
+
+
+def least_us(flops: float, moved: float, roofs: Roofs, precision: str) -> float | None:
+    """The larger of the time of ``flops`` and of ``moved`` bytes at the measured peaks; ``None`` without the peak."""
+    rate = roofs.gemm_gflops.get(precision)
+    if flops and rate is None:
+        return None
+    return max(flops / rate if rate else 0.0, moved / roofs.copy_gbs) / 1e3
 
 
 def rooflines(rows: Iterable[LayerRun], roofs: Roofs | None) -> dict[LayerRun, Roofline]:

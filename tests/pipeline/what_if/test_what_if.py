@@ -118,7 +118,7 @@ def test_a_second_process_measures_the_same_rows_in_another_way(tmp_path: Path) 
 
 def test_a_wrong_result_is_not_timed(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = nn.Sequential(nn.Linear(27, 8), nn.Sigmoid())
-    monkeypatch.setattr(fusions, "_fusers", lambda stage, module: {"guessing": lambda: wrong})
+    monkeypatch.setattr(fusions, "_fusers", lambda stage, module, only=None: {"guessing": lambda: wrong})
     _, found = execute(store, tmp_path, changes=["fusion"])
     refused = next(one for one in found if one.layer == "head.1")
     assert refused.after is None and "differs from float64" in refused.reason
@@ -183,7 +183,7 @@ def test_a_network_without_anything_to_change_says_so(store: Store, tmp_path: Pa
     assert [one.reason for one in found] == [
         "no Linear or Conv2d is followed by its activation in a Sequential",
         "it has no activations",
-        "it has no convolutions",
+        "none of its layers is a convolution",
     ]
 
 
@@ -201,6 +201,59 @@ def test_a_what_if_is_told_in_words(store: Store, tmp_path: Path) -> None:
     told = said(replace(one, predicted_us=one.before.median_us / 2))
     assert told.startswith("without_activations: small step, activations removed: ") and "predicted +100.0%" in told
     assert "predicted" not in said(replace(one, predicted_us=None))
+
+
+def impl(text: str) -> Method:
+    return Method.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("method", "layers", "rule"),
+    [
+        ("circulant[block_size=2]", {"features.0", "head.1", "head.3"}, "roofline of"),
+        ("sparse", {"features.0", "features.3", "head.1", "head.3"}, "roofline of"),
+        ("eliminated[keep=0.5]", {"features.0", "features.3", "head.1", "head.3"}, "cost model of eliminated"),
+        ("weight-only", {"features.0", "features.3", "head.1", "head.3"}, "no cost model (weight-only layers do not"),
+        ("fused", {"features.0", "head.1"}, "roofline of"),
+        ("dense:gemm", {"features.0", "features.3"}, "stages of gemm"),
+    ],
+)
+def test_layers_run_by_another_implementation_beside_its_prediction(
+    store: Store, tmp_path: Path, method: str, layers: set[str], rule: str
+) -> None:
+    this, found = execute(store, tmp_path, changes=[], impls=[impl(method)])
+    assert this.config["impls"] == [method] and {one.change for one in found} == {"impl"}
+    parts = {(one.layer, one.phase): one for one in found if one.layer != "small"}
+    assert {layer for layer, _ in parts} >= layers and {phase for _, phase in parts} == {"forward", "step"}
+    for one in parts.values():
+        assert one.detail == f"dense -> {method}" and one.after is not None, one.reason
+        assert one.rel_error is not None and one.rel_error < 1e-5 and one.predicted_us is not None
+    assert all(rule in parts[layer, "step"].rule for layer in layers)
+    (whole,) = [one for one in found if one.layer == "small" and one.after]
+    count = len({layer for layer, _ in parts})
+    assert whole.detail == f"dense -> {method} in {count} layers" and whole.predicted_us is not None
+    assert whole.rule == f"{count} of {count} layers as predicted one by one, the rest as it is"
+
+
+def test_layers_that_a_method_refuses_are_listed_with_the_reason(store: Store, tmp_path: Path) -> None:
+    _, found = execute(store, tmp_path, changes=[], impls=[impl("circulant[block_size=8]")])
+    refused = {one.detail: one.reason for one in found if one.after is None}
+    assert refused["dense -> circulant[block_size=8]: features.0"] == "block size 8 exceeds its 2 input channels"
+    with pytest.raises(UsageError, match="dense is what the network is"):
+        execute(store, tmp_path, changes=[], impls=[Method()])
+
+
+def test_selected_layers_alone_are_changed(store: Store, tmp_path: Path) -> None:
+    workload = QUICK.model_copy(update={"layers": ("head.*",)})
+    changes = ["fusion", "without_activations", "channels_last", "algorithm"]
+    this, found = execute(store, tmp_path, workload=workload, changes=changes, impls=[impl("eliminated")])
+    assert {one.layer for one in found} == {"small", "head.0", "head.1", "head.2", "head.3"}
+    assert {one.reason for one in found if one.change == "algorithm"} == {"none of its layers is a convolution"}
+    assert [one.detail for one in found if one.change == "impl" and one.layer == "small"] == [
+        "dense -> eliminated in 2 layers"
+    ]
+    # The whole network is the baseline.
+    assert {row.layer for row in store.layers(this.id)} >= {"features.0", "head.1", "small"}
 
 
 class Custom(nn.Module):

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import load as load_data
-from lamina.errors import LaminaError, UsageError, nearest
+from lamina.errors import UsageError, nearest
 from lamina.pipeline.prepared import prepare
 from lamina.pipeline.profile.point import Options, profile_point
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.runs import begin, closing
+from lamina.pipeline.targets import require_known
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.pipeline.what_if import changes as moves
-from lamina.pipeline.what_if import fusions
+from lamina.pipeline.what_if import fusions, implementations
 from lamina.pipeline.what_if.stage import Baseline, Elsewhere, Stage, mark
+from lamina.pipeline.what_if.swaps import reason_of
 from lamina.record import Run, WhatIf
 from lamina.spec import Method, Point, Workload
 from lamina.store import Store
@@ -45,6 +48,7 @@ def what_if(
     *,
     cache: Path,
     changes: Sequence[str] = tuple(CHANGES),
+    impls: Sequence[Method] = (),
     profile: str = "",
     options: Options = TUNED,
     elsewhere: Elsewhere | None = None,
@@ -59,10 +63,11 @@ def what_if(
 
     Args:
         target: the network.
-        workload: the points to change, each computed densely.
+        workload: the points to change, each computed densely, and patterns of the layers to change.
         store: where everything goes, as soon as it is measured.
         cache: folder of the machine's measured peaks.
         changes: which of `CHANGES`.
+        impls: implementations to run the layers by, such as ``circulant[block_size=64]``.
         profile: a stored run of `profile` to predict from; points that it lacks are profiled here first.
         options: how the network runs, where no profile says it.
         elsewhere: the command line of a process that profiles a point otherwise; without it, what needs one is refused.
@@ -78,6 +83,10 @@ def what_if(
             raise UsageError(f"change {name!r} is unknown: {nearest(name, CHANGES)}")
     if any(method != Method() for method in workload.impl):
         raise UsageError(f"what-if changes dense networks, got {', '.join(map(str, workload.impl))}")
+    for method in impls:
+        require_known(method)
+        if method == Method():
+            raise UsageError("dense is what the network is: expected another implementation, such as circulant")
     if target.standalone:
         raise UsageError(f"what-if changes a network, {target.name} is a list of separate layers")
     device = measure.resolve(workload.device)
@@ -87,6 +96,10 @@ def what_if(
     data = None if workload.data == "synthetic" else load_data(workload.data)
     environment = measure.environment(device)
     more = asdict(options) | {"changes": list(changes), "profile": earlier.id if earlier else ""}
+    more |= {"impls": [str(method) for method in impls]} if impls else {}
+    steps: list[tuple[str, str, Change]] = [(name, name, CHANGES[name]) for name in changes]
+    steps += [("impl", f"dense -> {method}", partial(implementations.by_method, method=method)) for method in impls]
+    everything = workload.model_copy(update={"layers": ()})
     this, _ = begin("what-if", target, workload, environment, store, command, resume, more)
     with closing(store, this.id):
         if not store.roofs(this.id):
@@ -95,7 +108,7 @@ def what_if(
         for point in workload.points():
             base = _stored(store, earlier or this, this, point, target)
             if not base.rows:
-                found = profile_point(target, workload, point, options, data, device, environment.device, watch)
+                found = profile_point(target, everything, point, options, data, device, environment.device, watch)
                 base = Baseline(found.rows, found.kernels, (), store.roofs(this.id)[0])
                 store.add_profile(this.id, found.rows, found.kernels, found.coverage)
             elif not _stored(store, this, this, point, target).rows:
@@ -106,22 +119,24 @@ def what_if(
             with run.precision_mode(point.precision, options.autotune):
                 network = prepare(target, workload, point, data, device, watch, options.training)
                 stage = Stage(
-                    target, workload, point, options, data, device, environment.device, network, base, done, elsewhere
+                    target, everything, point, options, data, device, environment.device, network, base, done, elsewhere
                 )
-                for name in changes:
-                    _execute(stage, name, store, this.id, watch)
+                for name, detail, change in steps:
+                    _execute(stage, name, detail, change, store, this.id, watch)
     return store.run(this.id)
 
 
-def _execute(stage: Stage, name: str, store: Store, run_id: str, watch: Watch) -> None:
+def _execute(
+    stage: Stage, name: str, detail: str, change: Change, store: Store, run_id: str, watch: Watch
+) -> None:
     """Store what a change gives as it is measured; where it breaks altogether, its reason."""
     try:
-        for one in CHANGES[name](stage):
+        for one in change(stage):
             if mark(one) not in stage.done:
                 store.add_what_if(run_id, one)
                 watch(said(one))
-    except (RuntimeError, LaminaError) as error:
-        broken = stage.refused(name, name, run.one_line(error))
+    except Exception as error:
+        broken = stage.refused(name, detail, reason_of(error))
         if mark(broken) not in stage.done:
             store.add_what_if(run_id, broken)
         watch(said(broken))

@@ -9,14 +9,13 @@ from tempfile import TemporaryDirectory
 
 from torch import nn
 
-from lamina import build, measure, run
-from lamina.errors import LaminaError
+from lamina import build, measure
 from lamina.explain import predictions
 from lamina.explain.predictions import Prediction
 from lamina.pipeline.profile.point import Options
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.what_if.stage import Baseline, Elsewhere, Stage
-from lamina.pipeline.what_if.swaps import Part, Swapped, parts_of, whole
+from lamina.pipeline.what_if.swaps import Part, Swapped, parts_of, reason_of, whole
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Method
 from lamina.store import open_store
@@ -71,8 +70,8 @@ def cuda_graph(stage: Stage) -> Iterator[WhatIf]:
     before = whole(stage.network, stage.network.module, eager, gradients, stage.repeat)
     try:
         found = Swapped(before, whole(stage.network, stage.network.module, graph, gradients, stage.repeat))
-    except (RuntimeError, LaminaError) as refused:
-        found = Swapped(before, reason=run.one_line(refused))
+    except Exception as refused:
+        found = Swapped(before, reason=reason_of(refused))
     prediction = stage.predicted(predictions.predict_cuda_graph, stage.base.rows)
     yield stage.record("cuda_graph", "eager -> replay", stage.whole.layer, WHOLE_STEP, found, prediction)
 
@@ -80,10 +79,12 @@ def cuda_graph(stage: Stage) -> Iterator[WhatIf]:
 def algorithm(stage: Stage) -> Iterator[WhatIf]:
     """Other algorithms for convolutions, and the library's own choice by timing instead of by heuristics."""
     calls = {
-        c.resolved.name: c for c in stage.network.trace.calls if c.resolved.layer.kind == "convolution" and c.module
+        c.resolved.name: c
+        for c in stage.network.trace.calls
+        if c.resolved.layer.kind == "convolution" and c.module and stage.selects([c.resolved.name])
     }
     if not calls:
-        yield stage.refused("algorithm", "algorithm", "it has no convolutions")
+        yield stage.refused("algorithm", "algorithm", "none of its layers is a convolution")
         return
     for part in parts_of(stage.network, [(name,) for name in calls if name in _names(stage)]):
         for name in ALGORITHMS:

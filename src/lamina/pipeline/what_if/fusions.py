@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -44,18 +45,23 @@ def fusion(stage: Stage) -> Iterator[WhatIf]:
             for one in stage.swap("fusion", f"{_kinds(part.module)} by {how}", part, make, predict):
                 measured.append(one)
                 yield one
-    rows = [*stage.rows_of([layer for part in parts for layer in part.layers]), stage.whole]
+    fused_layers = [layer for part in parts for layer in part.layers]
+    rows = [*stage.rows_of(fused_layers), stage.whole]
     prediction = stage.predicted(predictions.predict_fusion, rows)
     ways = {"the fastest way of each": lambda: _fastest(stage, parts, measured)}
     if stage.gpu and stage.point.layout == "nchw":
         ways["the fastest way of each, channels last"] = lambda: _channels_last(_fastest(stage, parts, measured))
-    for how, make in (ways | _fusers(stage, stage.network.module)).items():
+    for how, make in (ways | _fusers(stage, stage.network.module, fused_layers)).items():
         yield from stage.swap_whole("fusion", f"{len(parts)} runs of layers by {how}", make, prediction)
 
 
 def without_activations(stage: Stage) -> Iterator[WhatIf]:
     """The published upper bound of fusion: activations removed. It computes something else and is not compared."""
-    calls = [call for call in stage.network.trace.calls if call.resolved.layer.kind == "activation"]
+    calls = [
+        call
+        for call in stage.network.trace.calls
+        if call.resolved.layer.kind == "activation" and stage.selects([call.resolved.name])
+    ]
     gone = [call.module for call in calls if call.module is not None]
     if not gone or len(gone) < len(calls):
         said = "it has no activations" if not calls else "its activations are functions, which cannot be taken out"
@@ -70,7 +76,11 @@ def without_activations(stage: Stage) -> Iterator[WhatIf]:
             setattr(model.get_submodule(parent), last, nn.Identity())
         return model
 
-    prediction = stage.predicted(predictions.predict_without_activations, stage.base.rows)
+    rows = [
+        replace(row, kind="kept") if row.kind == "activation" and not stage.selects([row.layer]) else row
+        for row in stage.base.rows
+    ]
+    prediction = stage.predicted(predictions.predict_without_activations, rows)
     yield from stage.swap_whole("without_activations", "activations removed", bare, prediction, check=False)
 
 
@@ -110,26 +120,29 @@ def _fused_rows(
 
 
 def _fusible(stage: Stage) -> list[Part]:
-    """Every run of layers that fusion makes one of."""
+    """Every run of layers that fusion makes one of, if any of them is selected."""
     groups = [
         tuple(f"{name}.{list(module._modules)[place]}".lstrip(".") for place in places)
         for name, module in stage.network.module.named_modules()
         if isinstance(module, nn.Sequential)
         for places in fusible(module, Fusion())
     ]
-    return parts_of(stage.network, groups)
+    return parts_of(stage.network, [group for group in groups if stage.selects(group)])
 
 
-def _fusers(stage: Stage, module: nn.Module) -> dict[str, Callable[[], nn.Module]]:
-    """Ways to fuse a part or a whole network, by name."""
+def _fusers(stage: Stage, module: nn.Module, only: Collection[str] | None = None) -> dict[str, Callable[[], nn.Module]]:
+    """Implementations of a fused part, or of the whole network with fused layers of the names in ``only``."""
 
     def by(config: Fusion) -> Callable[[], nn.Module]:
-        return lambda: accelerate.convert(copy.deepcopy(module), config)[0]
+        where = None if only is None else lambda name, _: name in only
+        return lambda: accelerate.convert(copy.deepcopy(module), config, where)[0]
 
     if not stage.gpu:
         return {"plain torch": by(WAYS["plain torch"])}
     linear = any(isinstance(one, nn.Linear) for one in module.modules())
     ways = {how: by(config) for how, config in WAYS.items() if how == "triton" or (how == "cublaslt" and linear)}
+    if only is not None and stage.partial:
+        return ways  # the compiler takes the whole network
     return ways | {"torch.compile": lambda: _compiled(module)}
 
 

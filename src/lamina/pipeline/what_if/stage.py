@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from lamina import measure, run
+from lamina import measure
 from lamina.build import Target
 from lamina.build.data import Dataset
-from lamina.errors import LaminaError, UnsupportedError
+from lamina.errors import UnsupportedError
 from lamina.explain.predictions import Prediction
 from lamina.pipeline.prepared import Prepared
 from lamina.pipeline.profile.point import Options, profile_point
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.watch import unwatched
-from lamina.pipeline.what_if.swaps import CLOCKS, Part, Swapped, swap_part, whole, whole_error
+from lamina.pipeline.what_if.swaps import CLOCKS, Part, Swapped, reason_of, swap_part, whole, whole_error
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Point, Workload
 
@@ -44,7 +44,13 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Stage:
-    """One point of a network, ready to be changed; ``done`` are the what-ifs that are there already."""
+    """One point of a network, ready to be changed.
+
+    Attributes:
+        workload: without patterns of layers: the whole network is profiled.
+        network: its ``selected`` layers are changed and listed; changes of the whole network are made in any case.
+        done: the what-ifs that are there already.
+    """
 
     target: Target
     workload: Workload
@@ -129,9 +135,24 @@ class Stage:
         phases = ["forward", WHOLE_STEP] if self.network.backward else ["forward"]
         if all(self.has(change, detail, part.name, phase) for phase in phases):
             return
-        found = swap_part(part, after, self.point.precision, self.network.backward, self.workload.check, self.repeat)
+        try:
+            found = swap_part(
+                part, after, self.point.precision, self.network.backward, self.workload.check, self.repeat
+            )
+        except Exception as error:
+            yield self.refused(change, f"{detail}: {part.name}", f"it does not run alone: {reason_of(error)}")
+            return
         for phase, swapped in found.items():
             yield self.record(change, detail, part.name, phase, swapped, predict(phase))
+
+    @property
+    def partial(self) -> bool:
+        """Whether some layers are not to be changed."""
+        return len(self.network.selected) < len(self.network.trace.calls)
+
+    def selects(self, layers: Sequence[str]) -> bool:
+        """Whether any of these layers is to be changed."""
+        return not self.network.selected.isdisjoint(layers)
 
     def swap_whole(
         self, change: str, detail: str, after: Callable[[], nn.Module], prediction: Prediction, check: bool = True
@@ -148,8 +169,8 @@ class Stage:
             if check and self.workload.check:
                 error = whole_error(self.network, module, self.point.precision)
             found = Swapped(before, whole(self.network, module, clock, gradients, self.repeat), error)
-        except (RuntimeError, LaminaError) as refused:
-            found = Swapped(before, reason=run.one_line(refused))
+        except Exception as refused:
+            found = Swapped(before, reason=reason_of(refused))
         yield self.record(change, detail, self.whole.layer, WHOLE_STEP, found, prediction)
 
     def moved(self, change: str, detail: str, point: Point, predict: Predict) -> Iterator[WhatIf]:
@@ -167,7 +188,7 @@ class Stage:
         """Every row ``before`` a change with its like ``after`` it."""
         by_place = {(row.layer, row.phase): row for row in after}
         for row in before:
-            if row.timing is None:
+            if row.timing is None or not (row.phase == WHOLE_STEP or self.selects([row.layer])):
                 continue
             new = by_place.get((row.layer, row.phase))
             reason = "" if new and new.timing else new.reason if new else "this phase does not run there"

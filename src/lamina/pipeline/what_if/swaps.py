@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,8 @@ class Part:
     x: Tensor
     dense: nn.Module | None = None
     """What it computes in plain operators, for float64, where its own kernels have no such type."""
+    kept: bool = True
+    """Whether what replaces it computes the same function; if not, a replacement is compared with itself in float64."""
 
     @property
     def name(self) -> str:
@@ -51,12 +54,15 @@ def parts_of(network: Prepared, groups: Sequence[tuple[str, ...]]) -> list[Part]
     modules = dict(network.module.named_modules())
     seen: dict[str, Tensor] = {}
 
-    def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-        return lambda module, inputs: seen.__setitem__(
-            name, inputs[0].detach().clone().requires_grad_(inputs[0].requires_grad)
-        )
+    def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+        def before(module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+            x = next((leaf for leaf in tree_leaves((inputs, options)) if isinstance(leaf, Tensor)), None)
+            if x is not None:
+                seen[name] = x.detach().clone().requires_grad_(x.requires_grad)
 
-    hooks = [modules[names[0]].register_forward_pre_hook(watch(names[0])) for names in groups]
+        return before
+
+    hooks = [modules[names[0]].register_forward_pre_hook(watch(names[0]), with_kwargs=True) for names in groups]
     try:
         network.module(*network.inputs)
     finally:
@@ -86,15 +92,30 @@ def swap_part(
     before = timed(clock, part_calls(part, part.module, backward), repeat)
     try:
         module = after()
-        error = None
-        if check:
-            ours, plain = (results(m, [part.x], random_seed, backward) for m in (module, part.module))
-            exact = exactly(part.dense or part.module, [part.x], random_seed, backward)
-            error = accuracy(ours, plain, exact, precision)
+        error = _error(part, module, precision, backward) if check else None
         times = measure.time_each(clock, part_calls(part, module, backward), repeat=repeat)
-    except (RuntimeError, LaminaError) as refused:
-        return {phase: Swapped(time, reason=run.one_line(refused)) for phase, time in before.items()}
+    except Exception as refused:
+        return {phase: Swapped(time, reason=reason_of(refused)) for phase, time in before.items()}
     return {phase: _side_by_side(time, times[phase], error) for phase, time in before.items()}
+
+
+def _error(part: Part, module: nn.Module, precision: str, backward: bool) -> float:
+    """The relative error of a part's replacement.
+
+    Raises:
+        CheckError: it is larger than the precision, and plain torch where it computes the same, can explain.
+    """
+    definition = part.dense or (part.module if part.kept else module)
+    ours = results(module, [part.x], random_seed, backward)
+    exact = exactly(definition, [part.x], random_seed, backward)
+    plain = results(part.module, [part.x], random_seed, backward) if part.kept else exact
+    return accuracy(ours, plain, exact, precision)
+
+
+def reason_of(error: Exception) -> str:
+    """An error in one line, by its type too where that is no error of torch or lamina."""
+    text = run.one_line(error)
+    return text if isinstance(error, RuntimeError | LaminaError) and text else f"{type(error).__name__}: {text}"
 
 
 def timed(clock: measure.Clock, calls: Mapping[str, Callable[[], object]], repeat: measure.Repeat) -> dict[str, Timing]:
@@ -148,14 +169,18 @@ def results(module: nn.Module, inputs: Sequence[Tensor], seed: SeedGradient, bac
     wanted = [leaf for leaf in (*leaves, *module.parameters()) if leaf.requires_grad]
     if not (backward and wanted):
         return [y.detach() for y in outputs]
-    gradients = torch.autograd.grad(outputs, wanted, list(seed(outputs)), allow_unused=True)
-    return [*(y.detach() for y in outputs), *gradients]
+    pairs = [pair for pair in zip(outputs, seed(outputs), strict=True) if pair[0].requires_grad]
+    if not pairs:
+        return [y.detach() for y in outputs]
+    roots, sent = zip(*pairs, strict=True)
+    return [*(y.detach() for y in outputs), *torch.autograd.grad(roots, wanted, sent, allow_unused=True)]
 
 
 def exactly(module: nn.Module, inputs: Sequence[Tensor], seed: SeedGradient, backward: bool) -> list[Tensor | None]:
-    """`results` in float64."""
+    """`results` in float64, by the module's ``reference()`` if it has one."""
+    plain: nn.Module = module.reference() if hasattr(module, "reference") else module  # type: ignore[operator]
     doubled = [x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x for x in inputs]
-    return results(copy.deepcopy(module).double(), doubled, seed, backward)
+    return results(copy.deepcopy(plain).double(), doubled, seed, backward)
 
 
 def accuracy(
@@ -194,5 +219,5 @@ def random_seed(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def _side_by_side(before: Timing, after: Timing | Exception, error: float | None) -> Swapped:
     if isinstance(after, Exception):
-        return Swapped(before, reason=run.one_line(after))
+        return Swapped(before, reason=reason_of(after))
     return replace(Swapped(before), after=after, rel_error=error)
