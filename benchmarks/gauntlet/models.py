@@ -103,18 +103,14 @@ EXCLUDED = {
 }
 """Families without a member here, and why."""
 
-TEXT = "input_ids=int64:16"
 HUGGINGFACE = {
-    (TEXT,): """
+    # The configuration tells the inputs of the others.
+    (): """
         bert bert_classifier roberta distilbert albert electra deberta gpt2 gpt_neox opt llama mistral mixtral qwen3
-        gemma phi mamba bart
+        gemma phi mamba bart vit swin dinov2 convnext resnet segformer clip_vision clip whisper_encoder wav2vec2
+        time_series
         """,
-    (TEXT, "decoder_input_ids=int64:16"): "t5",
-    ("pixel_values=float32:3x32x32",): "vit swin dinov2 convnext resnet segformer clip_vision",
-    (TEXT, "pixel_values=float32:3x32x32"): "clip",
-    ("input_features=float32:16x64",): "whisper_encoder",
-    ("input_values=float32:1600",): "wav2vec2",
-    ("past_values=float32:32x3",): "time_series",
+    ("input_ids=int64:16", "decoder_input_ids=int64:16"): "t5",
 }
 TOKENS, FEATURES, VECTOR = ("tokens=int64:8",), ("8x12",), ("32",)
 NETWORKS = {
@@ -180,19 +176,3 @@ def chosen(patterns: str, device: str) -> tuple[Model, ...]:
 def elements(model: Model) -> int:
     """Elements of a sample, for an order by size."""
     return prod(model.size) if model.size else 3 * 224 * 224
-
-
-def define_missing_operators() -> None:
-    """Let PyPI's torchvision, whose operators are compiled for CUDA, import beside a PyTorch for the CPU."""
-    import torch
-
-    try:
-        torch.ops.torchvision.nms  # noqa: B018
-    except AttributeError:
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _KEPT.append(library)
-
-
-_KEPT: list[object] = []

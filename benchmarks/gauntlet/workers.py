@@ -106,9 +106,8 @@ def _serve(pipe: Connection, device: str, folder: Path) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["LAMINA_CACHE_DIR"] = str(folder / "cache")  # selections of one sample are for nobody else
     sys.path.insert(0, os.getcwd())
-    from benchmarks.gauntlet import cells, models
+    from benchmarks.gauntlet import cells
 
-    models.define_missing_operators()
     cells.hurry()
     with suppress(EOFError, BrokenPipeError):
         while True:

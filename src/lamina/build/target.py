@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 
@@ -113,7 +113,7 @@ class Target:
             train, test = (
                 synthetic(first.shape, classes, items, split=split, indices=indices) for split in ("train", "test")
             )
-            return train, test
+            return self._labelled(train), self._labelled(test)
         found = train_test(source)
         if (found[0].kind == "tokens") != indices and len(first.shape) == 1:
             raise UsageError(
@@ -121,6 +121,13 @@ class Target:
                 f"{first.name!r} {first.shape}, got {found[0].kind} of shape {found[0].shape}"
             )
         return found
+
+
+    def _labelled(self, tokens: Dataset) -> Dataset:
+        """Tokens with one label a sample, where the network classifies sequences instead of continuing them."""
+        if tokens.kind != "tokens" or self.classes in (None, len(tokens.classes)):
+            return tokens
+        return replace(tokens, y=tokens.y[:, 0] % self.classes, classes=tokens.classes[: self.classes])
 
 
 def from_network(network: Network) -> Target:
@@ -149,6 +156,8 @@ def from_external(name: str, load: Callable[[], External], shape: Sequence[int] 
     """
     found = load()
     shape = shape or found.input
+    if shape is None and found.inputs:
+        return Target(name, found.inputs, lambda classes: load().module, classes=found.classes)
     if shape is None:
         raise UsageError(f"{name}: its input shape is unknown; set it with --input-size, such as 3x224x224")
     return Target(name, (Input(shape=tuple(shape)),), lambda classes: load().module, classes=found.classes)

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -95,6 +96,13 @@ def test_tokens_keep_their_labels() -> None:
     assert x.dtype == torch.int64
     assert torch.equal(x, data.x[:, :4])
     assert torch.equal(y, data.y[:, :4])
+
+
+def test_tokens_may_have_one_label_a_sample() -> None:
+    data = synthetic((10,), classes=50, items=6)
+    one = replace(data, y=data.y[:, 0])
+    x, y = samples(one, torch.arange(6), (4,))
+    assert torch.equal(x, data.x[:, :4]) and torch.equal(y, data.y[:, 0])
 
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4, 6, 6)])

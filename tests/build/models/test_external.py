@@ -139,6 +139,47 @@ def test_a_missing_or_incompatible_library_raises_missing_error(package: Path, m
     with pytest.raises(MissingError, match="timm models need timm, which is not installed"):
         external.load("timm:resnet18")
     monkeypatch.delitem(sys.modules, "timm")
-    (package / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
-    with pytest.raises(MissingError, match="install the timm that belongs to torch"):
+    (package / "timm.py").write_text("raise RuntimeError('undefined symbol')")
+    with pytest.raises(MissingError, match="undefined symbol.*install the version of timm for torch"):
         external.load("timm:resnet18")
+
+
+OPERATORS = """
+import torch
+if not external._OPERATORS:
+    raise RuntimeError("operator torchvision::nms does not exist")
+def is_model(name): return True
+def create_model(name): return torch.nn.Identity()
+"""
+
+
+def test_operators_of_a_torchvision_for_cuda_are_defined_beside_a_torch_for_the_cpu(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Library:
+        defined: list[str] = []
+
+        def __init__(self, *what: str) -> None:
+            assert what == ("torchvision", "FRAGMENT")
+
+        def define(self, schema: str) -> None:
+            self.defined.append(schema.partition("(")[0])
+
+    monkeypatch.setattr(external, "_OPERATORS", [])
+    monkeypatch.setattr(external.torch.library, "Library", Library)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    (package / "timm.py").write_text("from lamina.build.models import external\n" + OPERATORS)
+    assert isinstance(external.load("timm:any").module, nn.Identity)
+    assert Library.defined == ["nms", "qnms"]
+
+
+def test_backbones_of_torchvision_are_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def detector(*, weights_backbone: str | None = "IMAGENET1K_V1") -> nn.Module:
+        assert weights_backbone is None
+        return nn.Identity()
+
+    package, models = ModuleType("torchvision"), ModuleType("torchvision.models")
+    package.models, models.detector = models, detector
+    monkeypatch.setitem(sys.modules, "torchvision", package)
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+    assert external.load("torchvision:detector").input is None

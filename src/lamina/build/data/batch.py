@@ -65,7 +65,7 @@ def samples(dataset: Dataset, indices: Tensor, shape: Sequence[int] | None = Non
 def _truncate_tokens(dataset: Dataset, x: Tensor, y: Tensor, length: int) -> tuple[Tensor, Tensor]:
     if length > x.shape[1]:
         raise UsageError(f"{dataset.name}: expected at most {x.shape[1]} tokens, its sequences' length, got {length}")
-    return x[:, :length], y[:, :length]
+    return x[:, :length], y[:, :length] if y.dim() > 1 else y
 
 
 def _fit_frames(dataset: Dataset, x: Tensor, shape: Sequence[int]) -> Tensor:

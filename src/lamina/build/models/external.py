@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
+from lamina.build.models.sizes import of_torchvision, of_transformers
 from lamina.errors import MissingError, UsageError, nearest
+from lamina.spec import Input
 
 
 @dataclass(frozen=True)
 class External:
-    """A network, and its input shape (one sample) and number of classes if known."""
+    """A network, and its input shape (one sample) and number of classes if known; ``inputs`` where they are others."""
 
     module: nn.Module
     input: tuple[int, ...] | None = None
     classes: int | None = None
+    inputs: tuple[Input, ...] = ()
 
 
 def load(source: str) -> External:
@@ -39,10 +45,21 @@ def load(source: str) -> External:
     if package == "timm":
         return _timm(name)
     if package == "torchvision":
-        models = _library("torchvision.models")
-        return External(_called(source, _attribute(models, name, _callables(models))))
+        return _torchvision(source, name)
     module = _imported(package)
-    return External(_called(source, _attribute(module, name, _callables(module))))
+    network = _called(source, _attribute(module, name, _callables(module)))
+    labels = getattr(getattr(network, "config", None), "num_labels", None)
+    classes = labels if type(network).__name__.endswith("Classification") else None
+    return External(network, classes=classes, inputs=of_transformers(network))
+
+
+def _torchvision(source: str, name: str) -> External:
+    models = _library("torchvision.models")
+    factory = _attribute(models, name, _callables(models))
+    known = inspect.signature(factory).parameters if callable(factory) else {}
+    plain = {"weights_backbone": None} if "weights_backbone" in known else {}  # whose default is downloaded
+    network = _called(source, partial(factory, **plain) if plain else factory)
+    return External(network, of_torchvision(models, factory))
 
 
 def _timm(name: str) -> External:
@@ -58,7 +75,7 @@ def _timm(name: str) -> External:
 def _library(name: str) -> ModuleType:
     package = name.partition(".")[0]
     try:
-        return importlib.import_module(name)
+        return _with_operators(name)
     except ModuleNotFoundError as error:
         raise MissingError(
             f"{package} models need {error.name}, which is not installed: pip install --no-deps {error.name}"
@@ -68,6 +85,25 @@ def _library(name: str) -> ModuleType:
             f"{package} is installed but cannot be imported ({type(error).__name__}: {error}); "
             f"install the version of {package} for torch {torch.__version__}"
         ) from error
+
+
+def _with_operators(name: str) -> ModuleType:
+    """Import a library, and beside a PyTorch for the CPU a torchvision whose operators were compiled for CUDA."""
+    try:
+        return importlib.import_module(name)
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error) or _OPERATORS:
+            raise
+    _OPERATORS.append(torch.library.Library("torchvision", "FRAGMENT"))
+    for operator in ("nms", "qnms"):
+        _OPERATORS[0].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    for half in [found for found in sys.modules if found.partition(".")[0] in ("torchvision", "timm")]:
+        del sys.modules[half]
+    return importlib.import_module(name)
+
+
+_OPERATORS: list[torch.library.Library] = []
+"""What defines them, as long as the process lives."""
 
 
 def _imported(name: str) -> ModuleType:

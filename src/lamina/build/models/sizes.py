@@ -1,0 +1,57 @@
+"""Input sizes that networks of torchvision and of Hugging Face's transformers define themselves."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from lamina.spec import Input
+
+TOKENS, FRAMES, SAMPLES, SIDE = 128, 16, 16_000, 224
+"""Sizes of sequences, videos, sounds and images where a network defines none, or only a maximum."""
+
+
+def of_torchvision(models: ModuleType, factory: Callable[..., Any]) -> tuple[int, ...] | None:
+    """The shape of a sample that a network's pretrained weights were made for; ``None`` if they take any."""
+    try:
+        weights = models.get_model_weights(factory).DEFAULT
+        sizes = (*weights.transforms().crop_size, *weights.transforms().crop_size)[:2]
+    except (AttributeError, ValueError, TypeError, KeyError):
+        return None
+    if not factory.__module__.startswith("torchvision.models.video"):
+        return (3, *sizes)
+    return (3, max(FRAMES, weights.meta.get("min_temporal_size", 1)), *sizes)
+
+
+def of_transformers(module: nn.Module) -> tuple[Input, ...]:
+    """The inputs of a network of Hugging Face's transformers, from its configuration; none for other networks."""
+    config = getattr(module, "config", None)
+    if config is None or not hasattr(module, "main_input_name"):
+        return ()
+    names = [*inspect.signature(module.forward).parameters]
+    several = hasattr(config, "text_config") and hasattr(config, "vision_config")
+    found = [_input(name, config) for name in names[: 2 if several else 1]]
+    return tuple(one for one in found if one is not None)
+
+
+def _input(name: str, config: Any) -> Input | None:
+    text, image = getattr(config, "text_config", config), getattr(config, "vision_config", config)
+    match name:
+        case "input_ids":
+            most = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or TOKENS
+            return Input(name=name, shape=(min(TOKENS, most),), content="indices", vocabulary=text.vocab_size)
+        case "pixel_values":
+            side = getattr(image, "image_size", SIDE)
+            sides = tuple(side) if isinstance(side, list | tuple) else (side, side)
+            return Input(name=name, shape=(getattr(image, "num_channels", 3), *sides))
+        case "input_features" if hasattr(config, "max_source_positions"):
+            return Input(name=name, shape=(config.num_mel_bins, 2 * config.max_source_positions))
+        case "input_values":
+            return Input(name=name, shape=(SAMPLES,))
+        case "past_values" if hasattr(config, "num_input_channels"):
+            return Input(name=name, shape=(config.context_length, config.num_input_channels))
+    return None
