@@ -1,6 +1,7 @@
 """The progress of a command, and how it ends when it is interrupted."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from typer.testing import CliRunner
 
 from lamina.cli.handled import INTERRUPTED, handled
 from lamina.cli.watching import PACE, Bar, Watcher
+from lamina.pipeline.watch import Stage
+from lamina.run import Progress as Training
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
@@ -19,7 +22,23 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(capsys: pytest.Captu
         for second in range(1, 10):
             now = second * PACE / 4
             bar.advance(task)
-    assert capsys.readouterr().err.splitlines() == ["lenet5: 4 of 9 after 30 s", "lenet5: 8 of 9 after 60 s"]
+    assert capsys.readouterr().err.splitlines() == [
+        "lenet5: 4 of 9 after 30 s, about 38 s left",
+        "lenet5: 8 of 9 after 60 s, about 8 s left",
+    ]
+
+
+def test_stages_and_trainings_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = Training(1, 8, 0, 0.1, 2.0, 0.5)
+    with Watcher() as watch:
+        for event in (Stage("searching", 0, 3), Stage("searching", 2, 3)):
+            watch(event)
+        (searching,) = watch._bar.tasks
+        assert (searching.description, searching.completed, searching.total) == ("searching", 2, 3)
+        for step in (1, 8, 1):
+            watch(replace(state, step=step))
+            (training,) = watch._bar.tasks
+            assert (training.completed, training.total) == (step, 8) and training.description.startswith("epoch 1")
 
 
 def test_short_work_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:

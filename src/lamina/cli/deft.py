@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.cli.networks import announce_imports, check_networks, networks, training
+from lamina.cli.networks import check_networks, networks, training
 from lamina.errors import LaminaError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from lamina.pipeline.deft.records import LayerResult, Measured, Outcome
 
 FORMATS = ("table", "json")
+MAX_KEEP = math.nextafter(1, 0)
 
 
 @handled
@@ -43,8 +45,21 @@ def deft(
         float | None, typer.Option("--target-speedup", help="Minimum speedup; the most accurate network with it.")
     ] = None,
     keep_ratios: Annotated[
-        str, typer.Option("--keep-ratios", help="Fractions of its input channels that a layer may keep, besides 1.")
-    ] = "0.75,0.5,0.25",
+        str,
+        typer.Option(
+            "--keep-ratios",
+            help="Fractions of its input channels that a layer may keep, besides 1.",
+            show_default="0.75,0.5,0.25, or none with --alpha",
+        ),
+    ] = "",
+    alpha: Annotated[
+        str,
+        typer.Option(
+            "--alpha",
+            help="DeftNN's correlation thresholds, such as 0.9,0.7: of vectors correlated above, a layer keeps one.",
+        ),
+    ] = "",
+    layer: options.LayerOption = [],  # noqa: B006
     shares: Annotated[str, typer.Option("--shares", hidden=True, help="Deprecated name of --keep-ratios.")] = "",
     recovery: Annotated[
         str, typer.Option("--recovery", help="Compensation for pruned inputs: scale, bias, least_squares, none.")
@@ -90,23 +105,29 @@ def deft(
 
         lamina deft lenet5 --data fashion-mnist --train-epochs 5
 
+        lamina deft vgg11_cifar --data DIR --weights vgg.safetensors --alpha 0.9,0.7 --layer 'features.*'
+
         lamina deft vgg11_cifar --data DIR --weights vgg.safetensors --target-speedup 1.5 --epochs 2 --onnx vgg.onnx
     """
     check_networks([spec], set_, input_size)
     options.dataset(data)
     options.device(device)
-    announce_imports()
+    alphas = _numbers("--alpha", alpha, 1.0)
+    ratios = _numbers("--keep-ratios", shares or keep_ratios or ("" if alphas else "0.75,0.5,0.25"), MAX_KEEP)
+    options.choices("--format", format_, FORMATS)
+    options.choices("--precision", precision, ("fp32", "tf32", "bf16", "fp16"))
+    options.choices("--recovery", recovery, ("scale", "bias", "least_squares", "none"))
 
     from lamina.cli.watching import Watcher
     from lamina.pipeline.deft.flow import deft as make_deft
     from lamina.pipeline.deft.records import DeftConfig
     from lamina.store import open_store
 
-    options.choices("--format", format_, FORMATS)
     settings = training("sgd", learning_rate, epochs=train_epochs, batch=train_batch, seed=seed)
-    options.choices("--precision", precision, ("fp32", "tf32", "bf16", "fp16"))
     config = DeftConfig(
-        keep_ratios=_ratios(shares or keep_ratios),
+        keep_ratios=ratios,
+        alphas=alphas,
+        layers=tuple(pattern for text in layer for pattern in options.split(text)),
         recovery=recovery,  # type: ignore[arg-type]  # checked there
         align=align,
         max_accuracy_drop=max_accuracy_drop,
@@ -146,11 +167,19 @@ def deft(
         raise LaminaError(outcome.failure)
 
 
-def _ratios(text: str) -> tuple[float, ...]:
+def _numbers(option: str, text: str, most: float) -> tuple[float, ...]:
+    """Numbers above 0 and up to ``most`` between commas.
+
+    Raises:
+        UsageError: naming the option.
+    """
     try:
-        return tuple(float(item) for item in options.split(text))
+        values = tuple(float(item) for item in options.split(text))
     except ValueError as error:
-        raise UsageError(f"--keep-ratios: expected numbers such as 0.75,0.5, got {text!r}") from error
+        raise UsageError(f"{option}: expected numbers such as 0.75,0.5, got {text!r}") from error
+    if any(not 0 < value <= most for value in values):
+        raise UsageError(f"{option}: expected numbers above 0 and {'up to 1' if most == 1 else 'below 1'}, got {text}")
+    return values
 
 
 def _print(outcome: Outcome) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,10 +15,11 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
 
 from lamina.cli.handled import working_on
-from lamina.pipeline.watch import Planned
+from lamina.pipeline.watch import Planned, Stage, Working
 from lamina.record import Epoch, LayerRun
 from lamina.run import Progress as Training
 
@@ -36,6 +38,8 @@ class Bar(Progress):
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("left:"),
+            TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -56,7 +60,10 @@ class Bar(Progress):
         if self.disable and elapsed >= self._printed.get(task_id, 0.0) + PACE:
             self._printed[task_id] = elapsed
             of = "" if task.total is None else f" of {task.total:g}"
-            self.say(f"{task.description}: {int(task.completed)}{of} after {elapsed:.0f} s")
+            left = ""
+            if task.total is not None and 0 < task.completed < task.total:
+                left = f", about {elapsed * (task.total / task.completed - 1):.0f} s left"
+            self.say(f"{task.description}: {int(task.completed)}{of} after {elapsed:.0f} s{left}")
 
     def say(self, text: str) -> None:
         """Write a line above the bar."""
@@ -66,11 +73,14 @@ class Bar(Progress):
 class Watcher:
     """Shows events as they come: a bar while measuring or training, notes and failures above it."""
 
-    def __init__(self) -> None:
+    def __init__(self, working: Callable[[str, str], object] = lambda layer, impl: None) -> None:
+        """``working`` is called with each layer that is about to run, and its implementation."""
+        self._working = working
         self._bar = Bar()
         self._task: TaskID | None = None
         self._shown: set[str] = set()
         self._planned = ""
+        self._stage = "", 0, 0
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -79,20 +89,27 @@ class Watcher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
 
-    def __call__(self, event: Planned | LayerRun | Epoch | Training | str) -> None:
+    def __call__(self, event: Planned | Working | LayerRun | Epoch | Training | Stage | str) -> None:
         match event:
             case Planned():
                 self._planned = f"{event.target}: {event.point}"
                 working_on(self._planned)
                 self._begin(f"{event.target}: {event.point}", event.rows)
+            case Working():
+                self._working(event.layer, event.impl)
+                working_on(f"{self._planned or event.target}, {event.layer} ({event.impl}), {event.stage}")
             case LayerRun():
                 working_on(f"{self._planned}, after {event.layer} {event.phase}")
                 if self._task is not None:
                     self._bar.advance(self._task)
                 if event.outcome == "failed":
                     self.say(f"failed: {event.layer} {event.phase}: {event.reason}")
+            case Stage():
+                working_on(event.name)
+                task = self._continued(event.name, event.done, event.total)
+                self._bar.update(task, completed=event.done)
             case Training():
-                task = self._begin("training", event.steps) if self._task is None else self._task
+                task = self._continued("training", event.step, event.steps)
                 words = f"epoch {event.epoch + 1}  loss {event.train_loss:.4f}  accuracy {event.train_accuracy:.1%}"
                 self._bar.update(task, completed=event.step, description=words)
             case Epoch():
@@ -109,8 +126,17 @@ class Watcher:
             self._shown.add(text)
             self._bar.say(text)
 
+    def _continued(self, stage: str, done: int, total: int) -> TaskID:
+        """The task of a stage: the current one, unless that is another stage or this one begins again."""
+        if self._task is None or (stage, total) != self._stage[:2] or done < self._stage[2]:
+            self._begin(stage, total)
+        self._stage = stage, total, done
+        assert self._task is not None
+        return self._task
+
     def _begin(self, words: str, total: int) -> TaskID:
         if self._task is not None:
             self._bar.remove_task(self._task)
+        self._stage = "", 0, 0
         self._task = self._bar.add_task(words, total=total)
         return self._task

@@ -178,3 +178,30 @@ def test_shared_weights_stay_and_a_network_of_nothing_else_is_refused() -> None:
     network[2].weight = network[0].weight
     with pytest.raises(UsageError, match="0: its weights are shared with another layer"):
         candidates(network, Eliminated(), [0.5], [torch.ones(1, 4)])
+
+
+def test_a_threshold_keeps_the_representatives(lenet: nn.Module, batches: list[torch.Tensor]) -> None:
+    with torch.no_grad():  # inputs 6 to 11 are represented by 0 to 5
+        lenet.get_parameter("classifier.4.weight")[:, 6:12] = 2 * lenet.get_parameter("classifier.4.weight")[:, :6]
+    config = Eliminated(recovery="least_squares")
+    found = candidates(lenet, config, [], batches, alphas=[1.0, 0.999], patterns=["classifier.4"]).variants
+    (row,) = found.values()
+    ((ratio, one),) = row.items()
+    assert (one.kept, one.total, one.alpha) == (78, 84, 1.0) and ratio == 78 / 84
+    expected = choose(lenet.get_submodule("classifier.4"), Eliminated(alpha=0.999))
+    assert one.layer.get_buffer("index").tolist() == expected.tolist()
+
+
+def test_layers_by_pattern(lenet: nn.Module, batches: list[torch.Tensor]) -> None:
+    config = Eliminated(recovery="least_squares")
+    found = candidates(lenet, config, [0.5], batches, patterns=["features.*", "classifier.2"])
+    assert list(found.variants) == ["features.3", "classifier.2"]
+    assert found.refusals["classifier.0"] == "it was not selected"
+    with pytest.raises(UsageError, match="'clasifier.0' matches no layer.*classifier.0"):
+        candidates(lenet, config, [0.5], batches, patterns=["clasifier.0"])
+
+
+def test_progress_counts_layers(lenet: nn.Module, batches: list[torch.Tensor]) -> None:
+    seen: list[Any] = []
+    candidates(lenet, Eliminated(recovery="none"), [0.5], batches, watch=seen.append)
+    assert [(one.done, one.total) for one in seen] == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]

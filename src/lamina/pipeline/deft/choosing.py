@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from lamina.pipeline.deft.deployed import Deployment
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.deft.records import DeftConfig
 from lamina.pipeline.deft.weight_formats import Stored, rates_of, store_weights, suggest
-from lamina.pipeline.watch import Watch
+from lamina.pipeline.watch import Stage, Watch
 
 Composed = tuple[nn.Module, tuple[Folded, ...]]
 
@@ -70,6 +71,7 @@ class Chooser:
 
         more = {"folding": self.folding, "batch": config.batch, "precision": config.precision, "align": config.align,
                 "recovery": config.recovery, "calibration": len(self.deployment.material.calibration)}  # fmt: skip
+        more |= {"alphas": list(config.alphas)} if config.alphas else {}
         return search(
             self.found.shares,
             accuracy,
@@ -77,6 +79,7 @@ class Chooser:
             journal=journal,
             subject={**subject, **more},
             max_accuracy_drop=float("inf") if config.tuning else config.max_accuracy_drop,
+            progress=lambda done, most: self.watch(Stage("measuring choices of keep ratios", done, most)),
         )
 
     def choose(self, searched: Search, learner: Learner) -> tuple[Point, Composed]:
@@ -149,7 +152,14 @@ class Chooser:
         if not any(stored.format for stored in formats.values()):
             return formats
         plain, layers = deployment.deploy(model), {name: model.get_submodule(name) for name in formats}
-        formats = store_weights(model, formats, lambda one: deployment.calibrated(deployment.deploy(one)), min_accuracy)
+        steps = itertools.count()
+        most = sum(stored.format is not None for stored in formats.values())
+
+        def accuracy(one: nn.Module) -> float:
+            self.watch(Stage("measuring weight formats", next(steps), most))
+            return deployment.calibrated(deployment.deploy(one))
+
+        formats = store_weights(model, formats, accuracy, min_accuracy)
         if format != "auto" or not any(stored.format for stored in formats.values()):
             return formats
         before, after = deployment.interleaved(plain, deployment.deploy(model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -12,13 +13,15 @@ from torch import Tensor, nn
 
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
-from lamina.accelerate.methods.elimination.convert import FITTED, build, inputs_of, refusal, retained
+from lamina.accelerate.methods.elimination.convert import FITTED, build, correlations_of, inputs_of, refusal, retained
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.elimination.network import Folded, fold
 from lamina.accelerate.methods.elimination.nn import EliminatedLinear
 from lamina.accelerate.methods.elimination.recovery import Moments, observe, recover
 from lamina.accelerate.methods.elimination.search import aligned, spread
 from lamina.errors import UnsupportedError, UsageError
+from lamina.pipeline.watch import Watch, tracked, unwatched
+from lamina.spec.layer_names import matching_layers
 
 
 @dataclass(frozen=True)
@@ -57,62 +60,68 @@ class Candidates:
 def candidates(
     model: nn.Module,
     config: Eliminated,
-    shares: Sequence[float],
+    ratios: Sequence[float],
     batches: Iterable[Any],
     groups: Mapping[str, int] | None = None,
+    *,
+    alphas: Sequence[float] = (),
+    patterns: Sequence[str] = (),
+    watch: Watch = unwatched,
 ) -> Candidates:
     """Every layer at every keep ratio, recovered from what the model's layers see in the calibration batches.
 
     Args:
         model: in evaluation mode; not changed.
         config: what all variants have in common; its keep ratio is not used.
-        shares: keep ratios, each above 0 and below 1.
+        ratios: keep ratios, each above 0 and below 1.
         batches: inputs of the model.
         groups: how many neighbouring inputs of a layer are kept or pruned together, where it is not one.
+        alphas: correlation thresholds, each of which gives a layer one more keep ratio.
+        patterns: of the names of layers to prune; all by default.
+        watch: receives the progress.
 
     Raises:
-        UsageError: no layer has inputs to prune, or the batches hold nothing finite.
+        UsageError: no layer has inputs to prune, a pattern matches no layer, or the batches hold nothing finite.
     """
-    layers, refusals = _layers(model)
+    layers, refusals = _layers(model, patterns)
     moments = observe(model, layers, batches) if layers else {}
     found: dict[str, dict[float, Variant]] = {}
-    for name, layer in layers.items():
+    for name, layer in tracked("searching synapse vectors to keep", layers.items(), len(layers), watch):
         if name not in moments:
             refusals[name] = "the calibration batches did not reach it"
             continue
-        row: dict[float, Variant] = {}
         try:
-            for share in sorted(set(shares), reverse=True):
-                one = _variant(layer, config, share, (groups or {}).get(name, 1), moments[name])
-                if one.kept < one.total and one.kept not in {other.kept for other in row.values()}:
-                    row[share] = one
+            grouped = replace(config, group=(groups or {}).get(name, 1))
+            row = _variants(layer, grouped, ratios, alphas, moments.pop(name))
         except UnsupportedError as error:
             refusals[name] = str(error)
             continue
         if row:
             found[name] = row
         else:
-            refusals[name] = "no share leaves any of its inputs out"
+            refusals[name] = "no keep ratio prunes any of its inputs"
     if not found:
-        told = "; ".join(f"{name}: {reason}" for name, reason in refusals.items())
-        raise UsageError(f"expected a network with layers that can do without inputs, got none: {told}")
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items()) or "it has no weights"
+        raise UsageError(f"expected a network with a layer whose inputs can be pruned, got none: {reasons}")
     return Candidates(found, refusals)
 
 
-def _layers(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
-    """The layers to eliminate in, and the refusals of the others that have weights."""
-    owners: dict[int, int] = {}
-    leaves = [(name, module) for name, module in model.named_modules() if name and not list(module.children())]
-    for _, module in leaves:
-        for parameter in module.parameters(recurse=False):
-            owners[id(parameter)] = owners.get(id(parameter), 0) + 1
+def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers with weights, by name."""
+    leaves = {name: module for name, module in model.named_modules() if name and not list(module.children())}
+    return {name: module for name, module in leaves.items() if list(module.parameters(recurse=False))}
+
+
+def _layers(model: nn.Module, patterns: Sequence[str] = ()) -> tuple[dict[str, nn.Module], dict[str, str]]:
+    """The layers to prune, and why each other layer with weights is not."""
+    leaves = weighted_layers(model)
+    owners = Counter(id(parameter) for module in leaves.values() for parameter in module.parameters(recurse=False))
     layers: dict[str, nn.Module] = {}
     refusals: dict[str, str] = {}
-    for name, module in leaves:
+    wanted = set(matching_layers(patterns, leaves))
+    for name, module in leaves.items():
         parameters = list(module.parameters(recurse=False))
-        if not parameters:
-            continue
-        reason = refusal(module)
+        reason = refusal(module) if name in wanted else "it was not selected"
         if reason is None and any(owners[id(parameter)] > 1 for parameter in parameters):
             reason = "its weights are shared with another layer"
         if reason is None and inputs_of(module, Eliminated()) < 2:
@@ -124,13 +133,31 @@ def _layers(model: nn.Module) -> tuple[dict[str, nn.Module], dict[str, str]]:
     return layers, refusals
 
 
-def _variant(dense: nn.Module, config: Eliminated, share: float, group: int, moments: Moments) -> Variant:
-    asked = replace(config, keep=share, alpha=None, group=group)
-    index, found = retained(dense, asked)
-    first = _recovered(dense, index, asked, moments, found.alpha if found else None)
+def _variants(
+    dense: nn.Module, config: Eliminated, ratios: Sequence[float], alphas: Sequence[float], moments: Moments
+) -> dict[float, Variant]:
+    """The variants of a layer by keep ratio, in falling order; those of a threshold by the ratio that it leads to."""
+    correlations = correlations_of(dense, config)
+    row: dict[float, Variant] = {}
+    for ratio in sorted(set(ratios), reverse=True):
+        one = _variant(dense, replace(config, keep=ratio, alpha=None), moments, correlations)
+        if one.kept < one.total and one.kept not in {other.kept for other in row.values()}:
+            row[ratio] = one
+    for alpha in alphas:
+        by_threshold = replace(config, keep=None, alpha=alpha)
+        index, _ = retained(dense, by_threshold, correlations)
+        one = _recovered(dense, index, by_threshold, moments, alpha)
+        if one.kept < one.total and one.kept not in {other.kept for other in row.values()}:
+            row[one.kept / one.total] = one
+    return dict(sorted(row.items(), reverse=True))
+
+
+def _variant(dense: nn.Module, config: Eliminated, moments: Moments, correlations: Tensor | None) -> Variant:
+    index, found = retained(dense, config, correlations)
+    first = _recovered(dense, index, config, moments, found.alpha if found else None)
     if isinstance(dense, nn.LSTM) or first.error is None:
         return first
-    second = _recovered(dense, by_contribution(dense, asked, moments), asked, moments, None)
+    second = _recovered(dense, by_contribution(dense, config, moments), config, moments, None)
     return second if second.error is not None and second.error < first.error else first
 
 
@@ -184,7 +211,7 @@ def _square(weight: Tensor, bias: Tensor, moments: Moments) -> float:
     ``n`` rounded operations err by about ``sqrt(n) eps`` times the sum of the absolute terms (Higham and Mary,
     A new approach to probabilistic rounding error analysis, 2019, theorem 3.1).
     """
-    second, mean = moments.products / moments.count, moments.mean
+    second, mean = moments.second, moments.mean
     square = ((weight @ second) * weight).sum() + 2 * bias @ (weight @ mean) + bias @ bias
     scale = second.diagonal().clamp(min=0).sqrt()  # |S| <= outer(scale, scale), and |m| <= scale
     terms = (weight.abs() @ scale + bias.abs()).square().sum()

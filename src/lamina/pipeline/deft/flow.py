@@ -22,14 +22,15 @@ from lamina.errors import LaminaError, UnsupportedError
 from lamina.pipeline.deft import onnx_file, pruning, recipe_files, storing
 from lamina.pipeline.deft.calibration import ELEMENTS, material
 from lamina.pipeline.deft.choosing import Chooser
-from lamina.pipeline.deft.composition import candidates, flattened, foldable
+from lamina.pipeline.deft.composition import candidates, flattened, foldable, weighted_layers
 from lamina.pipeline.deft.deployed import Deployment
 from lamina.pipeline.deft.layers import layer_results
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.deft.records import DeftConfig, Measured, Outcome
 from lamina.pipeline.deft.trained import pretrained
 from lamina.pipeline.runs import begin, closing
-from lamina.pipeline.watch import Watch, unwatched
+from lamina.pipeline.watch import Watch, tracked, unwatched
+from lamina.spec.layer_names import matching_layers
 from lamina.spec.training import Training
 from lamina.store import Store
 
@@ -90,7 +91,7 @@ def deft(
             watch(text)
 
         learner = Learner(settings, deployment.material, deployment.device, store, this.id, watch)
-        dense = _dense(target, learner, weights, folder / CHECKPOINT, resume)
+        dense = _dense(target, learner, config, weights, folder / CHECKPOINT, resume)
         _require_copies(dense)
         if weights:
             remark("the given weights may have been trained on the calibration samples")
@@ -117,7 +118,9 @@ def deft(
         times = deployment.interleaved(*networks.values())
         whole, result, *compared = [
             deployment.measured(name, network, time)
-            for (name, network), time in zip(networks.items(), times, strict=True)
+            for (name, network), time in tracked(
+                "measuring accuracies", list(zip(networks.items(), times, strict=True)), len(networks), watch
+            )
         ]
         _judge(whole, result, config, remark)
         store.add_what_if(this.id, storing.what_if(target, config, whole, result))
@@ -133,10 +136,13 @@ def deft(
     )  # fmt: skip
 
 
-def _dense(target: Target, learner: Learner, weights: Path | None, checkpoint: Path, resume: bool) -> nn.Module:
+def _dense(
+    target: Target, learner: Learner, config: DeftConfig, weights: Path | None, checkpoint: Path, resume: bool
+) -> nn.Module:
     """The dense network, trained or loaded."""
     torch.manual_seed(learner.settings.seed)
     network = target.make(learner.material.classes)
+    matching_layers(config.layers, weighted_layers(network))  # a mistake is reported before hours of training
     if weights:
         return pretrained(network, weights).to(learner.device).eval()
     return learner.learn(network, learner.settings, checkpoint, resume)
@@ -162,12 +168,17 @@ def _chooser(
     """With the variants of every layer, from its inputs on the calibration samples."""
     parts = deployment.material
     # Small batches: the unfolded inputs of convolutions are materialized in float64.
-    batches = (x.to(deployment.device) for x, _ in parts.ordered(parts.calibration, parts.batch_size(ELEMENTS // 4)))
-    watch(f"searching synapse vectors to keep at keep ratios of {', '.join(map(str, config.keep_ratios))}")
+    size = parts.batch_size(ELEMENTS // 4)
+    loaded = (x.to(deployment.device) for x, _ in parts.ordered(parts.calibration, size))
+    batches = tracked("observing the inputs of layers", loaded, -(-len(parts.calibration) // size), watch)
+    watch(f"searching synapse vectors to keep at {config.candidates}")
     reason = foldable(dense)
     if reason:
         remark(f"dead output channels of the producers are not pruned: {reason}")
-    found = candidates(dense, config.elimination, config.keep_ratios, batches, {} if reason else flattened(dense))
+    found = candidates(
+        dense, config.elimination, config.keep_ratios, batches, {} if reason else flattened(dense),
+        alphas=config.alphas, patterns=config.layers, watch=watch,
+    )  # fmt: skip
     return Chooser(config, deployment, dense, found, not reason, watch)
 
 

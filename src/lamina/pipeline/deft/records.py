@@ -22,6 +22,9 @@ class DeftConfig:
 
     Args:
         keep_ratios: fractions of its input channels that a layer may keep, each in (0, 1); all are tried besides 1.
+        alphas: correlation thresholds (DeftNN, equation 6), each in (0, 1]: a layer may also keep only the vectors
+            that represent others at one of these.
+        layers: patterns of the names of layers to prune, as in `matching_layers`; all by default.
         recovery: how the remaining weights compensate for pruned inputs.
         align: the number of kept inputs is rounded up to a multiple of this, or to all.
         max_accuracy_drop: percentage points of accuracy on the calibration samples that may be lost.
@@ -39,6 +42,8 @@ class DeftConfig:
     """
 
     keep_ratios: tuple[float, ...] = (0.75, 0.5, 0.25)
+    alphas: tuple[float, ...] = ()
+    layers: tuple[str, ...] = ()
     recovery: Recovery = "least_squares"
     align: int = 1
     max_accuracy_drop: float = 1.0
@@ -52,7 +57,9 @@ class DeftConfig:
 
     def __post_init__(self) -> None:
         self.elimination  # noqa: B018  (its own checks)
-        if not self.keep_ratios or any(not 0 < ratio < 1 for ratio in self.keep_ratios):
+        if any(not 0 < alpha <= 1 for alpha in self.alphas):
+            raise UsageError(f"alpha: expected numbers above 0 and up to 1, got {list(self.alphas)}")
+        if not (self.keep_ratios or self.alphas) or any(not 0 < ratio < 1 for ratio in self.keep_ratios):
             raise UsageError(f"keep ratios: expected numbers above 0 and below 1, got {list(self.keep_ratios)}")
         if not 0 <= self.max_accuracy_drop <= 100:
             raise UsageError(f"max accuracy drop: expected points from 0 to 100, got {self.max_accuracy_drop}")
@@ -74,6 +81,13 @@ class DeftConfig:
     def must_be_faster(self) -> bool:
         """Whether a result that is not faster than the dense network is rejected: no target and no format is given."""
         return self.target_speedup is None and self.format in ("auto", "none")
+
+    @property
+    def candidates(self) -> str:
+        """Keep ratios and thresholds as text."""
+        ratios, alphas = (", ".join(f"{each:g}" for each in row) for row in (self.keep_ratios, self.alphas))
+        texts = [f"keep ratios of {ratios}"] if ratios else []
+        return " and ".join([*texts, *([f"correlations of at least {alphas}"] if alphas else [])])
 
     @property
     def elimination(self) -> Eliminated:

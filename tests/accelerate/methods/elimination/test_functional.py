@@ -36,7 +36,7 @@ def compare(layer: Any, x: Tensor, by: By = "channel") -> None:
 
 @pytest.mark.parametrize("impl", ["auto", *IMPLS])
 @pytest.mark.parametrize("kept", [[3], [1], [0], [2, 0]])
-@pytest.mark.parametrize("kernel, stride", [(1, 1), (1, 2), (3, 2)])
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (1, 2), (3, 2)])
 def test_a_convolution_that_keeps_one_channel(impl: Impl, kept: list[int], kernel: int, stride: int) -> None:
     dense = nn.Conv2d(4, 8, kernel, stride, kernel // 2)
     compare(EliminatedConv2d.from_dense(dense, kept, impl=impl), torch.randn(2, 4, 6, 5))

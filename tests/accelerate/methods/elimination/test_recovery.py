@@ -172,3 +172,30 @@ def test_inputs_that_are_passed_by_keyword_are_observed() -> None:
     model, x = ByKeyword(), torch.randn(5, 6)
     moments = recovery.observe(model, {"layer": model.layer}, [x])
     torch.testing.assert_close(moments["layer"].mean, x.double().mean(0))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(5, 3, 3, padding=1),
+        nn.Conv2d(5, 3, (3, 2), padding=2, dilation=(2, 1)),
+        nn.Conv2d(5, 3, (5, 1), padding_mode="circular", padding=(2, 0)),
+        nn.Conv2d(5, 3, 3, stride=2),
+        nn.Conv2d(5, 3, 1, stride=2),
+        nn.Conv1d(5, 3, 3),
+    ],
+)
+@pytest.mark.parametrize("size", [5, 9])
+def test_moments_of_windows_are_those_of_the_unfolded_input(layer: Any, size: int) -> None:
+    """On images of 5x5, sums of different rows of the kernel have no row in common."""
+    x = torch.randn(4, 5, *[size] * (layer.weight.dim() - 2))
+    found, expected = recovery.moments_of(layer, x), recovery.Moments.of(recovery.positions(layer, x))
+    assert found.count == expected.count
+    torch.testing.assert_close(found.total, expected.total, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.products, expected.products, rtol=1e-12, atol=1e-12)
+
+
+def test_a_matrix_that_is_not_positive_definite_by_rounding_is_solved() -> None:
+    broken = torch.tensor([[1.0, 2.0], [2.0, 1.0]], dtype=torch.float64)
+    matrix = torch.randn(3, 2, dtype=torch.float64)
+    torch.testing.assert_close(recovery._divided(matrix, broken) @ broken, matrix)

@@ -93,20 +93,24 @@ def choose(module: nn.Module, config: Eliminated) -> Tensor:
     return retained(module, config)[0]
 
 
-def retained(module: nn.Module, config: Eliminated) -> tuple[Tensor, search.Retention | None]:
-    """As `choose`, with the result of the search; None if the keep ratio is 1 and nothing was searched."""
+def retained(
+    module: nn.Module, config: Eliminated, correlations: Tensor | None = None
+) -> tuple[Tensor, search.Retention | None]:
+    """As `choose`, with the result of the search; None if the keep ratio is 1 and nothing was searched.
+
+    ``correlations`` are those of the layer's vectors, from `correlations_of`, for several searches of one layer.
+    """
     if reason := refusal(module):
         raise UnsupportedError(reason)
     weight, taps = _weight(module), _taps(module, config)
     total = inputs_of(module, config)
     if config.keep == 1.0:
         return torch.arange(total, device=weight.device), None
-    by = config.by if isinstance(module, nn.Conv1d | nn.Conv2d) else "channel"
-    vectors = search.synapse_vectors(weight, by, config.group)
+    vectors = _vectors(module, config)
     if vectors.shape[1] < 2:
         raise UnsupportedError("synapse vectors of one weight have no correlation; use by='channel', or a larger group")
     vector_index, found = search.select(
-        vectors, keep=config.keep, alpha=config.alpha, align=-(-config.align // config.group)
+        vectors, keep=config.keep, alpha=config.alpha, align=-(-config.align // config.group), correlations=correlations
     )
     index = search.spread(vector_index, config.group, taps)
     if len(index) == total:
@@ -117,6 +121,17 @@ def retained(module: nn.Module, config: Eliminated) -> tuple[Tensor, search.Rete
         prefixes = tap_prefixes(index.tolist(), total // taps, taps, config.align)
         return index.new_tensor(prefixes.index()), found
     return index[torch.argsort(index % taps, stable=True)], found
+
+
+def correlations_of(module: nn.Module, config: Eliminated) -> Tensor | None:
+    """The correlations of a layer's synapse vectors; None if they have one weight each."""
+    vectors = _vectors(module, config)
+    return search.correlation(vectors) if vectors.shape[1] > 1 else None
+
+
+def _vectors(module: nn.Module, config: Eliminated) -> Tensor:
+    by = config.by if isinstance(module, nn.Conv1d | nn.Conv2d) else "channel"
+    return search.synapse_vectors(_weight(module), by, config.group)
 
 
 def inputs_of(module: nn.Module, config: Eliminated) -> int:

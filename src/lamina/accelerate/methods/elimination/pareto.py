@@ -10,6 +10,7 @@ journal, a JSON file, before the next begins, so that a stopped search can resum
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -161,6 +162,7 @@ def search(
     journal: Path | None = None,
     subject: Mapping[str, Any] | None = None,
     max_accuracy_drop: float = math.inf,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Search:
     """Search keep ratios of all layers along the front.
 
@@ -171,6 +173,7 @@ def search(
         journal: the file of measurements.
         subject: what they depend on besides the choice.
         max_accuracy_drop: the search stops beyond it.
+        progress: is called before each choice with the number of choices so far, and the most that there can be.
 
     Raises:
         UsageError: a keep ratio is out of range, a measurement is not finite, or the journal is of another search.
@@ -178,18 +181,21 @@ def search(
     steps = {name: _sorted_ratios(name, ratios) for name, ratios in layers.items()}
     book = Journal(journal, {"layers": {name: list(ratios) for name, ratios in steps.items()}, **(subject or {})})
     base = dict.fromkeys(steps, 1.0)
-    dense = book.measure(base, accuracy, latency)
-    alone = {
-        name: [dense, *(book.measure(base | {name: ratio}, accuracy, latency) for ratio in ratios)]
-        for name, ratios in steps.items()
-    }
+    most, done = 1 + 2 * sum(map(len, steps.values())), itertools.count()
+
+    def measure(choice: Choice) -> Point:
+        progress(next(done), most)
+        return book.measure(choice, accuracy, latency)
+
+    dense = measure(base)
+    alone = {name: [dense, *(measure(base | {name: ratio}) for ratio in ratios)] for name, ratios in steps.items()}
     points = [dense, *(point for row in alone.values() for point in row[1:])]
     at = dict.fromkeys(steps, 0)
     while moves := [name for name, ratios in steps.items() if at[name] < len(ratios)]:
         name = min(moves, key=lambda one: _price(alone[one][at[one]], alone[one][at[one] + 1]))
         at[name] += 1
         choice = {one: ([1.0, *steps[one]])[step] for one, step in at.items()}
-        points.append(book.measure(choice, accuracy, latency))
+        points.append(measure(choice))
         if dense.accuracy - points[-1].accuracy > max_accuracy_drop:
             break
     unique = list({json.dumps(point.choice): point for point in points}.values())

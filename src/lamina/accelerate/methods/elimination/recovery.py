@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -25,6 +26,7 @@ from lamina.accelerate.methods.elimination.config import Eliminated
 from lamina.accelerate.methods.elimination.convert import FITTED, refusal
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.elimination.lstm import EliminatedLSTM
+from lamina.accelerate.methods.elimination.windows import Sizes, parts, window_moments
 from lamina.errors import UsageError
 from lamina.record import Conversion
 
@@ -51,15 +53,25 @@ class Moments:
     def __add__(self, other: Moments) -> Moments:
         return Moments(self.count + other.count, self.total + other.total, self.products + other.products)
 
-    @property
+    @cached_property
     def mean(self) -> Tensor:
         """Mean of each input: ``(K,)``."""
         return self.total / self.count
 
-    @property
+    @cached_property
+    def second(self) -> Tensor:
+        """Mean products of the inputs: ``(K, K)``."""
+        return self.products / self.count
+
+    @cached_property
     def covariance(self) -> Tensor:
         """Covariance of the inputs: ``(K, K)``."""
-        return self.products / self.count - torch.outer(self.mean, self.mean)
+        return self.second - torch.outer(self.mean, self.mean)
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether all products are finite."""
+        return bool(self.products.isfinite().all())
 
 
 def bias_correction(weight: Tensor, index: Tensor, moments: Moments) -> Tensor:
@@ -84,20 +96,28 @@ def least_squares(
     Raises:
         UsageError: the moments are not finite, or the ridge is negative.
     """
-    if not (ridge >= 0 and bool(moments.products.isfinite().all())):
+    if not (ridge >= 0 and moments.finite):
         raise UsageError(f"least squares: expected finite inputs and a ridge of at least 0, got a ridge of {ridge}")
     wide = weight.double()
-    second = moments.covariance if bias else moments.products / moments.count
+    second = moments.covariance if bias else moments.second
     among = second[index][:, index]
     damping = ridge * among.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny)
     # Regularized towards the dense weights, so that inputs which are zero in all data keep theirs.
     kept = wide[:, index]
     missing = (wide @ second[:, index]) - kept @ among
     damped = among + damping * torch.eye(len(index)).to(among)
-    step = torch.linalg.solve(damped, missing, left=False) if ridge else missing @ _inverse(among)
+    step = _divided(missing, damped) if ridge else missing @ _inverse(among)
     fitted = kept + step
     shift = wide @ moments.mean - fitted @ moments.mean[index] if bias else wide.new_zeros(len(wide))
     return fitted, shift
+
+
+def _divided(matrix: Tensor, damped: Tensor) -> Tensor:
+    """``matrix damped^-1`` for a symmetric matrix that is positive definite, but for rounding errors."""
+    factor, failed = torch.linalg.cholesky_ex(damped)
+    if int(failed):
+        return torch.linalg.solve(damped, matrix, left=False)
+    return torch.cholesky_solve(matrix.mT, factor).mT
 
 
 def _inverse(among: Tensor) -> Tensor:
@@ -209,10 +229,14 @@ def observe(
 def _watching(layers: dict[str, nn.Module], seen: dict[str, Moments], most: int | None) -> Iterator[None]:
     def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def hook(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-            columns = positions(module, arguments[0] if arguments else options["input"])
-            if most is not None and len(columns) > most:
-                columns = columns[torch.linspace(0, len(columns) - 1, most, device=columns.device).long()]
-            new = Moments.of(columns)
+            x = (arguments[0] if arguments else options["input"]).as_subclass(Tensor)
+            if most is None:
+                new = moments_of(module, x)
+            else:
+                columns = positions(module, x)
+                if len(columns) > most:
+                    columns = columns[torch.linspace(0, len(columns) - 1, most, device=columns.device).long()]
+                new = Moments.of(columns)
             seen[name] = seen[name] + new if name in seen else new
 
         return hook
@@ -225,10 +249,39 @@ def _watching(layers: dict[str, nn.Module], seen: dict[str, Moments], most: int 
             handle.remove()
 
 
+def moments_of(module: nn.Module, x: Tensor) -> Moments:
+    """The moments of all positions of a dense layer's input."""
+    if not isinstance(module, nn.Conv1d | nn.Conv2d):
+        return Moments.of(positions(module, x))
+    x, kernel, stride, dilation = _image(module, x)
+    if stride == (1, 1) and kernel[0] > 1:
+        return Moments(*window_moments(x, kernel, dilation))
+    inputs = x.shape[1] * kernel[0] * kernel[1]
+    count, total = 0, x.new_zeros(inputs, dtype=torch.float64)
+    products = x.new_zeros(inputs, inputs, dtype=torch.float64)
+    for part in parts(x, x[0].numel() * kernel[0] * kernel[1]):
+        wide = _windows(part, kernel, stride, dilation).double()
+        count += len(wide)
+        total += wide.sum(0)
+        products.addmm_(wide.mT, wide)
+    return Moments(count, total, products)
+
+
 def positions(module: nn.Module, x: Tensor) -> Tensor:
     """The inputs of a dense layer, unfolded, one row for each position that it is applied to: ``(count, K)``."""
     if not isinstance(module, nn.Conv1d | nn.Conv2d):
         return x.reshape(-1, x.shape[-1])
+    return _windows(*_image(module, x))
+
+
+def _windows(x: Tensor, kernel: Sizes, stride: Sizes, dilation: Sizes) -> Tensor:
+    if kernel == (1, 1):
+        return x[:, :, :: stride[0], :: stride[1]].movedim(1, -1).flatten(0, 2)
+    return F.unfold(x, kernel, dilation, 0, stride).movedim(1, 2).flatten(0, 1)
+
+
+def _image(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> tuple[Tensor, Sizes, Sizes, Sizes]:
+    """The padded input as ``(N, C, H, W)``, and kernel, stride and dilation along both axes."""
     axes = len(module.kernel_size)
     x = x if x.dim() == axes + 2 else x[None]
     pads: Sequence[int] = module._reversed_padding_repeated_twice
@@ -236,4 +289,4 @@ def positions(module: nn.Module, x: Tensor) -> Tensor:
     kernel, stride, dilation = (tuple(sizes) for sizes in (module.kernel_size, module.stride, module.dilation))
     if axes == 1:
         x, kernel, stride, dilation = x[:, :, None], (1, *kernel), (1, *stride), (1, *dilation)
-    return F.unfold(x, kernel, dilation, 0, stride).movedim(1, 2).flatten(0, 1)
+    return x, cast(Sizes, kernel), cast(Sizes, stride), cast(Sizes, dilation)

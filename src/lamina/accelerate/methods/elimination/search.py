@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lamina.accelerate.methods.elimination.config import By
@@ -118,48 +120,49 @@ def retain(correlations: Tensor, alpha: float, most: int | None = None) -> Tenso
     Of equal ones the first is kept. Returns the indices of kept vectors in the order of selection, and stops once there
     are more than ``most``.
     """
-    near = correlations >= alpha
-    left = near.diagonal().clone()
-    counts = near[:, left].sum(1)
+    return _index(_retained(_host(correlations) >= alpha, most), correlations)
+
+
+def _retained(near: NDArray[np.bool_], most: int | None = None) -> list[int]:
+    left = near.diagonal().copy()
+    counts = np.count_nonzero(near[:, left], axis=1)
     chosen: list[int] = []
     while most is None or len(chosen) <= most:
-        standing = torch.where(left, counts, 0)
-        largest = int(standing.max()) if len(standing) else 0
-        if largest <= 1:  # each remaining vector represents only itself
-            chosen += left.nonzero().flatten().tolist()
+        standing = np.where(left, counts, 0)
+        first = int(standing.argmax()) if len(standing) else 0  # NumPy: the first of equal ones
+        if not len(standing) or standing[first] <= 1:  # each remaining vector represents only itself
+            chosen += np.flatnonzero(left).tolist()
             break
-        chosen.append(_first(standing == largest))
-        gone = near[chosen[-1]] & left
-        counts = counts - near[gone].sum(0)
+        chosen.append(first)
+        gone = near[first] & left
+        counts -= np.count_nonzero(near[gone], axis=0)
         left &= ~gone
-    return torch.tensor(chosen, dtype=torch.long, device=correlations.device)
+    return chosen
 
 
 def rank(correlations: Tensor, alpha: float) -> Retention:
     """All vectors by priority, for the threshold ``alpha``."""
-    chosen = retain(correlations, alpha)
-    waiting = torch.ones(len(correlations), dtype=torch.bool, device=correlations.device)
-    waiting[chosen] = False
-    empty = correlations.diagonal() == 0
-    waiting &= ~empty
-    order = chosen.tolist()
-    closest = correlations[:, chosen].amax(1) if len(chosen) else correlations.new_zeros(len(correlations))
+    host = _host(correlations)
+    order = _retained(host >= alpha)
+    representatives = len(order)
+    empty = host.diagonal() == 0
+    waiting = ~empty
+    waiting[order] = False
+    closest = host[:, order].max(1, initial=-1.0)
     for _ in range(int(waiting.sum())):
-        far = torch.where(waiting, closest, torch.inf)
-        index = _first(far == far.min())
+        index = int(np.where(waiting, closest, np.inf).argmin())
         order.append(index)
         waiting[index] = False
-        closest = torch.maximum(closest, correlations[index])
-    order += empty.nonzero().flatten().tolist()
-    return Retention(torch.tensor(order, dtype=torch.long, device=correlations.device), len(chosen), alpha)
+        closest = np.maximum(closest, host[index])
+    return Retention(_index(order + np.flatnonzero(empty).tolist(), correlations), representatives, alpha)
 
 
 def threshold_for(correlations: Tensor, number: int) -> float:
     """The largest threshold, by bisection of [0, 1], at which greedy retention keeps at most ``number`` vectors."""
-    low, high = 0.0, 1.0
+    low, high, host = 0.0, 1.0, _host(correlations)
     for _ in range(BISECTION_STEPS):
         middle = (low + high) / 2
-        if len(retain(correlations, middle, number)) <= number:
+        if len(_retained(host >= middle, number)) <= number:
             low = middle
         else:
             high = middle
@@ -167,7 +170,12 @@ def threshold_for(correlations: Tensor, number: int) -> float:
 
 
 def select(
-    vectors: Tensor, *, keep: float | None = None, alpha: float | None = None, align: int = 1
+    vectors: Tensor,
+    *,
+    keep: float | None = None,
+    alpha: float | None = None,
+    align: int = 1,
+    correlations: Tensor | None = None,
 ) -> tuple[Tensor, Retention]:
     """The sorted indices of the vectors to keep, and the result of the search.
 
@@ -176,13 +184,14 @@ def select(
         keep: keep ratio. Representatives come first, at a threshold that keeps no more than this.
         alpha: keep the representatives at this threshold, in place of ``keep``.
         align: the number of kept vectors is rounded up to a multiple of this, or to all.
+        correlations: of the vectors, if they are known.
 
     Raises:
         UsageError: both or none of ``keep`` and ``alpha`` are given, or as for `correlation`.
     """
     if (keep is None) == (alpha is None):
         raise UsageError(f"expected either keep or alpha, got keep={keep} and alpha={alpha}")
-    correlations = correlation(vectors)
+    correlations = correlation(vectors) if correlations is None else correlations
     total = len(correlations)
     if keep is not None:
         number = aligned(keep * total, total, align)
@@ -214,7 +223,11 @@ def spread(index: Tensor, group: int, taps: int = 1) -> Tensor:
     return (members * taps + tap[:, None]).flatten().sort().values
 
 
-def _first(mask: Tensor) -> int:
-    """The first true index: deterministic on every device, unlike ``argmax`` of ties."""
-    falling = torch.arange(len(mask), 0, -1, device=mask.device)
-    return int((mask * falling).argmax())
+def _host(correlations: Tensor) -> NDArray[np.float64]:
+    """In host memory: greedy retention is a sequence of small steps, each of which would wait for a GPU."""
+    array: NDArray[np.float64] = correlations.detach().cpu().numpy()
+    return array
+
+
+def _index(entries: list[int], like: Tensor) -> Tensor:
+    return torch.tensor(entries, dtype=torch.long, device=like.device)
