@@ -6,7 +6,8 @@
     │   └── StoreError          exit 2   the trace database cannot be used
     ├── MissingError            exit 3   a requested device, tool or package is not on this machine
     ├── UnsupportedError        exit 1   this implementation does not support this layer (becomes a failed row)
-    └── CheckError              exit 1   a result differs from float64 by more than the tolerance
+    ├── CheckError              exit 1   a result differs from float64 by more than the tolerance
+    └── DeviceLostError         exit 1   a layer made the GPU unusable for this process
 
 Any other exception is a defect of lamina: the command line writes the traceback to a file and exits with 70. Ctrl-C
 exits with 130. A message names what was expected, what was got, and what to do.
@@ -54,6 +55,17 @@ class UnsupportedError(LaminaError):
 
 class CheckError(LaminaError):
     """A result differs from its float64 reference by more than the tolerance allows."""
+
+
+class DeviceLostError(LaminaError):
+    """A layer raised an error after which CUDA refuses all work of this process, such as a device-side assertion."""
+
+    def __init__(self, layer: str, reason: str):
+        self.layer, self.reason = layer, reason
+        super().__init__(
+            f"{layer} made the GPU unusable for this process: {reason}; what was measured is stored: go on in a new "
+            "process without this layer ('lamina bench' does so by itself)"
+        )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.conftest import Lamina
@@ -27,6 +28,72 @@ def test_an_unexpected_error_is_one_message_and_a_file(
     assert str(file) in result.stderr
     text = file.read_text()
     assert "Traceback" in text and "and more lines" in text and "lamina 0." in text and "PyTorch" in text
+
+
+BROKEN = [
+    (("bench", "lenet5"), "lamina.pipeline.bench"),
+    (("profile", "lenet5"), "lamina.pipeline.profile"),
+    (("what-if", "lenet5"), "lamina.pipeline.what_if"),
+    (("train", "lenet5", "--data", "fashion-mnist"), "lamina.pipeline.train"),
+    (("sparsity", "lenet5", "--data", "fashion-mnist"), "lamina.store.open_store"),
+    (("deft", "lenet5", "--data", "fashion-mnist"), "lamina.store.open_store"),
+    (("report", "latest"), "lamina.store.open_store"),
+    (("explain", "latest"), "lamina.store.open_store"),
+    (("compare", "latest", "latest"), "lamina.store.open_store"),
+    (("runs", "ls"), "lamina.store.open_store"),
+    (("runs", "show", "latest"), "lamina.store.open_store"),
+    (("runs", "sql", "SELECT 1"), "lamina.store.open_store"),
+    (("simulate", "run", "lenet5"), "lamina.store.open_store"),
+    (("simulate", "compaction-engine", "lenet5"), "lamina.store.open_store"),
+    (("env",), "lamina.measure.environment"),
+]
+
+
+@pytest.mark.parametrize(("words", "function"), BROKEN, ids=lambda it: " ".join(it) if isinstance(it, tuple) else None)
+def test_every_verb_ends_an_unexpected_error_with_a_message(
+    lamina: Lamina, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], function: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(function, fail)
+    result = lamina(*words)
+    assert result.exit_code == 70 and "Traceback" not in result.output, result.output
+    message = " ".join(result.stderr.split())
+    assert "unexpected ZeroDivisionError" in message and "results stored before" in message
+    (file,) = (tmp_path / "cache" / "errors").iterdir()
+    assert "Traceback" in file.read_text() and file.name in "".join(result.stderr.split())
+
+
+def test_an_error_names_the_layer_and_what_was_measured_is_kept(
+    lamina: Lamina, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina import measure
+    from lamina.store import open_store
+
+    original, calls = measure.time_each, 0
+
+    def third_time(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise IndexError("list index out of range")
+        return original(*arguments, **options)
+
+    quick = ("bench", "lenet5", "--device", "cpu", "--repeat", "2", "-b", "2")
+    monkeypatch.setattr(measure, "time_each", third_time)
+    result = lamina(*quick)
+    message = " ".join(result.stderr.split())
+    assert result.exit_code == 70
+    assert "unexpected IndexError" in message
+    assert "(lenet5: dense fp32 nchw batch 2, classifier.2 (dense), timing by cpu): list index out of range" in message
+    with open_store(tmp_path / "lamina.db") as store:
+        (this,) = store.runs()
+        kept = store.layers(this.id)
+        assert this.status == "failed" and {row.layer for row in kept} == {"classifier.4", "classifier.3"}
+        assert lamina(*quick, "--resume").exit_code == 0
+        (this,) = store.runs()
+        assert this.status == "done" and set(kept) < set(store.layers(this.id))
 
 
 def test_a_traceback_goes_elsewhere_where_the_cache_cannot_be_written(

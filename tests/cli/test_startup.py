@@ -4,10 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import typer
 
 from lamina.build.convolution import ALGORITHMS
 from lamina.build.data import DATASETS
+from lamina.cli import app
+from lamina.cli.handled import handled
 from lamina.measure import clocks
 from lamina.pipeline.what_if import CHANGES
 from lamina.record.what_if import CHANGES as KNOWN_CHANGES
@@ -110,9 +115,82 @@ def test_unknown_networks_data_sets_and_devices_are_refused_before_slow_imports(
     assert imported == []
 
 
-def test_imports_that_take_long_are_announced(tmp_path: Path) -> None:
-    ((code, _, error),), imported = run([("bench", "lenet5", "--memory")], tmp_path)
-    assert code == 0 and "torch" in imported and error.startswith("importing PyTorch")
+BEGINNINGS: list[tuple[str, ...]] = [
+    ("bench", "lenet5"),
+    ("profile", "lenet5"),
+    ("what-if", "lenet5"),
+    ("train", "lenet5", "--data", "fashion-mnist"),
+    ("sparsity", "lenet5", "--data", "fashion-mnist"),
+    ("deft", "lenet5", "--data", "fashion-mnist"),
+    ("report", "latest"),
+    ("explain", "latest"),
+    ("compare", "latest", "latest"),
+    *(("runs", name, "latest") for name in ("show", "export", "rm")),
+    ("runs", "ls"),
+    ("runs", "diff", "latest", "latest"),
+    ("runs", "import", "absent.json"),
+    ("runs", "recordings"),
+    ("runs", "sql", "SELECT 1 AS one"),
+    ("simulate", "run", "lenet5"),
+    ("simulate", "compaction-engine", "lenet5"),
+    ("simulate", "training", "lenet5"),
+    ("simulate", "validate", "absent.csv"),
+    ("simulate", "devices"),
+    ("sweep", "absent.toml"),
+    ("reproduce", "ls"),
+    ("reproduce", "run", "circulant-figure-7.5"),
+    ("models",),
+    ("methods",),
+    ("recipes", "ls"),
+    ("recipes", "show", "models/lenet5"),
+    ("recipes", "cp", "models/lenet5"),
+    ("counters",),
+    ("convert-config", "absent.dnnmark"),
+    ("env",),
+]
+_UNTIL_TORCH = """
+import json, os, sys
+from typer.testing import CliRunner
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            raise SystemExit(99)
+sys.meta_path.insert(0, Stop())
+from lamina.cli import app
+results = [CliRunner().invoke(app, words) for words in json.loads(sys.argv[1])]
+print(json.dumps([(one.exit_code, one.stdout, one.stderr) for one in results]))
+"""
+
+
+def test_every_command_says_something_before_it_imports_pytorch(tmp_path: Path) -> None:
+    environment = {**os.environ, "LAMINA_DB": str(tmp_path / "lamina.db"), "LAMINA_CACHE_DIR": str(tmp_path)}
+    words = [sys.executable, "-c", _UNTIL_TORCH, json.dumps(BEGINNINGS)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path)
+    codes = {}
+    for command, (code, out, error) in zip(BEGINNINGS, json.loads(done.stdout), strict=True):
+        codes[command[0]] = code
+        assert error.startswith("importing PyTorch") if code == 99 else out or error, (command, code, out, error)
+    measuring = ("bench", "profile", "what-if", "train", "sparsity", "deft")
+    assert {name for name, code in codes.items() if code == 99} >= {*measuring, "env"}
+
+
+def commands(group: typer.Typer, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Callable[..., None]]:
+    """Every command by its words."""
+    found = {}
+    for it in group.registered_commands:
+        assert it.callback is not None
+        found[(*above, it.name or it.callback.__name__.replace("_", "-"))] = it.callback
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None and inner.name is not None
+        found |= commands(inner.typer_instance, (*above, inner.name))
+    return found
+
+
+def test_every_command_has_a_beginning_and_an_end() -> None:
+    known = commands(app)
+    assert {words for words in known if not any(it[: len(words)] == words for it in BEGINNINGS)} == set()
+    for words, command in known.items():
+        assert command.__code__.co_filename == handled.__code__.co_filename, words
 
 
 def test_lists_that_need_no_imports_are_those_of_the_implementations() -> None:

@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from lamina import __version__
-from lamina.cli import catalogue, reproduce, runs, simulate
+from lamina.cli import catalogue, isolated, reproduce, runs, simulate
 from lamina.cli.bench import bench
 from lamina.cli.compaction import compaction_engine
 from lamina.cli.compare import compare
 from lamina.cli.deft import deft
 from lamina.cli.explain import explain
 from lamina.cli.handled import unexpected
+from lamina.cli.idle import IdleCommand
 from lamina.cli.profile import profile
 from lamina.cli.report import report
 from lamina.cli.sparsity import sparsity
@@ -39,13 +40,13 @@ simulate.app.command("training")(training)
 
 MEASURE, UNDERSTAND, CHANGE = "Measure", "Analyze", "Change and train"
 SIMULATE, KNOW = "Simulate and reproduce", "List what there is"
-app.command(rich_help_panel=MEASURE)(bench)
-app.command(rich_help_panel=MEASURE)(profile)
+app.command(rich_help_panel=MEASURE, cls=IdleCommand)(bench)
+app.command(rich_help_panel=MEASURE, cls=IdleCommand)(profile)
 app.add_typer(runs.app, name="runs", rich_help_panel=UNDERSTAND)
 app.command(rich_help_panel=UNDERSTAND)(report)
 app.command(rich_help_panel=UNDERSTAND)(explain)
 app.command(rich_help_panel=UNDERSTAND)(compare)
-app.command("what-if", rich_help_panel=CHANGE)(what_if)
+app.command("what-if", rich_help_panel=CHANGE, cls=IdleCommand)(what_if)
 app.command(rich_help_panel=CHANGE)(train)
 app.command(rich_help_panel=CHANGE)(sparsity)
 app.command(rich_help_panel=CHANGE)(deft)
@@ -86,6 +87,7 @@ def _common(
 def main() -> None:
     """Entry point of the ``lamina`` command."""
     sys.path.insert(0, os.getcwd())  # so that mynet:build finds mynet.py in the working directory
+    isolated.enabled = True
     try:
         app()
     except Exception as error:  # outside of any command

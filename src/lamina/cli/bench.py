@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.cli.networks import announce_imports, check_networks, grid, networks, overridden, print_and_report
-from lamina.errors import UsageError
+from lamina.cli.idle import WaitIdleOption, wait
+from lamina.cli.isolated import Progress, isolated
+from lamina.cli.networks import check_networks, grid, networks, overridden, print_and_report
+from lamina.errors import DeviceLostError, UsageError
 
 if TYPE_CHECKING:
     from lamina.build import Target
+    from lamina.pipeline.selected import How
+    from lamina.record import Run
     from lamina.spec import Workload
     from lamina.store import Store
 
@@ -25,6 +28,15 @@ def bench(
     spec: options.SpecArgument = None,
     model: Annotated[list[str] | None, typer.Option("--model", "-m", help="The same as SPEC. Repeatable.")] = None,
     impl: options.ImplOption = "",
+    select: Annotated[
+        str,
+        typer.Option(
+            "--select",
+            help="none: run --impl wherever possible. measure: time each layer in it and dense, and keep the faster. "
+            "model: the same by predicted times.",
+        ),
+    ] = "none",
+    layer: options.LayerOption = [],  # noqa: B006  (typer copies it)
     phase: Annotated[
         str, typer.Option("--phase", help="Between commas: forward, backward_data, backward_weight; default all.")
     ] = "",
@@ -51,6 +63,7 @@ def bench(
     input_size: options.InputSizeOption = "",
     store: options.StoreOption = "",
     resume: options.ResumeOption = False,
+    wait_idle: WaitIdleOption = 0,
     report: options.ReportOption = None,
     format_: options.FormatOption = "table",
     every: options.AllOption = False,
@@ -76,13 +89,18 @@ def bench(
 
         lamina bench vgg16 --impl dense,sparse,circulant\\[block_size=64] --phase forward --device cuda
 
+        lamina bench alexnet --impl circulant --select measure --clock graph --device cuda
+
         lamina bench my.dnntemplate --set N=64 --dry-run
     """
     options.choices("--format", format_, options.FORMATS)
+    options.choices("--select", select, ("none", "measure", "model"))
     words = [*(spec or []), *(model or [])]
     options.device(device)
+    patterns = options.layer_patterns(layer)
     settings = {
         "impl": options.implementations(impl),
+        "layers": patterns,
         "phases": options.allowed("--phase", phase, "phases"),
         **grid(precision, batch_size, layout),
         "data": options.dataset(data),
@@ -97,7 +115,8 @@ def bench(
         _print_layers(words, set_, input_size, settings, format_)
         if not memory:
             return
-    found = networks(words, set_, input_size)
+    progress = Progress() if memory else isolated()
+    found = networks(words, set_, input_size, patterns)
     workloads = [overridden(own, settings) for _, own in found]
     targets = [target for target, _ in found]
     if memory:
@@ -107,8 +126,15 @@ def bench(
     from lamina.store import open_store
 
     chosen = options.device_name(device)
-    with open_store(options.store_url(store)) as database:
-        failed = _measure(targets, workloads, chosen, database, resume, report, format_, every)
+    try:
+        with open_store(options.store_url(store)) as database:
+            runs = _measure(targets, workloads, chosen, database, resume, cast("How", select), wait_idle, progress)
+            failed = print_and_report(runs, database, report, format_, every)
+    except DeviceLostError as error:
+        progress.give_up(error)
+        raise
+    finally:
+        progress.end()
     if failed:
         raise typer.Exit(1)
 
@@ -119,17 +145,18 @@ def _measure(
     device: str,
     database: Store,
     resume: bool,
-    report: Path | None,
-    format_: str,
-    every: bool,
-) -> bool:
-    """Measure and print; whether anything failed."""
+    select: How,
+    wait_idle: float,
+    progress: Progress,
+) -> list[Run]:
+    """Measure what no earlier process of this command has finished, and answer all runs."""
     from lamina import pipeline
     from lamina.cli.watching import Watcher
 
-    runs = []
-    with Watcher() as watch:
-        for target, workload in zip(targets, workloads, strict=True):
+    runs = [database.run(run_id) for run_id in progress.finished]
+    with Watcher(progress.working) as watch:
+        wait(wait_idle, device, watch.say)
+        for target, workload in [*zip(targets, workloads, strict=True)][len(runs) :]:
             for note in target.remarks:
                 watch.say(f"{target.name}: {note}")
             runs.append(
@@ -139,11 +166,14 @@ def _measure(
                     database,
                     cache=options.cache_folder(),
                     command=options.command_line(),
-                    resume=resume,
+                    resume=resume or bool(progress.lost),
+                    select=select,
+                    lost=progress.lost,
                     watch=watch,
                 )
             )
-    return print_and_report(runs, database, report, format_, every)
+            progress.finish(runs[-1].id)
+    return runs
 
 
 def _print_layers(
@@ -153,19 +183,21 @@ def _print_layers(
     from lamina import pipeline
     from lamina.cli import printing
     from lamina.spec import ITEM_BYTES
+    from lamina.spec.layer_names import matching_layers
 
     if format_ == "csv":
         raise UsageError("--dry-run: expected --format table or json, got csv")
     size, variables = check_networks(words, set_, input_size)
     documents = []
     for word in words:
-        if pipeline.needs_torch(word):
-            announce_imports()
         network = pipeline.describe(word, variables, size, next(iter(settings["batch"]), None))
-        itemsize = ITEM_BYTES[overridden(network.workload, settings).precision[0]]
+        workload = overridden(network.workload, settings)
+        itemsize = ITEM_BYTES[workload.precision[0]]
+        names = matching_layers(workload.layers, [layer.name for layer in network.layers])
+        layers = [layer for layer in network.layers if layer.name in names]
         if format_ == "table":
-            printing.print_network(network.name, network.batch, network.layers, itemsize, network.remarks)
-        documents += [printing.layer_document(network.name, layer, itemsize) for layer in network.layers]
+            printing.print_network(network.name, network.batch, layers, itemsize, network.remarks)
+        documents += [printing.layer_document(network.name, layer, itemsize) for layer in layers]
     if format_ == "json":
         typer.echo(json.dumps(documents, indent=1))
 

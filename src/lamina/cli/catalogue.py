@@ -10,7 +10,6 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.cli.networks import announce_imports
 from lamina.errors import UsageError
 
 recipes_app = typer.Typer(no_args_is_help=True, help="Shipped workload files: list them, read them, copy them out.")
@@ -196,7 +195,6 @@ def env(
     from dataclasses import asdict
 
     chosen = options.device_name(device)
-    announce_imports()
 
     from lamina import measure
 

@@ -12,6 +12,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -31,6 +32,20 @@ _log = logging.getLogger(__name__)
 _phase: list[str] = []
 
 
+class _Announcer(MetaPathFinder):
+    """Says, once in a command, that PyTorch is imported, which takes seconds, when the import begins."""
+
+    waiting = True
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "torch" and self.waiting:
+            self.waiting = False
+            typer.echo("importing PyTorch ...", err=True)
+
+
+_announcer = _Announcer()
+
+
 def working_on(what: str) -> None:
     """Note what a command is doing, for the message of an unexpected error."""
     _phase[:] = [what]
@@ -43,6 +58,9 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(command)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         _phase.clear()
+        _announcer.waiting = True
+        if _announcer not in sys.meta_path:
+            sys.meta_path.insert(0, _announcer)
         try:
             return command(*args, **kwargs)
         except LaminaError as error:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
+from lamina.cli.idle import WaitIdleOption, wait
 from lamina.cli.networks import grid, networks, overridden, print_and_report
 
 
 @handled
 def profile(
     spec: options.SpecArgument = None,
+    impl: options.ImplOption = "",
+    layer: options.LayerOption = [],  # noqa: B006  (typer copies it)
     inference: Annotated[bool, typer.Option("--inference", help="Only the forward pass, in evaluation mode.")] = False,
     counters: Annotated[
         str,
@@ -39,6 +42,7 @@ def profile(
     input_size: options.InputSizeOption = "",
     store: options.StoreOption = "",
     resume: options.ResumeOption = False,
+    wait_idle: WaitIdleOption = 0,
     report: options.ReportOption = None,
     format_: options.FormatOption = "table",
     every: options.AllOption = False,
@@ -51,6 +55,9 @@ def profile(
     same iteration; they are refused where its kernels differ from the timed ones. Everything goes to the trace
     database, for 'lamina explain', 'lamina compare', 'lamina report' and 'lamina runs sql'.
 
+    With --impl, layers that the implementation does not support run densely, and their rows say why. With --layer,
+    the whole iteration runs; only these layers have rows, kernels and counters, and only these are converted.
+
     Exit codes: 0 done, 1 a layer failed, 2 usage, 3 device or tool missing, 70 internal error, 130 interrupted.
 
     Examples:
@@ -58,6 +65,8 @@ def profile(
         lamina profile alexnet --batch-size 16,64,128
 
         lamina profile resnet50 --batch-size 32 --precision bf16 --counters core
+
+        lamina profile alexnet --impl circulant\\[block_size=64] --layer 'classifier.*' --device cuda
 
         lamina profile gpt-block --inference --counters full --report gpt.html
     """
@@ -67,7 +76,9 @@ def profile(
     options.device(device)
     metrics = options.metrics(counters)
     words = spec or []
-    settings = {
+    settings: dict[str, Any] = {
+        "impl": options.implementations(impl),
+        "layers": options.layer_patterns(layer),
         "phases": [Phase.FORWARD] if inference else [],
         **grid(precision, batch_size, layout),
         "data": options.dataset(data),
@@ -75,7 +86,7 @@ def profile(
         "seed": seed,
         "check": check,
     }
-    found = networks(words, set_, input_size)
+    found = networks(words, set_, input_size, settings["layers"])
 
     from lamina import pipeline
 
@@ -93,6 +104,7 @@ def profile(
     with open_store(options.store_url(store)) as database:
         runs = []
         with Watcher() as watch:
+            wait(wait_idle, chosen, watch.say)
             if cost := pipeline.passes(options.split(counters)):
                 watch.say(f"counters: {len(metrics)} metrics, about {cost} replays of each kernel on such a GPU")
             for word, (target, _), workload in zip(words, found, works, strict=True):

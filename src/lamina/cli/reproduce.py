@@ -84,7 +84,7 @@ def run(
     from lamina import pipeline
     from lamina.cli import printing
     from lamina.cli.again import Again
-    from lamina.cli.networks import announce_imports, overridden
+    from lamina.cli.networks import overridden
     from lamina.spec.published import entry
 
     options.device(device)
@@ -105,7 +105,6 @@ def run(
     if published.counts or published.unmeasured:
         printing.print_reproduced(pipeline.reproduce(published, workload, None, options.cache_folder()))
         return
-    announce_imports()
 
     from lamina.cli.watching import Watcher
     from lamina.store import open_store

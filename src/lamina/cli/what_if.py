@@ -13,7 +13,9 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
+from lamina.cli.idle import WaitIdleOption, wait
 from lamina.cli.networks import grid, networks, overridden
+from lamina.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,9 +31,11 @@ def what_if(
         typer.Option(
             "--change",
             help="Changes, between commas: fusion, without-activations, l1-bypass, channels-last, precision, "
-            "cuda-graph, algorithm; default all.",
+            "cuda-graph, algorithm; default all, or none with --impl.",
         ),
     ] = "",
+    impl: options.ImplOption = "",
+    layer: options.LayerOption = [],  # noqa: B006  (typer copies it)
     profile: Annotated[
         str,
         typer.Option("--profile", help="A run of 'lamina profile' to predict from; default: profile here first."),
@@ -55,6 +59,7 @@ def what_if(
     input_size: options.InputSizeOption = "",
     store: options.StoreOption = "",
     resume: options.ResumeOption = False,
+    wait_idle: WaitIdleOption = 0,
     format_: options.FormatOption = "table",
 ) -> None:
     """Predict the speedup of changes to a network, make each change, and measure it.
@@ -63,6 +68,10 @@ def what_if(
     for the whole step; its results are compared with float64 and timed. The table shows the error of each
     prediction, and the reason where it is more than a quarter of the gain. A change that cannot be made is listed
     with its reason, and the others go on.
+
+    With --impl, each layer that an implementation supports runs by it, and so does the whole step. The prediction is
+    that of the implementation's cost model, or else by the roofline of its FLOPs and bytes; the rule says which.
+    With --layer, only these layers are changed and listed; the whole step is listed as well.
 
     Exit codes: 0 done, 2 usage, 3 device or tool missing, 70 internal error, 130 interrupted.
 
@@ -73,16 +82,22 @@ def what_if(
         lamina what-if alexnet --change fusion,without-activations --profile latest
 
         lamina what-if lenet5 --device cpu --change channels-last
+
+        lamina what-if vgg16 --impl sparse,circulant\\[block_size=64] --layer 'classifier.*' --inference
     """
     from lamina.record.what_if import CHANGES
-    from lamina.spec import Phase
+    from lamina.spec import Method, Phase
 
     options.choices("--format", format_, options.FORMATS)
     known = [name.replace("_", "-") for name in CHANGES]
-    wanted = options.choices("--change", change.replace("_", "-"), known) if change else known
+    impls = options.implementations(impl)
+    if any(method == Method() for method in impls):
+        raise UsageError("--impl: dense is what the network is: expected another implementation, such as circulant")
+    wanted = options.choices("--change", change.replace("_", "-"), known) if change else [] if impls else known
     options.device(device)
     words = spec or []
-    settings = {
+    settings: dict[str, Any] = {
+        "layers": options.layer_patterns(layer),
         "phases": [Phase.FORWARD] if inference else [],
         **grid(precision, batch_size, layout),
         "data": options.dataset(data),
@@ -90,7 +105,7 @@ def what_if(
         "seed": seed,
         "check": check,
     }
-    found = networks(words, set_, input_size)
+    found = networks(words, set_, input_size, settings["layers"])
 
     from lamina import pipeline
     from lamina.cli.again import Again
@@ -102,8 +117,10 @@ def what_if(
     with open_store(options.store_url(store)) as database:
         runs = []
         with Watcher() as watch:
+            wait(wait_idle, chosen, watch.say)
             for word, (target, own) in zip(words, found, strict=True):
                 workload = overridden(own, settings).model_copy(update={"device": chosen})
+                everything = workload.model_copy(update={"layers": ()})
                 runs.append(
                     pipeline.what_if(
                         target,
@@ -111,9 +128,10 @@ def what_if(
                         database,
                         cache=options.cache_folder(),
                         changes=[name.replace("-", "_") for name in wanted],
+                        impls=impls,
                         profile=profile,
                         options=how,
-                        elsewhere=Again(word, workload, how, set_, input_size).profile,
+                        elsewhere=Again(word, everything, how, set_, input_size).profile,
                         command=options.command_line(),
                         resume=resume,
                         watch=watch,

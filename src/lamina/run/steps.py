@@ -191,7 +191,7 @@ class _Walker:
                 raise UnsupportedError(self.lost[call.name])
             with torch.no_grad():
                 results = call.run([self.values[slot] for slot in call.inputs])
-        except (RuntimeError, KeyError, LaminaError):
+        except Exception:
             results = (None,) * len(call.outputs)
         for number, result in zip(call.outputs, results, strict=True):
             slot = self.trace.slots[number]
@@ -239,7 +239,7 @@ class _Walker:
             errors = self._errors(call, layer, wanted, before) if self.check else {}
         except UnsupportedError as error:
             return tuple(Step(resolved, place, phase, outcome="skipped", reason=one_line(error)) for phase in wanted)
-        except RuntimeError as error:
+        except Exception as error:  # whatever the code of a user's module raises
             return tuple(Step(resolved, place, phase, outcome="failed", reason=one_line(error)) for phase in wanted)
         return tuple(self._step(layer, resolved, place, phase, errors.get(phase)) for phase in wanted)
 
@@ -269,7 +269,7 @@ class _Walker:
                 raise UnsupportedError(self.lost[call.name])
             layer = _Layer(call, self._leaves(call), self._received(call), call.module)
             gradients = layer.gradients([layer.leaf[n] for n in targets])
-        except (RuntimeError, LaminaError):
+        except Exception:
             gradients = tuple(self._random_values(self.trace.slots[n]) for n in targets)
         for number, gradient in zip(targets, gradients, strict=True):
             if gradient is not None:
@@ -432,4 +432,6 @@ def _nbytes(slot: Slot) -> int:
 def one_line(error: Exception) -> str:
     """An error message on one line, truncated to 200 characters for a table row."""
     text = " ".join(str(error).split())
+    if not isinstance(error, RuntimeError | LaminaError):  # whose messages may say nothing without their class
+        text = f"{type(error).__name__}: {text}"
     return text if len(text) <= 200 else text[:197] + "..."

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from lamina.errors import UnsupportedError, UsageError, nearest
+from lamina.errors import UsageError, nearest
 from lamina.measure.clocks.cpu import CpuClock
 from lamina.measure.clocks.cupti import CuptiClock
 from lamina.measure.clocks.events import EventsClock
@@ -65,7 +65,7 @@ def time_each(
 def _attempt(clock: Clock, fn: Callable[[], object], l2: str, repeat: Repeat) -> Timing | Exception:
     try:
         return clock.time(fn, l2=l2, repeat=repeat)
-    except (RuntimeError, UnsupportedError) as error:
+    except Exception as error:  # whatever the code of a user's module raises
         return error
 
 

@@ -1,0 +1,138 @@
+"""Layers that end their process or make the GPU unusable: their rows fail, and the rest is measured."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.cli.conftest import Lamina
+
+from lamina.errors import DeviceLostError
+from lamina.store import open_store
+
+NETWORKS = """
+import os, signal
+import torch
+from torch import nn
+from lamina import measure
+from lamina.record import Roofs
+
+ROOFS = Roofs("test", "2026-01-01", 1, {"torch": "0"}, 10.0, 8.0, {"fp32": 100.0}, 5.0, 5.0)
+measure.roofs = lambda device, cache_dir, refresh=False: ROOFS
+
+class Ends(nn.Module):
+    def __init__(self, end):
+        super().__init__()
+        self.end = end
+    def forward(self, x):
+        if not isinstance(x, torch._subclasses.FakeTensor):
+            self.end()
+        return x + 2
+
+def lose():
+    measure.lost = lambda device: "CUDA error: device-side assert triggered"
+    raise RuntimeError("CUDA error: device-side assert triggered")
+
+def wait():
+    print("waiting", flush=True)
+    signal.pause()
+
+def small(end):
+    return nn.Sequential(nn.Linear(8, 6), Ends(end), nn.ReLU(), nn.Linear(6, 4))
+
+def crashes(): return small(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+def exits(): return small(lambda: os._exit(7))
+def loses(): return small(lose)
+def waits(): return small(wait)
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """``lamina bench`` of one of the networks above, in a process of its own."""
+    (tmp_path / "networks.py").write_text(NETWORKS)
+    quick = ("--input-size", "8", "-b", "2", "--device", "cpu", "--repeat", "2", "--store", str(tmp_path / "lamina.db"))
+    return [sys.executable, "-m", "lamina", "bench", *quick]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {**os.environ, "LAMINA_CACHE_DIR": str(folder / "cache"), "TMPDIR": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("network", "reason"),
+    [
+        ("crashes", "it ended its process (SIGSEGV)"),
+        ("exits", "it ended its process (exit code 7)"),
+        ("loses", "CUDA error: device-side assert triggered"),
+    ],
+)
+def test_a_layer_that_ends_its_process_is_a_failed_row(
+    tmp_path: Path, command: list[str], network: str, reason: str
+) -> None:
+    words = [*command, f"networks:{network}", "--format", "json"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert f"1 (dense): {reason}; going on without it in a new process" in done.stderr
+    assert "Traceback" not in done.stderr
+    rows = json.loads(done.stdout)
+    outcomes = {(row["layer"], row["phase"]): row["outcome"] for row in rows}
+    assert len(outcomes) == len(rows)
+    failed = {at for at, outcome in outcomes.items() if outcome == "failed"}
+    assert failed == {("1", "forward"), ("1", "backward_data"), (f"networks:{network}", "step")}
+    assert {row["reason"] for row in rows if row["layer"] == "1"} == {reason}
+    assert Counter(outcomes.values())["ok"] == 7
+    with open_store(tmp_path / "lamina.db") as store:
+        (this,) = store.runs()
+        assert this.status == "done"
+    assert not list(tmp_path.glob("lamina-*.json"))
+
+
+def test_networks_that_were_finished_are_not_measured_again(tmp_path: Path, command: list[str]) -> None:
+    words = [*command, "torch.nn:ReLU", "networks:exits", "--format", "json"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    with open_store(tmp_path / "lamina.db") as store:
+        assert [this.target for this in store.runs()] == ["networks:exits", "torch.nn:ReLU"]
+    assert {row["target"] for row in json.loads(done.stdout)} == {"networks:exits", "torch.nn:ReLU"}
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_both_processes(tmp_path: Path, command: list[str], ended_by: signal.Signals) -> None:
+    words = [*command, "networks:waits"]
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "waiting\n"
+        process.send_signal(ended_by)
+        _, error = process.communicate(timeout=60)
+    assert process.returncode == 128 + ended_by
+    assert "going on" not in error and ("interrupted" in error) == (ended_by is signal.SIGINT)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is of Linux")
+def test_the_working_process_dies_with_the_waiting_one(tmp_path: Path, command: list[str]) -> None:
+    words = [*command, "networks:waits"]
+    with subprocess.Popen(words, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdout.readline() == "waiting\n"
+        process.kill()
+        assert process.stdout.read() == ""  # its end: both processes have closed it
+
+
+def test_a_program_that_calls_the_command_is_not_forked(
+    lamina: Lamina, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lamina import measure
+
+    monkeypatch.setattr(measure, "lost", lambda device: "CUDA error: an illegal memory access was encountered")
+    result = lamina("bench", "lenet5", "--device", "cpu", "-b", "2")
+    assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
+    assert "features.0 made the GPU unusable for this process: CUDA error: an illegal" in result.stderr
+    assert "go on in a new process" in str(DeviceLostError("conv", "why"))
