@@ -269,7 +269,7 @@ def large(request: pytest.FixtureRequest, browser: Any, tmp_path_factory: pytest
 
 
 def test_a_large_network_has_a_small_page_that_fits(large: Opened) -> None:
-    assert large.path.stat().st_size < 2_000_000
+    assert large.path.stat().st_size < 3_000_000
     page, width = large.page, large.page.viewport_size["width"]
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for choice in ("folded", "every", "20"):

@@ -146,7 +146,7 @@ def test_inline_is_one_file_and_dir_shares_the_library(tmp_path: Path) -> None:
     inline = (tmp_path / "report.html").stat().st_size
     report(tmp_path, bench(), assets="dir")
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "plotly.min.js"}
-    assert (tmp_path / "report.html").stat().st_size < 150_000 < 600_000 < inline < 900_000
+    assert (tmp_path / "report.html").stat().st_size < 150_000 < 1_500_000 < inline < 2_200_000
 
 
 def test_unknown_assets_are_refused(tmp_path: Path) -> None:
