@@ -34,6 +34,18 @@ def test_a_dry_run_prints_a_table(lamina: Lamina) -> None:
     assert result.exit_code == 0 and "138 M" in result.stdout and "3x224x224" in result.stdout
 
 
+def test_selected_layers_alone_are_listed_and_timed(lamina: Lamina) -> None:
+    chosen = ("--layer", "classifier.[02]", "--layer", "features.3")
+    result = lamina("bench", "lenet5", *chosen, "--dry-run", "--format", "json")
+    assert {layer["name"] for layer in json.loads(result.stdout)} == {"features.3", "classifier.0", "classifier.2"}
+    result = lamina("bench", "lenet5", *QUICK, *chosen, "--format", "csv")
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert {row["layer"] for row in rows} == {"features.3", "classifier.0", "classifier.2"}
+    assert {row["phase"] for row in rows} == {"forward", "backward_data", "backward_weight"}
+    result = lamina("bench", "lenet5", "--layer", "features.9")
+    assert result.exit_code == 2 and "'features.9' matches no layer: did you mean 'features." in result.stderr
+
+
 def test_the_memory_plan_names_who_shares_a_chunk(lamina: Lamina) -> None:
     result = lamina("bench", "lenet5", "--memory", "--phase", "forward", "-b", "4")
     assert result.exit_code == 0, result.output
@@ -102,6 +114,7 @@ BAD = [
     (("bench",), 2, "expected a SPEC"),
     (("bench", "lenet"), 2, "did you mean 'lenet5'"),
     (("bench", "lenet5", "--precision", "fp31"), 2, "did you mean 'fp32'"),
+    (("bench", "lenet5", "--select", "measured"), 2, "did you mean 'measure'"),
     (("bench", "lenet5", "--phase", "backwards"), 2, "did you mean 'backward_data'"),
     (("bench", "lenet5", "--layout", "chw"), 2, "did you mean 'nchw'"),
     (("bench", "lenet5", "--impl", "dnse"), 2, "did you mean 'dense'"),

@@ -1,6 +1,8 @@
 """bench: rows for every phase, kept as they are measured, resumed where they ended."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -8,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lamina import measure, pipeline
+from lamina.accelerate.select import Cache, Selector
 from lamina.build import Target, from_external, from_network
 from lamina.build.models.external import External
 from lamina.errors import MissingError, UsageError
-from lamina.record import LayerRun, Roofs
+from lamina.pipeline.selected import How
+from lamina.record import LayerRun, Roofs, Timing
 from lamina.spec import Input, Method, Network, Phase, Workload
 from lamina.spec import layers as spec
 from lamina.store import Store, open_store
@@ -265,6 +269,72 @@ def test_fused_units_need_no_sequential(store: Store, tmp_path: Path) -> None:
     units = {row.layer: row.kind for row in rows if row.timing}
     assert units == {"first + relu + max_pool2d": "Conv2d + ReLU + MaxPool2d", "fc + tanh": "Linear + Tanh"}
     assert {row.reason for row in rows if row.layer == "second"} == {"fused: no ReLU follows it directly"}
+
+
+def test_a_fused_step_needs_no_sequential(store: Store, tmp_path: Path) -> None:
+    target = from_external("branched", lambda: External(Branched(), (3, 8, 8), 5))
+    steps = {row.impl: row for row in benched(target, store, tmp_path, "dense", "fused") if row.phase == "step"}
+    assert steps["fused"].timing and steps["fused"].executed_impl == "fused (2 of 3 layers)"
+    assert steps["fused"].selection_reason == "second: no ReLU follows it directly"
+    assert steps["fused"].parameters == steps["dense"].parameters
+
+
+class FixedTimes(Selector):
+    """A selector whose timer knows all times: circulant layers take 9 us, dense ones 10 us, or as given."""
+
+    def __init__(self, dense_us: float) -> None:
+        def timer(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
+            times = {name: dense_us if name == "dense" else 9.0 for name in steps}
+            return {name: Timing("cpu", "-", us, us, us, 9) for name, us in times.items()}
+
+        super().__init__(timer, Cache(None, {}), "eager", training=True)
+
+
+def selected(store: Store, cache: Path, how: How, impl: str = "circulant[block_size=4]") -> dict[Any, LayerRun]:
+    workload = QUICK.model_copy(update={"impl": (Method.parse(impl),)})
+    rows = store.layers(pipeline.bench(SMALL, workload, store, cache=cache, select=how).id)
+    assert store.runs()[0].config["select"] == how
+    return {(row.layer, row.phase): row for row in rows}
+
+
+@pytest.mark.parametrize(("dense_us", "ran"), [(10.0, "circulant[block_size=4,impl=reference]"), (5.0, "dense")])
+def test_a_layer_runs_by_its_method_where_that_is_faster(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dense_us: float, ran: str
+) -> None:
+    monkeypatch.setattr(pipeline.selected, "selector", lambda *a: FixedTimes(dense_us))
+    rows = selected(store, tmp_path, "measure")
+    assert {row.impl for row in rows.values()} == {"circulant[block_size=4]"}
+    for phase in ("forward", "backward_data", "backward_weight"):
+        fc = rows["fc", phase]
+        assert fc.timing and fc.executed_impl == ran and fc.fell_back == (ran == "dense")
+        assert "9 us" in fc.selection_reason and not fc.selection_reason.startswith(ran)
+    conv, relu, step = rows["conv", "forward"], rows["relu", "forward"], rows["small", "step"]
+    assert conv.timing and conv.executed_impl == "dense"
+    assert conv.selection_reason == "block size 4 exceeds its 3 input channels"
+    assert relu.timing and relu.executed_impl == "dense" and "no weights" in relu.selection_reason
+    assert step.executed_impl == ("dense" if ran == "dense" else "circulant[block_size=4] (1 of 2 layers)")
+    assert step.parameters == (4 * 27 + 2 * 64 * 4 if ran != "dense" else 4 * 27 + 5 * 256)
+    assert "conv: block size 4 exceeds" in step.selection_reason
+
+
+def test_a_bench_selects_by_a_cost_model(store: Store, tmp_path: Path) -> None:
+    rows = selected(store, tmp_path, "model", "eliminated[keep=0.5]")
+    assert "predicted by the cost model of eliminated from peaks of test" in rows["fc", "forward"].selection_reason
+
+
+def test_a_fused_unit_is_selected_in_the_whole_step_too(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline.selected, "selector", lambda *a: FixedTimes(10.0))
+    rows = selected(store, tmp_path, "measure", "fused")
+    unit = rows["conv + relu", "forward"]
+    assert unit.executed_impl == "fused[impl=reference]" and unit.rel_error is not None and unit.rel_error < 1e-5
+    assert rows["small", "step"].executed_impl == "fused (1 of 2 layers)"
+
+
+def test_an_unknown_selection_is_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'measured' is unknown: did you mean 'measure'"):
+        pipeline.bench(SMALL, QUICK, store, cache=tmp_path, select="measured")  # type: ignore[arg-type]
 
 
 def test_every_implementation_has_a_whole_step(lenet: tuple[LayerRun, ...]) -> None:
