@@ -12,7 +12,7 @@ from lamina.errors import LaminaError, UsageError
 from lamina.pipeline import find
 from lamina.run import Progress
 from lamina.run.checkpoint import load, save
-from lamina.spec import Input
+from lamina.spec import Input, Method
 from lamina.spec.training import Training
 from lamina.store import Store
 
@@ -30,6 +30,54 @@ def test_it_learns_and_every_epoch_is_stored(store: Store, data: str) -> None:
     assert this.status == "done" and [epoch.epoch for epoch in epochs] == [0, 1, 2]
     assert epochs[-1].test_accuracy > 0.95
     assert this.config["data"] == data and this.config["learning_rate"] == 0.05
+
+
+@pytest.mark.parametrize("impl", ["circulant[block_size=4]", "sparse", "eliminated", "weight-only", "fused"])
+def test_a_converted_network_trains_and_the_run_says_by_what(store: Store, data: str, impl: str) -> None:
+    settings = SETTINGS.model_copy(update={"epochs": 1})
+    trained = pipeline.train(find("lenet5")[0], data, settings, store, impl=Method.parse(impl))
+    (this,) = store.runs()
+    assert this.status == "done" and this.config["impl"] == impl and store.epochs(this.id)
+    converted, ran = this.remarks[-2:]
+    assert converted.startswith(f"{impl}: ") and converted.endswith(" of 5 layers converted") and ran.startswith("ran ")
+    assert {type(layer) for layer in trained.modules()} - {type(layer) for layer in find("lenet5")[0].make(2).modules()}
+
+
+def test_what_cannot_be_trained_is_one_message(store: Store, data: str) -> None:
+    target = find("lenet5")[0]
+    with pytest.raises(UsageError, match="supports no layer of lenet5: block size 256 exceeds"):
+        pipeline.train(target, data, SETTINGS, store, impl=Method.parse("circulant[block_size=256]"))
+    two = Target("two", (Input(shape=(1, 28, 28)), Input(name="mask", shape=(4,))), lambda classes: nn.Linear(4, 4))
+    with pytest.raises(UsageError, match="training needs a network of one input, it has 2: input, mask"):
+        pipeline.train(two, data, SETTINGS, store)
+
+    class Broken(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if type(x) is torch.Tensor and x.device.type == "cpu":  # not while it is traced
+                raise TypeError("no such thing")
+            return super().forward(x[..., :4])
+
+    broken = Target("broken", (Input(shape=(1, 28, 28)),), lambda classes: Broken(4, 4))
+    with pytest.raises(LaminaError, match="broken: a training step failed: TypeError: no such thing"):
+        pipeline.train(broken, data, SETTINGS, store)
+
+
+def test_attention_keeps_the_projection_that_it_computes_itself(store: Store, data: str) -> None:
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(28, 4, batch_first=True)
+            self.head = nn.Linear(28, 12)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = x.squeeze(1)
+            scores: torch.Tensor = self.head(self.attention(x, x, x)[0].mean(1))
+            return scores
+
+    target = Target("attending", (Input(shape=(1, 28, 28)),), lambda classes: Attending())
+    settings = SETTINGS.model_copy(update={"epochs": 1})
+    trained = pipeline.train(target, data, settings, store, impl=Method.parse("circulant[block_size=4]"))
+    assert isinstance(trained.attention.out_proj, nn.Linear) and not isinstance(trained.head, nn.Linear)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])

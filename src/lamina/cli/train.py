@@ -18,6 +18,7 @@ from lamina.errors import UsageError
 def train(
     spec: options.OneSpecArgument,
     data: options.DataOption,
+    impl: options.ImplOption = "",
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the training data.")] = 15,
     batch_size: Annotated[
         int, typer.Option("--batch-size", "-b", min=1, help="Batch size of all processes together.")
@@ -55,16 +56,23 @@ def train(
 ) -> None:
     """Train a classifier, and store the loss and accuracy of each epoch.
 
+    With --impl, every layer that the implementation supports is replaced before training; the stored run says which.
+
     A run that was killed and resumed ends with the same weights as one that was not. On several GPUs:
 
         torchrun --nproc-per-node 2 -m lamina train resnet18 --data DIR --device cuda
 
-    Example:
+    Examples:
 
         lamina train lenet5 --data fashion-mnist --epochs 5 --checkpoint lenet5.safetensors
+
+        lamina train lenet5 --data fashion-mnist --impl circulant\\[block_size=4]
     """
     if resume and checkpoint is None:
         raise UsageError("--resume needs --checkpoint: the file to continue from")
+    methods = options.implementations(impl)
+    if len(methods) > 1 or any(method.algorithm for method in methods):
+        raise UsageError(f"--impl: expected one method that replaces layers, such as circulant, got {impl}")
     settings = training(
         optimizer,
         learning_rate,
@@ -101,6 +109,7 @@ def train(
                 data,
                 settings,
                 database,
+                **({"impl": methods[0]} if methods else {}),
                 device=chosen,
                 checkpoint=checkpoint,
                 resume=resume,

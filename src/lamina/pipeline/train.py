@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lamina import measure, run
+from lamina import accelerate, measure, run
 from lamina.build import Target
 from lamina.build.data import loader, steps
-from lamina.errors import UsageError
+from lamina.errors import LaminaError, UsageError
+from lamina.pipeline.converted import Converted
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record import Epoch
+from lamina.spec import Method
 from lamina.spec.training import Training
 from lamina.store import Store
 
@@ -27,6 +29,7 @@ def train(
     settings: Training,
     store: Store,
     *,
+    impl: Method = Method(),  # noqa: B008  (frozen)
     device: str = "cpu",
     checkpoint: Path | None = None,
     resume: bool = False,
@@ -38,9 +41,17 @@ def train(
     The number of classes is that of the dataset. ``checkpoint`` stores the state for ``resume``. In a process group
     (:func:`lamina.run.join_processes`), the batch is split over the ranks, and rank 0 records.
 
+    ``impl`` converts the network before training: every layer that it supports. The run's config names it, and its
+    remarks say which layers it replaced and why not the others.
+
     Raises:
-        UsageError: the dataset does not match the network.
+        UsageError: the dataset does not match the network, the network has several inputs, or ``impl`` supports none
+            of its layers.
+        LaminaError: a training step failed.
     """
+    if len(target.inputs) != 1:
+        names = ", ".join(source.name for source in target.inputs)
+        raise UsageError(f"{target.name}: training needs a network of one input, it has {len(target.inputs)}: {names}")
     rank, world = run.rank_and_world()
     if settings.batch % world:
         raise UsageError(f"expected a batch divisible by {world} processes, got {settings.batch}")
@@ -50,6 +61,9 @@ def train(
     shape = target.inputs[0].shape
     torch.manual_seed(settings.seed)
     network = target.make(len(train_set.classes))
+    converted = None if impl == Method() else convert(network, target, impl, settings.seed)
+    if converted is not None:
+        network = converted.module
 
     def batches(epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         return loader(
@@ -76,14 +90,19 @@ def train(
         resume=resume,
         objective=objective(data, len(train_set.classes), watch),
     )
+    progress = _told(progress, target.name)
     if rank:
         for _ in progress:
             pass
         return network
 
-    this, _ = begin("train", target, settings, measure.environment(resolved), store, command, resume, {"data": data})
+    more = {"data": data} if converted is None else {"data": data, "impl": str(impl)}
+    this, _ = begin("train", target, settings, measure.environment(resolved), store, command, resume, more)
     stopwatch = measure.Stopwatch()
-    with closing(store, this.id):
+    with closing(store, this.id) as remarks:
+        if converted is not None:
+            remarks.append(f"{impl}: {len(converted.layers)} of {converted.weighted} layers converted")
+            watch(remarks[-1])
         for state in progress:
             watch(state)
             if state.test_loss is None or state.test_accuracy is None:
@@ -100,8 +119,40 @@ def train(
             )
             store.add_epoch(this.id, epoch)
             watch(epoch)
+        if converted is not None:
+            ran, reason = converted.executed()
+            remarks.append(f"ran {ran}" + (f"; {reason}" if reason else ""))
     watch(f"run {this.id} is in {store.place}" + (f", the checkpoint is {checkpoint}" if checkpoint else ""))
     return network
+
+
+def convert(network: nn.Module, target: Target, method: Method, seed: int) -> Converted:
+    """The network with every layer that the method supports replaced.
+
+    Raises:
+        UsageError: there is none; with the reasons.
+    """
+    inputs, *_ = target.example(2, None, "fp32", torch.device("cpu"), "nchw", seed)
+    weighted = sum(any(weight.dim() > 1 for weight in layer.parameters(recurse=False)) for layer in network.modules())
+    # With an example: a layer whose weights the network uses itself, as in attention, has to stay.
+    network, record = accelerate.convert(network, accelerate.configuration(method), example=tuple(inputs))
+    refusals = {one.layer: str(one.refusal) for one in record.skipped if one.parameters_before}
+    layers = {one.layer: network.get_submodule(one.layer) for one in record.replaced}
+    found = Converted(network, method, layers, weighted, refusals)
+    if not layers:
+        reasons = "; ".join(dict.fromkeys(refusals.values())) or "it has no weights"
+        raise UsageError(f"{method} supports no layer of {target.name}: {reasons}")
+    return found
+
+
+def _told(progress: Iterator[run.Progress], name: str) -> Iterator[run.Progress]:
+    """Training progress; an error of the network itself says what was being done."""
+    try:
+        yield from progress
+    except LaminaError:
+        raise
+    except Exception as error:
+        raise LaminaError(f"{name}: a training step failed: {type(error).__name__}: {run.one_line(error)}") from error
 
 
 def objective(data: str, classes: int, watch: Watch) -> run.Objective:
