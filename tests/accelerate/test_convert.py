@@ -9,6 +9,8 @@ from torch import nn
 from lamina.accelerate import CELLS, configuration, convert
 from lamina.accelerate.methods.circulant import Circulant
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.weight_only import WeightOnly
 from lamina.errors import UsageError
 from lamina.spec import Method
 from lamina.spec.method import METHODS
@@ -110,3 +112,33 @@ def test_wrong_methods(text: str, words: str) -> None:
 
 def test_every_method_but_dense_has_a_cell() -> None:
     assert {*CELLS} == {*METHODS} - {"dense"}
+
+
+class ByItsWeight(nn.Module):
+    """Computes with the weight of one layer itself, and calls the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.head = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(nn.functional.linear(x, self.own.weight))
+
+
+def test_layers_that_an_example_does_not_reach_are_left_alone() -> None:
+    x = torch.randn(2, 16)
+    model, record = convert(ByItsWeight(), Circulant(block_size=4), example=x)
+    assert [layer.layer for layer in record.replaced] == ["head"]
+    assert "the example did not reach it" in str(record.skipped[0].refusal)
+    assert model(x).shape == (2, 16)
+
+
+@pytest.mark.parametrize("config", [Circulant(block_size=4), Eliminated(keep=0.5), WeightOnly()])
+def test_a_transformer_layer_calls_its_converted_layers_in_evaluation_mode_too(config: object) -> None:
+    x = torch.randn(2, 5, 16)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    model, record = convert(layer, config)
+    assert len(record.replaced) == 2
+    trained = model.train()(x)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(x), trained.detach())

@@ -167,8 +167,13 @@ def test_operators_of_a_torchvision_for_cuda_are_defined_beside_a_torch_for_the_
 
     monkeypatch.setattr(external, "_OPERATORS", [])
     monkeypatch.setattr(external.torch.library, "Library", Library)
-    monkeypatch.delitem(sys.modules, "timm", raising=False)
-    (package / "timm.py").write_text("from lamina.build.models import external\n" + OPERATORS)
+    for name in ("timm", "torchvision"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (package / "torchvision.py").write_text("from lamina.build.models import external\n" + OPERATORS)
+    (package / "timm.py").write_text("from torchvision import *")
+    later = "def build():\n    from torchvision import create_model as make\n    return make('any')"
+    (package / "mynets" / "later.py").write_text(later)
+    assert isinstance(external.load("mynets.later:build").module, nn.Identity)
     assert isinstance(external.load("timm:any").module, nn.Identity)
     assert Library.defined == ["nms", "qnms"]
 

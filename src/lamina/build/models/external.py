@@ -39,6 +39,15 @@ def load(source: str) -> External:
         UsageError: the source is malformed, names nothing, fails, or gives anything but an ``nn.Module``.
         MissingError: the package is not installed, or is incompatible with the installed torch.
     """
+    try:
+        return _load(source)
+    except (UsageError, MissingError):
+        if not _repaired():
+            raise
+    return _load(source)
+
+
+def _load(source: str) -> External:
     package, colon, name = source.partition(":")
     if not (colon and package and name):
         raise UsageError(f"expected a model as PACKAGE.MODULE:CALLABLE, torchvision:NAME or timm:NAME, got {source!r}")
@@ -75,7 +84,7 @@ def _timm(name: str) -> External:
 def _library(name: str) -> ModuleType:
     package = name.partition(".")[0]
     try:
-        return _with_operators(name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         raise MissingError(
             f"{package} models need {error.name}, which is not installed: pip install --no-deps {error.name}"
@@ -87,19 +96,25 @@ def _library(name: str) -> ModuleType:
         ) from error
 
 
-def _with_operators(name: str) -> ModuleType:
-    """Import a library, and beside a PyTorch for the CPU a torchvision whose operators were compiled for CUDA."""
+def _repaired() -> bool:
+    """Whether operators were missing that a torchvision compiled for CUDA expects, beside a PyTorch for the CPU.
+
+    They are defined now, without an implementation: networks do not call them.
+    """
+    if _OPERATORS:
+        return False
     try:
-        return importlib.import_module(name)
-    except RuntimeError as error:
-        if "torchvision::nms" not in str(error) or _OPERATORS:
-            raise
+        importlib.import_module("torchvision")
+        return False
+    except Exception as error:
+        if "torchvision::nms" not in str(error):
+            return False
     _OPERATORS.append(torch.library.Library("torchvision", "FRAGMENT"))
     for operator in ("nms", "qnms"):
         _OPERATORS[0].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     for half in [found for found in sys.modules if found.partition(".")[0] in ("torchvision", "timm")]:
         del sys.modules[half]
-    return importlib.import_module(name)
+    return True
 
 
 _OPERATORS: list[torch.library.Library] = []
