@@ -28,7 +28,7 @@ class IdleCommand(TyperCommand):
     """A command whose ``--wait-idle`` may have no value, which typer does not offer."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        after = [*args[1:], ""]
+        after = [*args, ""][1:]
         whole = [
             f"{word}={DEFAULT_S}" if word == "--wait-idle" and not following[:1].isdecimal() else word
             for word, following in zip(args, after, strict=True)
