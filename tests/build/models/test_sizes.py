@@ -43,7 +43,7 @@ def network(names: str, **config: Any) -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "inputs"),
     [
-        (network("input_ids mask", vocab_size=9, max_position_embeddings=64), [("input_ids", (64,), 9)]),
+        (network("input_ids mask", vocab_size=9, max_position_embeddings=64), [("input_ids", (32,), 9)]),
         (network("input_ids mask", vocab_size=9, n_positions=512), [("input_ids", (128,), 9)]),
         (network("pixel_values", image_size=32, num_channels=1), [("pixel_values", (1, 32, 32), None)]),
         (network("pixel_values", image_size=(32, 48)), [("pixel_values", (3, 32, 48), None)]),
@@ -56,7 +56,7 @@ def network(names: str, **config: Any) -> nn.Module:
                 text_config=SimpleNamespace(vocab_size=9, max_position_embeddings=7),
                 vision_config=SimpleNamespace(image_size=8),
             ),
-            [("input_ids", (7,), 9), ("pixel_values", (3, 8, 8), None)],
+            [("input_ids", (4,), 9), ("pixel_values", (3, 8, 8), None)],
         ),
         (network("anything"), []),
         (nn.Linear(2, 2), []),

@@ -43,7 +43,8 @@ def _input(name: str, config: Any) -> Input | None:
     match name:
         case "input_ids":
             most = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or TOKENS
-            return Input(name=name, shape=(min(TOKENS, most),), content="indices", vocabulary=text.vocab_size)
+            length = min(TOKENS, -(-most // 2))  # some count positions from behind that of padding
+            return Input(name=name, shape=(length,), content="indices", vocabulary=text.vocab_size)
         case "pixel_values":
             side = getattr(image, "image_size", SIDE)
             sides = tuple(side) if isinstance(side, list | tuple) else (side, side)

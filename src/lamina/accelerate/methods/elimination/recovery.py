@@ -229,7 +229,10 @@ def observe(
 def _watching(layers: dict[str, nn.Module], seen: dict[str, Moments], most: int | None) -> Iterator[None]:
     def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def hook(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-            x = (arguments[0] if arguments else options["input"]).as_subclass(Tensor)
+            x = arguments[0] if arguments else options["input"]
+            if not isinstance(x, Tensor):  # a packed sequence, which a pruned layer does not take
+                return
+            x = x.as_subclass(Tensor)
             if most is None:
                 new = moments_of(module, x)
             else:
