@@ -189,6 +189,8 @@ def _measure(
                 reason = f"it contains {', '.join(guard.lost)}, which must not run"
                 yield replace(row, outcome="failed", reason=reason, executed_impl="")
                 return
+            if not workload.clocks and device.type == "cuda":  # how long the GPU idles in a step
+                clocks.append((measure.clock("wall", device), "warm"))
             yield from _timed([(row, call, whole.executed)], clocks, done, repeat, device, guard, meter)
 
 

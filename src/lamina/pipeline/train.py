@@ -42,7 +42,7 @@ def train(
     (:func:`lamina.run.join_processes`), the batch is split over the ranks, and rank 0 records.
 
     ``impl`` converts the network before training: every layer that it supports. The run's config names it, and its
-    remarks say which layers it replaced and why not the others.
+    notes say which layers it replaced and why not the others.
 
     Raises:
         UsageError: the dataset does not match the network, the network has several inputs, or ``impl`` supports none
@@ -152,7 +152,7 @@ def _told(progress: Iterator[run.Progress], name: str) -> Iterator[run.Progress]
     except LaminaError:
         raise
     except Exception as error:
-        raise LaminaError(f"{name}: a training step failed: {type(error).__name__}: {run.one_line(error)}") from error
+        raise LaminaError(f"{name}: a training step failed: {run.one_line(error)}") from error
 
 
 def objective(data: str, classes: int, watch: Watch) -> run.Objective:
