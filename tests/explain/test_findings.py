@@ -8,6 +8,7 @@ from tests.explain.recorded import H200, recorded
 
 from lamina.explain import findings, paragraphs, potential_saving
 from lamina.explain.findings import RULES
+from lamina.explain.headlines import headlines
 from lamina.record import Finding, LayerRun
 
 from ..report.records import ROOFS, bench, changed, failed, pick, timed, whole_step
@@ -153,6 +154,16 @@ def test_noise_is_named_and_lowers_confidence() -> None:
     before, after = of("below roofline", quiet), of("below roofline", loud)
     assert before[0].confidence == pytest.approx(0.78)
     assert after[0].confidence == pytest.approx(0.56)
+
+
+def test_a_busy_machine_is_a_finding_and_a_headline() -> None:
+    rows = at_roof(bench())
+    noted = [replace(row, note="other processes use 2.0 of 2 cores") if row.layer == "conv2" else row for row in rows]
+    assert of("busy machine", rows) == []
+    (it,) = of("busy machine", noted)
+    assert "times are unreliable, such as conv2" in it.claim and "--wait-idle" in it.claim
+    assert it.claim in [found.claim for found in headlines(noted, ROOFS)]
+    assert headlines(rows, ROOFS) == tuple(found for found in headlines(noted, ROOFS) if found.rule != "busy machine")
 
 
 def test_each_setting_is_explained_apart_and_named() -> None:

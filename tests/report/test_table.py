@@ -148,6 +148,15 @@ def test_what_ran_is_a_column_where_it_is_not_what_was_requested() -> None:
     assert "sparse ran dense: too few zeros" in text(layer_table(rows))
 
 
+def test_a_disturbed_time_says_so_in_its_row_and_at_the_end() -> None:
+    cause = "other processes use 1.4 of 2 cores"
+    rows = [replace(row, note=cause) if row.layer == "conv2" else row for row in bench()]
+    assert line(layer_table(rows, width=None), "conv2", "convolution", "forward")[-1] == cause
+    assert "note" not in cells(layer_table(bench()))[1] and "unreliable" not in text(layer_table(bench()))
+    narrow = text(layer_table(rows, width=60), 60)
+    assert "times are unreliable, such as conv2" in " ".join(narrow.split())
+
+
 def test_pairs_measured_differently_each_say_how() -> None:
     rows = bench()
     changes = {"impl": "eliminated", "executed_impl": "eliminated"}

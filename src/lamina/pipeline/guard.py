@@ -16,6 +16,16 @@ Lost = Mapping[tuple[str, str], str]
 """Layers that must not run again, by name and implementation, with the reason that their rows get."""
 
 
+def require_device(device: torch.device, layer: str) -> None:
+    """Refuse to go on after ``layer``, or a whole network, made a GPU unusable.
+
+    Raises:
+        DeviceLostError: it did.
+    """
+    if reason := measure.lost(device):
+        raise DeviceLostError(layer, reason)
+
+
 @dataclass(frozen=True)
 class Guard:
     """Announces each layer before it runs by ``impl``, and finds out whether it made the GPU unusable.
@@ -45,5 +55,4 @@ class Guard:
             if reason := measure.lost(self.device):
                 raise DeviceLostError(layer, reason) from error
             raise
-        if reason := measure.lost(self.device):
-            raise DeviceLostError(layer, reason)
+        require_device(self.device, layer)

@@ -13,6 +13,7 @@ import torch
 from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import load as load_data
+from lamina.pipeline.guard import require_device
 from lamina.pipeline.prepared import Prepared, prepare
 from lamina.pipeline.profile.counted import Replay, count, range_name
 from lamina.pipeline.profile.point import DEFAULT, Options, iteration_of, profile_point, warm_up
@@ -20,6 +21,7 @@ from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.targets import require_known
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record import Coverage, Run
+from lamina.record.noise import disturbed
 from lamina.spec import Phase, Point, Workload
 from lamina.store import Store
 
@@ -74,6 +76,8 @@ def profile(
                 watch(row)
             if found.coverage:
                 watch(covered(point, found.coverage))
+            require_device(device, target.name)
+        remarks += filter(None, [disturbed(store.layers(this.id))])
         if counters and replay is not None:
             remarks += count(target, workload, store, this.id, counters, replay, watch)
     return store.run(this.id)

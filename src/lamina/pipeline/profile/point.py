@@ -14,7 +14,6 @@ from lamina import measure, run
 from lamina.accelerate.select import executed
 from lamina.build import Target
 from lamina.build.data import Dataset
-from lamina.errors import UnsupportedError
 from lamina.pipeline.converted import convert_network
 from lamina.pipeline.prepared import Prepared, prepare
 from lamina.pipeline.rows import layer_row, network_row
@@ -71,6 +70,7 @@ def profile_point(
         calls = [call for call in network.trace.calls if call.resolved.name in network.selected]
         planned = sum(len(call.resolved.phases) for call in calls) + (not workload.layers)
         watch(Planned(target.name, replace(point, batch=network.batch), planned))
+        meter = measure.Meter(device)
         try:
             errors = _errors(target, workload, point, network)
             refusals: dict[str, str] = {}
@@ -84,12 +84,18 @@ def profile_point(
             else:
                 found = _on_gpu(iteration, rows, blank, workload.repeat or REPETITIONS, device, watch)
             del iteration  # and with it the activations, before the whole step needs its own
-        except (RuntimeError, UnsupportedError) as error:
+        except Exception as error:  # whatever the code of a user's module raises
             return Profiled((replace(whole, outcome="failed", reason=run.one_line(error), executed_impl=""),))
         found = _of_layers(found, network.selected)
+        rows_found = tuple(_noted(row, meter) for row in found.rows)
         if target.standalone or workload.layers:
-            return found
-        return replace(found, rows=(*found.rows, _whole(whole, network, point, target, device)))
+            return replace(found, rows=rows_found)
+        return replace(found, rows=(*rows_found, _noted(_whole(whole, network, point, target, device), meter)))
+
+
+def _noted(row: LayerRun, meter: measure.Meter) -> LayerRun:
+    """The row with what disturbed its time."""
+    return replace(row, note=meter.note(row.timing)) if row.timing else row
 
 
 def iteration_of(

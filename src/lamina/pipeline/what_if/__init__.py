@@ -11,6 +11,7 @@ from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import load as load_data
 from lamina.errors import UsageError, nearest
+from lamina.pipeline.guard import require_device
 from lamina.pipeline.prepared import prepare
 from lamina.pipeline.profile.point import Options, profile_point
 from lamina.pipeline.rows import WHOLE_STEP
@@ -20,8 +21,8 @@ from lamina.pipeline.watch import Watch, unwatched
 from lamina.pipeline.what_if import changes as moves
 from lamina.pipeline.what_if import fusions, implementations
 from lamina.pipeline.what_if.stage import Baseline, Elsewhere, Stage, mark
-from lamina.pipeline.what_if.swaps import reason_of
 from lamina.record import Run, WhatIf
+from lamina.record.noise import disturbed
 from lamina.spec import Method, Point, Workload
 from lamina.store import Store
 
@@ -101,7 +102,7 @@ def what_if(
     steps += [("impl", f"dense -> {method}", partial(implementations.by_method, method=method)) for method in impls]
     everything = workload.model_copy(update={"layers": ()})
     this, _ = begin("what-if", target, workload, environment, store, command, resume, more)
-    with closing(store, this.id):
+    with closing(store, this.id) as remarks:
         if not store.roofs(this.id):
             store.add_roofs(this.id, measure.roofs(device, cache))
         measure.settle(device)
@@ -123,6 +124,10 @@ def what_if(
                 )
                 for name, detail, change in steps:
                     _execute(stage, name, detail, change, store, this.id, watch)
+                    require_device(device, detail)
+        if noise := disturbed(store.layers(this.id)):
+            watch(noise)
+            remarks.append(noise)
     return store.run(this.id)
 
 
@@ -136,7 +141,7 @@ def _execute(
                 store.add_what_if(run_id, one)
                 watch(said(one))
     except Exception as error:
-        broken = stage.refused(name, detail, reason_of(error))
+        broken = stage.refused(name, detail, run.one_line(error))
         if mark(broken) not in stage.done:
             store.add_what_if(run_id, broken)
         watch(said(broken))
