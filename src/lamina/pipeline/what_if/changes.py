@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 
 from torch import nn
 
-from lamina import build, measure
+from lamina import build, measure, run
 from lamina.explain import predictions
 from lamina.explain.predictions import Prediction
 from lamina.pipeline.profile.point import Options
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.what_if.stage import Baseline, Elsewhere, Stage
-from lamina.pipeline.what_if.swaps import Part, Swapped, parts_of, reason_of, whole
+from lamina.pipeline.what_if.swaps import Part, Swapped, parts_of, whole
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Method
 from lamina.store import open_store
@@ -71,7 +71,7 @@ def cuda_graph(stage: Stage) -> Iterator[WhatIf]:
     try:
         found = Swapped(before, whole(stage.network, stage.network.module, graph, gradients, stage.repeat))
     except Exception as refused:
-        found = Swapped(before, reason=reason_of(refused))
+        found = Swapped(before, reason=run.one_line(refused))
     prediction = stage.predicted(predictions.predict_cuda_graph, stage.base.rows)
     yield stage.record("cuda_graph", "eager -> replay", stage.whole.layer, WHOLE_STEP, found, prediction)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from lamina import accelerate, build
+from lamina import accelerate, build, run
 from lamina.accelerate.registry import predictions_of
 from lamina.accelerate.select import DENSE, LayerCall, executed, observe
 from lamina.accelerate.select.cost import CostModel
@@ -22,7 +22,7 @@ from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.selected import Choice, Selected
 from lamina.pipeline.targets import implementation, units
 from lamina.pipeline.what_if.stage import Stage
-from lamina.pipeline.what_if.swaps import Part, parts_of, reason_of
+from lamina.pipeline.what_if.swaps import Part, parts_of
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Method
 
@@ -59,7 +59,7 @@ class Candidate:
         try:
             return self._modelled(phase == WHOLE_STEP)
         except LaminaError as error:
-            return self._roofline(phase, f"no cost model ({reason_of(error).removeprefix('no cost model ')})")
+            return self._roofline(phase, f"no cost model ({run.one_line(error).removeprefix('no cost model ')})")
 
     def _algorithm(
         self,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from lamina import measure
+from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import Dataset
 from lamina.errors import UnsupportedError
@@ -17,7 +17,7 @@ from lamina.pipeline.prepared import Prepared
 from lamina.pipeline.profile.point import Options, profile_point
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.watch import unwatched
-from lamina.pipeline.what_if.swaps import CLOCKS, Part, Swapped, reason_of, swap_part, whole, whole_error
+from lamina.pipeline.what_if.swaps import CLOCKS, Part, Swapped, swap_part, whole, whole_error
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Point, Workload
 
@@ -140,7 +140,7 @@ class Stage:
                 part, after, self.point.precision, self.network.backward, self.workload.check, self.repeat
             )
         except Exception as error:
-            yield self.refused(change, f"{detail}: {part.name}", f"it does not run alone: {reason_of(error)}")
+            yield self.refused(change, f"{detail}: {part.name}", f"it does not run alone: {run.one_line(error)}")
             return
         for phase, swapped in found.items():
             yield self.record(change, detail, part.name, phase, swapped, predict(phase))
@@ -170,7 +170,7 @@ class Stage:
                 error = whole_error(self.network, module, self.point.precision)
             found = Swapped(before, whole(self.network, module, clock, gradients, self.repeat), error)
         except Exception as refused:
-            found = Swapped(before, reason=reason_of(refused))
+            found = Swapped(before, reason=run.one_line(refused))
         yield self.record(change, detail, self.whole.layer, WHOLE_STEP, found, prediction)
 
     def moved(self, change: str, detail: str, point: Point, predict: Predict) -> Iterator[WhatIf]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from lamina import measure, run
-from lamina.errors import CheckError, LaminaError
+from lamina.errors import CheckError
 from lamina.pipeline.prepared import Prepared
 from lamina.record import Timing
 from lamina.run.loss import SeedGradient
@@ -95,7 +95,7 @@ def swap_part(
         error = _error(part, module, precision, backward) if check else None
         times = measure.time_each(clock, part_calls(part, module, backward), repeat=repeat)
     except Exception as refused:
-        return {phase: Swapped(time, reason=reason_of(refused)) for phase, time in before.items()}
+        return {phase: Swapped(time, reason=run.one_line(refused)) for phase, time in before.items()}
     return {phase: _side_by_side(time, times[phase], error) for phase, time in before.items()}
 
 
@@ -110,12 +110,6 @@ def _error(part: Part, module: nn.Module, precision: str, backward: bool) -> flo
     exact = exactly(definition, [part.x], random_seed, backward)
     plain = results(part.module, [part.x], random_seed, backward) if part.kept else exact
     return accuracy(ours, plain, exact, precision)
-
-
-def reason_of(error: Exception) -> str:
-    """An error in one line, by its type too where that is no error of torch or lamina."""
-    text = run.one_line(error)
-    return text if isinstance(error, RuntimeError | LaminaError) and text else f"{type(error).__name__}: {text}"
 
 
 def timed(clock: measure.Clock, calls: Mapping[str, Callable[[], object]], repeat: measure.Repeat) -> dict[str, Timing]:
@@ -219,5 +213,5 @@ def random_seed(outputs: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def _side_by_side(before: Timing, after: Timing | Exception, error: float | None) -> Swapped:
     if isinstance(after, Exception):
-        return Swapped(before, reason=reason_of(after))
+        return Swapped(before, reason=run.one_line(after))
     return replace(Swapped(before), after=after, rel_error=error)
