@@ -15,7 +15,7 @@ def test_an_unexpected_error_is_one_message_and_a_file(
     lamina: Lamina, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, watch: object, **__: object) -> None:
-        watch(pipeline.Planned("lenet5", "dense fp32 nchw batch 2", 27))  # type: ignore[operator]
+        watch(pipeline.Planned("lenet5", "dense fp32 nchw batch 2", 27))  # type: ignore[operator, arg-type]
         raise IndexError("index 3 is out of bounds\nand more lines")
 
     monkeypatch.setattr(pipeline, "bench", fail)
