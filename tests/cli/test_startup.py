@@ -91,6 +91,8 @@ def test_wrong_changes_and_counters_are_refused_before_slow_imports(tmp_path: Pa
     cases = [
         ("what-if", "--change", "fuse", "did you mean 'fusion'"),
         ("profile", "--counters", "cores", "did you mean 'core'"),
+        *((verb, "--impl", "circulent", "did you mean 'circulant'") for verb in ("profile", "what-if")),
+        *((verb, "--layer", "features.9", "did you mean 'features.") for verb in ("bench", "profile", "what-if")),
         ("profile", "--counters", "core,dram__sectors_reads.sum", "did you mean 'dram__sectors_read.sum'"),
     ]
     answers, imported = run([(command, "lenet5", option, value) for command, option, value, _ in cases], tmp_path)

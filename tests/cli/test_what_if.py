@@ -27,10 +27,23 @@ def test_programs_get_every_column(lamina: Lamina) -> None:
     assert row["reason"] == row["miss"] == "needs a GPU" and row["after_median_us"] == ""
 
 
+def test_selected_layers_run_by_another_implementation(lamina: Lamina) -> None:
+    chosen = ("--impl", "eliminated[keep=0.5]", "--layer", "classifier.[02]")
+    result = lamina("what-if", *QUICK, *chosen, "--format", "json")
+    rows = json.loads(result.stdout)
+    assert {row["change"] for row in rows} == {"impl"} and all(row["rule"] for row in rows)
+    assert {(row["layer"], row["phase"]) for row in rows} == {
+        *((layer, phase) for layer in ("classifier.0", "classifier.2") for phase in ("forward", "step")),
+        ("lenet5", "step"),
+    }
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), "expected a SPEC"),
+        (("lenet5", "--impl", "dense"), "dense is what the network is"),
+        (("lenet5", "--layer", "clasifier.0"), "did you mean 'classifier.0'"),
         (("lenet5", "--change", "fuse"), "--change: 'fuse' is unknown"),
         (("lenet5", "--profile", "nothing"), "nothing"),
     ],

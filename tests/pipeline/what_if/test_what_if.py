@@ -243,6 +243,16 @@ def test_layers_that_a_method_refuses_are_listed_with_the_reason(store: Store, t
         execute(store, tmp_path, changes=[], impls=[Method()])
 
 
+def test_tied_weights_stay_tied(store: Store, tmp_path: Path) -> None:
+    layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    layers[1].weight = layers[0].weight
+    tied = Target("tied", (Input(shape=(4,)),), lambda classes: layers, classes=4)
+    _, found = execute(store, tmp_path, tied, changes=[], impls=[impl("circulant[block_size=2]")])
+    refused = {one.detail.rpartition(": ")[2]: one.reason for one in found if one.after is None}
+    assert refused == dict.fromkeys("01", "its weights are shared with another layer")
+    assert {one.layer for one in found if one.after} == {"2", "tied"}
+
+
 def test_selected_layers_alone_are_changed(store: Store, tmp_path: Path) -> None:
     workload = QUICK.model_copy(update={"layers": ("head.*",)})
     changes = ["fusion", "without_activations", "channels_last", "algorithm"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,8 @@ from lamina.pipeline.selected import Choice, Selected
 from lamina.pipeline.targets import implementation, units
 from lamina.pipeline.what_if.stage import Stage
 from lamina.pipeline.what_if.swaps import Part, parts_of
-from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
+from lamina.record import Counter as HardwareCounter
+from lamina.record import KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Method
 
 CHANGE = "impl"
@@ -65,7 +67,7 @@ class Candidate:
         self,
         rows: Sequence[LayerRun],
         kernels: Sequence[KernelRun],
-        counters: Sequence[Counter],
+        counters: Sequence[HardwareCounter],
         roofs: Roofs | None,
     ) -> Prediction:
         return predictions.predict_algorithm(rows, kernels, counters, roofs, self.method.algorithm or "")
@@ -153,6 +155,7 @@ def _candidates(stage: Stage, method: Method) -> tuple[list[Candidate], dict[str
     implement = implementation(replace(stage.point, method=method))
     assert implement is not None
     paths = {id(module): name for name, module in stage.network.module.named_modules()}
+    owners = Counter(id(one) for module in stage.network.module.modules() for one in module.parameters(recurse=False))
     made: list[tuple[int, tuple[str, ...], nn.Module, nn.Module, str]] = []
     refusals: dict[str, str] = {}
     for index, call in enumerate(_merged(stage, method).calls):
@@ -162,6 +165,8 @@ def _candidates(stage: Stage, method: Method) -> tuple[list[Candidate], dict[str
             continue
         first = module[0] if isinstance(module, nn.Sequential) and id(module) not in paths else module
         try:
+            if any(owners[id(weight)] > 1 for weight in module.parameters()):
+                raise UnsupportedError("its weights are shared with another layer")
             new = implement(call.resolved, module)
         except UnsupportedError as error:
             if any(weight.dim() > 1 for weight in module.parameters()):
