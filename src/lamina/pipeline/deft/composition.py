@@ -101,12 +101,27 @@ def candidates(
         else:
             refusals[name] = "no keep ratio prunes any of its inputs"
     if not found:
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items()) or "it has no weights"
-        raise UsageError(f"expected a network with a layer whose inputs can be pruned, got none: {reasons}")
+        raise _nothing(refusals)
     return Candidates(found, refusals)
 
 
-def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
+def require_prunable(model: nn.Module, patterns: Sequence[str] = ()) -> None:
+    """Check that a layer can be pruned, which needs no calibration data.
+
+    Raises:
+        UsageError: no layer has inputs to prune, or a pattern matches no layer.
+    """
+    layers, refusals = _layers(model, patterns)
+    if not layers:
+        raise _nothing(refusals)
+
+
+def _nothing(refusals: Mapping[str, str]) -> UsageError:
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in refusals.items()) or "no layer has weights"
+    return UsageError(f"expected a network with a layer whose inputs can be pruned, got none: {reasons}")
+
+
+def _weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
     """The layers with weights, by name."""
     leaves = {name: module for name, module in model.named_modules() if name and not list(module.children())}
     return {name: module for name, module in leaves.items() if list(module.parameters(recurse=False))}
@@ -114,7 +129,7 @@ def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 def _layers(model: nn.Module, patterns: Sequence[str] = ()) -> tuple[dict[str, nn.Module], dict[str, str]]:
     """The layers to prune, and why each other layer with weights is not."""
-    leaves = weighted_layers(model)
+    leaves = _weighted_layers(model)
     owners = Counter(id(parameter) for module in leaves.values() for parameter in module.parameters(recurse=False))
     layers: dict[str, nn.Module] = {}
     refusals: dict[str, str] = {}

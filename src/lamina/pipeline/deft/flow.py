@@ -22,7 +22,7 @@ from lamina.errors import LaminaError, UnsupportedError
 from lamina.pipeline.deft import onnx_file, pruning, recipe_files, storing
 from lamina.pipeline.deft.calibration import ELEMENTS, material
 from lamina.pipeline.deft.choosing import Chooser
-from lamina.pipeline.deft.composition import candidates, flattened, foldable, weighted_layers
+from lamina.pipeline.deft.composition import candidates, flattened, foldable, require_prunable
 from lamina.pipeline.deft.deployed import Deployment
 from lamina.pipeline.deft.layers import layer_results
 from lamina.pipeline.deft.learning import Learner
@@ -30,7 +30,6 @@ from lamina.pipeline.deft.records import DeftConfig, Measured, Outcome
 from lamina.pipeline.deft.trained import pretrained
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.watch import Watch, tracked, unwatched
-from lamina.spec.layer_names import matching_layers
 from lamina.spec.training import Training
 from lamina.store import Store
 
@@ -142,7 +141,7 @@ def _dense(
     """The dense network, trained or loaded."""
     torch.manual_seed(learner.settings.seed)
     network = target.make(learner.material.classes)
-    matching_layers(config.layers, weighted_layers(network))  # a mistake is reported before hours of training
+    require_prunable(network, config.layers)  # before hours of training
     if weights:
         return pretrained(network, weights).to(learner.device).eval()
     return learner.learn(network, learner.settings, checkpoint, resume)

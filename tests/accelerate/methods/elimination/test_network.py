@@ -242,3 +242,32 @@ def test_parametrized_producers_are_left_alone() -> None:
     model, folded = fold(model)
     assert folded == ()
     torch.testing.assert_close(model(x), expected)
+
+
+@pytest.mark.parametrize("groups", [2, 8])
+def test_outputs_of_grouped_convolutions_stay(groups: int) -> None:
+    model = nn.Sequential(nn.Conv2d(8, 8, 3, groups=groups), nn.ReLU(), nn.Conv2d(8, 4, 1)).double()
+    model, _ = convert(model, Eliminated(keep=0.5))
+    expected = model(x := torch.randn(2, 8, 5, 5).double())
+    model, folded = fold(model)
+    assert folded == ()
+    torch.testing.assert_close(model(x), expected)
+
+
+class Tied(nn.Module):
+    """Reads the weight of a layer outside of its call too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x))) + F.linear(x, self.first.weight[:6])
+
+
+def test_producers_whose_weights_are_read_elsewhere_stay() -> None:
+    model, _ = convert(Tied().double(), Eliminated(keep=0.5), lambda name, _: name == "second")
+    expected = model(x := torch.randn(2, 6).double())
+    model, folded = fold(model)
+    assert folded == ()
+    torch.testing.assert_close(model(x), expected)

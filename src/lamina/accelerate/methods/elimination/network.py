@@ -99,9 +99,11 @@ def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
     modules = dict(model.named_modules(remove_duplicate=False))
     called = [id(modules[str(node.target)]) for node in graph.nodes if node.op == "call_module"]
     once = {name for name, module in modules.items() if called.count(id(module)) == 1}
+    read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+    once -= read  # their parameters are also used outside of their calls
     folded = []
     for node in graph.nodes:
-        if node.op != "call_module" or not isinstance(modules[str(node.target)], PRODUCERS):
+        if node.op != "call_module" or not _is_producer(modules[str(node.target)]):
             continue
         reads = _reads(node, modules)
         touched = {str(node.target), *(name for read in reads for name in (read.name, *read.norms))}
@@ -122,6 +124,11 @@ def _unchanged(model: nn.Module) -> Iterator[None]:
             vars(module).update(attributes)
             module._buffers.clear()
             module._buffers.update(buffers)
+
+
+def _is_producer(module: nn.Module) -> bool:
+    """Whether each output channel reads the same inputs, so that any of them can go."""
+    return isinstance(module, PRODUCERS) and getattr(module, "groups", 1) == 1
 
 
 def _reads(producer: fx.Node, modules: dict[str, nn.Module]) -> list[_Read]:
