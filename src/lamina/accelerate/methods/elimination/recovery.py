@@ -117,7 +117,8 @@ def _divided(matrix: Tensor, damped: Tensor) -> Tensor:
     factor, failed = torch.linalg.cholesky_ex(damped)
     if int(failed):
         return torch.linalg.solve(damped, matrix, left=False)
-    return torch.cholesky_solve(matrix.mT, factor).mT
+    solution: Tensor = torch.cholesky_solve(matrix.mT, factor)
+    return solution.mT
 
 
 def _inverse(among: Tensor) -> Tensor:

@@ -21,7 +21,8 @@ MAX_ELEMENTS = 1 << 25
 
 def parts(x: Tensor, elements: int) -> tuple[Tensor, ...]:
     """The samples of ``x`` in parts, for work on ``elements`` elements of each sample."""
-    return x.split(max(1, MAX_ELEMENTS // elements))
+    split: tuple[Tensor, ...] = x.split(max(1, MAX_ELEMENTS // elements))
+    return split
 
 
 def window_moments(x: Tensor, kernel: Sizes, dilation: Sizes) -> tuple[int, Tensor, Tensor]:
