@@ -69,8 +69,14 @@ class Chooser:
             self.watch(f"{describe(choice)}: {1 / ratio:.2f}x")
             return ratio
 
-        more: dict[str, Any] = {"folding": self.folding, "batch": config.batch, "precision": config.precision, "align": config.align,
-                "recovery": config.recovery, "calibration": len(self.deployment.material.calibration)}  # fmt: skip
+        more: dict[str, Any] = {
+            "folding": self.folding,
+            "batch": config.batch,
+            "precision": config.precision,
+            "align": config.align,
+            "recovery": config.recovery,
+            "calibration": len(self.deployment.material.calibration),
+        }
         more |= {"alphas": list(config.alphas)} if config.alphas else {}
         return search(
             self.found.shares,

@@ -115,9 +115,7 @@ def least_squares(
 def _divided(matrix: Tensor, damped: Tensor) -> Tensor:
     """``matrix damped^-1`` for a symmetric matrix that is positive definite, but for rounding errors."""
     factor, failed = torch.linalg.cholesky_ex(damped)
-    if int(failed):
-        return torch.linalg.solve(damped, matrix, left=False)
-    solution: Tensor = torch.cholesky_solve(matrix.mT, factor)
+    solution: Tensor = torch.linalg.solve(damped, matrix.mT) if int(failed) else torch.cholesky_solve(matrix.mT, factor)
     return solution.mT
 
 
