@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import lamina
 from benchmarks.gauntlet.models import Model
 from lamina import measure, pipeline
-from lamina.cli import app
+from lamina.cli import app, options
 from lamina.errors import INTERNAL, LaminaError
 from lamina.measure import repeat
 from lamina.measure.clocks import cpu
@@ -96,7 +96,7 @@ class Job:
 
     def built(self, classes: int | None = None) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """The network in training mode, for so many classes or its own, and a batch of its inputs."""
-        target, _ = pipeline.find(self.model.spec, input_size=self.model.size)
+        target, _ = pipeline.find(self.model.spec, input_size=options.requested_inputs(self.model.given))
         torch.manual_seed(0)
         module = target.make(classes).to(self.device)
         inputs, _, _ = target.example(BATCH, None, "fp32", torch.device(self.device), "nchw", 0)

@@ -35,10 +35,15 @@ class Model:
     def options(self) -> tuple[str, ...]:
         """The options of a command that concern inputs."""
         if self.function:
-            return ("--input-fn", f"{HERE}.inputs:{self.function}")
+            return ("--input-fn", self.given)
         if self.size:
-            return ("--input-size", self.inputs[0])
+            return ("--input-size", self.given)
         return tuple(word for one in self.inputs for word in ("--input", one))
+
+    @property
+    def given(self) -> str:
+        """The same as one text."""
+        return f"{HERE}.inputs:{self.function}" if self.function else " ".join(self.inputs)
 
     @property
     def size(self) -> tuple[int, ...] | None:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from lamina.build.data import Dataset, as_batch, synthetic, train_test
+from lamina.build.inputs import Made, in_range, named
 from lamina.build.models import Entry, create
 from lamina.build.models.external import External
 from lamina.build.network import DTYPES, SpecModule
@@ -38,6 +40,8 @@ class Target:
     classes: int | None = None
     network: Network | None = None
     remarks: tuple[str, ...] = field(default=())
+    made: Made | None = None
+    """Makes the inputs instead of ``inputs``."""
 
     @property
     def standalone(self) -> bool:
@@ -67,6 +71,10 @@ class Target:
 
     def empty(self, batch: int, precision: str) -> list[Tensor]:
         """Uninitialized inputs of the right shape and dtype, on the default device."""
+        if self.made is not None:
+            with torch.device("cpu"):
+                tensors = self.made.tensors(batch)
+            return [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
         return [
             torch.empty((batch, *source.shape), dtype=torch.int64 if source.content == "indices" else DTYPES[precision])
             for source in self.inputs
@@ -80,6 +88,10 @@ class Target:
         Inputs that are neither images of one or three channels, nor frames or tokens of ``data``, are feature maps of
         inner layers: they get normally distributed random values.
         """
+        if self.made is not None:
+            torch.manual_seed(seed)
+            made = [_moved(tensor, precision, device, layout) for tensor in self.made.tensors(batch)]
+            return made, torch.randint(self.classes or CLASSES, (batch,)).to(device), ()
         tensors, warnings, labels = [], [], None
         for source in self.inputs:
             real = data is not None and _fits(source, data)
@@ -97,7 +109,6 @@ class Target:
         if labels is None:
             raise UsageError(f"{self.name}: expected at least one input, got none")
         return tensors, labels.to(device), tuple(warnings)
-
 
     def train_test(self, source: str) -> tuple[Dataset, Dataset]:
         """The train and test splits of a dataset; synthetic samples have the shape of the network's first input.
@@ -121,7 +132,6 @@ class Target:
                 f"{first.name!r} {first.shape}, got {found[0].kind} of shape {found[0].shape}"
             )
         return found
-
 
     def _labelled(self, tokens: Dataset) -> Dataset:
         """Tokens with one label a sample, where the network classifies sequences instead of continuing them."""
@@ -148,13 +158,29 @@ def from_zoo(entry: Entry) -> Target:
     return Target(entry.name, entry.inputs, make, batch=DEFAULT_BATCH, classes=entry.classes)
 
 
-def from_external(name: str, load: Callable[[], External], shape: Sequence[int] | None = None) -> Target:
-    """A target from any package; ``shape`` is the shape of a sample, if the package does not define it.
+def from_external(
+    name: str, load: Callable[[], External], shape: Sequence[int] | Sequence[Input] | Made | None = None
+) -> Target:
+    """A target from any package.
+
+    Args:
+        name: of the network.
+        load: builds it.
+        shape: the shape of a sample, or the inputs, or what makes them, if the package does not define them.
 
     Raises:
         UsageError: the input shape is unknown.
     """
     found = load()
+    if isinstance(shape, Made):
+        made = shape
+        inputs = tuple(Input(shape=tuple(tensor.shape[1:]) or (1,)) for tensor in made.tensors(1))
+        return Target(name, inputs, lambda classes: made.adapt(load().module), classes=found.classes, made=made)
+    if shape and isinstance(shape[0], Input):
+        own = in_range([one for one in shape if isinstance(one, Input)], found.module)
+        names = [one.name for one in own]
+        return Target(name, own, lambda classes: named(load().module, names), classes=found.classes)
+    shape = cast(Sequence[int] | None, shape)
     shape = shape or found.input
     if shape is None and found.inputs:
         return Target(name, found.inputs, lambda classes: load().module, classes=found.classes)
@@ -171,6 +197,10 @@ def _fits(source: Input, data: Dataset) -> bool:
 
 def _random(source: Input, classes: int | None, batch: int, seed: int) -> tuple[Tensor, Tensor]:
     """Random tokens with next-token labels, or normally distributed values with random labels."""
+    if source.content == "indices" and len(source.shape) != 1:
+        drawn = torch.Generator().manual_seed(seed)
+        indices = torch.randint(source.vocabulary or 2, (batch, *source.shape), generator=drawn)
+        return indices, torch.randint(classes or CLASSES, (batch,), generator=drawn)
     if source.content == "indices":
         return as_batch(
             synthetic(source.shape, source.vocabulary or classes or 2, batch, seed), batch, source.shape, seed

@@ -61,6 +61,8 @@ def bench(
     check: options.CheckOption = True,
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
     input_size: options.InputSizeOption = "",
+    input_: options.InputOption = [],  # noqa: B006  (typer copies it)
+    input_fn: options.InputFnOption = "",
     store: options.StoreOption = "",
     resume: options.ResumeOption = False,
     wait_idle: WaitIdleOption = 0,
@@ -93,6 +95,7 @@ def bench(
 
         lamina bench my.dnntemplate --set N=64 --dry-run
     """
+    input_size = options.inputs(input_size, input_, input_fn)
     options.choices("--format", format_, options.FORMATS)
     options.choices("--select", select, ("none", "measure", "model"))
     words = [*(spec or []), *(model or [])]

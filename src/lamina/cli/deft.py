@@ -88,6 +88,8 @@ def deft(
     device: options.DeviceOption = "auto",
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
     input_size: options.InputSizeOption = "",
+    input_: options.InputOption = [],  # noqa: B006  (typer copies it)
+    input_fn: options.InputFnOption = "",
     store: options.StoreOption = "",
     resume: Annotated[bool, typer.Option("--resume", help="Reuse the training and the search in --output.")] = False,
     format_: Annotated[str, typer.Option("--format", help="table or json, on stdout.")] = "table",
@@ -109,6 +111,7 @@ def deft(
 
         lamina deft vgg11_cifar --data DIR --weights vgg.safetensors --target-speedup 1.5 --epochs 2 --onnx vgg.onnx
     """
+    input_size = options.inputs(input_size, input_, input_fn)
     check_networks([spec], set_, input_size)
     options.dataset(data)
     options.device(device)

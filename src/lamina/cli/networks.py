@@ -14,7 +14,7 @@ from lamina.errors import UsageError
 if TYPE_CHECKING:
     from lamina.build import Target
     from lamina.record import Run
-    from lamina.spec import Workload
+    from lamina.spec import Input, Workload
     from lamina.spec.training import Training
     from lamina.store import Store
 
@@ -53,7 +53,7 @@ def check_layers(words: Sequence[str], variables: Mapping[str, str], layers: Seq
 
 def check_networks(
     words: Sequence[str], set_: Sequence[str], input_size: str
-) -> tuple[tuple[int, ...] | None, dict[str, str]]:
+) -> tuple[tuple[int, ...] | tuple[Input, ...] | str | None, dict[str, str]]:
     """The input size and the variables of SPECs, each of which is known; without importing PyTorch.
 
     Raises:
@@ -63,7 +63,7 @@ def check_networks(
 
     if not words:
         raise UsageError("expected a SPEC: a network such as alexnet, a file, or a recipe (see --help)")
-    size = options.shape("--input-size", input_size) if input_size else None
+    size = options.requested_inputs(input_size)
     variables = options.pairs(set_)
     for word in words:
         meaning(word, variables)

@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -19,7 +19,7 @@ from lamina.errors import UsageError, nearest
 from lamina.spec.method import METHODS
 
 if TYPE_CHECKING:
-    from lamina.spec import Method
+    from lamina.spec import Input, Method
 
 StoreOption = Annotated[
     str,
@@ -79,6 +79,23 @@ DataOption = Annotated[str, typer.Option("--data", help="Data set: fashion-mnist
 CheckOption = Annotated[bool, typer.Option("--check/--no-check", help="Compare results with float64 before timing.")]
 InputSizeOption = Annotated[
     str, typer.Option("--input-size", help="Shape of one sample, such as 3x224x224, where the network has none.")
+]
+InputOption = Annotated[
+    list[str],
+    typer.Option(
+        "--input",
+        metavar="NAME=DTYPE:SHAPE",
+        help="An input of the network: its parameter, its type and the shape of a sample, such as tokens=int64:128. "
+        "Integers are in the range of the network's embeddings. Repeatable.",
+    ),
+]
+InputFnOption = Annotated[
+    str,
+    typer.Option(
+        "--input-fn",
+        metavar="MODULE:FUNCTION",
+        help="A function that makes the network's inputs for a batch size: a tensor, a tuple, or a dict of keywords.",
+    ),
 ]
 LayerOption = Annotated[
     list[str],
@@ -205,6 +222,43 @@ def shape(option: str, text: str) -> tuple[int, ...]:
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
         raise UsageError(f"{option}: expected sizes such as 3x224x224, got {text!r}")
     return tuple(map(int, sizes))
+
+
+REAL, WHOLE = ("float32", "float16", "bfloat16", "float64"), ("int64", "int32", "int16", "int8", "uint8", "bool")
+"""Types of inputs: floating-point ones follow --precision."""
+
+
+def inputs(size: str, named: Sequence[str], function: str) -> str:
+    """--input-size, --input and --input-fn, of which one may be given, as one text for `requested_inputs`."""
+    given = [name for name, value in (("--input-size", size), ("--input", named), ("--input-fn", function)) if value]
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)}: expected one of them")
+    text = size or " ".join(named) or function
+    requested_inputs(text)
+    return text
+
+
+def requested_inputs(text: str) -> tuple[int, ...] | tuple[Input, ...] | str | None:
+    """A shape, the inputs by name, or the name of the function that makes them."""
+    if not text:
+        return None
+    if "=" in text:
+        return tuple(_input(item) for item in text.split())
+    return text if ":" in text else shape("--input-size", text)
+
+
+def _input(item: str) -> Input:
+    from lamina.spec import Input
+
+    name, _, rest = item.partition("=")
+    dtype, colon, sizes = rest.partition(":")
+    if not (name.isidentifier() and colon):
+        raise UsageError(f"--input: expected NAME=DTYPE:SHAPE such as tokens=int64:128, got {item!r}")
+    if dtype not in (*REAL, *WHOLE):
+        raise UsageError(f"--input: type {dtype!r} is unknown: {nearest(dtype, (*REAL, *WHOLE))}")
+    vocabulary = 2 if dtype == "bool" else None
+    content: Literal["real", "indices"] = "real" if dtype in REAL else "indices"
+    return Input(name=name, shape=shape("--input", sizes), content=content, vocabulary=vocabulary)
 
 
 def pairs(items: Iterable[str]) -> dict[str, str]:

@@ -40,6 +40,8 @@ def profile(
     seed: options.SeedOption = 0,
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
     input_size: options.InputSizeOption = "",
+    input_: options.InputOption = [],  # noqa: B006  (typer copies it)
+    input_fn: options.InputFnOption = "",
     store: options.StoreOption = "",
     resume: options.ResumeOption = False,
     wait_idle: WaitIdleOption = 0,
@@ -70,6 +72,7 @@ def profile(
 
         lamina profile gpt-block --inference --counters full --report gpt.html
     """
+    input_size = options.inputs(input_size, input_, input_fn)
     from lamina.spec import Phase
 
     options.choices("--format", format_, options.FORMATS)

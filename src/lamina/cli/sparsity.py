@@ -31,7 +31,7 @@ def sparsity(
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Sample every map at every iteration.")] = False,
     module: Annotated[
         list[str] | None,
-        typer.Option("--module", help="Monitor this module's outputs. Repeatable; default every ReLU or other activation."),
+        typer.Option("--module", help="Monitor this module's outputs. Repeatable; default every ReLU, or activation."),
     ] = None,
     masks: Annotated[
         Path | None, typer.Option("--masks", help="Also write masks of zeros in the inputs of convolutions (.npz).")
@@ -72,6 +72,8 @@ def sparsity(
     device: options.DeviceOption = "auto",
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
     input_size: options.InputSizeOption = "",
+    input_: options.InputOption = [],  # noqa: B006  (typer copies it)
+    input_fn: options.InputFnOption = "",
     store: options.StoreOption = "",
     format_: options.FormatOption = "table",
 ) -> None:
@@ -85,6 +87,7 @@ def sparsity(
 
         lamina sparsity alexnet --data DIR --schedule 'features.*=every:10' --schedule 'classifier.*=adaptive:20-500'
     """
+    input_size = options.inputs(input_size, input_, input_fn)
     from lamina.accelerate.training.sparsity_monitor.parameters import Parameters
 
     options.choices("--format", format_, options.FORMATS)

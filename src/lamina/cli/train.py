@@ -47,6 +47,8 @@ def train(
     device: options.DeviceOption = "auto",
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
     input_size: options.InputSizeOption = "",
+    input_: options.InputOption = [],  # noqa: B006  (typer copies it)
+    input_fn: options.InputFnOption = "",
     checkpoint: Annotated[
         Path | None,
         typer.Option("--checkpoint", help="File of the training state (safetensors), replaced atomically."),
@@ -68,6 +70,7 @@ def train(
 
         lamina train lenet5 --data fashion-mnist --impl circulant\\[block_size=4]
     """
+    input_size = options.inputs(input_size, input_, input_fn)
     if resume and checkpoint is None:
         raise UsageError("--resume needs --checkpoint: the file to continue from")
     methods = options.implementations(impl)

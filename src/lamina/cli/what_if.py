@@ -57,6 +57,8 @@ def what_if(
     seed: options.SeedOption = 0,
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
     input_size: options.InputSizeOption = "",
+    input_: options.InputOption = [],  # noqa: B006  (typer copies it)
+    input_fn: options.InputFnOption = "",
     store: options.StoreOption = "",
     resume: options.ResumeOption = False,
     wait_idle: WaitIdleOption = 0,
@@ -85,6 +87,7 @@ def what_if(
 
         lamina what-if vgg16 --impl sparse,circulant\\[block_size=64] --layer 'classifier.*' --inference
     """
+    input_size = options.inputs(input_size, input_, input_fn)
     from lamina.record.what_if import CHANGES
     from lamina.spec import Method, Phase
 

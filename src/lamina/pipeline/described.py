@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lamina import recipes
 from lamina.errors import UsageError, nearest
-from lamina.spec import ResolvedLayer, Workload
+from lamina.spec import Input, ResolvedLayer, Workload
 from lamina.spec.files import SUFFIXES, read
 from lamina.spec.zoo import DEFAULT_BATCH, ZOO, Entry
 
@@ -58,7 +58,7 @@ def needs_torch(text: str, variables: Mapping[str, str] | None = None) -> bool:
 def describe(
     text: str,
     variables: Mapping[str, str] | None = None,
-    input_size: Sequence[int] | None = None,
+    input_size: Sequence[int] | Sequence[Input] | str | None = None,
     batch: int | None = None,
 ) -> Described:
     """The layers of a network with their shapes, computing nothing.

@@ -12,20 +12,24 @@ from torch import nn
 from lamina import accelerate, build, run
 from lamina.accelerate.registry import converter
 from lamina.build import Target, Trace
+from lamina.build.inputs import Made
 from lamina.build.models import external
 from lamina.errors import UnsupportedError
 from lamina.pipeline.described import meaning
-from lamina.spec import Method, Point, ResolvedLayer, Workload
+from lamina.spec import Input, Method, Point, ResolvedLayer, Workload
 from lamina.spec.files import read
 from lamina.spec.zoo import Entry
 
 
 def find(
-    text: str, variables: Mapping[str, str] | None = None, input_size: Sequence[int] | None = None
+    text: str,
+    variables: Mapping[str, str] | None = None,
+    input_size: Sequence[int] | Sequence[Input] | str | None = None,
 ) -> tuple[Target, Workload | None]:
     """What a word on the command line means: a file, a network of the zoo, a recipe, or ``package:callable``.
 
-    The second answer is the workload a file or recipe asks for.
+    The second answer is the workload a file or recipe asks for. ``input_size`` is the shape of a sample, the inputs, or
+    the name of a function that makes them for a batch size, of a network that does not define them itself.
 
     Raises:
         UsageError: it means nothing; with the nearest name that does.
@@ -38,7 +42,8 @@ def find(
             network, workload = read(path, variables or {})
             return build.from_network(network), workload
         case name:
-            return build.from_external(name, partial(external.load, name), input_size), None
+            given = Made(external.function(input_size)) if isinstance(input_size, str) else input_size
+            return build.from_external(name, partial(external.load, name), given), None
 
 
 def implementation(point: Point) -> run.Implement | None:

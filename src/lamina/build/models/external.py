@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -60,6 +60,23 @@ def _load(source: str) -> External:
     labels = getattr(getattr(network, "config", None), "num_labels", None)
     classes = labels if type(network).__name__.endswith("Classification") else None
     return External(network, classes=classes, inputs=of_transformers(network))
+
+
+def function(source: str) -> Callable[..., Any]:
+    """The function that ``package.module:function`` names.
+
+    Raises:
+        UsageError: it is malformed, or names nothing that can be called.
+        MissingError: the package is not installed.
+    """
+    package, colon, name = source.partition(":")
+    if not (colon and package and name):
+        raise UsageError(f"expected a function as PACKAGE.MODULE:FUNCTION, got {source!r}")
+    module = _imported(package)
+    found = _attribute(module, name, _callables(module))
+    if not callable(found):
+        raise UsageError(f"{source!r} is {_described(found)}, expected a function of the batch size")
+    return found  # type: ignore[no-any-return]
 
 
 def _torchvision(source: str, name: str) -> External:

@@ -1,0 +1,86 @@
+"""Inputs that a user names or makes: by keyword, of other dtypes, or nested in lists and dicts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from lamina.errors import UsageError
+from lamina.spec import Input
+
+Arrange = Callable[[Sequence[Any]], tuple[Sequence[Any], Mapping[str, Any]]]
+"""From the tensors of a call to its arguments and keyword arguments."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """Inputs that a function makes for a batch size: its tensors, in order, and how a network is called with them.
+
+    The function returns a tensor, a tuple or list of arguments, or a dict of keyword arguments; lists and dicts within
+    them, and values that are no tensors, stay as they are.
+    """
+
+    function: Callable[[int], Any]
+
+    def tensors(self, batch: int) -> list[Tensor]:
+        """The tensors of a call."""
+        return [leaf for leaf in self._leaves(batch)[0] if isinstance(leaf, Tensor)]
+
+    def adapt(self, module: nn.Module) -> nn.Module:
+        """The network, called with these tensors alone."""
+        one = len(self.tensors(1))
+
+        def arrange(tensors: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+            # Where a list has an entry for each sample, the number of tensors is a multiple of that of one sample.
+            leaves, structure = self._leaves(max(1, len(tensors) // max(1, one)))
+            given = iter(tensors)
+            values = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            args, kwargs = tree_unflatten(values, structure)
+            return args, kwargs
+
+        return rearranged(module, arrange)
+
+    def _leaves(self, batch: int) -> tuple[list[Any], Any]:
+        try:
+            made = self.function(batch)
+        except Exception as error:
+            raise UsageError(f"--input-fn: for a batch of {batch} it raised {type(error).__name__}: {error}") from error
+        if isinstance(made, Mapping):
+            return tree_flatten(((), dict(made)))
+        return tree_flatten((tuple(made) if isinstance(made, tuple | list) else (made,), {}))
+
+
+def named(module: nn.Module, names: Sequence[str]) -> nn.Module:
+    """The network, called with one tensor for each name: by position where the names are its first parameters."""
+    known = inspect.signature(module.forward).parameters.values()
+    positional = [one.name for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    if positional[: len(names)] == [*names]:
+        return module
+    return rearranged(module, lambda tensors: ((), dict(zip(names, tensors, strict=True))))
+
+
+def rearranged(module: nn.Module, arrange: Arrange) -> nn.Module:
+    """The network itself, whose ``forward`` takes tensors and arranges them; its parts keep their names."""
+    module.forward = partial(_call, module.forward, arrange)
+    return module
+
+
+def _call(forward: Callable[..., Any], arrange: Arrange, *tensors: Any) -> Any:
+    args, kwargs = arrange(tensors)
+    return forward(*args, **kwargs)
+
+
+def in_range(inputs: Sequence[Input], module: nn.Module) -> tuple[Input, ...]:
+    """The inputs, with indices below the size of the smallest embedding where no vocabulary is given."""
+    sizes = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+    least = min(sizes, default=2)
+    return tuple(
+        one.model_copy(update={"vocabulary": least}) if one.content == "indices" and one.vocabulary is None else one
+        for one in inputs
+    )

@@ -1,0 +1,84 @@
+"""Inputs by name, by keyword and from a function reach the network, whose parts keep their names."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lamina.build import from_external, trace
+from lamina.build.inputs import Made
+from lamina.build.models.external import External
+from lamina.errors import UsageError
+from lamina.spec import Input
+
+
+class Keywords(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 4), nn.Linear(4, 2)
+
+    def forward(self, tokens: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        x = self.embed(tokens)
+        return self.head(x if mask is None else x * mask[..., None])
+
+
+class Listed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(3, 2, 1)
+
+    def forward(self, images: list[Tensor], targets: list[dict[str, Any]] | None = None) -> dict[str, Tensor]:
+        assert targets is not None and all(target["name"] == "box" for target in targets)
+        return {"loss": sum(self.body(x).mean() * t["scale"] for x, t in zip(images, targets, strict=True))}
+
+
+def listed(batch: int) -> tuple[Any, ...]:
+    images = [torch.rand(3, 4 + sample, 5) for sample in range(batch)]
+    return images, [{"name": "box", "scale": torch.tensor(2.0)} for _ in range(batch)]
+
+
+def test_inputs_are_passed_by_name_and_indices_are_in_range() -> None:
+    given = (
+        Input(name="tokens", shape=(5,), content="indices"),
+        Input(name="mask", shape=(5,), content="indices", vocabulary=2),
+    )
+    target = from_external("keywords", lambda: External(Keywords()), given)
+    assert [one.vocabulary for one in target.inputs] == [7, 2]
+    module = target.make(None)
+    (tokens, mask), _, _ = target.example(3, None, "fp32", torch.device("cpu"), "nchw", 0)
+    assert int(tokens.max()) < 7 and set(mask.unique().tolist()) <= {0, 1}
+    torch.testing.assert_close(module(tokens, mask), Keywords.forward(module, tokens, mask=mask))
+    assert [name for name, _ in copy.deepcopy(module).named_parameters()] == [*Keywords().state_dict()]
+    assert {layer.name for layer in target.resolve(3)} >= {"embed", "head"}
+
+
+def test_indices_of_any_shape_are_drawn() -> None:
+    edges = Input(name="tokens", shape=(2, 5), content="indices")
+    target = from_external("edges", lambda: External(Keywords()), (edges,))
+    (drawn,), labels, _ = target.example(3, None, "fp32", torch.device("cpu"), "nchw", 0)
+    assert (drawn.dtype, drawn.shape, labels.shape) == (torch.int64, (3, 2, 5), (3,)) and int(drawn.max()) < 7
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_a_function_makes_nested_inputs(batch: int) -> None:
+    target = from_external("listed", lambda: External(Listed()), Made(listed))
+    module = target.make(None)
+    tensors, _, _ = target.example(batch, None, "fp32", torch.device("cpu"), "nchw", 0)
+    assert len(tensors) == 2 * batch
+    found = trace(module, *tensors)
+    assert [call.name for call in found.calls].count("body") == 1 and found.outputs
+    assert len(target.empty(batch, "fp32")) == 2 * batch
+    copied = copy.deepcopy(module)
+    with torch.no_grad():
+        copied.body.weight.zero_()
+    assert not torch.equal(copied(*tensors)["loss"], module(*tensors)["loss"])
+
+
+def test_a_function_that_fails_is_named() -> None:
+    def fails(batch: int) -> None:
+        raise ZeroDivisionError("no inputs")
+
+    with pytest.raises(UsageError, match=r"--input-fn: for a batch of 1 it raised ZeroDivisionError: no inputs"):
+        from_external("listed", lambda: External(Listed()), Made(fails))

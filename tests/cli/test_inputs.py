@@ -1,0 +1,34 @@
+"""--input, --input-fn and --input-size are checked before anything is imported."""
+
+import pytest
+
+from lamina.cli import options
+from lamina.errors import UsageError
+
+
+def test_one_text_stands_for_all_three() -> None:
+    assert options.requested_inputs(options.inputs("3x8x8", [], "")) == (3, 8, 8)
+    assert options.requested_inputs(options.inputs("", [], "nets.inputs:make")) == "nets.inputs:make"
+    assert options.requested_inputs("") is None
+    found = options.requested_inputs(options.inputs("", ["tokens=int64:128", "mask=bool:128", "x=bfloat16:3x4"], ""))
+    assert [(one.name, one.shape, one.content, one.vocabulary) for one in found] == [
+        ("tokens", (128,), "indices", None),
+        ("mask", (128,), "indices", 2),
+        ("x", (3, 4), "real", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "named", "function", "message"),
+    [
+        ("3x8", ["x=float32:3"], "", "--input-size and --input: expected one of them"),
+        ("", ["x=float32:3"], "a:b", "--input and --input-fn: expected one of them"),
+        ("", ["x=float32"], "", "expected NAME=DTYPE:SHAPE such as tokens=int64:128, got 'x=float32'"),
+        ("", ["1x=float32:3"], "", "expected NAME=DTYPE:SHAPE"),
+        ("", ["x=float:3"], "", "type 'float' is unknown: did you mean 'float16'|type 'float' is unknown"),
+        ("", ["x=int64:3y"], "", "expected sizes such as 3x224x224, got '3y'"),
+    ],
+)
+def test_mistakes_are_named(size: str, named: list[str], function: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        options.inputs(size, named, function)
