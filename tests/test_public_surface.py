@@ -51,8 +51,8 @@ def test_every_verb_is_a_command() -> None:
 def test_the_surface_of_the_pipeline() -> None:
     assert set(pipeline.VERBS) | {
         *("Described", "Memory", "Options", "Planned", "Reproduced", "VERBS", "Watch"),
-        *("compare_counters", "compare_kernels", "compare_layers", "describe", "find", "graphed_step", "import_file", "iterate"),
-        *("look_up", "memory", "metrics", "needs_torch", "passes"),
+        *("compare_counters", "compare_kernels", "compare_layers", "describe", "find", "graphed_step"),
+        *("import_file", "iterate", "look_up", "memory", "metrics", "needs_torch", "passes"),
     } == set(pipeline.__all__)
     assert not [name for name in pipeline.__all__ if isinstance(getattr(pipeline, name), ModuleType)]
 

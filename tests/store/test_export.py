@@ -49,8 +49,12 @@ def test_every_value_of_a_record_has_a_column() -> None:
     assert fields <= COLUMNS.keys()
 
 
+TEXTS = ("reason", "executed_impl", "selection_reason", "note")
+"""Columns whose empty cells are empty texts."""
+
+
 def typed(name: str, cell: str) -> Any:
-    return None if cell == "" and name not in ("reason", "executed_impl", "selection_reason", "note") else COLUMNS[name](cell)
+    return None if cell == "" and name not in TEXTS else COLUMNS[name](cell)
 
 
 def test_csv_reads_back(rows: list[Flat], tmp_path: Path) -> None:

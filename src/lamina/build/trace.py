@@ -161,7 +161,7 @@ def _recorded(network: nn.Module, examples: Sequence[Tensor], mode: AbstractCont
     for example in examples:
         recorder.slot(example)
     devices = {example.device.index for example in examples if example.device.type == "cuda"}
-    with torch.random.fork_rng(sorted(devices)), _unchanged(network), mode, recorder.hooked(), recorder:  # type: ignore[type-var]
+    with torch.random.fork_rng(sorted(devices)), _unchanged(network), mode, recorder.hooked(), recorder:
         result = network(*examples)
         if not own.issuperset(network.modules()):
             return None

@@ -26,8 +26,10 @@ from lamina.run import precision_mode
 from lamina.spec import Cost
 from lamina.testing.tolerance import assert_as_accurate
 
-SIZES = ("in_features", "out_features", "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation")
-SIZES += ("groups", "padding_mode")
+SIZES = (
+    *("in_features", "out_features", "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation"),
+    *("groups", "padding_mode"),
+)
 """Attributes of layers that networks read, such as a stride to compute their own padding from."""
 
 CLOSE = {

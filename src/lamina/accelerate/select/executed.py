@@ -12,7 +12,7 @@ def executed(module: nn.Module, requested: str, phase: str) -> tuple[str, str]:
 
     Args:
         module: after at least one forward pass.
-        requested: the implementation that the row is for, such as ``sparse``; the answer for layers that have no choice.
+        requested: the implementation that the row is for, such as ``sparse``; returned for layers that have no choice.
         phase: ``forward``, ``backward_data``, ``backward_weight``, or ``step`` for all of them.
     """
     report = getattr(module, "executed", None)
