@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", help="cpu, or cuda: workers take its GPUs in order")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that a cell may take")
+    parser.add_argument("--stop-after", type=float, default=inf, help="seconds; then write the cells that have ended")
     parser.add_argument("--models", default="*", help="patterns between commas, such as timm:*,*hostile*")
     parser.add_argument("--verbs", default=",".join(VERBS), help="between commas")
     parser.add_argument("--work", type=Path, default=Path("build-log/gauntlet"), help="folder to continue from")
@@ -107,10 +109,13 @@ def main() -> None:
         if (todo := [v for v in verbs if (model.spec, v) not in found or found[model.spec, v].ending in again])
     }
     progress = Progress(sum(map(len, work.values())))
+    end = time.monotonic() + args.stop_after
     for cell in run_all(work, args.device, args.work, args.jobs, args.limit):
         journal.add(cell)
         found[cell.model, cell.verb] = cell
         progress(cell)
+        if time.monotonic() > end:
+            break
     here = [cell for (spec, _), cell in found.items() if spec in {model.spec for model in networks}]
     total = summary(here)
     path = results.write(CLAIM, args.device, rows(networks, found, args.device), total, args)
