@@ -189,6 +189,8 @@ def main() -> None:
     given = [f"--{name} {getattr(asked, name)}" for name in ("networks", "precisions", "modes")]
     defaults = [f"--{name} {parser.get_default(name)}" for name in ("networks", "precisions", "modes")]
     command = " ".join(["whole_steps", *(g for g, d in zip(given, defaults, strict=True) if g != d)])
+    some_networks = "" if asked.networks == parser.get_default("networks") else asked.networks
+    claim = "_".join(["whole_steps", *filter(None, some_networks.split(","))])
     rows: list[dict[str, Any]] = []
     path = None
     for network in asked.networks.split(","):
@@ -208,7 +210,7 @@ def main() -> None:
                     )
                 torch._dynamo.reset()
                 if rows:  # after each, so that an end before the last leaves what there is
-                    path = results.write("whole_steps", str(device), rows, summary(rows), asked, command)
+                    path = results.write(claim, str(device), rows, summary(rows), asked, command)
     if path is not None:
         print(path)
 
