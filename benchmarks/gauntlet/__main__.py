@@ -23,7 +23,7 @@ PACE = 30.0
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gauntlet", description=__doc__)
-    parser.add_argument("--device", default="cpu", help="cpu, or cuda: workers take its GPUs in order")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda: processes share its GPUs")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that a cell may take")
     parser.add_argument("--stop-after", type=float, default=inf, help="seconds; then write the cells that have ended")
@@ -61,7 +61,11 @@ def rows(networks: Sequence[Model], found: Mapping[tuple[str, str], Cell], devic
 def summary(found: Sequence[Cell]) -> dict[str, Any]:
     """Counts of endings, over all cells and by verb."""
     count = Counter(cell.ending for cell in found)
-    total = {"models": len({cell.model for cell in found}), "cells": len(found), **{one: count[one] for one in ENDINGS}}
+    total: dict[str, Any] = {
+        "models": len({cell.model for cell in found}),
+        "cells": len(found),
+        **{one: count[one] for one in ENDINGS},
+    }
     total["refused_percent"] = round(100 * count["refused"] / max(1, len(found)), 2)
     by_verb = {
         verb: {one: sum(cell.verb == verb and cell.ending == one for cell in found) for one in ENDINGS}

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -246,7 +247,7 @@ VERBS: dict[str, Callable[[Job], str | None]] = {
     "report": _report,
     "compare": _compare,
     "what-if": _what_if,
-    **{f"convert-{method}": (lambda job, method=method: _converted(method, job)) for method in METHODS},
+    **{f"convert-{method}": partial(_converted, method) for method in METHODS},
     "train": _train,
     "sparsity": _sparsity,
     "deft": _deft,

@@ -28,9 +28,12 @@ START_S = 120.0
 class Worker:
     """A process that runs the cells of one network after another."""
 
+    made = 0
+
     def __init__(self, device: str, folder: Path, limit_s: float) -> None:
         self.pipe, theirs = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=_serve, args=(theirs, device, folder), daemon=True)
+        self.process = SPAWN.Process(target=_serve, args=(theirs, device, folder, Worker.made), daemon=True)
+        Worker.made += 1
         self.process.start()
         theirs.close()
         self.limit_s = limit_s
@@ -101,11 +104,17 @@ def run_all(
             worker.stop()
 
 
-def _serve(pipe: Connection, device: str, folder: Path) -> None:
-    """Run what comes through the pipe. The process ends after a traceback, which may leave a GPU unusable."""
+def _serve(pipe: Connection, device: str, folder: Path, number: int) -> None:
+    """Run what comes through the pipe, on one of the GPUs. The process ends after a traceback, which may spoil it."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["LAMINA_CACHE_DIR"] = str(folder / "cache")  # selections of one sample are for nobody else
     sys.path.insert(0, os.getcwd())
+    if device != "cpu":
+        import torch
+
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+        gpus = gpus if gpus != [""] else [str(index) for index in range(torch.cuda.device_count())]
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]  # read when CUDA is used first
     from benchmarks.gauntlet import cells
 
     cells.hurry()

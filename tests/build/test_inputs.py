@@ -52,6 +52,8 @@ def test_inputs_are_passed_by_name_and_indices_are_in_range() -> None:
     torch.testing.assert_close(module(tokens, mask), Keywords.forward(module, tokens, mask=mask))
     assert [name for name, _ in copy.deepcopy(module).named_parameters()] == [*Keywords().state_dict()]
     assert {layer.name for layer in target.resolve(3)} >= {"embed", "head"}
+    with pytest.raises(UsageError, match="one input, it has 2: tokens, mask"):
+        target.train_test("synthetic")
 
 
 def test_indices_of_any_shape_are_drawn() -> None:

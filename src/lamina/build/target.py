@@ -114,8 +114,11 @@ class Target:
         """The train and test splits of a dataset; synthetic samples have the shape of the network's first input.
 
         Raises:
-            UsageError: there is no such dataset, or its samples are none of the network's.
+            UsageError: there is no such dataset, its samples are none of the network's, or it has several inputs.
         """
+        if len(self.inputs) != 1 or self.made is not None:
+            names = ", ".join(one.name for one in self.inputs)
+            raise UsageError(f"{self.name}: training needs a network of one input, it has {len(self.inputs)}: {names}")
         first = self.inputs[0]
         indices = first.content == "indices"
         if source == "synthetic" and (indices or len(first.shape) != 3):
