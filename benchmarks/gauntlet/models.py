@@ -149,7 +149,7 @@ HOSTILE = {
         """,
     ("3x16x16",): "lazy_layers",
     FEATURES: "Packed",
-    TOKENS: "sparse_embedding",
+    ("input=int64:8",): "sparse_embedding",
 }
 
 
