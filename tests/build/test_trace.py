@@ -191,7 +191,7 @@ def test_tensors_in_dataclasses_and_layers_of_weights_only_are_found() -> None:
             self.weight = nn.Parameter(torch.randn(3, 2))
 
         def forward(self, x: Tensor) -> Output:
-            return Output(x @ torch.cat([torch.sigmoid(self.weight), self.weight], 1), "raw")
+            return Output(x @ torch.cat([torch.sigmoid(self.weight).softmax(dim=0), self.weight], 1), "raw")
 
     network, x = Scores(), torch.randn(5, 3)
     (result,) = replay(trace(network, x), x)

@@ -350,7 +350,7 @@ class _Recorder(TorchFunctionMode):
         alias: bool,
     ) -> Any:
         arguments, options = tree_unflatten(leaves, structure)
-        found = describe(target, shapes, arguments, options)
+        found = describe(target, shapes, arguments, options) if shapes else None  # none of weights only
         shape = self.slots[outputs[0]].shape
         if found is not None:
             kind, settings = found
