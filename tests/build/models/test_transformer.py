@@ -31,5 +31,5 @@ def test_a_block_is_residual() -> None:
 
 
 def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(UsageError, match="expected a width that 3 heads divide, got 8"):
+    with pytest.raises(UsageError, match="expected a width divisible by 3 heads, got 8"):
         Attention(width=8, heads=3, causal=False)

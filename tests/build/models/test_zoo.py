@@ -81,7 +81,7 @@ def test_an_unknown_name_comes_with_the_closest_match() -> None:
         (
             "gpt",
             {"heads": 5},
-            "gpt cannot be built with heads=5: expected a width that 5 heads divide, got 384",
+            "gpt cannot be built with heads=5: expected a width divisible by 5 heads, got 384",
         ),
         ("lenet5", {"num_classes": 0}, "num_classes of at least 1, got 0"),
     ],
