@@ -32,6 +32,20 @@ built = Net()
 constant = 5
 """
 
+LAZY = """
+def __dir__():
+    return ["Net", "Helper"]
+
+def __getattr__(name):
+    if name == "Broken":
+        raise ModuleNotFoundError("Could not import module 'Broken'. Are this object's requirements defined correctly?")
+    if name == "Odd":
+        raise RuntimeError("operator not found")
+    if name == "Needs":
+        import a_package_that_is_not_there
+    raise AttributeError(name)
+"""
+
 
 @pytest.fixture(autouse=True)
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -43,6 +57,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "broken": "raise RuntimeError('half a file')",
         "quits": "raise SystemExit(3)",
         "needs": "import a_package_that_is_not_there",
+        "lazy": LAZY,
+        "bare": "",
     }
     for name, text in files.items():
         (tmp_path / "mynets" / f"{name}.py").write_text(text)
@@ -71,6 +87,9 @@ def test_a_callable_is_called(name: str) -> None:
         ("mynets.good:fails", "raised ZeroDivisionError: one over zero"),
         ("mynets.broken:Net", "importing 'mynets.broken' raised RuntimeError: half a file"),
         ("mynets.quits:Net", "importing 'mynets.quits' raised SystemExit: 3"),
+        ("mynets.lazy:Nett", "'mynets.lazy' has no 'Nett': did you mean 'Net'"),
+        ("mynets.lazy:Odd", "reading 'Odd' of 'mynets.lazy' raised RuntimeError: operator not found"),
+        ("mynets.bare:Net", "'mynets.bare' has no 'Net': it defines no function or class"),
         ("mynets.god:Net", "package 'mynets' has no module 'mynets.god'"),
     ],
 )
@@ -90,6 +109,8 @@ def test_the_cause_is_kept() -> None:
     [
         ("nosuchpackage.nets:Net", "pip install nosuchpackage"),
         ("mynets.needs:Net", "pip install a_package_that_is_not_there"),
+        ("mynets.lazy:Needs", "pip install a_package_that_is_not_there"),
+        ("mynets.lazy:Broken", "reading 'Broken' of 'mynets.lazy' raised ModuleNotFoundError: Could not import"),
     ],
 )
 def test_a_missing_package_is_named(source: str, hint: str) -> None:
@@ -152,6 +173,20 @@ def is_model(name): return True
 def create_model(name): return torch.nn.Identity()
 """
 
+DEFERRED = """
+import importlib
+
+def __getattr__(name):
+    if name.startswith("_"):
+        raise AttributeError(name)
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError as error:
+        raise ModuleNotFoundError(f"Could not import module {name!r}") from error
+    from torch.nn import Identity
+    return Identity
+"""
+
 
 def test_operators_of_a_torchvision_for_cuda_are_defined_beside_a_torch_for_the_cpu(
     package: Path, monkeypatch: pytest.MonkeyPatch
@@ -173,9 +208,15 @@ def test_operators_of_a_torchvision_for_cuda_are_defined_beside_a_torch_for_the_
     (package / "timm.py").write_text("from torchvision import *")
     later = "def build():\n    from torchvision import create_model as make\n    return make('any')"
     (package / "mynets" / "later.py").write_text(later)
+    (package / "mynets" / "deferred.py").write_text(DEFERRED)
     assert isinstance(external.load("mynets.later:build").module, nn.Identity)
+    external._OPERATORS.clear()
+    del sys.modules["torchvision"]
+    external.load("mynets.deferred:Net")
+    external._OPERATORS.clear()
+    del sys.modules["torchvision"]
     assert isinstance(external.load("timm:any").module, nn.Identity)
-    assert Library.defined == ["nms", "qnms"]
+    assert Library.defined == 3 * ["nms", "qnms"]
 
 
 def test_backbones_of_torchvision_are_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:

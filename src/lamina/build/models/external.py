@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from lamina.build.models.sizes import of_torchvision, of_transformers
-from lamina.errors import MissingError, UsageError, nearest
+from lamina.errors import LaminaError, MissingError, UsageError, nearest
 from lamina.spec import Input
 
 
@@ -134,14 +135,24 @@ def _repaired() -> bool:
     return True
 
 
+_MISSING = object()
 _OPERATORS: list[torch.library.Library] = []
 """What defines them, as long as the process lives."""
 
 
 def _imported(name: str) -> ModuleType:
+    with _explained(name, f"importing {name!r}"):
+        return importlib.import_module(name)
+
+
+@contextmanager
+def _explained(name: str, action: str) -> Iterator[None]:
+    """Raise errors of a package's own code as UsageError or MissingError; ``name`` is the module's."""
     package = name.partition(".")[0]
     try:
-        return importlib.import_module(name)
+        yield
+    except LaminaError:
+        raise
     except ModuleNotFoundError as error:
         if error.name == package:
             raise MissingError(
@@ -151,23 +162,32 @@ def _imported(name: str) -> ModuleType:
             raise UsageError(
                 f"package {package!r} has no module {error.name!r}; check the spelling of {name!r}"
             ) from error
-        raise MissingError(
-            f"{name!r} needs {error.name!r}, which is not installed: pip install {error.name}"
-        ) from error
+        if error.name:
+            raise MissingError(
+                f"{name!r} needs {error.name!r}, which is not installed: pip install {error.name}"
+            ) from error
+        raise MissingError(f"{action} raised {type(error).__name__}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise UsageError(f"importing {name!r} raised {type(error).__name__}: {error}") from error
+        raise UsageError(f"{action} raised {type(error).__name__}: {error}") from error
 
 
 def _callables(module: ModuleType) -> list[str]:
-    return [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+    """Public callables; names that a lazy module has not imported yet count as callable."""
+    found = vars(module)
+    return [name for name in dir(module) if not name.startswith("_") and callable(found.get(name, len))]
 
 
 def _attribute(module: ModuleType, path: str, known: Iterable[str]) -> Any:
     value: Any = module
     for name in path.split("."):
-        if not hasattr(value, name):
-            raise UsageError(f"{module.__name__!r} has no {path!r}: {nearest(path, known)}")
-        value = getattr(value, name)
+        # Lazy modules import when an attribute is read, and may raise anything.
+        with _explained(module.__name__, f"reading {path!r} of {module.__name__!r}"):
+            found = getattr(value, name, _MISSING)
+        if found is _MISSING:
+            known = [*known]
+            hint = nearest(path, known) if known else "it defines no function or class"
+            raise UsageError(f"{module.__name__!r} has no {path!r}: {hint}")
+        value = found
     return value
 
 
