@@ -186,7 +186,8 @@ def from_external(
     shape = cast(Sequence[int] | None, shape)
     shape = shape or found.input
     if shape is None and found.inputs:
-        return Target(name, found.inputs, lambda classes: load().module, classes=found.classes)
+        names = [one.name for one in found.inputs]
+        return Target(name, found.inputs, lambda classes: named(load().module, names), classes=found.classes)
     if shape is None:
         raise UsageError(f"{name}: its input shape is unknown; set it with --input-size, such as 3x224x224")
     return Target(name, (Input(shape=tuple(shape)),), lambda classes: load().module, classes=found.classes)

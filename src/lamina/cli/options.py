@@ -36,7 +36,10 @@ DeviceOption = Annotated[
 SetOption = Annotated[
     list[str],
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Variable of a template, or dotted key of a TOML file. Repeatable."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Variable of a template, dotted key of a TOML file, or value in the configuration of transformers:NAME, "
+        "such as num_hidden_layers=2. Repeatable.",
     ),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="table, json or csv, on stdout.")]
@@ -60,7 +63,8 @@ SpecArgument = Annotated[
     typer.Argument(
         metavar="SPEC...",
         help="A network of the zoo (alexnet), a file (.dnnmark, .dnntemplate, .toml), a recipe, "
-        "timm:NAME, torchvision:NAME or package.module:function.",
+        "timm:NAME, torchvision:NAME, transformers:NAME (a type such as bert or a class such as BertModel, with "
+        "random weights) or package.module:function.",
     ),
 ]
 OneSpecArgument = Annotated[

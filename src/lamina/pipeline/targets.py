@@ -43,7 +43,7 @@ def find(
             return build.from_network(network), workload
         case name:
             given = Made(external.function(input_size)) if isinstance(input_size, str) else input_size
-            return build.from_external(name, partial(external.load, name), given), None
+            return build.from_external(name, partial(external.load, name, variables), given), None
 
 
 def implementation(point: Point) -> run.Implement | None:

@@ -45,6 +45,20 @@ def network(names: str, **config: Any) -> nn.Module:
     [
         (network("input_ids mask", vocab_size=9, max_position_embeddings=64), [("input_ids", (32,), 9)]),
         (network("input_ids mask", vocab_size=9, n_positions=512), [("input_ids", (128,), 9)]),
+        (
+            network("input_ids mask decoder_input_ids", vocab_size=9),
+            [("input_ids", (128,), 9), ("decoder_input_ids", (128,), 9)],
+        ),
+        (
+            network(
+                "input_features mask decoder_input_ids",
+                vocab_size=9,
+                num_mel_bins=80,
+                max_source_positions=15,
+                max_target_positions=64,
+            ),
+            [("input_features", (80, 30), None), ("decoder_input_ids", (32,), 9)],
+        ),
         (network("pixel_values", image_size=32, num_channels=1), [("pixel_values", (1, 32, 32), None)]),
         (network("pixel_values", image_size=(32, 48)), [("pixel_values", (3, 32, 48), None)]),
         (network("pixel_values"), [("pixel_values", (3, 224, 224), None)]),

@@ -1,11 +1,11 @@
-"""Networks of other packages: ``torchvision:NAME``, ``timm:NAME`` or ``package.module:callable``."""
+"""Networks of torchvision, timm, transformers (``PACKAGE:NAME``) and of any ``package.module:callable``."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from lamina.build.models import huggingface
 from lamina.build.models.sizes import of_torchvision, of_transformers
 from lamina.errors import LaminaError, MissingError, UsageError, nearest
 from lamina.spec import Input
@@ -30,37 +31,65 @@ class External:
     inputs: tuple[Input, ...] = ()
 
 
-def load(source: str) -> External:
+def load(source: str, settings: Mapping[str, str] | None = None) -> External:
     """Build the network that ``source`` names, without pretrained weights.
 
     ``package.module:callable`` calls ``callable()``; dots after the colon reach into classes.
+    ``transformers:bert`` is a model type, ``transformers:BertModel`` a class; ``settings`` change their configuration.
     Importing runs the package's code: load only what you would run.
 
     Raises:
-        UsageError: the source is malformed, names nothing, fails, or gives anything but an ``nn.Module``.
+        UsageError: the source is malformed, names nothing, fails, or gives anything but an ``nn.Module``; or it has
+            no configuration that ``settings`` could change.
         MissingError: the package is not installed, or is incompatible with the installed torch.
     """
     try:
-        return _load(source)
+        return _load(source, settings or {})
     except (UsageError, MissingError):
         if not _repaired():
             raise
-    return _load(source)
+    return _load(source, settings or {})
 
 
-def _load(source: str) -> External:
+def _load(source: str, settings: Mapping[str, str]) -> External:
     package, colon, name = source.partition(":")
     if not (colon and package and name):
-        raise UsageError(f"expected a model as PACKAGE.MODULE:CALLABLE, torchvision:NAME or timm:NAME, got {source!r}")
-    if package == "timm":
+        raise UsageError(
+            "expected a model as PACKAGE.MODULE:CALLABLE, torchvision:NAME, timm:NAME or transformers:NAME, "
+            f"got {source!r}"
+        )
+    if settings and package in ("timm", "torchvision"):
+        raise UsageError(f"--set: {source!r} has no configuration, got {', '.join(settings)}")
+    if package == "transformers":
+        factory = _transformers(name, settings)
+    elif package == "timm":
         return _timm(name)
-    if package == "torchvision":
+    elif package == "torchvision":
         return _torchvision(source, name)
-    module = _imported(package)
-    network = _called(source, _attribute(module, name, _callables(module)))
+    else:
+        module = _imported(package)
+        factory = _attribute(module, name, _callables(module))
+        if isinstance(getattr(factory, "config_class", None), type):
+            factory = partial(huggingface.of_class, factory, settings)
+        elif settings:
+            raise UsageError(f"--set: {source!r} has no configuration, got {', '.join(settings)}")
+    network = _called(source, factory)
     labels = getattr(getattr(network, "config", None), "num_labels", None)
     classes = labels if type(network).__name__.endswith("Classification") else None
     return External(network, classes=classes, inputs=of_transformers(network))
+
+
+def _transformers(name: str, settings: Mapping[str, str]) -> Callable[[], nn.Module]:
+    transformers = _library("transformers")
+    types = huggingface.model_types(transformers)
+    if name in types:
+        return partial(huggingface.of_type, transformers, name, settings)
+    found = _attribute(transformers, name, [*types, *_callables(transformers)])
+    if not isinstance(getattr(found, "config_class", None), type):
+        raise UsageError(
+            f"'transformers:{name}' is no network; expected a model type such as bert, or a class such as BertModel"
+        )
+    return partial(huggingface.of_class, found, settings)
 
 
 def function(source: str) -> Callable[..., Any]:
@@ -198,6 +227,8 @@ def _called(source: str, factory: Any) -> nn.Module:
         raise UsageError(f"{source!r} is a built {type(factory).__name__}; name a function or class that builds it")
     try:
         module = factory()
+    except LaminaError:
+        raise
     except (Exception, SystemExit) as error:
         raise UsageError(f"calling {source!r} without arguments raised {type(error).__name__}: {error}") from error
     if not isinstance(module, nn.Module):

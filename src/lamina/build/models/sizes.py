@@ -34,15 +34,19 @@ def of_transformers(module: nn.Module) -> tuple[Input, ...]:
         return ()
     names = [*inspect.signature(module.forward).parameters]
     several = hasattr(config, "text_config") and hasattr(config, "vision_config")
-    found = [_input(name, config) for name in names[: 2 if several else 1]]
+    wanted = names[: 2 if several else 1]
+    if "decoder_input_ids" in names:
+        wanted.append("decoder_input_ids")
+    found = [_input(name, config) for name in wanted]
     return tuple(one for one in found if one is not None)
 
 
 def _input(name: str, config: Any) -> Input | None:
     text, image = getattr(config, "text_config", config), getattr(config, "vision_config", config)
     match name:
-        case "input_ids":
-            most = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None) or TOKENS
+        case "input_ids" | "decoder_input_ids":
+            limits = ("max_position_embeddings", "max_target_positions", "n_positions")
+            most = next(filter(None, (getattr(text, limit, None) for limit in limits)), 2 * TOKENS)
             length = min(TOKENS, -(-most // 2))  # some count positions from behind that of padding
             return Input(name=name, shape=(length,), content="indices", vocabulary=text.vocab_size)
         case "pixel_values":
