@@ -84,3 +84,16 @@ def test_a_function_that_fails_is_named() -> None:
 
     with pytest.raises(UsageError, match=r"--input-fn: for a batch of 1 it raised ZeroDivisionError: no inputs"):
         from_external("listed", lambda: External(Listed()), Made(fails))
+
+
+def test_passes_do_not_call_the_function_again() -> None:
+    sizes = []
+
+    def make(batch: int) -> Any:
+        sizes.append(batch)
+        return {"tokens": torch.zeros(batch, 5, dtype=torch.int64)}
+
+    module = Made(make).adapt(Keywords())
+    for _ in range(3):
+        module(torch.ones(4, 5, dtype=torch.int64))
+    assert sizes == [1, 1]

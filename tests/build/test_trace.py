@@ -241,3 +241,10 @@ def test_gradients_that_a_network_requests_itself_are_followed() -> None:
     network, x = Energy(), torch.randn(5, 3)
     (result,) = replay(trace(network, x), x)
     torch.testing.assert_close(result, x.cos())
+
+
+def test_batch_norm_over_one_value_suggests_a_larger_batch() -> None:
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(3))
+    with pytest.raises(UnsupportedError, match=r"Expected more than 1 value per channel.*set a larger --batch-size"):
+        trace(network, torch.randn(1, 3, 8, 8))
+    assert trace(network, torch.randn(2, 3, 8, 8)).layers

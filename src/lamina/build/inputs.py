@@ -17,6 +17,8 @@ from lamina.spec import Input
 Arrange = Callable[[Sequence[Any]], tuple[Sequence[Any], Mapping[str, Any]]]
 """From the tensors of a call to its arguments and keyword arguments."""
 
+_TENSOR = object()
+
 
 @dataclass(frozen=True)
 class Made:
@@ -35,12 +37,17 @@ class Made:
     def adapt(self, module: nn.Module) -> nn.Module:
         """The network, called with these tensors alone."""
         one = len(self.tensors(1))
+        templates: dict[int, tuple[list[Any], Any]] = {}  # the function may take longer than the network
 
         def arrange(tensors: Sequence[Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
             # Where a list has an entry for each sample, the number of tensors is a multiple of that of one sample.
-            leaves, structure = self._leaves(max(1, len(tensors) // max(1, one)))
+            batch = max(1, len(tensors) // max(1, one))
+            if batch not in templates:
+                leaves, structure = self._leaves(batch)
+                templates[batch] = [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves], structure
+            leaves, structure = templates[batch]
             given = iter(tensors)
-            values = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            values = [next(given) if leaf is _TENSOR else leaf for leaf in leaves]
             args, kwargs = tree_unflatten(values, structure)
             return args, kwargs
 

@@ -175,6 +175,9 @@ def from_external(
         UsageError: the input shape is unknown.
     """
     found = load()
+    if found.samples and not isinstance(shape, Made) and not (shape and isinstance(shape[0], Input)):
+        size = tuple(cast(Sequence[int], shape or found.input))
+        shape = Made(partial(found.samples, shape=size))
     if isinstance(shape, Made):
         made = shape
         inputs = tuple(Input(shape=tuple(tensor.shape[1:]) or (1,)) for tensor in made.tensors(1))
@@ -184,10 +187,10 @@ def from_external(
         names = [one.name for one in own]
         return Target(name, own, lambda classes: named(load().module, names), classes=found.classes)
     shape = cast(Sequence[int] | None, shape)
-    shape = shape or found.input
     if shape is None and found.inputs:
         names = [one.name for one in found.inputs]
         return Target(name, found.inputs, lambda classes: named(load().module, names), classes=found.classes)
+    shape = shape or found.input
     if shape is None:
         raise UsageError(f"{name}: its input shape is unknown; set it with --input-size, such as 3x224x224")
     return Target(name, (Input(shape=tuple(shape)),), lambda classes: load().module, classes=found.classes)

@@ -145,8 +145,9 @@ def trace(network: nn.Module, *inputs: Tensor) -> Trace:
             raise UnsupportedError("it makes layers in every forward pass")
     except Exception as error:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
+        hint = "; set a larger --batch-size" if "more than 1 value per channel" in str(error) else ""
         raise UnsupportedError(
-            f"{type(network).__name__} could not be traced on input {shapes}: {type(error).__name__}: {error}"
+            f"{type(network).__name__} could not be traced on input {shapes}: {type(error).__name__}: {error}{hint}"
         ) from error
     return found
 

@@ -229,3 +229,16 @@ def test_backbones_of_torchvision_are_not_downloaded(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "torchvision", package)
     monkeypatch.setitem(sys.modules, "torchvision.models", models)
     assert external.load("torchvision:detector").input is None
+
+
+def test_torchvision_finds_networks_of_its_modules_by_their_plain_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    package, models, video = (ModuleType(f"torchvision{end}") for end in ("", ".models", ".models.video"))
+    package.models, models.video, video.r3d_18 = models, video, nn.Identity
+    models.list_models = lambda: ["r3d_18"]
+    models.get_model_builder = {"r3d_18": nn.Identity}.__getitem__
+    monkeypatch.setitem(sys.modules, "torchvision", package)
+    monkeypatch.setitem(sys.modules, "torchvision.models", models)
+    for name in ("r3d_18", "video.r3d_18"):
+        assert isinstance(external.load(f"torchvision:{name}").module, nn.Identity)
+    with pytest.raises(UsageError, match="'torchvision.models' has no 'r3d18': did you mean 'r3d_18'"):
+        external.load("torchvision:r3d18")

@@ -6,27 +6,36 @@ from typing import Any
 import pytest
 from torch import nn
 
-from lamina.build.models.sizes import of_torchvision, of_transformers
+from lamina.build.models.sizes import images_of, of_torchvision, of_transformers
 
 
 @pytest.mark.parametrize(
-    ("module", "crop", "meta", "shape"),
+    ("module", "transforms", "meta", "shape"),
     [
-        ("torchvision.models.resnet", [224], {}, (3, 224, 224)),
-        ("torchvision.models.vision_transformer", [384, 320], {}, (3, 384, 320)),
-        ("torchvision.models.video.resnet", [112, 112], {"min_temporal_size": 1}, (3, 16, 112, 112)),
-        ("torchvision.models.video.s3d", [224, 224], {"min_temporal_size": 32}, (3, 32, 224, 224)),
+        ("torchvision.models.resnet", {"crop_size": [224], "resize_size": [256]}, {}, (3, 224, 224)),
+        ("torchvision.models.vision_transformer", {"crop_size": [384, 320]}, {}, (3, 384, 320)),
+        ("torchvision.models.video.resnet", {"crop_size": [112, 112]}, {"min_temporal_size": 1}, (3, 16, 112, 112)),
+        ("torchvision.models.video.s3d", {"crop_size": [224, 224]}, {"min_temporal_size": 32}, (3, 32, 224, 224)),
+        ("torchvision.models.segmentation.fcn", {"resize_size": [520]}, {}, (3, 520, 520)),
+        ("torchvision.models.optical_flow.raft", {}, {}, (3, 224, 224)),
     ],
 )
-def test_torchvision_tells_by_its_weights(module: str, crop: list[int], meta: dict[str, int], shape: Any) -> None:
+def test_torchvision_tells_by_its_weights(
+    module: str, transforms: dict[str, Any], meta: dict[str, int], shape: Any
+) -> None:
     def factory() -> None: ...
 
     factory.__module__ = module
-    weights = SimpleNamespace(transforms=lambda: SimpleNamespace(crop_size=crop), meta=meta)
+    weights = SimpleNamespace(transforms=lambda: SimpleNamespace(**transforms), meta=meta)
     models = ModuleType("torchvision.models")
     models.get_model_weights = {factory: SimpleNamespace(DEFAULT=weights)}.__getitem__
     assert of_torchvision(models, factory) == shape
     assert of_torchvision(models, len) is None
+
+
+def test_each_image_of_several_is_an_input() -> None:
+    assert [one.name for one in images_of(network("first second updates=12"), (3, 8, 8))] == ["first", "second"]
+    assert images_of(network("image targets=None"), (3, 8, 8)) == ()
 
 
 def network(names: str, **config: Any) -> nn.Module:

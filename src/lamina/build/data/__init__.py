@@ -54,9 +54,7 @@ def load(source: str | Path, split: str = "train") -> Dataset:
         return DATASETS[str(source)](split)
     path = Path(source)
     if not path.exists():
-        raise UsageError(
-            f"{str(source)!r} is neither a dataset nor an existing path: {nearest(str(source), DATASETS)}"
-        )
+        raise UsageError(f"{str(source)!r} is neither a dataset nor an existing path: {nearest(str(source), DATASETS)}")
     return _read(path, split)
 
 

@@ -15,20 +15,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from lamina.build.models import huggingface
-from lamina.build.models.sizes import of_torchvision, of_transformers
+from lamina.build.models import detection, huggingface
+from lamina.build.models.sizes import images_of, of_torchvision, of_transformers
 from lamina.errors import LaminaError, MissingError, UsageError, nearest
 from lamina.spec import Input
 
 
 @dataclass(frozen=True)
 class External:
-    """A network, and its input shape (one sample) and number of classes if known; ``inputs`` where they are others."""
+    """A network, and its input shape (one sample) and number of classes if known; ``inputs`` where they are others.
+
+    ``samples`` makes the inputs for a batch size and a shape where they are no tensors, such as images in a list.
+    """
 
     module: nn.Module
     input: tuple[int, ...] | None = None
     classes: int | None = None
     inputs: tuple[Input, ...] = ()
+    samples: Callable[[int, tuple[int, ...]], Any] | None = None
 
 
 def load(source: str, settings: Mapping[str, str] | None = None) -> External:
@@ -111,11 +115,18 @@ def function(source: str) -> Callable[..., Any]:
 
 def _torchvision(source: str, name: str) -> External:
     models = _library("torchvision.models")
-    factory = _attribute(models, name, _callables(models))
+    listed = models.list_models() if hasattr(models, "list_models") else []
+    # Segmentation, detection and video networks are listed by their plain names, but live in modules of their own.
+    factory = models.get_model_builder(name) if name in listed else None
+    if factory is None:
+        factory = _attribute(models, name, listed or _callables(models))
     known = inspect.signature(factory).parameters if callable(factory) else {}
     plain = {"weights_backbone": None} if "weights_backbone" in known else {}  # whose default is downloaded
     network = _called(source, partial(factory, **plain) if plain else factory)
-    return External(network, of_torchvision(models, factory))
+    if detection.is_detector(network):
+        return External(network, detection.image_shape(network), samples=detection.samples)
+    shape = of_torchvision(models, factory)
+    return External(network, shape, inputs=images_of(network, shape) if shape else ())
 
 
 def _timm(name: str) -> External:

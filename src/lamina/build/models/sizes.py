@@ -16,15 +16,27 @@ TOKENS, FRAMES, SAMPLES, SIDE = 128, 16, 16_000, 224
 
 
 def of_torchvision(models: ModuleType, factory: Callable[..., Any]) -> tuple[int, ...] | None:
-    """The shape of a sample that a network's pretrained weights were made for; ``None`` if they take any."""
+    """The shape of a sample that a network's pretrained weights were made for; ``None`` where it has no weights.
+
+    Classifiers crop their images, networks for segmentation resize them, and those for optical flow do neither.
+    """
     try:
         weights = models.get_model_weights(factory).DEFAULT
-        sizes = (*weights.transforms().crop_size, *weights.transforms().crop_size)[:2]
+        transforms = weights.transforms()
     except (AttributeError, ValueError, TypeError, KeyError):
         return None
+    sizes = getattr(transforms, "crop_size", None) or getattr(transforms, "resize_size", None) or [SIDE]
+    height, width = (*sizes, *sizes)[:2]
     if not factory.__module__.startswith("torchvision.models.video"):
-        return (3, *sizes)
-    return (3, max(FRAMES, weights.meta.get("min_temporal_size", 1)), *sizes)
+        return (3, height, width)
+    return (3, max(FRAMES, weights.meta.get("min_temporal_size", 1)), height, width)
+
+
+def images_of(module: nn.Module, shape: tuple[int, ...]) -> tuple[Input, ...]:
+    """An input of this shape for each parameter without a default, where there are several: two for optical flow."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    names = [one.name for one in parameters if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    return tuple(Input(name=name, shape=shape) for name in names) if len(names) > 1 else ()
 
 
 def of_transformers(module: nn.Module) -> tuple[Input, ...]:
