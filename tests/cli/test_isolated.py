@@ -107,12 +107,16 @@ def test_networks_that_were_finished_are_not_measured_again(tmp_path: Path, comm
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_both_processes(tmp_path: Path, command: list[str], ended_by: signal.Signals) -> None:
     words = [*command, "networks:waits"]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs in the background ignore it
     with subprocess.Popen(
         words, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == "waiting\n"
         process.send_signal(ended_by)
-        _, error = process.communicate(timeout=60)
+        try:
+            _, error = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 128 + ended_by
     assert "going on" not in error and ("interrupted" in error) == (ended_by is signal.SIGINT)
 

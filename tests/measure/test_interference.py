@@ -20,6 +20,12 @@ QUIET = replace(START, at_s=1.0, own_s=3.0, busy_s=7.1)
 STEADY = Timing("cpu", "-", 100.0, 99.0, 101.0, 30)
 
 
+@pytest.fixture(autouse=True)
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the readings have cores; workers of a test run have one."""
+    monkeypatch.setattr(interference, "threads_of", lambda device: 2)
+
+
 def test_a_quiet_machine_has_no_causes() -> None:
     assert cpu_causes(START, QUIET, threads=2) == ()
 

@@ -25,6 +25,9 @@ from lamina.errors import LaminaError, MissingError, UsageError
 
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+([\w:]+)\s+(\w+)\s*\[\s*\]\s*;")
 _MAX_PARAMETERS = 64
+FLAGS = ("-std=c++20", "-O1", "-ffp-contract=off", "-fno-gnu-unique", "-fPIC", "-pthread")
+"""No FMA contraction: a product and a sum are rounded separately, as written. Symbols are private to each library: two may
+be the same source with other macros."""
 _ENTRY = """
 extern "C" int {name}_parameters(char* kinds, int* bytes, int room) {{
   return cuda_on_cpu::describe({name}, kinds, bytes, room);
@@ -113,12 +116,8 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
     body = _DYNAMIC.sub(r"\1* \2 = cuda_on_cpu::dynamic_shared<\1>();", source)
     text = '#include "cuda_on_cpu.h"\n' + body + "".join(_ENTRY.format(name=name) for name in names)
     with TemporaryDirectory(prefix="lamina-cuda-") as folder:
-        header = files("lamina.testing") / "cuda_on_cpu.h"
-        (Path(folder) / "cuda_on_cpu.h").write_text(header.read_text(encoding="utf-8"), encoding="utf-8")
         (Path(folder) / "kernel.cpp").write_text(text, encoding="utf-8")
-        # No FMA contraction: a product and a sum are rounded separately, as written.
-        # Symbols are private to each library, since two may be the same source with other macros.
-        words = ["-std=c++20", "-O1", "-ffp-contract=off", "-fno-gnu-unique", "-shared", "-fPIC", "-pthread", *options]
+        words = [*FLAGS, "-shared", *options, "-I", _header(compiler).name]
         done = subprocess.run(
             [compiler, *words, "-o", "kernel.so", "kernel.cpp"],
             cwd=folder, capture_output=True, text=True, errors="replace", check=False,
@@ -126,6 +125,17 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
         if done.returncode:
             raise LaminaError(f"the CUDA source does not compile on the CPU:\n{done.stderr}")
         return ctypes.CDLL(str(Path(folder) / "kernel.so"))
+
+
+@cache
+def _header(compiler: str) -> TemporaryDirectory[str]:
+    """A folder with the header, precompiled where the compiler can: reading it takes longer than most kernels do."""
+    folder = TemporaryDirectory(prefix="lamina-cuda-header-")
+    header = Path(folder.name) / "cuda_on_cpu.h"
+    header.write_text((files("lamina.testing") / header.name).read_text(encoding="utf-8"), encoding="utf-8")
+    words = [*FLAGS, "-x", "c++-header", "-o", f"{header.name}.gch", header.name]
+    subprocess.run([compiler, *words], cwd=folder.name, capture_output=True, check=False)
+    return folder
 
 
 def kernel_class(device: torch.device) -> type[Kernel] | type[KernelOnCpu]:
