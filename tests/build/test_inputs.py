@@ -97,3 +97,45 @@ def test_passes_do_not_call_the_function_again() -> None:
     for _ in range(3):
         module(torch.ones(4, 5, dtype=torch.int64))
     assert sizes == [1, 1]
+
+
+class Spectral(nn.Module):
+    """Complex weights on a complex input; ``kinds`` is an integer without an embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 6, dtype=torch.complex64))
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, z: Tensor, kinds: Tensor | None = None) -> Tensor:
+        y = self.head((z @ self.weight).abs())
+        return y if kinds is None else y + kinds.to(y.dtype)
+
+
+def test_complex_inputs_and_ranges_reach_the_network() -> None:
+    given = (
+        Input(name="z", shape=(4,), dtype="complex64"),
+        Input(name="kinds", shape=(2,), content="indices", low=5, vocabulary=8, dtype="int32"),
+    )
+    target = from_external("spectral", lambda: External(Spectral()), given)
+    (z, kinds), labels, _ = target.example(64, None, "bf16", torch.device("cpu"), "nchw", 0)
+    assert (z.dtype, z.shape, kinds.dtype, labels.shape) == (torch.complex64, (64, 4), torch.int32, (64,))
+    assert bool(z.imag.any()) and set(kinds.unique().tolist()) == {5, 6, 7}
+    assert [one.dtype for one in target.empty(2, "bf16")] == [torch.complex64, torch.int32]
+    assert "head" in {layer.name for layer in target.resolve(2)}
+    with pytest.raises(UsageError, match="no dataset has complex values, as its input 'z' needs"):
+        from_external("spectral", lambda: External(Spectral()), given[:1]).train_test("synthetic")
+
+
+def test_indices_fit_in_their_type() -> None:
+    class Large(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(1000, 4)
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.embed(tokens.int())
+
+    tokens = Input(name="tokens", shape=(5,), content="indices", dtype="int8")
+    (one,) = from_external("large", lambda: External(Large()), (tokens,)).inputs
+    assert one.vocabulary == 128

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from lamina.build.network import DTYPES
 from lamina.errors import UsageError
 from lamina.spec import Input
 
@@ -88,6 +90,15 @@ def in_range(inputs: Sequence[Input], module: nn.Module) -> tuple[Input, ...]:
     sizes = [part.num_embeddings for part in module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
     least = min(sizes, default=2)
     return tuple(
-        one.model_copy(update={"vocabulary": least}) if one.content == "indices" and one.vocabulary is None else one
+        one.model_copy(update={"vocabulary": min(least, torch.iinfo(dtype_of(one, "fp32")).max + 1)})
+        if one.content == "indices" and one.vocabulary is None
+        else one
         for one in inputs
     )
+
+
+def dtype_of(source: Input, precision: str) -> torch.dtype:
+    """The dtype of an input: its own, int64 for other indices, or that of the precision."""
+    if source.dtype is not None:
+        return getattr(torch, source.dtype)  # type: ignore[no-any-return]
+    return torch.int64 if source.content == "indices" else DTYPES[precision]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.build.data import Dataset, as_batch, synthetic, train_test
-from lamina.build.inputs import Made, in_range, named
+from lamina.build.inputs import Made, dtype_of, in_range, named
 from lamina.build.models import Entry, create
 from lamina.build.models.external import External
 from lamina.build.network import DTYPES, SpecModule
@@ -75,10 +75,7 @@ class Target:
             with torch.device("cpu"):
                 tensors = self.made.tensors(batch)
             return [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
-        return [
-            torch.empty((batch, *source.shape), dtype=torch.int64 if source.content == "indices" else DTYPES[precision])
-            for source in self.inputs
-        ]
+        return [torch.empty((batch, *source.shape), dtype=dtype_of(source, precision)) for source in self.inputs]
 
     def example(
         self, batch: int, data: Dataset | None, precision: str, device: torch.device, layout: str, seed: int
@@ -105,6 +102,7 @@ class Target:
                 else _random(source, self.classes, batch, seed)
             )
             labels = y if labels is None else labels
+            x = x if source.dtype is None else x.to(dtype_of(source, precision))
             tensors.append(_moved(x, precision, device, layout))
         if labels is None:
             raise UsageError(f"{self.name}: expected at least one input, got none")
@@ -121,6 +119,8 @@ class Target:
             raise UsageError(f"{self.name}: training needs a network of one input, it has {len(self.inputs)}: {names}")
         first = self.inputs[0]
         indices = first.content == "indices"
+        if dtype_of(first, "fp32").is_complex:
+            raise UsageError(f"{self.name}: no dataset has complex values, as its input {first.name!r} needs")
         if source == "synthetic" and (indices or len(first.shape) != 3):
             classes = (first.vocabulary if indices else None) or self.classes or CLASSES
             items = max(32, min(512, ELEMENTS // prod(first.shape)))
@@ -199,21 +199,26 @@ def from_external(
 def _fits(source: Input, data: Dataset) -> bool:
     if (source.content == "indices") != (data.kind == "tokens") or len(source.shape) != len(data.shape):
         return False
+    if dtype_of(source, "fp32").is_complex or source.low:
+        return False
     return data.kind != "image" or source.shape[0] in (1, 3) or source.shape[0] == data.shape[0]
 
 
 def _random(source: Input, classes: int | None, batch: int, seed: int) -> tuple[Tensor, Tensor]:
     """Random tokens with next-token labels, or normally distributed values with random labels."""
-    if source.content == "indices" and len(source.shape) != 1:
+    if source.content == "indices" and (len(source.shape) != 1 or source.low):
         drawn = torch.Generator().manual_seed(seed)
-        indices = torch.randint(source.vocabulary or 2, (batch, *source.shape), generator=drawn)
+        indices = torch.randint(
+            source.low, source.vocabulary or source.low + 2, (batch, *source.shape), generator=drawn
+        )
         return indices, torch.randint(classes or CLASSES, (batch,), generator=drawn)
     if source.content == "indices":
         return as_batch(
             synthetic(source.shape, source.vocabulary or classes or 2, batch, seed), batch, source.shape, seed
         )
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn((batch, *source.shape), generator=generator)
+    dtype = torch.complex64 if dtype_of(source, "fp32").is_complex else torch.float32
+    x = torch.randn((batch, *source.shape), generator=generator, dtype=dtype)
     return x, torch.randint(classes or 10, (batch,), generator=generator)
 
 

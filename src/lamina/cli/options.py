@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -89,8 +89,9 @@ InputOption = Annotated[
     typer.Option(
         "--input",
         metavar="NAME=DTYPE:SHAPE",
-        help="An input of the network: its parameter, its type and the shape of a sample, such as tokens=int64:128. "
-        "Integers are in the range of the network's embeddings. Repeatable.",
+        help="An input of the network: its parameter, its type and the shape of a sample, such as tokens=int64:128, "
+        "x=float32:3x32x32 or z=complex64:64. Integers are in the range of the network's embeddings, or in "
+        "\\[LOW,HIGH) of tokens=int64\\[LOW,HIGH]:128. Floating-point types follow --precision. Repeatable.",
     ),
 ]
 InputFnOption = Annotated[
@@ -228,8 +229,9 @@ def shape(option: str, text: str) -> tuple[int, ...]:
     return tuple(map(int, sizes))
 
 
-REAL, WHOLE = ("float32", "float16", "bfloat16", "float64"), ("int64", "int32", "int16", "int8", "uint8", "bool")
-"""Types of inputs: floating-point ones follow --precision."""
+REAL, COMPLEX = ("float32", "float16", "bfloat16", "float64"), ("complex64", "complex128")
+WHOLE = {"int64": 1 << 63, "int32": 1 << 31, "int16": 1 << 15, "int8": 1 << 7, "uint8": 1 << 8, "bool": 2}
+"""Types of inputs: floating-point ones follow --precision; of integers, the first value that is too large."""
 
 
 def inputs(size: str, named: Sequence[str], function: str) -> str:
@@ -255,14 +257,39 @@ def _input(item: str) -> Input:
     from lamina.spec import Input
 
     name, _, rest = item.partition("=")
-    dtype, colon, sizes = rest.partition(":")
+    type_, colon, sizes = rest.partition(":")
     if not (name.isidentifier() and colon):
-        raise UsageError(f"--input: expected NAME=DTYPE:SHAPE such as tokens=int64:128, got {item!r}")
-    if dtype not in (*REAL, *WHOLE):
-        raise UsageError(f"--input: type {dtype!r} is unknown: {nearest(dtype, (*REAL, *WHOLE))}")
-    vocabulary = 2 if dtype == "bool" else None
-    content: Literal["real", "indices"] = "real" if dtype in REAL else "indices"
-    return Input(name=name, shape=shape("--input", sizes), content=content, vocabulary=vocabulary)
+        raise UsageError(
+            f"--input: expected NAME=DTYPE:SHAPE such as tokens=int64:128 or tokens=int64[0,1000]:128, got {item!r}"
+        )
+    dtype, bracket, limits = type_.partition("[")
+    if dtype not in (*REAL, *COMPLEX, *WHOLE):
+        raise UsageError(f"--input: type {dtype!r} is unknown: {nearest(dtype, (*REAL, *COMPLEX, *WHOLE))}")
+    low, high = _range(item, dtype, limits) if bracket else (0, 2 if dtype == "bool" else None)
+    return Input.model_validate(
+        {
+            "name": name,
+            "shape": shape("--input", sizes),
+            "content": "indices" if dtype in WHOLE else "real",
+            "vocabulary": high,
+            "low": low,
+            "dtype": None if dtype in (*REAL, "int64") else dtype,
+        }
+    )
+
+
+def _range(item: str, dtype: str, limits: str) -> tuple[int, int]:
+    """The limits of ``LOW,HIGH]``, as of ``torch.randint``."""
+    if dtype not in WHOLE:
+        raise UsageError(f"--input: a range is for integers, {dtype} values are normally distributed: got {item!r}")
+    found = re.fullmatch(r"(\d+),(\d+)\]", limits)
+    low, high = map(int, found.groups()) if found else (0, 0)
+    if not low < high <= WHOLE[dtype]:
+        raise UsageError(
+            f"--input: expected {dtype}[LOW,HIGH] with 0 <= LOW < HIGH <= {WHOLE[dtype]}, values from LOW to HIGH - 1, "
+            f"got {item!r}"
+        )
+    return low, high
 
 
 def pairs(items: Iterable[str]) -> dict[str, str]:

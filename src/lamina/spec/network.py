@@ -18,9 +18,9 @@ from lamina.spec.shape import Shape, elements
 class Input(BaseModel):
     """A network input; ``shape`` is that of one sample, without the batch.
 
-    ``indices`` below ``vocabulary`` stand for tokens; everything else is real numbers. ``gradient`` says
-    whether the gradient with respect to this input is wanted: training does not need it, a benchmark of one
-    layer does.
+    ``indices`` from ``low`` to below ``vocabulary`` stand for tokens; everything else is real or complex values.
+    ``gradient`` says whether the gradient with respect to this input is wanted: training does not need it, a
+    benchmark of one layer does. ``dtype`` is that of PyTorch where it is neither int64 nor that of the precision.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -29,6 +29,8 @@ class Input(BaseModel):
     shape: tuple[Positive, ...] = Field(min_length=1)
     content: Literal["real", "indices"] = "real"
     vocabulary: Positive | None = None
+    low: int = Field(default=0, ge=0)
+    dtype: Literal["complex64", "complex128", "int32", "int16", "int8", "uint8", "bool"] | None = None
     gradient: bool = False
 
 
