@@ -184,3 +184,12 @@ def test_networks_of_mixed_dtypes_keep_those_that_are_not_float32() -> None:
         assert [layer.weight.dtype for layer in moved] == [first, torch.float64]
     half = to_precision(nn.Linear(2, 2, dtype=torch.bfloat16), "fp32", torch.device("cpu"), "nchw")
     assert half.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_complex_parameters_keep_their_imaginary_parts(precision: str) -> None:
+    module = nn.Linear(2, 2)
+    module.filter = nn.Parameter(torch.tensor([1 + 2j]))
+    moved = to_precision(module, precision, torch.device("cpu"), "nchw")
+    assert moved.filter.dtype == torch.complex64 and moved.filter.item() == 1 + 2j
+    assert moved.weight.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]

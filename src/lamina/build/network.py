@@ -162,12 +162,11 @@ def to_precision(module: nn.Module, precision: str, device: torch.device, layout
     """Move a module to a device, dtype and memory format; ``tf32`` is stored in float32.
 
     Of a module that mixes dtypes only float32 parameters and buffers change: it converts between the others itself.
+    Complex ones stay as they are: ``Module.to`` would discard their imaginary parts.
     """
     floats = {one.dtype for one in (*module.parameters(), *module.buffers()) if one.is_floating_point()}
-    if len(floats) > 1:
-        module = module.to(device)._apply(lambda one: one.to(DTYPES[precision]) if one.dtype == torch.float32 else one)
-    else:
-        module = module.to(device=device, dtype=DTYPES[precision])
+    changed = {torch.float32} if len(floats) > 1 else floats
+    module = module.to(device)._apply(lambda one: one.to(DTYPES[precision]) if one.dtype in changed else one)
     if layout == "nhwc":
         return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
     return module
