@@ -248,3 +248,38 @@ def test_batch_norm_over_one_value_suggests_a_larger_batch() -> None:
     with pytest.raises(UnsupportedError, match=r"Expected more than 1 value per channel.*set a larger --batch-size"):
         trace(network, torch.randn(1, 3, 8, 8))
     assert trace(network, torch.randn(2, 3, 8, 8)).layers
+
+
+def test_no_traceback_of_a_failed_operation_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Transposed(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.transpose(2, 3)
+
+    with pytest.raises(UnsupportedError, match="Dimension out of range"), torch.device("meta"):
+        trace(Transposed(), torch.empty(2, 3))
+    with pytest.raises(UnsupportedError, match="Dimension out of range"):
+        trace(Transposed(), torch.empty(2, 3))
+    assert not caplog.records
+
+
+def test_hooks_and_lists_of_the_first_forward_pass_are_removed_with_their_flag() -> None:
+    class Collects(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(4, 8), nn.Linear(8, 2)])
+            self.ready, self.states = False, [0]
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not self.ready:
+                self.ready = True
+                for layer in self.layers:
+                    layer.register_forward_hook(lambda module, inputs, output: self.states.append(1))
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    network = Collects()
+    trace(network, torch.randn(2, 4))
+    assert not network.ready and network.states == [0]
+    network(torch.randn(2, 4))
+    assert network.states == [0, 1, 1]

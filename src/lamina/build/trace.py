@@ -8,6 +8,8 @@ Parameters and buffers are kept by identity, so each call can be run again separ
 from __future__ import annotations
 
 import functools
+import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass, replace
@@ -112,6 +114,19 @@ class Trace:
         return tuple(call.resolved for call in self.calls)
 
 
+@contextmanager
+def _without_tracebacks() -> Iterator[None]:
+    """PyTorch logs the traceback of an operation that fails on fake tensors, which is handled here."""
+    logger = logging.getLogger(FakeTensorMode.__module__)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+@_without_tracebacks()
 def trace(network: nn.Module, *inputs: Tensor) -> Trace:
     """Trace the layers of a network.
 
@@ -181,8 +196,10 @@ def _unchanged(network: nn.Module) -> Iterator[None]:
     values = {buffer: buffer.detach().clone() for buffer in network.buffers()}
     modules = [module for module in network.modules() if not isinstance(module, torch.jit.ScriptModule)]
     before = [dict(vars(module)) for module in modules]
+    # Parameters, hooks, and what a module collects.
     members = [
-        {name: dict(vars(module)[name]) for name in ("_parameters", "_buffers", "_modules")} for module in modules
+        {name: value.copy() for name, value in attributes.items() if type(value) in (dict, OrderedDict, list)}
+        for attributes in before
     ]
     try:
         yield
@@ -191,8 +208,9 @@ def _unchanged(network: nn.Module) -> Iterator[None]:
             vars(module).clear()
             vars(module).update(attributes)
             for name, own in inside.items():
-                vars(module)[name].clear()
-                vars(module)[name].update(own)
+                member = attributes[name]
+                member.clear()
+                (member.extend if isinstance(member, list) else member.update)(own)
         with torch.no_grad():
             for buffer, value in values.items():
                 buffer.copy_(value)
