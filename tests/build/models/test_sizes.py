@@ -72,6 +72,8 @@ def network(names: str, **config: Any) -> nn.Module:
         (network("pixel_values", image_size=(32, 48)), [("pixel_values", (3, 32, 48), None)]),
         (network("pixel_values"), [("pixel_values", (3, 224, 224), None)]),
         (network("input_features", num_mel_bins=80, max_source_positions=15), [("input_features", (80, 30), None)]),
+        (network("input_values", num_mel_bins=8, max_length=20), [("input_values", (20, 8), None)]),
+        (network("input_values"), [("input_values", (16_000,), None)]),
         (network("past_values", context_length=7, num_input_channels=2), [("past_values", (7, 2), None)]),
         (
             network(

@@ -32,7 +32,7 @@ class External:
     input: tuple[int, ...] | None = None
     classes: int | None = None
     inputs: tuple[Input, ...] = ()
-    samples: Callable[[int, tuple[int, ...]], Any] | None = None
+    samples: Callable[..., Any] | None = None
 
 
 def load(source: str, settings: Mapping[str, str] | None = None) -> External:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ def _require_memory(module: nn.Module) -> None:
 def _offline() -> Iterator[None]:
     """No downloads: configurations of some networks name a pretrained part."""
     try:
-        from huggingface_hub import constants
+        constants: Any = import_module("huggingface_hub").constants
     except ImportError:
         yield
         return

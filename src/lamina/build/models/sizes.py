@@ -67,6 +67,8 @@ def _input(name: str, config: Any) -> Input | None:
             return Input(name=name, shape=(getattr(image, "num_channels", 3), *sides))
         case "input_features" if hasattr(config, "max_source_positions"):
             return Input(name=name, shape=(config.num_mel_bins, 2 * config.max_source_positions))
+        case "input_values" if hasattr(config, "num_mel_bins") and hasattr(config, "max_length"):
+            return Input(name=name, shape=(config.max_length, config.num_mel_bins))
         case "input_values":
             return Input(name=name, shape=(SAMPLES,))
         case "past_values" if hasattr(config, "num_input_channels"):
