@@ -21,7 +21,7 @@ from lamina.errors import DeviceLostError, UsageError, nearest
 from lamina.pipeline.converted import convert_network
 from lamina.pipeline.guard import Guard, Lost
 from lamina.pipeline.prepared import prepare
-from lamina.pipeline.rows import layer_row, network_row
+from lamina.pipeline.rows import joined, layer_row, network_row
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.selected import How, Selected, select_layers
 from lamina.pipeline.targets import implementation, require_known
@@ -169,6 +169,7 @@ def _measure(
                     step.outcome,
                     step.reason,
                     step.rel_error,
+                    step.note,
                 )
                 if step.call is not None:
                     calls.append((row, step.call, partial(_executed, step, row.impl, selected)))
@@ -250,7 +251,7 @@ def _timed(
                 executed_impl=impl,
                 selection_reason=reason,
                 timing=time,
-                note=meter.note(time),
+                note=joined(row.note, meter.note(time)),
                 peak_bytes=peak.bytes,
                 sm_mhz=state.sm_mhz if state else None,
                 power_w=state.power_w if state else None,

@@ -23,6 +23,7 @@ def layer_row(
     outcome: Outcome = "ok",
     reason: str = "",
     rel_error: float | None = None,
+    note: str = "",
 ) -> LayerRun:
     """The row of one phase of one layer; ``parameters`` are those of the implementation, the layer's by default."""
     method = layer.layer.method or point.method
@@ -46,6 +47,7 @@ def layer_row(
         outcome=outcome,
         reason=reason,
         rel_error=rel_error,
+        note=note,
     )
 
 
@@ -79,3 +81,8 @@ def network_row(
         bytes=None,
         outcome="ok",
     )
+
+
+def joined(*notes: str) -> str:
+    """Notes on one row as one."""
+    return "; ".join(note for note in notes if note)

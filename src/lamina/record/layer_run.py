@@ -34,7 +34,7 @@ class LayerRun:
     that keeps its dense implementation has ``impl="sparse"`` and ``executed_impl="dense"``. A row that says nothing
     about it ran what was requested; a row that is not ``ok`` ran nothing, and its ``executed_impl`` is empty.
 
-    ``note`` is what disturbed the timing, such as other processes; empty where nothing did.
+    ``note`` is what disturbed the timing, such as other processes, or why the result is ``unchecked``; else empty.
     """
 
     layer: str
@@ -66,6 +66,11 @@ class LayerRun:
     def __post_init__(self) -> None:
         if not self.executed_impl and self.outcome == "ok":
             object.__setattr__(self, "executed_impl", self.impl)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether the note is about the timing."""
+        return any(not part.startswith("unchecked: ") for part in self.note.split("; ") if part)
 
     @property
     def fell_back(self) -> bool:

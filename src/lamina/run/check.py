@@ -66,17 +66,3 @@ def perturbed(tensor: Tensor, precision: str) -> Tensor:
     signs = torch.randint(2, tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor) * 2 - 1
     size = TF32_EPS if precision == "tf32" else torch.finfo(tensor.dtype).eps
     return tensor * (1 + size * signs)
-
-
-def random_state(device: torch.device) -> Tensor:
-    """The state of the random number generators that a layer on the device may draw from."""
-    state = torch.get_rng_state()
-    return torch.cat([state, torch.cuda.get_rng_state(device)]) if device.type == "cuda" else state
-
-
-def set_random_state(device: torch.device, state: Tensor) -> None:
-    """Set what `random_state` returned."""
-    own = len(torch.get_rng_state())
-    torch.set_rng_state(state[:own])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state[own:], device)

@@ -22,11 +22,14 @@ from torch import Tensor, nn
 from lamina.errors import CheckError, LaminaError, UnsupportedError
 from lamina.record import Outcome
 from lamina.run.arena import Arena, Buffer, MemoryPlan, plan
-from lamina.run.check import judge, perturbed, random_state, relative_error, set_random_state
+from lamina.run.check import judge, perturbed, relative_error
+from lamina.run.draws import RecordedDraws, UncheckedError, random_states, replayed
 from lamina.run.protocols import Call, Slot, Trace
 from lamina.spec import Phase, ResolvedLayer
 
 T = TypeVar("T")
+
+Results = Sequence[Tensor | None]
 
 Implement = Callable[[ResolvedLayer, nn.Module | None], nn.Module | None]
 """Returns a module that computes a layer by another method, or raises ``UnsupportedError`` with the reason.
@@ -44,12 +47,23 @@ def unguarded(layer: str, stage: str) -> AbstractContextManager[object]:
 
 
 @dataclass(frozen=True)
+class Unchecked:
+    """A phase without a float64 reference, and why."""
+
+    reason: str
+
+
+Checked = float | CheckError | Unchecked
+"""What a comparison with float64 gives: the error, the error beyond the limit, or no reference."""
+
+
+@dataclass(frozen=True)
 class Step:
     """One phase of one layer. Either ``call`` is set, or ``reason`` says why there is none.
 
     ``outcome``: ``ok``; ``skipped`` if the phase does not apply; ``failed`` if it raised an error or failed the check.
-    ``rel_error`` is ``None`` if results are random or checking is disabled. ``parameters`` are those of
-    the implementation, ``module`` is what computes it, ``None`` for a function.
+    ``rel_error`` is ``None`` if checking is disabled, or if there is no float64 reference: ``note`` then says why.
+    ``parameters`` are those of the implementation, ``module`` is what computes it, ``None`` for a function.
     """
 
     resolved: ResolvedLayer
@@ -59,6 +73,7 @@ class Step:
     outcome: Outcome = "ok"
     reason: str = ""
     rel_error: float | None = None
+    note: str = ""
     parameters: int = 0
     module: nn.Module | None = None
 
@@ -234,7 +249,7 @@ class _Walker:
             return tuple(Step(resolved, place, phase, outcome="failed", reason=reason) for phase in wanted)
         try:
             target = self.implement(resolved, call.module) if self.implement else call.module
-            before = random_state(self.arena.device)
+            before = self._state(call, target)
             layer = _Layer(call, self._leaves(call), self._received(call), target)
             errors = self._errors(call, layer, wanted, before) if self.check else {}
         except UnsupportedError as error:
@@ -243,20 +258,36 @@ class _Walker:
             return tuple(Step(resolved, place, phase, outcome="failed", reason=one_line(error)) for phase in wanted)
         return tuple(self._step(layer, resolved, place, phase, errors.get(phase)) for phase in wanted)
 
+    def _state(self, call: Call, target: nn.Module | None) -> Callable[[], bool]:
+        """A function that puts random state and buffers back, and returns whether random numbers were drawn."""
+        random = random_states(self.arena.device)
+        modules = (module for module in (call.module, target) if module is not None)
+        values = {buffer: buffer.detach().clone() for module in modules for buffer in module.buffers()}
+
+        def restore() -> bool:
+            for buffer, value in values.items():
+                buffer.data.copy_(value)  # as data: autograd may have saved the buffer
+            return random()
+
+        return restore
+
     def _step(
         self,
         layer: _Layer,
         resolved: ResolvedLayer,
         place: int,
         phase: Phase,
-        error: float | CheckError | None,
+        checked: Checked | None,
     ) -> Step:
-        if isinstance(error, CheckError):
-            return Step(resolved, place, phase, outcome="failed", reason=str(error))
+        if isinstance(checked, CheckError):
+            return Step(resolved, place, phase, outcome="failed", reason=str(checked))
         call = layer.phase(phase)
         if call is None:
             return Step(resolved, place, phase, outcome="skipped", reason="its input needs no gradient")
-        return Step(resolved, place, phase, call, rel_error=error, parameters=layer.parameters, module=layer.target)
+        error, note = (None, checked.reason) if isinstance(checked, Unchecked) else (checked, "")
+        return Step(
+            resolved, place, phase, call, rel_error=error, note=note, parameters=layer.parameters, module=layer.target
+        )
 
     def backward(self, place: int) -> None:
         """Propagate a layer's gradient to its producers, with the dense implementation."""
@@ -298,51 +329,94 @@ class _Walker:
         return self.arena.tensor(f"{what} {slot.number}", slot.shape, slot.stride, slot.dtype)
 
     def _errors(
-        self, call: Call, layer: _Layer, wanted: Sequence[Phase], before: Tensor
-    ) -> dict[Phase, float | CheckError | None]:
-        """Each phase's error against float64, or the error that prevents its timing.
+        self, call: Call, layer: _Layer, wanted: Sequence[Phase], before: Callable[[], bool]
+    ) -> dict[Phase, Checked]:
+        """Each phase compared with float64.
 
-        A layer that draws random numbers is compared from the random state ``before`` it. Where float64 draws others,
-        there is no reference, and no error.
+        A layer that draws random numbers runs again from the state ``before`` it, and its reference gets the random
+        tensors that it draws.
         """
-        after = random_state(self.arena.device)
-        random = not torch.equal(before, after)
-        if random:
-            set_random_state(self.arena.device, before)
-        double = {n: t.detach().double() if t.is_floating_point() else t for n, t in layer.leaf.items()}
-        leaves = {n: t.requires_grad_(self.differentiable[n]) for n, t in double.items()}
-        received = {n: g.double() for n, g in layer.received.items()}
-        # Merged layers are compared with the separate ones.
-        reference = call.module if isinstance(call.module, nn.Sequential) else layer.target
-        exact = _Layer(call.double(), leaves, received, _float64_reference(reference))
-        set_random_state(self.arena.device, after)
-        errors: dict[Phase, float | CheckError | None] = {}
-        rounded: _Layer | None = None
-        for phase in wanted:
-            error = relative_error(layer.results(phase), exact.results(phase))
-            try:
-                judge(error, self.precision)
-                errors[phase] = error
-            except CheckError as refusal:
-                if random:
-                    return {}
-                if call.resolved.layer.kind == "opaque" and layer.target is call.module:
-                    errors[phase] = error  # of the network's own operation, which may choose its precision itself
-                    continue
-                rounded = rounded or self._rounded(call, layer)
-                try:
-                    judge(error, self.precision, relative_error(rounded.results(phase), layer.results(phase)))
-                    errors[phase] = error
-                except CheckError:
-                    errors[phase] = refusal
-        return errors
+        after = random_states(self.arena.device)
+        recorded = None
+        if before():
+            recorded = RecordedDraws(self.arena.device)
+            with recorded:
+                layer = _Layer(call, layer.leaf, layer.received, layer.target)
+                results = {phase: layer.results(phase) for phase in wanted}
+            before()
+        else:
+            results = {phase: layer.results(phase) for phase in wanted}
+        try:
+            return self._compared(call, layer, results, recorded, before)
+        finally:
+            after()
 
-    def _rounded(self, call: Call, layer: _Layer) -> _Layer:
-        """The same layer on inputs and gradients that differ by a rounding."""
+    def _compared(
+        self,
+        call: Call,
+        layer: _Layer,
+        results: Mapping[Phase, Results],
+        recorded: RecordedDraws | None,
+        before: Callable[[], bool],
+    ) -> dict[Phase, Checked]:
+        """The results of each phase compared with float64, on the random tensors that were recorded."""
+        try:
+            with replayed(recorded):
+                exact = self._exact(call, layer)
+                references = {phase: exact.results(phase) for phase in results}
+        except Exception as error:
+            if layer.target is not call.module and not isinstance(error, UncheckedError):
+                raise
+            reason = str(error) if isinstance(error, UncheckedError) else f"does not run in float64: {one_line(error)}"
+            return dict.fromkeys(results, Unchecked(f"unchecked: {reason.replace('; ', ', ')}"))
+        own = call.resolved.layer.kind == "opaque" and layer.target is call.module
+        own = own and not hasattr(layer.target, "reference")  # an operation that may choose its precision itself
+        checked: dict[Phase, Checked] = {}
+        for phase, result in results.items():
+            error = relative_error(result, references[phase])
+            try:
+                judge(error, "bf16" if own and recorded else self.precision)
+                checked[phase] = error
+            except CheckError as refusal:
+                if recorded is not None and not recorded.complete:
+                    inside = f" inside {recorded.missed}" if recorded.missed else ""
+                    checked[phase] = Unchecked(f"unchecked: draws random numbers{inside}")
+                elif own and recorded is None:
+                    checked[phase] = error
+                else:
+                    before()
+                    checked[phase] = self._judged(call, layer, phase, result, error, recorded) or refusal
+        return checked
+
+    def _judged(
+        self,
+        call: Call,
+        layer: _Layer,
+        phase: Phase,
+        result: Results,
+        error: float,
+        recorded: RecordedDraws | None,
+    ) -> float | None:
+        """The error, if rounding the inputs explains it."""
         change = partial(perturbed, precision=self.precision)
         leaves = {n: change(t.detach()) if t.is_floating_point() else t for n, t in layer.leaf.items()}
         leaves = {n: t.requires_grad_(self.differentiable[n]) for n, t in leaves.items()}
-        return _Layer(call, leaves, {n: change(g) for n, g in layer.received.items()}, layer.target)
+        received = {n: change(g) for n, g in layer.received.items()}
+        with replayed(recorded):
+            rounded = _Layer(call, leaves, received, layer.target).results(phase)
+        try:
+            judge(error, self.precision, relative_error(rounded, result))
+        except CheckError:
+            return None
+        return error
+
+    def _exact(self, call: Call, layer: _Layer) -> _Layer:
+        """The layer in float64. Merged layers are compared with the separate ones."""
+        double = {n: t.detach().double() if t.is_floating_point() else t for n, t in layer.leaf.items()}
+        leaves = {n: t.requires_grad_(self.differentiable[n]) for n, t in double.items()}
+        received = {n: g.double() for n, g in layer.received.items()}
+        reference = call.module if isinstance(call.module, nn.Sequential) else layer.target
+        return _Layer(call.double(), leaves, received, _float64_reference(reference))
 
 
 class _Layer:

@@ -182,7 +182,7 @@ def without_time(view: View) -> Iterator[Finding]:
 def busy_machine(view: View) -> Iterator[Finding]:
     """Times that other processes, a hypervisor or a quota disturbed, as seen while they were taken."""
     if claim := disturbed(view.rows):
-        yield view.finding("busy machine", claim, {"times": sum(bool(row.note) for row in view.rows)}, [], FACT)
+        yield view.finding("busy machine", claim, {"times": sum(row.disturbed for row in view.rows)}, [], FACT)
 
 
 def noisy(view: View) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from lamina.build import Target
 from lamina.build.data import Dataset
 from lamina.pipeline.converted import convert_network
 from lamina.pipeline.prepared import Prepared, prepare
-from lamina.pipeline.rows import layer_row, network_row
+from lamina.pipeline.rows import joined, layer_row, network_row
 from lamina.pipeline.targets import implementation, only, or_dense
 from lamina.pipeline.watch import Planned, Watch
 from lamina.record import Coverage, KernelRun, LayerRun, Timing
@@ -95,7 +95,7 @@ def profile_point(
 
 def _noted(row: LayerRun, meter: measure.Meter) -> LayerRun:
     """The row with what disturbed its time."""
-    return replace(row, note=meter.note(row.timing)) if row.timing else row
+    return replace(row, note=joined(row.note, meter.note(row.timing))) if row.timing else row
 
 
 def iteration_of(
@@ -169,7 +169,7 @@ def _rows(
             elif reason:
                 row = replace(row, outcome="skipped", reason=reason, executed_impl="")
             elif checked is not None:
-                row = replace(row, rel_error=checked.rel_error)
+                row = replace(row, rel_error=checked.rel_error, note=checked.note)
             rows[place, phase] = row
     return rows
 
