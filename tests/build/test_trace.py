@@ -289,3 +289,24 @@ def test_hooks_and_lists_of_the_first_forward_pass_are_removed_with_their_flag()
     assert not network.ready and network.states == [0]
     network(torch.randn(2, 4))
     assert network.states == [0, 1, 1]
+
+
+def _scale(size: int) -> Tensor:
+    return torch.sqrt(torch.tensor(size, dtype=torch.float))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_constant_of_torchscript_has_its_value() -> None:
+    scale = torch.jit.script(_scale)
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) / scale(x.size(-1))
+
+    (_, division) = trace(Scaled(), torch.randn(2, 4)).calls
+    (result,) = division.run([torch.full((2, 4), 6.0)])
+    assert type(result) is Tensor and result.tolist() == [[3.0] * 4] * 2

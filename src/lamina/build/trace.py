@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lamina.build.describe import describe
+from lamina.build.flops import count
 from lamina.errors import UnsupportedError
 from lamina.spec import ResolvedLayer, Shape
 from lamina.spec.layers import Opaque
@@ -149,6 +150,10 @@ def trace(network: nn.Module, *inputs: Tensor) -> Trace:
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         try:
             found = _recorded(network, [fake.from_tensor(tensor.detach()) for tensor in inputs], fake)
+            leaves = [leaf for call in found.calls for leaf in call.template] if found else []
+            # A constant of a function that is not seen, such as one of TorchScript, needs its value.
+            if any(isinstance(leaf, FakeTensor) for leaf in leaves) and not any(tensor.is_meta for tensor in inputs):
+                found = _recorded(network, [tensor.detach().clone() for tensor in inputs], nullcontext())
         except Exception:
             if any(tensor.is_meta for tensor in inputs):
                 raise
@@ -182,7 +187,22 @@ def _recorded(network: nn.Module, examples: Sequence[Tensor], mode: AbstractCont
         if not own.issuperset(network.modules()):
             return None
     outputs = tuple(recorder.numbers(_tensors(result)))
-    return Trace(tuple(recorder.calls), tuple(recorder.slots), tuple(range(len(examples))), outputs)
+    with _unchanged(network):
+        calls = tuple(_counted(call, recorder.slots, examples[0].device) for call in recorder.calls)
+    return Trace(calls, tuple(recorder.slots), tuple(range(len(examples))), outputs)
+
+
+def _counted(call: Call, slots: Sequence[Slot], device: torch.device) -> Call:
+    """The call with the FLOPs of its phases, if it has no closed form."""
+    layer = call.resolved.layer
+    if not isinstance(layer, Opaque) or layer.alias or not call.inputs:
+        return call
+    used = [slots[number] for number in call.inputs]
+    examples = [torch.empty_strided(slot.shape, slot.stride, dtype=slot.dtype, device="meta") for slot in used]
+    flops = count(call.run, call.target, examples, device, call.weights)
+    if not flops or not any(flops):
+        return call
+    return replace(call, resolved=replace(call.resolved, layer=layer.model_copy(update={"flops": flops})))
 
 
 def _run_once(network: nn.Module, inputs: Sequence[Tensor]) -> None:

@@ -42,7 +42,7 @@ def layer_row(
         inputs=layer.inputs,
         output=layer.output,
         parameters=layer.parameters if parameters is None else parameters,
-        flops=cost.flops if known and layer.layer.counted else None,
+        flops=cost.flops if known and (layer.layer.counted or cost.flops) else None,
         bytes=cost.bytes if known else None,
         outcome=outcome,
         reason=reason,

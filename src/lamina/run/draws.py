@@ -36,7 +36,7 @@ class RecordedDraws(TorchDispatchMode):
     """
 
     def __init__(self, device: torch.device) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.device, self.missed = device, ""
         self.drawn: list[tuple[str, Tensor]] = []
 
@@ -64,7 +64,7 @@ class ReplayedDraws(TorchDispatchMode):
     """
 
     def __init__(self, recorded: RecordedDraws) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.drawn = iter(recorded.drawn)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -364,11 +364,12 @@ class _Walker:
             with replayed(recorded):
                 exact = self._exact(call, layer)
                 references = {phase: exact.results(phase) for phase in results}
-        except Exception as error:
-            if layer.target is not call.module and not isinstance(error, UncheckedError):
+        except Exception as failure:
+            if layer.target is not call.module and not isinstance(failure, UncheckedError):
                 raise
-            reason = str(error) if isinstance(error, UncheckedError) else f"does not run in float64: {one_line(error)}"
-            return dict.fromkeys(results, Unchecked(f"unchecked: {reason.replace('; ', ', ')}"))
+            failed = "" if isinstance(failure, UncheckedError) else "does not run in float64: "
+            reason = one_line(failure).replace("; ", ", ")
+            return dict.fromkeys(results, Unchecked(f"unchecked: {failed}{reason}"))
         own = call.resolved.layer.kind == "opaque" and layer.target is call.module
         own = own and not hasattr(layer.target, "reference")  # an operation that may choose its precision itself
         checked: dict[Phase, Checked] = {}

@@ -106,9 +106,14 @@ class Opaque(Layer):
     weights: dict[str, Shape] = {}
     alias: bool = False
     """Whether the output shares the input's memory."""
+    flops: tuple[int, int, int] | None = None
+    """Of the forward, backward data and backward weight phase, by PyTorch's counter; ``None`` where it counts none."""
 
     def output(self, *inputs: Shape) -> Shape:
         return self.shape
+
+    def operations(self, phase: Phase, *inputs: Shape) -> int:
+        return self.flops[tuple(Phase).index(phase)] if self.flops else 0
 
     def phases(self, *inputs: Shape) -> tuple[Phase, ...]:
         return () if self.alias else super().phases(*inputs)
