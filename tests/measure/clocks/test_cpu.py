@@ -1,6 +1,6 @@
 """The CPU clock: threads, calls per sample, and what it reports. Never how long anything took."""
 
-from types import SimpleNamespace
+import time
 
 import pytest
 import torch
@@ -31,6 +31,17 @@ def test_the_number_of_threads_is_unchanged() -> None:
         torch.set_num_threads(before)
 
 
+def test_a_long_callable_runs_once_per_sample() -> None:
+    calls: list[None] = []
+
+    def long() -> None:
+        calls.append(time.sleep(0.0015))  # type: ignore[func-returns-value]
+
+    CpuClock().time(long, repeat=QUICK)
+    estimate = 1
+    assert len(calls) == QUICK.warmup + estimate + QUICK.min_samples
+
+
 def test_cold_l2_is_rejected() -> None:
     with pytest.raises(UsageError, match="l2='warm' on the CPU"):
         CpuClock().time(lambda: None, l2="cold")
@@ -48,9 +59,9 @@ class FakeTimer:
         self.seconds = seconds
         self.numbers: list[int] = []
 
-    def timeit(self, number: int) -> SimpleNamespace:
+    def timeit(self, number: int) -> float:
         self.numbers.append(number)
-        return SimpleNamespace(median=self.seconds)
+        return number * self.seconds
 
 
 @pytest.mark.parametrize("seconds", [1e-7, 3e-6, 4e-4, 0.9e-3, 1e-3, 2.0])

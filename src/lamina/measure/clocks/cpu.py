@@ -1,11 +1,9 @@
-"""The CPU clock, based on torch.utils.benchmark."""
+"""The CPU clock."""
 
 from __future__ import annotations
 
+import timeit
 from collections.abc import Callable
-
-import torch
-from torch.utils.benchmark import Timer
 
 from lamina.errors import UsageError
 from lamina.measure.repeat import DEFAULT, Repeat, collect, summarize
@@ -17,8 +15,9 @@ _SAMPLE_S = 1e-3
 class CpuClock:
     """Wall time per call on the calling thread.
 
-    Short callables are repeated within one sample until it lasts 1 ms. The number of threads is that of torch
-    (torch.utils.benchmark would set it to one).
+    Short callables are repeated within one sample until it lasts 1 ms. The number of threads is that of torch.
+    `torch.utils.benchmark.Timer` is not used: it sets the number of threads to one, and it repeats its warm-up of two
+    calls for each sample, which triples the time of long callables.
     """
 
     name = "cpu"
@@ -32,14 +31,15 @@ class CpuClock:
         """Warm up a callable; the returned function draws samples of it, each of 1 ms or more."""
         for _ in range(warmup):
             fn()
-        timer = Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads())
+        timer = timeit.Timer("fn()", globals={"fn": fn})
         calls = _calls_per_sample(timer)
-        return lambda samples: [timer.timeit(calls).median * 1e6 for _ in range(samples)]
+        return lambda samples: [timer.timeit(calls) / calls * 1e6 for _ in range(samples)]
 
 
-def _calls_per_sample(timer: Timer) -> int:
+def _calls_per_sample(timer: timeit.Timer) -> int:
     calls = 1
-    while (seconds := timer.timeit(calls).median * calls) < _SAMPLE_S:
+    # At least 1 ns, since it divides.
+    while (seconds := max(timer.timeit(calls), 1e-9)) < _SAMPLE_S:
         # At most 10x: a first estimate from one short call may be far off.
         calls *= min(10, max(2, round(_SAMPLE_S / seconds)))
     return calls
