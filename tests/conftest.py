@@ -22,6 +22,11 @@ CUDA = torch.cuda.is_available()
 if not CUDA:
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so before lamina is imported
 
+if not CUDA:
+    from .interpreter import speed_up
+
+    speed_up()
+
 _device_constructors()  # kept from its first use, which must not see what tests replace
 
 # No deadline: no test depends on wall time. Derandomized: the same commit gives the same result.
