@@ -38,6 +38,19 @@ def test_selected_layers_run_by_another_implementation(lamina: Lamina) -> None:
     }
 
 
+def test_a_long_table_shows_the_slowest_lines_and_all_of_them_on_request(
+    lamina: Lamina, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lamina.report.folding.LONG", 10)
+    chosen = ("--change", "channels_last,algorithm", "--no-check")
+    short = lamina("what-if", *QUICK, *chosen)
+    assert short.exit_code == 0, short.output
+    shown = " ".join(short.stdout.split())
+    assert "were not executed: --all shows every one" in shown and "needs a kernel of 3 along each axis" in shown
+    every = lamina("what-if", *QUICK, *chosen, "--all")
+    assert "--all" not in every.stdout and every.stdout.count("\n") > short.stdout.count("\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

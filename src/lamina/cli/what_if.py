@@ -20,7 +20,8 @@ from lamina.errors import UsageError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lamina.record import Run, WhatIf
+    from lamina.record import LayerRun, Run, WhatIf
+    from lamina.report.what_ifs import ShortWhatIfs
 
 
 @handled
@@ -63,6 +64,7 @@ def what_if(
     resume: options.ResumeOption = False,
     wait_idle: WaitIdleOption = 0,
     format_: options.FormatOption = "table",
+    every: options.AllOption = False,
 ) -> None:
     """Predict the speedup of changes to a network, make each change, and measure it.
 
@@ -141,17 +143,17 @@ def what_if(
                     )
                 )
         for this in runs:
-            print_what_ifs(this, database.what_ifs(this.id), format_)
+            print_what_ifs(this, database.what_ifs(this.id), format_, () if every else database.layers(this.id))
             typer.echo(f"run {this.id} is in {database.place}", err=True)
 
 
-def print_what_ifs(this: Run, found: Sequence[WhatIf], format_: str) -> None:
-    """Print what-ifs of a run."""
+def print_what_ifs(this: Run, found: Sequence[WhatIf], format_: str, rows: Sequence[LayerRun] = ()) -> None:
+    """Print what-ifs of a run; as a short table if there are many and the ``rows`` of its layers are given."""
     from lamina.cli import printing
 
     if format_ == "table":
         title = f"What if: {this.target} on {this.environment.get('device')} (run {this.id})"
-        printing.show(what_if_table(found, title, printing.width()))
+        printing.show(what_if_table(found, title, printing.width(), rows))
         return
     documents = [document(this, one) for one in found]
     if format_ == "json":
@@ -180,14 +182,25 @@ def document(this: Run, one: WhatIf) -> dict[str, Any]:
     return {"run": this.id, "target": this.target, **flat, **times, **concluded}
 
 
-def what_if_table(found: Sequence[WhatIf], title: str, width: int | None = None) -> Table:
-    """Predicted and measured gains, the error of the prediction, and the reasons of misses, the whole step first."""
+def what_if_table(
+    found: Sequence[WhatIf], title: str, width: int | None = None, rows: Sequence[LayerRun] = ()
+) -> Table:
+    """Predicted and measured gains, the error of the prediction, and the reasons of misses, the whole step first.
+
+    With the ``rows`` of the layers, a long table folds equal layers and shows the slowest lines.
+    """
     from lamina.explain.misses import gain_error, left_out, miss
     from lamina.report import units
+    from lamina.report.folding import LONG
     from lamina.report.plain_table import Line, plain_table
+    from lamina.report.what_ifs import shorten_what_ifs
 
+    caption, shown = left_out(found), found
+    if rows and len(found) >= LONG:
+        short = shorten_what_ifs(found, rows)
+        shown, caption = short.lines, [*caption, *_not_shown(short, len(found))]
     lines = []
-    for one in sorted(found, key=lambda one: (one.precision, one.batch, one.phase != "step")):
+    for one in sorted(shown, key=lambda one: (one.precision, one.batch, one.phase != "step")):
         error, after = gain_error(one), one.after
         cells = [
             one.change,
@@ -210,11 +223,24 @@ def what_if_table(found: Sequence[WhatIf], title: str, width: int | None = None)
         lines,
         numeric=("before", "predicted", "after", "measured", "off by"),
         title=title,
-        caption=left_out(found),
+        caption=caption,
         width=width,
         dispensable=("before", "after", "precision"),
         wrapped="why",
     )
+
+
+def _not_shown(short: ShortWhatIfs, total: int) -> list[str]:
+    """Reasons of what was not executed, and how many lines a short table folds and hides."""
+    from lamina.report.plain_table import reasons
+    from lamina.report.table import fewer_reasons
+
+    why = reasons((f"{one.detail} ({one.layer} {one.phase})", one.reason) for one in short.refused)
+    folded = f"{short.folded} are folded into equal layers" if short.folded else ""
+    hidden = f"{short.hidden} faster ones are hidden" if short.hidden else ""
+    refused = f"{len(short.refused)} were not executed" if short.refused else ""
+    rest = ", ".join(filter(None, (folded, hidden, refused)))
+    return [*fewer_reasons(why), f"of {total} changes, {rest}: --all shows every one"]
 
 
 def _gain(gain: float | None) -> str:

@@ -25,6 +25,7 @@ from lamina.pipeline.rows import joined, layer_row, network_row
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.selected import How, Selected, select_layers
 from lamina.pipeline.targets import implementation, require_known
+from lamina.pipeline.timing import repeat_of
 from lamina.pipeline.watch import Planned, Watch, unwatched
 from lamina.record import LayerRun, Mode, Run
 from lamina.record.noise import disturbed
@@ -121,7 +122,7 @@ def _measure(
     names = workload.clocks or measure.clocks_for(device)[:1]
     made = {name: measure.clock(name, device) for name in names}
     clocks = [(made[name], l2) for name in names for l2 in (workload.l2 if name != "cpu" else ("-",))]
-    repeat = _repeat(workload)
+    repeat = repeat_of(workload)
     with run.precision_mode(point.precision), _stream(clock for clock, _ in clocks):
         network = prepare(target, workload, point, data, device, watch)
         trace, inputs, backward = network.trace, network.inputs, network.backward
@@ -262,9 +263,3 @@ def _stream(clocks: Iterable[measure.Clock]) -> AbstractContextManager[object]:
     """The stream to work on: backward passes launch where their forward ran, and a graph is captured on its own."""
     streams = [clock.stream for clock in clocks if isinstance(clock, measure.GraphClock)]
     return torch.cuda.stream(streams[0]) if streams else nullcontext()
-
-
-def _repeat(workload: Workload) -> measure.Repeat:
-    if workload.repeat is not None:
-        return measure.Repeat(workload.repeat, workload.repeat, min_time_s=0, max_time_s=float("inf"))
-    return measure.Repeat(min_time_s=min(0.1, workload.seconds), max_time_s=workload.seconds)

@@ -37,7 +37,7 @@ class Stage:
     """``done`` of ``total`` steps of a stage of a long job."""
 
     name: str
-    done: int
+    done: float
     total: int
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from lamina.record import LayerRun, Roofline
+from lamina.record import LayerRun, Roofline, Timing
 from lamina.record.comparison import AXES, value
 from lamina.report.columns import WHOLE, Entry
 
@@ -101,20 +101,23 @@ def _setting(row: LayerRun) -> Hashable:
     return (*(value(row, axis) for axis in AXES), row.executed_impl, row.outcome)
 
 
+def together(timings: Sequence[Timing]) -> Timing:
+    """The time of several calls, one after another: sums of their medians and quartiles."""
+    return replace(
+        timings[0],
+        median_us=sum(it.median_us for it in timings),
+        q1_us=sum(it.q1_us for it in timings),
+        q3_us=sum(it.q3_us for it in timings),
+        n=min(it.n for it in timings),
+        kernels=_sum([it.kernels for it in timings]),
+    )
+
+
 def _together(name: str, members: Sequence[Entry]) -> Entry:
     """One entry for the rows of one layer of equal blocks."""
     rows = [entry.row for entry in members]
     timings = [row.timing for row in rows if row.timing]
-    timing = None
-    if timings:
-        timing = replace(
-            timings[0],
-            median_us=sum(it.median_us for it in timings),
-            q1_us=sum(it.q1_us for it in timings),
-            q3_us=sum(it.q3_us for it in timings),
-            n=min(it.n for it in timings),
-            kernels=_sum([it.kernels for it in timings]),
-        )
+    timing = together(timings) if timings else None
     errors = [row.rel_error for row in rows if row.rel_error is not None]
     row = replace(
         rows[0],

@@ -59,7 +59,7 @@ def layer_table(
     caption = [f"{len(timed)} phases, {units.duration(sum(timed))} together"] if timed else []
     why = reasons((f"{row.layer} {row.phase}", f"{row.outcome}: {row.reason}") for row in rows if not row.timing)
     why += reasons((f"{row.layer} {row.phase}", _ran_dense(row)) for row in rows if row.timing and row.fell_back)
-    caption += why if short is None else [*why[:REASONS], *_more_reasons(len(why) - REASONS)]
+    caption += why if short is None else fewer_reasons(why)
     if noise := disturbed(rows):
         caption.append(noise)
     if short:
@@ -78,8 +78,10 @@ def layer_table(
     )
 
 
-def _more_reasons(more: int) -> list[str]:
-    return [f"... and {more} other reasons"] if more > 0 else []
+def fewer_reasons(why: Sequence[str]) -> list[str]:
+    """The reasons below a short table: the first ones, and how many others there are."""
+    more = len(why) - REASONS
+    return [*why[:REASONS], *([f"... and {more} other reasons"] if more > 0 else [])]
 
 
 def _shortened(short: Short, rows: int) -> str:
@@ -167,7 +169,7 @@ def diff_table(
     measured = f" ({next(iter(sides))})" if len(sides) == 1 else ""
     caption = [f"{b} against {a}{measured}: {tally}"] if tally else []
     why = reasons((f"{it.layer} {it.phase}", it.reason) for it in comparisons if it.reason)
-    caption += [*why[:REASONS], *_more_reasons(len(why) - REASONS)] if short else why
+    caption += fewer_reasons(why) if short else why
     shown = _most_different(comparisons) if short else comparisons
     if short:
         hidden = len(comparisons) - len(shown)

@@ -18,6 +18,7 @@ from lamina.errors import CheckError, LaminaError, UsageError
 from lamina.explain.misses import miss
 from lamina.pipeline import Options
 from lamina.pipeline.profile.point import Profiled, profile_point
+from lamina.pipeline.watch import Stage as Progress
 from lamina.pipeline.what_if import CHANGES, fusions, said, swaps, what_if
 from lamina.pipeline.what_if import changes as moves
 from lamina.record import Roofs, Run, Timing, WhatIf
@@ -104,6 +105,37 @@ def test_other_algorithms_are_tried_on_convolutions_alone(store: Store, tmp_path
     assert tried["features.0", "dense -> dense:fft"].after is not None
     assert "needs a kernel of 3" in tried["features.3", "dense -> dense:winograd"].reason
     assert next(one for one in found if one.layer == "small").reason.startswith("needs a GPU")
+
+
+def test_equal_layers_are_measured_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = nn.Sequential(*(nn.Conv2d(2, 2, 3, padding=1) for _ in range(3)), nn.Conv2d(2, 2, 1), nn.Flatten())
+    target = Target("equal", (Input(shape=(2, 4, 4)),), lambda classes: layers, classes=32)
+    timed: list[str] = []
+    time_each = measure.time_each
+
+    def counted(clock: Any, calls: Any, **settings: Any) -> Any:
+        timed.extend(map(str, calls))
+        return time_each(clock, calls, **settings)
+
+    monkeypatch.setattr(measure, "time_each", counted)
+    profile = pipeline.profile(target, QUICK, store, cache=tmp_path)
+    timed.clear()
+    _, found = execute(store, tmp_path, target, changes=["algorithm"], profile=profile.id)
+    tried = [one for one in found if one.phase == "forward"]
+    assert len(tried) == 12 and len([one for one in tried if one.after]) == 3 * 3 + 2
+    # The first convolution has another phase: no gradient of the input is needed. Two phases of three kinds of layer
+    # as they are; by three algorithms, of which the last layer supports two.
+    assert len(timed) == 2 * 3 + 2 * (3 + 3 + 2)
+    equal = {one.layer: (one.before, one.after, one.rel_error) for one in tried if one.detail.endswith("gemm")}
+    assert equal["1"] == equal["2"] != equal["0"]
+
+
+def test_progress_counts_changes_and_their_parts(store: Store, tmp_path: Path) -> None:
+    events: list[Any] = []
+    execute(store, tmp_path, changes=["fusion", "algorithm"], watch=events.append)
+    stages = [event for event in events if isinstance(event, Progress)]
+    assert [(stage.done, stage.total) for stage in stages] == [(0, 2), (0, 2), (0.5, 2), (1, 2), (1, 2), (1.5, 2)]
+    assert {stage.name for stage in stages} == {"small: changes at dense fp32 nchw batch 2"}
 
 
 def test_a_second_process_measures_the_same_rows_in_another_way(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from lamina.pipeline.converted import convert_network
 from lamina.pipeline.prepared import Prepared, prepare
 from lamina.pipeline.rows import joined, layer_row, network_row
 from lamina.pipeline.targets import implementation, only, or_dense
+from lamina.pipeline.timing import repeat_of
 from lamina.pipeline.watch import Planned, Watch
 from lamina.record import Coverage, KernelRun, LayerRun, Timing
 from lamina.spec import Method, Phase, Point, Workload
@@ -90,7 +91,8 @@ def profile_point(
         rows_found = tuple(_noted(row, meter) for row in found.rows)
         if target.standalone or workload.layers:
             return replace(found, rows=rows_found)
-        return replace(found, rows=(*rows_found, _noted(_whole(whole, network, point, target, device), meter)))
+        step = _whole(whole, network, point, target, device, repeat_of(workload))
+        return replace(found, rows=(*rows_found, _noted(step, meter)))
 
 
 def _noted(row: LayerRun, meter: measure.Meter) -> LayerRun:
@@ -263,14 +265,16 @@ def _coverage(
     )
 
 
-def _whole(row: LayerRun, network: Prepared, point: Point, target: Target, device: torch.device) -> LayerRun:
+def _whole(
+    row: LayerRun, network: Prepared, point: Point, target: Target, device: torch.device, repeat: measure.Repeat
+) -> LayerRun:
     """The network's row with the time that a training loop waits for its step: no profiler, no ranges."""
     clock = measure.clock("wall" if device.type == "cuda" else "cpu", device)
     converted = convert_network(network.module, network.layers, point.method)
     if point.method != Method():
         row = replace(row, parameters=converted.parameters)
     call = run.whole_step(converted.module, network.inputs, network.seed, network.backward, target.input_gradients)
-    time = measure.time_each(clock, {row: call})[row]
+    time = measure.time_each(clock, {row: call}, repeat=repeat)[row]
     if isinstance(time, Exception):
         return replace(row, outcome="failed", reason=f"{clock.name}: {run.one_line(time)}", executed_impl="")
     with measure.peak_memory(device) as peak:

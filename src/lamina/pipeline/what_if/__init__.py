@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import load as load_data
 from lamina.errors import UsageError, nearest
+from lamina.pipeline import watch as watching
 from lamina.pipeline.guard import require_device
 from lamina.pipeline.prepared import prepare
 from lamina.pipeline.profile.point import Options, profile_point
@@ -122,8 +123,14 @@ def what_if(
                 stage = Stage(
                     target, everything, point, options, data, device, environment.device, network, base, done, elsewhere
                 )
-                for name, detail, change in steps:
-                    _execute(stage, name, detail, change, store, this.id, watch)
+                title = f"{target.name}: changes at {replace(point, batch=network.batch)}"
+                for place, (name, detail, change) in enumerate(steps):
+
+                    def progress(done: float, place: int = place, title: str = title) -> None:
+                        watch(watching.Stage(title, place + done, len(steps)))
+
+                    progress(0)
+                    _execute(replace(stage, progress=progress), name, detail, change, store, this.id, watch)
                     require_device(device, detail)
         if noise := disturbed(store.layers(this.id)):
             watch(noise)
@@ -131,9 +138,7 @@ def what_if(
     return store.run(this.id)
 
 
-def _execute(
-    stage: Stage, name: str, detail: str, change: Change, store: Store, run_id: str, watch: Watch
-) -> None:
+def _execute(stage: Stage, name: str, detail: str, change: Change, store: Store, run_id: str, watch: Watch) -> None:
     """Store what a change gives as it is measured; where it breaks altogether, its reason."""
     try:
         for one in change(stage):

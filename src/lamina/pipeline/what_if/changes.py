@@ -15,7 +15,7 @@ from lamina.explain.predictions import Prediction
 from lamina.pipeline.profile.point import Options
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.what_if.stage import Baseline, Elsewhere, Stage
-from lamina.pipeline.what_if.swaps import Part, Swapped, parts_of, whole
+from lamina.pipeline.what_if.swaps import Part, Swapped, parts_of
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Method
 from lamina.store import open_store
@@ -65,11 +65,9 @@ def cuda_graph(stage: Stage) -> Iterator[WhatIf]:
         return
     if stage.has("cuda_graph", "eager -> replay", stage.whole.layer):
         return
-    gradients = stage.target.input_gradients
-    eager, graph = (measure.clock(name, stage.device) for name in ("events", "graph"))
-    before = whole(stage.network, stage.network.module, eager, gradients, stage.repeat)
+    before = stage.step()
     try:
-        found = Swapped(before, whole(stage.network, stage.network.module, graph, gradients, stage.repeat))
+        found = Swapped(before, stage.time_step(stage.network.module, measure.clock("graph", stage.device)))
     except Exception as refused:
         found = Swapped(before, reason=run.one_line(refused))
     prediction = stage.predicted(predictions.predict_cuda_graph, stage.base.rows)
@@ -86,7 +84,9 @@ def algorithm(stage: Stage) -> Iterator[WhatIf]:
     if not calls:
         yield stage.refused("algorithm", "algorithm", "none of its layers is a convolution")
         return
-    for part in parts_of(stage.network, [(name,) for name in calls if name in _names(stage)]):
+    parts = parts_of(stage.network, [(name,) for name in calls if name in _names(stage)])
+    stage.time_parts("algorithm", parts, lambda _: [f"dense -> dense:{name}" for name in ALGORITHMS])
+    for part in stage.counted(parts):
         for name in ALGORITHMS:
 
             def predict(phase: str, part: Part = part, name: str = name) -> Prediction:
@@ -121,7 +121,8 @@ def _tuned(stage: Stage) -> Iterator[WhatIf]:
         return
     if stage.has("algorithm", detail, stage.whole.layer):
         return
-    other = _profiled_elsewhere(stage, stage.elsewhere, replace(stage.options, autotune=not stage.options.autotune))
+    options = replace(stage.options, autotune=not stage.options.autotune)
+    other = _profiled_elsewhere(stage, stage.elsewhere, options, check=stage.workload.check and options.autotune)
     before, after = (other, stage.base) if stage.options.autotune else (stage.base, other)
 
     def predict(
@@ -138,10 +139,12 @@ def _tuned(stage: Stage) -> Iterator[WhatIf]:
             yield one
 
 
-def _profiled_elsewhere(stage: Stage, elsewhere: Elsewhere, options: Options) -> Baseline:
+def _profiled_elsewhere(stage: Stage, elsewhere: Elsewhere, options: Options, check: bool = True) -> Baseline:
+    """The point by a process of its own; without ``check`` where its results were compared with float64 before."""
     with TemporaryDirectory() as folder:
         place = str(Path(folder) / "lamina.db")
-        measure.run_subprocess(elsewhere(stage.point, options, place), accepted=(0, SOME_ROWS_FAILED))
+        command = [*elsewhere(stage.point, options, place), *(() if check else ("--no-check",))]
+        measure.run_subprocess(command, accepted=(0, SOME_ROWS_FAILED))
         with open_store(place) as store:
             run_id = store.run("latest").id
             return Baseline(store.layers(run_id), store.kernels(run_id), (), stage.base.roofs)

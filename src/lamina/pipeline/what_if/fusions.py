@@ -36,7 +36,10 @@ def fusion(stage: Stage) -> Iterator[WhatIf]:
         yield stage.refused("fusion", "fusion", "no Linear or Conv2d is followed by its activation in a Sequential")
         return
     measured = [one for one in stage.done.values() if one.change == "fusion"]
-    for part in parts:
+    stage.time_parts(
+        "fusion", parts, lambda part: [f"{_kinds(part.module)} by {how}" for how in _fusers(stage, part.module)]
+    )
+    for part in stage.counted(parts):
         for how, make in _fusers(stage, part.module).items():
 
             def predict(phase: str, part: Part = part) -> Prediction:
@@ -89,19 +92,26 @@ def l1_bypass(stage: Stage) -> Iterator[WhatIf]:
     if not stage.gpu:
         yield stage.refused("l1_bypass", "loads by .cg", "needs a GPU: the CPU's caches have no such switch")
         return
-    for part in _fusible(stage):
-        ours = Part(part.layers, fused(copy.deepcopy(part.module), Fusion(impl="kernel")), part.x, part.module)
+    detail = "{} by triton, loads by .cg"
+    parts = [
+        Part(part.layers, fused(copy.deepcopy(part.module), Fusion(impl="kernel")), part.x, part.module)
+        for part in _fusible(stage)
+    ]
+    stage.time_parts("l1_bypass", parts, lambda part: [detail.format(_kinds(part.dense or part.module))])
+    for ours in stage.counted(parts):
+        part = ours.dense
+        assert isinstance(part, nn.Sequential)
 
-        def predict(phase: str, part: Part = part) -> Prediction:
-            if isinstance(part.module[0], nn.Linear):  # type: ignore[index]
+        def predict(phase: str, part: nn.Sequential = part) -> Prediction:
+            if isinstance(part[0], nn.Linear):
                 return Prediction(1.0, "operands are copied straight to shared memory, past L1 as it is")
             return Prediction(None, "no counters of these kernels: their L1 hit rate is unknown")
 
         yield from stage.swap(
             "l1_bypass",
-            f"{_kinds(part.module)} by triton, loads by .cg",
+            detail.format(_kinds(part)),
             ours,
-            lambda part=part: fused(copy.deepcopy(part.module), Fusion(impl="kernel", l1_bypass=True)),  # type: ignore[misc]
+            lambda part=part: fused(copy.deepcopy(part), Fusion(impl="kernel", l1_bypass=True)),  # type: ignore[misc]
             predict,
         )
 

@@ -22,6 +22,7 @@ from lamina.explain.predictions import Prediction
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.selected import Choice, Selected
 from lamina.pipeline.targets import implementation, units
+from lamina.pipeline.what_if.equal import module_signature, signature
 from lamina.pipeline.what_if.stage import Stage
 from lamina.pipeline.what_if.swaps import Part, parts_of
 from lamina.record import Counter as HardwareCounter
@@ -29,6 +30,9 @@ from lamina.record import KernelRun, LayerRun, Roofs, WhatIf
 from lamina.spec import Method
 
 CHANGE = "impl"
+
+BY_VALUES = ("sparse",)
+"""Methods whose time depends on the values of the input."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +59,16 @@ class Candidate:
 
     def predict(self, phase: str) -> Prediction:
         """The fraction of its time that stays, from the cost model of the method or from the roofline."""
-        rows = self.stage.rows_of(self.layers, phase)
         if self.method.dense:
-            return self.stage.predicted(self._algorithm, rows)
+            return self.stage.predicted(self._algorithm, self.stage.rows_of(self.layers, phase))
+        values = self.index if self.method.name in BY_VALUES else None
+        key = str(self.method), phase, signature(self.part), module_signature(self.new), values
+        known = self.stage.known.predictions
+        if key not in known:
+            known[key] = self._predict(phase)
+        return known[key]
+
+    def _predict(self, phase: str) -> Prediction:
         try:
             return self._modelled(phase == WHOLE_STEP)
         except LaminaError as error:
@@ -132,8 +143,10 @@ def by_method(stage: Stage, method: Method) -> Iterator[WhatIf]:
         if not refusals:
             yield stage.refused(CHANGE, detail, f"{method} supports none of its layers")
         return
-    for one in candidates:
-        yield from stage.swap(CHANGE, detail, one.part, lambda one=one: one.new, one.predict)  # type: ignore[misc]
+    stage.time_parts(CHANGE, [one.part for one in candidates], lambda _: [detail])
+    for one in stage.counted(candidates):
+        by_values = method.name in BY_VALUES
+        yield from stage.swap(CHANGE, detail, one.part, lambda one=one: one.new, one.predict, by_values)  # type: ignore[misc]
     choices = {one.index: Choice(one.new, str(method), "") for one in candidates}
     network = replace(stage.network, trace=_merged(stage, method))
     yield from stage.swap_whole(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -16,11 +17,14 @@ from lamina.explain.predictions import Prediction
 from lamina.pipeline.prepared import Prepared
 from lamina.pipeline.profile.point import Options, profile_point
 from lamina.pipeline.rows import WHOLE_STEP
+from lamina.pipeline.timing import short_repeat_of
 from lamina.pipeline.watch import unwatched
-from lamina.pipeline.what_if.swaps import CLOCKS, Part, Swapped, swap_part, whole, whole_error
-from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
+from lamina.pipeline.what_if.equal import Known, module_signature, signature
+from lamina.pipeline.what_if.swaps import CLOCKS, Part, Swapped, swap_part, time_parts, whole, whole_error
+from lamina.record import Counter, KernelRun, LayerRun, Roofs, Timing, WhatIf
 from lamina.spec import Point, Workload
 
+T = TypeVar("T")
 Mark = tuple[str, str, str, str, str, int]
 Elsewhere = Callable[[Point, Options, str], Sequence[str]]
 """From a point, how it runs and a database to the command line of a process that profiles it into that."""
@@ -50,6 +54,8 @@ class Stage:
         workload: without patterns of layers: the whole network is profiled.
         network: its ``selected`` layers are changed and listed; changes of the whole network are made in any case.
         done: the what-ifs that are there already.
+        known: what was measured of it so far.
+        progress: is called with the fraction of the current change that is done.
     """
 
     target: Target
@@ -63,6 +69,8 @@ class Stage:
     base: Baseline
     done: Mapping[Mark, WhatIf] = field(default_factory=dict)
     elsewhere: Elsewhere | None = None
+    known: Known = field(default_factory=Known)
+    progress: Callable[[float], object] = lambda done: None
 
     @property
     def whole(self) -> LayerRun:
@@ -80,13 +88,6 @@ class Stage:
     def gpu(self) -> bool:
         """Whether there is one."""
         return self.device.type == "cuda"
-
-    @property
-    def repeat(self) -> measure.Repeat:
-        """How often parts and the whole are timed."""
-        if self.workload.repeat is not None:
-            return measure.Repeat(self.workload.repeat, self.workload.repeat, min_time_s=0, max_time_s=float("inf"))
-        return measure.Repeat(min_time_s=min(0.1, self.workload.seconds), max_time_s=self.workload.seconds)
 
     def rows_of(self, layers: Sequence[str], phase: str = WHOLE_STEP) -> list[LayerRun]:
         """The rows of some layers, of one phase; their whole ``step`` is all their phases."""
@@ -129,21 +130,96 @@ class Stage:
         return (change, detail, layer, phase, self.point.precision, self.network.batch) in self.done
 
     def swap(
-        self, change: str, detail: str, part: Part, after: Callable[[], nn.Module], predict: Callable[[str], Prediction]
+        self,
+        change: str,
+        detail: str,
+        part: Part,
+        after: Callable[[], nn.Module],
+        predict: Callable[[str], Prediction],
+        by_values: bool = False,
     ) -> Iterator[WhatIf]:
-        """A part computed in another way, phase by phase."""
-        phases = ["forward", WHOLE_STEP] if self.network.backward else ["forward"]
-        if all(self.has(change, detail, part.name, phase) for phase in phases):
+        """A part computed by another module, phase by phase.
+
+        Of equal parts one is measured, unless the time of the replacement depends on the values of its input
+        (``by_values``).
+        """
+        if all(self.has(change, detail, part.name, phase) for phase in self._phases):
             return
         try:
-            found = swap_part(
-                part, after, self.point.precision, self.network.backward, self.workload.check, self.repeat
-            )
+            before = self._before(part)
         except Exception as error:
             yield self.refused(change, f"{detail}: {part.name}", f"it does not run alone: {run.one_line(error)}")
             return
+        try:
+            module = after()
+            key = None if by_values else (change, detail, signature(part), module_signature(module))
+            found = self.known.swapped.get(key) or swap_part(
+                part,
+                module,
+                before,
+                self.point.precision,
+                self.network.backward,
+                self.workload.check,
+                self._repeat([part]),
+            )
+            if key is not None:
+                self.known.swapped[key] = found
+        except Exception as refused:
+            found = {phase: Swapped(time, reason=run.one_line(refused)) for phase, time in before.items()}
         for phase, swapped in found.items():
             yield self.record(change, detail, part.name, phase, swapped, predict(phase))
+
+    def counted(self, items: Sequence[T]) -> Iterator[T]:
+        """The items of a change, each of which advances its progress."""
+        for done, item in enumerate(items):
+            self.progress(done / len(items))
+            yield item
+
+    def time_parts(self, change: str, parts: Sequence[Part], details: Callable[[Part], Sequence[str]]) -> None:
+        """Time the parts that a change swaps as they are, all at once; equal ones and known ones once."""
+        todo = {
+            signature(part): part
+            for part in parts
+            if not all(self.has(change, one, part.name, phase) for one in details(part) for phase in self._phases)
+        }
+        todo = {key: part for key, part in todo.items() if key not in self.known.parts}
+        if todo:
+            times = time_parts(todo, self.network.backward, self._repeat([*todo.values()]))
+            self.known.parts.update({key: time for key, time in times.items() if not isinstance(time, Exception)})
+
+    def _before(self, part: Part) -> dict[str, Timing]:
+        key = signature(part)
+        if key not in self.known.parts:
+            (found,) = time_parts({key: part}, self.network.backward, self._repeat([part])).values()
+            if isinstance(found, Exception):
+                raise found
+            self.known.parts[key] = found
+        return self.known.parts[key]
+
+    def _repeat(self, parts: Sequence[Part] = ()) -> measure.Repeat:
+        """How often to time some parts, or the whole step."""
+        rows = [self.rows_of(part.layers) for part in parts] or [[self.whole]]
+        slowest = max(sum(row.timing.median_us for row in of if row.timing) for of in rows)
+        return short_repeat_of(self.workload, slowest)
+
+    @property
+    def _phases(self) -> list[str]:
+        return ["forward", WHOLE_STEP] if self.network.backward else ["forward"]
+
+    def step(self) -> Timing:
+        """The time of the whole step as it is; measured once."""
+        clock = measure.clock(CLOCKS[self.device.type][1], self.device)
+        if clock.name not in self.known.steps:
+            self.known.steps[clock.name] = self.time_step(self.network.module, clock)
+        return self.known.steps[clock.name]
+
+    def time_step(self, module: nn.Module, clock: measure.Clock) -> Timing:
+        """The time of the whole step, or of inference, computed by ``module``.
+
+        Raises:
+            RuntimeError, UnsupportedError: it did not run.
+        """
+        return whole(self.network, module, clock, self.target.input_gradients, self._repeat())
 
     @property
     def partial(self) -> bool:
@@ -157,18 +233,17 @@ class Stage:
     def swap_whole(
         self, change: str, detail: str, after: Callable[[], nn.Module], prediction: Prediction, check: bool = True
     ) -> Iterator[WhatIf]:
-        """The whole network with other parts; both steps are timed here, one after the other."""
+        """The whole network with other parts."""
         if self.has(change, detail, self.whole.layer):
             return
         clock = measure.clock(CLOCKS[self.device.type][1], self.device)
-        gradients = self.target.input_gradients
-        before = whole(self.network, self.network.module, clock, gradients, self.repeat)
+        before = self.step()
         try:
             module = after()
             error = None
             if check and self.workload.check:
                 error = whole_error(self.network, module, self.point.precision)
-            found = Swapped(before, whole(self.network, module, clock, gradients, self.repeat), error)
+            found = Swapped(before, self.time_step(module, clock), error)
         except Exception as refused:
             found = Swapped(before, reason=run.one_line(refused))
         yield self.record(change, detail, self.whole.layer, WHOLE_STEP, found, prediction)

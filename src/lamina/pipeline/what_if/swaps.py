@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,8 @@ from lamina.errors import CheckError
 from lamina.pipeline.prepared import Prepared
 from lamina.record import Timing
 from lamina.run.loss import SeedGradient
+
+K = TypeVar("K", bound=Hashable)
 
 CLOCKS = {"cuda": ("cupti", "events"), "cpu": ("cpu", "cpu")}
 """For parts and for whole networks, by device."""
@@ -83,19 +85,44 @@ def part_calls(part: Part, module: nn.Module, backward: bool) -> dict[str, Calla
     return calls
 
 
+def time_parts(
+    parts: Mapping[K, Part], backward: bool, repeat: measure.Repeat
+) -> dict[K, dict[str, Timing] | Exception]:
+    """The times of parts as they are, by phase; all of them in one session of a profiler. Or why one did not run."""
+    device = next(iter(parts.values())).x.device
+    calls = {
+        (key, phase): call
+        for key, part in parts.items()
+        for phase, call in part_calls(part, part.module, backward).items()
+    }
+    times = measure.time_each(measure.clock(CLOCKS[device.type][0], device), calls, repeat=repeat)
+    found: dict[K, dict[str, Timing] | Exception] = {}
+    for key in parts:
+        phases = {phase: time for (of, phase), time in times.items() if of == key}
+        failed = next((time for time in phases.values() if isinstance(time, Exception)), None)
+        found[key] = failed or {phase: time for phase, time in phases.items() if isinstance(time, Timing)}
+    return found
+
+
 def swap_part(
-    part: Part, after: Callable[[], nn.Module], precision: str, backward: bool, check: bool, repeat: measure.Repeat
+    part: Part,
+    module: nn.Module,
+    before: Mapping[str, Timing],
+    precision: str,
+    backward: bool,
+    check: bool,
+    repeat: measure.Repeat,
 ) -> dict[str, Swapped]:
-    """A part's phases by its own module and by another, which is made, compared and timed here."""
+    """A part's phases computed by ``module``, compared and timed here, beside their times ``before``.
+
+    Raises:
+        CheckError: the results are wrong.
+        RuntimeError, UnsupportedError: it did not run.
+    """
     device = part.x.device
+    error = _error(part, module, precision, backward) if check else None
     clock = measure.clock(CLOCKS[device.type][0], device)
-    before = timed(clock, part_calls(part, part.module, backward), repeat)
-    try:
-        module = after()
-        error = _error(part, module, precision, backward) if check else None
-        times = measure.time_each(clock, part_calls(part, module, backward), repeat=repeat)
-    except Exception as refused:
-        return {phase: Swapped(time, reason=run.one_line(refused)) for phase, time in before.items()}
+    times = measure.time_each(clock, part_calls(part, module, backward), repeat=repeat)
     return {phase: _side_by_side(time, times[phase], error) for phase, time in before.items()}
 
 
