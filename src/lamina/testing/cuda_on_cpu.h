@@ -1,18 +1,12 @@
-// What CUDA gives a kernel, on the CPU: every thread of a block is a thread, blocks run one after the other.
+// What CUDA gives a kernel, on the CPU; cuda_on_cpu.cpp runs it. Few headers, since each kernel is compiled with them.
 
 #pragma once
 
-#include <algorithm>
 #include <atomic>
-#include <barrier>
 #include <cmath>
 #include <cstddef>
-#include <mutex>
-#include <optional>
-#include <thread>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -23,8 +17,14 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 
-using std::max;
-using std::min;
+template <class T>
+constexpr T max(T a, T b) {
+  return a < b ? b : a;
+}
+template <class T>
+constexpr T min(T a, T b) {
+  return b < a ? b : a;
+}
 
 struct uint3 {
   unsigned x, y, z;
@@ -55,17 +55,18 @@ inline dim3 blockDim, gridDim;
 
 namespace cuda_on_cpu {
 
-inline std::optional<std::barrier<>> together;  // the threads of the running block that have not returned
-inline std::vector<std::byte> dynamic;
+inline std::byte* dynamic = nullptr;
+void wait_for_block();
+void launch(void (*call_kernel)(void**), const unsigned* grid, const unsigned* block, unsigned shared, void** arguments);
 
 template <class T>
 T* dynamic_shared() {
-  return reinterpret_cast<T*>(dynamic.data());
+  return reinterpret_cast<T*>(dynamic);
 }
 
 }  // namespace cuda_on_cpu
 
-inline void __syncthreads() { cuda_on_cpu::together->arrive_and_wait(); }
+inline void __syncthreads() { cuda_on_cpu::wait_for_block(); }
 inline void __threadfence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
@@ -101,8 +102,10 @@ int describe(void (*)(P...), char* kinds, int* bytes, int room) {
   constexpr int count = sizeof...(P);
   const char kind[] = {Parameter<P>::kind..., 0};
   const int size[] = {Parameter<P>::bytes..., 0};
-  std::copy_n(kind, std::min(count, room), kinds);
-  std::copy_n(size, std::min(count, room), bytes);
+  for (int i = 0; i < min(count, room); ++i) {
+    kinds[i] = kind[i];
+    bytes[i] = size[i];
+  }
   return count;
 }
 
@@ -114,38 +117,6 @@ void unpack(void (*kernel)(P...), void** arguments, std::index_sequence<I...>) {
 template <class... P>
 void call(void (*kernel)(P...), void** arguments) {
   unpack(kernel, arguments, std::index_sequence_for<P...>{});
-}
-
-inline void launch(void (*call_kernel)(void**), const unsigned* grid, const unsigned* block, unsigned shared,
-                   void** arguments) {
-  static std::mutex launching;
-  std::lock_guard alone(launching);
-  gridDim = {grid[0], grid[1], grid[2]};
-  blockDim = {block[0], block[1], block[2]};
-  const unsigned threads = block[0] * block[1] * block[2];
-  const std::size_t blocks = std::size_t(grid[0]) * grid[1] * grid[2];
-
-  // What no thread has written is NaN in every block, as it may be on a device.
-  auto begin = [&]() noexcept {
-    together.emplace(threads);
-    dynamic.assign(shared, std::byte{0xff});
-  };
-  begin();
-  std::barrier<decltype(begin)> next_block(threads, begin);
-
-  auto thread = [&](unsigned t) {
-    threadIdx = {t % block[0], t / block[0] % block[1], t / block[0] / block[1]};
-    for (std::size_t b = 0; b < blocks; ++b) {
-      blockIdx = {unsigned(b % grid[0]), unsigned(b / grid[0] % grid[1]), unsigned(b / grid[0] / grid[1])};
-      call_kernel(arguments);
-      together->arrive_and_drop();  // who has returned is not waited for
-      next_block.arrive_and_wait();
-    }
-  };
-  std::vector<std::thread> running;
-  running.reserve(threads);
-  for (unsigned t = 0; t < threads; ++t) running.emplace_back(thread, t);
-  for (std::thread& one : running) one.join();
 }
 
 }  // namespace cuda_on_cpu

@@ -11,7 +11,7 @@ import ctypes
 import re
 import shutil
 import subprocess
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -114,12 +114,15 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
         raise MissingError("expected g++ with C++20 to run CUDA sources on the CPU, found none: install it")
     names = re.findall(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)', source)
     body = _DYNAMIC.sub(r"\1* \2 = cuda_on_cpu::dynamic_shared<\1>();", source)
-    text = '#include "cuda_on_cpu.h"\n' + body + "".join(_ENTRY.format(name=name) for name in names)
+    # Macros follow the header, since a precompiled header is only read where none is defined before it.
+    macros = "".join("#define {} {}\n".format(*option.removeprefix("-D").split("=", 1)) for option in options)
+    text = '#include "cuda_on_cpu.h"\n' + macros + body + "".join(_ENTRY.format(name=name) for name in names)
     with TemporaryDirectory(prefix="lamina-cuda-") as folder:
         (Path(folder) / "kernel.cpp").write_text(text, encoding="utf-8")
-        words = [*FLAGS, "-shared", *options, "-I", _header(compiler).name]
+        runtime = _runtime(compiler).name
+        words = [*FLAGS, "-shared", "-I", runtime]
         done = subprocess.run(
-            [compiler, *words, "-o", "kernel.so", "kernel.cpp"],
+            [compiler, *words, "-o", "kernel.so", "kernel.cpp", f"{runtime}/cuda_on_cpu.o"],
             cwd=folder, capture_output=True, text=True, errors="replace", check=False,
         )  # fmt: skip
         if done.returncode:
@@ -128,13 +131,16 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
 
 
 @cache
-def _header(compiler: str) -> TemporaryDirectory[str]:
-    """A folder with the header, precompiled where the compiler can: reading it takes longer than most kernels do."""
-    folder = TemporaryDirectory(prefix="lamina-cuda-header-")
-    header = Path(folder.name) / "cuda_on_cpu.h"
-    header.write_text((files("lamina.testing") / header.name).read_text(encoding="utf-8"), encoding="utf-8")
-    words = [*FLAGS, "-x", "c++-header", "-o", f"{header.name}.gch", header.name]
-    subprocess.run([compiler, *words], cwd=folder.name, capture_output=True, check=False)
+def _runtime(compiler: str) -> TemporaryDirectory[str]:
+    """A folder with what all kernels use: the header, precompiled where the compiler can, and the compiled launch."""
+    folder = TemporaryDirectory(prefix="lamina-cuda-runtime-")
+    for name in ("cuda_on_cpu.h", "cuda_on_cpu.cpp"):
+        (Path(folder.name) / name).write_text((files("lamina.testing") / name).read_text(encoding="utf-8"), "utf-8")
+    compile = partial(subprocess.run, cwd=folder.name, capture_output=True, text=True, errors="replace", check=False)
+    compile([compiler, *FLAGS, "-x", "c++-header", "-o", "cuda_on_cpu.h.gch", "cuda_on_cpu.h"])
+    done = compile([compiler, *FLAGS, "-c", "-o", "cuda_on_cpu.o", "cuda_on_cpu.cpp"])
+    if done.returncode:
+        raise LaminaError(f"cuda_on_cpu.cpp does not compile:\n{done.stderr}")
     return folder
 
 
