@@ -104,6 +104,55 @@ def test_networks_that_were_finished_are_not_measured_again(tmp_path: Path, comm
     assert {row["target"] for row in json.loads(done.stdout)} == {"networks:exits", "torch.nn:ReLU"}
 
 
+@pytest.mark.parametrize("check", ["--check", "--no-check"])
+@pytest.mark.parametrize("network", ["crashes", "loses"])
+def test_a_profile_goes_on_without_the_layer(tmp_path: Path, command: list[str], network: str, check: str) -> None:
+    words = [*command, f"networks:{network}", "torch.nn:ReLU", check, "--format", "json"]
+    words[words.index("bench")] = "profile"
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "going on without it in a new process" in done.stderr
+    rows = {(row["target"], row["layer"], row["phase"]): row for row in json.loads(done.stdout)}
+    failed = {at[1:]: row["reason"] for at, row in rows.items() if row["outcome"] == "failed"}
+    assert {*failed} == {("1", "forward"), ("1", "backward_data"), (f"networks:{network}", "step")}
+    assert failed[f"networks:{network}", "step"] == "it contains 1, which must not run"
+    timed = {at[1:] for at, row in rows.items() if at[0] == f"networks:{network}" and row["outcome"] == "ok"}
+    assert timed >= {("0", "forward"), ("0", "backward_weight"), ("3", "forward"), ("3", "backward_data")}
+    with open_store(tmp_path / "lamina.db") as store:
+        assert [run.status for run in store.runs()] == ["done", "done"]
+
+
+def test_what_ifs_go_on_without_the_change(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "networks.py").write_text(
+        NETWORKS
+        + """
+from lamina.pipeline.what_if import fusions
+
+def fuses():
+    made = fusions._fusers
+    ending = lambda module: nn.Sequential(*module, Ends(lambda: os.kill(os.getpid(), signal.SIGSEGV)))
+    fusions._fusers = lambda stage, module, only=None: (
+        made(stage, module, only) if only else {"a kernel that crashes": lambda: ending(module)}
+    )
+    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
+"""
+    )
+    words = [*command, "networks:fuses", "--change", "fusion,without-activations", "--format", "json"]
+    words[words.index("bench")] = "what-if"
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert "0 (fusion, linear + bias + relu by a kernel that crashes): it ended its process (SIGSEGV)" in done.stderr
+    rows = json.loads(done.stdout)
+    reasons = {(row["change"], row["layer"], row["phase"]): row["reason"] for row in rows}
+    assert reasons["fusion", "0", "forward"] == reasons["fusion", "0", "step"] == "it ended its process (SIGSEGV)"
+    assert reasons["without_activations", "networks:fuses", "step"] == ""
+    assert len(rows) == len({(row["change"], row["detail"], row["layer"], row["phase"]) for row in rows})
+
+
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_both_processes(tmp_path: Path, command: list[str], ended_by: signal.Signals) -> None:
     words = [*command, "networks:waits"]

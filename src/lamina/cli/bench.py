@@ -11,9 +11,9 @@ import typer
 from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.idle import WaitIdleOption, wait
-from lamina.cli.isolated import Progress, isolated
+from lamina.cli.isolated import Progress, isolated, surviving
 from lamina.cli.networks import check_networks, grid, networks, overridden, print_and_report
-from lamina.errors import DeviceLostError, UsageError
+from lamina.errors import UsageError
 
 if TYPE_CHECKING:
     from lamina.build import Target
@@ -129,15 +129,9 @@ def bench(
     from lamina.store import open_store
 
     chosen = options.device_name(device)
-    try:
-        with open_store(options.store_url(store)) as database:
-            runs = _measure(targets, workloads, chosen, database, resume, cast("How", select), wait_idle, progress)
-            failed = print_and_report(runs, database, report, format_, every)
-    except DeviceLostError as error:
-        progress.give_up(error)
-        raise
-    finally:
-        progress.end()
+    with surviving(progress), open_store(options.store_url(store)) as database:
+        runs = _measure(targets, workloads, chosen, database, resume, cast("How", select), wait_idle, progress)
+        failed = print_and_report(runs, database, report, format_, every)
     if failed:
         raise typer.Exit(1)
 

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,6 +98,18 @@ def isolated() -> Progress:
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise
+
+
+@contextlib.contextmanager
+def surviving(progress: Progress) -> Iterator[None]:
+    """The work of a command. If a layer makes the GPU unusable, another process goes on, where one can."""
+    try:
+        yield
+    except DeviceLostError as error:
+        progress.give_up(error)
+        raise
+    finally:
+        progress.end()
 
 
 def _survived(progress: Progress, code: int) -> bool:

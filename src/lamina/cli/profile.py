@@ -9,6 +9,7 @@ import typer
 from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.idle import WaitIdleOption, wait
+from lamina.cli.isolated import Progress, isolated, surviving
 from lamina.cli.networks import grid, networks, overridden, print_and_report
 
 
@@ -89,6 +90,7 @@ def profile(
         "seed": seed,
         "check": check,
     }
+    progress = Progress() if iterate else isolated()
     found = networks(words, set_, input_size, settings["layers"])
 
     from lamina import pipeline
@@ -104,13 +106,13 @@ def profile(
     from lamina.cli.watching import Watcher
     from lamina.store import open_store
 
-    with open_store(options.store_url(store)) as database:
-        runs = []
-        with Watcher() as watch:
+    with surviving(progress), open_store(options.store_url(store)) as database:
+        runs = [database.run(run_id) for run_id in progress.finished]
+        with Watcher(progress.working) as watch:
             wait(wait_idle, chosen, watch.say)
             if cost := pipeline.passes(options.split(counters)):
                 watch.say(f"counters: {len(metrics)} metrics, about {cost} replays of each kernel on such a GPU")
-            for word, (target, _), workload in zip(words, found, works, strict=True):
+            for word, (target, _), workload in [*zip(words, found, works, strict=True)][len(runs) :]:
                 for note in target.remarks:
                     watch.say(f"{target.name}: {note}")
                 runs.append(
@@ -123,10 +125,12 @@ def profile(
                         counters=metrics,
                         replay=Again(word, workload, how, set_, input_size).iterate,
                         command=options.command_line(),
-                        resume=resume,
+                        resume=resume or bool(progress.lost),
+                        lost=progress.lost,
                         watch=watch,
                     )
                 )
+                progress.finish(runs[-1].id)
         failed = print_and_report(runs, database, report, format_, every)
     if failed:
         raise typer.Exit(1)

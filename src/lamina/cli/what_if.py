@@ -14,6 +14,7 @@ import typer
 from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.idle import WaitIdleOption, wait
+from lamina.cli.isolated import isolated, surviving
 from lamina.cli.networks import grid, networks, overridden
 from lamina.errors import UsageError
 
@@ -110,6 +111,7 @@ def what_if(
         "seed": seed,
         "check": check,
     }
+    progress = isolated()
     found = networks(words, set_, input_size, settings["layers"])
 
     from lamina import pipeline
@@ -119,11 +121,11 @@ def what_if(
 
     how = pipeline.Options(training=not inference, autotune=autotune)
     chosen = options.device_name(device)
-    with open_store(options.store_url(store)) as database:
-        runs = []
-        with Watcher() as watch:
+    with surviving(progress), open_store(options.store_url(store)) as database:
+        runs = [database.run(run_id) for run_id in progress.finished]
+        with Watcher(progress.working) as watch:
             wait(wait_idle, chosen, watch.say)
-            for word, (target, own) in zip(words, found, strict=True):
+            for word, (target, own) in [*zip(words, found, strict=True)][len(runs) :]:
                 workload = overridden(own, settings).model_copy(update={"device": chosen})
                 everything = workload.model_copy(update={"layers": ()})
                 runs.append(
@@ -138,10 +140,12 @@ def what_if(
                         options=how,
                         elsewhere=Again(word, everything, how, set_, input_size).profile,
                         command=options.command_line(),
-                        resume=resume,
+                        resume=resume or bool(progress.lost),
+                        lost=progress.lost,
                         watch=watch,
                     )
                 )
+                progress.finish(runs[-1].id)
         for this in runs:
             print_what_ifs(this, database.what_ifs(this.id), format_, () if every else database.layers(this.id))
             typer.echo(f"run {this.id} is in {database.place}", err=True)

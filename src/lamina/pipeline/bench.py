@@ -19,7 +19,7 @@ from lamina.build.data import Dataset
 from lamina.build.data import load as load_data
 from lamina.errors import DeviceLostError, UsageError, nearest
 from lamina.pipeline.converted import convert_network
-from lamina.pipeline.guard import Guard, Lost
+from lamina.pipeline.guard import Guard, Lost, lost_by
 from lamina.pipeline.prepared import prepare
 from lamina.pipeline.rows import joined, layer_row, network_row
 from lamina.pipeline.runs import begin, closing
@@ -85,8 +85,7 @@ def bench(
             watch(f"the machine is busy: {'; '.join(causes)}: --wait-idle waits until it is not")
         for point in workload.points():
             impl = str(point.method)
-            known = {layer: reason for (layer, by), reason in lost.items() if by == impl}
-            guard = Guard(target.name, impl, device, watch, known)
+            guard = Guard(target.name, impl, device, watch, lost_by(impl, lost))
             rows = _measure(
                 target, workload, point, data, device, environment.device, done, watch, select, cache, guard, meter
             )
@@ -187,9 +186,8 @@ def _measure(
             parameters = None if point.method == Method() else whole.parameters
             row = network_row(target, layers, workload.phases, point, batch, device_name, parameters)
             call = run.whole_step(whole.module, inputs, network.seed, backward, target.input_gradients)
-            if guard.lost:
-                reason = f"it contains {', '.join(guard.lost)}, which must not run"
-                yield replace(row, outcome="failed", reason=reason, executed_impl="")
+            if guard.whole_lost:
+                yield replace(row, outcome="failed", reason=guard.whole_lost, executed_impl="")
                 return
             if not workload.clocks and device.type == "cuda":  # how long the GPU idles in a step
                 clocks.append((measure.clock("wall", device), "warm"))

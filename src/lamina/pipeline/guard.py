@@ -26,6 +26,11 @@ def require_device(device: torch.device, layer: str) -> None:
         raise DeviceLostError(layer, reason)
 
 
+def lost_by(impl: str, lost: Lost) -> dict[str, str]:
+    """Of the lost layers, those by this implementation."""
+    return {layer: reason for (layer, by), reason in lost.items() if by == impl}
+
+
 @dataclass(frozen=True)
 class Guard:
     """Announces each layer before it runs by ``impl``, and finds out whether it made the GPU unusable.
@@ -38,6 +43,18 @@ class Guard:
     device: torch.device
     watch: Watch
     lost: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def iteration(self) -> str:
+        """What a whole iteration, layer by layer, is called where it is watched."""
+        return f"iteration of {self.target}"
+
+    @property
+    def whole_lost(self) -> str:
+        """Why the whole network must not run; empty if it may."""
+        if self.target in self.lost:
+            return self.lost[self.target]
+        return f"it contains {', '.join(self.lost)}, which must not run" if self.lost else ""
 
     @contextmanager
     def __call__(self, layer: str, stage: str) -> Iterator[None]:

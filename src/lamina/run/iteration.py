@@ -6,15 +6,16 @@ its consumers. Nothing is repeated or copied. Every phase runs inside its own co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from lamina.run.loss import SeedGradient
 from lamina.run.protocols import Call, Trace
-from lamina.run.steps import Implement, differentiable
+from lamina.run.steps import Implement, differentiable, random_values
 from lamina.spec import Phase
 
 Mark = Callable[[int, Phase], AbstractContextManager[object]]
@@ -37,6 +38,7 @@ class Iteration:
         backward: whether to run the backward pass; if not, nothing is saved for it.
         input_gradients: for each input, whether to compute the gradient with respect to it.
         implement: the method under test.
+        lost: layers that must not run, and why: their consumers get random values, their producers random gradients.
     """
 
     def __init__(
@@ -48,9 +50,11 @@ class Iteration:
         backward: bool = True,
         input_gradients: Sequence[bool] = (),
         implement: Implement | None = None,
+        lost: Mapping[str, str] = MappingProxyType({}),
     ):
-        self.trace, self.backward = trace, backward
+        self.trace, self.backward, self.lost = trace, backward, lost
         self._inputs = dict(zip(trace.inputs, inputs, strict=True))
+        self._device = inputs[0].device if inputs else torch.device("cpu")
         self._seed_gradient = seed_gradient
         self._seed: Sequence[Tensor] | None = None
         self._differentiable = differentiable(trace, input_gradients)
@@ -96,6 +100,9 @@ class Iteration:
 
     def _forward(self, index: int, call: Call, values: dict[int, Tensor], mark: Mark) -> _Graph:
         leaves = {n: values[n].detach().requires_grad_(self.backward and self._differentiable[n]) for n in call.inputs}
+        if call.name in self.lost:
+            device = next((leaf.device for leaf in leaves.values()), self._device)
+            return _Graph(leaves, tuple(random_values(self.trace.slots[n], device) for n in call.outputs))
         with torch.set_grad_enabled(self.backward), mark(index, Phase.FORWARD):
             outputs = call.run([leaves[n] for n in call.inputs], self._targets[index])
         return _Graph(leaves, outputs)
@@ -108,6 +115,11 @@ class Iteration:
 
     def _backward(self, index: int, call: Call, graph: _Graph, gradients: dict[int, Tensor], mark: Mark) -> None:
         sent = [(out, gradients.pop(n)) for n, out in zip(call.outputs, graph.outputs, strict=True) if n in gradients]
+        if call.name in self.lost:
+            for number, leaf in graph.leaves.items():
+                if leaf.requires_grad:
+                    gradients.setdefault(number, random_values(self.trace.slots[number], leaf.device))
+            return
         roots = [(out, gradient) for out, gradient in sent if out.requires_grad]
         if not roots:
             return

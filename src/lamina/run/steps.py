@@ -211,14 +211,10 @@ class _Walker:
         for number, result in zip(call.outputs, results, strict=True):
             slot = self.trace.slots[number]
             try:
-                value = self._random_values(slot) if result is None else result
+                value = random_values(slot, self.arena.device) if result is None else result
                 self.values[number] = value if slot.base is not None else self._buffer("value", slot).copy_(value)
             except RuntimeError as error:
                 self.missing[number] = one_line(error)
-
-    def _random_values(self, slot: Slot) -> Tensor:
-        random = torch.randn if slot.dtype.is_floating_point else torch.zeros
-        return random(slot.shape, dtype=slot.dtype, device=self.arena.device)
 
     def seed(self, seed_gradient: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
         """Set the gradients of the network's outputs."""
@@ -301,7 +297,7 @@ class _Walker:
             layer = _Layer(call, self._leaves(call), self._received(call), call.module)
             gradients = layer.gradients([layer.leaf[n] for n in targets])
         except Exception:
-            gradients = tuple(self._random_values(self.trace.slots[n]) for n in targets)
+            gradients = tuple(random_values(self.trace.slots[n], self.arena.device) for n in targets)
         for number, gradient in zip(targets, gradients, strict=True):
             if gradient is not None:
                 self._send(number, gradient)
@@ -315,7 +311,7 @@ class _Walker:
         if not received:
             for number in call.outputs:
                 if f"gradient {number}" in self.arena.plan.chunk_of:
-                    self._send(number, self._random_values(self.trace.slots[number]))
+                    self._send(number, random_values(self.trace.slots[number], self.arena.device))
                     received[number] = self.gradients[number]
         return received
 
@@ -480,6 +476,12 @@ def known_crash(layer: ResolvedLayer, inputs: Sequence[Tensor], phase: Phase) ->
             if x.device.type == "cpu" and x.dim() == 4 and not x.is_contiguous():
                 return "PyTorch's group_norm crashes on the CPU for the weight gradient alone of a channels-last input"
     return ""
+
+
+def random_values(slot: Slot, device: torch.device) -> Tensor:
+    """A tensor in the place of one that a layer did not compute."""
+    random = torch.randn if slot.dtype.is_floating_point else torch.zeros
+    return random(slot.shape, dtype=slot.dtype, device=device)
 
 
 def differentiable(trace: Trace, input_gradients: Sequence[bool]) -> dict[int, bool]:

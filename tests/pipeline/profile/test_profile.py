@@ -128,10 +128,10 @@ def test_a_network_that_cannot_run_is_a_failed_row_and_the_next_point_goes_on(
 ) -> None:
     real = profiled.iteration_of
 
-    def broken(target: Target, point: Any, network: Any, refusals: Any) -> Any:
+    def broken(target: Target, point: Any, network: Any, *more: Any) -> Any:
         if network.batch == 1:
             raise RuntimeError("out of memory")
-        return real(target, point, network, refusals)
+        return real(target, point, network, *more)
 
     monkeypatch.setattr(profiled, "iteration_of", broken)
     rows = store.layers(run(store, tmp_path, QUICK.model_copy(update={"batch": (1, 2)})).id)

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
 from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import load as load_data
-from lamina.pipeline.guard import require_device
+from lamina.pipeline.guard import Guard, Lost, lost_by, require_device
 from lamina.pipeline.prepared import Prepared, prepare
 from lamina.pipeline.profile.counted import Replay, count, range_name
 from lamina.pipeline.profile.point import DEFAULT, Options, iteration_of, profile_point, warm_up
@@ -37,6 +38,7 @@ def profile(
     replay: Replay | None = None,
     command: str = "",
     resume: bool = False,
+    lost: Lost = MappingProxyType({}),
     watch: Watch = unwatched,
 ) -> Run:
     """Profile a network at every point of the workload; a point is stored as soon as it is measured.
@@ -54,7 +56,12 @@ def profile(
         replay: from a point to the command line that runs :func:`iterate` there; needed for counters.
         command: the command line, for provenance.
         resume: complete the last unfinished run of the same work instead of starting anew.
+        lost: layers that must not run, since an earlier process did not survive them: their rows fail, and there are no
+            counters.
         watch: is called with what is planned, each row, and warnings.
+
+    Raises:
+        DeviceLostError: a layer made the GPU unusable; the points before this one are stored.
     """
     device = measure.resolve(workload.device)
     for method in workload.impl:
@@ -70,7 +77,9 @@ def profile(
         for point in workload.points():
             if (str(point.method), point.precision, point.layout, point.batch or target.batch) in known:
                 continue
-            found = profile_point(target, workload, point, options, data, device, environment.device, watch)
+            impl = str(point.method)
+            guard = Guard(target.name, impl, device, watch, lost_by(impl, lost))
+            found = profile_point(target, workload, point, options, data, device, environment.device, watch, guard)
             store.add_profile(this.id, found.rows, found.kernels, found.coverage)
             for row in found.rows:
                 watch(row)
@@ -78,7 +87,9 @@ def profile(
                 watch(covered(point, found.coverage))
             require_device(device, target.name)
         remarks += filter(None, [disturbed(store.layers(this.id))])
-        if counters and replay is not None:
+        if counters and lost:
+            remarks.append(f"no hardware counters: {', '.join(layer for layer, _ in lost)} must not run")
+        elif counters and replay is not None:
             remarks += count(target, workload, store, this.id, counters, replay, watch)
     return store.run(this.id)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 import torch
 from torch import nn
@@ -14,12 +15,14 @@ from lamina import measure, run
 from lamina.accelerate.select import executed
 from lamina.build import Target
 from lamina.build.data import Dataset
+from lamina.errors import DeviceLostError, UnsupportedError
 from lamina.pipeline.converted import convert_network
+from lamina.pipeline.guard import Guard
 from lamina.pipeline.prepared import Prepared, prepare
 from lamina.pipeline.rows import joined, layer_row, network_row
 from lamina.pipeline.targets import implementation, only, or_dense
 from lamina.pipeline.timing import repeat_of
-from lamina.pipeline.watch import Planned, Watch
+from lamina.pipeline.watch import Planned, Watch, unwatched
 from lamina.record import Coverage, KernelRun, LayerRun, Timing
 from lamina.spec import Method, Phase, Point, Workload
 
@@ -62,8 +65,17 @@ def profile_point(
     device: torch.device,
     device_name: str,
     watch: Watch,
+    guard: Guard | None = None,
 ) -> Profiled:
-    """Measure one point; where the network cannot run at all, its row says why."""
+    """Measure one point; where the network cannot run at all, its row says why.
+
+    Args:
+        guard: watches over each layer, and has those that must not run: their rows fail. By default, it only watches.
+
+    Raises:
+        DeviceLostError: a layer made the GPU unusable.
+    """
+    guard = guard or Guard(target.name, str(point.method), device, unwatched)
     with run.precision_mode(point.precision, options.autotune):
         network = prepare(target, workload, point, data, device, watch, options.training)
         layers = [call.resolved for call in network.layers.calls]
@@ -73,25 +85,35 @@ def profile_point(
         watch(Planned(target.name, replace(point, batch=network.batch), planned))
         meter = measure.Meter(device)
         try:
-            errors = _errors(target, workload, point, network)
+            if reason := guard.lost.get(guard.iteration):
+                raise UnsupportedError(reason)
+            errors = _errors(target, workload, point, network, guard)
             refusals: dict[str, str] = {}
-            iteration = iteration_of(target, point, network, refusals)
-            warm_up(iteration)
+            iteration = iteration_of(target, point, network, refusals, guard.lost)
+            iteration.run(partial(_guarded, network, guard))
             blank = partial(_blank, network, point, device_name)
             rows = _rows(iteration, blank, errors, refusals)
-            if device.type == "cpu":
-                watch("no GPU: times of the CPU, without kernels and counters")
-                found = _on_cpu(iteration, rows, workload.repeat or REPETITIONS)
-            else:
-                found = _on_gpu(iteration, rows, blank, workload.repeat or REPETITIONS, device, watch)
+            with guard(guard.iteration, "timing"):
+                warm_up(iteration)
+                if device.type == "cpu":
+                    watch("no GPU: times of the CPU, without kernels and counters")
+                    found = _on_cpu(iteration, rows, workload.repeat or REPETITIONS)
+                else:
+                    found = _on_gpu(iteration, rows, blank, workload.repeat or REPETITIONS, device, watch)
             del iteration  # and with it the activations, before the whole step needs its own
+        except DeviceLostError:
+            raise
         except Exception as error:  # whatever the code of a user's module raises
             return Profiled((replace(whole, outcome="failed", reason=run.one_line(error), executed_impl=""),))
         found = _of_layers(found, network.selected)
         rows_found = tuple(_noted(row, meter) for row in found.rows)
         if target.standalone or workload.layers:
             return replace(found, rows=rows_found)
-        step = _whole(whole, network, point, target, device, repeat_of(workload))
+        if guard.whole_lost:
+            step = replace(whole, outcome="failed", reason=guard.whole_lost, executed_impl="")
+            return replace(found, rows=(*rows_found, step))
+        with guard(target.name, "timing"):
+            step = _whole(whole, network, point, target, device, repeat_of(workload))
         return replace(found, rows=(*rows_found, _noted(step, meter)))
 
 
@@ -101,12 +123,17 @@ def _noted(row: LayerRun, meter: measure.Meter) -> LayerRun:
 
 
 def iteration_of(
-    target: Target, point: Point, network: Prepared, refusals: dict[str, str] | None = None
+    target: Target,
+    point: Point,
+    network: Prepared,
+    refusals: dict[str, str] | None = None,
+    lost: Mapping[str, str] = MappingProxyType({}),
 ) -> run.Iteration:
     """The iteration of a network that is ready. Layers that the method cannot replace run dense.
 
     Args:
         refusals: is filled with the names of these, and the reasons.
+        lost: layers that must not run, and why.
     """
     return run.Iteration(
         network.trace,
@@ -115,6 +142,7 @@ def iteration_of(
         backward=network.backward,
         input_gradients=target.input_gradients,
         implement=only(network.selected, or_dense(implementation(point), {} if refusals is None else refusals)),
+        lost=lost,
     )
 
 
@@ -131,7 +159,11 @@ def warm_up(iteration: run.Iteration) -> None:
         iteration.run(lambda place, phase: nullcontext())
 
 
-def _errors(target: Target, workload: Workload, point: Point, network: Prepared) -> dict[At, run.Step]:
+def _guarded(network: Prepared, guard: Guard, index: int, phase: Phase) -> AbstractContextManager[None]:
+    return guard(network.trace.calls[index].name, phase.value)
+
+
+def _errors(target: Target, workload: Workload, point: Point, network: Prepared, guard: Guard) -> dict[At, run.Step]:
     """Every phase compared with float64, where the workload asks for it."""
     if not workload.check:
         return {}
@@ -144,6 +176,8 @@ def _errors(target: Target, workload: Workload, point: Point, network: Prepared)
         input_gradients=target.input_gradients,
         implement=or_dense(implementation(point), {}),
         layers=network.selected,
+        guard=guard,
+        lost=guard.lost,
     )
     # A step holds the tensors of its layer, so only what it found out is kept.
     return {(step.place, step.phase): replace(step, call=None, module=None) for visit in visits for step in visit}
@@ -166,7 +200,9 @@ def _rows(
         for phase, reason in iteration.phases(place).items():
             row = _ran(blank(place, phase), iteration.target(place), refusals)
             checked = errors.get((place, phase))
-            if checked is not None and checked.outcome == "failed":
+            if row.layer in iteration.lost:
+                row = replace(row, outcome="failed", reason=iteration.lost[row.layer], executed_impl="")
+            elif checked is not None and checked.outcome == "failed":
                 row = replace(row, outcome="failed", reason=checked.reason, executed_impl="")
             elif reason:
                 row = replace(row, outcome="skipped", reason=reason, executed_impl="")

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import load as load_data
-from lamina.errors import UsageError, nearest
+from lamina.errors import DeviceLostError, UsageError, nearest
 from lamina.pipeline import watch as watching
-from lamina.pipeline.guard import require_device
+from lamina.pipeline.guard import Guard, Lost, lost_by, require_device
 from lamina.pipeline.prepared import prepare
 from lamina.pipeline.profile.point import Options, profile_point
 from lamina.pipeline.rows import WHOLE_STEP
@@ -56,6 +57,7 @@ def what_if(
     elsewhere: Elsewhere | None = None,
     command: str = "",
     resume: bool = False,
+    lost: Lost = MappingProxyType({}),
     watch: Watch = unwatched,
 ) -> Run:
     """Execute changes of a network, part by part and of its whole step, beside what records predicted.
@@ -75,10 +77,13 @@ def what_if(
         elsewhere: the command line of a process that profiles a point otherwise; without it, what needs one is refused.
         command: the command line, for provenance.
         resume: complete the last unfinished run of the same work instead of starting anew.
+        lost: layers, and changes of them, that must not run, since an earlier process did not survive them.
         watch: is called with each row of the baseline, each what-if in words, and warnings.
 
     Raises:
         UsageError: no such change, no profile of this network by that name, or a method that is not dense.
+        UnsupportedError: the network itself does not run.
+        DeviceLostError: a change made the GPU unusable; what was measured before is stored.
     """
     for name in changes:
         if name not in CHANGES:
@@ -110,7 +115,11 @@ def what_if(
         for point in workload.points():
             base = _stored(store, earlier or this, this, point, target)
             if not base.rows:
-                found = profile_point(target, everything, point, options, data, device, environment.device, watch)
+                impl = str(point.method)
+                guard = Guard(target.name, impl, device, watch, lost_by(impl, lost))
+                found = profile_point(
+                    target, everything, point, options, data, device, environment.device, watch, guard
+                )
                 base = Baseline(found.rows, found.kernels, (), store.roofs(this.id)[0])
                 store.add_profile(this.id, found.rows, found.kernels, found.coverage)
             elif not _stored(store, this, this, point, target).rows:
@@ -121,8 +130,10 @@ def what_if(
             with run.precision_mode(point.precision, options.autotune):
                 network = prepare(target, workload, point, data, device, watch, options.training)
                 stage = Stage(
-                    target, everything, point, options, data, device, environment.device, network, base, done, elsewhere
-                )
+                    target, everything, point, options, data, device, environment.device, network, base, done,
+                    elsewhere, lost, watch,
+                )  # fmt: skip
+                assert stage.whole.timing
                 title = f"{target.name}: changes at {replace(point, batch=network.batch)}"
                 for place, (name, detail, change) in enumerate(steps):
 
@@ -145,6 +156,8 @@ def _execute(stage: Stage, name: str, detail: str, change: Change, store: Store,
             if mark(one) not in stage.done:
                 store.add_what_if(run_id, one)
                 watch(said(one))
+    except DeviceLostError:
+        raise
     except Exception as error:
         broken = stage.refused(name, detail, run.one_line(error))
         if mark(broken) not in stage.done:

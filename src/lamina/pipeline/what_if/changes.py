@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from torch import nn
 
 from lamina import build, measure, run
+from lamina.errors import DeviceLostError
 from lamina.explain import predictions
 from lamina.explain.predictions import Prediction
 from lamina.pipeline.profile.point import Options
@@ -67,7 +68,10 @@ def cuda_graph(stage: Stage) -> Iterator[WhatIf]:
         return
     before = stage.step()
     try:
-        found = Swapped(before, stage.time_step(stage.network.module, measure.clock("graph", stage.device)))
+        with stage.guarded(stage.whole.layer, "cuda_graph, eager -> replay"):
+            found = Swapped(before, stage.time_step(stage.network.module, measure.clock("graph", stage.device)))
+    except DeviceLostError:
+        raise
     except Exception as refused:
         found = Swapped(before, reason=run.one_line(refused))
     prediction = stage.predicted(predictions.predict_cuda_graph, stage.base.rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -12,19 +13,22 @@ from torch import nn
 from lamina import measure, run
 from lamina.build import Target
 from lamina.build.data import Dataset
-from lamina.errors import UnsupportedError
+from lamina.errors import DeviceLostError, UnsupportedError
 from lamina.explain.predictions import Prediction
+from lamina.pipeline.guard import Guard, Lost
 from lamina.pipeline.prepared import Prepared
 from lamina.pipeline.profile.point import Options, profile_point
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.timing import short_repeat_of
-from lamina.pipeline.watch import unwatched
+from lamina.pipeline.watch import Watch, unwatched
 from lamina.pipeline.what_if.equal import Known, module_signature, signature
 from lamina.pipeline.what_if.swaps import CLOCKS, Part, Swapped, swap_part, time_parts, whole, whole_error
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, Timing, WhatIf
 from lamina.spec import Point, Workload
 
 T = TypeVar("T")
+ALONE = "dense, alone"
+"""What a part that runs as it is, and by itself, is called where it is watched."""
 Mark = tuple[str, str, str, str, str, int]
 Elsewhere = Callable[[Point, Options, str], Sequence[str]]
 """From a point, how it runs and a database to the command line of a process that profiles it into that."""
@@ -54,6 +58,7 @@ class Stage:
         workload: without patterns of layers: the whole network is profiled.
         network: its ``selected`` layers are changed and listed; changes of the whole network are made in any case.
         done: the what-ifs that are there already.
+        lost: layers, and the changes of them that an earlier process did not survive, to the reasons.
         known: what was measured of it so far.
         progress: is called with the fraction of the current change that is done.
     """
@@ -69,6 +74,8 @@ class Stage:
     base: Baseline
     done: Mapping[Mark, WhatIf] = field(default_factory=dict)
     elsewhere: Elsewhere | None = None
+    lost: Lost = field(default_factory=dict)
+    watch: Watch = unwatched
     known: Known = field(default_factory=Known)
     progress: Callable[[float], object] = lambda done: None
 
@@ -147,27 +154,50 @@ class Stage:
             return
         try:
             before = self._before(part)
+        except DeviceLostError:
+            raise
         except Exception as error:
             yield self.refused(change, f"{detail}: {part.name}", f"it does not run alone: {run.one_line(error)}")
             return
+        key = None
         try:
             module = after()
-            key = None if by_values else (change, detail, signature(part), module_signature(module))
-            found = self.known.swapped.get(key) or swap_part(
-                part,
-                module,
-                before,
-                self.point.precision,
-                self.network.backward,
-                self.workload.check,
-                self._repeat([part]),
-            )
-            if key is not None:
+            if not by_values:
+                key = change, detail, signature(part), module_signature(module)
+            if key is None or key not in self.known.swapped:
+                with self.guarded(part.name, f"{change}, {detail}"):
+                    found = swap_part(
+                        part,
+                        module,
+                        before,
+                        self.point.precision,
+                        self.network.backward,
+                        self.workload.check,
+                        self._repeat([part]),
+                    )
                 self.known.swapped[key] = found
+            found = self.known.swapped[key]
+        except DeviceLostError:
+            raise
         except Exception as refused:
             found = {phase: Swapped(time, reason=run.one_line(refused)) for phase, time in before.items()}
+            if isinstance(refused, UnsupportedError):
+                self.known.swapped[key] = found
         for phase, swapped in found.items():
             yield self.record(change, detail, part.name, phase, swapped, predict(phase))
+
+    @contextmanager
+    def guarded(self, layer: str, impl: str) -> Iterator[None]:
+        """Watch over a layer, or the whole network, as a change makes it.
+
+        Raises:
+            UnsupportedError: it must not run.
+            DeviceLostError: it made the GPU unusable.
+        """
+        if (layer, impl) in self.lost:
+            raise UnsupportedError(self.lost[layer, impl])
+        with Guard(self.target.name, impl, self.device, self.watch)(layer, "what-if"):
+            yield
 
     def counted(self, items: Sequence[T]) -> Iterator[T]:
         """The items of a change, each of which advances its progress."""
@@ -183,14 +213,16 @@ class Stage:
             if not all(self.has(change, one, part.name, phase) for one in details(part) for phase in self._phases)
         }
         todo = {key: part for key, part in todo.items() if key not in self.known.parts}
-        if todo:
-            times = time_parts(todo, self.network.backward, self._repeat([*todo.values()]))
-            self.known.parts.update({key: time for key, time in times.items() if not isinstance(time, Exception)})
+        if todo and (self.whole.layer, ALONE) not in self.lost:
+            with self.guarded(self.whole.layer, ALONE):
+                times = time_parts(todo, self.network.backward, self._repeat([*todo.values()]))
+                self.known.parts.update({key: time for key, time in times.items() if not isinstance(time, Exception)})
 
     def _before(self, part: Part) -> dict[str, Timing]:
         key = signature(part)
         if key not in self.known.parts:
-            (found,) = time_parts({key: part}, self.network.backward, self._repeat([part])).values()
+            with self.guarded(part.name, ALONE):
+                (found,) = time_parts({key: part}, self.network.backward, self._repeat([part])).values()
             if isinstance(found, Exception):
                 raise found
             self.known.parts[key] = found
@@ -241,9 +273,12 @@ class Stage:
         try:
             module = after()
             error = None
-            if check and self.workload.check:
-                error = whole_error(self.network, module, self.point.precision)
-            found = Swapped(before, self.time_step(module, clock), error)
+            with self.guarded(self.whole.layer, f"{change}, {detail}"):
+                if check and self.workload.check:
+                    error = whole_error(self.network, module, self.point.precision)
+                found = Swapped(before, self.time_step(module, clock), error)
+        except DeviceLostError:
+            raise
         except Exception as refused:
             found = Swapped(before, reason=run.one_line(refused))
         yield self.record(change, detail, self.whole.layer, WHOLE_STEP, found, prediction)
@@ -252,9 +287,10 @@ class Stage:
         """The whole network at another point: every phase of every layer, and the step."""
         if self.has(change, detail, self.whole.layer):
             return
-        found = profile_point(
-            self.target, self.workload, point, self.options, self.data, self.device, self.device_name, unwatched
-        )
+        with self.guarded(self.whole.layer, f"{change}, {detail}"):
+            found = profile_point(
+                self.target, self.workload, point, self.options, self.data, self.device, self.device_name, unwatched
+            )
         yield from self.paired(change, detail, self.base.rows, found.rows, predict)
 
     def paired(
