@@ -5,7 +5,9 @@ import random
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 # Read once by OpenBLAS when NumPy is imported: its threads and torch's fight over the same cores.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -75,13 +77,46 @@ def store_path(tmp_path: Path) -> Path:
     return tmp_path / "lamina.db"
 
 
+@pytest.fixture(autouse=True)
+def schema_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New SQLite databases are copies of the first; Alembic takes long to make one. Not where migrations are tested."""
+    migrate = sys.modules.get("lamina.store.migrate")
+    if migrate is not None and request.path.stem != "test_migrate":
+        monkeypatch.setattr(migrate, "_upgrade", upgraded_once(migrate, migrate._upgrade))
+
+
+SCHEMA: list[str] = []
+"""The statements of a new database, from the first that was made."""
+
+
+def upgraded_once(migrate: Any, upgrade: Callable[..., None]) -> Callable[..., None]:
+    def run(connection: Any, scripts: Path, head: str) -> None:
+        raw = connection.connection.driver_connection
+        new = (connection.dialect.name, scripts, head) == ("sqlite", migrate.SCRIPTS, migrate.HEAD) and not [
+            *raw.execute("SELECT name FROM sqlite_master")
+        ]
+        for statement in SCHEMA if new else ():
+            raw.execute(statement)
+        if new and SCHEMA:
+            return
+        upgrade(connection, scripts, head)
+        if new:
+            SCHEMA.extend(line for line in raw.iterdump() if line not in ("BEGIN TRANSACTION;", "COMMIT;"))
+
+    return run
+
+
 @pytest.fixture
 def few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two calls are timed where nobody says how many: on a busy machine, times would be waited for to settle."""
+    """Two calls are timed where nobody says how many, of small operands where a device's peaks are measured."""
     from lamina import measure
 
     few = measure.Repeat(2, 2, min_time_s=0, warmup=1)
     monkeypatch.setattr(measure, "time_each", partial(measure.time_each, repeat=few))
+    roofs = import_module("lamina.measure.roofs")  # the package's name is its function
+    monkeypatch.setattr(roofs, "_REPEAT", few)
+    monkeypatch.setattr(roofs, "_buffer_bytes", lambda _: 1 << 24)
+    monkeypatch.setattr(roofs, "_GEMM_US", 0.0)
 
 
 @pytest.fixture
