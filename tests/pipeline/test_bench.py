@@ -188,6 +188,22 @@ def test_functions_between_modules_are_measured_too(store: Store, tmp_path: Path
     assert rows["layer1.0.add"].outcome == "ok" and 0 < (rows["layer1.0.add"].rel_error or 1) < 1e-6
 
 
+class Bessel(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.special.bessel_j0(x).detach() + x
+
+
+def test_flops_of_a_network_are_those_of_its_counted_layers(store: Store, tmp_path: Path) -> None:
+    layers = torch.nn.Sequential(torch.nn.Linear(8, 6), Bessel(), torch.nn.Linear(6, 4))
+    target = Target("partly", (Input(shape=(8,)),), lambda classes: layers, classes=4)
+    this = pipeline.bench(target, QUICK, store, cache=tmp_path)
+    rows = {(row.layer, row.phase): row for row in store.layers(this.id)}
+    step = rows["partly", "step"]
+    phases = 3
+    assert step.flops == phases * 2 * 2 * (8 * 6 + 6 * 4) and step.uncounted == 1
+    assert rows["1", "forward"].flops is None and rows["0", "forward"].uncounted == 0
+
+
 def test_circulant_layers_are_benched_beside_dense_ones(store: Store, tmp_path: Path) -> None:
     methods = tuple(Method.parse(text) for text in ("dense", "circulant[block_size=4]"))
     rows = store.layers(pipeline.bench(SMALL, QUICK.model_copy(update={"impl": methods}), store, cache=tmp_path).id)

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lamina.explain import compare, rooflines, shares
+from lamina.record import Timing
 from lamina.record.beside import Beside
 from lamina.report import (
     diff_table,
@@ -16,6 +17,7 @@ from lamina.report import (
     runs_table,
 )
 from lamina.spec import Phase
+from lamina.spec.layers import Opaque
 from lamina.spec.published import PublishedValue
 
 from .records import ROOFS, alexnet, bench, changed, epochs, failed, pick, run, timed, whole_step
@@ -65,6 +67,20 @@ def test_a_failed_row_shows_its_reason() -> None:
     table = layer_table(rows)
     assert line(table, "fc6", "linear", "forward") == ["fc6", "linear", "forward", "failed"]
     assert "fc6 forward, fc7 forward failed: out of memory [2 GiB]" in text(table)
+
+
+def test_a_rate_from_the_flops_of_some_layers_is_a_lower_bound() -> None:
+    row = replace(bench()[0], flops=2 * 10**9, timing=Timing("cpu", "-", 1e6, 1e6, 1e6, 3))
+    assert ">=" not in text(layer_table([row]))
+    assert ">= 2.0" in text(layer_table([replace(row, uncounted=3)]))
+
+
+def test_totals_of_a_network_with_uncounted_layers_are_lower_bounds() -> None:
+    layers = [alexnet().resolve(1)[0]]
+    assert ">=" not in text(network_table(layers))
+    opaque = replace(layers[0], layer=Opaque(name="j0", operation="bessel_j0", shape=layers[0].output))
+    shown = network_table([*layers, opaque])
+    assert ">= " in text(shown) and "1 layers have no formula for their FLOPs" in text(shown)
 
 
 def test_only_axes_that_vary_have_a_column() -> None:

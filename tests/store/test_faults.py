@@ -29,6 +29,15 @@ def test_not_a_database(store_path: Path) -> None:
     assert store_path.read_text().startswith("layer,")
 
 
+def test_a_damaged_schema_that_is_no_text(store_path: Path) -> None:
+    open_store(store_path).close()
+    content = bytearray(store_path.read_bytes())
+    content[content.index(b"CREATE TABLE") + 3] = 0x80
+    store_path.write_bytes(content)
+    with pytest.raises(StoreError, match="is damaged; restore a copy"):
+        open_store(store_path)
+
+
 def test_a_folder(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="expected a database file, got a folder; name a file in it"):
         open_store(tmp_path)

@@ -62,7 +62,7 @@ def network_row(
 ) -> LayerRun:
     """The row of the whole network's step; ``parameters`` are those of the converted network, if it is one."""
     itemsize = ITEM_BYTES[point.precision]
-    counted = all(layer.layer.counted or not layer.phases for layer in layers) and point.method == Method()
+    uncounted = sum(bool(layer.phases) and not _counted(layer) for layer in layers)
     flops = sum(layer.cost(phase, itemsize).flops for layer in layers for phase in layer.phases if phase in phases)
     return LayerRun(
         layer=target.name,
@@ -77,10 +77,16 @@ def network_row(
         inputs=layers[0].inputs[:1] if layers else (),
         output=layers[-1].output if layers else (),
         parameters=sum(layer.parameters for layer in layers) if parameters is None else parameters,
-        flops=flops if counted else None,
+        flops=flops if point.method == Method() and (flops or not uncounted) else None,
         bytes=None,
         outcome="ok",
+        uncounted=uncounted if point.method == Method() else 0,
     )
+
+
+def _counted(layer: ResolvedLayer) -> bool:
+    """Whether the FLOPs of a layer are known."""
+    return layer.layer.counted or layer.cost(Phase.FORWARD, 1).flops > 0
 
 
 def joined(*notes: str) -> str:

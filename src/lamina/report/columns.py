@@ -129,6 +129,13 @@ def _spread(entry: Entry) -> float | None:
     return timing.q3_us - timing.q1_us if timing else None
 
 
+def _gflops(entry: Entry) -> str:
+    """The rate; as a lower bound if the FLOPs of some layers are unknown."""
+    if entry.row.gflops is None:
+        return ""
+    return f"{'>= ' if entry.row.uncounted else ''}{units.number(entry.row.gflops)}"
+
+
 def _roof(entry: Entry) -> str:
     roofline = entry.roofline
     if roofline is None or (roofline.share is None and roofline.bound == "unknown"):
@@ -144,7 +151,7 @@ COUNT = Column(
 EACH = Column("each (range)", _each, lambda entry: median(_times(entry)) if _times(entry) else None)
 QUARTILES = Column("quartiles", _quartiles, _spread)
 SHARE = _number("share", lambda entry: entry.share, units.percent)
-GFLOPS = _number("GFLOP/s", lambda entry: entry.row.gflops, units.number)
+GFLOPS = Column("GFLOP/s", _gflops, lambda entry: entry.row.gflops)
 GBS = _number("GB/s", lambda entry: entry.row.gbs, units.number)
 ROOF = Column("of roofline", _roof, lambda entry: entry.roofline.share if entry.roofline else None)
 ERROR = _number("error", lambda entry: entry.row.rel_error, lambda error: f"{error:.1e}")

@@ -104,22 +104,28 @@ def network_table(
 ) -> Table:
     """What a network would compute and move, phase by phase, with elements of ``itemsize`` bytes."""
     costs = [{phase: layer.cost(phase, itemsize) for phase in layer.phases} for layer in resolved]
-    lines = []
+    lines, uncounted = [], 0
     for layer, of in zip(resolved, costs, strict=True):
         cells = [layer.name, layer.layer.kind, ", ".join(map(show, layer.inputs)), show(layer.output)]
         cells.append(units.count(layer.parameters) if layer.parameters else "")
-        cells += [_cost(of[phase].flops, of[phase].bytes) if phase in of else "" for phase in Phase]
+        known = layer.layer.counted or any(cost.flops for cost in of.values())
+        cells += [_cost(of[phase].flops if known else None, of[phase].bytes) if phase in of else "" for phase in Phase]
+        uncounted += bool(of) and not known
         lines.append(Line(cells))
     total = ["total", "", "", "", units.count(sum(layer.parameters for layer in resolved))]
     for phase in Phase:
         members = [of[phase] for of in costs if phase in of]
-        total.append(_cost(sum(cost.flops for cost in members), sum(cost.bytes for cost in members)))
+        cost = _cost(sum(cost.flops for cost in members), sum(cost.bytes for cost in members))
+        total.append(f">= {cost}" if uncounted else cost)
     return plain_table(
         ["layer", "type", "input", "output", "parameters", *Phase],
         lines,
         numeric={"parameters", *Phase},
         title=title,
-        caption=[f"FLOP / compulsory bytes of each phase, {itemsize} bytes an element"],
+        caption=[
+            f"FLOP / compulsory bytes of each phase, {itemsize} bytes an element",
+            *([f"{uncounted} layers have no formula for their FLOPs"] if uncounted else []),
+        ],
         footer=total,
         width=width,
         dispensable=("input", "type", "output", "parameters"),
@@ -264,8 +270,8 @@ def validation_table(document: Mapping[str, Any], width: int | None = None) -> T
     return plain_table(headings, lines, numeric=headings[2:8], caption=caption, width=width, wrapped="identities")
 
 
-def _cost(flops: int, moved: int) -> str:
-    return f"{units.count(flops)} / {units.size(moved)}"
+def _cost(flops: int | None, moved: int) -> str:
+    return f"{'-' if flops is None else units.count(flops)} / {units.size(moved)}"
 
 
 def _time(row: LayerRun | None) -> str:

@@ -41,6 +41,8 @@ def explained(place: str) -> Iterator[None]:
         raise _explanation(place, error.orig) from error
     except sqlite3.Error as error:
         raise _explanation(place, error) from error
+    except UnicodeDecodeError as error:  # of a message that quotes what is damaged
+        raise StoreError(f"{place} {_SQLITE['SQLITE_CORRUPT']} ({error})") from error
 
 
 def _explanation(place: str, error: BaseException | None) -> LaminaError:

@@ -23,7 +23,7 @@ SELECT{_PROVENANCE}
   measurement.precision, measurement.layout, measurement.batch,
   measurement.device, measurement.outcome, measurement.reason, measurement.clock, measurement.l2,
   measurement.median_us, measurement.q1_us, measurement.q3_us, measurement.n, measurement.kernels,
-  measurement.flops, measurement.bytes,
+  measurement.flops, measurement.uncounted, measurement.bytes,
   NULLIF(measurement.flops, 0) / NULLIF(measurement.median_us, 0) / 1e3 AS gflops,
   NULLIF(measurement.bytes, 0) / NULLIF(measurement.median_us, 0) / 1e3 AS gbs,
   measurement.rel_error, measurement.peak_bytes, measurement.live_bytes, measurement.sm_mhz, measurement.power_w,
