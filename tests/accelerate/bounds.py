@@ -32,7 +32,6 @@ class Memory:
             raise IndexError(f"{what} of {beyond.sum()} elements of {at.size} outside of what the kernel was given")
 
 
-
 def hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check every read, write and addition of the interpreter."""
     memory = Memory()

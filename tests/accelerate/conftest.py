@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lamina.accelerate.runtime import launch_cache
+from lamina.accelerate.runtime.replay import extension, wait_for_extension
 from lamina.run import precision_mode
 
 from .bounds import hold
@@ -54,3 +56,26 @@ def within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hold interpreted kernels to the memory that they are given."""
     if not torch.cuda.is_available():
         hold(monkeypatch)
+
+
+@pytest.fixture(scope="session")
+def extension_module() -> Any:
+    """The C++ extension that replays launch plans; without a GPU it is in use by `native` alone."""
+    if not wait_for_extension():
+        pytest.skip("no C++ compiler")
+    extension.use_extension(torch.cuda.is_available())
+    return extension.loaded.module
+
+
+@pytest.fixture
+def native(extension_module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The C++ extension, in use."""
+    monkeypatch.setattr(extension.loaded, "wanted", True)
+    launch_cache.clear()
+    return extension_module
+
+
+@pytest.fixture
+def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launch plans are replayed in Python."""
+    monkeypatch.setattr(extension.loaded, "wanted", False)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from lamina import accelerate, measure
+from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.convert import Progress, Where
 from lamina.accelerate.methods.activation_sparsity import Sparse
 from lamina.accelerate.select import Cache, Selector, Timer
@@ -130,6 +131,10 @@ def timer(device: torch.device, mode: Mode, rounds: int = ROUNDS) -> Timer:
         clock: Any = measure.CpuClock()
         samples = 1
     else:
+        if HAS_TRITON and mode != "graph":  # else the first layers would be timed without it
+            from lamina.accelerate.runtime.replay import wait_for_extension
+
+            wait_for_extension()
         clock = measure.clock("graph" if mode == "graph" else "wall", device)
         samples = 3 if mode == "graph" else 1
     return lambda steps: measure.interleaved(clock, steps, rounds=rounds, samples=samples)

@@ -85,6 +85,25 @@ def launcher(
     return queue
 
 
+def parameter_type(one: Tensor | int | float) -> str:
+    """The type as which `launcher` passes an argument, in Triton's notation."""
+    if isinstance(one, Tensor):
+        return "*"
+    return "i32" if isinstance(one, int) else "fp64"
+
+
+def parameter_sizes(function: int) -> list[int]:
+    """Sizes in bytes of a loaded function's parameters; empty with drivers that do not tell (before CUDA 12.4)."""
+    driver, sizes = _driver(), list[int]()
+    offset, size = ctypes.c_size_t(), ctypes.c_size_t()
+    if not hasattr(driver, "cuFuncGetParamInfo"):
+        return sizes
+    handle = ctypes.c_void_p(function)
+    while not driver.cuFuncGetParamInfo(handle, ctypes.c_size_t(len(sizes)), ctypes.byref(offset), ctypes.byref(size)):
+        sizes.append(size.value)
+    return sizes
+
+
 def _type(one: Tensor | int | float) -> Callable[[Any], Any]:
     if isinstance(one, Tensor):
         return ctypes.c_void_p

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.common.operands import is_plain, transformed
+from lamina.accelerate.runtime.launch_cache import recording
 from lamina.accelerate.runtime.private_apis import supported
+from lamina.accelerate.runtime.replay import ReplayedOperator, register_kernel
 
 
 def can_skip_dispatch(*args: Any) -> bool:
     """Whether nothing observes operators on these arguments: no tracing, transform or mode, and plain tensors."""
     if torch.compiler.is_compiling() or not supported():
         return False
-    if transformed() or torch._C._len_torch_dispatch_stack():
+    if transformed() or (torch._C._len_torch_dispatch_stack() and not recording()):
         return False
     return all(is_plain(each) for each in args if isinstance(each, Tensor))
 
@@ -35,6 +37,9 @@ def without_dispatch(
         setup_context, gradient: of its autograd formula, as ``register_autograd`` takes them.
     """
 
+    name = "".join(word.capitalize() for word in operator._name.split("_"))
+    replay = ReplayedOperator(f"{name}Backward", implementation, setup_context, gradient)
+
     class Function(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
@@ -46,7 +51,11 @@ def without_dispatch(
         def backward(ctx: Any, *gradients: Tensor | None) -> Any:
             return gradient(ctx, *gradients)
 
+    register_kernel(operator, implementation)
+
     def call(*args: Any) -> Any:
+        if not torch.compiler.is_compiling() and (replayed := replay(args)) is not None:
+            return replayed
         if not can_skip_dispatch(*args):
             return operator(*args)
         return Function.apply(*args) if torch.is_grad_enabled() else implementation(*args)  # type: ignore[no-untyped-call]

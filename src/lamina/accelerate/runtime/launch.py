@@ -15,7 +15,14 @@ from torch import Tensor
 
 from lamina.accelerate.runtime import triton_ops as ops
 from lamina.accelerate.runtime.bounded_cache import BoundedCache
-from lamina.accelerate.runtime.launch_cache import STREAM, is_current_device, record_launch, recording
+from lamina.accelerate.runtime.launch_cache import (
+    STREAM,
+    KernelLaunch,
+    is_current_device,
+    record_launch,
+    recording,
+    unrecorded,
+)
 from lamina.accelerate.runtime.private_apis import supported
 
 INT64_OFFSETS_FROM = 2**31
@@ -23,6 +30,9 @@ INT64_OFFSETS_FROM = 2**31
 
 MAX_KERNELS = 4096
 """Compiled kernels that are looked up without Triton; the oldest is evicted first."""
+
+_SCRATCH_POINTERS = 2
+"""Pointers that Triton appends to a kernel's parameters; null if it needs no scratch memory."""
 
 _compiled: BoundedCache[tuple[Any, ...], tuple[Any, ...]] = BoundedCache(MAX_KERNELS)
 
@@ -53,7 +63,8 @@ def launch(
         return
     device = tensor.device
     if ops.INTERPRETED or not is_current_device(device) or not supported():
-        ops.launch_with_triton(kernel, grid, tensor, *args, **constants)
+        with unrecorded():
+            ops.launch_with_triton(kernel, grid, tensor, *args, **constants)
         record_launch(partial(ops.launch_with_triton, kernel, grid, **constants), tensor, *args, addresses=False)
         return
     if sizes is None or not 0 < tensor.numel() < INT64_OFFSETS_FROM // 2:
@@ -69,21 +80,39 @@ def launch(
         function, *arguments = _call(found, grid, torch._C._cuda_getCurrentRawStream(device.index), args)
         function(*arguments)
     if recording():
-        record_launch(*_call(found, grid, STREAM, args), addresses=True)
+        kernel = _kernel_launch(kernel, found, grid, args)
+        record_launch(*_call(found, grid, STREAM, args), addresses=True, kernel=kernel)
 
 
 def _prepare(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], constants: dict[str, Any]) -> tuple[Any, ...]:
     """The kernel that Triton has compiled for these arguments, with what its launcher takes."""
     compiled = kernel.warmup(*args, grid=grid, **constants)
     values = [constants[name] for name in kernel.arg_names[len(args) :]]
-    return compiled.run, compiled.function, compiled.packed_metadata, values
+    return compiled.run, compiled.function, compiled.packed_metadata, values, compiled
 
 
 def _call(prepared: tuple[Any, ...], grid: tuple[int, ...], stream: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Triton's launcher and its arguments."""
-    run, function, metadata, constants = prepared
+    run, function, metadata, constants, _ = prepared
     x, y, z = (*grid, 1, 1)[:3]
     return run, x, y, z, stream, function, metadata, None, None, None, *args, *constants
+
+
+def _kernel_launch(
+    kernel: Any, prepared: tuple[Any, ...], grid: tuple[int, ...], args: tuple[Any, ...]
+) -> KernelLaunch | None:
+    """The launch for the CUDA driver; None if Triton does more than launch."""
+    run, function, (warps, ctas, shared), _, compiled = prepared
+    scratch = run.global_scratch_size or run.profile_scratch_size
+    if ctas != 1 or scratch or run.launch_cooperative_grid:
+        return None
+    x, y, z = (*grid, 1, 1)[:3]
+    types = [compiled.src.signature[name] for name in kernel.arg_names[: len(args)]]
+    passed = [(type_, each) for type_, each in zip(types, args, strict=True) if type_ != "constexpr"]
+    return KernelLaunch(
+        function, (x, y, z), (32 * warps, 1, 1), shared, bool(run.launch_pdl),
+        tuple(type_ for type_, _ in passed), tuple(each for _, each in passed), _SCRATCH_POINTERS,
+    )  # fmt: skip
 
 
 def _specialization(argument: Any) -> Any:

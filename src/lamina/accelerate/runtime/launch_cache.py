@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -62,8 +64,8 @@ def cached_launches(function: _Function) -> _Function:
             _plans.put(key, True)
         if not found:
             return function(*args)
-        result, plan = _record(function, args, tensors)
-        _plans.put(key, plan or False)
+        result, recorder = record(function, args)
+        _plans.put(key, recorder.plan(tensors, result) or False)
         return result
 
     return cast(_Function, call)
@@ -72,16 +74,34 @@ def cached_launches(function: _Function) -> _Function:
 def clear() -> None:
     """Remove all launch plans: something that they were recorded with has changed, such as the choice of tiles."""
     _plans.clear()
+    for each in caches:
+        each.clear()
 
 
-def record_launch(function: Callable[..., Any], *args: Any, addresses: bool) -> None:
+def record_launch(
+    function: Callable[..., Any], *args: Any, addresses: bool, kernel: KernelLaunch | None = None
+) -> None:
     """Add a launch to the plan under recording, if any: a replay calls ``function(*args)``.
 
-    With ``addresses``, the function takes the addresses of tensors in their place.
+    With ``addresses``, the function takes the addresses of tensors in their place. ``kernel`` is the same launch for
+    the CUDA driver.
     """
     recorder = _local.recorder
     if recorder is not None and not recorder.in_operator:
-        recorder.steps.append(_Recorded(function, args, None, True, addresses))
+        recorder.steps.append(Recording(function, args, None, True, addresses, kernel))
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Leave operators out of the plan under recording: those by which a launch is interpreted."""
+    recorder = _local.recorder
+    if recorder is not None:
+        recorder.paused = True
+    try:
+        yield
+    finally:
+        if recorder is not None:
+            recorder.paused = False
 
 
 def recording() -> bool:
@@ -142,32 +162,72 @@ class _Step(NamedTuple):
     offsets: list[int] | None
 
 
-class _Recorded(NamedTuple):
-    """A step as it was recorded: its new output, if any, and whether it has side effects."""
+class KernelLaunch(NamedTuple):
+    """A launch by the CUDA driver.
+
+    Attributes:
+        function: its handle.
+        grid, block: blocks, and threads of a block, along x, y and z.
+        shared: bytes of dynamic shared memory.
+        pdl: programmatic dependent launch.
+        types: of the arguments, in Triton's notation: ``*fp32`` and the like for tensors, ``i32``, ``fp32``.
+        args: tensors and numbers.
+        scratch: null pointers that follow the arguments.
+    """
+
+    function: int
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    pdl: bool
+    types: tuple[str, ...]
+    args: tuple[Any, ...]
+    scratch: int
+
+
+class Recording(NamedTuple):
+    """A step as it was recorded.
+
+    Attributes:
+        function, args: a replay calls the function with the arguments.
+        out: its new output, if any.
+        side_effects: whether it does more than make the output.
+        addresses: whether it takes the addresses of tensors.
+        kernel: the launch, if it is one of the CUDA driver.
+        operator, options: of PyTorch, if it is one, with its keyword arguments.
+        empty: whether it only allocates the output.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     out: Tensor | None
     side_effects: bool
     addresses: bool = False
+    kernel: KernelLaunch | None = None
+    operator: Any = None
+    options: Mapping[str, Any] = MappingProxyType({})
+    empty: bool = False
 
     def by_address(self, argument: Any) -> bool:
         """Whether an argument is passed as an address."""
         return self.addresses and isinstance(argument, Tensor)
 
 
-class _Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):
     """Records the operators that are called, as a dispatch mode, and launches, by `record_launch`."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.steps: list[_Recorded] = []
+        self.steps: list[Recording] = []
         self.views: dict[int, tuple[Tensor, int]] = {}  # base and offset in bytes
         self.replayable = True
         self.in_operator = False
+        self.paused = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
         self.in_operator = True  # a replay of the operator repeats its launches
         out = func(*args, **kwargs)
         self.in_operator = False
@@ -176,10 +236,12 @@ class _Recorder(TorchDispatchMode):
             self.replayable = False
         elif func in _EMPTY:
             make = partial(torch.empty_strided, tuple(out.shape), out.stride(), dtype=out.dtype, device=out.device)
-            self.steps.append(_Recorded(make, (), out, False))
+            self.steps.append(Recording(make, (), out, False, empty=True))
         else:
             new = all(out is not each for each in tensors)
-            self.steps.append(_Recorded(partial(func, **kwargs), args, out if new else None, func._schema.is_mutable))
+            call = partial(func, **kwargs)
+            one = Recording(call, args, out if new else None, func._schema.is_mutable, operator=func, options=kwargs)
+            self.steps.append(one)
             for each in tensors:
                 if new and out.untyped_storage()._cdata == each.untyped_storage()._cdata:
                     base, offset = self.base(each)
@@ -196,9 +258,9 @@ class _Recorder(TorchDispatchMode):
     def plan(self, inputs: list[Tensor], result: Any) -> LaunchPlan | None:
         """The launch plan of what was recorded; None if it cannot be replayed."""
         results = [result] if isinstance(result, Tensor) else list(result)
-        ours = {*map(id, inputs)} | {id(step.out) for step in self.steps if step.out is not None}
-        if not self.replayable or len({*map(id, inputs)}) < len(inputs) or not {*map(id, results)} <= ours:
+        if not self._repeatable(inputs, results):
             return None
+        ours = {*map(id, inputs)} | {id(step.out) for step in self.steps if step.out is not None}
         steps, reached = self._needed(results)
         constants, keep = dict[Any, Any](), list[Tensor]()
         for step in steps:
@@ -230,14 +292,22 @@ class _Recorder(TorchDispatchMode):
             [*constants.values()], addresses, plan_steps, result_positions, isinstance(result, Tensor), keep
         )
 
-    def _name(self, step: _Recorded, each: Any) -> Any:
+    def needed_steps(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> list[Recording] | None:
+        """The steps that the results need; None if they cannot be replayed."""
+        return self._needed(results)[0] if self._repeatable(inputs, results) else None
+
+    def _repeatable(self, inputs: Sequence[Tensor], results: Sequence[Tensor]) -> bool:
+        ours = {*map(id, inputs)} | {id(step.out) for step in self.steps if step.out is not None}
+        return self.replayable and len({*map(id, inputs)}) == len(inputs) and {*map(id, results)} <= ours
+
+    def _name(self, step: Recording, each: Any) -> Any:
         """The identity of an argument: of the object, or of an address by its base and offset."""
         base, offset = self.base(each)
         return (id(base), offset) if step.by_address(each) else id(each)
 
-    def _needed(self, results: list[Tensor]) -> tuple[list[_Recorded], dict[int, dict[int, None]]]:
+    def _needed(self, results: Sequence[Tensor]) -> tuple[list[Recording], dict[int, dict[int, None]]]:
         """Steps without dead ones, whose outputs nothing reads, and the offsets of addresses taken in each tensor."""
-        needed, reached, steps = {*map(id, results)}, defaultdict[int, dict[int, None]](dict), list[_Recorded]()
+        needed, reached, steps = {*map(id, results)}, defaultdict[int, dict[int, None]](dict), list[Recording]()
         for step in reversed(self.steps):
             if not step.side_effects and id(step.out) not in needed:
                 continue
@@ -253,10 +323,13 @@ class _Recorder(TorchDispatchMode):
 
 
 class _Local(threading.local):
-    recorder: _Recorder | None = None
+    recorder: Recorder | None = None
 
 
 _local = _Local()
+
+caches: list[Any] = []
+"""Further caches of what was recorded; `clear` clears them."""
 
 _plans: BoundedCache[Any, LaunchPlan | bool] = BoundedCache(MAX_PLANS)  # True: called once; False: not replayable
 
@@ -265,17 +338,15 @@ def _layout(x: Tensor) -> tuple[Any, ...]:
     return x.dtype, x.shape, x.stride(), x.device, x.data_ptr() % 16
 
 
-def _record(
-    function: Callable[..., Any], args: tuple[Any, ...], tensors: list[Tensor]
-) -> tuple[Any, LaunchPlan | None]:
-    recorder = _Recorder()
+def record(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Recorder]:
+    """What a function returns, and the recording of what it did."""
+    recorder = Recorder()
     _local.recorder = recorder
     try:
         with recorder:
-            result = function(*args)
+            return function(*args), recorder
     finally:
         _local.recorder = None
-    return result, recorder.plan(tensors, result)
 
 
 def _getter(positions: list[int]) -> Callable[[list[Any]], tuple[Any, ...]]:

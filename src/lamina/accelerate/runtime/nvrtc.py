@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.runtime import driver as driver
-from lamina.accelerate.runtime.launch_cache import STREAM, record_launch
+from lamina.accelerate.runtime.launch_cache import STREAM, KernelLaunch, record_launch, recording
 from lamina.accelerate.runtime.private_apis import raw_stream
 from lamina.accelerate.runtime.target_info import supports_pdl
 from lamina.errors import LaminaError, MissingError, UsageError
@@ -108,7 +108,11 @@ class Kernel:
                 raise LaminaError(
                     f"{self.name}: the launch of {grid} blocks of {block} threads failed: {error}"
                 ) from error
-        record_launch(queue, STREAM, *args, addresses=True)
+        if recording():
+            types = tuple(map(driver.parameter_type, args))
+            handle, blocks, threads = int(function.value or 0), _three(grid), _three(block)
+            kernel = KernelLaunch(handle, blocks, threads, shared, pdl, types, tuple(args), 0)
+            record_launch(queue, STREAM, *args, addresses=True, kernel=kernel)
 
     def _on(self, index: int) -> ctypes.c_void_p:
         if index not in self._loaded:

@@ -16,7 +16,7 @@ from lamina.accelerate.methods.circulant.nn import (
 )
 from lamina.accelerate.runtime import launch_cache
 
-pytestmark = pytest.mark.usefixtures("where_kernels_run")
+pytestmark = pytest.mark.usefixtures("where_kernels_run", "in_python")
 
 LAYERS: dict[str, tuple[Callable[[Impl], nn.Module], tuple[int, ...]]] = {
     "linear": (lambda impl: BlockCirculantLinear(9, 7, 4, impl=impl), (2, 3, 9)),

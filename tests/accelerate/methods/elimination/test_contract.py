@@ -227,6 +227,7 @@ class Eliminations:
 class TestElimination(MethodContract):
     provider = Eliminations()
 
+
 @pytest.fixture
 def repeatable() -> Iterator[None]:
     """The same choice of algorithm every time, and none that adds in any order, as the fastest on a GPU do."""

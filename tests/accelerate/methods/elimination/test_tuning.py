@@ -89,9 +89,7 @@ def test_the_fastest_implementation_stays(kept: list[int]) -> None:
 
 
 def test_a_network_computes_each_layer_by_the_fastest_implementation() -> None:
-    model = nn.Sequential(
-        EliminatedLinear.from_dense(nn.Linear(8, 6), [0, 2, 5]), nn.ReLU(), nn.Linear(6, 2)
-    )
+    model = nn.Sequential(EliminatedLinear.from_dense(nn.Linear(8, 6), [0, 2, 5]), nn.ReLU(), nn.Linear(6, 2))
     x = torch.randn(3, 8)
     expected = model(x)
     with pytest.warns(DeprecationWarning, match=r"accelerate\.tune"):

@@ -103,6 +103,7 @@ class WeightOnlyProvider:
 class TestWeightOnly(MethodContract):
     provider = WeightOnlyProvider()
 
+
 def test_codes_keep_their_type_when_the_model_changes_its_own() -> None:
     model, _ = convert(
         nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Conv2d(1, 1, 1)), WeightOnly("half", impl="reference")

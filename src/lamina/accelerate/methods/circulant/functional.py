@@ -8,7 +8,8 @@ implementation that ``auto`` stands for; no implementation falls back to another
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,8 @@ from lamina.accelerate.methods.circulant import reference
 from lamina.accelerate.methods.circulant.config import Impl, check_block_size, check_impl
 from lamina.errors import MissingError, UsageError
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
 if HAS_TRITON:
     from lamina.accelerate.methods.circulant import layer_ops, scaled_fp16
     from lamina.accelerate.methods.circulant.lstm import ops as lstm_ops
@@ -27,6 +30,12 @@ if HAS_TRITON:
     from lamina.accelerate.methods.circulant.materialized import ops as materialized
     from lamina.accelerate.methods.circulant.ops import check_device
     from lamina.accelerate.methods.circulant.spectral.ops import dft_eager
+    from lamina.accelerate.runtime.replay import replays_one_operator
+else:
+
+    def replays_one_operator(function: _Function) -> _Function:
+        """Nothing to replay without kernels."""
+        return function
 
 
 def resolve_impl(impl: str, x: Tensor) -> Impl:
@@ -60,6 +69,7 @@ def executed(layer: nn.Module) -> tuple[str, str]:
     return f"circulant[block_size={layer.block_size},impl={resolved}]", reason
 
 
+@replays_one_operator
 def linear(
     x: Tensor,
     weight: Tensor,
@@ -139,6 +149,7 @@ def recurrence(inputs: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Te
     return hidden, (hidden[-1], c)
 
 
+@replays_one_operator
 def conv(
     x: Tensor,
     weight: Tensor,

@@ -35,6 +35,7 @@ from lamina.accelerate.methods.circulant.spectral.ops import (
 )
 from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch_cache import cached_launches
+from lamina.accelerate.runtime.replay import register_kernel
 
 LINEAR = 3
 """Dimensions of a linear layer's weight; a convolution's has more."""
@@ -228,6 +229,7 @@ def _differentiable(ctx: Any, gy: Tensor | None, gxs: Tensor | None, gws: Tensor
 
 layer.register_autograd(_layer_gradient, setup_context=_save_layer)
 layer_eager = without_dispatch(layer, _run_layer, _save_layer, _layer_gradient)
+register_kernel(layer_backward, _run_layer_backward)
 
 
 @register_flop_formula(torch.ops.lamina.circulant_layer)

@@ -162,10 +162,10 @@ def linear(
             flat = x.reshape(-1, x.shape[-1]).to(dtype)
             check_kernel_operand(flat, "elimination", ALTERNATIVE)
             if name == "pack":
-                y = F.linear(ops.pack(flat[..., None, None], at.kept).flatten(1), weight, bias)
+                y = F.linear(ops.pack_eager(flat[..., None, None], at.kept).flatten(1), weight, bias)
             else:
                 columns = None if at.prefix else at.columns
-                y = ops.linear(flat, weight.to(dtype), cast(bias, dtype), columns, at.run, list(tile))
+                y = ops.linear_eager(flat, weight.to(dtype), cast(bias, dtype), columns, at.run, list(tile))
             return y.reshape(*x.shape[:-1], weight.shape[0])
         case _:
             return reference.linear(x, weight, bias, at.kept)
@@ -211,10 +211,10 @@ def conv2d(
         check_taps(kernel)
         last = ops.channels_last(x)
         if name == "pack":
-            x = ops.pack(x, at.kept)
+            x = ops.pack_eager(x, at.kept)
         table, matrix = _matrix(x, weight.to(dtype), at, packed=name == "pack")
         geometry = [list(sizes) for sizes in (kernel, stride, padding, dilation)]
-        y: Tensor = ops.conv(x, matrix, cast(bias, dtype), table, *geometry, at.run, list(tile), last)
+        y: Tensor = ops.conv_eager(x, matrix, cast(bias, dtype), table, *geometry, at.run, list(tile), last)
         return y
     if at.by == "tap" and not at.whole:
         moved = at.moved if name == "swap" else None

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from lamina.accelerate.methods.elimination import launches
+from lamina.accelerate.runtime.eager_op import without_dispatch
 from lamina.errors import UsageError
 from lamina.spec.shape import window_floor
 
 
-@torch.library.custom_op("lamina::eliminated_linear", mutates_args=())
-def linear(
+def run_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, columns: Tensor | None, run: int, tile: list[int]
 ) -> Tensor:  # fmt: skip
     """``x[:, columns] @ weight.T + bias`` of ``x (rows, in)`` and ``weight (out, kept)``; ``columns`` is int32."""
@@ -26,8 +26,10 @@ def linear(
     return y
 
 
-@torch.library.custom_op("lamina::eliminated_conv", mutates_args=())
-def conv(
+linear = torch.library.custom_op("lamina::eliminated_linear", run_linear, mutates_args=())
+
+
+def run_conv(
     x: Tensor, weight: Tensor, bias: Tensor | None, columns: Tensor | None, kernel: list[int], stride: list[int],
     padding: list[int], dilation: list[int], run: int, tile: list[int], last: bool,
 ) -> Tensor:  # fmt: skip
@@ -37,12 +39,17 @@ def conv(
     return y
 
 
-@torch.library.custom_op("lamina::eliminated_pack", mutates_args=())
-def pack(x: Tensor, index: Tensor) -> Tensor:
+conv = torch.library.custom_op("lamina::eliminated_conv", run_conv, mutates_args=())
+
+
+def run_pack(x: Tensor, index: Tensor) -> Tensor:
     """``x[:, index]`` of ``x (N, C, H, W)`` with any strides, in channels-last."""
     y = _packed(x, index)
     launches.pack(x, index, y)
     return y
+
+
+pack = torch.library.custom_op("lamina::eliminated_pack", run_pack, mutates_args=())
 
 
 def _packed(x: Tensor, index: Tensor) -> Tensor:
@@ -149,6 +156,10 @@ def _pack_backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
 linear.register_autograd(_linear_backward, setup_context=_linear_setup)
 conv.register_autograd(_conv_backward, setup_context=_conv_setup)
 pack.register_autograd(_pack_backward, setup_context=_pack_setup)
+
+linear_eager = without_dispatch(linear, run_linear, _linear_setup, _linear_backward)
+conv_eager = without_dispatch(conv, run_conv, _conv_setup, _conv_backward)
+pack_eager = without_dispatch(pack, run_pack, _pack_setup, _pack_backward)
 
 
 @register_flop_formula(torch.ops.lamina.eliminated_linear)

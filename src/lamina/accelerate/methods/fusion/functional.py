@@ -101,11 +101,11 @@ def linear(
     y: Tensor
     if name == "cublaslt":
         assert bias is not None
-        y = ops.linear_cublaslt(flat, weight, bias)
+        y = ops.linear_cublaslt_eager(flat, weight, bias)
     else:
         check_kernel_operand(flat, *ops.KERNELS)
         keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (flat, weight, bias))
-        y, _ = ops.linear(flat, weight, bias, activation, keep, l1_bypass)
+        y, _ = ops.linear_eager(flat, weight, bias, activation, keep, l1_bypass)
     return y.reshape(*x.shape[:-1], weight.shape[0])
 
 
@@ -174,7 +174,7 @@ def bias_relu_max_pool2d(
         return reference.bias_relu_max_pool(x, bias, geometry)
     check_kernel_operand(x, *ops.KERNELS)
     y: Tensor
-    y, _ = ops.bias_relu_max_pool(x, bias, geometry.pack(), l1_bypass)
+    y, _ = ops.bias_relu_max_pool_eager(x, bias, geometry.pack(), l1_bypass)
     return y
 
 

@@ -13,7 +13,9 @@ from torch.utils.flop_counter import register_flop_formula
 from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.methods.fusion import kernels
 from lamina.accelerate.methods.fusion.tiles import linear_tile, pixel_tile, row_tile
+from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch import launch
+from lamina.accelerate.runtime.replay import register_kernel
 from lamina.accelerate.runtime.triton_ops import GROUP_SIZE_M, INTERPRETED, check_kernel_operand, index_type, precision
 
 FROM_ARGUMENT = ("gelu", "gelu_tanh")
@@ -37,8 +39,7 @@ def _kept(y: Tensor, activation: str, keep: bool) -> Tensor:
     return torch.empty_like(y) if keep and activation in FROM_ARGUMENT else y.new_empty(0)
 
 
-@torch.library.custom_op("lamina::fused_linear", mutates_args=())
-def linear(
+def run_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, activation: str, keep: bool, l1_bypass: bool
 ) -> tuple[Tensor, Tensor]:
     """``activation(x W^T + b)`` of ``x (rows, in)`` and ``weight (out, in)``, and with ``keep`` the activation's
@@ -68,15 +69,19 @@ def linear(
     return y, z
 
 
-@torch.library.custom_op("lamina::fused_linear_cublaslt", mutates_args=())
-def linear_cublaslt(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+linear = torch.library.custom_op("lamina::fused_linear", run_linear, mutates_args=())
+
+
+def run_linear_cublaslt(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """``relu(x W^T + b)`` by cuBLASLt's epilogue."""
     y: Tensor = torch._addmm_activation(bias, x, weight.t(), use_gelu=False)
     return y
 
 
-@torch.library.custom_op("lamina::fused_activation_backward", mutates_args=())
-def activation_backward(dy: Tensor, saved: Tensor, activation: str, l1_bypass: bool) -> tuple[Tensor, Tensor]:
+linear_cublaslt = torch.library.custom_op("lamina::fused_linear_cublaslt", run_linear_cublaslt, mutates_args=())
+
+
+def run_activation_backward(dy: Tensor, saved: Tensor, activation: str, l1_bypass: bool) -> tuple[Tensor, Tensor]:
     """The gradient of the activation's input ``(rows, columns)``, and its column sums in float32."""
     rows, columns = dy.shape
     dz, saved = dy.new_empty(rows, columns), saved.contiguous()
@@ -92,8 +97,12 @@ def activation_backward(dy: Tensor, saved: Tensor, activation: str, l1_bypass: b
     return dz, _total(sums)
 
 
-@torch.library.custom_op("lamina::fused_bias_relu_max_pool", mutates_args=())
-def bias_relu_max_pool(x: Tensor, bias: Tensor | None, window: list[int], l1_bypass: bool) -> tuple[Tensor, Tensor]:
+activation_backward = torch.library.custom_op(
+    "lamina::fused_activation_backward", run_activation_backward, mutates_args=()
+)
+
+
+def run_bias_relu_max_pool(x: Tensor, bias: Tensor | None, window: list[int], l1_bypass: bool) -> tuple[Tensor, Tensor]:
     """``max_pool(relu(x + b))`` of ``x (N, C, H, W)``, and the tap of each window's maximum, -1 for none."""
     x = x.contiguous(memory_format=_format(x))
     y, winners = _pooled_like(x, window)
@@ -109,8 +118,12 @@ def bias_relu_max_pool(x: Tensor, bias: Tensor | None, window: list[int], l1_byp
     return y, winners
 
 
-@torch.library.custom_op("lamina::fused_bias_relu_max_pool_backward", mutates_args=())
-def bias_relu_max_pool_backward(
+bias_relu_max_pool = torch.library.custom_op(
+    "lamina::fused_bias_relu_max_pool", run_bias_relu_max_pool, mutates_args=()
+)
+
+
+def run_bias_relu_max_pool_backward(
     dy: Tensor, winners: Tensor, height: int, width: int, window: list[int], l1_bypass: bool
 ) -> tuple[Tensor, Tensor]:
     """The gradient of the input, in the layout of ``winners``, and that of the bias in float32."""
@@ -126,6 +139,11 @@ def bias_relu_max_pool_backward(
         **sizes, BLOCK_P=tile.pixels, BLOCK_C=tile.channels, **_constexprs(l1_bypass, dx), num_warps=tile.num_warps,
     )  # fmt: skip
     return dx, _total(sums)
+
+
+bias_relu_max_pool_backward = torch.library.custom_op(
+    "lamina::fused_bias_relu_max_pool_backward", run_bias_relu_max_pool_backward, mutates_args=()
+)
 
 
 def _total(sums: Tensor) -> Tensor:
@@ -221,7 +239,7 @@ def _cublaslt_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 def _gradients(
     ctx: Any, dy: Tensor, x: Tensor, weight: Tensor, saved: Tensor, activation: str, l1_bypass: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    dz, sums = activation_backward(dy, saved, activation, l1_bypass)
+    dz, sums = call_in_backward(activation_backward, run_activation_backward, dy, saved, activation, l1_bypass)
     for_x, for_weight, for_bias = ctx.needs_input_grad[:3]
     return (
         dz @ weight if for_x else None,
@@ -238,13 +256,20 @@ def _pool_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]
 
 
 def _pool_backward(ctx: Any, dy: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    dx, sums = bias_relu_max_pool_backward(dy, *ctx.saved_tensors, *ctx.size, ctx.window, ctx.l1_bypass)
+    arguments = dy, *ctx.saved_tensors, *ctx.size, ctx.window, ctx.l1_bypass
+    dx, sums = call_in_backward(bias_relu_max_pool_backward, run_bias_relu_max_pool_backward, *arguments)
     return dx, None if ctx.biased is None else sums.to(ctx.biased), None, None
 
 
 linear.register_autograd(_linear_backward, setup_context=_linear_setup)
 linear_cublaslt.register_autograd(_cublaslt_backward, setup_context=_cublaslt_setup)
 bias_relu_max_pool.register_autograd(_pool_backward, setup_context=_pool_setup)
+
+linear_eager = without_dispatch(linear, run_linear, _linear_setup, _linear_backward)
+linear_cublaslt_eager = without_dispatch(linear_cublaslt, run_linear_cublaslt, _cublaslt_setup, _cublaslt_backward)
+bias_relu_max_pool_eager = without_dispatch(bias_relu_max_pool, run_bias_relu_max_pool, _pool_setup, _pool_backward)
+register_kernel(activation_backward, run_activation_backward)
+register_kernel(bias_relu_max_pool_backward, run_bias_relu_max_pool_backward)
 
 
 @register_flop_formula([torch.ops.lamina.fused_linear, torch.ops.lamina.fused_linear_cublaslt])

@@ -60,5 +60,5 @@ def linear(x: Tensor, packed: Packed, bias: Tensor | None = None, *, impl: Impl 
         return reference.linear(x, packed, bias)
     flat = x.reshape(-1, packed.inputs)
     ops.check_input(flat, packed.format)
-    y: Tensor = ops.linear(flat, packed.codes, packed.scale, bias, packed.format, packed.inputs)
+    y: Tensor = ops.linear_eager(flat, packed.codes, packed.scale, bias, packed.format, packed.inputs)
     return y.reshape(*x.shape[:-1], outputs)

@@ -10,6 +10,7 @@ from lamina.accelerate.methods.weight_only import kernels, stream
 from lamina.accelerate.methods.weight_only.config import Format
 from lamina.accelerate.methods.weight_only.formats import Packed, bias, exponent_bits, unpack
 from lamina.accelerate.methods.weight_only.tiles import tile
+from lamina.accelerate.runtime.eager_op import without_dispatch
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.triton_ops import INTERPRETED, check_kernel_operand, index_type, precision
 
@@ -31,8 +32,7 @@ def check_input(x: Tensor, format: Format) -> None:
     check_kernel_operand(x, f"weight-only {format}", 'use impl="reference"', dtypes(format))
 
 
-@torch.library.custom_op("lamina::weight_only_linear", mutates_args=())
-def linear(x: Tensor, codes: Tensor, scale: Tensor, bias_: Tensor | None, format: str, inputs: int) -> Tensor:
+def run_linear(x: Tensor, codes: Tensor, scale: Tensor, bias_: Tensor | None, format: str, inputs: int) -> Tensor:
     """``x W^T + b`` of ``x (rows, inputs)`` and weights quantized in ``codes``: ``(rows, outputs)``."""
     check_input(x, _format(format))
     if stream.takes(x, codes, _format(format)):
@@ -59,6 +59,9 @@ def linear(x: Tensor, codes: Tensor, scale: Tensor, bias_: Tensor | None, format
     if at.split_k > 1:
         launch(kernels.finish_kernel, programs, x, partials, scale, offset, y, outputs, rows, **common, **more)
     return y
+
+
+linear = torch.library.custom_op("lamina::weight_only_linear", run_linear, mutates_args=())
 
 
 def _dequantization(format: Format) -> dict[str, Any]:
@@ -94,6 +97,7 @@ def _backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
 
 
 linear.register_autograd(_backward, setup_context=_setup)
+linear_eager = without_dispatch(linear, run_linear, _setup, _backward)
 
 
 @register_flop_formula(torch.ops.lamina.weight_only_linear)

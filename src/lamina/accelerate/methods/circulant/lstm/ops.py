@@ -36,6 +36,7 @@ from lamina.accelerate.methods.circulant.tiles import LSTMStepTile, lstm_step_ti
 from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.launch_cache import cached_launches
+from lamina.accelerate.runtime.replay import register_kernel
 from lamina.accelerate.runtime.triton_ops import pdl_options
 
 
@@ -213,6 +214,7 @@ def _gradient(ctx: Any, outer: Tensor | None, last: Tensor | None, *_: None) -> 
 
 recurrence.register_autograd(_gradient, setup_context=_save)
 recurrence_eager = without_dispatch(recurrence, _recurrence, _save, _gradient)
+register_kernel(recurrence_backward, _recurrence_backward)
 
 
 @register_flop_formula(torch.ops.lamina.circulant_recurrence)

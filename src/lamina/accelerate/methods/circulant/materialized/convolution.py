@@ -33,6 +33,7 @@ from lamina.accelerate.methods.circulant.ops import empty_rows, is_channels_last
 from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.launch_cache import cached_launches
+from lamina.accelerate.runtime.replay import register_kernel
 from lamina.accelerate.runtime.triton_ops import check_kernel_operand, index_type, precision
 
 _BLOCK = 1024
@@ -212,6 +213,7 @@ def _backward_gradient(ctx: Any, hx: Tensor | None, hw: Tensor | None) -> tuple[
 
 conv.register_autograd(_conv_gradient, setup_context=_save)
 conv_eager = without_dispatch(conv, _conv, _save, _conv_gradient)
+register_kernel(conv_backward, _conv_backward)
 conv_backward.register_autograd(_backward_gradient, setup_context=_save_backward)
 
 

@@ -17,6 +17,7 @@ from lamina.accelerate.methods.circulant.tiles import materialized_linear_tile
 from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.launch_cache import cached_launches
+from lamina.accelerate.runtime.replay import register_kernel
 
 _BLOCK, _SUM_BLOCK, _BLOCK_T = 1024, 32, 64
 """Elements of the dense matrix per program; diagonal sums per program, and elements of each sum per iteration."""
@@ -249,11 +250,13 @@ linear.register_autograd(_linear_gradient, setup_context=_save)
 linear_eager = without_dispatch(
     linear, lambda x, w, out_features: _run_linear(x, w, out_features, False), _save, _linear_gradient
 )
+register_kernel(linear_backward, _run_linear_backward)
 linear_backward_data.register_autograd(_linear_backward_data_gradient, setup_context=_save)
 linear_backward_weight.register_autograd(_linear_backward_weight_gradient, setup_context=_save)
 linear_backward.register_autograd(_linear_backward_gradient, setup_context=_save)
 dense_matrix.register_autograd(_dense_matrix_gradient, setup_context=_save_dense_matrix)
 dense_matrix_eager = without_dispatch(dense_matrix, run_dense_matrix, _save_dense_matrix, _dense_matrix_gradient)
+register_kernel(diagonal_sums, run_diagonal_sums)
 diagonal_sums.register_autograd(_diagonal_sums_gradient, setup_context=_save_diagonal_sums)
 
 

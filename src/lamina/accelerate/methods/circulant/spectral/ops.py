@@ -27,6 +27,7 @@ from lamina.accelerate.methods.circulant.tiles import transform_tile
 from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.launch_cache import cached_launches
+from lamina.accelerate.runtime.replay import register_kernel
 from lamina.errors import UsageError
 
 TARGET_EXPONENT = int(kernels.TARGET_EXPONENT.value)
@@ -321,6 +322,7 @@ def _idft_pair_gradient(ctx: Any, gx: Tensor, gw: Tensor) -> tuple[Any, ...]:
 
 dft.register_autograd(_dft_gradient, setup_context=_save_dft)
 dft_eager = without_dispatch(dft, _dft, _save_dft, _dft_gradient)
+register_kernel(idft, _idft)
 idft.register_autograd(_idft_gradient, setup_context=_save_idft)
 dft_pair.register_autograd(_dft_pair_gradient, setup_context=_save_dft_pair)
 idft_pair.register_autograd(_idft_pair_gradient, setup_context=_save_idft_pair)

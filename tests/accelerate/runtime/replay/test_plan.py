@@ -1,0 +1,130 @@
+"""Recorded launches reach the driver with the addresses and values of the call that replays them."""
+
+import ctypes
+import struct
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lamina.accelerate.runtime import driver, launch_cache
+from lamina.accelerate.runtime.launch_cache import STREAM, KernelLaunch
+from lamina.accelerate.runtime.replay import ReplayedOperator
+
+SIZES = {"*fp32": 8, "i32": 4, "i64": 8, "fp32": 4, "fp64": 8}
+TYPES = ("*fp32", "i32", "*fp32", "fp32", "i64", "fp64")
+FUNCTION = 1234
+
+
+class Config(ctypes.Structure):
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("count", ctypes.c_uint),
+    )  # fmt: skip
+
+
+class FakeDriver:
+    """Keeps what launches ask for."""
+
+    def __init__(self) -> None:
+        self.launches: list[dict[str, Any]] = []
+        self.error = 0
+        signature = ctypes.CFUNCTYPE(
+            ctypes.c_int, ctypes.POINTER(Config), ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
+        )
+        self.entry = signature(self.launch)
+
+    def launch(self, config: Any, function: int, params: Any, extra: Any) -> int:
+        given = config.contents
+        sizes = [SIZES[type_] for type_ in TYPES] + [8, 8]
+        values = [ctypes.string_at(params[i], size) for i, size in enumerate(sizes)]
+        self.launches.append({
+            "function": function, "grid": tuple(given.grid), "block": tuple(given.block), "shared": given.shared,
+            "attributes": given.count, "values": values,
+        })  # fmt: skip
+        return self.error
+
+
+@pytest.fixture
+def fake(native: Any, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    if torch.cuda.is_available():
+        pytest.skip("launches would not reach the GPU")
+    found = FakeDriver()
+    native.use_driver(ctypes.cast(found.entry, ctypes.c_void_p).value)
+    sizes = [SIZES[type_] for type_ in TYPES] + [8, 8]
+    monkeypatch.setattr(driver, "parameter_sizes", lambda function: sizes)
+    return found
+
+
+def run(x: Tensor, offset: int) -> Tensor:
+    out = x.new_empty(2, 3)
+    values = (x[1:], offset, out, 1.5, -1, 0.1)
+    kernel = KernelLaunch(FUNCTION, (4, 2, 1), (64, 1, 1), 100, True, TYPES, values, 2)
+    launch_cache.record_launch(lambda *_: None, STREAM, *values, addresses=True, kernel=kernel)
+    return out
+
+
+def address(tensor: Tensor) -> bytes:
+    return struct.pack("<Q", tensor.data_ptr())
+
+
+def replayed(x: Tensor, replay: ReplayedOperator) -> Tensor:
+    out = None
+    for _ in range(2):
+        out = replay((x, 7))
+    assert out is not None
+    return out  # type: ignore[no-any-return]
+
+
+def test_a_launch_has_the_addresses_and_values_of_its_call(fake: FakeDriver) -> None:
+    replay = ReplayedOperator("Backward", run, lambda *_: None, lambda *_: None)
+    for x in (torch.ones(3, 4), torch.ones(3, 4)):
+        fake.launches.clear()
+        out = replayed(x, replay)
+        assert out.shape == (2, 3)
+        (launch,) = fake.launches[-1:]
+        assert launch["function"] == FUNCTION and launch["grid"] == (4, 2, 1) and launch["block"] == (64, 1, 1)
+        assert launch["shared"] == 100 and launch["attributes"] == 1
+        assert launch["values"] == [
+            address(x[1:]), struct.pack("<i", 7), address(out), struct.pack("<f", 1.5), struct.pack("<q", -1),
+            struct.pack("<d", 0.1), bytes(8), bytes(8),
+        ]  # fmt: skip
+
+
+def test_a_launch_that_the_driver_refuses_raises(fake: FakeDriver) -> None:
+    fake.error = 701
+    with pytest.raises(RuntimeError, match="CUDA error: 701"):
+        replayed(torch.ones(3, 4), ReplayedOperator("Backward", run, lambda *_: None, lambda *_: None))
+
+
+def test_a_kernel_with_other_parameters_is_left_to_python(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "parameter_sizes", lambda function: [8, 8])
+    replay = ReplayedOperator("Backward", run, lambda *_: None, lambda *_: None)
+    assert [replay((torch.ones(3, 4), 7)) for _ in range(4)] == [None] * 4
+
+
+def test_a_change_of_an_input_is_left_to_python(native: Any) -> None:
+    def run(x: Tensor) -> Tensor:
+        x.add_(1)
+        return x * 2
+
+    replay = ReplayedOperator("Backward", run, lambda *_: None, lambda *_: None)
+    x = torch.zeros(2)
+    assert [replay((x,)) for _ in range(4)] == [None] * 4
+
+
+def test_operators_keep_their_options(native: Any) -> None:
+    def run(x: Tensor, dim: int) -> tuple[Tensor, ...]:
+        half = x.sum(dim, keepdim=True, dtype=torch.float64).to(torch.float16, copy=True)
+        like = torch.zeros(2, 3, dtype=torch.bfloat16, device=x.device)
+        filled = x.new_empty(3, 2).fill_(2.5).t()
+        return half, like, filled, x.permute(1, 0).contiguous()
+
+    replay = ReplayedOperator("Backward", run, lambda *_: None, lambda *_: None)
+    x = torch.arange(6.0).reshape(2, 3)
+    for _ in range(4):
+        out = replay((x, 1))
+    assert out is not None
+    for ours, theirs in zip(out, run(x, 1), strict=True):
+        assert torch.equal(ours, theirs) and ours.dtype == theirs.dtype and ours.stride() == theirs.stride()
