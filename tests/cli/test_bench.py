@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Lamina
 
+from lamina.measure.roofs import roofs
+
 QUICK = ("--repeat", "2", "--batch-size", "2", "--device", "cpu")
 
 
@@ -183,6 +185,7 @@ def test_a_folder_as_store_exits_two(lamina: Lamina, tmp_path: Path) -> None:
 
 
 def test_killed_at_any_moment_no_committed_row_is_lost(tmp_path: Path, lamina: Lamina) -> None:
+    roofs("cpu", tmp_path / "cache")  # small, and read by the process
     store = tmp_path / "lamina.db"
     words = ["bench", "lenet5", *QUICK, "--store", str(store)]
     command = [sys.executable, "-m", "lamina", *words]
