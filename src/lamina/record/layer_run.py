@@ -28,8 +28,8 @@ class LayerRun:
     ``phase`` is ``forward``, ``backward_data``, ``backward_weight``; or ``step`` for a whole network at once,
     with ``layer`` the network's name. ``outcome`` other than ``ok`` has no timing and says why in ``reason``.
     ``peak_bytes`` is the most that was allocated while it ran, ``live_bytes`` what was allocated when it ended.
-    ``rel_error`` is the relative L2 distance to the float64 result. ``flops`` is ``None`` where no formula exists; that of
-    a whole network is the sum over its layers but for ``uncounted`` ones, and so a lower bound if there are any.
+    ``rel_error`` is the relative L2 distance to the float64 result. ``flops`` is ``None`` where no formula exists; that
+    of a whole network is the sum over its layers but for ``uncounted`` ones, and so a lower bound if there are any.
 
     ``impl`` is the requested implementation, ``executed_impl`` the one that ran, ``selection_reason`` why. A layer
     that keeps its dense implementation has ``impl="sparse"`` and ``executed_impl="dense"``. A row that says nothing

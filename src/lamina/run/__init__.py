@@ -3,11 +3,13 @@
 from lamina.run.arena import Arena, Buffer, MemoryPlan, plan
 from lamina.run.check import LIMITS, judge, relative_error
 from lamina.run.iteration import Iteration, Mark
+from lamina.run.lifetimes import memory_plan
 from lamina.run.loss import seed_gradient
+from lamina.run.messages import one_line
 from lamina.run.objective import Objective, class_scores, classification, mean_square
 from lamina.run.precision import precision_mode
 from lamina.run.processes import join_processes, leave_processes, rank_and_world
-from lamina.run.steps import Implement, Step, memory_plan, one_line, walk
+from lamina.run.steps import Implement, Step, walk
 from lamina.run.training import Progress, train
 from lamina.run.whole import whole_step
 

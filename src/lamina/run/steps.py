@@ -7,29 +7,27 @@ decides what to do with them (time, profile, count zeros).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from math import prod
 from types import MappingProxyType
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from lamina.errors import CheckError, LaminaError, UnsupportedError
+from lamina.errors import CheckError, UnsupportedError
 from lamina.record import Outcome
-from lamina.run.arena import Arena, Buffer, MemoryPlan, plan
-from lamina.run.check import judge, perturbed, relative_error
-from lamina.run.draws import RecordedDraws, UncheckedError, random_states, replayed
+from lamina.run.arena import Arena, MemoryPlan
+from lamina.run.draws import random_states
+from lamina.run.float64 import Checked, Float64Check, Unchecked
+from lamina.run.layer_graph import LayerGraph
+from lamina.run.lifetimes import memory_plan
+from lamina.run.messages import one_line
 from lamina.run.protocols import Call, Slot, Trace
 from lamina.spec import Phase, ResolvedLayer
 
 T = TypeVar("T")
-
-Results = Sequence[Tensor | None]
 
 Implement = Callable[[ResolvedLayer, nn.Module | None], nn.Module | None]
 """Returns a module that computes a layer by another method, or raises ``UnsupportedError`` with the reason.
@@ -44,17 +42,6 @@ Guarded = Callable[[str, str], AbstractContextManager[object]]
 def unguarded(layer: str, stage: str) -> AbstractContextManager[object]:
     """A context that does nothing."""
     return nullcontext()
-
-
-@dataclass(frozen=True)
-class Unchecked:
-    """A phase without a float64 reference, and why."""
-
-    reason: str
-
-
-Checked = float | CheckError | Unchecked
-"""What a comparison with float64 gives: the error, the error beyond the limit, or no reference."""
 
 
 @dataclass(frozen=True)
@@ -76,40 +63,6 @@ class Step:
     note: str = ""
     parameters: int = 0
     module: nn.Module | None = None
-
-
-def memory_plan(trace: Trace, backward: bool) -> MemoryPlan:
-    """The arena's plan, from the size and lifetime of every tensor in the walk.
-
-    Step ``i`` runs layer ``i`` forward; with ``backward``, step ``2n - 1 - i`` runs it again and then backward.
-    """
-    calls, end = trace.calls, 2 * len(trace.calls) - 1
-    producer = {number: i for i, call in enumerate(calls) for number in call.outputs}
-    readers: dict[int, list[int]] = {slot.number: [] for slot in trace.slots}
-    for i, call in enumerate(calls):
-        for number in call.inputs:
-            readers[number].append(i)
-    buffers: dict[int, tuple[int, int]] = {}
-    gradients = []
-    for slot in trace.slots:
-        first = producer.get(slot.number, 0)
-        uses = [end - i if backward else i for i in readers[slot.number]]
-        last = max([first, *uses, *([len(calls)] if backward and slot.number in trace.outputs else [])])
-        owner = _owner(trace.slots, slot)
-        buffers[owner] = (
-            min(first, buffers.get(owner, (first, 0))[0]),
-            max(last, buffers.get(owner, (0, last))[1]),
-        )
-        if backward and slot.dtype.is_floating_point and slot.number in producer:
-            ends_here = slot.number in trace.outputs or not readers[slot.number]
-            born = len(calls) if ends_here else end - max(readers[slot.number])
-            gradients.append(Buffer(f"gradient {slot.number}", _nbytes(slot), born, end - first))
-    values = [
-        Buffer(f"value {number}", _nbytes(trace.slots[number]), *lifetime)
-        for number, lifetime in buffers.items()
-        if number in producer
-    ]
-    return plan([*values, *gradients])
 
 
 def walk(
@@ -145,7 +98,9 @@ def walk(
     """
     backward = any(phase is not Phase.FORWARD for phase in phases)
     arena = Arena(plan or memory_plan(trace, backward), inputs[0].device)
-    walker = _Walker(trace, inputs, tuple(phases), precision, input_gradients, implement, check, arena, lost)
+    needed = differentiable(trace, input_gradients)
+    compared = Float64Check(precision, arena.device, needed) if check else None
+    walker = _Walker(trace, inputs, tuple(phases), needed, implement, compared, arena, lost)
 
     visited = [layers is None or call.resolved.name in layers for call in trace.calls]
 
@@ -174,25 +129,18 @@ class _Walker:
         trace: Trace,
         inputs: Sequence[Tensor],
         phases: tuple[Phase, ...],
-        precision: str,
-        input_gradients: Sequence[bool],
+        differentiable: Mapping[int, bool],
         implement: Implement | None,
-        check: bool,
+        check: Float64Check | None,
         arena: Arena,
         lost: Mapping[str, str],
     ):
-        self.trace, self.phases, self.precision, self.implement, self.check = (
-            trace,
-            phases,
-            precision,
-            implement,
-            check,
-        )
+        self.trace, self.phases, self.differentiable = trace, phases, differentiable
+        self.implement, self.check = implement, check
         self.arena, self.lost = arena, lost
         self.values: dict[int, Tensor] = dict(zip(trace.inputs, inputs, strict=True))
         self.gradients: dict[int, Tensor] = {}
         self.missing: dict[int, str] = {}
-        self.differentiable = differentiable(trace, input_gradients)
 
     def forward(self, place: int) -> None:
         """Run a layer and store its outputs for its consumers.
@@ -246,8 +194,8 @@ class _Walker:
         try:
             target = self.implement(resolved, call.module) if self.implement else call.module
             before = self._state(call, target)
-            layer = _Layer(call, self._leaves(call), self._received(call), target)
-            errors = self._errors(call, layer, wanted, before) if self.check else {}
+            layer = LayerGraph(call, self._leaves(call), self._received(call), target)
+            errors = self.check.errors(call, layer, wanted, before) if self.check else {}
         except UnsupportedError as error:
             return tuple(Step(resolved, place, phase, outcome="skipped", reason=one_line(error)) for phase in wanted)
         except Exception as error:  # whatever the code of a user's module raises
@@ -269,7 +217,7 @@ class _Walker:
 
     def _step(
         self,
-        layer: _Layer,
+        layer: LayerGraph,
         resolved: ResolvedLayer,
         place: int,
         phase: Phase,
@@ -294,7 +242,7 @@ class _Walker:
         try:
             if call.name in self.lost:
                 raise UnsupportedError(self.lost[call.name])
-            layer = _Layer(call, self._leaves(call), self._received(call), call.module)
+            layer = LayerGraph(call, self._leaves(call), self._received(call), call.module)
             gradients = layer.gradients([layer.leaf[n] for n in targets])
         except Exception:
             gradients = tuple(random_values(self.trace.slots[n], self.arena.device) for n in targets)
@@ -324,149 +272,6 @@ class _Walker:
     def _buffer(self, what: str, slot: Slot) -> Tensor:
         return self.arena.tensor(f"{what} {slot.number}", slot.shape, slot.stride, slot.dtype)
 
-    def _errors(
-        self, call: Call, layer: _Layer, wanted: Sequence[Phase], before: Callable[[], bool]
-    ) -> dict[Phase, Checked]:
-        """Each phase compared with float64.
-
-        A layer that draws random numbers runs again from the state ``before`` it, and its reference gets the random
-        tensors that it draws.
-        """
-        after = random_states(self.arena.device)
-        recorded = None
-        if before():
-            recorded = RecordedDraws(self.arena.device)
-            with recorded:
-                layer = _Layer(call, layer.leaf, layer.received, layer.target)
-                results = {phase: layer.results(phase) for phase in wanted}
-            before()
-        else:
-            results = {phase: layer.results(phase) for phase in wanted}
-        try:
-            return self._compared(call, layer, results, recorded, before)
-        finally:
-            after()
-
-    def _compared(
-        self,
-        call: Call,
-        layer: _Layer,
-        results: Mapping[Phase, Results],
-        recorded: RecordedDraws | None,
-        before: Callable[[], bool],
-    ) -> dict[Phase, Checked]:
-        """The results of each phase compared with float64, on the random tensors that were recorded."""
-        try:
-            with replayed(recorded):
-                exact = self._exact(call, layer)
-                references = {phase: exact.results(phase) for phase in results}
-        except Exception as failure:
-            if layer.target is not call.module and not isinstance(failure, UncheckedError):
-                raise
-            failed = "" if isinstance(failure, UncheckedError) else "does not run in float64: "
-            reason = one_line(failure).replace("; ", ", ")
-            return dict.fromkeys(results, Unchecked(f"unchecked: {failed}{reason}"))
-        own = call.resolved.layer.kind == "opaque" and layer.target is call.module
-        own = own and not hasattr(layer.target, "reference")  # an operation that may choose its precision itself
-        checked: dict[Phase, Checked] = {}
-        for phase, result in results.items():
-            error = relative_error(result, references[phase])
-            try:
-                judge(error, "bf16" if own and recorded else self.precision)
-                checked[phase] = error
-            except CheckError as refusal:
-                if recorded is not None and not recorded.complete:
-                    inside = f" inside {recorded.missed}" if recorded.missed else ""
-                    checked[phase] = Unchecked(f"unchecked: draws random numbers{inside}")
-                elif own and recorded is None:
-                    checked[phase] = error
-                else:
-                    before()
-                    checked[phase] = self._judged(call, layer, phase, result, error, recorded) or refusal
-        return checked
-
-    def _judged(
-        self,
-        call: Call,
-        layer: _Layer,
-        phase: Phase,
-        result: Results,
-        error: float,
-        recorded: RecordedDraws | None,
-    ) -> float | None:
-        """The error, if rounding the inputs explains it."""
-        change = partial(perturbed, precision=self.precision)
-        leaves = {n: change(t.detach()) if t.is_floating_point() else t for n, t in layer.leaf.items()}
-        leaves = {n: t.requires_grad_(self.differentiable[n]) for n, t in leaves.items()}
-        received = {n: change(g) for n, g in layer.received.items()}
-        with replayed(recorded):
-            rounded = _Layer(call, leaves, received, layer.target).results(phase)
-        try:
-            judge(error, self.precision, relative_error(rounded, result))
-        except CheckError:
-            return None
-        return error
-
-    def _exact(self, call: Call, layer: _Layer) -> _Layer:
-        """The layer in float64. Merged layers are compared with the separate ones."""
-        double = {n: t.detach().double() if t.is_floating_point() else t for n, t in layer.leaf.items()}
-        leaves = {n: t.requires_grad_(self.differentiable[n]) for n, t in double.items()}
-        received = {n: g.double() for n, g in layer.received.items()}
-        reference = call.module if isinstance(call.module, nn.Sequential) else layer.target
-        return _Layer(call.double(), leaves, received, _float64_reference(reference))
-
-
-class _Layer:
-    """One layer on its leaves, with the autograd graph of its forward pass for the backward phases.
-
-    ``target`` is the module that computes it, ``None`` for a function.
-    """
-
-    def __init__(self, call: Call, leaf: dict[int, Tensor], received: dict[int, Tensor], target: nn.Module | None):
-        self.leaf, self.received, self.target = leaf, received, target
-        changed = None if target is call.module else target
-        self._weights = tuple(p for p in changed.parameters() if p.requires_grad) if changed else call.weights
-        tensors = [leaf[n] for n in call.inputs]
-        self.run: Callable[[], tuple[Tensor, ...]] = lambda: call.run(tensors, target)
-        self._data = [tensor for tensor in leaf.values() if tensor.requires_grad]
-        self.outputs = self.run()
-        sent = [(out, received[n]) for n, out in zip(call.outputs, self.outputs, strict=True) if n in received]
-        self._roots = [(out, gradient) for out, gradient in sent if out.requires_grad]
-
-    @property
-    def parameters(self) -> int:
-        """Number of trainable parameters."""
-        return sum(weight.numel() for weight in self._weights)
-
-    def gradients(self, wanted: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        """Gradients with respect to the given leaves or weights; none where no output depends on them."""
-        if not self._roots:
-            return (None,) * len(wanted)
-        roots, gradients = zip(*self._roots, strict=True)
-        return torch.autograd.grad(roots, wanted, gradients, retain_graph=True, allow_unused=True)
-
-    def phase(self, phase: Phase) -> Callable[[], object] | None:
-        """The callable of a phase, or ``None`` if nothing needs its gradient."""
-        if phase is Phase.FORWARD:
-            return self.run
-        wanted = self._data if phase is Phase.BACKWARD_DATA else self._weights
-        return (lambda: self.gradients(wanted)) if wanted and self._roots else None
-
-    def results(self, phase: Phase) -> tuple[Tensor | None, ...]:
-        """The results of a phase, for comparison."""
-        if phase is Phase.FORWARD:
-            return self.outputs
-        call = self.phase(phase)
-        return call() if call else ()  # type: ignore[return-value]
-
-
-def _float64_reference(target: nn.Module | None) -> nn.Module | None:
-    """The float64 reference of a module: the module itself, or the result of its ``reference()``, in float64."""
-    if target is None:
-        return None
-    plain: nn.Module = target.reference() if hasattr(target, "reference") else target  # type: ignore[operator]
-    return copy.deepcopy(plain).double()
-
 
 def known_crash(layer: ResolvedLayer, inputs: Sequence[Tensor], phase: Phase) -> str:
     """Why PyTorch would end the process in this phase, if it is known to; seen with 2.13."""
@@ -494,21 +299,3 @@ def differentiable(trace: Trace, input_gradients: Sequence[bool]) -> dict[int, b
         for number in call.outputs:
             needed[number] = wanted and trace.slots[number].dtype.is_floating_point
     return needed
-
-
-def _owner(slots: Sequence[Slot], slot: Slot) -> int:
-    while slot.base is not None:
-        slot = slots[slot.base]
-    return slot.number
-
-
-def _nbytes(slot: Slot) -> int:
-    return prod(slot.shape) * slot.dtype.itemsize
-
-
-def one_line(error: Exception) -> str:
-    """An error message on one line, truncated to 200 characters for a table row."""
-    text = " ".join(str(error).split())
-    if not isinstance(error, RuntimeError | LaminaError):  # whose messages may say nothing without their class
-        text = f"{type(error).__name__}: {text}"
-    return text if len(text) <= 200 else text[:197] + "..."
