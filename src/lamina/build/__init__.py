@@ -1,9 +1,10 @@
 """Builds modules and example inputs from descriptions: networks, models, datasets, tracing, dense algorithms."""
 
+from lamina.build.calls import Call, Trace
 from lamina.build.implementation import dense, require_algorithm
 from lamina.build.network import DTYPES, SpecModule, build_layer, to_precision
 from lamina.build.target import Target, from_external, from_network, from_zoo
-from lamina.build.trace import Call, Trace, trace
+from lamina.build.trace import trace
 from lamina.build.traced import TracedNetwork
 from lamina.build.units import as_module, chains, merged
 

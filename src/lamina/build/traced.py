@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from lamina.build.trace import Trace
+from lamina.build.calls import Trace
 
 
 class TracedNetwork(nn.Module):

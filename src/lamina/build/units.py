@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from lamina.build.calls import Call, Placeholder, Trace
 from lamina.build.network import build_layer
-from lamina.build.trace import Call, Placeholder, Trace
 from lamina.spec import ResolvedLayer
 from lamina.spec.layers import Activation, Opaque
 
