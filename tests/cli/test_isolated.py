@@ -15,7 +15,7 @@ from lamina.errors import DeviceLostError
 from lamina.store import open_store
 
 NETWORKS = """
-import os, signal
+import os, signal, sys
 import torch
 from torch import nn
 from lamina import measure
@@ -38,7 +38,7 @@ def lose():
     raise RuntimeError("CUDA error: device-side assert triggered")
 
 def wait():
-    print("waiting", flush=True)
+    print("waiting", file=sys.__stdout__, flush=True)
     signal.pause()
 
 def small(end):

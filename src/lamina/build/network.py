@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from lamina.build import modules
 from lamina.build.convolution import PhaseAlgorithms
+from lamina.errors import UnsupportedError
+from lamina.record.wording import listed
 from lamina.spec import Network, ResolvedLayer, Shape
 from lamina.spec import layers as spec
 
@@ -163,13 +165,27 @@ def to_precision(module: nn.Module, precision: str, device: torch.device, layout
 
     Of a module that mixes dtypes only float32 parameters and buffers change: it converts between the others itself.
     Complex ones stay as they are: ``Module.to`` would discard their imaginary parts.
+
+    Raises:
+        UnsupportedError: weights are on the meta device.
     """
+    if device.type != "meta":
+        _require_values(module)
     floats = {one.dtype for one in (*module.parameters(), *module.buffers()) if one.is_floating_point()}
     changed = {torch.float32} if len(floats) > 1 else floats
     module = module.to(device)._apply(lambda one: one.to(DTYPES[precision]) if one.dtype in changed else one)
     if layout == "nhwc":
         return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
     return module
+
+
+def _require_values(module: nn.Module) -> None:
+    empty = [name for name, one in (*module.named_parameters(), *module.named_buffers()) if one.is_meta]
+    if empty:
+        raise UnsupportedError(
+            f"{type(module).__name__}: {listed(empty, 3)} on the meta device: expected weights with values; build it "
+            "on the CPU, or allocate them with to_empty(device='cpu') and initialize them"
+        )
 
 
 DTYPES: dict[str, torch.dtype] = {

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina.build.data import Dataset, as_batch, synthetic, train_test
+from lamina.build.eager import COMPILED, eager, is_compiled
 from lamina.build.inputs import Made, dtype_of, in_range, named
 from lamina.build.models import Entry, create
 from lamina.build.models.external import External
@@ -175,25 +176,37 @@ def from_external(
         UsageError: the input shape is unknown.
     """
     found = load()
+    remarks = (COMPILED,) if is_compiled(found.module) else ()
+    load = partial(_eager, load)
     if found.samples and not isinstance(shape, Made) and not (shape and isinstance(shape[0], Input)):
         size = tuple(cast(Sequence[int], shape or found.input))
         shape = Made(partial(found.samples, shape=size))
     if isinstance(shape, Made):
         made = shape
         inputs = tuple(Input(shape=tuple(tensor.shape[1:]) or (1,)) for tensor in made.tensors(1))
-        return Target(name, inputs, lambda classes: made.adapt(load().module), classes=found.classes, made=made)
+        return Target(
+            name, inputs, lambda classes: made.adapt(load().module), classes=found.classes, made=made, remarks=remarks
+        )
     if shape and isinstance(shape[0], Input):
         own = in_range([one for one in shape if isinstance(one, Input)], found.module)
         names = [one.name for one in own]
-        return Target(name, own, lambda classes: named(load().module, names), classes=found.classes)
+        return Target(name, own, lambda classes: named(load().module, names), classes=found.classes, remarks=remarks)
     shape = cast(Sequence[int] | None, shape)
     if shape is None and found.inputs:
         names = [one.name for one in found.inputs]
-        return Target(name, found.inputs, lambda classes: named(load().module, names), classes=found.classes)
+        return Target(
+            name, found.inputs, lambda classes: named(load().module, names), classes=found.classes, remarks=remarks
+        )
     shape = shape or found.input
     if shape is None:
         raise UsageError(f"{name}: its input shape is unknown; set it with --input-size, such as 3x224x224")
-    return Target(name, (Input(shape=tuple(shape)),), lambda classes: load().module, classes=found.classes)
+    source = (Input(shape=tuple(shape)),)
+    return Target(name, source, lambda classes: load().module, classes=found.classes, remarks=remarks)
+
+
+def _eager(load: Callable[[], External]) -> External:
+    found = load()
+    return replace(found, module=eager(found.module))
 
 
 def _fits(source: Input, data: Dataset) -> bool:

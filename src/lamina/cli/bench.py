@@ -12,7 +12,7 @@ from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.idle import WaitIdleOption, wait
 from lamina.cli.isolated import Progress, isolated, surviving
-from lamina.cli.networks import check_networks, grid, networks, overridden, print_and_report
+from lamina.cli.networks import check_networks, grid, networks, overridden, print_and_report, stdout_for_results
 from lamina.errors import UsageError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _measure(
     from lamina.cli.watching import Watcher
 
     runs = [database.run(run_id) for run_id in progress.finished]
-    with Watcher(progress.working) as watch:
+    with Watcher(progress.working) as watch, stdout_for_results():
         wait(wait_idle, device, watch.say)
         for target, workload in [*zip(targets, workloads, strict=True)][len(runs) :]:
             for note in target.remarks:

@@ -73,6 +73,9 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(INTERRUPTED) from None
         except _ENDS:
             raise
+        except SystemExit as error:  # lamina itself raises typer.Exit
+            typer.echo(f"lamina: the code of the network ended the program (SystemExit: {error.code})", err=True)
+            raise typer.Exit(1) from error
         except Exception as error:
             raise typer.Exit(unexpected(error)) from error
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +36,15 @@ def networks(
 
     size, variables = check_networks(words, set_, input_size)
     check_layers(words, variables, layers)
-    return [pipeline.find(word, variables, size) for word in words]
+    with stdout_for_results():
+        return [pipeline.find(word, variables, size) for word in words]
+
+
+@contextlib.contextmanager
+def stdout_for_results() -> Iterator[None]:
+    """What the code of a network prints goes to stderr: stdout is for results, such as ``--format json``."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
 
 
 def check_layers(words: Sequence[str], variables: Mapping[str, str], layers: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.idle import WaitIdleOption, wait
 from lamina.cli.isolated import Progress, isolated, surviving
-from lamina.cli.networks import grid, networks, overridden, print_and_report
+from lamina.cli.networks import grid, networks, overridden, print_and_report, stdout_for_results
 
 
 @handled
@@ -108,7 +108,7 @@ def profile(
 
     with surviving(progress), open_store(options.store_url(store)) as database:
         runs = [database.run(run_id) for run_id in progress.finished]
-        with Watcher(progress.working) as watch:
+        with Watcher(progress.working) as watch, stdout_for_results():
             wait(wait_idle, chosen, watch.say)
             if cost := pipeline.passes(options.split(counters)):
                 watch.say(f"counters: {len(metrics)} metrics, about {cost} replays of each kernel on such a GPU")

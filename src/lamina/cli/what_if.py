@@ -15,7 +15,7 @@ from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.idle import WaitIdleOption, wait
 from lamina.cli.isolated import isolated, surviving
-from lamina.cli.networks import grid, networks, overridden
+from lamina.cli.networks import grid, networks, overridden, stdout_for_results
 from lamina.errors import UsageError
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def what_if(
     chosen = options.device_name(device)
     with surviving(progress), open_store(options.store_url(store)) as database:
         runs = [database.run(run_id) for run_id in progress.finished]
-        with Watcher(progress.working) as watch:
+        with Watcher(progress.working) as watch, stdout_for_results():
             wait(wait_idle, chosen, watch.say)
             for word, (target, own) in [*zip(words, found, strict=True)][len(runs) :]:
                 workload = overridden(own, settings).model_copy(update={"device": chosen})

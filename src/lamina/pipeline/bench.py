@@ -128,8 +128,8 @@ def _measure(
         plan = run.memory_plan(trace, backward)
         here = replace(point, batch=batch)
         watch(
-            f"{here}: {len(plan.chunks)} chunks of memory hold {len(plan.buffers)} tensors, "
-            f"{plan.planned_bytes / 2**20:.1f} MiB for {plan.separate_bytes / 2**20:.1f} MiB"
+            f"{here}: {len(plan.buffers)} tensors share {len(plan.chunks)} buffers of "
+            f"{plan.planned_bytes / 2**20:.1f} MiB ({plan.separate_bytes / 2**20:.1f} MiB without sharing)"
         )
         listed = [call.resolved for call in trace.calls if call.resolved.name in network.selected]
         planned = sum(phase in workload.phases for layer in listed for phase in layer.phases)

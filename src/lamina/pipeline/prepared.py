@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lamina import build, run
 from lamina.build import Target
 from lamina.build.data import Dataset
+from lamina.errors import UnsupportedError
 from lamina.pipeline.targets import units
 from lamina.run.loss import SeedGradient
 from lamina.run.protocols import Trace
@@ -56,14 +57,20 @@ def prepare(
 
     Raises:
         UsageError: a pattern of the workload matches no layer.
+        UnsupportedError: the network cannot be traced, or has no layer.
     """
     batch = point.batch or target.batch
     torch.manual_seed(workload.seed)
-    module = build.to_precision(target.make(None).train(training), point.precision, device, point.layout)
+    made = target.make(None).train(training)
+    if note := _converted(made, point.precision):
+        warn(f"{target.name}: {note}")
+    module = build.to_precision(made, point.precision, device, point.layout)
     inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
     for text in remarks:
         warn(text)
     layers = build.trace(module, *inputs)
+    if not layers.calls:
+        raise UnsupportedError(f"{target.name}: its forward pass makes no tensor: there is no layer to measure")
     trace, places = build.merged(layers, units(layers, point.method))
     wanted = set(matching_layers(workload.layers, [call.name for call in layers.calls]))
     return Prepared(
@@ -77,3 +84,14 @@ def prepare(
         run.seed_gradient(labels, workload.seed),
         any(phase is not Phase.FORWARD for phase in workload.phases),
     )
+
+
+def _converted(module: nn.Module, precision: str) -> str:
+    """What is lost if a network whose weights are stored in one other type than float32 is moved to a precision."""
+    floats = {one.dtype for one in module.parameters() if one.is_floating_point()}
+    if len(floats) != 1 or floats <= {torch.float32, build.DTYPES[precision]}:
+        return ""
+    (own,) = floats
+    name = next((name for name, dtype in build.DTYPES.items() if dtype == own), "")
+    hint = f"; --precision {name} measures it as it is" if name else ""
+    return f"its weights are {str(own).removeprefix('torch.')} and are converted to {precision}{hint}"

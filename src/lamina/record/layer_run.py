@@ -72,7 +72,12 @@ class LayerRun:
     @property
     def disturbed(self) -> bool:
         """Whether the note is about the timing."""
-        return any(not part.startswith("unchecked: ") for part in self.note.split("; ") if part)
+        return bool(self.disturbance)
+
+    @property
+    def disturbance(self) -> str:
+        """What of the note is about the timing."""
+        return "; ".join(part for part in self.note.split("; ") if part and not part.startswith("unchecked: "))
 
     @property
     def fell_back(self) -> bool:

@@ -15,6 +15,6 @@ def disturbed(rows: Sequence[LayerRun]) -> str:
         return ""
     worst = max(noted, key=lambda row: row.timing.median_us if row.timing and row.phase != "step" else 0.0)
     return (
-        f"{len(noted)} of {len(timed)} times are unreliable, such as {worst.layer} {worst.phase} ({worst.note}): "
-        "measure again on an idle machine (--wait-idle waits for it)"
+        f"{len(noted)} of {len(timed)} times are unreliable, such as {worst.layer} {worst.phase} "
+        f"({worst.disturbance}): measure again on an idle machine (--wait-idle waits for it)"
     )

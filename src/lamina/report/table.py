@@ -56,7 +56,8 @@ def layer_table(
     lines = short.lines if short else every
     columns = layer_columns(rows, lines=lines)
     timed = [row.timing.median_us for row in rows if row.timing and row.phase != "step"]
-    caption = [f"{len(timed)} phases, {units.duration(sum(timed))} together"] if timed else []
+    phases = "1 phase" if len(timed) == 1 else f"{len(timed)} phases"
+    caption = [f"{phases}, {units.duration(sum(timed))} together"] if timed else []
     why = reasons((f"{row.layer} {row.phase}", f"{row.outcome}: {row.reason}") for row in rows if not row.timing)
     why += reasons((f"{row.layer} {row.phase}", _ran_dense(row)) for row in rows if row.timing and row.fell_back)
     caption += why if short is None else fewer_reasons(why)
