@@ -34,8 +34,10 @@ from lamina.pipeline.convert import timer
 from lamina.record import Mode
 
 MODES = ("eager", "compiled", "reduce-overhead", "graph")
-SELECTED_IN: Mapping[str, Mode] = {"eager": "eager", "compiled": "graph", "reduce-overhead": "graph", "graph": "graph"}
-"""The mode in which layers are selected: under a compiler kernels follow each other almost as in a graph."""
+SELECTED_IN: Mapping[str, Mode] = {
+    "eager": "eager", "compiled": "compiled", "reduce-overhead": "graph", "graph": "graph",
+}  # fmt: skip
+"""The mode in which layers are selected."""
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 CONFIG = lamina.Circulant(64, rescale=True, signs=True)
@@ -132,6 +134,7 @@ def measured(network: Network, precision: str, mode: str, device: torch.device) 
             "layout": layout, "batch": network.batch, "mode": mode, "l2": "warm" if device.type == "cuda" else None,
             "timing": "wall" if device.type == "cuda" else "cpu",
             "impl": "dense" if name == "dense" else CIRCULANT, "executed_impl": f"{replaced} layers replaced",
+            "selection_reason": record.whole.reason if record.whole else "no layer is faster",
             "speedup": theirs.median_us / taken.median_us, "reserved_bytes": memory.get(name, memory["dense"]),
             "rel_error": None, "unchecked": "a converted network has other weights; never_slower checks its layers",
         } | results.quartiles(taken)  # fmt: skip

@@ -1,6 +1,8 @@
 """``lamina.convert`` times layers with the machine's own clocks."""
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +13,10 @@ from lamina.accelerate.methods.circulant import Circulant
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.errors import UsageError
 from lamina.pipeline.convert import convert, timer
-from lamina.record import MODES
+from lamina.record import MODES, Timing
 from lamina.record.roofs import Roofs
+
+pipeline_convert = import_module("lamina.pipeline.convert")
 
 
 def test_layers_are_timed_and_selections_kept(tmp_path: Path) -> None:
@@ -49,6 +53,74 @@ def test_a_cost_model_selects_without_timing_layers(tmp_path: Path, monkeypatch:
     assert small.selection is not None and lstm.refusal == "no cost model for LSTM"
     assert not (tmp_path / "selections.json").exists()
     net[:3](x).sum().backward()
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Microseconds of candidates, by the start of their names."""
+    found: dict[str, float] = {}
+
+    def fake(device: torch.device, mode: str) -> Any:
+        def time(steps: Any) -> Any:
+            for step in steps.values():
+                step()
+            if "converted" in steps and "converted" not in found:
+                return {name: RuntimeError("operation not permitted when stream is capturing") for name in steps}
+            us = {name: found[name.partition("[")[0]] for name in steps}
+            return {name: Timing("wall", "-", value, value, value, 9) for name, value in us.items()}
+
+        return time
+
+    monkeypatch.setattr(pipeline_convert, "timer", fake)
+    return found
+
+
+def nested() -> nn.Sequential:
+    encoder = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    return nn.Sequential(nn.BatchNorm1d(4), nn.Sequential(encoder, nn.Linear(16, 16)), nn.ReLU())
+
+
+def test_a_model_whose_step_is_not_faster_keeps_its_own_layers(times: dict[str, float]) -> None:
+    times |= {"dense": 100.0, "circulant": 50.0, "converted": 99.0}
+    net, x = nested(), torch.randn(3, 4, 16)
+    encoder: Any = net.get_submodule("1.0")
+    before, flags = dict(net.named_modules()), encoder.activation_relu_or_gelu
+    running = net.get_buffer("0.running_mean").clone()
+    expected = net.eval()(x)
+    out, record = convert(net.train(), Circulant(4), example=x, select="measure")
+    assert out is net and dict(net.named_modules()) == before
+    assert encoder.activation_relu_or_gelu == flags
+    assert torch.equal(net.get_buffer("0.running_mean"), running)
+    assert torch.equal(net.eval()(x), expected)
+    assert not record.replaced and record.whole is not None and record.whole.impl == "dense"
+    layer = next(layer for layer in record.layers if layer.layer == "1.1")
+    assert layer.selection is not None and layer.selection.impl.startswith("circulant")
+    assert str(layer.refusal).startswith("the whole model is not faster: dense: 100 us; converted 99 us")
+
+
+def test_a_model_whose_step_is_faster_is_converted(times: dict[str, float]) -> None:
+    times |= {"dense": 100.0, "circulant": 50.0, "converted": 80.0}
+    net, x = nested(), torch.randn(3, 4, 16)
+    _, record = convert(net, Circulant(4), example=x, select="measure")
+    assert len(record.replaced) == 3
+    assert record.whole is not None and record.whole.impl == "converted" and record.whole.speedup == 1.25
+    net(x).sum().backward()
+
+
+def test_a_single_layer_is_its_own_model(times: dict[str, float]) -> None:
+    times |= {"dense": 100.0, "circulant": 50.0, "converted": 100.0}
+    layer, x = nn.Linear(16, 16), torch.randn(3, 16)
+    assert convert(layer, Circulant(4), example=x, select="measure")[0] is layer
+    times["converted"] = 50.0
+    assert convert(layer, Circulant(4), example=x, select="measure")[0] is not layer
+
+
+def test_a_step_that_cannot_be_timed_leaves_the_selections_of_layers(times: dict[str, float]) -> None:
+    times |= {"dense": 100.0, "circulant": 50.0}
+    net, x = nn.Sequential(nn.Linear(16, 16)), torch.randn(3, 16)
+    _, record = convert(net, Circulant(4), example=x, select="measure")
+    assert len(record.replaced) == 1
+    assert record.whole is not None and "not compared as a whole" in record.whole.reason
 
 
 def test_without_select_every_layer_is_replaced() -> None:

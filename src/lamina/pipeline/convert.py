@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,10 +18,12 @@ from lamina.accelerate.convert import Progress, Where
 from lamina.accelerate.methods.activation_sparsity import Sparse
 from lamina.accelerate.select import Cache, Selector, Timer
 from lamina.accelerate.select.cost import CostModel
+from lamina.accelerate.select.selection import DENSE
+from lamina.accelerate.select.whole import select_whole, twin
 from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import UsageError, nearest
 from lamina.measure.roofs import measure_roofs
-from lamina.record import MODES, Conversion, Mode
+from lamina.record import MODES, Conversion, Mode, Selection
 from lamina.record.roofs import Roofs
 
 Select = Literal["measure", "model"]
@@ -46,9 +50,10 @@ def convert(
     With ``select="measure"``, every layer that the method can replace is timed as it stands and in each of the method's
     implementations, on the inputs that reach it when ``example`` goes through the model: its forward pass, and in
     training the gradients of its weights and inputs. A layer keeps its dense module unless an implementation is faster
-    by more than the spread of the times. Move the model to its device, type and memory layout first, and call this
-    under ``torch.autocast`` if the model will run so. Sparsity-adaptive layers that train are fed by a monitor, which
-    observes the maps that they read; see `lamina.accelerate.training.sparsity_monitor.monitor_of`.
+    by more than the spread of the times, and the model keeps them all unless its whole step is faster. Move the model
+    to its device, type and memory layout first, and call this under ``torch.autocast`` if the model will run so.
+    Sparsity-adaptive layers that train are fed by a monitor, which observes the maps that they read; see
+    `lamina.accelerate.training.sparsity_monitor.monitor_of`.
 
     Args:
         model: changed in place, unless it is itself a layer that is replaced.
@@ -86,11 +91,49 @@ def convert(
     if select == "model":
         chosen = cost_model(device, mode, training, cache)
     else:
-        chosen = selector(device, mode, training, cache)
+        chosen = selector(device, _of_layers(mode, device), training, cache)
+    before = dict(model.named_modules(remove_duplicate=False))
+    dense = twin(model)
     model, record = accelerate.convert(model, config, where, example=example, selector=chosen, progress=progress)
+    if isinstance(chosen, Selector) and record.replaced:
+        selected = "; ".join(f"{layer.layer} {layer.method}" for layer in record.replaced)
+        whole = select_whole(dense, model, example, selected, selector(device, mode, training, cache))
+        if whole.impl == DENSE:
+            model = _restored(before, dense)
+            record = _kept(record, whole)
+        else:
+            record = replace(record, whole=whole)
     if isinstance(config, Sparse) and training and record.replaced:
         wire(model, example, [layer.layer for layer in record.replaced])
     return model, record
+
+
+def _of_layers(mode: Mode, device: torch.device) -> Mode:
+    """The mode to time layers in. Compiling every candidate takes minutes, and compiled code launches almost as fast
+    as a graph; only the whole model is compiled."""
+    _check(mode, device)
+    return "graph" if mode == "compiled" and device.type == "cuda" else mode
+
+
+def _restored(before: Mapping[str, nn.Module], dense: nn.Module) -> nn.Module:
+    """The user's own modules, with the children and attributes that their copies in ``dense`` kept."""
+    for name, module in before.items():
+        own = {**vars(dense.get_submodule(name)), "_modules": module._modules}
+        module.__dict__.update(own)
+        for child, one in module._modules.items():
+            if one is not None:
+                module._modules[child] = before[f"{name}.{child}" if name else child]
+    return before[""]
+
+
+def _kept(record: Conversion, whole: Selection) -> Conversion:
+    """The record of a model that kept all its layers, since its whole step did not get faster."""
+    reason = f"the whole model is not faster: {whole.reason}"
+    layers = (
+        layer if layer.refusal is not None else replace(layer, refusal=reason, parameters_after=layer.parameters_before)
+        for layer in record.layers
+    )
+    return Conversion(record.method, tuple(layers), whole)
 
 
 def selector(device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None) -> Selector:
@@ -136,7 +179,7 @@ def timer(device: torch.device, mode: Mode, rounds: int = ROUNDS) -> Timer:
 
             wait_for_extension()
         clock = measure.clock("graph" if mode == "graph" else "wall", device)
-        samples = 3 if mode == "graph" else 1
+        samples = 3 if mode == "graph" else 5  # of whole calls by the wall clock, which other processes disturb
     return lambda steps: measure.interleaved(clock, steps, rounds=rounds, samples=samples)
 
 

@@ -26,10 +26,11 @@ class ConvertedLayer:
 
 @dataclass(frozen=True)
 class Conversion:
-    """All layers that a conversion looked at."""
+    """All layers that a conversion looked at; ``whole`` compares the model's steps before and after, where measured."""
 
     method: str
     layers: tuple[ConvertedLayer, ...]
+    whole: Selection | None = None
 
     @property
     def replaced(self) -> tuple[ConvertedLayer, ...]:

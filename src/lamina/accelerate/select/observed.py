@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,23 +85,33 @@ def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str,
 
     handles = [model.get_submodule(name).register_forward_pre_hook(hook(name), with_kwargs=True) for name in names]
     args, kwargs = as_arguments(example)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    devices = {leaf.device for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)}
     try:
-        with torch.random.fork_rng([device for device in devices if device.type == "cuda"]):
+        with unchanged(model, example):
             model(*args, **kwargs)
     except (TypeError, RuntimeError, ValueError, IndexError) as error:
         raise UsageError(f"example: the model does not take it: {type(error).__name__}: {error}") from error
     finally:
         for handle in handles:
             handle.remove()
+    return seen
+
+
+@contextmanager
+def unchanged(model: nn.Module, example: Any) -> Iterator[None]:
+    """Put random state and the model's buffers, such as running statistics, back at the end."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    leaves = tree_flatten(as_arguments(example))[0]
+    devices = {leaf.device for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_cuda}
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
         # Cast weights in it keep gradient nodes of this stream alive, which a CUDA graph cannot capture on another.
         torch.clear_autocast_cache()
         with torch.no_grad():
             for name, buffer in model.named_buffers():
                 if name in buffers and buffers[name].shape == buffer.shape:  # a forward pass may make or resize some
                     buffer.copy_(buffers[name])
-    return seen
 
 
 def as_arguments(example: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
