@@ -52,8 +52,8 @@ def test_inputs_are_passed_by_name_and_indices_are_in_range() -> None:
     torch.testing.assert_close(module(tokens, mask), Keywords.forward(module, tokens, mask=mask))
     assert [name for name, _ in copy.deepcopy(module).named_parameters()] == [*Keywords().state_dict()]
     assert {layer.name for layer in target.resolve(3)} >= {"embed", "head"}
-    with pytest.raises(UsageError, match="one input, it has 2: tokens, mask"):
-        target.train_test("synthetic")
+    with pytest.raises(UsageError, match="fills one input, keywords has 2: tokens, mask; --data synthetic draws"):
+        target.train_test("fashion-mnist")
 
 
 def test_indices_of_any_shape_are_drawn() -> None:
@@ -124,7 +124,7 @@ def test_complex_inputs_and_ranges_reach_the_network() -> None:
     assert [one.dtype for one in target.empty(2, "bf16")] == [torch.complex64, torch.int32]
     assert "head" in {layer.name for layer in target.resolve(2)}
     with pytest.raises(UsageError, match="no dataset has complex values, as its input 'z' needs"):
-        from_external("spectral", lambda: External(Spectral()), given[:1]).train_test("synthetic")
+        from_external("spectral", lambda: External(Spectral()), given[:1]).train_test("fashion-mnist")
 
 
 def test_indices_fit_in_their_type() -> None:

@@ -7,9 +7,12 @@ import torch
 from torch import nn
 
 from lamina import pipeline
-from lamina.build import Target
+from lamina.build import Target, from_external
+from lamina.build.inputs import Made
+from lamina.build.models.external import External
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline import find
+from lamina.pipeline.sparsity import sparsity
 from lamina.run import Progress
 from lamina.run.checkpoint import load, save
 from lamina.spec import Input, Method
@@ -17,6 +20,7 @@ from lamina.spec.training import Training
 from lamina.store import Store
 
 SETTINGS = Training(epochs=3, batch=20, learning_rate=0.05, warmup_steps=0)
+NO_SCORES = "the network has no class scores: the loss is the mean square of its outputs; there is no accuracy"
 
 
 def weights(network: torch.nn.Module) -> list[torch.Tensor]:
@@ -48,7 +52,7 @@ def test_what_cannot_be_trained_is_one_message(store: Store, data: str) -> None:
     with pytest.raises(UsageError, match="supports no layer of lenet5: block size 256 exceeds"):
         pipeline.train(target, data, SETTINGS, store, impl=Method.parse("circulant[block_size=256]"))
     two = Target("two", (Input(shape=(1, 28, 28)), Input(name="mask", shape=(4,))), lambda classes: nn.Linear(4, 4))
-    with pytest.raises(UsageError, match="training needs a network of one input, it has 2: input, mask"):
+    with pytest.raises(UsageError, match="a dataset fills one input, two has 2: input, mask"):
         pipeline.train(two, data, SETTINGS, store)
 
     class Broken(nn.Linear):
@@ -60,6 +64,59 @@ def test_what_cannot_be_trained_is_one_message(store: Store, data: str) -> None:
     broken = Target("broken", (Input(shape=(1, 28, 28)),), lambda classes: Broken(4, 4))
     with pytest.raises(LaminaError, match="broken: a training step failed: TypeError: no such thing"):
         pipeline.train(broken, data, SETTINGS, store)
+    with pytest.raises(LaminaError, match="broken: a training step failed: TypeError: no such thing"):
+        sparsity(broken, data, SETTINGS, store, iterations=1, modules=[""])
+
+
+def test_sparse_gradients_are_trained(store: Store) -> None:
+    bag = Input(name="input", shape=(4,), content="indices")
+    target = from_external("bag", lambda: External(nn.EmbeddingBag(5, 3, sparse=True)), [bag])
+    pipeline.train(target, "synthetic", SETTINGS.model_copy(update={"clip_norm": 1.0}), store)
+    assert store.runs()[0].status == "done"
+
+
+class Joined(nn.Module):
+    """An image, and tokens passed by name; ``classes`` scores of a sample, or a map of its pixels."""
+
+    def __init__(self, classes: int | None) -> None:
+        super().__init__()
+        self.body, self.embed, self.classes = nn.Conv2d(1, 6, 3, padding=1), nn.Embedding(5, 6), classes
+        self.head = nn.Linear(6, classes or 1)
+
+    def forward(self, image: torch.Tensor, *, tokens: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.body(image) + self.embed(tokens).mean(1)[:, :, None, None])
+        scores: torch.Tensor = self.head(y.mean((2, 3)) if self.classes else y.movedim(1, -1))
+        return scores
+
+
+INPUTS = (Input(name="image", shape=(1, 6, 6)), Input(name="tokens", shape=(3,), content="indices"))
+
+
+@pytest.mark.parametrize("classes", [10, None])
+def test_networks_of_several_inputs_train_on_synthetic_data(store: Store, classes: int | None) -> None:
+    target = from_external("joined", lambda: External(Joined(classes)), INPUTS)
+    pipeline.train(target, "synthetic", SETTINGS, store)
+    (this,) = store.runs()
+    first, *_, last = store.epochs(this.id)
+    assert last.train_loss < first.train_loss
+    assert this.remarks == (() if classes else (NO_SCORES,))
+    settings = SETTINGS.model_copy(update={"epochs": 1})
+    trained = pipeline.train(target, "synthetic", settings, store, impl=Method.parse("weight-only"))
+    assert not isinstance(trained.head, nn.Linear)
+
+
+def test_inputs_that_a_function_makes_train_the_network(store: Store) -> None:
+    class Listed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Conv2d(3, 2, 1)
+
+        def forward(self, images: list[torch.Tensor]) -> list[torch.Tensor]:
+            return [self.body(image) for image in images]
+
+    made = Made(lambda batch: ([torch.rand(3, 4 + sample, 5) for sample in range(batch)],))
+    pipeline.train(from_external("listed", lambda: External(Listed()), made), "synthetic", SETTINGS, store)
+    assert store.runs()[0].remarks == (NO_SCORES,)
 
 
 def test_attention_keeps_the_projection_that_it_computes_itself(store: Store, data: str) -> None:

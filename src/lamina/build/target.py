@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from lamina.build.data import Dataset, as_batch, synthetic, train_test
+from lamina.build.data import Data, Dataset, Drawn, as_batch, synthetic, train_test
 from lamina.build.eager import COMPILED, eager, is_compiled
 from lamina.build.inputs import Made, dtype_of, in_range, named
 from lamina.build.models import Entry, create
@@ -22,8 +22,9 @@ from lamina.errors import UnsupportedError, UsageError
 from lamina.spec import Input, Network, ResolvedLayer
 from lamina.spec.zoo import DEFAULT_BATCH
 
-CLASSES, ELEMENTS = 10, 1 << 24
-"""Classes of synthetic data for networks of an unknown number, and the most elements of a synthetic split."""
+CLASSES, ELEMENTS, SAMPLES = 10, 1 << 24, 128
+"""Classes of synthetic data for networks of an unknown number, the most elements of a split of one input, and the
+samples of a split of several."""
 
 
 @dataclass(frozen=True)
@@ -109,19 +110,30 @@ class Target:
             raise UsageError(f"{self.name}: expected at least one input, got none")
         return tensors, labels.to(device), tuple(warnings)
 
-    def train_test(self, source: str) -> tuple[Dataset, Dataset]:
-        """The train and test splits of a dataset; synthetic samples have the shape of the network's first input.
+    def train_test(self, source: str) -> tuple[Data, Data]:
+        """The train and test splits of a dataset; synthetic samples are those of the network's inputs.
 
         Raises:
-            UsageError: there is no such dataset, its samples are none of the network's, or it has several inputs.
+            UsageError: there is no such dataset, or its samples are none of the network's.
         """
-        if len(self.inputs) != 1 or self.made is not None:
-            names = ", ".join(one.name for one in self.inputs)
-            raise UsageError(f"{self.name}: training needs a network of one input, it has {len(self.inputs)}: {names}")
+        if not self.inputs:
+            raise UsageError(f"{self.name}: expected at least one input, got none")
         first = self.inputs[0]
         indices = first.content == "indices"
+        one = len(self.inputs) == 1 and self.made is None
+        if source == "synthetic" and not (one and _plain(first)):
+            return self._drawn("train"), self._drawn("test")
+        if not one:
+            names = ", ".join(one.name for one in self.inputs)
+            raise UsageError(
+                f"{source}: a dataset fills one input, {self.name} has {len(self.inputs)}: {names}; "
+                "--data synthetic draws random ones"
+            )
         if dtype_of(first, "fp32").is_complex:
-            raise UsageError(f"{self.name}: no dataset has complex values, as its input {first.name!r} needs")
+            raise UsageError(
+                f"{self.name}: no dataset has complex values, as its input {first.name!r} needs; "
+                "--data synthetic draws random ones"
+            )
         if source == "synthetic" and (indices or len(first.shape) != 3):
             classes = (first.vocabulary if indices else None) or self.classes or CLASSES
             items = max(32, min(512, ELEMENTS // prod(first.shape)))
@@ -136,6 +148,20 @@ class Target:
                 f"{first.name!r} {first.shape}, got {found[0].kind} of shape {found[0].shape}"
             )
         return found
+
+    def _drawn(self, split: str) -> Drawn:
+        """Samples of any inputs, drawn as those of a benchmark."""
+        classes = self.classes or CLASSES
+        _, labels = self._draw(1, 0)
+        if labels.dim() > 1:  # each token is followed by one of the vocabulary
+            classes = self.inputs[0].vocabulary or classes
+        return Drawn(self._draw, split, SAMPLES, tuple(map(str, range(classes))))
+
+    def _draw(self, batch: int, seed: int) -> tuple[tuple[Tensor, ...], Tensor]:
+        inputs, labels, _ = self.example(batch, None, "fp32", torch.device("cpu"), "nchw", seed)
+        if labels.dim() > 1 and self.classes not in (None, self.inputs[0].vocabulary):
+            labels = labels[:, 0] % cast(int, self.classes)
+        return tuple(inputs), labels
 
     def _labelled(self, tokens: Dataset) -> Dataset:
         """Tokens with one label a sample, where the network classifies sequences instead of continuing them."""
@@ -207,6 +233,13 @@ def from_external(
 def _eager(load: Callable[[], External]) -> External:
     found = load()
     return replace(found, module=eager(found.module))
+
+
+def _plain(source: Input) -> bool:
+    """Whether a synthetic dataset holds such an input: real values, or a sequence of tokens."""
+    if source.content == "indices":
+        return source.dtype in (None, "int64") and len(source.shape) == 1 and not source.low
+    return source.dtype is None
 
 
 def _fits(source: Input, data: Dataset) -> bool:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from lamina import measure, run
 from lamina.accelerate.training.sparsity_monitor import MapReport, Monitor, Observation, Pace, Parameters
 from lamina.build import Target
-from lamina.build.data import loader
+from lamina.build.data import batches
 from lamina.errors import UsageError
 from lamina.pipeline.masks import MaskRecorder
 from lamina.pipeline.runs import begin, closing
-from lamina.pipeline.train import objective
+from lamina.pipeline.train import explained, objective
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.simulate.workloads import write_masks
 from lamina.spec.training import Training
@@ -80,6 +80,7 @@ def sparsity(
 
     Raises:
         UsageError: data and network do not fit each other, or there is nothing to observe.
+        LaminaError: a training step failed.
     """
     if iterations < 1:
         raise UsageError(f"sparsity: expected at least 1 iteration, got {iterations}")
@@ -91,10 +92,10 @@ def sparsity(
     network = target.make(len(train_set.classes))
     settings = settings.model_copy(update={"epochs": 1})
 
-    def batches(epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def train_batches(epoch: int, start: int) -> Iterator[tuple[run.Inputs, Tensor]]:
         shape, augment = target.inputs[0].shape, settings.augment
         epochs = (
-            loader(train_set, shape, settings.batch, settings.seed, number, augment=augment) for number in count()
+            batches(train_set, shape, settings.batch, settings.seed, number, augment=augment) for number in count()
         )
         return islice(chain.from_iterable(epochs), start, iterations)
 
@@ -119,12 +120,18 @@ def sparsity(
             store.add_sparsity(this.id, [observation.record() for observation in new])
             seen.extend(new)
 
-        with closing(store, this.id):
+        with closing(store, this.id) as remarks:
+
+            def note(text: str) -> None:
+                remarks.append(text)
+                watch(text)
+
             try:
-                for progress in run.train(
-                    network, settings, batches, lambda: (), iterations, place, report_every=REPORT_EVERY,
-                    objective=objective(data, len(train_set.classes), watch),
-                ):  # fmt: skip
+                training = run.train(
+                    network, settings, train_batches, lambda: (), iterations, place, report_every=REPORT_EVERY,
+                    objective=objective(data, len(train_set.classes), note),
+                )  # fmt: skip
+                for progress in explained(training, target.name):
                     watch(progress)
                     keep()
             finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lamina import accelerate, measure, run
 from lamina.build import Target
-from lamina.build.data import loader, steps
+from lamina.build.data import batches, steps
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline.converted import Converted
 from lamina.pipeline.runs import begin, closing
@@ -38,20 +38,17 @@ def train(
 ) -> nn.Module:
     """Train a network on a dataset and return it.
 
-    The number of classes is that of the dataset. ``checkpoint`` stores the state for ``resume``. In a process group
-    (:func:`lamina.run.join_processes`), the batch is split over the ranks, and rank 0 records.
+    Synthetic data are drawn for networks of any inputs; outputs that are no class scores are trained on a loss that
+    the run's notes name. The number of classes is that of the dataset. ``checkpoint`` stores the state for ``resume``.
+    In a process group (:func:`lamina.run.join_processes`), the batch is split over the ranks, and rank 0 records.
 
     ``impl`` converts the network before training: every layer that it supports. The run's config names it, and its
     notes say which layers it replaced and why not the others.
 
     Raises:
-        UsageError: the dataset does not match the network, the network has several inputs, or ``impl`` supports none
-            of its layers.
+        UsageError: the dataset does not match the network, or ``impl`` supports none of its layers.
         LaminaError: a training step failed.
     """
-    if len(target.inputs) != 1:
-        names = ", ".join(source.name for source in target.inputs)
-        raise UsageError(f"{target.name}: training needs a network of one input, it has {len(target.inputs)}: {names}")
     rank, world = run.rank_and_world()
     if settings.batch % world:
         raise UsageError(f"expected a batch divisible by {world} processes, got {settings.batch}")
@@ -65,8 +62,8 @@ def train(
     if converted is not None:
         network = converted.module
 
-    def batches(epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
-        return loader(
+    def train_batches(epoch: int, start: int) -> Iterator[tuple[run.Inputs, Tensor]]:
+        return batches(
             train_set,
             shape,
             local_batch,
@@ -78,19 +75,20 @@ def train(
             start=start,
         )
 
-    tests = partial(loader, test_set, shape, 4 * local_batch, 0, 0, shuffle=False, rank=rank, world_size=world)
+    tests = partial(batches, test_set, shape, 4 * local_batch, 0, 0, shuffle=False, rank=rank, world_size=world)
+    notes: list[str] = []
     progress = run.train(
         network,
         settings,
-        batches,
+        train_batches,
         tests,
         steps(len(train_set), local_batch, world),
         resolved,
         checkpoint,
         resume=resume,
-        objective=objective(data, len(train_set.classes), watch),
+        objective=objective(data, len(train_set.classes), notes.append),
     )
-    progress = _told(progress, target.name)
+    progress = explained(progress, target.name)
     if rank:
         for _ in progress:
             pass
@@ -104,6 +102,10 @@ def train(
             remarks.append(f"{impl}: {len(converted.layers)} of {converted.weighted} layers converted")
             watch(remarks[-1])
         for state in progress:
+            for note in notes:
+                remarks.append(note)
+                watch(note)
+            notes.clear()
             watch(state)
             if state.test_loss is None or state.test_accuracy is None:
                 continue
@@ -145,8 +147,8 @@ def convert(network: nn.Module, target: Target, method: Method, seed: int) -> Co
     return found
 
 
-def _told(progress: Iterator[run.Progress], name: str) -> Iterator[run.Progress]:
-    """Training progress; an error of the network itself says what was being done."""
+def explained(progress: Iterator[run.Progress], name: str) -> Iterator[run.Progress]:
+    """Training progress; an error of the network itself names the network and the step."""
     try:
         yield from progress
     except LaminaError:
@@ -155,15 +157,21 @@ def _told(progress: Iterator[run.Progress], name: str) -> Iterator[run.Progress]
         raise LaminaError(f"{name}: a training step failed: {run.one_line(error)}") from error
 
 
-def objective(data: str, classes: int, watch: Watch) -> run.Objective:
+def objective(data: str, classes: int, note: Callable[[str], object]) -> run.Objective:
     """Cross-entropy of class scores. On synthetic data, whose labels mean nothing, outputs of any form can be trained.
+
+    ``note`` is called with the loss of other outputs, once.
 
     Raises:
         UsageError: when it is called on outputs without class scores, and the data are real.
     """
+    noted = False
 
     def any_output(outputs: Any, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-        watch("the network has no class scores: synthetic data train the mean square of its outputs; no accuracy")
+        nonlocal noted
+        if not noted:
+            note("the network has no class scores: the loss is the mean square of its outputs; there is no accuracy")
+        noted = True
         return run.mean_square(outputs, labels, smoothing)
 
     return run.classification(classes, any_output if data == "synthetic" else None)

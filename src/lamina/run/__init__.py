@@ -2,11 +2,12 @@
 
 from lamina.run.arena import Arena, Buffer, MemoryPlan, plan
 from lamina.run.check import LIMITS, judge, relative_error
+from lamina.run.inputs import Inputs, forward, moved
 from lamina.run.iteration import Iteration, Mark
 from lamina.run.lifetimes import memory_plan
 from lamina.run.loss import seed_gradient
 from lamina.run.messages import one_line
-from lamina.run.objective import Objective, class_scores, classification, mean_square
+from lamina.run.objective import Objective, class_scores, classification, mean_square, tensors
 from lamina.run.precision import precision_mode
 from lamina.run.processes import join_processes, leave_processes, rank_and_world
 from lamina.run.steps import Implement, Step, walk
@@ -18,6 +19,7 @@ __all__ = [
     "Arena",
     "Buffer",
     "Implement",
+    "Inputs",
     "Iteration",
     "Mark",
     "MemoryPlan",
@@ -26,17 +28,20 @@ __all__ = [
     "Step",
     "class_scores",
     "classification",
+    "forward",
     "join_processes",
     "judge",
     "leave_processes",
     "mean_square",
     "memory_plan",
+    "moved",
     "one_line",
     "plan",
     "precision_mode",
     "rank_and_world",
     "relative_error",
     "seed_gradient",
+    "tensors",
     "train",
     "walk",
     "whole_step",

@@ -44,15 +44,16 @@ def classification(classes: int | None = None, otherwise: Objective | None = Non
 
 
 def mean_square(outputs: Any, labels: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """The mean square of every output, which needs no labels; no prediction is right.
+    """The mean square of every output, which needs no labels; no prediction is right. Empty outputs count as 0.
 
     Raises:
-        UsageError: no output depends on a parameter.
+        UsageError: no output has floating-point values.
     """
     found = [one for one in tensors(outputs) if one.is_floating_point() or one.is_complex()]
     if not found:
         raise UsageError(f"expected floating-point outputs to train on, got {type(outputs).__name__}")
-    loss = torch.stack([one.abs().float().square().mean() for one in found]).mean()
+    # Sums, since the mean of an empty output, such as the boxes of a detector that finds nothing, is not a number.
+    loss = torch.stack([one.abs().float().square().sum() / max(1, one.numel()) for one in found]).mean()
     return loss, torch.zeros((), dtype=torch.int64, device=labels.device)
 
 

@@ -20,11 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lamina.errors import LaminaError, UsageError
 from lamina.run.checkpoint import load, save
+from lamina.run.inputs import Inputs, forward, moved
 from lamina.run.objective import Objective, classification
 from lamina.run.precision import precision_mode
 from lamina.spec.training import Training
 
-Batches = Iterable[tuple[Tensor, Tensor]]
+Batches = Iterable[tuple[Inputs, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ def train(
         network: maps inputs to what the objective takes; trained in place.
         settings: optimizer, schedule, seed.
         train_batches: the batches ``(x, y)`` of an epoch, starting at a batch index; the same for the same epoch.
+            ``x`` is a tuple where the network has several inputs.
         test_batches: the batches of the test set.
         steps_per_epoch: number of batches that ``train_batches`` yields.
         checkpoint: checkpoint file, written every ``save_every`` steps and after each epoch.
@@ -106,11 +108,12 @@ def train(
                 for group, scale in zip(optimizer.param_groups, lr_scales, strict=True):
                     group["lr"] = rate * scale
                 model.train()
-                x, y = x.to(device), y.to(device)
+                x, y = moved(x, device), y.to(device)
                 with _autocast(settings, device):
-                    loss, hits = objective(model(x), y, settings.label_smoothing)
+                    loss, hits = objective(forward(model, x), y, settings.label_smoothing)
                 optimizer.zero_grad(set_to_none=True)
                 scaler.scale(loss).backward()
+                _densify(optimizer)
                 if settings.clip_norm is not None:
                     scaler.unscale_(optimizer)
                     nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm)
@@ -126,6 +129,14 @@ def train(
                     yield Progress(done, steps, epoch, rate, *_means(sums, step), *test)
                 elif done % report_every == 0:
                     yield Progress(done, steps, epoch, rate, *_means(sums, step))
+
+
+def _densify(optimizer: torch.optim.Optimizer) -> None:
+    """Make sparse gradients dense, as those of ``nn.Embedding(sparse=True)``: momentum and weight decay need that."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
 
 
 def _count(sums: Tensor, loss: Tensor, hits: Tensor, y: Tensor) -> None:
@@ -150,9 +161,9 @@ def _evaluate(
     model.eval()
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     for x, y in batches:
-        x, y = x.to(device), y.to(device)
+        x, y = moved(x, device), y.to(device)
         with _autocast(settings, device):
-            outputs = model(x)
+            outputs = forward(model, x)
         _count(sums, *objective(outputs, y, 0.0), y)
     return _means(sums)
 

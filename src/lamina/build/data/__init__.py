@@ -12,15 +12,19 @@ from lamina.build.data import arrays, cifar, folder, idx, jpeg_scan, speech
 from lamina.build.data.archive import keys
 from lamina.build.data.batch import as_batch, samples
 from lamina.build.data.dataset import Dataset, Kind, Samples, dataset
+from lamina.build.data.drawn import Data, Drawn, batches
 from lamina.build.data.loader import loader, steps
 from lamina.build.data.synthetic import synthetic
 from lamina.errors import UsageError, nearest
 
 __all__ = [
     "DATASETS",
+    "Data",
     "Dataset",
+    "Drawn",
     "Kind",
     "as_batch",
+    "batches",
     "load",
     "loader",
     "samples",
