@@ -62,6 +62,12 @@ def test_what_cannot_be_measured_is_one_message(lamina: Lamina, verb: str, netwo
     assert message in result.stderr and "unexpected" not in result.stderr
 
 
+@pytest.mark.parametrize("option", [("--input-size", "3x32x32"), ("--input", "x=float32:8"), ("--input-fn", "a:b")])
+def test_inputs_of_a_network_that_has_its_own_are_refused(lamina: Lamina, option: tuple[str, str]) -> None:
+    result = lamina("bench", "lenet5", "--device", "cpu", *option)
+    assert result.exit_code == 2 and "are for networks of packages: lenet5 has inputs of its own" in result.stderr
+
+
 @pytest.mark.parametrize("verb", ["bench", "profile"])
 def test_stdout_is_for_results(lamina: Lamina, verb: str) -> None:
     result = lamina(verb, "hostile:prints", *QUICK, "--format", "json")

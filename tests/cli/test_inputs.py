@@ -39,6 +39,8 @@ def test_types_and_ranges(text: str, content: str, limits: object, dtype: str | 
     [
         ("3x8", ["x=float32:3"], "", "--input-size and --input: expected one of them"),
         ("", ["x=float32:3"], "a:b", "--input and --input-fn: expected one of them"),
+        ("", ["x"], "", "--input: expected NAME=DTYPE:SHAPE"),
+        ("", [], "nets", "--input-fn: expected MODULE:FUNCTION such as mymodels:inputs, got 'nets'"),
         ("", ["x=float32"], "", "expected NAME=DTYPE:SHAPE such as tokens=int64:128 or .*, got 'x=float32'"),
         ("", ["1x=float32:3"], "", "expected NAME=DTYPE:SHAPE"),
         ("", ["x=float:3"], "", "type 'float' is unknown: did you mean 'float16'|type 'float' is unknown"),

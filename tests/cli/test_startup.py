@@ -152,11 +152,12 @@ BEGINNINGS: list[tuple[str, ...]] = [
 ]
 _UNTIL_TORCH = """
 import json, os, sys
+import typer
 from typer.testing import CliRunner
 class Stop:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
-            raise SystemExit(99)
+            raise typer.Exit(99)
 sys.meta_path.insert(0, Stop())
 from lamina.cli import app
 results = [CliRunner().invoke(app, words) for words in json.loads(sys.argv[1])]

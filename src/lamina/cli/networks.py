@@ -75,8 +75,12 @@ def check_networks(
         raise UsageError("expected a SPEC: a network such as alexnet, a file, or a recipe (see --help)")
     size = options.requested_inputs(input_size)
     variables = options.pairs(set_)
-    for word in words:
-        meaning(word, variables)
+    meant = [meaning(word, variables) for word in words]
+    if size and not any(isinstance(one, str) for one in meant):
+        raise UsageError(
+            f"--input-size, --input and --input-fn are for networks of packages: {', '.join(words)} "
+            f"{'has' if len(words) == 1 else 'have'} inputs of {'its' if len(words) == 1 else 'their'} own"
+        )
     return size, variables
 
 

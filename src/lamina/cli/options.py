@@ -239,6 +239,10 @@ def inputs(size: str, named: Sequence[str], function: str) -> str:
     given = [name for name, value in (("--input-size", size), ("--input", named), ("--input-fn", function)) if value]
     if len(given) > 1:
         raise UsageError(f"{' and '.join(given)}: expected one of them")
+    for item in named:
+        _input(item)
+    if function and ":" not in function:
+        raise UsageError(f"--input-fn: expected MODULE:FUNCTION such as mymodels:inputs, got {function!r}")
     text = size or " ".join(named) or function
     requested_inputs(text)
     return text
@@ -329,7 +333,7 @@ def device(text: str) -> str:
         UsageError: another name.
     """
     if text not in DEVICES and not re.fullmatch(r"cuda:\d+", text):
-        raise UsageError(f"--device: {text!r} is unknown: {nearest(text, DEVICES)}, or cuda:1 for the second GPU")
+        raise UsageError(f"--device: {text!r} is unknown: {nearest(text, DEVICES)} (cuda:1 is the second GPU)")
     return text
 
 
