@@ -13,9 +13,13 @@ unexport PYTHONDONTWRITEBYTECODE
 # Tests whose tolerances depend most on how a processor rounds: fits, accuracy against float64, exact equalities.
 ISA_TESTS := tests/pipeline/deft/test_composition.py tests/build/convolution \
   tests/run tests/testing/test_tolerance.py tests/accelerate/methods/fusion/test_contract.py \
-  tests/accelerate/methods/elimination/test_recovery.py \
+  tests/accelerate/methods/elimination/test_recovery.py tests/accelerate/methods/elimination/test_functional.py \
   tests/accelerate/methods/circulant/test_reference.py tests/accelerate/methods/circulant/test_projection.py \
-  tests/accelerate/methods/weight_only/test_formats.py
+  tests/accelerate/methods/circulant/test_functional.py tests/accelerate/methods/circulant/lstm/test_nn.py \
+  tests/accelerate/methods/activation_sparsity/test_ops.py tests/accelerate/methods/activation_sparsity/row_union \
+  tests/accelerate/methods/activation_sparsity/ellpack/test_format.py tests/accelerate/common/split_fp16/test_ops.py \
+  tests/accelerate/common/split_fp16/test_convolution.py tests/accelerate/methods/weight_only/test_formats.py \
+  tests/simulate/fission_unit tests/simulate/workloads
 
 .PHONY: help setup demo test test-isa test-gpu bench-gpu lint types docs lock clean
 .DEFAULT_GOAL := help
@@ -33,12 +37,13 @@ setup: $(VENV)/dev.stamp
 test: setup
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
-# The instruction sets of older processors sum in other orders. The variables are those of torch, MKL and oneDNN.
+# The instruction sets of older processors sum in other orders. The variables are those of torch, MKL, oneDNN and of
+# OpenBLAS, whose products interpreted kernels use.
 test-isa: setup
-	ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41 OMP_NUM_THREADS=1 \
-	  $(BIN)/python -m pytest -q $(ISA_TESTS)
-	ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 OMP_NUM_THREADS=2 \
-	  $(BIN)/python -m pytest -q $(ISA_TESTS)
+	ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Nehalem \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 $(ISA_TESTS)
+	ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell \
+	  OMP_NUM_THREADS=2 $(BIN)/python -m pytest -q $(ISA_TESTS)
 
 test-gpu: setup
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "(gpu or counters) and not alone"

@@ -11,6 +11,7 @@ from typing import Any
 
 # Read once by OpenBLAS when NumPy is imported: its threads and torch's fight over the same cores.
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait by spinning take cores that others need
 if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a core; what tests start inherits this
     os.environ["OMP_NUM_THREADS"] = "1"
 
@@ -42,6 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     With one, tests of what runs in either place are tests of the GPU.
     """
+    items.sort(key=lambda item: "compile" not in item.name)  # the longest first: no worker has one left at the end
     if CUDA:
         for item in items:
             if "where_kernels_run" in getattr(item, "fixturenames", ()):

@@ -25,7 +25,8 @@ def test_smoke_writes_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (dense["impl"], adaptive["impl"], adaptive["over_dense"] > 0) == ("dense", "adaptive", True)
     assert adaptive["deterministic"]["same_bits"] == adaptive["all_dense"] is True
     assert set(adaptive["choices"]) == {"features.0", "features.4"}
-    assert len(dense["losses"]) > 10 and {len(each) for each in watched["densities"].values()} == {12}
+    # In each of three rounds, the clock calls the step before it times it.
+    assert len(dense["losses"]) >= 3 * 2 and {len(each) for each in watched["densities"].values()} == {12}
     assert document["summary"]["zeros while training: lenet5"]["sampled trend apart, at most:"] < 0.2
 
 
