@@ -7,21 +7,27 @@ larger. Triton needs a C compiler anyway; this needs the C++ compiler of the sam
 from __future__ import annotations
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import sysconfig
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from importlib.machinery import ExtensionFileLoader
 from importlib.resources import files
+from os import getpid
 from pathlib import Path
 from typing import Any
 
 import torch
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 from lamina.accelerate.runtime.launch_cache import caches
 from lamina.accelerate.runtime.private_apis import supported
@@ -126,7 +132,14 @@ def _built() -> Path:
     if compiler is None:
         raise OSError(f"expected a C++ compiler ({', '.join(COMPILERS)}), found none")
     path.parent.mkdir(parents=True, exist_ok=True)
-    code, part = path.with_suffix(f".{os.getpid()}.cpp"), path.with_suffix(f".{os.getpid()}.so")
+    with _locked(path.with_suffix(".lock")):
+        if not path.exists():  # another process has built it meanwhile
+            _build(compiler, source, path)
+    return path
+
+
+def _build(compiler: str, source: str, path: Path) -> None:
+    code, part = path.with_suffix(f".{getpid()}.cpp"), path.with_suffix(f".{getpid()}.so")
     code.write_text(source, encoding="utf-8")
     root = Path(torch.__file__).parent
     includes = root / "include", root / "include" / "torch" / "csrc" / "api" / "include"
@@ -139,8 +152,16 @@ def _built() -> Path:
         check=True, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S,
     )  # fmt: skip
     code.unlink()
-    part.replace(path)  # atomic: another process may build it too
-    return path
+    part.replace(path)  # atomic: whoever finds it finds it whole
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process at a time: the ranks of a job would all build at once."""
+    with path.open("w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)  # released with the file, also when the process is killed
+        yield
 
 
 def _import(path: Path) -> Any:
