@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,6 @@ def test_tables_say_what_was_found() -> None:
     assert "-2.00" in rows["magnitude"] and "0.95x" in rows["magnitude"]
     assert "98.50 % at 2.00x" in text and "was requested" in text and "no kernel" in text
     assert outcome.speedup == 2 and outcome.drop == 0.75
+    text = lines(network_table(replace(outcome, objective="output error")))
+    assert "1.75 %" in text and "front of output error, on calibration data: 1.50 % at 2.00x" in text
+    assert "accuracy" not in text and "points" not in text

@@ -39,7 +39,12 @@ def deft(
     ] = 15,
     epochs: Annotated[int, typer.Option("--epochs", min=0, help="Epochs of fine-tuning after pruning.")] = 0,
     max_accuracy_drop: Annotated[
-        float, typer.Option("--max-accuracy-drop", help="Percentage points of calibration accuracy that may be lost.")
+        float,
+        typer.Option(
+            "--max-accuracy-drop",
+            help="Percentage points of calibration accuracy that may be lost. Of networks without class scores: the "
+            "relative error of their outputs, in percent.",
+        ),
     ] = 1.0,
     target_speedup: Annotated[
         float | None, typer.Option("--target-speedup", help="Minimum speedup; the most accurate network with it.")
@@ -100,6 +105,8 @@ def deft(
     synapse vector elimination) or by contribution, and the remaining weights are recovered by least squares on
     calibration data. Keep ratios of all layers are combined along the front of accuracy over measured latency. The
     output folder holds weights and a recipe; lamina.load(folder) returns the network as a module.
+
+    The outputs of a network without class scores are compared with those of the dense network instead.
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 device or package missing, 130 interrupted.
 
@@ -233,14 +240,20 @@ def network_table(outcome: Outcome, width: int | None = None) -> Table:
     """The dense network, the result, and the compared pruning methods."""
     from lamina.report.plain_table import Line, plain_table
 
+    accuracy = outcome.objective == "accuracy"
+
+    def percent(value: float) -> str:
+        return f"{value if accuracy else 100 - value:.2f} %"
+
     def cells(one: Measured) -> list[str]:
         from lamina.report import units
 
+        points = [f"{one.test_accuracy - outcome.dense.test_accuracy:+.2f}"] if accuracy else []
         return [
             one.name,
-            f"{one.test_accuracy:.2f} %",
-            f"{one.test_accuracy - outcome.dense.test_accuracy:+.2f}",
-            f"{one.calibration_accuracy:.2f} %",
+            percent(one.test_accuracy),
+            *points,
+            percent(one.calibration_accuracy),
             units.duration(one.latency.median_us),
             units.durations(one.latency.q1_us, one.latency.q3_us),
             f"{outcome.dense.latency.median_us / one.latency.median_us:.2f}x",
@@ -249,16 +262,17 @@ def network_table(outcome: Outcome, width: int | None = None) -> Table:
             units.size(one.bytes),
         ]
 
-    headings = ["network", "test accuracy", "points", "calibration", "latency", "quartiles", "speedup"]
+    tested = ["test accuracy", "points"] if accuracy else ["output error"]
+    headings = ["network", *tested, "calibration", "latency", "quartiles", "speedup"]
     headings += ["parameters", "multiplications", "stored"]
     lines = [Line(cells(one), "green" if one is outcome.result else None)
              for one in (outcome.dense, outcome.result, *outcome.compared)]  # fmt: skip
-    front = ", ".join(f"{p.accuracy:.2f} % at {1 / p.latency:.2f}x" for p in outcome.front)
+    front = ", ".join(f"{percent(p.accuracy)} at {1 / p.latency:.2f}x" for p in outcome.front)
     return plain_table(
         headings,
         lines,
         numeric=headings[1:],
-        caption=[f"front, on calibration data: {front}"],
+        caption=[f"front of {outcome.objective}, on calibration data: {front}"],
         width=width,
         dispensable=("stored", "quartiles", "parameters", "multiplications", "calibration"),
     )

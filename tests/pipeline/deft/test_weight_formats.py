@@ -75,7 +75,7 @@ def test_formats_that_cost_too_much_are_taken_back() -> None:
 
     found = store_weights(model, suggested, accuracy, min_accuracy=89.0)
     assert [found[name].format for name in ("0", "3", "4")] == ["e3m4", None, "e3m4"]
-    assert "accuracy 40.00 % is below the 89.00 % of the budget" in found["3"].reason
+    assert "accuracy 40.00 %; the limit is accuracy 89.00 %" in found["3"].reason
     assert isinstance(model[0], WeightOnlyConv) and type(model[3]) is nn.Linear
     assert torch.equal(model[3].weight, before["3.weight"])
     assert store_weights(model, {"3": Stored(None, "dense")}, accuracy, 0) == {"3": Stored(None, "dense")}

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from lamina.build import DTYPES
-from lamina.build.data import Dataset, loader, train_test
+from lamina.build.data import Data, Dataset, Drawn, batches, train_test
 from lamina.errors import UsageError
-from lamina.run import class_scores
+from lamina.run import Inputs, class_scores, forward, moved
 
 ELEMENTS = 1 << 22
 """Elements of the inputs of one batch; activations are about a hundred times as many."""
@@ -26,11 +26,11 @@ MAX_CALIBRATION = 0.2
 
 @dataclass(frozen=True)
 class Material:
-    """Samples for training, calibration and tests; ``shape`` is that of the network's input."""
+    """Samples for training, calibration and tests; ``shape`` is that of the network's largest input."""
 
-    learn: Dataset
-    calibration: Dataset
-    test: Dataset
+    learn: Data
+    calibration: Data
+    test: Data
     shape: tuple[int, ...]
 
     @property
@@ -40,18 +40,26 @@ class Material:
 
     def batches(self, batch: int, seed: int, epoch: int, start: int = 0, augment: bool = False) -> Iterator[Pair]:
         """Training batches."""
-        return loader(self.learn, self.shape, batch, seed, epoch, augment=augment, start=start)
+        return batches(self.learn, self.shape, batch, seed, epoch, augment=augment, start=start)
 
-    def ordered(self, part: Dataset, batch: int | None = None) -> Iterator[Pair]:
+    def ordered(self, part: Data, batch: int | None = None) -> Iterator[Pair]:
         """Another split, in order; by default in batches that fit into memory."""
-        return loader(part, self.shape, batch or self.batch_size(), 0, 0, shuffle=False)
+        return batches(part, self.shape, batch or self.batch_size(), 0, 0, shuffle=False)
+
+    def example(self, batch: int) -> Inputs:
+        """One batch of calibration inputs, repeated from the first one if there are too few."""
+        if isinstance(self.calibration, Drawn):
+            return self.calibration.batch(batch)[0]
+        x = next(iter(self.ordered(self.calibration, batch)))[0]
+        assert isinstance(x, Tensor)
+        return x[torch.arange(batch) % len(x)]
 
     def batch_size(self, elements: int = ELEMENTS) -> int:
         """Batch size whose inputs have at most this many elements; at most 256."""
         return max(1, min(256, elements // prod(self.shape)))
 
 
-Pair = tuple[Tensor, Tensor]
+Pair = tuple[Inputs, Tensor]
 
 
 def material(
@@ -60,7 +68,7 @@ def material(
     calibration: int,
     seed: int,
     device: torch.device | None = None,
-    load: Callable[[str], tuple[Dataset, Dataset]] = train_test,
+    load: Callable[[str], tuple[Data, Data]] = train_test,
 ) -> Material:
     """Load data and set training samples, drawn by ``seed``, apart for calibration; all on ``device``.
 
@@ -75,12 +83,14 @@ def material(
         raise UsageError(
             f"{data}: expected training samples of which {MAX_CALIBRATION:.0%} can be set apart, got {len(train)}"
         )
+    if isinstance(train, Drawn):
+        return Material(train.part("train", len(train) - number), train.part("calibration", number), test, shape)
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed))
     return Material(_part(train, order[number:]), _part(train, order[:number]), test, shape)
 
 
-def _placed(dataset: Dataset, device: torch.device | None) -> Dataset:
-    if device is None or dataset.x.nbytes > RESIDENT:
+def _placed(dataset: Data, device: torch.device | None) -> Data:
+    if device is None or isinstance(dataset, Drawn) or dataset.x.nbytes > RESIDENT:
         return dataset
     return replace(dataset, x=dataset.x.to(device), y=dataset.y.to(device))
 
@@ -90,17 +100,23 @@ def _part(dataset: Dataset, index: Tensor) -> Dataset:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, batches: Iterable[Pair], device: torch.device, precision: str = "fp32") -> float:
-    """Accuracy in percent of a model in evaluation mode on the device.
+def accuracy(
+    model: nn.Module,
+    batches: Iterable[Pair],
+    device: torch.device,
+    precision: str = "fp32",
+    classes: int | None = None,
+) -> float:
+    """Accuracy in percent of a model in evaluation mode on the device; ``classes`` as in `class_scores`.
 
     Raises:
-        UsageError: there is no sample.
+        UsageError: there is no sample, or there are no class scores among the outputs.
     """
     hits = torch.zeros((), dtype=torch.int64, device=device)
     total = 0
     for x, y in batches:
-        outputs, labels = model(placed(x, device, precision)), y.to(device)
-        scores = class_scores(outputs, labels)
+        outputs, labels = forward(model, placed(x, device, precision)), y.to(device)
+        scores = class_scores(outputs, labels, classes)
         if scores is None:
             raise UsageError(f"accuracy: expected class scores {(*y.shape, 'C')} among the outputs, got none")
         hits += (scores.argmax(-1) == labels).sum()
@@ -110,6 +126,6 @@ def accuracy(model: nn.Module, batches: Iterable[Pair], device: torch.device, pr
     return 100 * int(hits) / total
 
 
-def placed(x: Tensor, device: torch.device, precision: str) -> Tensor:
-    """An input on the device; floating point in the precision's dtype."""
-    return x.to(device, DTYPES[precision]) if x.is_floating_point() else x.to(device)
+def placed(x: Inputs, device: torch.device, precision: str) -> Inputs:
+    """Inputs on the device; floating point in the precision's dtype."""
+    return moved(x, device, DTYPES[precision])

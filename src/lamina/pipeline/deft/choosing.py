@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lamina.errors import UsageError
 from lamina.pipeline.deft.composition import Candidates, compose
 from lamina.pipeline.deft.deployed import Deployment
 from lamina.pipeline.deft.learning import Learner
-from lamina.pipeline.deft.records import DeftConfig
+from lamina.pipeline.deft.records import DeftConfig, worded
 from lamina.pipeline.deft.weight_formats import Stored, rates_of, store_weights, suggest
 from lamina.pipeline.watch import Stage, Watch
 
@@ -78,6 +79,7 @@ class Chooser:
             "calibration": len(self.deployment.material.calibration),
         }
         more |= {"alphas": list(config.alphas)} if config.alphas else {}
+        more |= {"objective": self.deployment.objective} if self.deployment.reference else {}
         return search(
             self.found.shares,
             accuracy,
@@ -165,7 +167,7 @@ class Chooser:
             self.watch(Stage("measuring weight formats", next(steps), most))
             return deployment.calibrated(deployment.deploy(one))
 
-        formats = store_weights(model, formats, accuracy, min_accuracy)
+        formats = store_weights(model, formats, accuracy, min_accuracy, partial(worded, deployment.objective))
         if format != "auto" or not any(stored.format for stored in formats.values()):
             return formats
         before, after = deployment.interleaved(plain, deployment.deploy(model))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lamina import build, measure, run
 from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
+from lamina.pipeline.deft.agreement import agreement
 from lamina.pipeline.deft.calibration import Material, accuracy, placed
 from lamina.pipeline.deft.pruning import multiplications
-from lamina.pipeline.deft.records import Measured
+from lamina.pipeline.deft.records import Measured, Objective
 from lamina.record import Timing
 from lamina.spec import Precision
 
@@ -27,17 +28,40 @@ REPEAT = measure.Repeat(min_samples=3, max_samples=200, min_time_s=0.02, max_tim
 
 @dataclass(frozen=True)
 class Deployment:
-    """Device, precision, batch size and data with which networks are evaluated."""
+    """Device, precision, batch size and data with which networks are evaluated.
+
+    ``reference`` is the deployed dense network whose outputs the others are compared with where they are no class
+    scores: what is called accuracy is then 100 less the relative error of the outputs, see `agreement`.
+    """
 
     device: torch.device
     precision: Precision
     batch: int
     material: Material
+    reference: nn.Module | None = None
 
-    def example(self, precision: str = "") -> Tensor:
+    def example(self, precision: str = "") -> run.Inputs:
         """One batch of calibration inputs, repeated from the first one if there are too few."""
-        x = next(iter(self.material.ordered(self.material.calibration, self.batch)))[0]
-        return placed(x[torch.arange(self.batch) % len(x)], self.device, precision or self.precision)
+        return placed(self.material.example(self.batch), self.device, precision or self.precision)
+
+    def judging(self, dense: nn.Module) -> Deployment:
+        """The same, with the dense network as the reference if its outputs hold no class scores."""
+        model, parts = self.deploy(dense), self.material
+        x, y = next(iter(parts.ordered(parts.calibration)))
+        with torch.no_grad(), run.precision_mode(self.precision):
+            outputs = run.forward(model, placed(x, self.device, self.precision))
+        scores = run.class_scores(outputs, y, parts.classes)
+        return self if scores is not None else replace(self, reference=model)
+
+    @torch.no_grad()
+    def output_shape(self, model: nn.Module) -> tuple[int, ...]:
+        """The shape of the first output of a deployed model; empty without any."""
+        return tuple(next((one.shape for one in run.tensors(run.forward(model, self.example()))), ()))
+
+    @property
+    def objective(self) -> Objective:
+        """What limits the choice of a network."""
+        return "output error" if self.reference else "accuracy"
 
     def deploy(self, model: nn.Module) -> nn.Module:
         """A copy in the precision on the device."""
@@ -53,8 +77,12 @@ class Deployment:
 
     def _accuracy(self, model: nn.Module, test: bool) -> float:
         part = self.material.test if test else self.material.calibration
+        batches = self.material.ordered(part)
         with run.precision_mode(self.precision):
-            return accuracy(model, self.material.ordered(part), self.device, self.precision)
+            if self.reference is not None:
+                inputs = (placed(x, self.device, self.precision) for x, _ in batches)
+                return agreement(model, self.reference, inputs, self.device)
+            return accuracy(model, batches, self.device, self.precision, self.material.classes)
 
     def interleaved(self, *models: nn.Module) -> list[Timing]:
         """Latency of one forward pass of each deployed model: CUDA events on a GPU, wall time on a CPU.
@@ -80,7 +108,7 @@ class Deployment:
         rounds: list[list[Timing]] = []
         with run.precision_mode(self.precision):
             for _ in range(ROUNDS):
-                rounds.append([clock.time(partial(model, x), repeat=REPEAT) for model in models])
+                rounds.append([clock.time(partial(run.forward, model, x), repeat=REPEAT) for model in models])
         return rounds
 
     def measured(self, name: str, model: nn.Module, latency: Timing) -> Measured:

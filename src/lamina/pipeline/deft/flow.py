@@ -11,14 +11,16 @@ import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
+from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from lamina import measure
+from lamina import measure, run
 from lamina.build import Target
-from lamina.errors import LaminaError, UnsupportedError
+from lamina.errors import LaminaError, UnsupportedError, UsageError
 from lamina.pipeline.deft import onnx_file, pruning, recipe_files, storing
 from lamina.pipeline.deft.calibration import ELEMENTS, material
 from lamina.pipeline.deft.choosing import Chooser
@@ -26,7 +28,7 @@ from lamina.pipeline.deft.composition import candidates, flattened, foldable, re
 from lamina.pipeline.deft.deployed import Deployment
 from lamina.pipeline.deft.layers import layer_results
 from lamina.pipeline.deft.learning import Learner
-from lamina.pipeline.deft.records import DeftConfig, Measured, Outcome
+from lamina.pipeline.deft.records import DeftConfig, Measured, Objective, Outcome
 from lamina.pipeline.deft.trained import pretrained
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.watch import Watch, tracked, unwatched
@@ -35,6 +37,8 @@ from lamina.store import Store
 
 CHECKPOINT, JOURNAL = "dense.safetensors", "search.json"
 """Files in the output folder that a stopped job resumes from."""
+
+DROP = "--max-accuracy-drop"
 
 
 def deft(
@@ -55,6 +59,9 @@ def deft(
 ) -> Outcome:
     """Make a trained network faster within an accuracy budget, and save it.
 
+    The outputs of networks without class scores are compared with the dense network's instead: ``max_accuracy_drop`` is
+    then their relative error in percent.
+
     Args:
         target: the network; its number of classes is the data's.
         data: a data set with train and test splits. Some training samples are set apart for calibration.
@@ -71,14 +78,18 @@ def deft(
         watch: receives progress messages.
 
     Raises:
-        UsageError: data, weights and network do not fit each other, or no network meets the accuracy budget and target.
+        UsageError: data, weights and network do not fit each other, no network meets the accuracy budget and target, or
+            a network without class scores is to be fine-tuned.
         MissingError: an export or a comparison needs a package that is not installed.
     """
     if onnx:
         onnx_file.require()
+        if len(target.inputs) != 1 or target.made:
+            raise UsageError(f"--onnx: expected a network of one input, {target.name} has {len(target.inputs)}")
     pruning.require(config.compare)
     at = measure.resolve(device)
-    parts = material(data, target.inputs[0].shape, config.calibration, settings.seed, at, target.train_test)
+    shape = max((source.shape for source in target.inputs), key=prod, default=(1,))
+    parts = material(data, shape, config.calibration, settings.seed, at, target.train_test)
     deployment = Deployment(at, config.precision, config.batch, parts)
     environment = measure.environment(deployment.device)
     more = {"data": data, "weights": str(weights or ""), "deft": asdict(config)}
@@ -89,9 +100,14 @@ def deft(
             remarks.append(text)
             watch(text)
 
-        learner = Learner(settings, deployment.material, deployment.device, store, this.id, watch)
+        learner = Learner(settings, deployment.material, deployment.device, store, this.id, watch, remark)
         dense = _dense(target, learner, config, weights, folder / CHECKPOINT, resume)
         _require_copies(dense)
+        deployment = deployment.judging(dense)
+        if deployment.reference is not None:
+            remark(f"the network has no class scores: {DROP} limits the relative error of its outputs, in percent")
+            if config.tuning:
+                raise UsageError("fine-tuning needs class scores, which the network does not have: leave out --epochs")
         if weights:
             remark("the given weights may have been trained on the calibration samples")
         chooser = _chooser(dense, config, deployment, remark, watch)
@@ -121,17 +137,20 @@ def deft(
                 "measuring accuracies", list(zip(networks.items(), times, strict=True)), len(networks), watch
             )
         ]
-        _judge(whole, result, config, remark)
-        store.add_what_if(this.id, storing.what_if(target, config, whole, result))
+        _judge(whole, result, config, deployment.objective, remark)
+        store.add_what_if(this.id, storing.what_if(target, config, whole, result, deployment.objective))
+        shape = deployment.output_shape(networks["dense"])
         for one in (whole, result, *compared):
-            store.add(this.id, storing.row(target, config, one, deployment.material.classes, environment.device))
+            store.add(this.id, storing.row(target, config, one, shape, environment.device))
         origin = recipe_files.Origin(target.name, deployment.material.classes, target.network)
         facts = {"run": this.id, "choice": point.choice, "config": asdict(config)}
+        facts |= {"objective": deployment.objective}
         recipe_files.save(folder, networks["deft"], dense, origin, config.precision, facts)
         failure = _exported(model, deployment, onnx, watch) if onnx else ""
-        layers = layer_results(dense, chooser.found, point.choice, folded, formats, searched)
+        layers = layer_results(dense, chooser.found, point.choice, folded, formats, searched, deployment.objective)
     return Outcome(
-        this.id, target.name, layers, whole, result, searched.front, point, tuple(compared), tuple(remarks), failure
+        this.id, target.name, layers, whole, result, searched.front, point, tuple(compared), tuple(remarks), failure,
+        deployment.objective,
     )  # fmt: skip
 
 
@@ -168,10 +187,11 @@ def _chooser(
     parts = deployment.material
     # Small batches: the unfolded inputs of convolutions are materialized in float64.
     size = parts.batch_size(ELEMENTS // 4)
-    loaded = (x.to(deployment.device) for x, _ in parts.ordered(parts.calibration, size))
+    loaded = (run.moved(x, deployment.device) for x, _ in parts.ordered(parts.calibration, size))
     batches = tracked("observing the inputs of layers", loaded, -(-len(parts.calibration) // size), watch)
     watch(f"searching synapse vectors to keep at {config.candidates}")
-    reason = foldable(dense)
+    several = isinstance(deployment.example(), tuple)
+    reason = "channels are followed through networks of one input" if several else foldable(dense)
     if reason:
         remark(f"dead output channels of the producers are not pruned: {reason}")
     found = candidates(
@@ -184,7 +204,7 @@ def _chooser(
 def _exported(model: nn.Module, deployment: Deployment, path: Path, watch: Watch) -> str:
     """Export to ONNX; returns why that failed, or nothing. Everything else is saved by then."""
     try:
-        watch(f"{path}: {onnx_file.export(model, deployment.example('fp32').cpu(), path)}")
+        watch(f"{path}: {onnx_file.export(model, cast(Tensor, deployment.example('fp32')).cpu(), path)}")
     except LaminaError as error:
         return str(error)
     return ""
@@ -195,7 +215,9 @@ def _slower(deployment: Deployment, dense: nn.Module, model: nn.Module) -> bool:
     return after.median_us > before.median_us and not after.overlaps(before)
 
 
-def _judge(dense: Measured, result: Measured, config: DeftConfig, remark: Callable[[str], None]) -> None:
+def _judge(
+    dense: Measured, result: Measured, config: DeftConfig, objective: Objective, remark: Callable[[str], None]
+) -> None:
     """Add notes where the outcome misses its target."""
     gained = dense.latency.median_us / result.latency.median_us
     if dense.latency.overlaps(result.latency):
@@ -204,9 +226,10 @@ def _judge(dense: Measured, result: Measured, config: DeftConfig, remark: Callab
         remark(f"in the final measurement the speedup is {gained:.2f}, less than {config.target_speedup or 1:g}")
     drop = dense.test_accuracy - result.test_accuracy
     if drop > config.max_accuracy_drop:
+        lost = {"accuracy": f"accuracy drops by {drop:.2f} points", "output error": f"the output error is {drop:.2f} %"}
         remark(
-            f"on the test samples accuracy drops by {drop:.2f} points, more than on the calibration samples: "
-            "lower --max-accuracy-drop, or use more calibration samples"
+            f"on the test samples {lost[objective]}, more than on the calibration samples: "
+            f"lower {DROP}, or use more calibration samples"
         )
 
 

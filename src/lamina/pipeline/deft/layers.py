@@ -9,7 +9,7 @@ from torch import nn
 from lamina.accelerate.methods.elimination.network import Folded
 from lamina.accelerate.methods.elimination.pareto import Search
 from lamina.pipeline.deft.composition import Candidates
-from lamina.pipeline.deft.records import LayerResult
+from lamina.pipeline.deft.records import LayerResult, Objective
 from lamina.pipeline.deft.weight_formats import Stored
 
 
@@ -20,6 +20,7 @@ def layer_results(
     folded: Sequence[Folded],
     stored: Mapping[str, Stored],
     searched: Search,
+    objective: Objective = "accuracy",
 ) -> tuple[LayerResult, ...]:
     """The results of all layers with weights, in the network's order."""
     narrowed = {one.producer: one.live for one in folded}
@@ -45,18 +46,20 @@ def layer_results(
                 variant.error if variant else None,
                 weights.format,
                 weights.error if weights.format else None,
-                found.refusals.get(name) or single_change(name, ratio, found, searched),
+                found.refusals.get(name) or single_change(name, ratio, found, searched, objective),
                 weights.reason,
             )
         )
     return tuple(results)
 
 
-def single_change(name: str, ratio: float, found: Candidates, searched: Search) -> str:
+def single_change(name: str, ratio: float, found: Candidates, searched: Search, objective: Objective) -> str:
     """Accuracy and speedup with this layer alone pruned; of a dense layer, for its largest keep ratio."""
     shown = ratio if ratio < 1 else max(found.variants[name])
     dense = searched.dense
     point = next(p for p in searched.points if p.choice == dense.choice | {name: shown})
-    text = f"alone at {shown:g}: {point.accuracy - dense.accuracy:+.2f} points, {dense.latency / point.latency:.2f}x"
+    change = point.accuracy - dense.accuracy
+    lost = f"{change:+.2f} points" if objective == "accuracy" else f"output error {-change:.2f} %"
+    text = f"alone at {shown:g}: {lost}, {dense.latency / point.latency:.2f}x"
     criterion = "by correlation" if found.variants[name][shown].alpha is not None else "by contribution"
     return f"{criterion}; {text}" if ratio < 1 else f"kept dense; {text}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from lamina import measure, run
 from lamina.pipeline.deft.calibration import Material
+from lamina.pipeline.train import explained, objective
 from lamina.pipeline.watch import Watch
 from lamina.record import Epoch
 from lamina.spec.training import Training
@@ -30,6 +31,8 @@ class Learner:
     store: Store
     run_id: str
     watch: Watch
+    note: Callable[[str], object]
+    """Receives what the run has to say about its training."""
     epochs: int = 0
 
     def learn(
@@ -37,7 +40,7 @@ class Learner:
     ) -> nn.Module:
         """Train in place; returns the network in evaluation mode. Epochs are stored, numbered over all trainings."""
 
-        def batches(epoch: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        def batches(epoch: int, start: int) -> Iterator[tuple[run.Inputs, Tensor]]:
             return self.material.batches(settings.batch, settings.seed, epoch, start, settings.augment)
 
         clock = measure.Stopwatch()
@@ -50,9 +53,9 @@ class Learner:
             self.device,
             checkpoint,
             resume=resume,
-            objective=run.classification(self.material.classes),
+            objective=objective(self.material.learn.name, self.material.classes, self.note),
         )
-        for state in progress:
+        for state in explained(progress, type(network).__name__):
             self.watch(state)
             if state.test_loss is None or state.test_accuracy is None:
                 continue

@@ -10,10 +10,11 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import prune
 from torch.utils.flop_counter import FlopCounterMode
 
+from lamina import run
 from lamina.errors import MissingError, UsageError
 
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
@@ -31,14 +32,14 @@ def require(names: Sequence[str]) -> None:
         raise MissingError("comparing with pruned channels needs torch_pruning: pip install --no-deps torch-pruning")
 
 
-def pruned(name: str, dense: nn.Module, example: Tensor, ours: nn.Module) -> tuple[nn.Module, Callable[[], None]]:
+def pruned(name: str, dense: nn.Module, example: run.Inputs, ours: nn.Module) -> tuple[nn.Module, Callable[[], None]]:
     """A copy pruned to the size of another network, and a function to call after fine-tuning.
 
     Args:
         name: ``magnitude``, where each layer keeps as many weights as ours, or ``channels``, where the network keeps
             as many multiplications.
         dense: on the device of ``example``; not changed.
-        example: an input.
+        example: an input, or a tuple of them.
         ours: the network converted from ``dense``, on the same device, in the same dtype.
 
     Raises:
@@ -54,10 +55,10 @@ def pruned(name: str, dense: nn.Module, example: Tensor, ours: nn.Module) -> tup
 
 
 @torch.no_grad()
-def multiplications(model: nn.Module, example: Tensor) -> int:
+def multiplications(model: nn.Module, example: run.Inputs) -> int:
     """Multiplications of one forward pass, in linear layers and convolutions."""
     with FlopCounterMode(display=False) as counter:
-        model(example)
+        run.forward(model, example)
     return int(counter.get_total_flops()) // 2
 
 
@@ -77,7 +78,7 @@ def _magnitude(model: nn.Module, ours: nn.Module) -> tuple[nn.Module, Callable[[
     return model, finish
 
 
-def _channels(dense: nn.Module, example: Tensor, left: int) -> nn.Module:
+def _channels(dense: nn.Module, example: run.Inputs, left: int) -> nn.Module:
     """Remove the smallest output channels from all layers but the last, with the weights that read them."""
     low, high, best = 0.0, 1.0, copy.deepcopy(dense)
     for _ in range(BISECTION_STEPS):
@@ -90,7 +91,7 @@ def _channels(dense: nn.Module, example: Tensor, left: int) -> nn.Module:
     return best
 
 
-def _narrowed(model: nn.Module, example: Tensor, ratio: float) -> nn.Module:
+def _narrowed(model: nn.Module, example: run.Inputs, ratio: float) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch_pruning, which was written for another PyTorch
         library: Any = importlib.import_module("torch_pruning")

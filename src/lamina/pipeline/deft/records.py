@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.config import Recovery
@@ -14,6 +14,9 @@ from lamina.record import Timing
 from lamina.spec import Precision
 
 COMPARED = ("magnitude", "channels")
+
+Objective = Literal["accuracy", "output error"]
+"""What may be lost: accuracy, or where outputs hold no class scores, agreement with the dense network's outputs."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class DeftConfig:
         layers: patterns of the names of layers to prune, as in `matching_layers`; all by default.
         recovery: how the remaining weights compensate for pruned inputs.
         align: the number of kept inputs is rounded up to a multiple of this, or to all.
-        max_accuracy_drop: percentage points of accuracy on the calibration samples that may be lost.
+        max_accuracy_drop: percentage points of accuracy on the calibration samples that may be lost. Without class
+            scores, the relative error of the outputs on them, in percent.
         target_speedup: the minimum speedup, at which the most accurate network is chosen; by default the fastest
             network within the accuracy budget is chosen.
         format: of the weights, one of `weight_formats.CHOICES`.
@@ -122,6 +126,7 @@ class LayerResult:
 class Measured:
     """A whole network: accuracies in percent, latency and size.
 
+    With the objective ``output error``, accuracies are 100 less the relative error of the outputs in percent.
     ``parameters`` counts nonzero parameters, ``multiplications`` those of linear layers and convolutions for one
     sample, zero factors included; ``bytes`` is the size of the state dict.
     """
@@ -137,7 +142,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of ``deft``. ``failure`` says why a requested ONNX file could not be written."""
+    """The result of ``deft``.
+
+    ``objective`` is what was limited; ``failure`` says why a requested ONNX file could not be written.
+    """
 
     run_id: str
     network: str
@@ -149,6 +157,7 @@ class Outcome:
     compared: tuple[Measured, ...] = ()
     remarks: tuple[str, ...] = field(default=())
     failure: str = ""
+    objective: Objective = "accuracy"
 
     @property
     def speedup(self) -> float:
@@ -157,9 +166,14 @@ class Outcome:
 
     @property
     def drop(self) -> float:
-        """Percentage points of accuracy lost on the test samples."""
+        """Percentage points of accuracy lost on the test samples, or the relative error of the outputs in percent."""
         return self.dense.test_accuracy - self.result.test_accuracy
 
     def document(self) -> dict[str, Any]:
         """As a JSON-able dictionary."""
         return asdict(self) | {"speedup": self.speedup, "accuracy_drop": self.drop}
+
+
+def worded(objective: Objective, value: float) -> str:
+    """An accuracy of `Measured` as text."""
+    return f"accuracy {value:.2f} %" if objective == "accuracy" else f"output error {100 - value:.2f} %"

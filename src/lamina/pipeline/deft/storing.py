@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from lamina.build import Target
-from lamina.pipeline.deft.records import DeftConfig, Measured
+from lamina.pipeline.deft.records import DeftConfig, Measured, Objective, worded
 from lamina.record import LayerRun, WhatIf
 
 
-def what_if(target: Target, config: DeftConfig, dense: Measured, result: Measured) -> WhatIf:
+def what_if(target: Target, config: DeftConfig, dense: Measured, result: Measured, objective: Objective) -> WhatIf:
     """The change of the whole network."""
-    accuracies = f"accuracy {dense.test_accuracy:.2f} % -> {result.test_accuracy:.2f} %"
+    before, after = (worded(objective, one.test_accuracy) for one in (dense, result))
+    accuracies = f"{before} -> {after.removeprefix(objective).strip()}"
     sizes = f"{dense.parameters} -> {result.parameters} parameters"
     return WhatIf(
         change="deft",
@@ -25,8 +26,8 @@ def what_if(target: Target, config: DeftConfig, dense: Measured, result: Measure
     )
 
 
-def row(target: Target, config: DeftConfig, one: Measured, classes: int, device: str) -> LayerRun:
-    """The forward pass of a whole network."""
+def row(target: Target, config: DeftConfig, one: Measured, output: tuple[int, ...], device: str) -> LayerRun:
+    """The forward pass of a whole network, with the shape of its first output."""
     impl = {"dense": "dense", "deft": f"eliminated[recovery={config.recovery}]"}.get(one.name, f"pruned[by={one.name}]")
     return LayerRun(
         layer=target.name,
@@ -38,8 +39,8 @@ def row(target: Target, config: DeftConfig, one: Measured, classes: int, device:
         layout="nchw",
         batch=config.batch,
         device=device,
-        inputs=((config.batch, *target.inputs[0].shape),),
-        output=(config.batch, classes),
+        inputs=tuple((config.batch, *source.shape) for source in target.inputs),
+        output=output,
         parameters=one.parameters,
         flops=2 * one.multiplications * config.batch,
         bytes=None,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.jit import ScriptModule
 
+from lamina import run
 from lamina.accelerate.methods.weight_only import WeightOnly
 from lamina.accelerate.methods.weight_only.config import FORMATS, Format
 from lamina.accelerate.methods.weight_only.convert import refusal, replace
@@ -48,13 +49,13 @@ def rates_of(roofs: Roofs, precision: str) -> Rates:
 
 
 def suggest(
-    model: nn.Module, example: Tensor, choice: str, rates: Callable[[], Rates], precision: str
+    model: nn.Module, example: run.Inputs, choice: str, rates: Callable[[], Rates], precision: str
 ) -> dict[str, Stored]:
     """Suggest a format for each layer with weights. Accuracy is not considered.
 
     Args:
         model: in evaluation mode, on the device where it will run.
-        example: an input with the batch size to optimize for.
+        example: an input, or a tuple of them, with the batch size to optimize for.
         choice: one of `CHOICES`.
         rates: returns those of the device; called only where a kernel could run.
         precision: of the layers.
@@ -66,14 +67,11 @@ def suggest(
         raise UsageError(f"format {choice!r} is unknown: {nearest(choice, CHOICES)}")
     rows = _rows(model, example)
     return {
-        name: _suggested(model.get_submodule(name), count, example, choice, rates, precision)
-        for name, count in rows.items()
+        name: _suggested(model.get_submodule(name), count, choice, rates, precision) for name, count in rows.items()
     }
 
 
-def _suggested(
-    layer: nn.Module, rows: int, example: Tensor, choice: str, rates: Callable[[], Rates], precision: str
-) -> Stored:
+def _suggested(layer: nn.Module, rows: int, choice: str, rates: Callable[[], Rates], precision: str) -> Stored:
     if choice == "none":
         return Stored(None, "")
     if reason := refusal(layer):
@@ -85,9 +83,9 @@ def _suggested(
     if not isinstance(layer, nn.Linear):
         return Stored(None, "a convolution dequantizes its weights in memory: no speedup")
     format = min((one for one in FORMATS if one not in BITS), key=lambda one: _error(matrix, one))
-    like = torch.empty(0, dtype=DTYPES[precision], device=example.device)
+    like = torch.empty(0, dtype=DTYPES[precision], device=matrix.device)
     if chosen("auto", like, pack(matrix, format, "row")) != "kernel":
-        return Stored(None, f"no kernel dequantizes {format} to {precision} on {example.device.type}")
+        return Stored(None, f"no kernel dequantizes {format} to {precision} on {matrix.device.type}")
     outputs, inputs = matrix.shape
     found = choose(rows, outputs, inputs, rates(), format, dense_bits=8 * DTYPES[precision].itemsize)
     return Stored(found.format, found.reason, _error(matrix, format) if found.format else None)
@@ -98,7 +96,7 @@ def _error(matrix: Tensor, format: Format) -> float:
 
 
 @torch.no_grad()
-def _rows(model: nn.Module, example: Tensor) -> dict[str, int]:
+def _rows(model: nn.Module, example: run.Inputs) -> dict[str, int]:
     """GEMM rows of each layer with weights, in the order of execution."""
     seen: dict[str, int] = {}
 
@@ -119,7 +117,7 @@ def _rows(model: nn.Module, example: Tensor) -> dict[str, int]:
     }
     handles = [module.register_forward_hook(watch(name)) for name, module in leaves.items() if name]
     try:
-        model(example)
+        run.forward(model, example)
     finally:
         for handle in handles:
             handle.remove()
@@ -127,7 +125,11 @@ def _rows(model: nn.Module, example: Tensor) -> dict[str, int]:
 
 
 def store_weights(
-    model: nn.Module, suggested: Mapping[str, Stored], accuracy: Callable[[nn.Module], float], min_accuracy: float
+    model: nn.Module,
+    suggested: Mapping[str, Stored],
+    accuracy: Callable[[nn.Module], float],
+    min_accuracy: float,
+    worded: Callable[[float], str] = "accuracy {:.2f} %".format,
 ) -> dict[str, Stored]:
     """Quantize layers of the model one by one, each only if accuracy stays at ``min_accuracy`` or above.
 
@@ -136,6 +138,7 @@ def store_weights(
         suggested: as `suggest` returns it.
         accuracy: returns that of a model, in percent.
         min_accuracy: in percent.
+        worded: what accuracies are called in reasons.
     """
     result = dict(suggested)
     for name, stored in suggested.items():
@@ -146,6 +149,6 @@ def store_weights(
         setattr(owner, last, replace(dense, WeightOnly(stored.format)))
         if (got := accuracy(model)) < min_accuracy:
             setattr(owner, last, dense)
-            reason = f"{stored.format}: accuracy {got:.2f} % is below the {min_accuracy:.2f} % of the budget"
+            reason = f"{stored.format}: {worded(got)}; the limit is {worded(min_accuracy)}"
             result[name] = Stored(None, reason, stored.error)
     return result
