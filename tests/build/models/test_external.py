@@ -165,60 +165,6 @@ def test_a_missing_or_incompatible_library_raises_missing_error(package: Path, m
         external.load("timm:resnet18")
 
 
-OPERATORS = """
-import torch
-if not external._OPERATORS:
-    raise RuntimeError("operator torchvision::nms does not exist")
-def is_model(name): return True
-def create_model(name): return torch.nn.Identity()
-"""
-
-DEFERRED = """
-import importlib
-
-def __getattr__(name):
-    if name.startswith("_"):
-        raise AttributeError(name)
-    try:
-        importlib.import_module("torchvision")
-    except RuntimeError as error:
-        raise ModuleNotFoundError(f"Could not import module {name!r}") from error
-    from torch.nn import Identity
-    return Identity
-"""
-
-
-def test_operators_of_a_torchvision_for_cuda_are_defined_beside_a_torch_for_the_cpu(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Library:
-        defined: list[str] = []
-
-        def __init__(self, *what: str) -> None:
-            assert what == ("torchvision", "FRAGMENT")
-
-        def define(self, schema: str) -> None:
-            self.defined.append(schema.partition("(")[0])
-
-    monkeypatch.setattr(external, "_OPERATORS", [])
-    monkeypatch.setattr(external.torch.library, "Library", Library)
-    for name in ("timm", "torchvision"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    (package / "torchvision.py").write_text("from lamina.build.models import external\n" + OPERATORS)
-    (package / "timm.py").write_text("from torchvision import *")
-    later = "def build():\n    from torchvision import create_model as make\n    return make('any')"
-    (package / "mynets" / "later.py").write_text(later)
-    (package / "mynets" / "deferred.py").write_text(DEFERRED)
-    assert isinstance(external.load("mynets.later:build").module, nn.Identity)
-    external._OPERATORS.clear()
-    del sys.modules["torchvision"]
-    external.load("mynets.deferred:Net")
-    external._OPERATORS.clear()
-    del sys.modules["torchvision"]
-    assert isinstance(external.load("timm:any").module, nn.Identity)
-    assert Library.defined == 3 * ["nms", "qnms"]
-
-
 def test_backbones_of_torchvision_are_not_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def detector(*, weights_backbone: str | None = "IMAGENET1K_V1") -> nn.Module:
         assert weights_backbone is None

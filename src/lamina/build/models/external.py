@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from torch import nn
 
 from lamina.build.models import detection, huggingface
 from lamina.build.models.sizes import images_of, of_torchvision, of_transformers
+from lamina.build.models.vision_operators import repaired
 from lamina.errors import LaminaError, MissingError, UsageError, nearest
 from lamina.spec import Input
 
@@ -50,7 +50,7 @@ def load(source: str, settings: Mapping[str, str] | None = None) -> External:
     try:
         return _load(source, settings or {})
     except (UsageError, MissingError):
-        if not _repaired():
+        if not repaired():
             raise
     return _load(source, settings or {})
 
@@ -154,30 +154,7 @@ def _library(name: str) -> ModuleType:
         ) from error
 
 
-def _repaired() -> bool:
-    """Whether operators were missing that a torchvision compiled for CUDA expects, beside a PyTorch for the CPU.
-
-    They are defined now, without an implementation: networks do not call them.
-    """
-    if _OPERATORS:
-        return False
-    try:
-        importlib.import_module("torchvision")
-        return False
-    except Exception as error:
-        if "torchvision::nms" not in str(error):
-            return False
-    _OPERATORS.append(torch.library.Library("torchvision", "FRAGMENT"))
-    for operator in ("nms", "qnms"):
-        _OPERATORS[0].define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    for half in [found for found in sys.modules if found.partition(".")[0] in ("torchvision", "timm")]:
-        del sys.modules[half]
-    return True
-
-
 _MISSING = object()
-_OPERATORS: list[torch.library.Library] = []
-"""What defines them, as long as the process lives."""
 
 
 def _imported(name: str) -> ModuleType:
