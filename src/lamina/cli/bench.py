@@ -32,13 +32,14 @@ def bench(
         str,
         typer.Option(
             "--select",
-            help="none: run --impl wherever possible. measure: time each layer in it and dense, and keep the faster. "
-            "model: the same by predicted times.",
+            help="none: run --impl wherever it is supported. measure: time each layer by --impl and dense, and keep "
+            "the faster. model: the same by the times of cost models.",
         ),
     ] = "none",
     layer: options.LayerOption = [],  # noqa: B006  (typer copies it)
     phase: Annotated[
-        str, typer.Option("--phase", help="Between commas: forward, backward_data, backward_weight; default all.")
+        str,
+        typer.Option("--phase", help="Phases, between commas: forward, backward_data, backward_weight; default all."),
     ] = "",
     precision: options.PrecisionOption = "",
     batch_size: options.BatchOption = "",
@@ -54,9 +55,17 @@ def bench(
         typer.Option("--seconds", min=0.001, help="Limit of one timing, in seconds; default 0.5."),
     ] = None,
     clock: Annotated[
-        str, typer.Option("--clock", help="cupti, events, graph, wall (CUDA) or cpu; default: the device's first.")
+        str,
+        typer.Option(
+            "--clock",
+            help="Clocks, between commas: cupti (kernel time), events, graph, wall (with launch overhead); "
+            "on the CPU: cpu. Default on CUDA: cupti, and wall for the whole step.",
+        ),
     ] = "",
-    l2: Annotated[str, typer.Option("--l2", help="State of the L2 cache before each call: warm, cold.")] = "",
+    l2: Annotated[
+        str,
+        typer.Option("--l2", help="State of the L2 cache before each call, between commas: warm, cold; default warm."),
+    ] = "",
     seed: options.SeedOption = 0,
     check: options.CheckOption = True,
     set_: options.SetOption = [],  # noqa: B006  (typer copies it)
@@ -70,7 +79,7 @@ def bench(
     format_: options.FormatOption = "table",
     every: options.AllOption = False,
     memory: Annotated[
-        bool, typer.Option("--memory", help="Print which tensors share memory; measure nothing.")
+        bool, typer.Option("--memory", help="Print which tensors of the network share a buffer; measure nothing.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the resolved layers with their costs; measure nothing.")

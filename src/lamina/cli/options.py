@@ -26,7 +26,7 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         envvar="LAMINA_DB",
-        help="Trace database: a file, or a URL such as postgresql://...",
+        help="Trace database: a file such as runs.db, or a URL such as postgresql://user@host/name.",
         show_default="user data folder",
     ),
 ]
@@ -77,12 +77,20 @@ PrecisionOption = Annotated[
         "--precision", "--dtype", help="Between commas: fp32 (no tensor cores), tf32, bf16, fp16, fp64; default fp32."
     ),
 ]
-BatchOption = Annotated[str, typer.Option("--batch-size", "-b", help="Batch sizes, such as 16 or 16,64,128.")]
-LayoutOption = Annotated[str, typer.Option("--layout", help="Memory layouts: nchw, nhwc (channels last).")]
+BatchOption = Annotated[
+    str, typer.Option("--batch-size", "-b", help="Batch sizes, between commas, such as 16 or 16,64,128.")
+]
+LayoutOption = Annotated[
+    str, typer.Option("--layout", help="Memory layouts, between commas: nchw, nhwc (channels-last); default nchw.")
+]
 DataOption = Annotated[str, typer.Option("--data", help="Data set: fashion-mnist (shipped), synthetic, or a path.")]
 CheckOption = Annotated[bool, typer.Option("--check/--no-check", help="Compare results with float64 before timing.")]
 InputSizeOption = Annotated[
-    str, typer.Option("--input-size", help="Shape of one sample, such as 3x224x224, where the network has none.")
+    str,
+    typer.Option(
+        "--input-size",
+        help="Shape of one sample, such as 3x224x224, of a network of a package; default: what its package defines.",
+    ),
 ]
 InputOption = Annotated[
     list[str],
@@ -99,7 +107,8 @@ InputFnOption = Annotated[
     typer.Option(
         "--input-fn",
         metavar="MODULE:FUNCTION",
-        help="A function that makes the network's inputs for a batch size: a tensor, a tuple, or a dict of keywords.",
+        help="A function that makes the network's inputs for a batch size, such as mymodels:inputs: a tensor, a tuple, "
+        "or a dict of keywords.",
     ),
 ]
 LayerOption = Annotated[
@@ -111,7 +120,7 @@ LayerOption = Annotated[
     ),
 ]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Complete the last unfinished run of the same work.")]
-ReportOption = Annotated[Path | None, typer.Option("--report", help="Also write an HTML report here.")]
+ReportOption = Annotated[Path | None, typer.Option("--report", help="Also write an HTML report, such as alexnet.html.")]
 
 FORMATS = ("table", "json", "csv")
 

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from lamina.cli.handled import working_on
-from lamina.pipeline.watch import Planned, Stage, Working
+from lamina.pipeline.watch import Changed, Planned, Stage, Working
 from lamina.record import Epoch, LayerRun
 from lamina.run import Progress as Training
 
@@ -89,7 +89,7 @@ class Watcher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._bar.stop()
 
-    def __call__(self, event: Planned | Working | LayerRun | Epoch | Training | Stage | str) -> None:
+    def __call__(self, event: Planned | Working | LayerRun | Epoch | Training | Stage | Changed | str) -> None:
         match event:
             case Planned():
                 self._planned = f"{event.target}: {event.point}"
@@ -117,6 +117,9 @@ class Watcher:
                     f"epoch {event.epoch + 1}: train loss {event.train_loss:.4f}, accuracy {event.train_accuracy:.2%}; "
                     f"test loss {event.test_loss:.4f}, accuracy {event.test_accuracy:.2%}; {event.seconds:.1f} s"
                 )
+            case Changed():
+                if event.whole:
+                    self.say(event.text)
             case str():
                 self.say(event)
 

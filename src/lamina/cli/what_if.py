@@ -75,7 +75,7 @@ def what_if(
     with its reason, and the others go on.
 
     With --impl, each layer that an implementation supports runs by it, and so does the whole step. The prediction is
-    that of the implementation's cost model, or else by the roofline of its FLOPs and bytes; the rule says which.
+    that of the implementation's cost model, or else of the roofline for its FLOPs and bytes; the rule says which.
     With --layer, only these layers are changed and listed; the whole step is listed as well.
 
     Exit codes: 0 done, 2 usage, 3 device or tool missing, 70 internal error, 130 interrupted.

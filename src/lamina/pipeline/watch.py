@@ -41,7 +41,18 @@ class Stage:
     total: int
 
 
-Watch = Callable[[Planned | Working | LayerRun | Epoch | Progress | Stage | str], None]
+@dataclass(frozen=True)
+class Changed:
+    """A change of a layer, or of the ``whole`` network, was executed or refused; ``text`` is its result."""
+
+    text: str
+    whole: bool
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Watch = Callable[[Planned | Working | LayerRun | Epoch | Progress | Stage | Changed | str], None]
 
 
 def tracked(name: str, items: Iterable[T], total: int, watch: Watch) -> Iterator[T]:

@@ -155,14 +155,14 @@ def _execute(stage: Stage, name: str, detail: str, change: Change, store: Store,
         for one in change(stage):
             if mark(one) not in stage.done:
                 store.add_what_if(run_id, one)
-                watch(said(one))
+                watch(watching.Changed(said(one), one.layer == stage.whole.layer))
     except DeviceLostError:
         raise
     except Exception as error:
         broken = stage.refused(name, detail, run.one_line(error))
         if mark(broken) not in stage.done:
             store.add_what_if(run_id, broken)
-        watch(said(broken))
+        watch(watching.Changed(said(broken), True))
 
 
 def said(one: WhatIf) -> str:
