@@ -80,7 +80,7 @@ class Watcher:
         self._task: TaskID | None = None
         self._shown: set[str] = set()
         self._planned = ""
-        self._stage = "", 0, 0
+        self._stage: tuple[str, int, float] = "", 0, 0
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -129,7 +129,7 @@ class Watcher:
             self._shown.add(text)
             self._bar.say(text)
 
-    def _continued(self, stage: str, done: int, total: int) -> TaskID:
+    def _continued(self, stage: str, done: float, total: int) -> TaskID:
         """The task of a stage: the current one, unless that is another stage or this one begins again."""
         if self._task is None or (stage, total) != self._stage[:2] or done < self._stage[2]:
             self._begin(stage, total)
