@@ -17,7 +17,7 @@ from lamina.simulate.compaction_engine.stream import decode, encode, kept
 from lamina.simulate.compaction_engine.unit import Control, simulate_sparse
 from lamina.simulate.hierarchy import Device, Phase, Program, Simulation, bounds, preset, simulate
 from lamina.simulate.hierarchy.program import END, LOAD, STORE, WAIT
-from lamina.simulate.hierarchy.reference import Below
+from lamina.simulate.hierarchy.reference_memory import Below
 from lamina.simulate.hierarchy.timing import TICKS, dram_timing_of
 
 SMALL = preset("mi6").changed({**TINY, "l2.bytes": 32768})

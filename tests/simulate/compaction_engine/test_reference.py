@@ -15,7 +15,7 @@ from lamina.simulate.compaction_engine.reference import MARK, CompactionEngine, 
 from lamina.simulate.compaction_engine.search import accurate, profile
 from lamina.simulate.compaction_engine.stream import layout
 from lamina.simulate.hierarchy import preset
-from lamina.simulate.hierarchy.reference import Dram
+from lamina.simulate.hierarchy.reference_memory import Dram
 from lamina.simulate.hierarchy.timing import TICKS, dram_timing_of
 
 LATENCY = 100

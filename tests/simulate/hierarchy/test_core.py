@@ -9,7 +9,7 @@ from tests.simulate.hierarchy.conftest import TINY, devices, programs
 
 from lamina.errors import UsageError
 from lamina.simulate.hierarchy import Device, DramMemory, Program, gemm, preset, simulate
-from lamina.simulate.hierarchy.reference import Below, Dram
+from lamina.simulate.hierarchy.reference_memory import Below, Dram
 from lamina.simulate.hierarchy.state import Table
 from lamina.simulate.hierarchy.timing import dram_timing_of
 

@@ -8,8 +8,6 @@ from tests.simulate.hierarchy.conftest import TINY
 
 from lamina.simulate.hierarchy import Device, Phase, Program, preset, simulate
 from lamina.simulate.hierarchy.program import END, LDS, LOAD, STORE, VALU, WAIT
-from lamina.simulate.hierarchy.reference import Dram
-from lamina.simulate.hierarchy.timing import TICKS, dram_timing_of
 
 BARE = {**TINY, "cu.count": 1, "translation.enabled": False, "cu.scalar_cycles": 3.0}
 
@@ -107,17 +105,6 @@ def test_loads_return_in_order_when_they_must(bare: Device) -> None:
     slow_then_fast = (load(0), Phase(WAIT), Phase(VALU, 4), load(40), load(0), Phase(WAIT))
     in_order = simulate(kernel(*slow_then_fast), bare, impl="reference")
     assert in_order.cycles == 140 + 20 + 140
-
-
-@pytest.mark.parametrize(("addresses", "hits"), [((0, 64, 128), 2), ((0, 2 * 16 * 2048 * 2, 0), 0)])
-def test_banked_memory_keeps_rows_open(addresses: tuple[int, ...], hits: int) -> None:
-    device = preset("mi6").changed({"dram.mode": "banked", "dram.channels": 1, "dram.interleave": 64})
-    memory, times = Dram(dram_timing_of(device)), []
-    for now, address in enumerate(addresses):
-        times.append(memory.read(now * 1000 * TICKS, address, 0) - now * 1000 * TICKS)
-    assert memory.row_hits == hits
-    opened, hit, conflict = 14 + 14 + 4 + 10, 14 + 4 + 10, 14 + 14 + 14 + 4 + 10
-    assert [time // TICKS for time in times] == [opened, *([hit] * 2 if hits else [conflict] * 2)]
 
 
 def test_a_stream_reaches_the_rate_of_memory(bare: Device) -> None:

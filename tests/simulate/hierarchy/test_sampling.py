@@ -6,7 +6,7 @@ from tests.simulate.hierarchy.conftest import TINY
 
 from lamina.errors import UnsupportedError, UsageError
 from lamina.simulate.hierarchy import Device, DramMemory, Program, gemm, preset, sample, simulate
-from lamina.simulate.hierarchy.reference import Dram
+from lamina.simulate.hierarchy.reference_memory import Dram
 
 PROGRAM = gemm(2048, 128, 64)
 SETS = 30

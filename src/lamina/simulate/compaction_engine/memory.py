@@ -11,7 +11,7 @@ from lamina.simulate.compaction_engine.state import HEADER, initial
 from lamina.simulate.compaction_engine.stream import Layout
 from lamina.simulate.hierarchy import Device, DramMemory
 from lamina.simulate.hierarchy.memory import Compiled
-from lamina.simulate.hierarchy.reference import Below, Dram
+from lamina.simulate.hierarchy.reference_memory import Below, Dram
 from lamina.simulate.hierarchy.state import Table
 from lamina.simulate.hierarchy.state import memory as dram_table
 from lamina.simulate.hierarchy.timing import dram_timing_of

@@ -15,7 +15,7 @@ from lamina.simulate.compaction_engine.config import MOST_NEEDED, VALUES_PER_LIN
 from lamina.simulate.compaction_engine.counters import NAMES
 from lamina.simulate.compaction_engine.stream import Layout
 from lamina.simulate.hierarchy.config import LINE
-from lamina.simulate.hierarchy.reference import NEVER, Dram
+from lamina.simulate.hierarchy.reference_memory import NEVER, Dram
 
 MARK = 1
 """The mark of an extended load, whose lines the engine delivers."""

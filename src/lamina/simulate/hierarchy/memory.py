@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lamina.simulate.hierarchy.config import LINE, Device
-from lamina.simulate.hierarchy.reference import Below, Dram
+from lamina.simulate.hierarchy.reference_memory import Below, Dram
 from lamina.simulate.hierarchy.state import M_READS, M_ROW_HITS, M_WRITES, Table, memory
 from lamina.simulate.hierarchy.timing import dram_timing_of
 

@@ -1,4 +1,4 @@
-"""The reference implementation of the memory hierarchy in plain Python, one class per component.
+"""The reference implementation of the GPU above its L2 cache in plain Python, one class per component.
 
 All times are ticks. A component is reserved only by an event at that time, and the order of events, (cycle, scheduling
 order), determines the state that a request encounters.
@@ -6,111 +6,16 @@ order), determines the state that a request encounters.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Protocol
 
 from lamina.simulate.hierarchy.config import LINE
 from lamina.simulate.hierarchy.counters import NAMES
 from lamina.simulate.hierarchy.program import END, LDS, SKIPPED, STORE, VALU, WAIT, Phase, Program
-from lamina.simulate.hierarchy.timing import FRACTION, HORIZON, SLACK, TICKS, DramTiming, Timing
-
-NEVER = -(2**60)
-"""The tick of events that have not happened."""
-
-
-class Below(Protocol):
-    """The level below L2; a unit between L2 and memory implements this."""
-
-    def read(self, now: int, address: int, mark: int) -> int:
-        """The tick at which the line at ``address`` returns to L2."""
-
-    def write(self, now: int, address: int) -> None:
-        """Accept a write-back."""
-
-
-class Dram:
-    """DRAM channels: a latency and a bandwidth, or banks with open rows and activation limits."""
-
-    def __init__(self, timing: DramTiming):
-        self.timing = timing
-        banks = timing.channels * timing.banks
-        self.bus_free = [0] * timing.channels
-        self.bank_free = [0] * banks
-        self.open_row = [-1] * banks
-        self.opened = [NEVER] * banks
-        self.activations = [deque([NEVER] * 4, maxlen=4) for _ in range(timing.channels)]
-        self.reads = self.writes = self.row_hits = 0
-
-    def read(self, now: int, address: int, mark: int) -> int:
-        self.reads += 1
-        return self._access(now, address)
-
-    def write(self, now: int, address: int) -> None:
-        self.writes += 1
-        self._access(now, address)
-
-    def _access(self, now: int, address: int) -> int:
-        t = self.timing
-        unit, channel = divmod(address >> t.shift, t.channels)
-        if not t.banked:
-            start = max(now, self.bus_free[channel])
-            self.bus_free[channel] = start + t.interval
-            return start + t.latency
-        row, bank = divmod((unit << t.shift) + address % (1 << t.shift) >> t.row_shift, t.banks)
-        bank += channel * t.banks
-        command = self._command(max(now, self.bank_free[bank]), channel, bank, row)
-        data = max(command + t.cl, self.bus_free[channel])
-        self.bus_free[channel] = data + t.interval
-        self.bank_free[bank] = command + t.interval
-        return data + t.interval + t.controller
-
-    def _command(self, start: int, channel: int, bank: int, row: int) -> int:
-        """The tick of the column command of a bank, after its row has been activated if necessary."""
-        t, recent = self.timing, self.activations[channel]
-        if self.open_row[bank] == row:
-            self.row_hits += 1
-            return start
-        if self.open_row[bank] >= 0:
-            start = max(start, self.opened[bank] + t.ras) + t.rp
-        activate = max(start, recent[-1] + t.rrd, recent[0] + t.faw)
-        recent.append(activate)
-        self.open_row[bank], self.opened[bank] = row, activate
-        return activate + t.rcd
-
-
-@dataclass
-class Way:
-    """One way of a cache: its line, the tick at which its data arrives, and the time of its last use."""
-
-    line: int = -1
-    ready: int = NEVER
-    used: int = 0
-    dirty: bool = False
-
-
-class Tags:
-    """A set-associative cache with LRU replacement."""
-
-    def __init__(self, sets: int, ways: int):
-        self.count = sets
-        self.sets: defaultdict[int, list[Way]] = defaultdict(lambda: [Way() for _ in range(ways)])
-        self.clock = 0
-
-    def find(self, index: int, line: int) -> Way | None:
-        return next((way for way in self.sets[index % self.count] if way.line == line), None)
-
-    def oldest(self, index: int, unlocked: int | None = None) -> Way:
-        """The victim: the LRU way whose data arrived by ``unlocked``, else the first to be unlocked."""
-        ways = self.sets[index % self.count]
-        free = [way for way in ways if unlocked is None or way.ready <= unlocked]
-        return min(free, key=lambda way: way.used) if free else min(ways, key=lambda way: way.ready)
-
-    def touch(self, way: Way) -> None:
-        self.clock += 1
-        way.used = self.clock
+from lamina.simulate.hierarchy.reference_memory import L2, NEVER, Below, Tags
+from lamina.simulate.hierarchy.timing import FRACTION, HORIZON, SLACK, TICKS, Timing
 
 
 @dataclass(eq=False)
@@ -156,7 +61,7 @@ class Machine:
     """The whole GPU running one program."""
 
     def __init__(self, program: Program, timing: Timing, slots: int, below: Below, workgroups: int):
-        self.timing, self.below, self.workgroups = timing, below, workgroups
+        self.timing, self.workgroups = timing, workgroups
         self.phases: Sequence[Phase] = (*program.before, *program.loop, *program.after)
         self.loop, self.tail = len(program.before), len(program.before) + len(program.loop)
         self.program = program
@@ -176,9 +81,7 @@ class Machine:
         self.tlb2 = Tags(t.tlb2_sets, t.tlb2_ways)
         self.page_ready: dict[int, int] = {}
         self.walkers = deque([NEVER] * t.walkers, maxlen=t.walkers)
-        self.l2 = [Tags(t.l2_sets, t.l2_ways) for _ in range(t.l2_banks)]
-        self.l2_free = [0] * t.l2_banks
-        self.l2_mshrs = [deque([NEVER] * t.l2_mshrs, maxlen=t.l2_mshrs) for _ in range(t.l2_banks)]
+        self.l2 = L2(timing, below, self.counters)
         self.finished = [NEVER] * workgroups
         self.next_workgroup = self.ended = 0
         self._load_image()
@@ -224,8 +127,8 @@ class Machine:
         for address in self.program.image:
             if self.timing.translate:
                 self._walk_if_new(address >> self.timing.page_shift, NEVER)
-            self._read_l2(NEVER, address, 0)
-        self.l2_free = [0] * self.timing.l2_banks
+            self.l2.read(NEVER, address, 0)
+        self.l2.start()
 
     def _start(self, wave: Wavefront, when: int) -> None:
         wave.workgroup, wave.pc = self.next_workgroup, 0
@@ -413,7 +316,7 @@ class Machine:
         t, cu, line = self.timing, request.wave.cu, address // LINE
         if request.store:
             self.l1_free[cu] = now + t.l1_interval
-            return self._write_l2(now + delay, address) + t.l1_write, 0
+            return self.l2.write(now + delay, address) + t.l1_write, 0
         way = self.l1[cu].find(line, line)
         if way is not None:
             if way.ready <= now < way.ready + t.l1_fill:
@@ -430,7 +333,7 @@ class Machine:
             free = max(way.ready + t.l1_fill, mshrs[0])
             if free > now:
                 return 0, free
-            done = self._read_l2(now + delay, address, request.mark)
+            done = self.l2.read(now + delay, address, request.mark)
             if done < 0:
                 return 0, -done - delay
             self.counters["l1_misses"] += 1
@@ -441,72 +344,6 @@ class Machine:
         self.l1_free[cu] = now + t.l1_interval
         self.counters["l1_latency_ticks"] += done - now
         return done, 0
-
-    def _bank(self, now: int, address: int) -> tuple[int, int, int]:
-        """The L2 bank of an address, its set, and the tick at which the bank accepts the request."""
-        t = self.timing
-        row, bank = divmod(address >> t.l2_shift, t.l2_banks)
-        index = ((row << t.l2_shift) + address % (1 << t.l2_shift)) // LINE
-        start = max(now, self.l2_free[bank])
-        self.l2_free[bank] = start + t.l2_interval
-        return bank, index, start
-
-    def _read_l2(self, now: int, address: int, mark: int) -> int:
-        """The tick at which a line is available. A marked read that the bank cannot accept returns minus the tick at
-        which it can.
-
-        Other reads wait for an MSHR of the bank, which become free in order, and reserve the level below from then on.
-        A unit that serves several banks cannot be reserved ahead: earlier requests would have to wait behind later
-        ones; and its latencies vary so much that in-order MSHRs would block requests that have a free one.
-        """
-        t, line = self.timing, address // LINE
-        bank, index, start = self._bank(now, address)
-        tags = self.l2[bank]
-        way = tags.find(index, line)
-        if way is not None:
-            self.counters["l2_reads"] += 1
-            tags.touch(way)
-            self.counters["l2_mshr_hits" if way.ready > start else "l2_hits"] += 1
-            return way.ready if way.ready > start else start + t.l2_hit
-        way, mshrs = tags.oldest(index), self.l2_mshrs[bank]
-        free = max(way.ready, min(mshrs) if mark else mshrs[0])
-        if free > start:
-            if mark:
-                return -free
-            start = free
-            self.l2_free[bank] = start + t.l2_interval
-        elif mshrs[0] > start:
-            least = mshrs.index(min(mshrs))
-            mshrs[0], mshrs[least] = mshrs[least], mshrs[0]
-        self.counters["l2_reads"] += 1
-        self.counters["l2_misses"] += 1
-        self._evict(way, start)
-        way.line, way.dirty = line, False
-        way.ready = self.below.read(start + t.l2_miss, address, mark)
-        mshrs.append(way.ready)
-        tags.touch(way)
-        return way.ready
-
-    def _write_l2(self, now: int, address: int) -> int:
-        """Write a full line, without a fetch."""
-        t, line = self.timing, address // LINE
-        bank, index, start = self._bank(now, address)
-        tags = self.l2[bank]
-        self.counters["l2_writes"] += 1
-        way = tags.find(index, line)
-        if way is None:
-            way = tags.oldest(index)
-            start = max(start, way.ready)
-            self._evict(way, start)
-            way.line = line
-        way.dirty, way.ready = True, max(way.ready, start)
-        tags.touch(way)
-        return start + t.l2_write
-
-    def _evict(self, way: Way, now: int) -> None:
-        if way.dirty:
-            self.counters["l2_write_backs"] += 1
-            self.below.write(now, way.line * LINE)
 
     def _complete(self, request: Request, now: int) -> None:
         """Complete a request whose lines all have a tick; requests of a compute unit may have to return in order."""
