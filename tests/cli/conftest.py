@@ -1,14 +1,18 @@
 """A command line to test: run in this process, with its own store and cache."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer.testing
 from typer.testing import CliRunner, Result
 
 from lamina.cli import app
 
 Lamina = Callable[..., Result]
+
+typer.testing._get_command = cache(typer.testing._get_command)  # Typer makes all commands again at each call
 
 
 @pytest.fixture
