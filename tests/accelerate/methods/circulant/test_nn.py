@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
+from torch._dynamo.backends.debugging import aot_eager
 
 from lamina.accelerate.methods.circulant.config import Impl
 from lamina.accelerate.methods.circulant.nn import (
@@ -156,6 +158,50 @@ def test_export_holds_standard_operators_only() -> None:
     assert called
     assert all(name.startswith(("aten.", "<built-in")) for name in called), called
     torch.testing.assert_close(program.module()(x), layer(x))
+
+
+DYNAMIC: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: BlockCirculantLinear(8, 12, 4, signs=True, impl="kernel"), (8,)),
+    "conv": (lambda: BlockCirculantConv2d(8, 4, 3, padding=1, block_size=4, impl="kernel"), (8, 3, 2)),
+}
+
+
+@pytest.mark.usefixtures("where_kernels_run")
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_kernels_are_exported_with_a_dynamic_batch(name: str, tmp_path: Path) -> None:
+    make, shape = DYNAMIC[name]
+    layer, batch = nn.Sequential(make(), nn.ReLU()), torch.export.Dim("batch", min=2)
+    program = torch.export.export(layer, (torch.randn(3, *shape),), dynamic_shapes=({0: batch},))
+    runs = [program.module()]
+    if torch.cuda.is_available():  # on the CPU Inductor compiles C++ for too long
+        with torch.no_grad():
+            package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "layer.pt2"))
+        runs.append(torch._inductor.aoti_load_package(package))
+    for rows in (2, 5):
+        x = torch.randn(rows, *shape)
+        for run in runs:
+            torch.testing.assert_close(run(x), layer(x))
+
+
+@pytest.mark.usefixtures("where_kernels_run")
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_a_dynamic_batch_compiles_once(name: str) -> None:
+    torch.compiler.reset()
+    make, shape = DYNAMIC[name]
+    layer, graphs = make(), list[object]()
+
+    def counting(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return aot_eager(graph, inputs)
+
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True, backend=counting)
+    for rows in (7, 5, 9, 5):  # none equals another size, which would become the same symbol
+        x = torch.randn(rows, *shape)
+        ours, theirs = (function(x) for function in (compiled, layer))
+        torch.testing.assert_close(ours, theirs)
+        for one, other in zip(*(torch.autograd.grad(y.sum(), layer.parameters()) for y in (ours, theirs)), strict=True):
+            torch.testing.assert_close(one, other)
+    assert len(graphs) == 1
 
 
 @pytest.mark.usefixtures("where_kernels_run")

@@ -9,6 +9,7 @@ implementation that ``auto`` stands for; no implementation falls back to another
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, TypeVar
 
 import torch
@@ -114,7 +115,7 @@ def linear(
         matrix = dense_matrix(weight[:, None], signs, out_features, x.shape[-1], 1, dtype)
         dense: Tensor = F.linear(x.to(dtype), matrix.squeeze(-1), cast(bias, dtype))
         return dense
-    rows = x.shape[:-1].numel()  # not before: it would specialize the batch size of an exported reference
+    rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
     if name == "kernel":
         return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype)
     y: Tensor = materialized.linear_eager(x.reshape(rows, x.shape[-1]).to(dtype), weight, out_features)

@@ -148,7 +148,7 @@ def _layer_like(
     if weight.dim() == LINEAR:
         y = _like(x, (*x.shape[:-1], outputs), False, dtype)
     else:
-        shape = len(x), outputs, window.out_height, window.out_width
+        shape = x.shape[0], outputs, window.out_height, window.out_width
         y = _like(x, shape, _is_channels_last(x, weight), dtype)
     xs = spectrum_like(_rows(x, weight.dim()), k, window.groups, *spectral)
     scale_invs = [x.new_empty(int(scaled), dtype=torch.float32) for _ in range(2)]

@@ -26,9 +26,11 @@ def applies(dtype: torch.dtype, x: Tensor, weight: Tensor, outputs: int, window:
     """Whether a layer uses scaled fp16: in float32, if it pays, and with full float32 accuracy no sum is short."""
     if not x.dtype == weight.dtype == dtype == torch.float32:
         return False
+    sums = weight.shape[-1], 2 * window.taps * min(weight.shape[0] // window.groups, weight.shape[-2])
+    if isinstance(x.numel(), torch.SymInt):  # a dynamic batch is taken for a large one: a test would restrict it
+        return tf32() or min(sums) > SHORT_SUM
     pays = scaled_fp16_pays(x.numel(), weight.numel(), window.rows_out * outputs)
-    blocks = min(weight.shape[0] // window.groups, weight.shape[-2])
-    return pays and (tf32() or min(weight.shape[-1], 2 * window.taps * blocks, window.rows_out) > SHORT_SUM)
+    return pays and (tf32() or min(*sums, window.rows_out) > SHORT_SUM)
 
 
 def num_terms() -> int:
