@@ -35,3 +35,9 @@ def test_layers_have_the_names_of_the_network_as_it_is_written() -> None:
     assert target.remarks == (COMPILED,)
     assert [layer.name for layer in target.resolve(2)] == ["0", "1"]
     assert from_external("mine", lambda: External(plain()), (8,)).remarks == ()
+
+
+def test_scripted_modules_stay_as_they_are() -> None:
+    scripted = torch.jit.script(plain())
+    network = nn.Sequential(scripted)
+    assert not is_compiled(network) and eager(network) is network and network[0] is scripted

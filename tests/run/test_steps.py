@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lamina.build import trace
 from lamina.build.models import create
 from lamina.errors import UnsupportedError
-from lamina.run import seed_gradient, walk
+from lamina.run import seed_gradient, walk, whole_step
 from lamina.spec import Phase, ResolvedLayer
 
 from .walked import DATA, FORWARD, WEIGHT, steps_of
@@ -126,3 +126,30 @@ def test_fan_out_adds_gradients() -> None:
                 (weight, _) = step.call()  # type: ignore[misc, union-attr]
     network(x).backward(gradient)
     torch.testing.assert_close(weight, network.stem.weight.grad)
+
+
+class Spectral(nn.Module):
+    """A filter with complex weights between two transforms; ``real`` is whether its output is."""
+
+    def __init__(self, real: bool) -> None:
+        super().__init__()
+        self.real, self.first = real, nn.Linear(8, 8)
+        self.filter = nn.Parameter(torch.randn(3, 5, dtype=torch.complex64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.fft.rfft(self.first(x)) * self.filter
+        return torch.fft.irfft(y) if self.real else y
+
+
+def test_complex_values_have_their_gradients() -> None:
+    steps = steps_of(Spectral(True), torch.randn(2, 3, 8))
+    for name, phase in (("fft_rfft", DATA), ("mul", DATA), ("mul", WEIGHT), ("fft_irfft", DATA)):
+        step = steps[name, phase]
+        assert step.call is not None and step.rel_error is not None and step.rel_error < 1e-5, (name, phase, step)
+
+
+def test_complex_outputs_have_gradients() -> None:
+    network, x = Spectral(False), torch.randn(2, 3, 8)
+    assert steps_of(network, x)["mul", WEIGHT].call is not None
+    gradients = whole_step(network, [x], seed_gradient(None), backward=True)()
+    assert all(gradient.abs().sum() > 0 for gradient in gradients)  # type: ignore[attr-defined]

@@ -59,8 +59,10 @@ class Call:
     def double(self) -> Call:
         """The same call with its constants in float64; its module is unchanged."""
         template = tuple(
-            leaf.detach().double().requires_grad_(leaf.requires_grad)
-            if isinstance(leaf, Tensor) and leaf.is_floating_point()
+            leaf.detach()
+            .to(torch.complex128 if leaf.is_complex() else torch.float64)
+            .requires_grad_(leaf.requires_grad)
+            if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
             else leaf
             for leaf in self.template
         )

@@ -26,7 +26,8 @@ def eager(network: nn.Module) -> nn.Module:
 
 def _wrapped(module: nn.Module) -> nn.Module:
     """What ``torch.compile`` wraps, else the module; recognized without an import of the compiler, which is slow."""
-    while isinstance(inner := module._modules.get("_orig_mod"), nn.Module):
+    # Scripted modules, which cannot be wrapped, hold their parts in a mapping without ``get``.
+    while "_orig_mod" in module._modules and isinstance(inner := module._modules["_orig_mod"], nn.Module):
         module = inner
     return module
 

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import flop_registry
 Run = Callable[[Sequence[Tensor], Callable[..., Any] | None], Sequence[Tensor]]
 
 
-class _Counter(TorchDispatchMode):
+class FlopCounter(TorchDispatchMode):
     """Adds the FLOPs of the operators that run.
 
     ``FlopCounterMode`` is not used: it also hooks every module.
@@ -46,7 +46,7 @@ def count(
         weights: its trainable parameters, if the target is a function.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    counter = _Counter()
+    counter = FlopCounter()
     try:
         inputs = [_fake(mode, tensor, device).requires_grad_(tensor.is_floating_point()) for tensor in examples]
         held: Sequence[Tensor] = ()

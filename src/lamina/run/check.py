@@ -39,6 +39,11 @@ def relative_error(results: Sequence[Tensor | None], references: Sequence[Tensor
     return error if error == error else float("inf")
 
 
+def widened(tensor: Tensor) -> Tensor:
+    """Real values in float64 and complex ones in complex128; integers as they are."""
+    return _wide(tensor) if tensor.is_floating_point() or tensor.is_complex() else tensor
+
+
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
 

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from lamina.errors import CheckError
-from lamina.run.check import judge, perturbed, relative_error
+from lamina.run.check import judge, perturbed, relative_error, widened
 from lamina.run.draws import RecordedDraws, UncheckedError, random_states, replayed
 from lamina.run.layer_graph import LayerGraph, Results
+from lamina.run.loss import has_gradient
 from lamina.run.messages import one_line
 from lamina.run.protocols import Call
 from lamina.spec import Phase
@@ -116,7 +117,7 @@ class Float64Check:
     ) -> float | None:
         """The error, if rounding the inputs explains it."""
         change = partial(perturbed, precision=self.precision)
-        leaves = {n: change(t.detach()) if t.is_floating_point() else t for n, t in layer.leaf.items()}
+        leaves = {n: change(t.detach()) if has_gradient(t.dtype) else t for n, t in layer.leaf.items()}
         leaves = {n: t.requires_grad_(self.differentiable[n]) for n, t in leaves.items()}
         received = {n: change(g) for n, g in layer.received.items()}
         with replayed(recorded):
@@ -129,9 +130,9 @@ class Float64Check:
 
     def _exact(self, call: Call, layer: LayerGraph) -> LayerGraph:
         """The layer in float64. Merged layers are compared with the separate ones."""
-        double = {n: t.detach().double() if t.is_floating_point() else t for n, t in layer.leaf.items()}
+        double = {n: widened(t.detach()) for n, t in layer.leaf.items()}
         leaves = {n: t.requires_grad_(self.differentiable[n]) for n, t in double.items()}
-        received = {n: g.double() for n, g in layer.received.items()}
+        received = {n: widened(g) for n, g in layer.received.items()}
         reference = call.module if isinstance(call.module, nn.Sequential) else layer.target
         return LayerGraph(call.double(), leaves, received, _reference(reference))
 
@@ -141,4 +142,4 @@ def _reference(target: nn.Module | None) -> nn.Module | None:
     if target is None:
         return None
     plain: nn.Module = target.reference() if hasattr(target, "reference") else target  # type: ignore[operator]
-    return copy.deepcopy(plain).double()
+    return copy.deepcopy(plain)._apply(widened)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from lamina.run.loss import SeedGradient
+from lamina.run.loss import SeedGradient, has_gradient
 from lamina.run.protocols import Call, Trace
 from lamina.run.steps import Implement, differentiable, random_values
 from lamina.spec import Phase
@@ -108,7 +108,7 @@ class Iteration:
         return _Graph(leaves, outputs)
 
     def _begin(self, outputs: dict[int, Tensor]) -> dict[int, Tensor]:
-        real = {n: output.detach() for n, output in outputs.items() if output.is_floating_point()}
+        real = {n: output.detach() for n, output in outputs.items() if has_gradient(output.dtype)}
         if self._seed is None:
             self._seed = self._seed_gradient(list(real.values()))
         return dict(zip(real, self._seed, strict=True))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from lamina.run.arena import Buffer, MemoryPlan, plan
+from lamina.run.loss import has_gradient
 from lamina.run.protocols import Slot, Trace
 
 
@@ -31,7 +32,7 @@ def memory_plan(trace: Trace, backward: bool) -> MemoryPlan:
             min(first, buffers.get(owner, (first, 0))[0]),
             max(last, buffers.get(owner, (0, last))[1]),
         )
-        if backward and slot.dtype.is_floating_point and slot.number in producer:
+        if backward and has_gradient(slot.dtype) and slot.number in producer:
             ends_here = slot.number in trace.outputs or not readers[slot.number]
             born = len(calls) if ends_here else end - max(readers[slot.number])
             gradients.append(Buffer(f"gradient {slot.number}", _nbytes(slot), born, end - first))

@@ -26,15 +26,22 @@ def seed_gradient(labels: Tensor | None, seed: int = 0) -> SeedGradient:
         return [
             _cross_entropy(output, labels)
             if labels is not None and _scores(output, labels)
-            else torch.randn(output.shape, generator=generator).to(output)
+            else torch.randn(
+                output.shape, generator=generator, dtype=torch.complex64 if output.is_complex() else torch.float32
+            ).to(output)
             for output in outputs
         ]
 
     return gradients
 
 
+def has_gradient(dtype: torch.dtype) -> bool:
+    """Whether tensors of this type have gradients: real and complex values have, integers have not."""
+    return dtype.is_floating_point or dtype.is_complex
+
+
 def _scores(output: Tensor, labels: Tensor) -> bool:
-    return output.shape[:-1] == labels.shape and output.shape[-1] > int(labels.max())
+    return not output.is_complex() and output.shape[:-1] == labels.shape and output.shape[-1] > int(labels.max())
 
 
 def _cross_entropy(output: Tensor, labels: Tensor) -> Tensor:

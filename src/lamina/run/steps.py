@@ -23,6 +23,7 @@ from lamina.run.draws import random_states
 from lamina.run.float64 import Checked, Float64Check, Unchecked
 from lamina.run.layer_graph import LayerGraph
 from lamina.run.lifetimes import memory_plan
+from lamina.run.loss import has_gradient
 from lamina.run.messages import one_line
 from lamina.run.protocols import Call, Slot, Trace
 from lamina.spec import Phase, ResolvedLayer
@@ -167,7 +168,7 @@ class _Walker:
     def seed(self, seed_gradient: Callable[[Sequence[Tensor]], Sequence[Tensor]]) -> None:
         """Set the gradients of the network's outputs."""
         made = (n for n in self.trace.outputs if n in self.values and n not in self.trace.inputs)
-        wanted = [n for n in made if self.trace.slots[n].dtype.is_floating_point]
+        wanted = [n for n in made if has_gradient(self.trace.slots[n].dtype)]
         for number, gradient in zip(wanted, seed_gradient([self.values[n] for n in wanted]), strict=True):
             self._send(number, gradient)
 
@@ -285,7 +286,7 @@ def known_crash(layer: ResolvedLayer, inputs: Sequence[Tensor], phase: Phase) ->
 
 def random_values(slot: Slot, device: torch.device) -> Tensor:
     """A tensor in the place of one that a layer did not compute."""
-    random = torch.randn if slot.dtype.is_floating_point else torch.zeros
+    random = torch.randn if has_gradient(slot.dtype) else torch.zeros
     return random(slot.shape, dtype=slot.dtype, device=device)
 
 
@@ -293,9 +294,9 @@ def differentiable(trace: Trace, input_gradients: Sequence[bool]) -> dict[int, b
     """For each tensor, whether a training step needs the gradient with respect to it."""
     needed = {slot.number: False for slot in trace.slots}
     for number, wanted in zip(trace.inputs, input_gradients, strict=False):
-        needed[number] = wanted and trace.slots[number].dtype.is_floating_point
+        needed[number] = wanted and has_gradient(trace.slots[number].dtype)
     for call in trace.calls:
         wanted = bool(call.weights) or any(needed[n] for n in call.inputs)
         for number in call.outputs:
-            needed[number] = wanted and trace.slots[number].dtype.is_floating_point
+            needed[number] = wanted and has_gradient(trace.slots[number].dtype)
     return needed

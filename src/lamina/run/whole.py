@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from lamina.run.loss import SeedGradient
+from lamina.run.loss import SeedGradient, has_gradient
 from lamina.run.objective import tensors
 
 
@@ -21,7 +21,7 @@ def whole_step(
     """Forward, and with ``backward`` the gradients of all parameters and of the inputs in ``input_gradients``."""
     requested = [*input_gradients, *[False] * len(inputs)]
     leaves = [
-        x.detach().requires_grad_(want and x.is_floating_point()) for x, want in zip(inputs, requested, strict=False)
+        x.detach().requires_grad_(want and has_gradient(x.dtype)) for x, want in zip(inputs, requested, strict=False)
     ]
     wanted = [leaf for leaf in (*leaves, *network.parameters()) if leaf.requires_grad]
     if not backward or not wanted:
@@ -29,7 +29,7 @@ def whole_step(
     gradients: list[Tensor] = []
 
     def step() -> object:
-        outputs = _real(network(*leaves))
+        outputs = _differentiable(network(*leaves))
         if not gradients:
             gradients.extend(seed(outputs))
         if not any(output.requires_grad for output in outputs):
@@ -40,5 +40,5 @@ def whole_step(
     return step
 
 
-def _real(outputs: object) -> list[Tensor]:
-    return [leaf for leaf in tensors(outputs) if leaf.is_floating_point()]
+def _differentiable(outputs: object) -> list[Tensor]:
+    return [leaf for leaf in tensors(outputs) if has_gradient(leaf.dtype)]

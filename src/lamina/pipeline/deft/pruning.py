@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.utils import prune
-from torch.utils.flop_counter import FlopCounterMode
 
 from lamina import run
+from lamina.build.flops import FlopCounter
 from lamina.errors import MissingError, UsageError
 
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
@@ -57,9 +57,9 @@ def pruned(name: str, dense: nn.Module, example: run.Inputs, ours: nn.Module) ->
 @torch.no_grad()
 def multiplications(model: nn.Module, example: run.Inputs) -> int:
     """Multiplications of one forward pass, in linear layers and convolutions."""
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounter() as counter:
         run.forward(model, example)
-    return int(counter.get_total_flops()) // 2
+    return counter.flops // 2
 
 
 def _magnitude(model: nn.Module, ours: nn.Module) -> tuple[nn.Module, Callable[[], None]]:
