@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from benchmarks import results
 from benchmarks.gauntlet.cells import BATCH, ENDINGS, VERBS, Cell
 from benchmarks.gauntlet.models import EXCLUDED, Model, chosen, elements
 from benchmarks.gauntlet.workers import Journal, run_all
+from lamina import measure
 
 CLAIM = "gauntlet"
 PACE = 30.0
@@ -28,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that a cell may take")
     parser.add_argument("--stop-after", type=float, default=inf, help="seconds; then write the cells that have ended")
     parser.add_argument("--models", default="*", help="patterns between commas, such as timm:*,*hostile*")
+    parser.add_argument("--smallest", type=int, help="only so many networks, those of the smallest samples")
     parser.add_argument("--verbs", default=",".join(VERBS), help="between commas")
     parser.add_argument("--work", type=Path, default=Path("build-log/gauntlet"), help="folder to continue from")
     parser.add_argument("--again", default="", help="run cells again that ended so: traceback,timeout,refused")
@@ -71,7 +74,8 @@ def summary(found: Sequence[Cell]) -> dict[str, Any]:
         verb: {one: sum(cell.verb == verb and cell.ending == one for cell in found) for one in ENDINGS}
         for verb in VERBS
     }
-    return {**total, "excluded": EXCLUDED, "verbs": by_verb}
+    commits = Counter(cell.commit for cell in found)  # a run may continue one of older code
+    return {**total, "excluded": EXCLUDED, "verbs": by_verb, "cells by commit": commits}
 
 
 class Progress:
@@ -104,6 +108,9 @@ def main() -> None:
     unknown = sorted({*verbs} - {*VERBS})
     if unknown or not networks:
         raise SystemExit(f"expected verbs of {', '.join(VERBS)} and models that exist, got {args.verbs}, {args.models}")
+    commit = str(args.commit or measure.environment(args.device).commit)
+    if args.smallest:
+        networks = tuple(sorted(networks, key=elements)[: args.smallest])
     journal = Journal(args.work / f"cells-{args.device}.jsonl")
     found = journal.read()
     again = args.again.split(",")
@@ -115,6 +122,7 @@ def main() -> None:
     progress = Progress(sum(map(len, work.values())))
     end = time.monotonic() + args.stop_after
     for cell in run_all(work, args.device, args.work, args.jobs, args.limit):
+        cell = replace(cell, commit=commit)
         journal.add(cell)
         found[cell.model, cell.verb] = cell
         progress(cell)

@@ -54,6 +54,7 @@ class Cell:
     ending: Ending
     reason: str
     seconds: float
+    commit: str = ""  # of the code that ran it
 
 
 class Refused(Exception):
