@@ -130,6 +130,21 @@ def test_equal_layers_are_measured_once(store: Store, tmp_path: Path, monkeypatc
     assert equal["1"] == equal["2"] != equal["0"]
 
 
+def test_parts_that_cannot_be_timed_together_are_timed_alone(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_parts = swaps.time_parts
+
+    def alone(parts: Any, *more: Any) -> Any:
+        if len(parts) > 1:
+            raise TypeError("one of them fails in the profiler")
+        return time_parts(parts, *more)
+
+    monkeypatch.setattr(sys.modules["lamina.pipeline.what_if.stage"], "time_parts", alone)
+    _, found = execute(store, tmp_path, changes=["algorithm"])
+    assert {one.layer for one in found if one.after} == {"features.0", "features.3"}
+
+
 def test_progress_counts_changes_and_their_parts(store: Store, tmp_path: Path) -> None:
     events: list[Any] = []
     execute(store, tmp_path, changes=["fusion", "algorithm"], watch=events.append)

@@ -206,17 +206,26 @@ class Stage:
             yield item
 
     def time_parts(self, change: str, parts: Sequence[Part], details: Callable[[Part], Sequence[str]]) -> None:
-        """Time the parts that a change swaps as they are, all at once; equal ones and known ones once."""
-        todo = {
-            signature(part): part
+        """Time the parts that a change swaps as they are, all at once; equal ones and known ones once.
+
+        Where that fails, `swap` times each by itself.
+        """
+        unknown = [
+            part
             for part in parts
             if not all(self.has(change, one, part.name, phase) for one in details(part) for phase in self._phases)
-        }
-        todo = {key: part for key, part in todo.items() if key not in self.known.parts}
-        if todo and (self.whole.layer, ALONE) not in self.lost:
+        ]
+        try:
+            todo = {key: part for part in unknown if (key := signature(part)) not in self.known.parts}
+            if not todo:
+                return
             with self.guarded(self.whole.layer, ALONE):
                 times = time_parts(todo, self.network.backward, self._repeat([*todo.values()]))
-                self.known.parts.update({key: time for key, time in times.items() if not isinstance(time, Exception)})
+        except DeviceLostError:
+            raise
+        except Exception:  # whatever the code of a user's module raises
+            return
+        self.known.parts.update({key: time for key, time in times.items() if not isinstance(time, Exception)})
 
     def _before(self, part: Part) -> dict[str, Timing]:
         key = signature(part)
