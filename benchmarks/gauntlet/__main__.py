@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections import Counter
@@ -30,7 +31,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds that a cell may take")
     parser.add_argument("--stop-after", type=float, default=inf, help="seconds; then write the cells that have ended")
     parser.add_argument("--models", default="*", help="patterns between commas, such as timm:*,*hostile*")
-    parser.add_argument("--smallest", type=int, help="only so many networks, those of the smallest samples")
+    parser.add_argument("--sample", type=int, help="only so many networks, drawn at random but always the same")
     parser.add_argument("--verbs", default=",".join(VERBS), help="between commas")
     parser.add_argument("--work", type=Path, default=Path("build-log/gauntlet"), help="folder to continue from")
     parser.add_argument("--again", default="", help="run cells again that ended so: traceback,timeout,refused")
@@ -109,14 +110,14 @@ def main() -> None:
     if unknown or not networks:
         raise SystemExit(f"expected verbs of {', '.join(VERBS)} and models that exist, got {args.verbs}, {args.models}")
     commit = str(args.commit or measure.environment(args.device).commit)
-    if args.smallest:
-        networks = tuple(sorted(networks, key=elements)[: args.smallest])
+    if args.sample and args.sample < len(networks):
+        networks = tuple(random.Random(0).sample(networks, args.sample))
     journal = Journal(args.work / f"cells-{args.device}.jsonl")
     found = journal.read()
     again = args.again.split(",")
     work = {
         model: todo
-        for model in sorted(networks, key=elements, reverse=args.jobs > 1)
+        for model in (networks if args.sample else sorted(networks, key=elements, reverse=args.jobs > 1))
         if (todo := [v for v in verbs if (model.spec, v) not in found or found[model.spec, v].ending in again])
     }
     progress = Progress(sum(map(len, work.values())))
