@@ -175,3 +175,9 @@ def test_an_unknown_operation_of_the_network_may_choose_its_precision() -> None:
     found = steps_of(nn.Sequential(nn.Linear(8, 8), Half()), torch.randn(4, 8))
     half = found["1", FORWARD]
     assert half.outcome == "ok" and half.rel_error is not None and half.rel_error > 1e-3
+
+
+def test_sparse_gradients_are_compared() -> None:
+    network = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2))
+    step = steps_of(network, torch.tensor([[0, 1, 1], [4, 0, 2]]))["0", WEIGHT]
+    assert step.outcome == "ok" and step.rel_error is not None and step.rel_error < 1e-5

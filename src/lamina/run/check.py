@@ -45,6 +45,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def _wide(tensor: Tensor) -> Tensor:
+    tensor = tensor.to_dense() if tensor.is_sparse else tensor
     return tensor.to(torch.complex128) if tensor.is_complex() else tensor.double()
 
 

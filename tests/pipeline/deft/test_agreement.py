@@ -65,6 +65,7 @@ class Segmenting(nn.Module):
 
 SETTINGS = Training(epochs=1, batch=16, learning_rate=0.01, warmup_steps=0)
 QUICK = DeftConfig(keep_ratios=(0.5,), calibration=4, max_accuracy_drop=100, target_speedup=1.5, format="none")
+QUICK_ANY = DeftConfig(keep_ratios=(0.5,), calibration=4)
 
 
 def test_networks_without_class_scores_keep_their_outputs(
@@ -89,3 +90,9 @@ def test_networks_without_class_scores_keep_their_outputs(
             target, "synthetic", SETTINGS, store, tmp_path / "tuned",
             DeftConfig(keep_ratios=(0.5,), calibration=4, tuning=1), cache=tmp_path,
         )  # fmt: skip
+
+
+def test_lazy_layers_can_be_pruned(store: Store, tmp_path: Path) -> None:
+    target = from_external("lazy", lambda: External(nn.Sequential(nn.LazyLinear(8), nn.LazyLinear(10))), (6,))
+    outcome = deft(target, "synthetic", SETTINGS, store, tmp_path / "out", QUICK_ANY, cache=tmp_path)
+    assert outcome.objective == "accuracy" and [one.inputs for one in outcome.layers] == [6, 8]

@@ -253,3 +253,21 @@ def test_missing_files_are_named(folder: Path, tmp_path: Path) -> None:
     (folder / WEIGHTS).write_bytes(b"nothing")
     with pytest.raises(UsageError, match=r"weights\.safetensors: expected a safetensors file"):
         lamina.load(folder)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:The .grad attribute:UserWarning")
+def test_scripted_and_traced_modules_stay_as_they_are(tmp_path: Path) -> None:
+    part = nn.Sequential(nn.Linear(6, 6), nn.ReLU())
+    x = torch.randn(3, 6)
+    for number, whole in enumerate((torch.fx.symbolic_trace(part), torch.jit.trace(part, x))):
+        dense = nn.Sequential(whole, nn.Linear(6, 2)).eval()
+        model, _ = convert(copy.deepcopy(dense), WeightOnly("e4m3"), lambda name, _: name == "1")
+        save(tmp_path / str(number), model, dense, Origin("somewhere:else", None, None), "fp32", {})
+        assert torch.equal(lamina.load(tmp_path / str(number), copy.deepcopy(dense))(x), model(x))
+
+
+def test_lazy_layers_get_the_sizes_of_what_was_saved(tmp_path: Path) -> None:
+    dense, x = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)), torch.randn(3, 5)
+    dense(x)
+    save(tmp_path, dense, dense, Origin("somewhere:else", None, None), "fp32", {})
+    assert torch.equal(lamina.load(tmp_path, nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)))(x), dense(x))

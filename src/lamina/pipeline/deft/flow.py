@@ -17,6 +17,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lamina import measure, run
 from lamina.build import Target
@@ -101,7 +102,7 @@ def deft(
             watch(text)
 
         learner = Learner(settings, deployment.material, deployment.device, store, this.id, watch, remark)
-        dense = _dense(target, learner, config, weights, folder / CHECKPOINT, resume)
+        dense = _dense(target, learner, config, deployment, weights, folder / CHECKPOINT, resume)
         _require_copies(dense)
         deployment = deployment.judging(dense)
         if deployment.reference is not None:
@@ -155,11 +156,20 @@ def deft(
 
 
 def _dense(
-    target: Target, learner: Learner, config: DeftConfig, weights: Path | None, checkpoint: Path, resume: bool
+    target: Target,
+    learner: Learner,
+    config: DeftConfig,
+    deployment: Deployment,
+    weights: Path | None,
+    checkpoint: Path,
+    resume: bool,
 ) -> nn.Module:
     """The dense network, trained or loaded."""
     torch.manual_seed(learner.settings.seed)
     network = target.make(learner.material.classes)
+    if any(is_lazy(parameter) for parameter in network.parameters()):  # they get their sizes from their first inputs
+        with torch.no_grad():
+            run.forward(network.eval(), run.moved(deployment.example("fp32"), torch.device("cpu")))
     require_prunable(network, config.layers)  # before hours of training
     if weights:
         return pretrained(network, weights).to(learner.device).eval()

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch.jit import ScriptModule
 
 from lamina.accelerate.methods.elimination.convert import ELIMINATED
 from lamina.accelerate.methods.elimination.indexed import Indexed
@@ -31,6 +32,9 @@ SIZES: Mapping[type[nn.Module], tuple[str, ...]] = {
 """The arguments of each type of dense layer; those with one ``bias`` tensor have that as well."""
 
 KINDS: Mapping[str, type[nn.Module]] = {kind.__name__: kind for kind in SIZES}
+_COPIED = (fx.GraphModule, ScriptModule)
+"""Whose copies are of other classes."""
+
 _WITH_BIAS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _DENSE = {eliminated: dense for dense, eliminated in ELIMINATED.items()}
 
@@ -62,7 +66,7 @@ def describe(model: nn.Module, dense: nn.Module) -> dict[str, LayerRecipe]:
     for name, module in model.named_modules():
         if name not in before:
             raise UsageError(f"{name}: expected the modules of the dense network, got an additional one")
-        same = type(module) is type(before[name])
+        same = type(module) is type(before[name]) or (isinstance(module, _COPIED) and isinstance(before[name], _COPIED))
         if same and (type(module) not in SIZES or _arguments(module) == _arguments(before[name])):
             continue
         found[name] = _described(name, module)

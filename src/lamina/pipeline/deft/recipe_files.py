@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lamina import build
 from lamina.build.models import ZOO
@@ -183,7 +184,10 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
         faults = [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has unknown {', '.join(extra)}"] * bool(extra)
         raise UsageError(f"{path}: expected the tensors of its recipe; it {' and '.join(faults)}")
     for name, tensor in tensors.items():
-        if (like := expected[name]).shape != tensor.shape or like.dtype != tensor.dtype:
+        like = expected[name]
+        if is_lazy(like):  # it gets the shape of the tensor
+            continue
+        if like.shape != tensor.shape or like.dtype != tensor.dtype:
             raise UsageError(
                 f"{path}: {name}: expected {like.dtype} {tuple(like.shape)} by its recipe, "
                 f"got {tensor.dtype} {tuple(tensor.shape)}"
