@@ -36,6 +36,9 @@ BATCH = 2
 CLASSES = 10
 """Those of the synthetic data that networks train on."""
 
+RATE = "0.001"
+"""The learning rate: at that of the default some networks diverge on batches this small."""
+
 METHODS: dict[str, Any] = {
     "circulant": lamina.Circulant(block_size=8),
     "eliminated": lamina.Eliminated(keep=0.5),
@@ -161,7 +164,7 @@ def _compare(job: Job) -> None:
 
 
 def _train(job: Job) -> None:
-    job.command("train", "--data", "synthetic", "--epochs", "1", "--batch-size", "4")
+    job.command("train", "--data", "synthetic", "--epochs", "1", "--batch-size", "4", "--lr", RATE)
 
 
 def _sparsity(job: Job) -> None:
@@ -169,7 +172,7 @@ def _sparsity(job: Job) -> None:
 
 
 def _deft(job: Job) -> None:
-    quick = ["--train-epochs", "1", "--train-batch", "4", "--calibration", "4", "--keep-ratios", "0.5"]
+    quick = ["--train-epochs", "1", "--train-batch", "4", "--calibration", "4", "--keep-ratios", "0.5", "--lr", RATE]
     job.command("deft", "--data", "synthetic", *quick, "--output", str(job.folder / "deft"))
 
 

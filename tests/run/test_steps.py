@@ -137,7 +137,7 @@ class Spectral(nn.Module):
         self.filter = nn.Parameter(torch.randn(3, 5, dtype=torch.complex64))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = torch.fft.rfft(self.first(x)) * self.filter
+        y: Tensor = torch.fft.rfft(self.first(x)) * self.filter
         return torch.fft.irfft(y) if self.real else y
 
 

@@ -160,7 +160,7 @@ class Target:
     def _draw(self, batch: int, seed: int) -> tuple[tuple[Tensor, ...], Tensor]:
         inputs, labels, _ = self.example(batch, None, "fp32", torch.device("cpu"), "nchw", seed)
         if labels.dim() > 1 and self.classes not in (None, self.inputs[0].vocabulary):
-            labels = labels[:, 0] % cast(int, self.classes)
+            labels = labels[:, 0] % self.classes
         return tuple(inputs), labels
 
     def _labelled(self, tokens: Dataset) -> Dataset:

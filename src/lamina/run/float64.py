@@ -142,4 +142,5 @@ def _reference(target: nn.Module | None) -> nn.Module | None:
     if target is None:
         return None
     plain: nn.Module = target.reference() if hasattr(target, "reference") else target  # type: ignore[operator]
-    return copy.deepcopy(plain)._apply(widened)
+    double: nn.Module = copy.deepcopy(plain)._apply(widened)
+    return double

@@ -1,5 +1,7 @@
 """Synthetic data of several inputs: the same in every epoch, other in each split, over all ranks the whole."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +18,7 @@ def draw(batch: int, seed: int) -> tuple[tuple[Tensor, ...], Tensor]:
 DATA = Drawn(draw, "train", 10, ("a", "b"))
 
 
-def firsts(data: Drawn = DATA, epoch: int = 0, **options: int) -> list[Tensor]:
+def firsts(data: Drawn = DATA, epoch: int = 0, **options: Any) -> list[Tensor]:
     return [x[0] for x, _ in batches(data, (3,), 4, 0, epoch, **options)]
 
 

@@ -59,7 +59,7 @@ def multiplications(model: nn.Module, example: run.Inputs) -> int:
     """Multiplications of one forward pass, in linear layers and convolutions."""
     with FlopCounter() as counter:
         run.forward(model, example)
-    return counter.flops // 2
+    return int(counter.flops) // 2
 
 
 def _magnitude(model: nn.Module, ours: nn.Module) -> tuple[nn.Module, Callable[[], None]]:
