@@ -1,6 +1,8 @@
 """Operators of torchvision in PyTorch."""
 
 import sys
+from itertools import product
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,36 @@ def test_boxes_that_overlap_a_better_one_are_dropped() -> None:
     assert vision_operators.nms(boxes, scores, 0.5).tolist() == [1, 4, 2]
     assert vision_operators.nms(boxes, scores, 0.99).tolist() == [1, 0, 4, 3, 2]
     assert vision_operators.nms(boxes[:0], scores[:0], 0.5).tolist() == []
+
+
+@pytest.mark.parametrize("sampling_ratio", [2, 0])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_regions_are_means_of_bilinear_samples(sampling_ratio: int, aligned: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 7, 9, generator=generator, dtype=torch.float64)
+    rois = torch.tensor([[1, 2.0, 1.5, 15.0, 12.5], [0, -9.0, -3.0, 30.0, 20.0], [1, 4.0, 4.0, 4.5, 4.25]])
+    found = vision_operators.roi_align(x, rois, 0.5, 2, 3, sampling_ratio, aligned)
+    for one, pooled in zip(rois.tolist(), found, strict=True):
+        x1, y1, x2, y2 = (0.5 * each - 0.5 * aligned for each in one[1:])
+        w, h = (x2 - x1, y2 - y1) if aligned else (max(x2 - x1, 1), max(y2 - y1, 1))
+        ny, nx = (sampling_ratio, sampling_ratio) if sampling_ratio else (max(1, ceil(h / 2)), max(1, ceil(w / 3)))
+        for row, column in product(range(2), range(3)):
+            total = x.new_zeros(3)
+            for i, j in product(range(ny), range(nx)):
+                y, z = y1 + h / 2 * (row + (i + 0.5) / ny), x1 + w / 3 * (column + (j + 0.5) / nx)
+                if -1 <= y <= 7 and -1 <= z <= 9:
+                    y, z = min(max(y, 0), 6), min(max(z, 0), 8)
+                    low, left = min(int(y), 5), min(int(z), 7)
+                    for a, b in product((0, 1), (0, 1)):
+                        weight = (1 - abs(y - low - a)) * (1 - abs(z - left - b))
+                        total += weight * x[int(one[0]), :, low + a, left + b]
+            torch.testing.assert_close(pooled[:, row, column], total / (ny * nx), rtol=1e-5, atol=1e-6)
+
+
+def test_no_region_is_pooled_to_none() -> None:
+    assert vision_operators.roi_align(torch.ones(1, 2, 3, 3), torch.zeros(0, 5), 1, 2, 2, 2, False).shape == (
+        0,
+        2,
+        2,
+        2,
+    )
