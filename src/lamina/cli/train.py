@@ -58,6 +58,9 @@ def train(
 ) -> None:
     """Train a classifier, and store the loss and accuracy of each epoch.
 
+    --data synthetic draws random samples of any inputs; a network without class scores trains the mean square of its
+    outputs on them.
+
     With --impl, every layer that the implementation supports is replaced before training; the stored run says which.
 
     A run that was killed and resumed ends with the same weights as one that was not. On several GPUs:
@@ -69,6 +72,8 @@ def train(
         lamina train lenet5 --data fashion-mnist --epochs 5 --checkpoint lenet5.safetensors
 
         lamina train lenet5 --data fashion-mnist --impl circulant\\[block_size=4]
+
+        lamina train mypackage:Joined --data synthetic --input image=float32:3x32x32 --input tokens=int64:16
     """
     input_size = options.inputs(input_size, input_, input_fn)
     if resume and checkpoint is None:
