@@ -178,8 +178,8 @@ def _deft(job: Job) -> None:
 
 def _load(job: Job) -> None:
     """The network that deft saved gives finite outputs of the right shape."""
-    if not (job.folder / "deft").is_dir():
-        raise Refused("deft saved nothing")
+    if not (job.folder / "deft" / "recipe.json").exists():
+        raise Refused("deft was refused and saved nothing")
     dense, inputs = job.built(CLASSES)
     network = lamina.load(job.folder / "deft", dense).to(job.device)
     with torch.no_grad():

@@ -115,7 +115,10 @@ def rebuild(model: nn.Module, layers: Mapping[str, LayerRecipe], tensors: Mappin
     known = dict(model.named_modules())
     for name, recipe in layers.items():
         if not name or name not in known:
-            raise UsageError(f"the recipe's layer {name!r} is not in the network: is it another network's recipe?")
+            raise UsageError(
+                f"the recipe's layer {name!r} is not in the network: is it another network's recipe? A network that "
+                "adds layers in its first call must have been called once"
+            )
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, _built(name, recipe, tensors, file))
     return model
