@@ -92,6 +92,24 @@ def test_a_launch_has_the_addresses_and_values_of_its_call(fake: FakeDriver) -> 
         ]  # fmt: skip
 
 
+def test_tensors_of_kernels_alone_share_an_allocation(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(x: Tensor, offset: int) -> Tensor:
+        first, second, out = x.new_empty(3, 5), x.new_empty(7), x.new_empty(2, 3)
+        filled = x.new_empty(4).fill_(1.0)  # by an operator
+        for left, right in ((first, second[2:]), (second, filled), (filled, out)):
+            values = (left, offset, right, 1.5, -1, 0.1)
+            kernel = KernelLaunch(FUNCTION, (1, 1, 1), (32, 1, 1), 0, False, TYPES, values, 2)
+            launch_cache.record_launch(lambda *_: None, STREAM, *values, addresses=True, kernel=kernel)
+        return out
+
+    out = replayed(torch.ones(3, 4), ReplayedOperator("Backward", run, lambda *_: None, lambda *_: None))
+    pairs = [[struct.unpack("<Q", launch["values"][i])[0] for i in (0, 2)] for launch in fake.launches[-3:]]
+    (first, inside), (second, filled), (again, last) = pairs
+    assert second == first + 512 and inside == second + 2 * 4
+    assert filled == again and last == out.data_ptr()
+    assert not {filled, last} & {first, second} and not first <= last < first + 1024
+
+
 def test_a_launch_that_the_driver_refuses_raises(fake: FakeDriver) -> None:
     fake.error = 701
     with pytest.raises(RuntimeError, match="CUDA error: 701"):

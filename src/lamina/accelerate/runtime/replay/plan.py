@@ -6,6 +6,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lamina.accelerate.runtime import driver
@@ -13,6 +14,9 @@ from lamina.accelerate.runtime.launch_cache import KernelLaunch, Recorder, Recor
 from lamina.accelerate.runtime.replay.extension import Slot
 
 _SIZES = {"i1": 1, "i8": 1, "u8": 1, "i16": 2, "u16": 2, "i32": 4, "u32": 4, "i64": 8, "u64": 8, "fp32": 4, "fp64": 8}
+
+_ALIGNMENT = 512
+"""Of allocations, in bytes, as PyTorch's allocator has it."""
 
 Step = tuple[str, tuple[Any, ...]]
 Address = tuple[int, int]
@@ -36,8 +40,15 @@ def native_plan(
     slots = {id(each): number for number, each in enumerate(inputs)}
     first_output = len(inputs)
     translated, keep = list[Step](), list[Tensor]()
+    shared = _Shared(steps, recorder, results)
+    if shared.bytes:
+        translated.append(("empty", ((shared.bytes,), (1,), torch.uint8, shared.device)))
+        shared.slot = first_output
+        slots[id(shared)] = first_output
     for step in steps:
-        one = _step(step, recorder, slots, keep, first_output)
+        if step.out is not None and id(step.out) in shared.offsets:
+            continue
+        one = _step(step, recorder, slots, shared, keep, first_output)
         if one is None:
             return None
         translated.append(one)
@@ -46,11 +57,30 @@ def native_plan(
     return module.plan(translated, [-1 if each is None else slots[id(each)] for each in results], keep)
 
 
+class _Shared:
+    """One allocation for the tensors that only kernels of the plan use, each at an offset: allocating takes long."""
+
+    def __init__(self, steps: Sequence[Recording], recorder: Recorder, results: Sequence[Tensor | None]) -> None:
+        elsewhere = {*map(id, results)}
+        for step in steps:
+            if step.kernel is None:
+                elsewhere.update(id(recorder.base(each)[0]) for each in step.args if isinstance(each, Tensor))
+                elsewhere.update(id(each) for each in (*step.args, *step.options.values()))
+        self.slot, self.bytes = -1, 0
+        self.offsets: dict[int, int] = {}
+        self.device: torch.device | None = None
+        for step in steps:
+            if step.empty and step.out is not None and id(step.out) not in elsewhere:
+                self.offsets[id(step.out)] = self.bytes
+                self.bytes += -(-step.out.untyped_storage().nbytes() // _ALIGNMENT) * _ALIGNMENT
+                self.device = step.out.device
+
+
 def _step(
-    step: Recording, recorder: Recorder, slots: dict[int, int], keep: list[Tensor], first_output: int
-) -> Step | None:
+    step: Recording, recorder: Recorder, slots: dict[int, int], shared: _Shared, keep: list[Tensor], first_output: int,
+) -> Step | None:  # fmt: skip
     if step.kernel is not None:
-        return _launch(step.kernel, recorder, slots, keep)
+        return _launch(step.kernel, recorder, slots, shared, keep)
     out = step.out
     if step.empty and out is not None:
         return "empty", (tuple(out.shape), out.stride(), out.dtype, out.device)
@@ -70,13 +100,17 @@ def _step(
     return "callable", (step.function, arguments)
 
 
-def _launch(kernel: KernelLaunch, recorder: Recorder, slots: dict[int, int], keep: list[Tensor]) -> Step | None:
+def _launch(
+    kernel: KernelLaunch, recorder: Recorder, slots: dict[int, int], shared: _Shared, keep: list[Tensor]
+) -> Step | None:
     params, sizes = list[Address](), list[int]()
     for type_, value in zip(kernel.types, kernel.args, strict=True):
         if isinstance(value, Tensor):
             base, offset = recorder.base(value)
             sizes.append(8)
-            if id(base) in slots:
+            if id(base) in shared.offsets:
+                params.append((shared.slot, shared.offsets[id(base)] + offset))
+            elif id(base) in slots:
                 params.append((slots[id(base)], offset))
             else:
                 keep.append(base)
