@@ -73,7 +73,7 @@ def test_operators_of_a_torchvision_for_cuda_are_defined_beside_a_torch_for_the_
 def test_boxes_that_overlap_a_better_one_are_dropped() -> None:
     boxes = torch.tensor([[0, 0, 10, 10], [1, 1, 11, 11], [20, 20, 30, 30], [0, 0, 10, 9], [5, 0, 15, 10]]).float()
     scores = torch.tensor([0.5, 0.9, 0.1, 0.2, 0.3])
-    assert vision_operators.nms(boxes, scores, 0.5).tolist() == [1, 4, 2]
+    assert vision_operators.nms(boxes.requires_grad_(), scores, 0.5).tolist() == [1, 4, 2]
     assert vision_operators.nms(boxes, scores, 0.99).tolist() == [1, 0, 4, 3, 2]
     assert vision_operators.nms(boxes[:0], scores[:0], 0.5).tolist() == []
 
