@@ -153,3 +153,29 @@ def test_complex_outputs_have_gradients() -> None:
     assert steps_of(network, x)["mul", WEIGHT].call is not None
     gradients = whole_step(network, [x], seed_gradient(None), backward=True)()
     assert all(gradient.abs().sum() > 0 for gradient in gradients)  # type: ignore[attr-defined]
+
+
+def test_a_number_of_outputs_that_depends_on_values_is_a_reason() -> None:
+    """Random values reach the consumers of a layer that cannot run again as it was traced."""
+
+    class Splitting(nn.Linear):
+        calls = 0
+
+        def forward(self, x: Tensor) -> list[Tensor]:  # type: ignore[override]
+            self.calls += 1
+            return list(super().forward(x).split(2 if self.calls == 1 else 1))
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.split, self.last = nn.Linear(4, 4), Splitting(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.last(torch.cat(self.split(self.first(x))))
+            return y
+
+    steps = steps_of(Whole(), torch.randn(4, 4))
+    assert steps["split", FORWARD].reason == (
+        "it returned 2 tensors when it was traced and 4 now: their number depends on values"
+    )
+    assert steps["first", WEIGHT].outcome == steps["last", WEIGHT].outcome == "ok"

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from lamina.errors import UnsupportedError
 from lamina.spec import ResolvedLayer, Shape
 
 
@@ -69,10 +70,21 @@ class Call:
         return replace(self, template=template)
 
     def run(self, tensors: Sequence[Tensor], target: Callable[..., Any] | None = None) -> tuple[Tensor, ...]:
-        """Call the layer on ``tensors`` (one per input slot), with another implementation ``target`` if given."""
+        """Call the layer on ``tensors`` (one per input slot), with another implementation ``target`` if given.
+
+        Raises:
+            UnsupportedError: it returns another number of tensors than when it was traced, as one does that splits its
+                input by values.
+        """
         values = [tensors[leaf.index] if isinstance(leaf, Placeholder) else leaf for leaf in self.template]
         arguments, options = tree_unflatten(values, self.structure)
-        return tensors_of((target or self.target)(*arguments, **options))
+        results = tensors_of((target or self.target)(*arguments, **options))
+        if len(results) != len(self.outputs):
+            raise UnsupportedError(
+                f"it returned {len(self.outputs)} tensors when it was traced and {len(results)} now: "
+                "their number depends on values"
+            )
+        return results
 
 
 @dataclass(frozen=True)

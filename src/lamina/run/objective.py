@@ -51,7 +51,8 @@ def mean_square(outputs: Any, labels: Tensor, smoothing: float) -> tuple[Tensor,
     """
     found = [one for one in tensors(outputs) if one.is_floating_point() or one.is_complex()]
     if not found:
-        raise UsageError(f"expected floating-point outputs to train on, got {type(outputs).__name__}")
+        got = ", ".join(str(one.dtype) for one in tensors(outputs)) or type(outputs).__name__
+        raise UsageError(f"expected floating-point outputs to train on, got {got}")
     # Sums, since the mean of an empty output, such as the boxes of a detector that finds nothing, is not a number.
     loss = torch.stack([one.abs().float().square().sum() / max(1, one.numel()) for one in found]).mean()
     return loss, torch.zeros((), dtype=torch.int64, device=labels.device)
