@@ -84,7 +84,7 @@ TORCHVISION = {
         regnet_y_400mf resnet18 shufflenet_v2_x0_5 squeezenet1_1 swin_t swin_v2_t vgg11
         segmentation.deeplabv3_mobilenet_v3_large segmentation.fcn_resnet50 segmentation.lraspp_mobilenet_v3_large
         """,
-    "3x96x96": "inception_v3",
+    "3x299x299": "inception_v3",
     "3x8x64x64": "video.r3d_18 video.swin3d_t",
     "3x16x224x224": "video.s3d video.mvit_v2_s",
     "": "maxvit_t vit_b_32",
