@@ -71,5 +71,8 @@ def test_missing_kernels_and_counters_are_reported(store: Store) -> None:
 
 def test_a_run_without_layers_is_refused(store: Store) -> None:
     keep(store, "empty", [], [], [])
-    with pytest.raises(UsageError, match="has no layers: expected one of 'lamina bench'"):
+    with pytest.raises(UsageError, match="it ended before one was measured; see 'lamina runs show empty'"):
         explain(store, "empty")
+    store.begin(replace(report_run(), id="trained", verb="train"))
+    with pytest.raises(UsageError, match="has no layers: expected one of 'lamina bench'"):
+        explain(store, "trained")

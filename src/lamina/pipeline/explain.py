@@ -77,7 +77,9 @@ def look_up(store: Store, run_id: str, batch: int | None = None) -> Side:
     run = store.run(run_id)
     rows = store.layers(run.id)
     if not rows:
-        raise UsageError(f"run {run.id} ({run.verb}) has no layers: expected one of 'lamina bench' or 'lamina profile'")
+        ended = f"it ended before one was measured; see 'lamina runs show {run.id}'"
+        wanted = ended if run.verb in ("bench", "profile") else "expected one of 'lamina bench' or 'lamina profile'"
+        raise UsageError(f"run {run.id} ({run.verb}) has no layers: {wanted}")
     kept = tuple(row for row in rows if batch is None or row.batch == batch)
     if not kept:
         known = ", ".join(map(str, sorted({row.batch for row in rows})))
