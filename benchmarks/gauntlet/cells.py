@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import re
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -75,14 +77,17 @@ class Job:
     model: Model
     device: str
     folder: Path
+    alone: bool = False
 
     @property
     def store(self) -> Path:
         return self.folder / "lamina.db"
 
     def command(self, verb: str, *args: str, network: bool = True) -> str:
-        """Run a command of lamina in this process and return its output."""
+        """Run a command of lamina in this process, or ``alone`` in another, and return its output."""
         words = [verb, *([self.model.spec, *self.model.options, "--device", self.device] if network else []), *args]
+        if self.alone:
+            return _alone([*words, "--store", str(self.store)])
         result = CliRunner().invoke(app, [*words, "--store", str(self.store)])
         text = result.output
         if result.exit_code == INTERNAL or (result.exception and not isinstance(result.exception, SystemExit)):
@@ -212,6 +217,16 @@ def _require_runs(module: nn.Module, inputs: Sequence[Tensor]) -> None:
 
 def _floats(outputs: object) -> Iterator[Tensor]:
     return (x for x in tree_leaves(outputs) if isinstance(x, Tensor) and (x.is_floating_point() or x.is_complex()))
+
+
+def _alone(words: Sequence[str]) -> str:
+    done = subprocess.run([sys.executable, "-m", "lamina", *words], capture_output=True, text=True, check=False)
+    text = done.stdout + done.stderr
+    if done.returncode < 0 or "traceback is in" in text or "Traceback" in text:
+        raise Defect(_place(text, None))
+    if done.returncode:
+        raise Refused(_message(text, done.returncode))
+    return text
 
 
 def _message(text: str, code: int) -> str:

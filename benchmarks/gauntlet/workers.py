@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from benchmarks.gauntlet.models import Model
 
 SPAWN = multiprocessing.get_context("spawn")
+COMMANDS = ("bench", "profile", "what-if")
+"""Verbs that survive a crash in a process of their own."""
+
 START_S = 120.0
 """Longest time in which a process may import its packages."""
 
@@ -39,12 +42,13 @@ class Worker:
         self.limit_s = limit_s
         self.model: Model | None = None
         self.todo: deque[str] = deque()
+        self.alone = False
         self.deadline = time.monotonic() + START_S
 
-    def give(self, model: Model, verbs: Sequence[str]) -> None:
-        """Hand a network over, with the verbs to run on it."""
-        self.model, self.todo = model, deque(verbs)
-        self.pipe.send((model, list(verbs)))
+    def give(self, model: Model, verbs: Sequence[str], alone: bool) -> None:
+        """Hand a network over, with the verbs to run on it; ``alone`` in processes of their own."""
+        self.model, self.todo, self.alone = model, deque(verbs), alone
+        self.pipe.send((model, list(verbs), alone))
 
     def started(self) -> None:
         self.deadline = time.monotonic() + self.limit_s
@@ -63,10 +67,14 @@ class Worker:
 def run_all(
     work: Mapping[Model, Sequence[str]], device: str, folder: Path, jobs: int, limit_s: float
 ) -> Iterator[Cell]:
-    """The cells of networks and verbs, as they end."""
+    """The cells of networks and verbs, as they end.
+
+    A command that ends the process that it shares with others runs once more as a user runs it, in a process that may
+    fork before it imports PyTorch: there a crash costs a row.
+    """
     from benchmarks.gauntlet.cells import Cell
 
-    waiting = deque(work.items())
+    waiting = deque((model, list(verbs), False) for model, verbs in work.items())
     workers: list[Worker] = []
     try:
         while waiting or any(worker.model for worker in workers):
@@ -94,11 +102,14 @@ def run_all(
                 if ended:
                     code = worker.stop()
                     workers.remove(worker)
-                    if worker.model and worker.todo:
+                    again = ended == "traceback" and not worker.alone
+                    if worker.model and worker.todo and again and worker.todo[0] in COMMANDS:
+                        waiting.appendleft((worker.model, list(worker.todo), True))
+                    elif worker.model and worker.todo:
                         why = f"over {limit_s:g} s" if ended == "timeout" else f"its process died with code {code}"
                         yield Cell(worker.model.spec, worker.todo.popleft(), ended, why, limit_s)  # type: ignore[arg-type]
                         if worker.todo:
-                            waiting.appendleft((worker.model, list(worker.todo)))
+                            waiting.appendleft((worker.model, list(worker.todo), worker.alone))
     finally:
         for worker in workers:
             worker.stop()
@@ -120,10 +131,10 @@ def _serve(pipe: Connection, device: str, folder: Path, number: int) -> None:
     cells.hurry()
     with suppress(EOFError, BrokenPipeError):
         while True:
-            model, verbs = pipe.recv()
+            model, verbs, alone = pipe.recv()
             pipe.send("begin")
             for verb in verbs:
-                cell = cells.run(verb, cells.Job(model, device, folder / re.sub(r"\W+", "-", model.spec)))
+                cell = cells.run(verb, cells.Job(model, device, folder / re.sub(r"\W+", "-", model.spec), alone))
                 pipe.send(cell)
                 if cell.ending == "traceback" and device != "cpu":
                     return

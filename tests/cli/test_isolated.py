@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Lamina
 
-from lamina.errors import DeviceLostError
+from lamina.errors import INTERNAL, DeviceLostError
 from lamina.store import open_store
 
 NETWORKS = """
@@ -48,6 +48,13 @@ def crashes(): return small(lambda: os.kill(os.getpid(), signal.SIGSEGV))
 def exits(): return small(lambda: os._exit(7))
 def loses(): return small(lose)
 def waits(): return small(wait)
+
+class EndsTraced(nn.Module):
+    def forward(self, x):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+def crashes_traced(): return nn.Sequential(nn.Linear(8, 6), EndsTraced())
+def exits_built(): os._exit(3)
 """
 
 
@@ -189,3 +196,12 @@ def test_a_program_that_calls_the_command_is_not_forked(
     assert result.exit_code == 1 and isinstance(result.exception, SystemExit)
     assert "features.0 made the GPU unusable for this process: CUDA error: an illegal" in result.stderr
     assert "go on in a new process" in str(DeviceLostError("conv", "why"))
+
+
+@pytest.mark.parametrize(("name", "ending"), [("crashes_traced", "SIGSEGV"), ("exits_built", "exit code 3")])
+def test_a_process_that_ends_outside_a_layer_says_so(
+    command: list[str], tmp_path: Path, name: str, ending: str
+) -> None:
+    done = subprocess.run([*command, f"networks:{name}"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == INTERNAL
+    assert f"lamina: the process was ended ({ending}) by the network" in done.stderr

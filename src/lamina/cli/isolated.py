@@ -7,6 +7,7 @@ process leaves out the layer.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import typer
 
-from lamina.errors import DeviceLostError
+from lamina.errors import INTERNAL, DeviceLostError
 
 RESTARTS = 8
 """Layers without which a command goes on; with more of them something else is wrong."""
@@ -35,11 +36,13 @@ class Progress:
     """How far a command came, over all its processes.
 
     ``finished`` are ids of runs; ``lost`` are layers of the next run, with their implementation, to the reason.
+    ``exited`` says that the last process ended by itself.
     """
 
     file: Path | None = None
     finished: list[str] = field(default_factory=list)
     lost: dict[tuple[str, str], str] = field(default_factory=dict)
+    exited: bool = False
 
     def working(self, layer: str, impl: str) -> None:
         """Write down which layer is about to run."""
@@ -65,6 +68,12 @@ class Progress:
         """No layer is running any more."""
         self._write(None)
 
+    def exit(self) -> None:
+        """The process ends by itself: whatever kills it does not come by here."""
+        if self.file is not None and self.file.exists():
+            document = json.loads(self.file.read_text())
+            self.file.write_text(json.dumps({**document, "exited": True}))
+
     def _write(self, doing: list[str] | None) -> None:
         if self.file is not None:
             self.file.write_text(json.dumps({"finished": self.finished, "doing": doing}))
@@ -88,9 +97,12 @@ def isolated() -> Progress:
         for _ in range(RESTARTS + 1):
             code = _fork()
             if code is None:
+                atexit.register(progress.exit)
                 return progress
             if not _survived(progress, code):
                 continue
+            if not progress.exited and -code not in _FORWARDED:
+                raise _broken_off(code)
             raise typer.Exit(code if code >= 0 else 128 - code)
         typer.echo(f"lamina: gave up after {RESTARTS} layers that ended their process; --resume goes on", err=True)
         raise typer.Exit(1)
@@ -117,7 +129,7 @@ def _survived(progress: Progress, code: int) -> bool:
     document = json.loads((progress.file or Path()).read_text())
     if len(document["finished"]) > len(progress.finished):
         progress.lost.clear()
-    progress.finished = document["finished"]
+    progress.finished, progress.exited = document["finished"], document.get("exited", False)
     if document["doing"] is None or -code in _FORWARDED:
         return True
     layer, impl = document["doing"]
@@ -128,6 +140,16 @@ def _survived(progress: Progress, code: int) -> bool:
     progress.lost[layer, impl] = reason
     typer.echo(f"{layer} ({impl}): {reason}; going on without it in a new process", err=True)
     return False
+
+
+def _broken_off(code: int) -> typer.Exit:
+    """Say that the process ended outside a layer: while the network was built or traced."""
+    typer.echo(
+        f"lamina: the process was ended ({_ending(code)}) by the network, or by a library that it calls, while it was"
+        " built, traced or run as a whole; what was measured before is kept",
+        err=True,
+    )
+    return typer.Exit(INTERNAL)
 
 
 def _ending(code: int) -> str:
