@@ -1,0 +1,93 @@
+"""Plans: how to run each layer of a network, as a study found it. A noun of TOML; no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+VERSION: Literal[1] = 1
+NAME = "plan.toml"
+
+PlanMode = Literal["eager", "compiled", "reduce-overhead", "graph"]
+"""How the whole network runs; ``reduce-overhead`` is ``torch.compile`` with CUDA graphs."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Run(_Strict):
+    """How the whole network runs."""
+
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    layout: Literal["nchw", "nhwc"] = "nchw"
+    mode: PlanMode = "eager"
+    method: str = "dense"
+    """Of another package, for the whole network: ``torchao:int8-weight-only``; ``dense`` otherwise."""
+
+
+class Step(_Strict):
+    """The whole network as it was measured: time of a step, accuracy in percent, memory and energy."""
+
+    time_us: Annotated[float, Field(gt=0)] | None = None
+    accuracy: float | None = None
+    peak_bytes: Annotated[int, Field(ge=0)] | None = None
+    energy_j: float | None = None
+
+
+class PlannedLayer(_Strict):
+    """One layer.
+
+    ``type`` is the class with its sizes, such as ``Linear(784, 512)``, to check a model against; ``method`` is
+    ``dense`` or what replaces the layer, such as ``circulant[block_size=64,impl=kernel]``. Layers that are replaced
+    together carry the method at the first one, and ``with`` names the others.
+    """
+
+    name: str
+    type: str
+    method: str
+    with_: Annotated[tuple[str, ...], Field(alias="with")] = ()
+    dense_us: float | None = None
+    time_us: float | None = None
+    predicted_us: float | None = None
+    reason: str = ""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Alternative(_Strict):
+    """A point of the front: the methods of the layers that are not dense."""
+
+    time_us: float
+    accuracy: float
+    methods: dict[str, str] = Field(default_factory=dict)
+
+
+class Plan(_Strict):
+    """The outcome of a study.
+
+    Attributes:
+        network: as the user named it; informative, since a plan applies to any model whose layers fit.
+        goal: what steps were measured.
+        batch: size of a step.
+        run: how the whole network runs.
+        before: as the user ran it; ``uniform``: the best single setting of all layers; ``after``: by this plan.
+        environment: device, driver and versions that times depend on.
+        layers: of every layer with weights, dense ones too.
+        front: accuracy over time.
+    """
+
+    version: Literal[1] = VERSION
+    network: str
+    goal: Literal["train", "infer"]
+    batch: Annotated[int, Field(ge=1)]
+    max_accuracy_drop: float = 1.0
+    metric: Literal["accuracy", "output error"] = "accuracy"
+    run: Run = Run()
+    before: Step = Step()
+    uniform: Step = Step()
+    after: Step = Step()
+    environment: dict[str, str] = Field(default_factory=dict)
+    layers: tuple[PlannedLayer, ...] = ()
+    front: tuple[Alternative, ...] = ()
