@@ -81,7 +81,7 @@ def figures(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str,
         beside, _ = reproduce_simulated(entry, entry.simulates, store, Simulating(engine))
         summary |= dict(_told(entry, beside))
         for each in planned.get(entry.id, ()):
-            pair = Pair(each.point, found[each.ours.key], found[each.baseline.key])
+            pair = Pair.of(each.point, found[each.ours.key], found[each.baseline.key])
             if pair.reason:
                 summary[f"{entry.id}: {each.point.title}"] = f"no result: {pair.reason}"
             else:
@@ -169,10 +169,9 @@ def _told(entry: Published, beside: Iterable[Beside]) -> Iterator[tuple[str, str
 
 def _row(entry: Published, planned: Planned, pair: Pair) -> dict[str, Any]:
     job, hits = planned.ours, pair.counted(HIT_RATE)
-    times = {
-        "median_us": pair.ours.microseconds, "q1_us": pair.ours.microseconds, "q3_us": pair.ours.microseconds,
-        "baseline_us": pair.baseline.microseconds,
-    }  # fmt: skip
+    assert pair.speedup and pair.baseline_us
+    times = dict.fromkeys(("median_us", "q1_us", "q3_us"), pair.baseline_us / pair.speedup)
+    times["baseline_us"] = pair.baseline_us
     return ROW | times | {
         "workload": job.network, "layer": job.layer, "batch": job.batch, "entry": entry.id, "point": pair.point.title,
         "impl": str(job.config["control"]).replace("-", "_"), "device": job.device.name,

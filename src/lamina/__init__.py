@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lamina.accelerate.methods.elimination.config import Eliminated
     from lamina.accelerate.methods.fusion.config import Fusion
     from lamina.accelerate.methods.weight_only.config import WeightOnly
+    from lamina.pipeline.apply import apply
     from lamina.pipeline.convert import convert
     from lamina.pipeline.deft.recipe_files import load
     from lamina.pipeline.graphed import graphed, graphed_step
@@ -29,6 +30,7 @@ __all__ = [
     "Fusion",
     "Sparse",
     "WeightOnly",
+    "apply",
     "convert",
     "graphed",
     "graphed_step",
@@ -41,6 +43,7 @@ __version__ = "0.1.0"
 lazy(
     __name__,
     {
+        "apply": "lamina.pipeline.apply:apply",
         "convert": "lamina.pipeline.convert:convert",
         "graphed": "lamina.pipeline.graphed:graphed",
         "graphed_step": "lamina.pipeline.graphed:graphed_step",

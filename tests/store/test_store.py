@@ -20,9 +20,12 @@ from lamina.record import (
     Run,
     SimRun,
     Sparsity,
+    Study,
     Timing,
+    Trial,
     WhatIf,
 )
+from lamina.record.study import Settings
 from lamina.store import Store, open_store
 from lamina.store.schema import metadata
 
@@ -47,6 +50,10 @@ def run(store: Store, a_run: MakeRun) -> Run:
     run = a_run()
     store.begin(run)
     return run
+
+
+TRIAL = Trial("fc", "Linear(4, 4)", "circulant[block_size=2]", Settings("fp32", "nchw", "eager"))
+STUDY = Study("mlp", "infer", "accuracy", 1.0, "synthetic", 4, (), (), (), None, "")
 
 
 def test_a_run_comes_back_as_it_was(store: Store, a_run: MakeRun) -> None:
@@ -206,6 +213,8 @@ def test_deleting_takes_all_of_a_run_and_nothing_else(
         store.add_what_if(one.id, WHAT_IF)
         store.add_sparsity(one.id, [SPARSITY])
         store.add_simulation(one.id, SIMULATION)
+        store.add_trial(one.id, TRIAL)
+        store.add_study(one.id, STUDY)
     before = store.export_run(kept.id)
 
     def sizes() -> set[int]:

@@ -63,9 +63,8 @@ def convert(
     """
     cell = converter(config)
     written = str(method_of(config))
-    owners = _owners(model)
-    units = _units(model, cell, config)
-    refusals = [_refusal(unit, cell, owners, where) for unit in units]
+    found = units_of(model, config, where)
+    units, refusals = [unit for unit, _ in found], [refusal for _, refusal in found]
     calls: dict[str, LayerCall] = {}
     if selector is not None:
         if example is None:
@@ -109,6 +108,18 @@ def convert(
         for name, new in zip(names, [replaced[key], *(nn.Identity() for _ in names[1:])], strict=True):
             model = put(model, name, new)
     return model, Conversion(written, tuple(layers))
+
+
+def units_of(
+    model: nn.Module, config: object, where: Where | None = None
+) -> list[tuple[dict[str, nn.Module], str | None]]:
+    """What a method replaces at once (one layer, or a run of neighbours, by name), and why it cannot be, or nothing.
+
+    Raises:
+        UsageError: ``config`` is no configuration of a method.
+    """
+    cell, owners = converter(config), _owners(model)
+    return [(unit, _refusal(unit, cell, owners, where)) for unit in _units(model, cell, config)]
 
 
 def select_layer(

@@ -41,6 +41,19 @@ def configuration(method: Method) -> Any:
     return kind(**{name: _parsed(value) for name, value in method.options})
 
 
+def known_options(impl: str) -> Method:
+    """An implementation without what its configuration does not have, such as a tile or an observed density.
+
+    Raises:
+        UsageError: the method is unknown.
+    """
+    method = Method.parse(impl)
+    if method.dense:
+        return method
+    names = [*signature(config_class(method.name)).parameters]
+    return Method(method.name, options=tuple((key, value) for key, value in method.options if key in names))
+
+
 def method_of(config: Any) -> Method:
     """A configuration in its written form: its first option, and all that differ from their defaults.
 

@@ -21,6 +21,7 @@ from lamina.cli.idle import IdleCommand
 from lamina.cli.profile import profile
 from lamina.cli.report import report
 from lamina.cli.sparsity import sparsity
+from lamina.cli.study import study
 from lamina.cli.sweep import sweep
 from lamina.cli.train import train
 from lamina.cli.training_gain import training
@@ -46,6 +47,7 @@ app.add_typer(runs.app, name="runs", rich_help_panel=UNDERSTAND)
 app.command(rich_help_panel=UNDERSTAND)(report)
 app.command(rich_help_panel=UNDERSTAND)(explain)
 app.command(rich_help_panel=UNDERSTAND)(compare)
+app.command(rich_help_panel=CHANGE)(study)
 app.command("what-if", rich_help_panel=CHANGE, cls=IdleCommand)(what_if)
 app.command(rich_help_panel=CHANGE)(train)
 app.command(rich_help_panel=CHANGE)(sparsity)

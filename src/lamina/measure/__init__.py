@@ -7,6 +7,7 @@ from lamina.measure.clocks.cupti import CuptiClock
 from lamina.measure.clocks.events import EventsClock
 from lamina.measure.clocks.graph import GraphClock
 from lamina.measure.device import lost, resolve
+from lamina.measure.energy import energy_j
 from lamina.measure.environment import environment
 from lamina.measure.interference import Meter, wait_idle
 from lamina.measure.interleaved import interleaved
@@ -43,6 +44,7 @@ __all__ = [
     "attribute",
     "clock",
     "clocks_for",
+    "energy_j",
     "environment",
     "interleaved",
     "lost",

@@ -102,6 +102,13 @@ def others_percent(device: torch.device) -> int | None:
     return sum(int(percent) for pid, percent in latest.items() if pid != os.getpid())
 
 
+def energy_mj(device: torch.device) -> int | None:
+    """Energy that a CUDA device has used since its driver was loaded, in millijoules; None if it cannot be read."""
+    nvml, card = _open(device)
+    used = None if card is None else _query(nvml, nvml.nvmlDeviceGetTotalEnergyConsumption, card)
+    return None if used is None else int(used)
+
+
 def throttle_text(reasons: int) -> str:
     """The names of the set bits of NVML's clock event reasons; an unknown bit is shown as its value."""
     bits = (1 << shift for shift in range(reasons.bit_length()) if reasons >> shift & 1)

@@ -3,6 +3,8 @@
 bench      build -> run -> measure -> store        one row for each phase of each layer
 profile    build -> run -> measure -> store        one row, its kernels and counters for each phase of each layer
 what_if    build -> predict -> run -> store        a change's predicted gain beside its measured one
+study      build -> measure -> select -> save      a plan: how to run each layer, and the whole network
+apply      read -> convert                         a model that runs by a plan
 convert    time -> select -> replace               a model whose layers run by another method where that is faster
 graphed    capture -> compare -> replay            passes, or whole training steps, as CUDA graphs
 train      build -> run -> store                   one row for each epoch
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING
 from lamina.lazy import lazy
 
 if TYPE_CHECKING:
+    from lamina.pipeline.apply import apply
     from lamina.pipeline.bench import bench
     from lamina.pipeline.convert import convert
     from lamina.pipeline.deft.flow import deft
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from lamina.pipeline.simulate import simulate
     from lamina.pipeline.simulate.sweep import sweep
     from lamina.pipeline.sparsity import sparsity
+    from lamina.pipeline.study import study
     from lamina.pipeline.targets import find
     from lamina.pipeline.train import train
     from lamina.pipeline.watch import Planned, Watch
@@ -54,6 +58,7 @@ __all__ = [
     "Planned",
     "Reproduced",
     "Watch",
+    "apply",
     "bench",
     "compare",
     "compare_counters",
@@ -79,18 +84,20 @@ __all__ = [
     "reproduce",
     "simulate",
     "sparsity",
+    "study",
     "sweep",
     "train",
     "what_if",
 ]
 
 VERBS = (
-    *("bench", "profile", "what_if", "convert", "graphed", "train", "sparsity", "deft", "load"),
+    *("bench", "profile", "what_if", "study", "apply", "convert", "graphed", "train", "sparsity", "deft", "load"),
     *("simulate", "sweep", "explain", "compare", "report", "reproduce"),
 )
 """The verbs, in the order of this page."""
 
 _MODULES = {
+    "apply": ("apply",),
     "bench": ("bench",),
     "convert": ("convert",),
     "deft.flow": ("deft",),
@@ -107,6 +114,7 @@ _MODULES = {
     "simulate": ("simulate",),
     "simulate.sweep": ("sweep",),
     "sparsity": ("sparsity",),
+    "study": ("study",),
     "targets": ("find",),
     "train": ("train",),
     "watch": ("Planned", "Watch"),

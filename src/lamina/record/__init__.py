@@ -12,6 +12,7 @@ from lamina.record.run import Run, Status
 from lamina.record.selection import MODES, Mode, Selection
 from lamina.record.sim_run import SimRun
 from lamina.record.sparsity import Sparsity
+from lamina.record.study import Study, Trial
 from lamina.record.timing import Timing
 from lamina.record.training import Epoch
 from lamina.record.what_if import WhatIf
@@ -38,6 +39,8 @@ __all__ = [
     "SimRun",
     "Sparsity",
     "Status",
+    "Study",
     "Timing",
+    "Trial",
     "WhatIf",
 ]

@@ -23,6 +23,7 @@ class Selection:
         mode: in which the times were taken.
         refusals: why each other candidate did not run.
         predicted: whether a cost model predicted the times; nothing was timed.
+        quartiles_us: the first and third quartile of each time, where they were kept.
     """
 
     impl: str
@@ -31,6 +32,7 @@ class Selection:
     mode: Mode
     refusals: Mapping[str, str] = field(default_factory=dict)
     predicted: bool = False
+    quartiles_us: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def speedup(self) -> float | None:

@@ -75,6 +75,7 @@ class Trial:
         impl: the implementation, such as ``circulant[block_size=64]``; ``dense`` is the user's own layer.
         settings: of the network around it.
         timing: of the layer's step (forward, and in training backward); ``None`` if it did not run.
+        dense_us: the median of what it replaces, timed in the same rounds.
         predicted_us: by the method's cost model, in microseconds.
         accuracy: of the network with this layer alone changed, in percent; ``None`` if it was not measured.
         outcome: what became of it.
@@ -86,6 +87,7 @@ class Trial:
     impl: str
     settings: Settings
     timing: Timing | None = None
+    dense_us: float | None = None
     predicted_us: float | None = None
     accuracy: float | None = None
     outcome: Outcome = "slower"
@@ -129,6 +131,7 @@ class Study:
         findings: headlines of what limits the network, most important first.
         seconds: by stage of the study.
         budget_s: the time budget; ``None`` for none.
+        baseline: the fastest uniform settings within the accuracy budget, methods of other packages included.
     """
 
     network: str
@@ -146,6 +149,7 @@ class Study:
     findings: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     budget_s: float | None = None
+    baseline: Settings | None = None
 
     def whole(self, name: str) -> Measured:
         """The network ``before``, or by the ``plan``."""
@@ -153,6 +157,5 @@ class Study:
 
     @property
     def uniform(self) -> Measured:
-        """The fastest network that runs all layers in one way, within the accuracy budget."""
-        ran = [one for one in self.wholes if one.name != "plan" and one.timing and one.outcome not in ("inaccurate",)]
-        return min(ran, key=lambda one: one.timing.median_us if one.timing else float("inf"))
+        """The network at the baseline."""
+        return next(one for one in self.wholes if one.name != "plan" and self.baseline in (None, one.settings))

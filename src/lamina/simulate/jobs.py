@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -15,10 +15,8 @@ from lamina.errors import LaminaError, MissingError, UsageError, nearest
 from lamina.record import SimRun
 from lamina.simulate.hierarchy import Device
 from lamina.simulate.workloads import ConvolutionGemm
+from lamina.spec.grid import Settings, Value
 
-Value = str | int | float | bool
-Settings = Mapping[str, Value]
-"""Settings by their dotted names."""
 Progress = Callable[[float], None]
 """Called with the completed fraction of a simulation."""
 MODULES = {

@@ -8,9 +8,9 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from math import floor
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from lamina.errors import Fault, SpecError, UsageError, nearest
 from lamina.spec.faults import plain
@@ -27,6 +27,10 @@ class PublishedValue(BaseModel):
     ``layer`` is the recipe's name of the row, ``printed`` the paper's where it differs. ``disputed`` values
     are known to disagree with what they claim to be; ``note`` says how. Of simulations, ``layer`` is a work or a
     pattern of several, and ``where`` settings that its points have.
+
+    ``better`` says which direction is an improvement: ``higher`` for speedups, ``lower`` for overheads, ``equal`` for
+    counts. By default values in ``x`` are speedups and all others are counts. ``bound``: the paper prints ``at least``
+    or ``at most`` the value. ``not_applicable`` is the reason why no measurement of ours can stand beside the value.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -39,6 +43,20 @@ class PublishedValue(BaseModel):
     disputed: bool = False
     note: str = ""
     where: dict[str, Setting] = {}
+    better: Literal["", "higher", "lower", "equal"] = ""
+    bound: Literal["", "at least", "at most"] = ""
+    not_applicable: str = ""
+
+    @field_validator("quantity")
+    @classmethod
+    def _spelled(cls, quantity: str) -> str:
+        """Files of version 0.1 spell ``speed-up``."""
+        return quantity.replace("speed-up", "speedup")
+
+    @property
+    def improves(self) -> str:
+        """``higher``, ``lower`` or ``equal``."""
+        return self.better or ("higher" if self.unit == "x" else "equal")
 
     def agrees(self, ours: float) -> bool:
         """Whether ``ours``, rounded or truncated to the printed digits, equals the printed value."""
@@ -63,10 +81,19 @@ class PublishedStatement(BaseModel):
 class Published(BaseModel):
     """One table or figure of a paper.
 
-    ``recipe`` and ``workload`` are what to run for it; where ``counts``, nothing runs, because its numbers
-    follow from the network in closed form. An entry with ``figures`` is profiled, with ``counters``, and those figures
-    of a report show it; one with ``changes`` is a what-if; the points of one that ``simulates`` are simulated.
-    Of an ``unmeasured`` one nothing of ours stands beside the numbers; ``note`` says why.
+    ``recipe`` and ``workload`` are what to run for it. How it is reproduced:
+
+    - ``counts``: in closed form from the network; nothing runs.
+    - ``figures``: the recipe is profiled, with ``counters``; a report of the run has those figures.
+    - ``changes``: a what-if.
+    - ``simulates``: points that are simulated.
+    - ``measures``: a measurement of `lamina.pipeline.reproduce.measured`, with recorded rows for machines without a
+      GPU.
+    - none of them: every layer of the recipe is measured as ``workload`` specifies.
+
+    A table with ``configuration`` has settings, which are compared but are no results. ``not_applicable`` is the
+    reason why nothing of ours can stand beside it. ``recorded`` names shipped rows of the entry, where its
+    measurement does not.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -84,7 +111,10 @@ class Published(BaseModel):
     counters: tuple[Text, ...] = ()
     changes: tuple[Text, ...] = ()
     simulates: Points | None = None
-    unmeasured: bool = False
+    measures: str = ""
+    recorded: str = ""
+    configuration: bool = False
+    not_applicable: str = ""
     values: tuple[PublishedValue, ...] = ()
     statements: tuple[PublishedStatement, ...] = ()
 
@@ -92,15 +122,13 @@ class Published(BaseModel):
     def _something_to_show(self) -> Published:
         if not (self.values or self.statements or self.figures):
             raise ValueError("expected values, statements or figures")
-        if self.unmeasured and not self.note:
-            raise ValueError("unmeasured: expected a note with the reason")
         return self
 
     @property
     def how(self) -> str:
         """How it is reproduced, in one word."""
-        if self.unmeasured:
-            return "not measured"
+        if self.not_applicable:
+            return "not applicable"
         if self.counts:
             return "counted"
         return (

@@ -276,3 +276,31 @@ simulation = Table(
     Column("relative_error", Real, doc="estimated relative error of the sample"),
     UniqueConstraint("run_id", "digest"),
 )
+
+study = Table(
+    "study",
+    metadata,
+    Column("run_id", ForeignKey(run.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("content", JSON, nullable=False, doc="the result of the study, without its trials"),
+)
+
+trial = Table(
+    "trial",
+    metadata,
+    Column("id", Serial, primary_key=True),
+    Column("run_id", ForeignKey(run.c.id, ondelete="CASCADE"), nullable=False),
+    Column("layer", Text, nullable=False, doc="the layer's name"),
+    Column("kind", Text, nullable=False, doc="its type with its sizes"),
+    Column("impl", Text, nullable=False, doc="the candidate; `dense` is the user's own layer"),
+    Column("precision", Text, nullable=False, doc=_AS_MEASURED),
+    Column("layout", Text, nullable=False, doc=_AS_MEASURED),
+    Column("mode", Text, nullable=False, doc="`eager`, `compiled`, `reduce-overhead` or `graph`, of the whole network"),
+    Column("method", Text, nullable=False, doc="of another package for the whole network, or `dense`"),
+    *_timing("time", nullable=True),
+    Column("dense_us", Real, doc="median time of what it replaces, timed in the same rounds, microseconds"),
+    Column("predicted_us", Real, doc="time by the method's cost model, microseconds"),
+    Column("accuracy", Real, doc="accuracy of the network with this layer alone changed, percent"),
+    Column("outcome", Text, nullable=False, doc="`selected`, `slower`, `inaccurate`, `refused` or `failed`"),
+    Column("reason", Text, nullable=False, doc="why"),
+    UniqueConstraint(*("run_id", "layer", "impl", "precision", "layout", "mode", "method"), name="uq_trial_candidate"),
+)

@@ -24,10 +24,12 @@ from lamina.record import (
     SimRun,
     Sparsity,
     Status,
+    Study,
+    Trial,
     WhatIf,
 )
 from lamina.store import counters as counting
-from lamina.store import kernels, query, read, rows, trace, write
+from lamina.store import kernels, query, read, rows, studies, trace, write
 from lamina.store.connect import address, connect, reading, writing
 from lamina.store.faults import explained
 from lamina.store.migrate import bring_up_to_date
@@ -180,6 +182,16 @@ class Store:
         with self._writing(run_id) as connection:
             write.insert_simulation(connection, run_id, simulation)
 
+    def add_trial(self, run_id: str, trial: Trial) -> None:
+        """Write a candidate of a study; one that is measured or judged again replaces its former self."""
+        with self._writing(run_id) as connection:
+            studies.insert_trial(connection, run_id, trial)
+
+    def add_study(self, run_id: str, study: Study) -> None:
+        """Write the result of a study, without its trials; it replaces a former one."""
+        with self._writing(run_id) as connection:
+            studies.insert_study(connection, run_id, study)
+
     def delete(self, run_id: str) -> None:
         """Delete a run and everything in it."""
         with self._writing(run_id) as connection:
@@ -265,6 +277,16 @@ class Store:
         digest = rows.simulation_digest(layer, kernel, device, config)
         with self._reading(run_id) as connection:
             return read.select_simulation(connection, run_id, digest)
+
+    def trials(self, run_id: str) -> tuple[Trial, ...]:
+        """Candidates of a study as they were added."""
+        with self._reading(run_id) as connection:
+            return studies.select_trials(connection, run_id)
+
+    def study(self, run_id: str) -> Study | None:
+        """The result of a study with its trials; ``None`` where it has not ended."""
+        with self._reading(run_id) as connection:
+            return studies.select_study(connection, run_id)
 
     def query(self, sql: str) -> query.Answer:
         """Names of the columns and the rows that one reading SQL statement gives.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from itertools import groupby
 from textwrap import shorten
@@ -23,9 +23,11 @@ from lamina.record import (
     Run,
     SimRun,
     Sparsity,
+    Study,
+    Trial,
     WhatIf,
 )
-from lamina.store import read, rows, write
+from lamina.store import read, rows, studies, write
 from lamina.store.counters import Reading, counters_of_launches, insert_counters
 from lamina.store.kernels import insert_kernels, select_kernels, spelled
 
@@ -77,6 +79,8 @@ class _Trace:
     what_ifs: tuple[WhatIf, ...] = ()
     sparsities: tuple[Sparsity, ...] = ()
     simulations: tuple[SimRun, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    study: Study | None = None
 
 
 _LAUNCH = tuple(field.name for field in fields(KernelRun) if field.name != "key")
@@ -103,6 +107,8 @@ def export_trace(connection: Connection, run_id: str) -> bytes:
         what_ifs=read.select_what_ifs(connection, run_id),
         sparsities=read.select_sparsities(connection, run_id),
         simulations=read.select_simulations(connection, run_id),
+        trials=studies.select_trials(connection, run_id),
+        study=_without_trials(studies.select_study(connection, run_id)),
     )
     return _document().dump_json(trace, warnings="none")
 
@@ -154,6 +160,14 @@ def _insert(connection: Connection, trace: _Trace) -> None:
     write.insert_sparsity(connection, run_id, trace.sparsities)
     for simulation in trace.simulations:
         write.insert_simulation(connection, run_id, simulation)
+    for trial in trace.trials:
+        studies.insert_trial(connection, run_id, trial)
+    if trace.study is not None:
+        studies.insert_study(connection, run_id, trace.study)
+
+
+def _without_trials(study: Study | None) -> Study | None:
+    return None if study is None else replace(study, trials=())
 
 
 def _require_rows(trace: _Trace) -> None:

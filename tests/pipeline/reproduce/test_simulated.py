@@ -39,14 +39,14 @@ FIGURE: dict[str, Any] = {
             {"name": "conv1", "settings": {"layer": "features.0"}},
             {"name": "conv2", "settings": {"layer": "features.3"}, "times": 3},
         ],
-        "shows": ["speed-up"],
+        "shows": ["speedup"],
     },
     "values": [
-        {"layer": "conv*", "quantity": "speed-up", "value": 9.5, "unit": "x", "where": {"device.dram.latency": 100.0}},
-        {"layer": "conv1", "quantity": "speed-up", "value": 1.0, "unit": "x", "where": {"device.dram.latency": 400.0}},
-        {"layer": "conv1", "quantity": "speed-up", "value": 1.0, "unit": "x", "where": {"batch": 99}},
+        {"layer": "conv*", "quantity": "speedup", "value": 9.5, "unit": "x", "where": {"device.dram.latency": 100.0}},
+        {"layer": "conv1", "quantity": "speedup", "value": 1.0, "unit": "x", "where": {"device.dram.latency": 400.0}},
+        {"layer": "conv1", "quantity": "speedup", "value": 1.0, "unit": "x", "where": {"batch": 99}},
         {"layer": "conv*", "quantity": "P", "value": 50, "unit": "%"},
-        {"layer": "conv*", "quantity": "training speed-up", "value": 1.0, "unit": "x"},
+        {"layer": "conv*", "quantity": "training speedup", "value": 1.0, "unit": "x"},
     ],
     "statements": [{"about": "all", "says": "larger is better", "check": "speedup_grows_with_batch"}],
 }
@@ -124,10 +124,10 @@ def test_invalid_entries_are_rejected(store: Store) -> None:
     every = {**FIGURE["simulates"], "works": [{"name": "all", "settings": {}}]}
     with pytest.raises(UsageError, match="expected one layer, got 2"):
         run(entry(simulates=every), store)
-    unknown = [{"layer": "conv1", "quantity": "speed-ups", "value": 1}]
-    with pytest.raises(UsageError, match="did you mean 'speed-up'"):
+    unknown = [{"layer": "conv1", "quantity": "speedups", "value": 1}]
+    with pytest.raises(UsageError, match="did you mean 'speedup'"):
         run(entry(values=unknown), store)
-    no_share = [{"layer": "conv1", "quantity": "training speed-up", "value": 1}]
+    no_share = [{"layer": "conv1", "quantity": "training speedup", "value": 1}]
     with pytest.raises(UsageError, match="expected one value P"):
         run(entry(values=no_share), store)
 

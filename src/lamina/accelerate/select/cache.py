@@ -37,7 +37,8 @@ class Cache:
         known = self._known.get(question)
         if known is None or known["provenance"] != self.provenance:
             return None
-        return Selection(**{name: known[name] for name in _FIELDS})
+        quartiles = {name: (pair[0], pair[1]) for name, pair in known.get("quartiles_us", {}).items()}
+        return Selection(**{name: known[name] for name in _FIELDS}, quartiles_us=quartiles)
 
     def put(self, question: str, selection: Selection) -> None:
         """Keep an answer; those that other processes wrote meanwhile stay."""

@@ -57,18 +57,24 @@ def decide(
     if dense is not None and best != DENSE:
         ours = times[best]
         if ours.q3_us >= dense.q1_us:
-            rejected = f"{best} {ours.median_us:.3g} us is within the spread"
+            rejected = f"{best} {_us(ours.median_us)} is within the spread"
         elif dense.median_us < min_speedup * ours.median_us:
-            rejected = f"{best} {ours.median_us:.3g} us is less than {min_speedup - 1:.0%} faster"
+            rejected = f"{best} {_us(ours.median_us)} is less than {min_speedup - 1:.0%} faster"
         if rejected:
             best = DENSE
     others = sorted((time.median_us, name) for name, time in times.items() if name != best)
-    rest = ", ".join(f"{name} {time:.3g} us" for time, name in others)
-    reason = f"{best}: {times[best].median_us:.3g} us" + (f"; {rejected}" if rejected else f" < {rest}" if rest else "")
+    rest = ", ".join(f"{name} {_us(time)}" for time, name in others)
+    reason = f"{best}: {_us(times[best].median_us)}" + (f"; {rejected}" if rejected else f" < {rest}" if rest else "")
     if not others and refusals:
         reason += f"; {'; '.join(f'{name}: {why}' for name, why in refusals.items())}"
     medians = {name: time.median_us for name, time in times.items()}
-    return Selection(best, reason, medians, mode, refusals=dict(refusals or {}))
+    quartiles = {name: (time.q1_us, time.q3_us) for name, time in times.items()}
+    return Selection(best, reason, medians, mode, refusals=dict(refusals or {}), quartiles_us=quartiles)
+
+
+def _us(time: float) -> str:
+    """Microseconds with three significant digits, and no exponent."""
+    return f"{time:.3g} us" if time < 999.5 else f"{time:.0f} us"
 
 
 class Selector:

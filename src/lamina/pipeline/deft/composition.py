@@ -238,7 +238,7 @@ def _square(weight: Tensor, bias: Tensor, moments: Moments) -> float:
 def foldable(model: nn.Module) -> str | None:
     """Why producers cannot be folded, or nothing."""
     try:
-        _folded(copy.deepcopy(model))
+        folded(copy.deepcopy(model))
     except UsageError as error:
         return str(error)
     return None
@@ -259,8 +259,8 @@ def flattened(model: nn.Module) -> dict[str, int]:
         # Reading the last input alone, each lets its producer say how many channels it has.
         layer = EliminatedLinear.from_dense(cast(nn.Linear, probe.get_submodule(name)), [number - 1])
         setattr(probe.get_submodule(parent), last, layer)
-    _, folded = _folded(probe)
-    pixels = {name: inputs[name] // one.outputs for one in folded for name in one.consumers if name in inputs}
+    _, changed = folded(probe)
+    pixels = {name: inputs[name] // one.outputs for one in changed for name in one.consumers if name in inputs}
     return {name: number for name, number in pixels.items() if number > 1}
 
 
@@ -279,18 +279,23 @@ def compose(
     for name, share in choice.items():
         if share < 1:
             put(result, name, copy.deepcopy(variants[name][share].layer))
-    return _folded(result) if folding else (result, ())
+    return folded(result) if folding else (result, ())
 
 
-def _folded(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
+def folded(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
+    """A network without the output channels that no eliminated layer reads, in place; and the changed producers.
+
+    Raises:
+        UsageError: the network cannot be traced.
+    """
     # Inside another module a network's arguments are those of a call, which can be traced where `*inputs` cannot.
     outer = nn.Sequential(model)
-    _, folded = fold(outer)
+    _, changed = fold(outer)
 
     def own(names: Iterable[str]) -> tuple[str, ...]:
         return tuple(name.removeprefix("0.") for name in names)
 
     return outer[0], tuple(
         replace(one, producer=own([one.producer])[0], consumers=own(one.consumers), plain=own(one.plain))
-        for one in folded
+        for one in changed
     )

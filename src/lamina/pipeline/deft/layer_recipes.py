@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import Tensor, fx, nn
 from torch.jit import ScriptModule
 
+from lamina import accelerate
 from lamina.accelerate.methods.elimination.convert import ELIMINATED
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.weight_only import WeightOnly
 from lamina.accelerate.methods.weight_only.config import Format
 from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
+from lamina.accelerate.registry import known_options
 from lamina.errors import UsageError
+from lamina.spec import Method
 
 _CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
 _NORM = ("num_features", "eps", "momentum", "affine", "track_running_stats")
@@ -42,7 +46,11 @@ Value = bool | int | float | str | tuple[int, ...] | None
 
 
 class LayerRecipe(BaseModel):
-    """One layer: the dense ``kind`` and its arguments, the number of kept inputs, and the weight format."""
+    """One layer: the dense ``kind`` and its arguments, the number of kept inputs, and the weight format.
+
+    ``method`` is that of a layer whose configuration tells its structure, such as ``circulant[block_size=64]``, and
+    ``merged`` names the layers that it replaces together with this one.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -53,17 +61,31 @@ class LayerRecipe(BaseModel):
     impl: Literal["auto", "gather", "swap", "slice", "pack", "kernel"] = "auto"
     format: Format | None = None
     scaling: Literal["row", "none"] = "row"
+    method: str | None = None
+    merged: tuple[str, ...] = ()
 
 
-def describe(model: nn.Module, dense: nn.Module) -> dict[str, LayerRecipe]:
-    """The layers of ``model`` that differ from those of ``dense``, by name.
+Methods = Mapping[str, tuple[str, tuple[str, ...]]]
+"""By layer, its method and the names of the layers that are replaced together with it."""
+
+
+def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxyType({})) -> dict[str, LayerRecipe]:
+    """The layers of ``model`` that differ from those of ``dense``, by name; ``methods`` made some of them.
 
     Raises:
         UsageError: recipes do not support the type of a layer.
     """
     before = dict(dense.named_modules())
     found: dict[str, LayerRecipe] = {}
+    merged = {other for _, others in methods.values() for other in others}
+    inner: tuple[str, ...] = ()
     for name, module in model.named_modules():
+        if name in merged or (inner and name.startswith(inner)):
+            continue
+        if name in methods and _by_configuration(methods[name][0]):
+            found[name] = _by_method(name, before[name], *methods[name])
+            inner = (*inner, f"{name}.")
+            continue
         if name not in before:
             raise UsageError(f"{name}: expected the modules of the dense network, got an additional one")
         same = type(module) is type(before[name]) or (isinstance(module, _COPIED) and isinstance(before[name], _COPIED))
@@ -71,6 +93,17 @@ def describe(model: nn.Module, dense: nn.Module) -> dict[str, LayerRecipe]:
             continue
         found[name] = _described(name, module)
     return found
+
+
+def _by_configuration(method: str) -> bool:
+    """Whether a method's configuration tells a layer's structure; the others are described by their modules."""
+    return Method.parse(method).name not in ("dense", "eliminated", "weight-only")
+
+
+def _by_method(name: str, dense: nn.Module, method: str, merged: tuple[str, ...]) -> LayerRecipe:
+    if type(dense) not in SIZES:
+        raise UsageError(f"{name}: expected one of {', '.join(KINDS)}, got {type(dense).__name__}")
+    return LayerRecipe(kind=_kind(dense), arguments=_arguments(dense), method=method, merged=merged)
 
 
 def _described(name: str, module: Any) -> LayerRecipe:
@@ -121,6 +154,19 @@ def rebuild(model: nn.Module, layers: Mapping[str, LayerRecipe], tensors: Mappin
             )
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, _built(name, recipe, tensors, file))
+    for name, recipe in layers.items():
+        if recipe.method is not None:
+            model = _converted(model, name, recipe)
+    return model
+
+
+def _converted(model: nn.Module, name: str, recipe: LayerRecipe) -> nn.Module:
+    names = {name, *recipe.merged}
+    config = accelerate.configuration(known_options(str(recipe.method)))
+    model, record = accelerate.convert(model, config, lambda one, _: one in names)
+    if not record.replaced:
+        reasons = dict.fromkeys(str(one.refusal) for one in record.skipped if one.layer in names)
+        raise UsageError(f"{name}: {recipe.method} cannot be built: {'; '.join(reasons)}")
     return model
 
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import torch
@@ -23,7 +24,7 @@ from torch.nn.parameter import is_lazy
 from lamina import build
 from lamina.build.models import ZOO
 from lamina.errors import UsageError
-from lamina.pipeline.deft.layer_recipes import LayerRecipe, describe, rebuild
+from lamina.pipeline.deft.layer_recipes import LayerRecipe, Methods, describe, rebuild
 from lamina.spec import Network, Precision
 from lamina.spec.toml import read_toml, write_toml
 
@@ -65,7 +66,13 @@ class Origin:
 
 
 def save(
-    folder: Path, model: nn.Module, dense: nn.Module, origin: Origin, precision: Precision, facts: Mapping[str, Any]
+    folder: Path,
+    model: nn.Module,
+    dense: nn.Module,
+    origin: Origin,
+    precision: Precision,
+    facts: Mapping[str, Any],
+    methods: Methods = MappingProxyType({}),
 ) -> None:
     """Save a network that was converted from a dense one. Each file is replaced atomically.
 
@@ -76,6 +83,7 @@ def save(
         origin: the source of the dense network.
         precision: of the model.
         facts: additional entries of the recipe, JSON-able.
+        methods: as `describe` takes them.
 
     Raises:
         UsageError: recipes do not support the type of a layer.
@@ -84,7 +92,7 @@ def save(
     recipe = Recipe(
         network=NetworkRecipe(source=origin.source, classes=origin.classes, description=description),
         precision=precision,
-        layers=describe(model, dense),
+        layers=describe(model, dense, methods),
         facts=dict(facts),
     )
     folder.mkdir(parents=True, exist_ok=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import hypot
+from typing import Any
 
 from lamina.errors import UsageError, nearest
 from lamina.simulate.jobs import Result
 from lamina.spec.points import SimulationPoint
 
-SPEEDUP, TRANSACTIONS, HIT_RATE, LATENCY = "speed-up", "L2 transactions", "L2 hit rate", "read latency"
+SPEEDUP, TRANSACTIONS, HIT_RATE, LATENCY = "speedup", "L2 transactions", "L2 hit rate", "read latency"
 RATIO = "x"
 """Unit of ratios to the baseline; rates have none."""
 COUNTERS = {TRANSACTIONS: "l2_transactions", HIT_RATE: "l2_hit_rate", LATENCY: "read_latency"}
@@ -19,37 +20,49 @@ COUNTERS = {TRANSACTIONS: "l2_transactions", HIT_RATE: "l2_hit_rate", LATENCY: "
 
 @dataclass(frozen=True)
 class Pair:
-    """One point: the result of its layer, and the baseline's."""
+    """One point beside its baseline.
+
+    ``counters`` are values of the point and of its baseline, by quantity; ``baseline_us`` is the baseline's time.
+    Without a result, ``reason`` says why.
+    """
 
     point: SimulationPoint
-    ours: Result
-    baseline: Result
+    speedup: float | None
+    baseline_us: float | None
+    counters: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    uncertainty: float = 0.0
+    """Relative error of the speedup, from sampling."""
+    reason: str = ""
 
-    @property
-    def reason(self) -> str:
-        """Why one of the two has no result."""
-        return self.ours.reason or self.baseline.reason
+    @classmethod
+    def of(cls, point: SimulationPoint, ours: Result, baseline: Result) -> Pair:
+        """The pair of two simulations."""
+        if not ours.run or not baseline.run:
+            return cls(point, None, None, reason=ours.reason or baseline.reason)
+        counters = {
+            quantity: (ours.run.counters[name], baseline.run.counters[name])
+            for quantity, name in COUNTERS.items()
+            if ours.run.counters.get(name) is not None and baseline.run.counters.get(name) is not None
+        }
+        uncertainty = hypot(*(each.run.relative_error or 0.0 for each in (ours, baseline) if each.run))
+        return cls(point, baseline.run.cycles / ours.run.cycles, baseline.microseconds, counters, uncertainty)
 
-    @property
-    def cycles(self) -> tuple[int, int] | None:
-        """Cycles of the point and of its baseline."""
-        ours, base = self.ours.run, self.baseline.run
-        return (ours.cycles, base.cycles) if ours and base else None
-
-    @property
-    def speedup(self) -> float | None:
-        return self.cycles[1] / self.cycles[0] if self.cycles else None
-
-    @property
-    def uncertainty(self) -> float:
-        """Relative error of the speedup, from sampling."""
-        return hypot(*(each.run.relative_error or 0.0 for each in (self.ours, self.baseline) if each.run))
+    @classmethod
+    def recorded(cls, point: SimulationPoint, row: Mapping[str, Any] | None) -> Pair:
+        """The pair of a recorded row, in which transactions and latencies are ratios to the baseline."""
+        if row is None:
+            return cls(point, None, None, reason="not recorded")
+        counters = {
+            TRANSACTIONS: (row["l2_transactions"], 1.0),
+            HIT_RATE: (row["l2_hit_rate"], row["baseline_l2_hit_rate"]),
+            LATENCY: (row["read_latency"], 1.0),
+        }
+        known = {name: (ours, base) for name, (ours, base) in counters.items() if ours is not None and base is not None}
+        return cls(point, row["speedup"], row["baseline_us"], known)
 
     def counted(self, quantity: str) -> tuple[float, float] | None:
         """The counter's values of the point and its baseline, if both have it."""
-        name = COUNTERS[quantity]
-        ours, base = (each.run.counters.get(name) if each.run else None for each in (self.ours, self.baseline))
-        return (ours, base) if ours is not None and base is not None else None
+        return self.counters.get(quantity)
 
 
 def _ratio(name: str) -> Callable[[Pair], float | None]:

@@ -1,10 +1,11 @@
-"""``reproduce`` of what a paper simulated: its settings, numbers and statements beside ours."""
+"""``reproduce`` of what a paper simulated: its settings, values and statements beside ours."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
+from typing import Any
 
 from lamina.errors import UsageError
 from lamina.pipeline.reproduce.points import HIT_RATE, SPEEDUP, Pair, formatted, quantity
@@ -22,7 +23,7 @@ from lamina.spec.published import Published, PublishedStatement, PublishedValue
 from lamina.store import Store
 
 DRAWN = "drawn only"
-"""What stands for a bar of a figure: no number is printed."""
+"""The value of a bar whose number is not printed."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,23 @@ def reproduce_simulated(
         watch=how.watch,
     )
     by_key = {result.job.key: result for result in done.results}
-    pairs = [Pair(each.point, by_key[each.ours.key], by_key[each.baseline.key]) for each in planned]
-    rows = (
+    pairs = [Pair.of(each.point, by_key[each.ours.key], by_key[each.baseline.key]) for each in planned]
+    return judged(entry, points, pairs), done.run
+
+
+def judged(entry: Published, points: Points, pairs: Sequence[Pair]) -> tuple[Beside, ...]:
+    """The rows of an entry from the results of its points."""
+    return (
         *(_value(entry, it, pairs) for it in entry.values),
         *(_drawn(name, pair) for name in points.shows for pair in pairs),
         *(_statement(it, pairs) for it in entry.statements),
     )
-    return rows, done.run
+
+
+def recorded_pairs(entry: Published, points: Points, rows: Iterable[Mapping[str, Any]]) -> list[Pair]:
+    """The pairs of an entry's points, from recorded rows with ``entry`` and ``point``."""
+    known = {row["point"]: row for row in rows if row["entry"] == entry.id}
+    return [Pair.recorded(point, known.get(point.title)) for point in points.points(entry.recipe)]
 
 
 def _of(value: PublishedValue, planned: Iterable[Planned]) -> list[Planned]:
@@ -112,13 +123,13 @@ def _value(entry: Published, value: PublishedValue, pairs: Sequence[Pair]) -> Be
         return Beside(value, f"{missing[0].point.title}: {missing[0].reason}", None)
     if value.quantity == TRAINING:
         ours = training(entry, value, own)
-        return Beside(value, formatted(SPEEDUP, ours), value.agrees(ours))
+        return Beside(value, formatted(SPEEDUP, ours), value.agrees(ours), ours)
     found = [each for pair in own for each in [quantity(value.quantity, pair)] * pair.point.times if each is not None]
     if not found:
         return Beside(value, "not counted", None)
     ours = mean(found)
     ends = f", {min(found):.3g} to {max(found):.3g}" if len(found) > 1 else ""
-    return Beside(value, f"{formatted(value.quantity, ours)}{ends}", value.agrees(ours))
+    return Beside(value, f"{formatted(value.quantity, ours)}{ends}", value.agrees(ours), ours)
 
 
 def _drawn(name: str, pair: Pair) -> Beside:

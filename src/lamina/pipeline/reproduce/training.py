@@ -9,7 +9,7 @@ from lamina.pipeline.reproduce.points import Pair
 from lamina.simulate.training import training_speedup
 from lamina.spec.published import Published, PublishedValue
 
-TRAINING, SHARE = "training speed-up", "P"
+TRAINING, SHARE = "training speedup", "P"
 
 
 def training(entry: Published, value: PublishedValue, pairs: Sequence[Pair]) -> float:
@@ -23,7 +23,7 @@ def training(entry: Published, value: PublishedValue, pairs: Sequence[Pair]) -> 
     works: dict[str, list[Pair]] = {}
     for pair in pairs:
         works.setdefault(pair.point.work, []).append(pair)
-    times = {name: own[0].point.times * (own[0].baseline.microseconds or 0.0) for name, own in works.items()}
+    times = {name: own[0].point.times * (own[0].baseline_us or 0.0) for name, own in works.items()}
     return training_speedup(
         _share(entry, value),
         {name: time / sum(times.values()) for name, time in times.items()},

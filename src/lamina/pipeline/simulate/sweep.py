@@ -8,8 +8,8 @@ from lamina.errors import Fault, SpecError, UsageError
 from lamina.pipeline.simulate import DEFAULTS, OWN, Planner, Simulated, Watch, simulate
 from lamina.simulate.design_space import Design, DesignPoint, Workload, designs
 from lamina.simulate.engines import Engine
-from lamina.simulate.grid import Grid
 from lamina.simulate.jobs import DEVICE, Job, Result, Settings, Value
+from lamina.spec.grid import Grid
 from lamina.store import Store
 
 WORK = ("network", "layer", "batch")
@@ -49,7 +49,7 @@ class Swept:
 def plan(grid: Grid, source: str = "grid") -> SweepPlan:
     """The jobs of a grid: those of each design and of its baseline.
 
-    ``[baseline]`` overrides settings of each design; without it, the first value of every axis does.
+    ``[baseline]`` overrides settings of each design; without it, the first value of every swept setting does.
 
     Raises:
         SpecError: the faults of all configurations, without duplicates.
@@ -66,7 +66,7 @@ def plan(grid: Grid, source: str = "grid") -> SweepPlan:
         except UsageError as error:
             faults[str(error)] = None
         else:
-            swept = tuple((key, settings[key]) for key in grid.axes if key not in WORK)
+            swept = tuple((key, settings[key]) for key in grid.swept if key not in WORK)
             group = (planned[0].network, planned[0].batch), swept
             jobs.setdefault(group, []).extend(planned)
             baselines.setdefault(group, []).extend(compared)
@@ -100,7 +100,7 @@ def sweep(
         store,
         engine,
         target=grid.name,
-        config={"base": dict(grid.base), "axes": {k: list(v) for k, v in grid.axes.items()}, "baseline": grid.baseline},
+        config=grid.to_dict() | {"jobs": len(planned.all)},
         verb="sweep",
         command=command,
         resume=resume,
@@ -122,7 +122,7 @@ def sweep(
 def _baseline(grid: Grid, settings: Settings) -> Settings:
     """The baseline of a configuration, on the same workload."""
     if grid.baseline is None:
-        return {**settings, **{key: values[0] for key, values in grid.axes.items() if key not in WORK}}
+        return {**settings, **{key: value for key, value in grid.first.items() if key not in WORK}}
     unit = settings.get("unit", DEFAULTS["unit"])
     if grid.baseline.get("unit", unit) != unit:  # options are specific to a unit
         settings = {key: value for key, value in settings.items() if key in OWN or key.startswith(DEVICE)}

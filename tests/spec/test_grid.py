@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.errors import SpecError, UsageError
-from lamina.simulate.grid import Grid, parse_grid, read_grid, value_of
+from lamina.spec.grid import Grid, parse_grid, read_grid, value_of
 
 GOOD = """
 name = "caches"

@@ -1,0 +1,199 @@
+"""A model by a plan: its layers replaced, and the whole in the plan's precision, layout and mode."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from lamina import accelerate, build, measure
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.registry import known_options
+from lamina.errors import UnsupportedError, UsageError
+from lamina.pipeline.apply.planned import run_by
+from lamina.pipeline.deft.composition import folded
+from lamina.pipeline.graphed import graphed
+from lamina.record.wording import listed
+from lamina.spec import Method
+from lamina.spec.plan import Plan, PlannedLayer
+from lamina.spec.plan_file import read_plan
+
+FOLD = "fold=true"
+"""The option of pruned inputs whose producers lose their dead output channels."""
+
+
+class PlanMismatch(UserWarning):
+    """A plan, or a part of it, does not fit the model or the device."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was done: the layers that run by another method, and why others of the plan do not."""
+
+    replaced: Mapping[str, str]
+    refused: Mapping[str, str]
+    remarks: Sequence[str]
+
+
+def apply(
+    model: nn.Module, plan: Plan | str | os.PathLike[str], *, example: Any = None, strict: bool = False
+) -> nn.Module:
+    """Run a model by a plan: every layer by its method, and the whole in the plan's precision, layout and mode.
+
+    Layers of the plan that the model does not have, or has in another size, stay as they are. Names of parameters do
+    not change, but for those of replaced layers. For training, precisions below float32 use autocast, and CUDA graphs
+    are `lamina.graphed_step`'s to make.
+
+    Args:
+        model: changed in place, on its device; not yet compiled.
+        plan: or the file, or the folder of a study.
+        example: an input, to capture CUDA graphs at once; by default the first call captures.
+        strict: whether to raise for what does not fit, instead of warning.
+
+    Returns:
+        The model.
+
+    Raises:
+        UsageError: the file is no plan, nothing of it fits the model, or with ``strict`` anything does not fit.
+
+    Warns:
+        PlanMismatch: for what does not fit.
+
+    Example::
+
+        model = lamina.apply(model, "alexnet-study/plan.toml")
+    """
+    found, done = applied(model, plan if isinstance(plan, Plan) else read_plan(plan), example)
+    faults = [f"{name}: {reason}" for name, reason in done.refused.items()]
+    if strict and faults:
+        raise UsageError("the plan does not fit the model: " + "; ".join(faults))
+    for text in [*([f"layers kept as they are: {listed(faults, 5)}"] if faults else []), *done.remarks]:
+        warnings.warn(text, PlanMismatch, stacklevel=2)
+    return found
+
+
+def applied(model: nn.Module, plan: Plan, example: Any = None) -> tuple[nn.Module, Applied]:
+    """As `apply`, with a record of what was done in place of warnings.
+
+    Raises:
+        UsageError: nothing of the plan fits the model.
+    """
+    refused = mismatches(model, plan)
+    wanted = {one.name: one for one in plan.layers if one.method != "dense"}
+    if wanted and refused.keys() >= wanted.keys():
+        raise UsageError(f"the plan of {plan.network} does not fit the model: {listed(_faults(refused), 5)}")
+    remarks = list(_other_hardware(model, plan))
+    replaced: dict[str, str] = {}
+    by_method: dict[str, list[PlannedLayer]] = {}
+    for name, one in wanted.items():
+        if name not in refused:
+            by_method.setdefault(one.method, []).append(one)
+    for method, layers in by_method.items():
+        names = {name for one in layers for name in (one.name, *one.with_)}
+        try:
+            config = configured(method)
+            model, record = accelerate.convert(model, config, lambda name, _, names=names: name in names)  # type: ignore[misc]
+        except (UsageError, UnsupportedError) as error:
+            refused |= dict.fromkeys(names, str(error))
+            continue
+        replaced |= {one.layer: method for one in record.replaced}
+        refused |= {one.layer: str(one.refusal) for one in record.skipped if one.layer in names & wanted.keys()}
+    unrecovered = [name for name, method in replaced.items() if "recovery=least_squares" in method]
+    if unrecovered:
+        remarks.append(
+            f"{len(unrecovered)} pruned layers are not fitted to data: fine-tune the model, "
+            "or load the network of the study with its weights: lamina.load(folder)"
+        )
+    if any(FOLD in method for method in replaced.values()):
+        try:
+            model, _ = folded(model)
+        except UsageError as error:
+            remarks.append(f"dead output channels are not pruned: {error}")
+    model = _run(model, plan, example, remarks)
+    return model, Applied(replaced, refused, remarks)
+
+
+def mismatches(model: nn.Module, plan: Plan) -> dict[str, str]:
+    """Why layers of a plan do not fit a model, by name; those that stay dense fit any."""
+    modules = dict(model.named_modules(remove_duplicate=False))
+    found: dict[str, str] = {}
+    for one in plan.layers:
+        if one.method == "dense":
+            continue
+        missing = [name for name in (one.name, *one.with_) if name not in modules]
+        if missing:
+            found[one.name] = f"the model has no layer {listed(missing, 3)}: rename it in the plan, or study this model"
+            continue
+        got = " + ".join(describe_type(modules[name]) for name in (one.name, *one.with_))
+        if one.type not in (got, describe_type(modules[one.name])):
+            found[one.name] = f"the plan is for {one.type}, the model has {got}: study this model"
+    return found
+
+
+def describe_type(module: nn.Module) -> str:
+    """The type of a layer with its sizes.
+
+    >>> describe_type(nn.Linear(784, 512))
+    'Linear(in_features=784, out_features=512, bias=True)'
+    """
+    return f"{type(module).__name__}({module.extra_repr()})"
+
+
+def configured(impl: str) -> Any:
+    """The configuration of an implementation, without what no configuration has: tiles, densities, folding.
+
+    Weights that were fitted to data are not fitted again: ``recovery`` becomes ``scale``.
+
+    Raises:
+        UsageError: the method or an option is unknown.
+    """
+    method = Method.parse(impl)
+    if method.dense:
+        raise UsageError(f"{impl}: expected a method that replaces layers")
+    config = accelerate.configuration(known_options(impl))
+    return replace(config, recovery="scale") if isinstance(config, Eliminated) else config
+
+
+def _run(model: nn.Module, plan: Plan, example: Any, remarks: list[str]) -> nn.Module:
+    """The model in the plan's precision, layout and mode, by another package's method where the plan has one."""
+    device = next((one.device for one in model.parameters()), torch.device("cpu"))
+    precision, mode = plan.run.precision, plan.run.mode
+    if plan.goal == "infer":
+        model = build.to_precision(model, precision, device, plan.run.layout)
+    elif plan.run.layout == "nhwc":
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if plan.run.method != "dense":
+        from lamina.pipeline.study.rivals import apply_rival
+
+        model = apply_rival(plan.run.method, model)
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    model = run_by(model, plan)
+    if mode in ("compiled", "reduce-overhead"):
+        if mode == "reduce-overhead" and device.type != "cuda":
+            remarks.append(f"CUDA graphs need a GPU, the model is on {device.type}: it is compiled without them")
+        model.compile(mode="reduce-overhead" if mode == "reduce-overhead" and device.type == "cuda" else "default")
+    elif mode == "graph" and device.type != "cuda":
+        remarks.append(f"CUDA graphs need a GPU, the model is on {device.type}: it runs in eager mode")
+    elif mode == "graph" and plan.goal == "train":
+        remarks.append("the plan trains in CUDA graphs: step = lamina.graphed_step(model, loss, optimizer)")
+    elif mode == "graph":
+        return graphed(model, example)
+    return model
+
+
+def _other_hardware(model: nn.Module, plan: Plan) -> list[str]:
+    device = next((one.device for one in model.parameters()), torch.device("cpu"))
+    theirs, ours = plan.environment.get("device"), measure.environment(device).device
+    if theirs is None or theirs == ours:
+        return []
+    return [f"the plan was measured on {theirs}, the model is on {ours}: its times do not hold, study it here"]
+
+
+def _faults(refused: Mapping[str, str]) -> list[str]:
+    return [f"{name}: {reason}" for name, reason in refused.items()]

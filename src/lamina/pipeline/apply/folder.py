@@ -1,0 +1,34 @@
+"""A model by a plan as a folder: ``plan.toml``, and what `lamina.load` reads: a recipe and the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from lamina.build import Target
+from lamina.pipeline.deft import recipe_files
+from lamina.spec.plan import NAME, Plan
+from lamina.spec.plan_file import write_plan
+
+
+def save(folder: Path, model: nn.Module, dense: nn.Module, plan: Plan, target: Target, classes: int) -> None:
+    """Write a plan with the network by it.
+
+    Args:
+        folder: created if it does not exist.
+        model: the network by the plan, in the plan's precision.
+        dense: the network that it was made from, with the same structure.
+        plan: its layers tell the methods.
+        target: where the dense network comes from.
+        classes: of the data.
+
+    Raises:
+        UsageError: a layer's type has no recipe, or the folder cannot be written.
+    """
+    origin = recipe_files.Origin(target.name, classes, target.network)
+    methods = {one.name: (one.method, one.with_) for one in plan.layers if one.method != "dense"}
+    precision = plan.run.precision if plan.goal == "infer" else "fp32"
+    facts = {"study": plan.network, "goal": plan.goal}
+    recipe_files.save(folder, model, dense, origin, precision, facts, methods)
+    write_plan(plan, folder / NAME)

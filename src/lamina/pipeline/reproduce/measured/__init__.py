@@ -1,0 +1,41 @@
+"""Measurements of published tables and figures: their recorded rows, how rows are judged, and how to take them.
+
+Every module defines ``MEASUREMENT``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+
+from lamina.errors import UsageError, nearest
+from lamina.pipeline.reproduce.measured.judging import Measurement
+
+MODULES: Mapping[str, str] = {
+    "circulant-ladder": "ladder",
+    "circulant-counters": "ladder_counters",
+    "circulant-batches": "batches",
+    "circulant-layers": "circulant_layers",
+    "circulant-accuracy": "accuracy",
+    "activation-zeros": "zeros",
+    "monitor-overhead": "monitor",
+    "sparse-libraries": "sparse_libraries",
+    "elimination": "elimination",
+    "deft-networks": "deft_networks",
+    "on-chip-fission": "fission",
+    "what-if": "changes",
+}
+"""The module of each measurement."""
+
+
+def measurement(name: str) -> Measurement:
+    """The measurement of that name.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in MODULES:
+        raise UsageError(f"measurement {name!r} is unknown: {nearest(name, MODULES)}")
+    found = import_module(f"{__name__}.{MODULES[name]}").MEASUREMENT
+    assert isinstance(found, Measurement)
+    return found

@@ -1,0 +1,80 @@
+"""What networks have learnt, dense and block-circulant, and what the dissertation reads off figures 7.12 and 7.13."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from lamina.pipeline.reproduce.measured.judging import Judged, Measurement, Rule, share
+
+PAPERS = "conv4fc3 cifar10"
+"""The network and data set of figure 7.12."""
+
+
+def form_of(block_size: int) -> str:
+    """What a run of that block size is called; 1 is dense."""
+    return "dense" if block_size == 1 else f"k={block_size}"
+
+
+def accuracies(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What each network learnt in each form: means over the seeds whose runs came to their last epoch."""
+    forms: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for one in runs:
+        if len(one["test_accuracy"]) == one["epochs"]:
+            forms.setdefault((one["workload"], one["block_size"]), []).append(one)
+    found = {}
+    for (name, block_size), mine in sorted(forms.items()):
+        dense = forms.get((name, 1), [])
+        ours, theirs = ([100 * one["test_accuracy"][-1] for one in some] for some in (mine, dense))
+        found[f"{name}, {form_of(block_size)}"] = {
+            "test accuracy, %": round(fmean(ours), 2), "deviation": round(pstdev(ours), 2),
+            "points of dense": round(fmean(ours) - fmean(theirs), 2) if dense else None,
+            "parameters": mine[0]["parameters"],
+            "times fewer": round(dense[0]["parameters"] / mine[0]["parameters"], 1) if dense else None,
+            "seeds": len(mine), "epochs": mine[0]["epochs"],
+            "s of an epoch, device shared": round(fmean(one["median_us"] for one in mine) / 1e6, 2),
+        }  # fmt: skip
+    return found
+
+
+def converges_like_dense(runs: Sequence[Mapping[str, Any]]) -> Judged:
+    """By half of all epochs circulant networks have come as far as dense ones, to a tenth of the way."""
+    halfway: dict[int, list[float]] = {}
+    for one in runs:
+        if one["workload"] == PAPERS and len(one["train_loss"]) == one["epochs"]:
+            first, *_, last = one["train_loss"]
+            way = (first - one["train_loss"][one["epochs"] // 2]) / (first - last)
+            halfway.setdefault(one["block_size"], []).append(way)
+    dense = fmean(halfway.pop(1))
+    return share("block sizes", (abs(fmean(ways) - dense) < 0.1 for ways in halfway.values()))
+
+
+def lost(runs: Sequence[Mapping[str, Any]], name: str = "") -> dict[str, float]:
+    """Points of accuracy that circulant networks lose, by network and block size."""
+    told = accuracies(runs)
+    return {
+        form: -one["points of dense"]
+        for form, one in told.items()
+        if form.startswith(name) and not form.endswith("dense") and one["points of dense"] is not None
+    }
+
+
+def fewer(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How many times fewer parameters circulant networks have, by network and block size."""
+    told = accuracies(runs)
+    return {form: one["times fewer"] for form, one in told.items() if not form.endswith("dense") and one["times fewer"]}
+
+
+CASES = "networks and block sizes"
+RULES: Mapping[str, Rule] = {
+    "converges_like_dense": converges_like_dense,
+    "accuracy_like_dense": lambda runs: share("block sizes", (one < 1 for one in lost(runs, f"{PAPERS},").values())),
+    "parameters_are_far_fewer": lambda runs: share(CASES, (one > 4 for one in fewer(runs).values())),
+    "less_than_4_points_lost": lambda runs: share(CASES, (one < 4 for one in lost(runs).values())),
+}
+"""What is read off the figures, by the names that entries give it; alike is within a point, far fewer a quarter."""
+
+MEASUREMENT = Measurement(
+    ("circulant_accuracy",), statements=RULES, command="python -m benchmarks.circulant_training accuracy"
+)

@@ -1,0 +1,113 @@
+"""Which layers to change, and how far: a sequence of plans from the most accurate to the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+Choice = Mapping[str, str]
+"""The implementation of each layer that is not dense."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """An implementation of a layer.
+
+    Attributes:
+        impl: such as ``circulant[block_size=64,impl=kernel]``.
+        saved_us: dense time less its time.
+        damage: what the network's outputs lose, such as their relative error; 0 for none.
+    """
+
+    impl: str
+    saved_us: float
+    damage: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A choice for every layer, and the sum of what it saves."""
+
+    choice: Choice
+    saved_us: float
+
+
+def sequence(options: Mapping[str, Sequence[Option]]) -> list[Candidate]:
+    """Plans from the one that damages nothing to the one that saves the most, each a step on one layer further.
+
+    A step goes along the convex hull of a layer's options in the plane of damage and saved time; of all layers' next
+    steps, the one with the largest saving for its damage is taken first, as in the greedy solution of the multiple
+    choice knapsack problem (Sinha and Zoltners, Operations Research 27(3), 1979).
+
+    Args:
+        options: of each layer, without the dense one; those that save nothing are left out.
+    """
+    current: dict[str, Option] = {}
+    steps: list[tuple[float, int, str, Option]] = []
+    for layer, offered in options.items():
+        first, *more = _hull([Option("dense", 0.0, 0.0), *(one for one in offered if one.saved_us > 0)])
+        if first.impl != "dense":
+            current[layer] = first
+        before = first
+        for rank, option in enumerate(more):
+            ratio = (option.saved_us - before.saved_us) / (option.damage - before.damage)
+            steps.append((-ratio, rank, layer, option))
+            before = option
+    plans = [_candidate(current)]
+    for _, _, layer, option in sorted(steps, key=lambda step: step[:3]):
+        current = current | {layer: option}
+        plans.append(_candidate(current))
+    return plans
+
+
+def _hull(options: Sequence[Option]) -> list[Option]:
+    """Options by rising damage and saving, with falling gain for further damage."""
+    best: list[Option] = []
+    for option in sorted(options, key=lambda one: (one.damage, -one.saved_us)):
+        if best and option.saved_us <= best[-1].saved_us:
+            continue
+        if best and option.damage == best[-1].damage:
+            continue
+        while len(best) > 1 and _gain(best[-2], best[-1]) <= _gain(best[-2], option):
+            best.pop()
+        best.append(option)
+    return best
+
+
+def _gain(before: Option, after: Option) -> float:
+    return (after.saved_us - before.saved_us) / (after.damage - before.damage)
+
+
+def _candidate(current: Mapping[str, Option]) -> Candidate:
+    return Candidate(
+        {layer: option.impl for layer, option in current.items()}, sum(one.saved_us for one in current.values())
+    )
+
+
+def furthest(count: int, accepted: Callable[[int], bool | None]) -> int:
+    """The last of a sequence of plans that is accepted, found by bisection; 0 where none of the others is.
+
+    Args:
+        count: of plans; the first is accepted without a question.
+        accepted: whether the plan of this index keeps the accuracy; ``None`` where there is no time left to find out.
+    """
+    low, high = 0, count
+    probe = count - 1  # most often the fastest plan is asked for first
+    while low < high - 1:
+        answer = accepted(probe)
+        if answer is None:
+            return low
+        low, high = (probe, high) if answer else (low, probe)
+        probe = (low + high) // 2
+    return low
+
+
+def spread(count: int, points: int) -> list[int]:
+    """Up to ``points`` indices of a sequence at equal distances, its ends among them.
+
+    >>> spread(9, 3)
+    [0, 4, 8]
+    """
+    if count <= points:
+        return list(range(count))
+    return [round(index * (count - 1) / (points - 1)) for index in range(points)]

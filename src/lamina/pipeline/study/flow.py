@@ -1,0 +1,393 @@
+"""``study``: from a network to a measured plan of how to run each of its layers.
+
+train or load -> whole network at uniform settings -> candidates of each layer -> accuracy -> whole plan -> save
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lamina import measure, run
+from lamina.build import Target
+from lamina.errors import LaminaError, UsageError
+from lamina.pipeline.bench import bench
+from lamina.pipeline.convert import provenance, selector
+from lamina.pipeline.deft.calibration import Material, accuracy, material
+from lamina.pipeline.deft.learning import Learner
+from lamina.pipeline.deft.trained import pretrained
+from lamina.pipeline.explain import explain
+from lamina.pipeline.runs import begin, closing
+from lamina.pipeline.study import written
+from lamina.pipeline.study.budget import Budget
+from lamina.pipeline.study.combine import Candidate, Choice, Option, furthest, sequence, spread
+from lamina.pipeline.study.config import StudyConfig, lossless
+from lamina.pipeline.study.journal import Journal
+from lamina.pipeline.study.layers import Layers, try_layers
+from lamina.pipeline.study.plans import Plans
+from lamina.pipeline.study.subject import Subject
+from lamina.pipeline.study.uniform import fastest, uniform
+from lamina.pipeline.study.whole import Compared, compare, to_sequence, without_sparse
+from lamina.pipeline.train import objective
+from lamina.pipeline.watch import Watch, tracked, unwatched
+from lamina.record.study import FrontPoint, Measured, Settings, Study, Trial
+from lamina.spec import Workload
+from lamina.spec.plan import NAME
+from lamina.spec.training import Training
+from lamina.store import Store
+
+CHECKPOINT = "dense.safetensors"
+FRONT_POINTS = 8
+"""Plans along the front whose accuracy is measured."""
+
+
+@dataclass(frozen=True)
+class Studied:
+    """The result of `study`: its run, what it found, and where its plan is."""
+
+    run_id: str
+    study: Study
+    folder: Path
+
+
+def study(
+    target: Target,
+    data: str,
+    settings: Training,
+    store: Store,
+    folder: Path,
+    config: StudyConfig,
+    *,
+    cache: Path,
+    weights: Path | None = None,
+    device: str = "cpu",
+    fresh: bool = False,
+    command: str = "",
+    watch: Watch = unwatched,
+) -> Studied:
+    """Find how to run each layer of a network: what is measured to be faster, within an accuracy budget.
+
+    What was measured is kept as it is measured: a study that was killed goes on where it stopped, and one of the same
+    network on the same machine reuses it. The whole network is timed anew at the end of each.
+
+    Args:
+        target: the network.
+        data: a data set with train and test splits, or ``synthetic``.
+        settings: of training.
+        store: receives the run, its epochs, every candidate, and the result.
+        folder: of the plan and the weights.
+        config: goal, limits and methods.
+        cache: folder of selections, and of each study's journal and checkpoints.
+        weights: of the trained network, for ``infer``: a safetensors state dict or a checkpoint of ``lamina train``.
+        device: to run and measure on.
+        fresh: whether to measure everything anew.
+        command: the command line, for provenance.
+        watch: receives the progress.
+
+    Raises:
+        UsageError: data, weights and network do not fit each other, or synthetic data are to judge a training.
+    """
+    budget = Budget(config.budget_s)
+    at = measure.resolve(device)
+    if config.training and data == "synthetic":
+        watch("synthetic data tell nothing of accuracy: only methods that keep the results of a layer are tried")
+    shape = max((source.shape for source in target.inputs), key=prod, default=(1,))
+    parts = material(data, shape, config.calibration, settings.seed, at, target.train_test)
+    environment = measure.environment(at)
+    limits = {key: value for key, value in asdict(config).items() if key != "budget_s"}
+    more = {"data": data, "weights": str(weights or ""), "study": limits}
+    this, _ = begin("study", target, settings, environment, store, command, not fresh, more)
+    work_folder = cache / "studies" / this.fingerprint
+    if fresh:
+        shutil.rmtree(work_folder, ignore_errors=True)
+    journal = Journal(work_folder / "journal.jsonl")
+    with closing(store, this.id) as remarks:
+
+        def remark(text: str) -> None:
+            remarks.append(text)
+            watch(text)
+
+        learner = Learner(settings, parts, at, store, this.id, watch, remark)
+        with budget.stage("the dense network"):
+            dense = _dense(target, learner, config, weights, work_folder / CHECKPOINT)
+        judge = objective(parts.learn.name, parts.classes, remark)
+        subject = Subject(target.name, dense, at, config.training, config.batch, parts, judge, settings.optimizer)
+        work = _Work(
+            target, subject, config, learner, journal, budget, store, this.id, work_folder, cache, watch, remark
+        )  # fmt: skip
+        result = work.study(data)
+        written.save(folder, result, work.result, subject, target, parts.classes)
+        store.add_study(this.id, result)
+        remark(f"the plan is {folder / NAME}")
+    return Studied(this.id, result, folder)
+
+
+def _dense(target: Target, learner: Learner, config: StudyConfig, weights: Path | None, checkpoint: Path) -> nn.Module:
+    """The user's network on the device: with its initial weights to train, or trained to infer."""
+    torch.manual_seed(learner.settings.seed)
+    network = target.make(learner.material.classes)
+    with torch.no_grad():  # lazy parameters get their sizes from their first inputs
+        run.forward(network.eval(), run.moved(learner.material.example(2), torch.device("cpu")))
+    if weights:
+        return pretrained(network, weights).to(learner.device)
+    if config.training or not config.train_epochs:
+        return network.to(learner.device)
+    epochs = learner.settings.model_copy(update={"epochs": config.train_epochs})
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    return learner.learn(network, epochs, checkpoint, resume=True)
+
+
+class _Work:
+    """The stages of a study, with what they share."""
+
+    def __init__(
+        self,
+        target: Target,
+        subject: Subject,
+        config: StudyConfig,
+        learner: Learner,
+        journal: Journal,
+        budget: Budget,
+        store: Store,
+        run_id: str,
+        folder: Path,
+        cache: Path,
+        watch: Watch,
+        remark: Watch,
+    ) -> None:
+        self.target, self.subject, self.config, self.learner = target, subject, config, learner
+        self.journal, self.budget, self.store, self.run_id = journal, budget, store, run_id
+        self.folder, self.cache, self.watch, self.remark = folder, cache, watch, remark
+        self.scored = _scored(subject.material, subject)
+        self.result: nn.Module = subject.dense
+
+    def study(self, data: str) -> Study:
+        """All stages in order."""
+        config, subject, budget = self.config, self.subject, self.budget
+        with budget.stage("the whole network", 0.35):
+            wholes = uniform(subject, config, self.journal, budget, self.watch)
+        with budget.stage("accuracy of settings", 0.45):
+            wholes, reference = self._judged(wholes)
+        accepted = [one for one in wholes if one.outcome != "inaccurate"]
+        best = fastest(accepted)
+        base = fastest(one for one in accepted if one.settings.method == "dense")
+        with budget.stage("explaining", 0.5):
+            findings = self._findings(base.settings)
+        with budget.stage("the layers", 0.75):
+            layers = try_layers(
+                subject, config, base.settings, self.cache, budget,
+                lambda trial: self.store.add_trial(self.run_id, trial), self.watch,
+            )  # fmt: skip
+        plans = self._plans(base.settings, layers)
+        with budget.stage("accuracy of plans", 0.9):
+            candidates = sequence(self._options(plans, layers))
+            scale = self._scale(base, wholes)
+            index, front = self._front(plans, candidates, base, scale, reference)
+        with budget.stage("the plan"):
+            compared, candidate = self._compared(plans, candidates[: index + 1], base, best, wholes)
+        choice = candidate.choice if compared is not None and compared.faster else {}
+        wholes = self._ended(wholes, best, compared, plans, choice)
+        trials = tuple(self._settled(trial, choice) for trial in layers.trials)
+        for trial in trials:
+            self.store.add_trial(self.run_id, trial)
+        predicted = _time(base) - scale * candidate.saved_us if candidate.choice else None
+        found = Study(
+            self.target.name, config.goal, plans.metric, config.max_accuracy_drop, data, config.batch,
+            tuple(wholes), trials, tuple(front), predicted, "", layers.unsupported, findings,
+            dict(budget.spent), config.budget_s, best.settings,
+        )  # fmt: skip
+        ran = compared.ran if compared else {}
+        return written.with_plan(found, layers, choice, ran, subject, provenance(subject.device))
+
+    def _plans(self, settings: Settings, layers: Layers | None = None) -> Plans:
+        return Plans(
+            self.subject, settings, self.config.epochs, self.learner, self.learner.settings, self.journal,
+            self.folder, self.watch, layers.merged if layers else {}, self.scored,
+        )  # fmt: skip
+
+    def _judged(self, wholes: Sequence[Measured]) -> tuple[list[Measured], float]:
+        """The settings with their accuracy, the fastest first, until one keeps it; and that of the user's own."""
+        before, *others = wholes
+        judged = {before.settings: replace(before, accuracy=self._accuracy(before.settings), outcome="slower")}
+        reference = judged[before.settings].accuracy or 0.0
+        known = {(before.settings.precision, before.settings.method): reference}
+        ahead = [one for one in others if one.timing is not None]
+        decided = False
+        for one in tracked("accuracy at each setting", sorted(ahead, key=_time), len(ahead), self.watch):
+            key = (one.settings.precision, one.settings.method)
+            if key not in known and not decided and not self.budget.over:
+                try:
+                    known[key] = self._accuracy(one.settings)
+                except (LaminaError, RuntimeError) as error:
+                    judged[one.settings] = replace(one, outcome="failed", timing=None, reason=run.one_line(error))
+                    continue
+            judged[one.settings] = self._verdict(one, known.get(key), reference, decided)
+            decided = decided or judged[one.settings].outcome == "slower"
+        return [judged.get(one.settings, one) for one in wholes], reference
+
+    def _verdict(self, one: Measured, found: float | None, reference: float, decided: bool) -> Measured:
+        if found is None:
+            reason = "another setting was faster" if decided else "the time budget was spent before its accuracy"
+            return replace(one, outcome="slower" if decided else "inaccurate", reason=reason)
+        lost = reference - found
+        if lost > self.config.max_accuracy_drop:
+            return replace(one, accuracy=found, outcome="inaccurate", reason=f"loses {lost:.2f} points")
+        return replace(one, accuracy=found, outcome="slower")
+
+    def _accuracy(self, settings: Settings) -> float:
+        return self._plans(settings).accuracy({})
+
+    def _findings(self, settings: Settings) -> tuple[str, ...]:
+        """What limits the network at the settings: the headlines of a short bench."""
+        if not self.budget.covers(2.0 + 0.3 * len(list(self.subject.dense.modules()))):
+            return ()
+        phases = ["forward", "backward_data", "backward_weight"] if self.config.training else ["forward"]
+        asked = {"batch": [self.config.batch], "precision": [settings.precision], "layout": [settings.layout]}
+        how = {"phases": phases, "device": str(self.subject.device), "check": False, "seconds": 0.03}
+        workload = Workload.model_validate(asked | how)
+        try:
+            benched = bench(self.target, workload, self.store, cache=self.cache, command=f"study {self.run_id}")
+            self.remark(f"layers at {settings} are in run {benched.id}")
+            return tuple(one.claim for one in explain(self.store, benched.id).headlines)
+        except LaminaError as error:
+            self.remark(f"not explained: {run.one_line(error)}")
+            return ()
+
+    def _scale(self, base: Measured, wholes: Sequence[Measured]) -> float:
+        """The time of the whole network over that in the mode that layers were timed in; at most 1."""
+        mode = self.subject.layer_mode(base.settings)
+        timed = [
+            one for one in wholes if one.timing and replace(one.settings, mode=base.settings.mode) == base.settings
+        ]
+        in_mode = [one for one in timed if one.settings.mode == mode]
+        return min(1.0, _time(base) / _time(in_mode[0])) if in_mode else 1.0
+
+    def _options(self, plans: Plans, layers: Layers) -> dict[str, list[Option]]:
+        """By layer, the candidates that are faster, with what they damage."""
+        if not self.config.training or self.subject.material.learn.name != "synthetic":
+            rows = layers.faster
+        else:
+            rows = {name: {i: s for i, s in row.items() if lossless(i)} for name, row in layers.faster.items()}
+        plans.recover(rows)
+        found: dict[str, list[Option]] = {}
+        for layer, row in tracked("what each candidate damages", rows.items(), len(rows), self.watch):
+            for impl, saved in row.items():
+                try:
+                    found.setdefault(layer, []).append(Option(impl, saved, plans.damage(layer, impl)))
+                except LaminaError as error:
+                    self.remark(f"{layer}, {impl}: {run.one_line(error)}")
+        return found
+
+    def _front(
+        self, plans: Plans, candidates: Sequence[Candidate], base: Measured, scale: float, reference: float
+    ) -> tuple[int, list[FrontPoint]]:
+        """The furthest plan that keeps the accuracy, and the accuracy over the predicted time of those tried.
+
+        A plan's layers save ``scale`` times what they save in the mode that they were timed in.
+        """
+        time_us = _time(base)
+        front = [FrontPoint(time_us, self._accuracy(base.settings), {}, measured=True)]
+        longest = 0.0
+
+        def accepted(index: int) -> bool | None:
+            nonlocal longest
+            candidate = candidates[index]
+            if not self.budget.covers(longest):
+                self.remark("the time budget was spent before every plan had its accuracy")
+                return None
+            watch = measure.Stopwatch()
+            found = plans.accuracy(candidate.choice)
+            longest = max(longest, watch.seconds)
+            front.append(FrontPoint(time_us - scale * candidate.saved_us, found, dict(candidate.choice)))
+            kept = reference - found <= self.config.max_accuracy_drop
+            share = f"{len(candidate.choice)} layers changed: {plans.metric} {found:.2f} %"
+            self.watch(f"{share}, {'within' if kept else 'beyond'} the budget")
+            return kept
+
+        index = furthest(len(candidates), accepted)
+        known = {tuple(sorted(point.methods.items())) for point in front}
+        for other in spread(len(candidates), FRONT_POINTS):  # a front of more points, while there is time
+            if tuple(sorted(candidates[other].choice.items())) not in known and accepted(other) is None:
+                break
+        return index, sorted(front, key=lambda point: point.time_us)
+
+    def _compared(
+        self,
+        plans: Plans,
+        candidates: Sequence[Candidate],
+        base: Measured,
+        best: Measured,
+        wholes: Sequence[Measured],
+    ) -> tuple[Compared | None, Candidate]:
+        """The fastest plan that is faster as a whole, or the last that was tried."""
+        subject = self.subject
+        index = len(candidates) - 1
+        compared = None
+        while candidates[index].choice:
+            self.watch(f"timing the whole network with {len(candidates[index].choice)} layers changed")
+            choice = candidates[index].choice
+            model = plans.trained(without_sparse(choice))
+            chosen = selector(subject.device, subject.layer_mode(base.settings), subject.training, self.cache)
+            # The best settings may be another package's, whose time is the one to beat.
+            compared = compare(subject, model, choice, best, to_sequence(wholes, base), chosen)
+            if compared.faster:
+                self.result = model
+                return compared, candidates[index]
+            self.remark(f"{len(choice)} layers changed: not faster as a whole: {compared.reason}")
+            if index == 0 or self.budget.over:
+                break
+            index //= 2
+        return compared, candidates[index]
+
+    def _ended(
+        self, wholes: Sequence[Measured], best: Measured, compared: Compared | None, plans: Plans, choice: Choice
+    ) -> list[Measured]:
+        """Every row with what became of it, the plan's last; accuracies are those of the test samples."""
+        rows = []
+        for one in tracked("accuracy on the test samples", wholes, len(wholes), self.watch):
+            if one.accuracy is not None and one.timing is not None:
+                one = replace(one, accuracy=self._plans(one.settings).accuracy({}, test=True))
+            if compared is not None and one.settings == best.settings:
+                one = replace(one, timing=compared.uniform.timing)
+            if one.settings == best.settings and not choice:
+                one = replace(one, outcome="selected", reason="no layer by another method is faster as a whole")
+            rows.append(one)
+        if compared is not None and choice:
+            plan = replace(compared.plan, accuracy=plans.accuracy(choice, test=True), reason=compared.reason)
+            return [*rows, plan]
+        chosen = next(one for one in rows if one.settings == best.settings)
+        return [*rows, replace(chosen, name="plan")]
+
+    def _settled(self, trial: Trial, choice: Choice) -> Trial:
+        """A candidate with what became of it in the plan."""
+        if trial.outcome != "selected":
+            return trial
+        if choice.get(trial.layer) == trial.impl:
+            return trial
+        if trial.layer in choice:
+            return replace(trial, outcome="slower", reason=f"{choice[trial.layer]} was selected; {trial.reason}")
+        return replace(trial, outcome="inaccurate" if not lossless(trial.impl) else "slower",
+                       reason=f"faster alone, but not in the plan; {trial.reason}")  # fmt: skip
+
+
+def _time(one: Measured) -> float:
+    return one.timing.median_us if one.timing else float("inf")
+
+
+def _scored(parts: Material, subject: Subject) -> bool:
+    """Whether outputs hold class scores of real labels."""
+    if parts.learn.name == "synthetic":
+        return False
+    try:
+        dense = subject.at(subject.dense, Settings("fp32", "nchw", "eager")).eval()
+        batches = list(parts.ordered(parts.calibration, 2))[:1]
+        accuracy(dense, batches, subject.device, "fp32", parts.classes)
+    except UsageError:
+        return False
+    return True

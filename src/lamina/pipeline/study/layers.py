@@ -1,0 +1,239 @@
+"""The second stage: every candidate of every layer, timed in place at the settings of the whole network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lamina import accelerate, run
+from lamina.accelerate.convert import select_layer, units_of
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.registry import converter
+from lamina.accelerate.select import DENSE, LayerCall, Selector, decide, layer_step, observe
+from lamina.errors import UnsupportedError, UsageError
+from lamina.pipeline.apply import describe_type
+from lamina.pipeline.convert import ROUNDS, selector
+from lamina.pipeline.deft.composition import flattened, foldable
+from lamina.pipeline.study.budget import Budget
+from lamina.pipeline.study.config import StudyConfig, lossless
+from lamina.pipeline.study.folded import FOLDED, fold_times
+from lamina.pipeline.study.subject import Subject
+from lamina.pipeline.watch import Stage, Watch
+from lamina.record import Timing
+from lamina.record.study import Settings, Trial
+from lamina.spec import Method
+from lamina.spec.layer_names import matching_layers
+
+OVER = "the time budget of this stage was spent"
+
+
+@dataclass
+class Layers:
+    """What was found about the layers of a network.
+
+    Attributes:
+        trials: every candidate.
+        dense_us: the step of each layer with weights, in microseconds.
+        faster: by layer, the candidates that are faster than dense: what each saves, in microseconds.
+        merged: the names of all layers that a candidate replaces together, by the name of the first.
+        unsupported: why layers have no candidates.
+    """
+
+    trials: list[Trial] = field(default_factory=list)
+    dense_us: dict[str, float] = field(default_factory=dict)
+    faster: dict[str, dict[str, float]] = field(default_factory=dict)
+    merged: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
+
+
+def try_layers(
+    subject: Subject,
+    config: StudyConfig,
+    settings: Settings,
+    cache: Path,
+    budget: Budget,
+    tried: Callable[[Trial], object],
+    watch: Watch,
+) -> Layers:
+    """Time each method on each layer that it supports, the slowest layers first.
+
+    Args:
+        subject: the network.
+        config: the methods and the layers.
+        settings: of the network.
+        cache: folder of selections: what was timed before on this machine is not timed again.
+        budget: time; layers that it does not reach keep their dense module.
+        tried: receives each candidate as it is timed.
+        watch: receives the progress.
+    """
+    found = Layers()
+    model = subject.at(subject.dense, settings)
+    chosen = selector(subject.device, subject.layer_mode(settings), subject.training, cache)
+    with subject.context(settings):
+        units = _units(model, config)
+        names = {name for unit in units for name in unit.names}
+        inputs = subject.inputs(settings)
+        example = inputs if isinstance(inputs, tuple) else (inputs,)
+        with torch.set_grad_enabled(subject.training):
+            calls = observe(model, names, example)
+        found.dense_us = _dense_times(model, names, calls, chosen)
+        units.sort(key=lambda unit: -sum(found.dense_us.get(name, 0.0) for name in unit.names))
+        groups = fold_groups(model) if not subject.training else None
+        timed: set[str] = set()
+        for index, unit in enumerate(units):
+            watch(Stage(f"trying {unit.method} on {unit.names[0]}", index, len(units)))
+            rows = _trials(unit, model, calls, chosen, settings, budget)
+            if groups is not None and unit.method.name == "eliminated" and unit.refusal is None and not budget.over:
+                rows.append(_folded(unit, model, calls, chosen, settings, groups, example))
+            for trial, saved in rows:
+                if trial.impl == DENSE and (len(unit.names) > 1 or trial.layer in timed):
+                    continue  # of layers that are replaced together, or known from another method
+                if trial.impl == DENSE:
+                    timed.add(trial.layer)
+                found.trials.append(trial)
+                tried(trial)
+                if trial.outcome == "selected":
+                    found.faster.setdefault(trial.layer, {})[trial.impl] = saved
+                    found.merged[f"{trial.layer} {trial.impl}"] = unit.names
+        watch(Stage("trying every method on every layer", len(units), len(units)))
+    found.unsupported = _unsupported(found)
+    return found
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A method on the layers that it replaces together."""
+
+    method: Method
+    names: tuple[str, ...]
+    refusal: str | None
+
+
+def _units(model: nn.Module, config: StudyConfig) -> list[_Unit]:
+    leaves = {name: module for name, module in model.named_modules() if not any(True for _ in module.children())}
+    allowed = set(matching_layers(config.layers, leaves))
+    found = []
+    for method in config.offers():
+        for unit, refusal in units_of(model, accelerate.configuration(method)):
+            names = tuple(unit)
+            weights = any(one.dim() > 1 for module in unit.values() for one in module.parameters())
+            if weights and names[0] in allowed:
+                found.append(_Unit(method, names, refusal))
+    return found
+
+
+def _dense_times(
+    model: nn.Module, names: set[str], calls: Mapping[str, LayerCall], chosen: Selector
+) -> dict[str, float]:
+    steps = {
+        name: layer_step(model.get_submodule(name), calls[name], chosen.mode, chosen.training)
+        for name in names
+        if name in calls
+    }
+    times = chosen.timer(steps) if steps else {}
+    return {name: time.median_us for name, time in times.items() if isinstance(time, Timing)}
+
+
+def _trials(
+    unit: _Unit,
+    model: nn.Module,
+    calls: Mapping[str, LayerCall],
+    chosen: Selector,
+    settings: Settings,
+    budget: Budget,
+) -> list[tuple[Trial, float]]:
+    """The candidates of one method on one layer; the fastest is ``selected`` if it is faster than dense.
+
+    With each goes the time that it saves, in microseconds.
+    """
+    modules = [model.get_submodule(name) for name in unit.names]
+    dense = modules[0] if len(modules) == 1 else nn.Sequential(*modules)
+    kind = " + ".join(map(describe_type, modules))
+    one = Trial(unit.names[0], kind, str(unit.method), settings)
+    if unit.refusal is not None:
+        return [(replace(one, outcome="refused", reason=unit.refusal), 0.0)]
+    if budget.over:
+        return [(replace(one, outcome="failed", reason=OVER), 0.0)]
+    config = accelerate.configuration(unit.method)
+    if isinstance(config, Eliminated):  # what recovers its outputs needs calibration, and takes no time in a step
+        config = replace(config, recovery="scale")
+    try:
+        new = converter(config).replace(dense, config)
+        selection, _ = select_layer(dense, new, config, chosen, calls.get(unit.names[0]))
+    except UnsupportedError as error:
+        return [(replace(one, outcome="refused", reason=str(error)), 0.0)]
+    except (UsageError, RuntimeError) as error:
+        return [(replace(one, outcome="failed", reason=run.one_line(error)), 0.0)]
+    dense_us = selection.times_us[DENSE]
+    found = []
+    for impl, time_us in selection.times_us.items():
+        quartiles = selection.quartiles_us.get(impl, (time_us, time_us))
+        timing = Timing(CLOCKS[selection.mode], "warm", time_us, *quartiles, ROUNDS)
+        faster = impl == selection.impl and impl != DENSE
+        reason = selection.reason.removeprefix(f"{selection.impl}: ")
+        trial = replace(one, impl=_named(impl, unit), timing=timing, dense_us=dense_us, reason=reason)
+        found.append((replace(trial, outcome="selected") if faster else trial, dense_us - time_us))
+    for impl, why in selection.refusals.items():
+        found.append((replace(one, impl=_named(impl, unit), outcome="refused", reason=why), 0.0))
+    return found
+
+
+def _folded(
+    unit: _Unit,
+    model: nn.Module,
+    calls: Mapping[str, LayerCall],
+    chosen: Selector,
+    settings: Settings,
+    groups: Mapping[str, int],
+    example: tuple[torch.Tensor, ...],
+) -> tuple[Trial, float]:
+    """The layer with its producer, without the channels that the layer does not read."""
+    name = unit.names[0]
+    impl = f"{str(unit.method).removesuffix(']')},{FOLDED}]"
+    one = Trial(name, describe_type(model.get_submodule(name)), impl, settings)
+    config = replace(accelerate.configuration(unit.method), recovery="scale")
+    try:
+        dense, ours = fold_times(model, name, config, groups.get(name, 1), calls, example, chosen)
+    except (UnsupportedError, UsageError, RuntimeError) as error:
+        return replace(one, outcome="refused", reason=run.one_line(error)), 0.0
+    verdict = decide({DENSE: dense, impl: ours}, chosen.mode)
+    outcome = "selected" if verdict.impl == impl else "slower"
+    reason = f"with its producer: {verdict.reason.removeprefix(f'{verdict.impl}: ')}"
+    timed = replace(one, timing=ours, dense_us=dense.median_us, outcome=outcome, reason=reason)  # type: ignore[arg-type]
+    return timed, dense.median_us - ours.median_us
+
+
+def fold_groups(model: nn.Module) -> dict[str, int] | None:
+    """Neighbouring inputs of each layer that are one channel of its producer; ``None`` if no producer can be pruned."""
+    return None if foldable(model) else flattened(model)
+
+
+CLOCKS = {"eager": "wall", "compiled": "wall", "graph": "graph"}
+
+
+def _named(impl: str, unit: _Unit) -> str:
+    """The implementation with the recovery that it will have in the network."""
+    requested = dict(unit.method.options).get("recovery")
+    return impl if requested is None else impl.replace("recovery=scale", f"recovery={requested}")
+
+
+def _unsupported(found: Layers) -> dict[str, str]:
+    """Layers of which no method has a candidate that ran, with every reason."""
+    ran = {one.layer for one in found.trials if one.timing is not None}
+    reasons: dict[str, dict[str, None]] = {}
+    for one in found.trials:
+        if one.layer not in ran and one.reason:
+            reasons.setdefault(one.layer, {})[f"{Method.parse(one.impl).name}: {one.reason}"] = None
+    return {layer: "; ".join(said) for layer, said in reasons.items()}
+
+
+def best_lossless(found: Layers) -> dict[str, str]:
+    """The fastest candidate of each layer that computes what the dense layer does."""
+    kept = {
+        layer: {impl: saved for impl, saved in row.items() if lossless(impl)} for layer, row in found.faster.items()
+    }
+    return {layer: max(row, key=lambda impl: row[impl]) for layer, row in kept.items() if row}

@@ -1,0 +1,194 @@
+"""Networks by a choice of implementations, and their accuracy after recovery or training."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lamina import accelerate, run
+from lamina.accelerate.convert import put
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.registry import known_options
+from lamina.errors import UsageError
+from lamina.pipeline.deft.agreement import agreement
+from lamina.pipeline.deft.calibration import ELEMENTS, accuracy
+from lamina.pipeline.deft.composition import candidates, folded
+from lamina.pipeline.deft.learning import Learner
+from lamina.pipeline.study.combine import Choice
+from lamina.pipeline.study.config import lossless
+from lamina.pipeline.study.folded import FOLDED
+from lamina.pipeline.study.journal import Journal
+from lamina.pipeline.study.layers import fold_groups
+from lamina.pipeline.study.subject import Subject
+from lamina.pipeline.watch import Watch
+from lamina.record.study import Metric, Settings
+from lamina.spec import Method
+from lamina.spec.training import Training
+
+
+@dataclass
+class Plans:
+    """Makes networks by choices, and knows how accurate they are.
+
+    Attributes:
+        subject: the dense network.
+        settings: of the whole network.
+        epochs: of training by the choice, or of fine-tuning after it.
+        learner: trains.
+        training: its settings.
+        journal: holds accuracies by choice.
+        folder: of checkpoints.
+        merged: the layers that an implementation replaces together, by ``layer impl``.
+        scored: whether outputs hold class scores; if not, accuracy is 100 less the error of the outputs in percent.
+    """
+
+    subject: Subject
+    settings: Settings
+    epochs: int
+    learner: Learner
+    training: Training
+    journal: Journal
+    folder: Path
+    watch: Watch
+    merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    scored: bool = True
+    _variants: dict[str, dict[float, nn.Module]] = field(default_factory=dict)
+
+    @property
+    def metric(self) -> Metric:
+        """What is called accuracy."""
+        return "accuracy" if self.scored else "output error"
+
+    def recover(self, options: Mapping[str, Mapping[str, float]]) -> None:
+        """Fit the weights that eliminated layers keep to the outputs of the dense ones, on the calibration samples."""
+        wanted: dict[str, set[float]] = {}
+        for layer, row in options.items():
+            for impl in row:
+                if Method.parse(impl).name == "eliminated":
+                    wanted.setdefault(layer, set()).add(_keep(impl))
+        if not wanted:
+            return
+        parts = self.subject.material
+        size = parts.batch_size(ELEMENTS // 4)  # unfolded inputs of convolutions are materialized in float64
+        batches = (run.moved(x, self.subject.device) for x, _ in parts.ordered(parts.calibration, size))
+        ratios = sorted({ratio for row in wanted.values() for ratio in row})
+        shared = Eliminated(recovery="least_squares")
+        dense = copy.deepcopy(self.subject.dense).eval()
+        groups = fold_groups(dense) or {}
+        found = candidates(dense, shared, ratios, batches, groups, patterns=tuple(wanted), watch=self.watch).variants
+        self._variants = {name: {ratio: one.layer for ratio, one in row.items()} for name, row in found.items()}
+
+    def make(self, choice: Choice) -> nn.Module:
+        """The float32 network by a choice, before any training; the dense network is not changed.
+
+        Raises:
+            UsageError: a layer has no variant of its choice.
+        """
+        model = copy.deepcopy(self.subject.dense)
+        by_impl: dict[str, set[str]] = {}
+        folds = any(FOLDED in impl for impl in choice.values())
+        for layer, impl in choice.items():
+            if Method.parse(impl).name == "eliminated":
+                model = put(model, layer, self._eliminated(layer, impl))
+            else:
+                by_impl.setdefault(impl, set()).update(self.merged.get(f"{layer} {impl}", (layer,)))
+        if folds:
+            model, _ = folded(model)
+        for impl, names in by_impl.items():
+            config = accelerate.configuration(known_options(impl))
+            model, record = accelerate.convert(model, config, lambda name, _, names=names: name in names)  # type: ignore[misc]
+            if not record.replaced:
+                reasons = dict.fromkeys(str(one.refusal) for one in record.skipped if one.layer in names)
+                raise UsageError(f"{impl}: {'; '.join(reasons)}")
+        return model
+
+    def _eliminated(self, layer: str, impl: str) -> nn.Module:
+        row = self._variants.get(layer, {})
+        keep = _keep(impl)
+        if keep not in row:
+            raise UsageError(f"{layer}: nothing is pruned at a keep ratio of {keep:g}")
+        return copy.deepcopy(row[keep])
+
+    def damage(self, layer: str, impl: str) -> float:
+        """What the network loses by one layer's implementation alone: the relative error of its outputs in percent.
+
+        In training, where weights adapt, it is the part of the parameters that the layer loses.
+        """
+        if lossless(impl):
+            return 0.0
+        if self.subject.training:
+            model = self.make({layer: impl})
+            before, after = (sum(p.numel() for p in m.parameters()) for m in (self.subject.dense, model))
+            return max((before - after) / before, 1e-9)
+        question = f"damage {layer} {impl}"
+        if question not in self.journal:
+            x = run.moved(self.subject.material.example(self.subject.batch), self.subject.device)
+            model, dense = (one.eval() for one in (self.make({layer: impl}), copy.deepcopy(self.subject.dense)))
+            self.journal.put(question, max(100 - agreement(model, dense, [x], self.subject.device), 1e-9))
+        return float(self.journal[question])
+
+    def trained(self, choice: Choice) -> nn.Module:
+        """The float32 network by a choice after its training or fine-tuning."""
+        model = self.make(choice)
+        changed = self.subject.training or any(not lossless(impl) for impl in choice.values())
+        if not self.epochs or not changed or not (self.scored or self.subject.training):
+            return model.eval()
+        # Of networks that train, everything is learned; after a change of a trained network, a part of that.
+        slower = 1.0 if self.subject.training else 0.1
+        settings = self.training.model_copy(
+            update={
+                "epochs": self.epochs,
+                "learning_rate": slower * self.training.learning_rate,
+                "precision": self.settings.precision if self.subject.training else "fp32",
+            }
+        )
+        torch.manual_seed(settings.seed)
+        checkpoint = self.folder / f"{self._key(choice)}.safetensors"
+        return self.learner.learn(model, settings, checkpoint, resume=True)
+
+    def accuracy(self, choice: Choice, test: bool = False) -> float:
+        """Accuracy in percent of the network by a choice, at the settings; on the calibration samples by default."""
+        split = "test" if test else "calibration"
+        question = f"{split} accuracy {self.settings.precision} {self.settings.method} {self._key(choice)}"
+        if question not in self.journal:
+            self.journal.put(question, self.judged(self.trained(choice), test))
+        return float(self.journal[question])
+
+    def judged(self, model: nn.Module, test: bool) -> float:
+        """Accuracy of a float32 network at the settings."""
+        subject, parts = self.subject, self.subject.material
+        part = parts.test if test else parts.calibration
+        settings = replace(self.settings, layout="nchw", mode="eager")
+        precision = "fp32" if subject.training else settings.precision
+        deployed = subject.at(model, settings).eval()
+        with subject.context(settings):
+            if self.scored:
+                return accuracy(deployed, parts.ordered(part), subject.device, precision, parts.classes)
+            inputs = (run.moved(x, subject.device, torch.float32) for x, _ in parts.ordered(part))
+            reference = copy.deepcopy(subject.dense).eval()
+            return agreement(_Cast(deployed, precision), reference, inputs, subject.device)
+
+    def _key(self, choice: Choice) -> str:
+        text = f"{sorted(choice.items())} {self.epochs} {self.settings.precision if self.subject.training else ''}"
+        return sha256(text.encode()).hexdigest()[:12]
+
+
+class _Cast(nn.Module):
+    """A network that takes float32 inputs, whatever the type of its weights."""
+
+    def __init__(self, model: nn.Module, precision: str) -> None:
+        super().__init__()
+        self.model, self.dtype = model, {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+
+    def forward(self, *inputs: torch.Tensor) -> object:
+        return self.model(*(one.to(self.dtype) if one.is_floating_point() else one for one in inputs))
+
+
+def _keep(impl: str) -> float:
+    return float(dict(Method.parse(impl).options)["keep"])

@@ -1,0 +1,114 @@
+"""Methods of other packages that a user would pick instead, applied to a whole network.
+
+Quantization is torchao's (https://github.com/pytorch/ao), an optional dependency: ``pip install lamina[rivals]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from lamina.errors import MissingError, UnsupportedError, UsageError, nearest
+
+Apply = Callable[[nn.Module], nn.Module]
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A method of another package.
+
+    Attributes:
+        name: as plans write it: ``torchao:int8-weight-only``.
+        goal: of steps that it supports.
+        capability: the least CUDA compute capability; ``None`` if it runs on CPUs too.
+        apply: changes a network in place.
+    """
+
+    name: str
+    goal: str
+    capability: tuple[int, int] | None
+    apply: Apply
+
+    def refusal(self, device: torch.device) -> str | None:
+        """Why it cannot run on a device, or nothing."""
+        if find_spec("torchao") is None:
+            return "torchao is not installed: pip install torchao"
+        if self.capability is None:
+            return None
+        if device.type != "cuda":
+            return f"needs a CUDA device, this is {device.type}"
+        found = torch.cuda.get_device_capability(device)
+        if found < self.capability:
+            return f"needs compute capability {'.'.join(map(str, self.capability))}, the device has {found}"
+        return None
+
+
+def _quantized(config: str, **options: Any) -> Apply:
+    def apply(model: nn.Module) -> nn.Module:
+        from torchao import quantization  # type: ignore[import-not-found,unused-ignore]
+
+        quantization.quantize_(model, getattr(quantization, config)(**options))
+        return model
+
+    return apply
+
+
+def _sparse_24(model: nn.Module) -> nn.Module:
+    """2:4 sparsity: of each four neighbouring weights of a linear layer the two smallest become zero."""
+    from torchao.sparsity import semi_sparsify_, sparsify_  # type: ignore[import-not-found,unused-ignore]
+
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Linear) and module.in_features % 4 == 0:
+                groups = module.weight.view(module.out_features, -1, 4)
+                smallest = groups.abs().argsort(-1)[..., :2]
+                groups.scatter_(-1, smallest, 0)
+    sparsify_(model, semi_sparsify_())
+    return model
+
+
+def _float8_training(model: nn.Module) -> nn.Module:
+    from torchao.float8 import convert_to_float8_training  # type: ignore[import-not-found,unused-ignore]
+
+    def fits(module: nn.Module, name: str) -> bool:
+        return isinstance(module, nn.Linear) and module.in_features % 16 == 0 and module.out_features % 16 == 0
+
+    converted: nn.Module = convert_to_float8_training(model, module_filter_fn=fits)
+    return converted
+
+
+RIVALS = {
+    one.name: one
+    for one in (
+        Rival("torchao:int8-weight-only", "infer", None, _quantized("Int8WeightOnlyConfig")),
+        Rival("torchao:int8-dynamic", "infer", None, _quantized("Int8DynamicActivationInt8WeightConfig")),
+        Rival("torchao:float8-weight-only", "infer", (8, 9), _quantized("Float8WeightOnlyConfig")),
+        Rival("torchao:float8-dynamic", "infer", (8, 9), _quantized("Float8DynamicActivationFloat8WeightConfig")),
+        Rival("torchao:sparse-2:4", "infer", (8, 0), _sparse_24),
+        Rival("torchao:float8-training", "train", (8, 9), _float8_training),
+    )
+}
+"""By name."""
+
+
+def apply_rival(name: str, model: nn.Module) -> nn.Module:
+    """A network with a method of another package on every layer that it supports; changed in place.
+
+    Raises:
+        UsageError: the name is unknown.
+        MissingError: its package is not installed.
+        UnsupportedError: the package refused the network.
+    """
+    if name not in RIVALS:
+        raise UsageError(f"method {name!r} is unknown: {nearest(name, RIVALS)}")
+    if find_spec("torchao") is None:
+        raise MissingError(f"{name}: torchao is not installed: pip install torchao")
+    try:
+        return RIVALS[name].apply(model)
+    except Exception as error:  # another package's: whatever it raises, the network does not run by it
+        raise UnsupportedError(f"{name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error

@@ -1,0 +1,183 @@
+"""The network of a study: its copies at whole-network settings, their steps, and the times of these."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lamina import build, measure, run
+from lamina.pipeline.deft.calibration import Material
+from lamina.pipeline.graphed import graphed, graphed_step
+from lamina.pipeline.study.rivals import apply_rival
+from lamina.record import Mode, Timing
+from lamina.record.study import Settings
+
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+Step = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network with its data.
+
+    Attributes:
+        name: of the network.
+        dense: the user's network in float32, on the device.
+        device: to measure on.
+        training: whether a step is forward, loss, backward and optimizer; otherwise it is a forward pass.
+        batch: samples of a step.
+        material: data.
+        objective: the loss.
+        optimizer: ``sgd``, ``adam`` or ``adamw``.
+    """
+
+    name: str
+    dense: nn.Module
+    device: torch.device
+    training: bool
+    batch: int
+    material: Material
+    objective: run.Objective
+    optimizer: str = "sgd"
+
+    def at(self, model: nn.Module, settings: Settings) -> nn.Module:
+        """A copy of a float32 network at the settings: its weights, layout and mode of training or evaluation.
+
+        Networks that train keep float32 weights and run under autocast.
+
+        Raises:
+            UnsupportedError: another package refuses the network.
+        """
+        stored = "fp32" if self.training else settings.precision
+        twin = build.to_precision(copy.deepcopy(model), stored, self.device, settings.layout)
+        if settings.method != "dense":
+            twin = apply_rival(settings.method, twin)
+        return twin.train(self.training)
+
+    def inputs(self, settings: Settings) -> run.Inputs:
+        """A batch of calibration inputs at the settings."""
+        precision = "fp32" if self.training else settings.precision
+        x = run.moved(self.material.example(self.batch), self.device, build.DTYPES[precision])
+        return tuple(_laid(one, settings) for one in x) if isinstance(x, tuple) else _laid(x, settings)
+
+    @contextmanager
+    def context(self, settings: Settings) -> Iterator[None]:
+        """Library settings and autocast that a network at the settings runs under."""
+        with self._library(settings), self._autocast(settings):
+            yield
+
+    def _library(self, settings: Settings) -> AbstractContextManager[object]:
+        return run.precision_mode(settings.precision) if self.device.type == "cuda" else nullcontext()
+
+    def _autocast(self, settings: Settings) -> AbstractContextManager[object]:
+        dtype = AUTOCAST.get(settings.precision) if self.training else None
+        return torch.autocast(self.device.type, dtype) if dtype else nullcontext()
+
+    def step(self, model: nn.Module, settings: Settings) -> Step:
+        """A step of a network that `at` made, in the mode of the settings.
+
+        Raises:
+            LaminaError: it cannot be captured as a CUDA graph.
+        """
+        x = self.inputs(settings)
+        return self._training_step(model, x, settings) if self.training else self._pass(model, x, settings)
+
+    def _pass(self, model: nn.Module, x: run.Inputs, settings: Settings) -> Step:
+        forward = self._callable(model, settings)
+        if settings.mode == "graph":
+            with self.context(settings), torch.no_grad():
+                forward = graphed(model, x if isinstance(x, tuple) else (x,))
+
+        def step() -> object:
+            with self.context(settings), torch.no_grad():
+                return forward(*x) if isinstance(x, tuple) else forward(x)
+
+        return step
+
+    def _training_step(self, model: nn.Module, x: run.Inputs, settings: Settings) -> Step:
+        labels = self._labels()
+        optimizer = self._optimizer(model)
+        scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "fp16")
+
+        def loss(outputs: Any, y: Tensor) -> Tensor:
+            return self.objective(outputs, y, 0.0)[0]
+
+        if settings.mode == "graph":
+            fast = graphed_step(model, loss, optimizer, autocast=AUTOCAST.get(settings.precision))
+
+            def replay() -> object:
+                with run.precision_mode(settings.precision):
+                    return fast(x, labels)
+
+            return replay
+        forward = self._callable(model, settings)
+
+        def step() -> object:
+            optimizer.zero_grad(set_to_none=True)
+            with self._library(settings):
+                with self._autocast(settings):
+                    value = loss(forward(*x) if isinstance(x, tuple) else forward(x), labels)
+                scaler.scale(value).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return value
+
+        return step
+
+    def _callable(self, model: nn.Module, settings: Settings) -> Callable[..., Any]:
+        if settings.mode in ("compiled", "reduce-overhead"):
+            mode = "default" if settings.mode == "compiled" else settings.mode
+            compiled: Callable[..., Any] = torch.compile(model, mode=mode, dynamic=False)
+            return compiled
+        return model
+
+    def _labels(self) -> Tensor:
+        parts = [y for _, y in self.material.ordered(self.material.calibration, self.batch)]
+        labels = parts[0]
+        return labels[torch.arange(self.batch, device=labels.device) % len(labels)].to(self.device)
+
+    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        """With a rate that keeps the weights as they are: only its time counts."""
+        parameters = [one for one in model.parameters() if one.requires_grad]
+        fused = self.device.type == "cuda"
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(parameters, lr=1e-8, momentum=0.9, fused=fused)
+        kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+        return kind(parameters, lr=1e-8, fused=fused)
+
+    def times(self, steps: Mapping[Settings | str, Step], rounds: int) -> dict[Settings | str, Timing | Exception]:
+        """Interleaved times of steps by the wall clock, launch overhead included; the error of one that fails."""
+        from lamina.pipeline.convert import timer
+
+        ready: dict[Settings | str, Step] = {}
+        found: dict[Settings | str, Timing | Exception] = {}
+        for name, step in steps.items():
+            try:
+                for _ in range(3):  # compiles, captures, allocates the optimizer's state
+                    step()
+                ready[name] = step
+            except Exception as error:  # a compiler's, a backend's or the network's own
+                found[name] = error
+        return found | (dict(timer(self.device, "eager", rounds)(ready)) if ready else {})
+
+    def layer_mode(self, settings: Settings) -> Mode:
+        """The mode to time single layers in: what compiled networks launch has little overhead, as a CUDA graph's."""
+        return "graph" if self.device.type == "cuda" and settings.mode != "eager" else "eager"
+
+    def facts(self, model: nn.Module, step: Step) -> tuple[int, int | None, float | None]:
+        """Trainable parameters, peak memory of a step in bytes, and its energy in joules."""
+        parameters = sum(one.numel() for one in model.parameters() if one.requires_grad)
+        with measure.peak_memory(self.device) as peak:
+            step()
+        return parameters, peak.bytes, measure.energy_j(self.device, step)
+
+
+def _laid(x: Tensor, settings: Settings) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if settings.layout == "nhwc" and x.dim() == 4 else x

@@ -1,0 +1,135 @@
+"""The first stage: the whole network at each precision, layout and mode, and by methods of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from lamina import run
+from lamina.pipeline.study.budget import Budget
+from lamina.pipeline.study.config import StudyConfig
+from lamina.pipeline.study.journal import Journal
+from lamina.pipeline.study.rivals import RIVALS
+from lamina.pipeline.study.subject import Step, Subject
+from lamina.pipeline.watch import Watch, tracked
+from lamina.record import Timing
+from lamina.record.study import Measured, Settings
+
+BEFORE = Settings("fp32", "nchw", "eager")
+"""How PyTorch runs a network that its user changes nothing about."""
+
+ROUNDS = 7
+COMPILE_S = 45.0
+"""A stage needs this long for each compilation; less on a GPU."""
+
+
+def uniform(subject: Subject, config: StudyConfig, journal: Journal, budget: Budget, watch: Watch) -> list[Measured]:
+    """Steps of the network at uniform settings, the user's own first.
+
+    Precisions and layouts are compared where launch overhead hides least: in CUDA graphs on a GPU, in eager mode on a
+    CPU. Modes, and then methods of other packages, are compared at the fastest of them.
+    """
+    precisions, modes = available(config, subject.device)
+    found = {BEFORE: _measured(subject, [BEFORE], journal, budget, watch)[0]}
+    quick = "graph" if "graph" in modes else "eager"
+    layouts = ("nchw", "nhwc") if _has_images(subject) else ("nchw",)
+    grid = [Settings(precision, layout, quick) for precision in precisions for layout in layouts]
+    found |= _by_settings(_measured(subject, grid, journal, budget, watch))
+    best = fastest(found.values()).settings
+    others = [replace(best, mode=mode) for mode in modes if mode != best.mode]
+    found |= _by_settings(_measured(subject, [one for one in others if one not in found], journal, budget, watch))
+    if config.rivals:
+        best = fastest(found.values()).settings
+        precision = best.precision
+        rivals = [one for one in RIVALS.values() if one.goal == config.goal]
+        for rival in rivals:
+            refusal = rival.refusal(subject.device)
+            wanted = [replace(best, method=rival.name, mode=mode, precision=precision) for mode in _two(best, modes)]
+            if refusal:
+                found[wanted[0]] = Measured("uniform", wanted[0], None, outcome="refused", reason=refusal)
+            else:
+                found |= _by_settings(_measured(subject, wanted, journal, budget, watch))
+    return list(found.values())
+
+
+def available(config: StudyConfig, device: torch.device) -> tuple[Sequence[str], Sequence[str]]:
+    """The precisions and modes of a device among those that the user allows."""
+    if device.type == "cuda":
+        precisions = ["fp32", "tf32", "bf16", *([] if config.training else ["fp16"])]
+        modes = ["eager", "compiled", "reduce-overhead", "graph"]
+    else:
+        precisions, modes = ["fp32", "bf16"], ["eager", "compiled"]
+    allowed = [one for one in precisions if one in (config.precisions or precisions)]
+    return allowed or ["fp32"], [one for one in modes if one in (config.modes or modes)] or ["eager"]
+
+
+def fastest(found: Iterable[Measured]) -> Measured:
+    """The one with the shortest step; the first has a time."""
+    timed = [one for one in found if one.timing is not None]
+    return min(timed, key=lambda one: one.timing.median_us if one.timing else 0.0)
+
+
+def _two(best: Settings, modes: Sequence[str]) -> list[str]:
+    """The fastest mode, and compiled, for which methods of other packages are made."""
+    return list(dict.fromkeys([best.mode, *(["compiled"] if "compiled" in modes else [])]))
+
+
+def _measured(
+    subject: Subject, settings: Sequence[Settings], journal: Journal, budget: Budget, watch: Watch
+) -> list[Measured]:
+    """Times of the network at several settings; from the journal where it has them."""
+    new = [one for one in settings if f"whole {one}" not in journal]
+    steps: dict[Settings | str, Step] = {}
+    facts: dict[Settings, tuple[int, int | None, float | None]] = {}
+    reasons: dict[Settings, str] = {}
+    for one in tracked("building the network at each setting", new, len(new), watch):
+        needed = COMPILE_S if one.mode in ("compiled", "reduce-overhead") and subject.device.type != "cuda" else 1.0
+        if one != BEFORE and not budget.covers(needed):
+            reasons[one] = "the time budget of this stage was spent"
+            continue
+        try:
+            model = subject.at(subject.dense, one)
+            steps[one] = step = subject.step(model, one)
+            step()
+            facts[one] = subject.facts(model, step)
+        except Exception as error:  # a compiler, a backend or the network itself
+            steps.pop(one, None)
+            reasons[one] = run.one_line(error)
+    for one, time in subject.times(steps, ROUNDS).items():
+        assert isinstance(one, Settings)
+        if isinstance(time, Exception):
+            reasons[one] = run.one_line(time)
+        else:
+            parameters, peak, energy = facts[one]
+            row = Measured("uniform", one, time, None, parameters, peak, energy)
+            journal.put(f"whole {one}", asdict(row))
+    for one, reason in reasons.items():
+        if "time budget" not in reason:
+            journal.put(f"whole {one}", asdict(Measured("uniform", one, None, outcome="failed", reason=reason)))
+    found = []
+    for one in settings:
+        if f"whole {one}" in journal:
+            row = measured_of(journal[f"whole {one}"])
+        else:
+            row = Measured("uniform", one, None, outcome="failed", reason=reasons.get(one, ""))
+        found.append(replace(row, name="before") if one == BEFORE else row)
+    return found
+
+
+def measured_of(document: Mapping[str, Any]) -> Measured:
+    """A row of the journal."""
+    values = dict(document)
+    timing, settings = values.pop("timing"), values.pop("settings")
+    return Measured(settings=Settings(**settings), timing=Timing(**timing) if timing else None, **values)
+
+
+def _by_settings(rows: Sequence[Measured]) -> dict[Settings, Measured]:
+    return {row.settings: row for row in rows}
+
+
+def _has_images(subject: Subject) -> bool:
+    return any(isinstance(module, nn.Conv2d) for module in subject.dense.modules())

@@ -1,0 +1,139 @@
+"""The last stage: the whole network by a choice, timed against the best uniform settings in several modes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import nn
+
+from lamina import accelerate, run
+from lamina.accelerate.convert import put
+from lamina.accelerate.methods.activation_sparsity import Sparse
+from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.elimination.indexed import Indexed
+from lamina.accelerate.registry import candidates_of
+from lamina.accelerate.select import DENSE, Selector, decide, observe
+from lamina.accelerate.training.sparsity_monitor import wire
+from lamina.errors import LaminaError
+from lamina.pipeline.study.combine import Choice
+from lamina.pipeline.study.subject import Step, Subject
+from lamina.record import Timing
+from lamina.record.study import Measured, Settings
+from lamina.spec import Method
+
+ROUNDS = 9
+PLAN = "plan"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A plan beside the best uniform settings.
+
+    Attributes:
+        plan: the network by the choice, in its fastest mode; without a time if it did not run.
+        uniform: the network at the uniform settings, timed in the same rounds.
+        faster: whether the plan is faster by more than the spread.
+        reason: one sentence with both times.
+        ran: by layer with pruned inputs, the implementation that was selected in the plan.
+    """
+
+    plan: Measured
+    uniform: Measured
+    faster: bool
+    reason: str
+    ran: Mapping[str, str] = field(default_factory=dict)
+
+
+def compare(
+    subject: Subject, model: nn.Module, choice: Choice, best: Measured, modes: Sequence[str], chosen: Selector
+) -> Compared:
+    """Time a network by a choice in several modes, and the dense network at its best settings, interleaved.
+
+    Args:
+        subject: the dense network.
+        model: the float32 network by the choice.
+        choice: by layer.
+        best: the best uniform settings.
+        modes: to try, those of the best settings first.
+        chosen: calibrates layers that follow the sparsity of their inputs.
+    """
+    steps: dict[Settings | str, Step] = {}
+    networks: dict[Settings, tuple[nn.Module, dict[str, str]]] = {}
+    reasons: list[str] = []
+    for mode in modes:
+        own = replace(best.settings, mode=mode, method=DENSE)
+        try:
+            networks[own] = network, _ = _deployed(subject, model, choice, own, chosen)
+            steps[own] = subject.step(network, own)
+        except (LaminaError, RuntimeError) as error:
+            reasons.append(f"{mode}: {run.one_line(error)}")
+    dense = subject.at(subject.dense, best.settings)
+    steps[DENSE] = subject.step(dense, best.settings)
+    times = subject.times(steps, ROUNDS)
+    theirs = times.pop(DENSE)
+    if isinstance(theirs, Exception):
+        raise LaminaError(f"the dense network did not run again: {run.one_line(theirs)}") from theirs
+    ours = {one: time for one, time in times.items() if isinstance(one, Settings) and isinstance(time, Timing)}
+    reasons += [f"{one}: {run.one_line(time)}" for one, time in times.items() if isinstance(time, Exception)]
+    uniform = replace(best, timing=theirs)
+    if not ours:
+        failed = Measured(PLAN, replace(best.settings, method=DENSE), None, outcome="failed", reason="; ".join(reasons))
+        return Compared(failed, uniform, False, failed.reason)
+    settings = min(ours, key=lambda one: ours[one].median_us)
+    network, ran = networks[settings]
+    parameters, peak, energy = subject.facts(network, steps[settings])
+    plan = Measured(PLAN, settings, ours[settings], None, parameters, peak, energy, "selected", "; ".join(reasons))
+    verdict = decide({DENSE: theirs, PLAN: ours[settings]}, "eager")
+    return Compared(plan, uniform, verdict.impl == PLAN, verdict.reason, ran)
+
+
+def _deployed(
+    subject: Subject, model: nn.Module, choice: Choice, settings: Settings, chosen: Selector
+) -> tuple[nn.Module, dict[str, str]]:
+    """The network at the settings, and by layer the implementation that was selected on what it reads there.
+
+    Sparse layers are calibrated on a batch; layers with pruned inputs have other inputs than when they were tried.
+    """
+    network = subject.at(model, settings)
+    inputs = subject.inputs(settings)
+    example = inputs if isinstance(inputs, tuple) else (inputs,)
+    sparse = {layer for layer, impl in choice.items() if Method.parse(impl).name == "sparse"}
+    indexed = [name for name, layer in network.named_modules() if name in choice and isinstance(layer, Indexed)]
+    ran: dict[str, str] = {}
+    with subject.context(settings):
+        if sparse:
+            network, _ = accelerate.convert(
+                network, Sparse(), lambda name, _: name in sparse, example=example, selector=chosen
+            )
+            if subject.training:
+                wire(network, example, sorted(sparse))
+        with torch.set_grad_enabled(subject.training):
+            calls = observe(network, indexed, example)
+        for name, call in calls.items():
+            layer = network.get_submodule(name)
+            offered = candidates_of(Eliminated())(layer, call, chosen)
+            if len(offered) > 1:
+                selection = chosen.select(f"{layer} on {call.signature}", offered, call)
+                ran[name] = selection.impl
+                put(network, name, offered[selection.impl]())
+    return network, ran
+
+
+def to_sequence(wholes: Sequence[Measured], best: Measured) -> list[str]:
+    """Modes to try a plan in: that of the best settings, and others that were nearly as fast."""
+    assert best.timing is not None
+    near = [
+        one.settings.mode
+        for one in wholes
+        if one.timing is not None
+        and replace(one.settings, mode=best.settings.mode) == best.settings
+        and one.timing.median_us <= 1.5 * best.timing.median_us
+    ]
+    return list(dict.fromkeys([best.settings.mode, *near]))
+
+
+def without_sparse(choice: Mapping[str, str]) -> dict[str, str]:
+    """The choice without layers that are calibrated at the settings: they are converted there."""
+    return {layer: impl for layer, impl in choice.items() if Method.parse(impl).name != "sparse"}

@@ -1,0 +1,170 @@
+"""Rows of benchmarks/results that the package ships, for `lamina reproduce` on machines without a GPU.
+
+Each extract has the columns and rows of one results file that the judging functions read, with the file's provenance.
+
+Run: python tools/make_recorded.py          rewrites src/lamina/recipes/papers/recorded
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+FOLDER = ROOT / "src" / "lamina" / "recipes" / "papers" / "recorded"
+DIGITS = 6
+"""Significant digits of shipped values."""
+
+Row = Mapping[str, Any]
+BASIC = ("workload", "layer", "phase", "precision", "layout", "impl", "batch", "timing", "median_us")
+
+
+def every(row: Row) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Extract:
+    """Columns and rows of the newest results file of a claim. ``summary``: the rows are a list of the summary."""
+
+    claim: str
+    columns: tuple[str, ...]
+    keep: Callable[[Row], bool] = every
+    summary: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> Path:
+        """The newest results file.
+
+        Raises:
+            LookupError: there is none.
+        """
+        found = [path for path in RESULTS.glob(f"{self.claim}_*.json") if path.stem.rsplit("_", 2)[0] == self.claim]
+        if not found:
+            raise LookupError(f"expected a file benchmarks/results/{self.claim}_<device>_<date>.json")
+        return max(found, key=lambda path: path.stem.rsplit("_", 1)[1])
+
+    def document(self) -> dict[str, Any]:
+        """The extract as it is shipped."""
+        document = json.loads(self.source.read_text(encoding="utf-8"))
+        rows: Iterable[Row] = document["rows"]
+        for key in self.summary:
+            document = document[key] if key != "summary" else document["summary"]
+            rows = document  # type: ignore[assignment]
+        whole = json.loads(self.source.read_text(encoding="utf-8"))["provenance"]
+        versions = whole["versions"]
+        return {
+            "source": f"benchmarks/results/{self.source.name}",
+            "provenance": {
+                **{name: whole[name] for name in ("device", "date", "commit", "command")},
+                "torch": versions.get("torch", ""),
+            },
+            "columns": list(self.columns),
+            "rows": [[short(row.get(name)) for name in self.columns] for row in rows if self.keep(row)],
+        }
+
+
+def short(value: Any) -> Any:
+    """Floats to `DIGITS` significant digits, inside lists and tables too."""
+    match value:
+        case float():
+            return float(f"{value:.{DIGITS}g}")
+        case list():
+            return [short(one) for one in value]
+        case dict():
+            return {key: short(one) for key, one in value.items()}
+        case _:
+            return value
+
+
+def strict(row: Row, **wanted: Any) -> bool:
+    """Whether the columns have these values; several are given as a tuple."""
+    return all(
+        row.get(name) in value if isinstance(value, tuple) else row.get(name) == value for name, value in wanted.items()
+    )
+
+
+def _rungs(row: Row) -> bool:
+    rung = row["impl"] == "dense" or any(f"rung={name}," in row["impl"] for name in ("as_written", "fusion"))
+    return rung and strict(row, precision="fp32", phase="step", timing="graph")
+
+
+NETWORKS = ("alexnet", "vgg11_cifar", "cifarnet")
+EXTRACTS: Mapping[str, Extract] = {
+    "circulant_ladder": Extract("ladder_circulant", (*BASIC, "block_size"), _rungs),
+    "circulant_counters": Extract(
+        "ladder_circulant",
+        (
+            "layer", "block_size", "rung", "phase", "kernels", "time_us", "instructions", "read_sectors",
+            "written_sectors", "static_instructions", "ipc", "eligible_warps", "occupancy_pct",
+        ),
+        lambda row: strict(row, kernels="own", rung=("as_written", "o1_sum", "o2_sum", "fusion")),
+        ("summary", "counters", "rows"),
+    ),
+    "circulant_batches": Extract(
+        "circulant_batches", (*BASIC, "block_size"), lambda row: strict(row, precision="fp32")
+    ),
+    "circulant_layers": Extract(
+        "circulant_layers", (*BASIC, "times"), lambda row: strict(row, precision="fp32", phase="step", timing="graph")
+    ),
+    "circulant_recurrent": Extract(
+        "circulant_recurrent", (*BASIC, "size"), lambda row: strict(row, precision="fp32", timing="graph")
+    ),
+    "circulant_accuracy": Extract(
+        "circulant_accuracy",
+        ("workload", "block_size", "seed", "epochs", "parameters", "median_us", "test_accuracy", "train_loss"),
+    ),
+    "activation_zeros": Extract(
+        "sparse_training",
+        ("workload", "impl", "batch", "iterations", "every", "pace", "densities", "sampled", "trend_apart"),
+        lambda row: "densities" in row and row["workload"] in NETWORKS,
+    ),
+    "monitor_overhead": Extract(
+        "monitor_overhead", (*BASIC, "added", "iterations"), lambda row: strict(row, precision="fp32")
+    ),
+    "sparse_libraries": Extract(
+        "sparse_gemm",
+        (*BASIC, "pattern", "zeros", "what"),
+        lambda row: strict(
+            row, workload="cifarnet conv2", precision="fp32", pattern="iid", l2="warm",
+            impl=("dense", "csr", "nonzero", "rounded"),
+        ),
+    ),
+    "elimination": Extract("elimination", BASIC, lambda row: strict(row, precision="fp32")),
+    "deft_networks": Extract("deft_networks", BASIC, lambda row: strict(row, precision="fp32")),
+    "on_chip_fission": Extract("fission_simt", (*BASIC, "tile", "format")),
+    "what_if": Extract(
+        "what_if_fp32",
+        (*BASIC, "change", "detail", "measured_gain"),
+        lambda row: row.get("change") == "without_activations" and row.get("measured_gain") is not None,
+    ),
+    "l1_bypass": Extract(
+        "what_if_bf16",
+        (*BASIC, "change", "detail", "measured_gain"),
+        lambda row: row.get("change") == "l1_bypass" and row.get("measured_gain") is not None,
+    ),
+    "simulated_engine": Extract(
+        "published_figures",
+        (
+            "entry", "point", "layer", "median_us", "baseline_us", "speedup", "l2_transactions", "l2_hit_rate",
+            "baseline_l2_hit_rate", "read_latency",
+        ),
+    ),
+}  # fmt: skip
+
+
+def text(extract: Extract) -> str:
+    """The file of an extract: one row a line."""
+    document = extract.document()
+    rows = ",\n".join(json.dumps(row, separators=(",", ":")) for row in document.pop("rows"))
+    return json.dumps(document, indent=1)[:-2] + f',\n "rows": [\n{rows}\n]\n}}\n'
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, extract in EXTRACTS.items():
+        (FOLDER / f"{name}.json").write_text(text(extract), encoding="utf-8")
