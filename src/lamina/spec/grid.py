@@ -1,4 +1,4 @@
-"""Grids of configurations: common settings, axes whose values are combined, lists that advance together, and filters."""
+"""Grids of configurations: settings whose values are combined or advance together, and filters."""
 
 from __future__ import annotations
 
