@@ -11,6 +11,7 @@ import typer
 
 from lamina import __version__
 from lamina.cli import catalogue, isolated, reproduce, runs, simulate
+from lamina.cli.apply import apply
 from lamina.cli.bench import bench
 from lamina.cli.compaction import compaction_engine
 from lamina.cli.compare import compare
@@ -48,6 +49,7 @@ app.command(rich_help_panel=UNDERSTAND)(report)
 app.command(rich_help_panel=UNDERSTAND)(explain)
 app.command(rich_help_panel=UNDERSTAND)(compare)
 app.command(rich_help_panel=CHANGE)(study)
+app.command(rich_help_panel=CHANGE)(apply)
 app.command("what-if", rich_help_panel=CHANGE, cls=IdleCommand)(what_if)
 app.command(rich_help_panel=CHANGE)(train)
 app.command(rich_help_panel=CHANGE)(sparsity)

@@ -23,6 +23,7 @@ class Again:
     how: Options
     variables: Sequence[str]
     input_size: str
+    plan: str = ""
 
     def iterate(self, point: Point) -> list[str]:
         """Run the iteration once, for Nsight Compute to watch."""
@@ -44,6 +45,7 @@ class Again:
             *("--precision", point.precision, "--layout", point.layout, "--device", self.workload.device),
             *("--data", self.workload.data, "--seed", str(self.workload.seed)),
             *(("--impl", str(point.method)) if point.method != Method() else ()),
+            *(("--plan", self.plan) if self.plan else ()),
             *(("--layer", ",".join(self.workload.layers)) if self.workload.layers else ()),
             *(("--inference",) if not how.training else ()),
             *(("--autotune",) if how.autotune else ()),

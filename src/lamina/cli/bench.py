@@ -36,6 +36,7 @@ def bench(
             "the faster. model: the same by the times of cost models.",
         ),
     ] = "none",
+    plan: options.PlanOption = None,
     layer: options.LayerOption = [],  # noqa: B006  (typer copies it)
     phase: Annotated[
         str,
@@ -102,6 +103,8 @@ def bench(
 
         lamina bench alexnet --impl circulant --select measure --clock graph --device cuda
 
+        lamina bench alexnet --plan alexnet-study/plan.toml --device cuda
+
         lamina bench my.dnntemplate --set N=64 --dry-run
     """
     input_size = options.inputs(input_size, input_, input_fn)
@@ -110,11 +113,12 @@ def bench(
     words = [*(spec or []), *(model or [])]
     options.device(device)
     patterns = options.layer_patterns(layer)
-    settings = {
+    planned = options.plan(plan)
+    settings = planned | {
         "impl": options.implementations(impl),
         "layers": patterns,
         "phases": options.allowed("--phase", phase, "phases"),
-        **grid(precision, batch_size, layout),
+        **{key: value for key, value in grid(precision, batch_size, layout).items() if value or key not in planned},
         "data": options.dataset(data),
         "clocks": options.clocks(clock),
         "l2": options.allowed("--l2", l2, "l2"),

@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -20,6 +20,7 @@ from lamina.spec.method import METHODS
 
 if TYPE_CHECKING:
     from lamina.spec import Input, Method
+    from lamina.spec.plan import Plan
 
 StoreOption = Annotated[
     str,
@@ -56,6 +57,11 @@ ImplOption = Annotated[
         + "; ".join(f"[bold]{info.name}[/bold]: {info.summary}" for info in METHODS.values())
         + ". See 'lamina methods'.",
     ),
+]
+
+PlanOption = Annotated[
+    Path | None,
+    typer.Option("--plan", help="Each layer by its method in a plan of 'lamina study': plan.toml, or its folder."),
 ]
 
 SpecArgument = Annotated[
@@ -173,6 +179,39 @@ def implementations(text: str) -> list[Method]:
         if method.name in CELLS:
             configuration(method)
     return methods
+
+
+def plan(path: Path | None) -> dict[str, Any]:
+    """The settings of a workload from ``--plan``: a method for each layer, precision, layout and batch size.
+
+    Raises:
+        UsageError: it is no plan.
+    """
+    found = whole_plan(path)
+    if found is None:
+        return {}
+    from lamina.accelerate.registry import known_options
+
+    methods = {}
+    for one in found.layers:
+        method = known_options(one.method)
+        if not method.dense:
+            # What was fitted to data cannot be fitted without them; it takes the same time.
+            methods[one.name] = str(method).replace("recovery=least_squares", "recovery=scale")
+    return {"plan": methods, "precision": [found.run.precision], "layout": [found.run.layout], "batch": [found.batch]}
+
+
+def whole_plan(path: Path | None) -> Plan | None:
+    """The plan of ``--plan``.
+
+    Raises:
+        UsageError: it is no plan.
+    """
+    if path is None:
+        return None
+    from lamina.spec.plan_file import read_plan
+
+    return read_plan(path)
 
 
 def layer_patterns(items: Iterable[str]) -> list[str]:

@@ -17,6 +17,7 @@ from lamina.cli.networks import grid, networks, overridden, print_and_report, st
 def profile(
     spec: options.SpecArgument = None,
     impl: options.ImplOption = "",
+    plan: options.PlanOption = None,
     layer: options.LayerOption = [],  # noqa: B006  (typer copies it)
     inference: Annotated[bool, typer.Option("--inference", help="Only the forward pass, in evaluation mode.")] = False,
     counters: Annotated[
@@ -80,11 +81,12 @@ def profile(
     options.device(device)
     metrics = options.metrics(counters)
     words = spec or []
-    settings: dict[str, Any] = {
+    planned = options.plan(plan)
+    settings: dict[str, Any] = planned | {
         "impl": options.implementations(impl),
         "layers": options.layer_patterns(layer),
         "phases": [Phase.FORWARD] if inference else [],
-        **grid(precision, batch_size, layout),
+        **{key: value for key, value in grid(precision, batch_size, layout).items() if value or key not in planned},
         "data": options.dataset(data),
         "repeat": repeat,
         "seed": seed,
@@ -123,7 +125,7 @@ def profile(
                         cache=options.cache_folder(),
                         options=how,
                         counters=metrics,
-                        replay=Again(word, workload, how, set_, input_size).iterate,
+                        replay=Again(word, workload, how, set_, input_size, str(plan or "")).iterate,
                         command=options.command_line(),
                         resume=resume or bool(progress.lost),
                         lost=progress.lost,

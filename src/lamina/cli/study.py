@@ -96,7 +96,7 @@ def study(
     ] = False,
     format_: Annotated[str, typer.Option("--format", help="table or json, on stdout.")] = "table",
 ) -> None:
-    """Find the fastest way to run a network: tries everything on every layer, and keeps what is measured to be faster.
+    """Make a network faster: try every method on every layer, and keep what is measured to be faster.
 
     The whole network is timed at each precision, layout and mode, and by methods of other packages. Each layer is
     timed by each of lamina's methods, in place. The combination that saves the most time within the accuracy budget is

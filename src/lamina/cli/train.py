@@ -19,6 +19,7 @@ def train(
     spec: options.OneSpecArgument,
     data: options.DataOption,
     impl: options.ImplOption = "",
+    plan: options.PlanOption = None,
     epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the training data.")] = 15,
     batch_size: Annotated[
         int, typer.Option("--batch-size", "-b", min=1, help="Batch size of all processes together.")
@@ -41,7 +42,12 @@ def train(
         float | None,
         typer.Option("--clip-norm", help="Clip the norm of all gradients to this; recurrent networks need it."),
     ] = None,
-    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32; bf16 and fp16 by autocast.")] = "fp32",
+    precision: Annotated[
+        str,
+        typer.Option(
+            "--precision", help="fp32, tf32; bf16 and fp16 by autocast.", show_default="fp32, or that of --plan"
+        ),
+    ] = "",
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and horizontal flips.")] = False,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
@@ -61,7 +67,8 @@ def train(
     --data synthetic draws random samples of any inputs; a network without class scores trains the mean square of its
     outputs on them.
 
-    With --impl, every layer that the implementation supports is replaced before training; the stored run says which.
+    With --impl, every layer that the implementation supports is replaced before training, with --plan each layer by
+    its method in the plan; the stored run says which.
 
     A run that was killed and resumed ends with the same weights as one that was not. On several GPUs:
 
@@ -81,6 +88,9 @@ def train(
     methods = options.implementations(impl)
     if len(methods) > 1 or any(method.algorithm for method in methods):
         raise UsageError(f"--impl: expected one method that replaces layers, such as circulant, got {impl}")
+    found = options.whole_plan(plan)
+    if methods and found is not None:
+        raise UsageError("--impl and --plan: expected one of them")
     settings = training(
         optimizer,
         learning_rate,
@@ -92,7 +102,7 @@ def train(
         warmup_steps=warmup_steps,
         label_smoothing=label_smoothing,
         clip_norm=clip_norm,
-        precision=precision,
+        precision=precision or (found.run.precision if found else "fp32"),
         augment=augment,
         seed=seed,
     )
@@ -118,6 +128,7 @@ def train(
                 settings,
                 database,
                 **({"impl": methods[0]} if methods else {}),
+                plan=found,
                 device=chosen,
                 checkpoint=checkpoint,
                 resume=resume,

@@ -183,7 +183,7 @@ def _measure(
                 whole = convert_network(network.module, network.layers, point.method)
             else:
                 whole = selected.whole()
-            parameters = None if point.method == Method() else whole.parameters
+            parameters = whole.parameters if whole.layers else None
             row = network_row(target, layers, workload.phases, point, batch, device_name, parameters)
             call = run.whole_step(whole.module, inputs, network.seed, backward, target.input_gradients)
             if guard.whole_lost:

@@ -14,6 +14,7 @@ from lamina import accelerate, build
 from lamina.accelerate.convert import put
 from lamina.accelerate.select import executed
 from lamina.errors import UnsupportedError
+from lamina.pipeline.rows import PLAN
 from lamina.pipeline.targets import implementation, units
 from lamina.record.wording import listed
 from lamina.spec import Method, Point
@@ -44,13 +45,14 @@ class Converted:
 
     def executed(self) -> tuple[str, str]:
         """The implementation that the last step ran with how many layers, and why not with the others."""
-        if self.method == Method():
+        if self.method == Method() and not self.layers:
             return "dense", ""
         ran = {name: executed(layer, str(self.method), "step") for name, layer in self.layers.items()}
         dense = {name: reason for name, (impl, reason) in ran.items() if impl == "dense"}
         reason = shorten(_grouped({**self.refusals, **dense}), 200, placeholder="...")
         count = len(ran) - len(dense)
-        return (f"{self.method} ({count} of {self.weighted} layers)" if count else "dense"), reason
+        name = PLAN if self.method == Method() else str(self.method)
+        return (f"{name} ({count} of {self.weighted} layers)" if count else "dense"), reason
 
 
 def convert_network(network: nn.Module, trace: build.Trace, method: Method) -> Converted:
@@ -60,7 +62,7 @@ def convert_network(network: nn.Module, trace: build.Trace, method: Method) -> C
     call by call as it was traced.
     """
     weighted = {name for name, layer in network.named_modules() if _has_weights(layer)}
-    if method == Method():
+    if method == Method() and not any(call.resolved.layer.method for call in trace.calls):
         return Converted(network, method, {}, len(weighted), {})
     paths = {id(layer): name for name, layer in network.named_modules()}
     calls = {paths[id(call.module)]: call for call in trace.calls if id(call.module) in paths}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,7 @@ def prepare(
     inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
     for text in remarks:
         warn(text)
-    layers = build.trace(module, *inputs)
+    layers = _planned(build.trace(module, *inputs), module, workload)
     if not layers.calls:
         raise UnsupportedError(f"{target.name}: its forward pass makes no tensor: there is no layer to measure")
     trace, places = build.merged(layers, units(layers, point.method))
@@ -86,6 +86,27 @@ def prepare(
         run.seed_gradient(labels, workload.seed),
         any(phase is not Phase.FORWARD for phase in workload.phases),
     )
+
+
+def _planned(trace: build.Trace, module: nn.Module, workload: Workload) -> build.Trace:
+    """The trace with the methods that the workload has for single layers.
+
+    Raises:
+        UsageError: it has a method for a layer that the network does not have.
+    """
+    if not workload.plan:
+        return trace
+    paths = {id(one): name for name, one in module.named_modules()}
+    matching_layers(list(workload.plan), paths.values())
+
+    def planned(call: build.Call) -> build.Call:
+        method = workload.plan.get(paths.get(id(call.module), ""))
+        if method is None:
+            return call
+        layer = call.resolved.layer.model_copy(update={"method": method})
+        return replace(call, resolved=replace(call.resolved, layer=layer))
+
+    return replace(trace, calls=tuple(map(planned, trace.calls)))
 
 
 def _converted(module: nn.Module, precision: str) -> str:

@@ -8,6 +8,9 @@ from lamina.build import Target
 from lamina.record import LayerRun, Outcome
 from lamina.spec import ITEM_BYTES, Method, Phase, Point, ResolvedLayer
 
+PLAN = "plan"
+"""The implementation of a network whose layers have methods of their own."""
+
 WHOLE_STEP = "step"
 """The phase of the row that holds a whole network's training step, timed at once."""
 
@@ -62,6 +65,8 @@ def network_row(
 ) -> LayerRun:
     """The row of the whole network's step; ``parameters`` are those of the converted network, if it is one."""
     itemsize = ITEM_BYTES[point.precision]
+    planned = point.method == Method() and any(layer.layer.method for layer in layers)
+    dense = point.method == Method() and not planned
     uncounted = sum(bool(layer.phases) and not _counted(layer) for layer in layers)
     flops = sum(layer.cost(phase, itemsize).flops for layer in layers for phase in layer.phases if phase in phases)
     return LayerRun(
@@ -69,7 +74,7 @@ def network_row(
         kind="network",
         place=len(layers),
         phase=WHOLE_STEP,
-        impl=str(point.method),
+        impl=PLAN if planned else str(point.method),
         precision=point.precision,
         layout=point.layout,
         batch=batch,
@@ -77,10 +82,10 @@ def network_row(
         inputs=layers[0].inputs[:1] if layers else (),
         output=layers[-1].output if layers else (),
         parameters=sum(layer.parameters for layer in layers) if parameters is None else parameters,
-        flops=flops if point.method == Method() and (flops or not uncounted) else None,
+        flops=flops if dense and (flops or not uncounted) else None,
         bytes=None,
         outcome="ok",
-        uncounted=uncounted if point.method == Method() else 0,
+        uncounted=uncounted if dense else 0,
     )
 
 

@@ -14,11 +14,14 @@ from lamina import accelerate, measure, run
 from lamina.build import Target
 from lamina.build.data import batches, steps
 from lamina.errors import LaminaError, UsageError
+from lamina.pipeline.apply import Applied, replaced_by
 from lamina.pipeline.converted import Converted
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record import Epoch
 from lamina.spec import Method
+from lamina.spec.plan import Plan
+from lamina.spec.plan_file import plan_text
 from lamina.spec.training import Training
 from lamina.store import Store
 
@@ -30,6 +33,7 @@ def train(
     store: Store,
     *,
     impl: Method = Method(),  # noqa: B008  (frozen)
+    plan: Plan | None = None,
     device: str = "cpu",
     checkpoint: Path | None = None,
     resume: bool = False,
@@ -42,8 +46,9 @@ def train(
     the run's notes name. The number of classes is that of the dataset. ``checkpoint`` stores the state for ``resume``.
     In a process group (:func:`lamina.run.join_processes`), the batch is split over the ranks, and rank 0 records.
 
-    ``impl`` converts the network before training: every layer that it supports. The run's config names it, and its
-    notes say which layers it replaced and why not the others.
+    ``impl`` converts the network before training: every layer that it supports. ``plan`` converts each layer by its
+    method in a plan of `study`. The run's config names either, and its notes say which layers were replaced and why not
+    the others.
 
     Raises:
         UsageError: the dataset does not match the network, or ``impl`` supports none of its layers.
@@ -59,6 +64,9 @@ def train(
     torch.manual_seed(settings.seed)
     network = target.make(len(train_set.classes))
     converted = None if impl == Method() else convert(network, target, impl, settings.seed)
+    planned: Applied | None = None
+    if plan is not None:
+        network, planned = replaced_by(network, plan)
     if converted is not None:
         network = converted.module
 
@@ -95,11 +103,17 @@ def train(
         return network
 
     more = {"data": data} if converted is None else {"data": data, "impl": str(impl)}
+    if plan is not None:
+        more["plan"] = plan_text(plan)
     this, _ = begin("train", target, settings, measure.environment(resolved), store, command, resume, more)
     stopwatch = measure.Stopwatch()
     with closing(store, this.id) as remarks:
         if converted is not None:
             remarks.append(f"{impl}: {len(converted.layers)} of {converted.weighted} layers converted")
+            watch(remarks[-1])
+        if planned is not None:
+            refused = "; ".join(f"{name}: {reason}" for name, reason in planned.refused.items())
+            remarks.append(f"plan: {len(planned.replaced)} layers converted" + (f"; {refused}" if refused else ""))
             watch(remarks[-1])
         for state in progress:
             for note in notes:

@@ -73,6 +73,7 @@ class Plan(_Strict):
         batch: size of a step.
         run: how the whole network runs.
         before: as the user ran it; ``uniform``: the best single setting of all layers; ``after``: by this plan.
+        weights: a digest of the weights of the dense network, in float32.
         environment: device, driver and versions that times depend on.
         layers: of every layer with weights, dense ones too.
         front: accuracy over time.
@@ -89,5 +90,6 @@ class Plan(_Strict):
     uniform: Step = Step()
     after: Step = Step()
     environment: dict[str, str] = Field(default_factory=dict)
+    weights: str = ""
     layers: tuple[PlannedLayer, ...] = ()
     front: tuple[Alternative, ...] = ()

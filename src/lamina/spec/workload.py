@@ -50,6 +50,8 @@ class Workload(BaseModel):
     layout: tuple[Layout, ...] = ("nchw",)
     batch: tuple[Positive, ...] = ()
     impl: tuple[Method, ...] = (Method(),)
+    plan: dict[str, Method] = Field(default_factory=dict)
+    """Methods of single layers, by name; each goes before ``impl``."""
     device: str = "cpu"
     clocks: tuple[str, ...] = ()
     l2: tuple[Literal["warm", "cold"], ...] = ("warm",)

@@ -17,7 +17,7 @@ def test_a_stage_ends_at_its_part_of_the_budget() -> None:
         assert budget.left == 30 and budget.covers(30) and not budget.covers(31)
         clock.now = 31
         assert budget.over
-    assert budget.left == 69 and not budget.over
+    assert budget.left == 69 and budget.covers(69)
     with budget.stage("second", 0.5):
         assert budget.left == 19
     assert budget.spent == {"first": 31, "second": 0}

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from lamina.accelerate.registry import known_options
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.apply.planned import run_by
 from lamina.pipeline.deft.composition import folded
+from lamina.pipeline.deft.recipe_files import WEIGHTS, digest, load
 from lamina.pipeline.graphed import graphed
 from lamina.record.wording import listed
 from lamina.spec import Method
@@ -45,6 +47,7 @@ def apply(
 ) -> nn.Module:
     """Run a model by a plan: every layer by its method, and the whole in the plan's precision, layout and mode.
 
+    A model with the weights of the study gets those that the study fitted. Otherwise, its own weights are converted.
     Layers of the plan that the model does not have, or has in another size, stay as they are. Names of parameters do
     not change, but for those of replaced layers. For training, precisions below float32 use autocast, and CUDA graphs
     are `lamina.graphed_step`'s to make.
@@ -68,7 +71,8 @@ def apply(
 
         model = lamina.apply(model, "alexnet-study/plan.toml")
     """
-    found, done = applied(model, plan if isinstance(plan, Plan) else read_plan(plan), example)
+    source = None if isinstance(plan, Plan) else Path(plan)
+    found, done = applied(model, plan if isinstance(plan, Plan) else read_plan(plan), example, source)
     faults = [f"{name}: {reason}" for name, reason in done.refused.items()]
     if strict and faults:
         raise UsageError("the plan does not fit the model: " + "; ".join(faults))
@@ -77,17 +81,44 @@ def apply(
     return found
 
 
-def applied(model: nn.Module, plan: Plan, example: Any = None) -> tuple[nn.Module, Applied]:
+def applied(model: nn.Module, plan: Plan, example: Any = None, source: Path | None = None) -> tuple[nn.Module, Applied]:
     """As `apply`, with a record of what was done in place of warnings.
+
+    A model with the weights of the study gets those that the study fitted, if the plan's folder has them.
+
+    Raises:
+        UsageError: nothing of the plan fits the model.
+    """
+    model, done = _fitted(model, plan, source) or replaced_by(model, plan)
+    remarks = [*done.remarks, *_other_hardware(model, plan)]
+    model = _run(model, plan, example, remarks)
+    return model, replace(done, remarks=remarks)
+
+
+def _fitted(model: nn.Module, plan: Plan, source: Path | None) -> tuple[nn.Module, Applied] | None:
+    """The network of the study with its weights, if the model has those that the study began with."""
+    folder = None if source is None else source if source.is_dir() else source.parent
+    if folder is None or not (folder / WEIGHTS).is_file() or not plan.weights or plan.goal == "train":
+        return None
+    if digest(model) != plan.weights or mismatches(model, plan):
+        return None
+    training = model.training
+    device = next((one.device for one in model.parameters()), torch.device("cpu"))
+    found = load(folder, model, device).train(training)
+    return found, Applied({one.name: one.method for one in plan.layers if one.method != "dense"}, {}, [])
+
+
+def replaced_by(model: nn.Module, plan: Plan) -> tuple[nn.Module, Applied]:
+    """The layers alone by their methods in a plan, in place.
 
     Raises:
         UsageError: nothing of the plan fits the model.
     """
     refused = mismatches(model, plan)
+    remarks: list[str] = []
     wanted = {one.name: one for one in plan.layers if one.method != "dense"}
     if wanted and refused.keys() >= wanted.keys():
         raise UsageError(f"the plan of {plan.network} does not fit the model: {listed(_faults(refused), 5)}")
-    remarks = list(_other_hardware(model, plan))
     replaced: dict[str, str] = {}
     by_method: dict[str, list[PlannedLayer]] = {}
     for name, one in wanted.items():
@@ -114,7 +145,6 @@ def applied(model: nn.Module, plan: Plan, example: Any = None) -> tuple[nn.Modul
             model, _ = folded(model)
         except UsageError as error:
             remarks.append(f"dead output channels are not pruned: {error}")
-    model = _run(model, plan, example, remarks)
     return model, Applied(replaced, refused, remarks)
 
 

@@ -1,4 +1,4 @@
-"""A model that runs in a plan's precision and layout, whoever calls it.
+"""A model that runs in a plan's precision and layout at every call.
 
 The model's class becomes one derived from it, as `torch.nn.utils.parametrize` does, so that names of modules and
 parameters stay, and copies run the same way.

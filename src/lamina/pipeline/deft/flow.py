@@ -8,7 +8,6 @@ Source: Hill et al., DeftNN, MICRO 2017: synapse vector elimination and near-com
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable
 from dataclasses import asdict
 from math import prod
@@ -118,7 +117,7 @@ def deft(
         subject: dict[str, str | int] = {
             "network": target.name,
             "data": data,
-            "weights": _digest(dense),
+            "weights": recipe_files.digest(dense),
             "device": environment.device,
         }
         subject |= {"lamina": environment.lamina, "threads": torch.get_num_threads(), "seed": settings.seed}
@@ -252,11 +251,3 @@ def _pruned(
     learner.tune(model, config.tuning)
     finish()
     return model
-
-
-def _digest(model: nn.Module) -> str:
-    total = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        total.update(name.encode())
-        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return total.hexdigest()[:16]

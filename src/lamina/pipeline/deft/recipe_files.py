@@ -6,6 +6,7 @@ loaded into them. A loaded network computes the same as the saved one, bit for b
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -158,6 +159,15 @@ def read_recipe(folder: Path) -> Recipe:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise UsageError(f"{path}: {faults}") from error
+
+
+def digest(model: nn.Module) -> str:
+    """A name for the values of a network's parameters and buffers: equal for equal values."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        total.update(name.encode())
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()[:16]
 
 
 def _dense(recipe: Recipe, folder: Path, network: nn.Module | None) -> nn.Module:

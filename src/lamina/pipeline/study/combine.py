@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 Choice = Mapping[str, str]
 """The implementation of each layer that is not dense."""
@@ -17,22 +18,29 @@ class Option:
         impl: such as ``circulant[block_size=64,impl=kernel]``.
         saved_us: dense time less its time.
         damage: what the network's outputs lose, such as their relative error; 0 for none.
+        parts: its time over the dense one of each layer that it changes, where there are others than its own.
     """
 
     impl: str
     saved_us: float
     damage: float
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A choice for every layer, and the sum of what it saves."""
+    """A choice for every layer, and what it saves together.
+
+    Where two implementations change one layer, as its own inputs and its reader's do, their factors multiply.
+    """
 
     choice: Choice
     saved_us: float
 
 
-def sequence(options: Mapping[str, Sequence[Option]]) -> list[Candidate]:
+def sequence(
+    options: Mapping[str, Sequence[Option]], dense_us: Mapping[str, float] = MappingProxyType({})
+) -> list[Candidate]:
     """Plans from the one that damages nothing to the one that saves the most, each a step on one layer further.
 
     A step goes along the convex hull of a layer's options in the plane of damage and saved time; of all layers' next
@@ -41,6 +49,7 @@ def sequence(options: Mapping[str, Sequence[Option]]) -> list[Candidate]:
 
     Args:
         options: of each layer, without the dense one; those that save nothing are left out.
+        dense_us: the step of each layer that an option's ``parts`` name.
     """
     current: dict[str, Option] = {}
     steps: list[tuple[float, int, str, Option]] = []
@@ -53,10 +62,10 @@ def sequence(options: Mapping[str, Sequence[Option]]) -> list[Candidate]:
             ratio = (option.saved_us - before.saved_us) / (option.damage - before.damage)
             steps.append((-ratio, rank, layer, option))
             before = option
-    plans = [_candidate(current)]
+    plans = [_candidate(current, dense_us)]
     for _, _, layer, option in sorted(steps, key=lambda step: step[:3]):
         current = current | {layer: option}
-        plans.append(_candidate(current))
+        plans.append(_candidate(current, dense_us))
     return plans
 
 
@@ -78,10 +87,14 @@ def _gain(before: Option, after: Option) -> float:
     return (after.saved_us - before.saved_us) / (after.damage - before.damage)
 
 
-def _candidate(current: Mapping[str, Option]) -> Candidate:
-    return Candidate(
-        {layer: option.impl for layer, option in current.items()}, sum(one.saved_us for one in current.values())
-    )
+def _candidate(current: Mapping[str, Option], dense_us: Mapping[str, float]) -> Candidate:
+    saved = sum(one.saved_us for one in current.values() if not one.parts)
+    factors: dict[str, float] = {}
+    for one in current.values():
+        for layer, factor in one.parts.items():
+            factors[layer] = factors.get(layer, 1.0) * factor
+    saved += sum(dense_us[layer] * (1 - factor) for layer, factor in factors.items())
+    return Candidate({layer: option.impl for layer, option in current.items()}, saved)
 
 
 def furthest(count: int, accepted: Callable[[int], bool | None]) -> int:

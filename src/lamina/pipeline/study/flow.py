@@ -6,7 +6,7 @@ train or load -> whole network at uniform settings -> candidates of each layer -
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
@@ -159,7 +159,7 @@ class _Work:
         folder: Path,
         cache: Path,
         watch: Watch,
-        remark: Watch,
+        remark: Callable[[str], object],
     ) -> None:
         self.target, self.subject, self.config, self.learner = target, subject, config, learner
         self.journal, self.budget, self.store, self.run_id = journal, budget, store, run_id
@@ -186,7 +186,7 @@ class _Work:
             )  # fmt: skip
         plans = self._plans(base.settings, layers)
         with budget.stage("accuracy of plans", 0.9):
-            candidates = sequence(self._options(plans, layers))
+            candidates = sequence(self._options(plans, layers), layers.dense_us)
             scale = self._scale(base, wholes)
             index, front = self._front(plans, candidates, base, scale, reference)
         with budget.stage("the plan"):
@@ -279,7 +279,8 @@ class _Work:
         for layer, row in tracked("what each candidate damages", rows.items(), len(rows), self.watch):
             for impl, saved in row.items():
                 try:
-                    found.setdefault(layer, []).append(Option(impl, saved, plans.damage(layer, impl)))
+                    parts = layers.parts.get(f"{layer} {impl}", {layer: 1 - saved / layers.dense_us[layer]})
+                    found.setdefault(layer, []).append(Option(impl, saved, plans.damage(layer, impl), parts))
                 except LaminaError as error:
                     self.remark(f"{layer}, {impl}: {run.one_line(error)}")
         return found

@@ -33,8 +33,10 @@ def fold_times(
     calls: Mapping[str, LayerCall],
     example: tuple[torch.Tensor, ...],
     chosen: Selector,
-) -> tuple[Timing, Timing]:
+) -> tuple[Timing, Timing, dict[str, float]]:
     """The step of a layer and its producer, dense and without the channels that the layer does not read.
+
+    With them goes the time of each layer over its dense one.
 
     Which channels are left out takes no part in the time: the first are kept.
 
@@ -72,7 +74,12 @@ def fold_times(
         for label, network, call in ((f"dense {one}", model, calls[one]), (one, twin, after[one])):
             steps[label] = layer_step(network.get_submodule(one), call, chosen.mode, chosen.training)
     times = chosen.timer(steps)
-    return _sum([times[f"dense {one}"] for one in names]), _sum([times[one] for one in names])
+    dense, ours = (_sum([times[f"{side}{one}"] for one in names]) for side in ("dense ", ""))
+    return dense, ours, {one: _median(times[one]) / _median(times[f"dense {one}"]) for one in names}
+
+
+def _median(time: Timing | Exception) -> float:
+    return _sum([time]).median_us
 
 
 def _sum(times: list[Timing | Exception]) -> Timing:

@@ -39,6 +39,8 @@ class Layers:
         trials: every candidate.
         dense_us: the step of each layer with weights, in microseconds.
         faster: by layer, the candidates that are faster than dense: what each saves, in microseconds.
+        parts: by ``layer impl``, the time over the dense one of each layer that a candidate changes, where others than
+            its own change.
         merged: the names of all layers that a candidate replaces together, by the name of the first.
         unsupported: why layers have no candidates.
     """
@@ -47,6 +49,7 @@ class Layers:
     dense_us: dict[str, float] = field(default_factory=dict)
     faster: dict[str, dict[str, float]] = field(default_factory=dict)
     merged: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    parts: dict[str, dict[str, float]] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
 
 
@@ -88,7 +91,7 @@ def try_layers(
             watch(Stage(f"trying {unit.method} on {unit.names[0]}", index, len(units)))
             rows = _trials(unit, model, calls, chosen, settings, budget)
             if groups is not None and unit.method.name == "eliminated" and unit.refusal is None and not budget.over:
-                rows.append(_folded(unit, model, calls, chosen, settings, groups, example))
+                rows.append(_folded(unit, model, calls, chosen, settings, groups, example, found))
             for trial, saved in rows:
                 if trial.impl == DENSE and (len(unit.names) > 1 or trial.layer in timed):
                     continue  # of layers that are replaced together, or known from another method
@@ -190,6 +193,7 @@ def _folded(
     settings: Settings,
     groups: Mapping[str, int],
     example: tuple[torch.Tensor, ...],
+    found: Layers,
 ) -> tuple[Trial, float]:
     """The layer with its producer, without the channels that the layer does not read."""
     name = unit.names[0]
@@ -197,9 +201,10 @@ def _folded(
     one = Trial(name, describe_type(model.get_submodule(name)), impl, settings)
     config = replace(accelerate.configuration(unit.method), recovery="scale")
     try:
-        dense, ours = fold_times(model, name, config, groups.get(name, 1), calls, example, chosen)
+        dense, ours, parts = fold_times(model, name, config, groups.get(name, 1), calls, example, chosen)
     except (UnsupportedError, UsageError, RuntimeError) as error:
         return replace(one, outcome="refused", reason=run.one_line(error)), 0.0
+    found.parts[f"{name} {impl}"] = parts
     verdict = decide({DENSE: dense, impl: ours}, chosen.mode)
     outcome = "selected" if verdict.impl == impl else "slower"
     reason = f"with its producer: {verdict.reason.removeprefix(f'{verdict.impl}: ')}"

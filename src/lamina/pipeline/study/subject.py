@@ -152,12 +152,12 @@ class Subject:
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return kind(parameters, lr=1e-8, fused=fused)
 
-    def times(self, steps: Mapping[Settings | str, Step], rounds: int) -> dict[Settings | str, Timing | Exception]:
+    def times(self, steps: Mapping[str, Step], rounds: int) -> dict[str, Timing | Exception]:
         """Interleaved times of steps by the wall clock, launch overhead included; the error of one that fails."""
         from lamina.pipeline.convert import timer
 
-        ready: dict[Settings | str, Step] = {}
-        found: dict[Settings | str, Timing | Exception] = {}
+        ready: dict[str, Step] = {}
+        found: dict[str, Timing | Exception] = {}
         for name, step in steps.items():
             try:
                 for _ in range(3):  # compiles, captures, allocates the optimizer's state

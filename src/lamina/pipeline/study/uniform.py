@@ -83,7 +83,7 @@ def _measured(
 ) -> list[Measured]:
     """Times of the network at several settings; from the journal where it has them."""
     new = [one for one in settings if f"whole {one}" not in journal]
-    steps: dict[Settings | str, Step] = {}
+    steps: dict[str, Step] = {}
     facts: dict[Settings, tuple[int, int | None, float | None]] = {}
     reasons: dict[Settings, str] = {}
     for one in tracked("building the network at each setting", new, len(new), watch):
@@ -93,14 +93,17 @@ def _measured(
             continue
         try:
             model = subject.at(subject.dense, one)
-            steps[one] = step = subject.step(model, one)
+            steps[str(one)] = step = subject.step(model, one)
             step()
             facts[one] = subject.facts(model, step)
         except Exception as error:  # a compiler, a backend or the network itself
-            steps.pop(one, None)
+            steps.pop(str(one), None)
             reasons[one] = run.one_line(error)
-    for one, time in subject.times(steps, ROUNDS).items():
-        assert isinstance(one, Settings)
+    times = subject.times(steps, ROUNDS)
+    for one in new:
+        time = times.get(str(one))
+        if time is None:
+            continue
         if isinstance(time, Exception):
             reasons[one] = run.one_line(time)
         else:

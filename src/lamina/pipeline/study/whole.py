@@ -59,31 +59,36 @@ def compare(
         modes: to try, those of the best settings first.
         chosen: calibrates layers that follow the sparsity of their inputs.
     """
-    steps: dict[Settings | str, Step] = {}
+    steps: dict[str, Step] = {}
     networks: dict[Settings, tuple[nn.Module, dict[str, str]]] = {}
     reasons: list[str] = []
     for mode in modes:
         own = replace(best.settings, mode=mode, method=DENSE)
         try:
             networks[own] = network, _ = _deployed(subject, model, choice, own, chosen)
-            steps[own] = subject.step(network, own)
+            steps[str(own)] = subject.step(network, own)
         except (LaminaError, RuntimeError) as error:
             reasons.append(f"{mode}: {run.one_line(error)}")
     dense = subject.at(subject.dense, best.settings)
     steps[DENSE] = subject.step(dense, best.settings)
     times = subject.times(steps, ROUNDS)
-    theirs = times.pop(DENSE)
+    theirs = times[DENSE]
     if isinstance(theirs, Exception):
         raise LaminaError(f"the dense network did not run again: {run.one_line(theirs)}") from theirs
-    ours = {one: time for one, time in times.items() if isinstance(one, Settings) and isinstance(time, Timing)}
-    reasons += [f"{one}: {run.one_line(time)}" for one, time in times.items() if isinstance(time, Exception)]
+    ours: dict[Settings, Timing] = {}
+    for own in networks:
+        time = times.get(str(own))
+        if isinstance(time, Timing):
+            ours[own] = time
+        elif time is not None:
+            reasons.append(f"{own}: {run.one_line(time)}")
     uniform = replace(best, timing=theirs)
     if not ours:
         failed = Measured(PLAN, replace(best.settings, method=DENSE), None, outcome="failed", reason="; ".join(reasons))
         return Compared(failed, uniform, False, failed.reason)
     settings = min(ours, key=lambda one: ours[one].median_us)
     network, ran = networks[settings]
-    parameters, peak, energy = subject.facts(network, steps[settings])
+    parameters, peak, energy = subject.facts(network, steps[str(settings)])
     plan = Measured(PLAN, settings, ours[settings], None, parameters, peak, energy, "selected", "; ".join(reasons))
     verdict = decide({DENSE: theirs, PLAN: ours[settings]}, "eager")
     return Compared(plan, uniform, verdict.impl == PLAN, verdict.reason, ran)

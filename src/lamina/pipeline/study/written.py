@@ -14,6 +14,7 @@ from lamina import build
 from lamina.build import Target
 from lamina.pipeline.apply import describe_type
 from lamina.pipeline.apply import save as save_folder
+from lamina.pipeline.deft.recipe_files import digest
 from lamina.pipeline.study.combine import Choice
 from lamina.pipeline.study.layers import Layers
 from lamina.pipeline.study.subject import Subject
@@ -54,6 +55,7 @@ def with_plan(
         uniform=_step(found.uniform),
         after=_step(after),
         environment=dict(environment),
+        weights=digest(subject.dense),
         layers=tuple(
             _planned(name, module, layers, choice, ran, found.trials) for name, module in _weighted(subject.dense)
         ),
@@ -115,7 +117,7 @@ def _planned(
         type=describe_type(module),
         method=_executed(impl, ran.get(name)),
         with_=layers.merged.get(f"{name} {impl}", (name,))[1:],
-        dense_us=layers.dense_us.get(name),
+        dense_us=trial.dense_us if trial and impl != DENSE else layers.dense_us.get(name),
         time_us=time_us,
         reason=reason,
     )

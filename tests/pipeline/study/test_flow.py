@@ -1,0 +1,179 @@
+"""study: a plan within the accuracy budget, that loads, applies and resumes."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import lamina
+from lamina.errors import UsageError
+from lamina.pipeline import find
+from lamina.pipeline.deft.learning import Learner
+from lamina.pipeline.study import Studied, StudyConfig, flow, study
+from lamina.pipeline.study.layers import OVER
+from lamina.pipeline.study.plans import Plans
+from lamina.record import Run
+from lamina.record.study import Settings
+from lamina.spec.plan_file import parse_plan, read_plan
+from lamina.spec.training import Training
+from lamina.store import Store, open_store
+
+SETTINGS = Training(batch=20, learning_rate=0.05, warmup_steps=0)
+QUICK = StudyConfig(
+    modes=("eager",), precisions=("fp32",), batch=4, calibration=20, train_epochs=2, rivals=False,
+    max_accuracy_drop=5.0,
+    methods=("eliminated[recovery=least_squares,keep=0.5]", "fused"),
+)  # fmt: skip
+
+
+def run(folder: Path, data: str, store: Store, config: StudyConfig = QUICK, **options: Any) -> Studied:
+    target, _ = find(options.pop("network", "lenet5"))
+    return study(target, data, SETTINGS, store, folder / "out", config, cache=folder / "cache", **options)
+
+
+@pytest.fixture
+def studied(tmp_path: Path, data: str, store: Store) -> Studied:
+    return run(tmp_path, data, store)
+
+
+def test_the_plan_is_faster_and_keeps_the_accuracy(studied: Studied, store: Store) -> None:
+    found = studied.study
+    before, plan = found.whole("before"), found.whole("plan")
+    assert plan.timing and before.timing and plan.timing.median_us < 0.9 * before.timing.median_us
+    assert plan.accuracy is not None and before.accuracy is not None and plan.accuracy >= before.accuracy - 5
+    chosen = [one for one in found.trials if one.outcome == "selected"]
+    assert chosen and all("eliminated" in one.impl for one in chosen)
+    assert store.study(studied.run_id) == replace(found, trials=store.trials(studied.run_id))
+    assert store.run(studied.run_id).status == "done"
+
+
+def test_every_candidate_has_an_outcome_with_its_reason(studied: Studied) -> None:
+    for one in studied.study.trials:
+        assert one.reason, one
+        assert (one.timing is not None) == (one.outcome in ("selected", "slower", "inaccurate")), one
+    fused = [one for one in studied.study.trials if one.impl.startswith("fused") and one.timing]
+    assert fused and all(one.outcome == "slower" for one in fused)  # the reference computes the same FLOPs
+
+
+def test_the_front_rises(studied: Studied) -> None:
+    front = studied.study.front
+    assert len(front) > 2 and front[-1].methods == {}
+    assert [point.time_us for point in front] == sorted(point.time_us for point in front)
+
+
+def test_the_prediction_is_near_the_measured_time(studied: Studied) -> None:
+    found = studied.study
+    timing = found.whole("plan").timing
+    assert found.predicted_us and timing
+    assert abs(found.predicted_us - timing.median_us) < 0.15 * timing.median_us
+
+
+def test_the_folder_gives_the_network_back_bit_by_bit(studied: Studied, data: str) -> None:
+    x = torch.randn(3, 1, 28, 28)
+    first, second = lamina.load(studied.folder), lamina.load(studied.folder)
+    assert torch.equal(first(x), second(x))
+    plan = read_plan(studied.folder)
+    changed = {one.name for one in plan.layers if one.method != "dense"}
+    assert changed <= dict(first.named_modules()).keys() and changed
+    assert sum(p.numel() for p in first.parameters()) < sum(p.numel() for p in find("lenet5")[0].make(2).parameters())
+
+
+def test_a_second_study_trains_and_judges_nothing_again(
+    tmp_path: Path, data: str, store: Store, studied: Studied, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(sys.modules[Plans.__module__], "accuracy", never)
+    again = run(tmp_path, data, store)
+    assert set(again.study.trials) == set(studied.study.trials)
+    assert parse_plan(again.study.plan, "").layers == parse_plan(studied.study.plan, "").layers
+
+
+def test_a_killed_study_goes_on(tmp_path: Path, data: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException): ...
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(flow, "compare", killed)
+        with pytest.raises(Killed):
+            run(tmp_path, data, store)
+    (dead,) = (one for one in store.runs() if one.verb == "study")
+    assert dead.status == "failed" and store.trials(dead.id)
+    learned: list[object] = []
+    learn = Learner.learn
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        learned.append(arguments)
+        return learn(*arguments, **options)
+
+    monkeypatch.setattr(Learner, "learn", counted)
+    done = run(tmp_path, data, store)
+    assert not store.epochs(done.run_id)[2:], "the dense network was trained again"
+    assert done.run_id == dead.id and store.run(done.run_id).status == "done"
+
+
+def test_a_budget_that_is_spent_leaves_the_layers_dense(tmp_path: Path, data: str, store: Store) -> None:
+    found = run(tmp_path, data, store, replace(QUICK, budget_s=1e-6)).study
+    assert found.whole("plan").settings == Settings("fp32", "nchw", "eager")
+    assert {one.reason for one in found.trials if one.outcome == "failed"} == {OVER}
+    assert all(one.method == "dense" for one in parse_plan(found.plan, "").layers)
+
+
+def test_nothing_is_lost_that_the_budget_of_accuracy_forbids(tmp_path: Path, data: str, store: Store) -> None:
+    found = run(tmp_path, data, store, replace(QUICK, max_accuracy_drop=0.0)).study
+    before, plan = found.whole("before"), found.whole("plan")
+    assert before.accuracy is not None and plan.accuracy is not None
+    calibrated = {point.accuracy for point in found.front if not point.methods}
+    chosen = {one.layer: one.impl for one in found.trials if one.outcome == "selected"}
+    for point in found.front:
+        if dict(point.methods) == chosen:
+            assert point.accuracy >= max(calibrated)
+
+
+def test_training_is_judged_by_training(tmp_path: Path, data: str, store: Store) -> None:
+    config = replace(QUICK, goal="train", epochs=1, methods=("circulant[block_size=4,impl=reference]",), batch=8)
+    found = run(tmp_path, data, store, config).study
+    assert found.metric == "accuracy" and found.whole("before").accuracy is not None
+    timed = {one.impl for one in found.trials if one.timing is not None}
+    assert timed == {"dense", "circulant[block_size=4,impl=reference]"}
+    assert parse_plan(found.plan, "").goal == "train"
+
+
+def test_without_labels_the_error_of_the_outputs_is_limited(tmp_path: Path, store: Store) -> None:
+    found = run(tmp_path, "synthetic", store, replace(QUICK, train_epochs=0)).study
+    assert found.metric == "output error"
+    plan, before = found.whole("plan"), found.whole("before")
+    assert before.accuracy == pytest.approx(100, abs=1e-3)
+    assert plan.accuracy is not None and plan.accuracy > 90  # the budget holds on the calibration samples
+
+
+def test_training_on_synthetic_data_keeps_what_changes_results_out(tmp_path: Path, store: Store) -> None:
+    config = replace(QUICK, goal="train", epochs=1, methods=("circulant[block_size=4,impl=reference]",))
+    found = run(tmp_path, "synthetic", store, config).study
+    assert not [one for one in found.trials if one.outcome == "selected"]
+
+
+def test_a_network_of_a_function(tmp_path: Path, data: str, store: Store) -> None:
+    target, _ = find("tests.pipeline.study.nets:mlp", input_size=(1, 28, 28))
+    found = study(target, data, SETTINGS, store, tmp_path / "out", QUICK, cache=tmp_path / "cache").study
+    assert found.network == "tests.pipeline.study.nets:mlp" and found.trials
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path, data: str, store: Store) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"weight": torch.zeros(3)}, tmp_path / "other.safetensors")
+    with pytest.raises(UsageError, match="weights of this network"):
+        run(tmp_path, data, store, weights=tmp_path / "other.safetensors")
+
+
+def test_runs_of_a_study_are_read_by_id(studied: Studied, tmp_path: Path, store_path: Path) -> None:
+    with open_store(store_path) as again:
+        this: Run = again.run(studied.run_id)
+        assert this.verb == "study" and this.config["study"]["goal"] == "infer"
