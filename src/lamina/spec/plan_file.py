@@ -6,6 +6,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,8 @@ def write_plan(plan: Plan, path: Path) -> None:
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error.strerror or error})") from error
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def plan_text(plan: Plan) -> str:
@@ -114,7 +116,8 @@ def plan_text(plan: Plan) -> str:
 
 
 def _given(table: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    return ((key, value) for key, value in table.items() if value not in ("", (), []))
+    """The keys of a layer or a point, without a reason or neighbours where there are none."""
+    return ((key, value) for key, value in table.items() if value or key not in ("reason", "with", "methods"))
 
 
 def _settings(pairs: Iterable[tuple[str, Any]]) -> str:
