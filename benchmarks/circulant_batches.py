@@ -10,7 +10,7 @@ Run: python -m benchmarks.circulant_batches
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -21,9 +21,10 @@ import torch
 from benchmarks import results
 from benchmarks.circulant_layers import LAYERS, PRECISIONS, Layer, error_of, step_of
 from benchmarks.gpus import Rows, on_every_gpu, shown
-from benchmarks.published import Rule, Told, share, statements
+from benchmarks.published import statements
 from lamina import measure, run
 from lamina.build import DTYPES
+from lamina.pipeline.reproduce.measured.batches import speedups
 from lamina.record import Timing
 
 BATCHES = (16, 32, 64, 128, 256, 512, 1024)
@@ -58,40 +59,6 @@ def measured(
             }  # fmt: skip
 
 
-def speedups(rows: Sequence[Mapping[str, Any]], precision: str) -> dict[tuple[str, int], dict[int, float]]:
-    """Speedups of each layer and block size over dense, by batch size, each side in its better layout."""
-    best: dict[tuple[str, int, int], float] = {}
-    for row in rows:
-        if row["precision"] == precision:
-            key = row["layer"], row["block_size"], row["batch"]
-            best[key] = min(best.get(key, float("inf")), row["median_us"])
-    found: dict[tuple[str, int], dict[int, float]] = {}
-    for layer, block_size, batch in sorted(best):
-        if block_size and (layer, 0, batch) in best:
-            ratio = best[layer, 0, batch] / best[layer, block_size, batch]
-            found.setdefault((layer, block_size), {})[batch] = round(ratio, 2)
-    return found
-
-
-def larger_batches_gain_more(rows: Sequence[Mapping[str, Any]]) -> Told:
-    """The largest batch gains more than the smallest."""
-    known = speedups(rows, "fp32").values()
-    return share("layers and block sizes", (by[max(by)] > by[min(by)] for by in known if len(by) > 1))
-
-
-def the_trend_fades(rows: Sequence[Mapping[str, Any]]) -> Told:
-    """The last doubling of the batch gains less than the first, as a factor of the speedup."""
-    courses = [[by[batch] for batch in sorted(by)] for by in speedups(rows, "fp32").values() if len(by) > 2]
-    return share("layers and block sizes", (by[-1] / by[-2] < by[1] / by[0] for by in courses))
-
-
-RULES: Mapping[str, Rule] = {
-    "larger_batches_gain_more": larger_batches_gain_more,
-    "the_trend_fades": the_trend_fades,
-}
-"""The statements of the dissertation about figure 7.6, by the names of the entries."""
-
-
 def shown_while_measured(piece: tuple[str, Layer]) -> Rows:
     """The rows of a layer in a precision, printed as they are measured."""
     precision, layer = piece
@@ -113,7 +80,7 @@ def main() -> None:
         }
         summary = {
             "dense over circulant": gains,
-            "printed and ours": statements(("circulant-figure-7.6",), RULES, rows),
+            "printed and ours": statements("circulant-batches", rows),
         }
         path = results.write("circulant_batches", "cuda", rows, summary, asked)
     print(path)

@@ -39,7 +39,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import results
-from benchmarks.circulant_accuracies import ENTRIES, RULES, accuracies, form_of
 from benchmarks.gpus import Rows, on_every_gpu
 from benchmarks.published import statements
 from lamina import measure, run
@@ -50,6 +49,7 @@ from lamina.accelerate.methods.circulant.parameter_groups import parameter_group
 from lamina.build.data import Dataset, jpeg_scan, load, loader, steps, train_test
 from lamina.build.models import create
 from lamina.pipeline.convert import selector
+from lamina.pipeline.reproduce.measured.accuracy import accuracies, form_of
 from lamina.record import Conversion
 from lamina.run.training import train
 from lamina.spec.training import Training
@@ -435,7 +435,7 @@ def main(words: Sequence[str] | None = None) -> None:
         found = accuracies(rows := earlier + runs(epochs))
         missing = Counter(name for name in experiments for line in failed if line.startswith(f"{name} "))
         told = ", ".join(f"{count} of {name}" for name, count in missing.items()) or "none"
-        said = statements(ENTRIES, RULES, rows)
+        said = statements("circulant-accuracy", rows)
         summary = {"test accuracy after the last epoch": found, "printed and ours": said, "runs cut or failed": told}
         print(written(asked.claim, rows=rows, summary=summary), *found.items(), *failed, sep="\n")
 

@@ -76,7 +76,7 @@ def gained() -> tuple[list[dict[str, Any]], dict[str, str]]:
                     row for layer in done.layers for row in _rows(layer, network, batch, weights, searchers, times)
                 ]
                 case = f"{device}, weights by {weights}, {searchers} searches"
-                name = f"{network}, {case}: speed-up (published {PUBLISHED[network]}x)"
+                name = f"{network}, {case}: speedup (published {PUBLISHED[network]}x)"
                 summary[name] = _total(done, times)
                 print(name, summary[name], flush=True)
     return rows, summary

@@ -336,7 +336,7 @@ def speedups(rows: list[dict[str, Any]]) -> dict[str, Any]:
         for base in dict.fromkeys((precision, "fp32")):
             dense = best.get((name, "dense", base, batch))
             if dense and (impl, precision) != ("dense", base):
-                gains.setdefault(f"speed-up over {base} dense: {impl}, {precision}, batch {batch}", {})[name] = (
+                gains.setdefault(f"speedup over {base} dense: {impl}, {precision}, batch {batch}", {})[name] = (
                     dense / us
                 )
     means: dict[str, Any] = {}

@@ -221,10 +221,10 @@ def speedups(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     for (layer, precision, impl), us in best.items():
         if impl != "dense":
             ratio = best[layer, precision, "dense"] / us
-            found.setdefault(f"speed-up over the best dense layout: {layer}, {precision}", {})[impl] = round(ratio, 3)
+            found.setdefault(f"speedup over the best dense layout: {layer}, {precision}", {})[impl] = round(ratio, 3)
     for title, ratios in list(found.items()):
         way = max(ratios, key=lambda impl: ratios[impl])
-        found[title.replace("speed-up over", "the fastest against")] = {way: ratios[way]}
+        found[title.replace("speedup over", "the fastest against")] = {way: ratios[way]}
     return found
 
 

@@ -176,7 +176,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     gains = [f"{row['layer']} {row['impl']} {row['speedup']:.2f} x" for row in packed if row["speedup"] > 1]
     return best | {
         "gains": gains or "none: fission makes no tile faster on this GPU",
-        "predicted speed-ups": f"median error {off[len(off) // 2]:.1%}, worst {off[-1]:.1%}" if off else "none",
+        "predicted speedups": f"median error {off[len(off) // 2]:.1%}, worst {off[-1]:.1%}" if off else "none",
     }
 
 

@@ -114,7 +114,7 @@ def measured(layer: str, clock: measure.GraphClock) -> Iterator[dict[str, Any]]:
 
 
 def compared(rows: list[dict[str, Any]]) -> None:
-    """Write into each row its speed-up over dense, and into the kernel's what the choice says of it."""
+    """Write into each row its speedup over dense, and into the kernel's what the choice says of it."""
     dense = {key(row): row["median_us"] for row in rows if row["impl"] == "dense"}
     for row in rows:
         row["speedup"] = dense[key(row)] / row["median_us"]

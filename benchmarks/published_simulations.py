@@ -1,9 +1,10 @@
 """Claim: the statements of a paper's simulated figures and tables hold in our simulations, or are listed as failing.
 
 ``figures``: every simulated entry ``spartan-*`` (Dong 2020, sections 6.5 and 6.6), at its settings, with each printed
-value and statement beside ours. ``designs``: the whole grid of ``examples/engine.toml``. Every run is complete; small
-networks come first, and of each the longest layers. What is not finished after ``SECONDS`` is listed as missing. Stored
-results are not simulated again, so an interrupted benchmark continues. It uses all available processors.
+value and statement beside ours. ``fission``: every simulated entry ``deftnn-*`` (Hill 2017), likewise. ``designs``: the
+whole grid of ``examples/engine.toml``. Every run is complete; small networks come first, and of each the longest
+layers. What is not finished after ``SECONDS`` is listed as missing. Stored results are not simulated again, so an
+interrupted benchmark continues. It uses all available processors.
 
 Run: python -m benchmarks.published_simulations figures
 """
@@ -36,6 +37,8 @@ from lamina.store import Store, open_store
 SECONDS = 1000
 GRID = Path(__file__).parents[1] / "examples" / "engine.toml"
 CACHE = Path(tempfile.gettempdir()) / "lamina_published_simulations.db"
+PAPERS = {"figures": "spartan-", "fission": "deftnn-"}
+"""The beginning of the names of each claim's entries."""
 VERDICTS = {True: "reproduced", False: "not reproduced", None: "cannot be determined"}
 ROW = {
     "phase": "forward", "precision": "fp32", "layout": "nchw", "timing": "simulated", "l2": "warm", "n": 1,
@@ -55,11 +58,11 @@ class Done:
 
 
 def main() -> None:
-    args = results.arguments("published_simulations", what=("figures", "designs"))
+    args = results.arguments("published_simulations", what=("figures", "fission", "designs"))
     workers = len(os.sched_getaffinity(0))
     execute(Planner().jobs({"network": "lenet5", "batch": 1, "unit": "compaction-engine"})[0])  # compiles
     with open_store(CACHE) as store:
-        rows, summary = (figures if args.what == "figures" else grid)(store, workers)
+        rows, summary = grid(store, workers) if args.what == "designs" else figures(store, workers, PAPERS[args.what])
     claim = f"published_{args.what}"
     summary = {"simulated at a time": f"{workers} layers", **summary}
     print(results.write(claim, "cpu", rows, summary, args, f"published_simulations {args.what}"))
@@ -67,9 +70,9 @@ def main() -> None:
         print(f"{name}: {value}")
 
 
-def figures(store: Store, workers: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def figures(store: Store, workers: int, paper: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """A row for each point, and every printed value and statement with our result."""
-    own = [entry for entry in entries() if entry.id.startswith("spartan-") and entry.simulates]
+    own = [entry for entry in entries() if entry.id.startswith(paper) and entry.simulates]
     planned = {entry.id: _planned(entry) for entry in own if not entry.counts}
     jobs = [job for points in planned.values() for each in points for job in (each.baseline, each.ours)]
     engine = Done(_fill(jobs, store, workers))
@@ -174,11 +177,12 @@ def _row(entry: Published, planned: Planned, pair: Pair) -> dict[str, Any]:
     times["baseline_us"] = pair.baseline_us
     return ROW | times | {
         "workload": job.network, "layer": job.layer, "batch": job.batch, "entry": entry.id, "point": pair.point.title,
-        "impl": str(job.config["control"]).replace("-", "_"), "device": job.device.name,
+        "impl": str(job.config.get("control", "fission_unit")).replace("-", "_"), "device": job.device.name,
         **{name: job.config.get(name) for name in ("weights", "density", "pattern")},
         "speedup": quantity(SPEEDUP, pair), "l2_transactions": quantity(TRANSACTIONS, pair),
         "l2_hit_rate": hits and hits[0], "baseline_l2_hit_rate": hits and hits[1],
         "read_latency": quantity(LATENCY, pair),
+        **({"conversion": job.config["conversion"]} if "conversion" in job.config else {}),
     }  # fmt: skip
 
 

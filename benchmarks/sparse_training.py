@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count, islice, pairwise
+from itertools import chain, count, islice
 from pathlib import Path
 from statistics import fmean, median, quantiles
 from typing import Any
@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import results
-from benchmarks.published import Rule, Told, share, statements
+from benchmarks.published import statements
 from benchmarks.saved_activations import deterministic
 from benchmarks.sparse_layers import data_us, observed
 from lamina import measure, run
@@ -356,61 +356,6 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _watched(rows: Sequence[Mapping[str, Any]], network: str) -> Mapping[str, Any]:
-    return [row for row in rows if row["workload"] == network and "densities" in row][-1]
-
-
-def maps_differ(rows: Sequence[Mapping[str, Any]], network: str) -> Told:
-    """The maps with the most and the fewest zeros are a tenth of all numbers apart at the end."""
-    last = [course[-1] for course in _watched(rows, network)["densities"].values()]
-    return f"{1 - max(last):.0%} to {1 - min(last):.0%} zeros", max(last) - min(last) > 0.1
-
-
-def neighbours_are_alike(rows: Sequence[Mapping[str, Any]], network: str) -> Told:
-    """What is written down every fiftieth of the training differs by less than 0.02 from the last one, on average."""
-    courses = _watched(rows, network)["densities"].values()
-    return share("maps", (fmean(abs(a - b) for a, b in pairwise(course)) < 0.02 for course in courses))
-
-
-def zeros_increase_then_stay(rows: Sequence[Mapping[str, Any]], network: str) -> Told:
-    """There are more zeros at the end than at first, and in the last quarter they vary by less than 0.05."""
-    courses = [(course[0], course[-len(course) // 4 :]) for course in _watched(rows, network)["densities"].values()]
-    return share("maps", (last[-1] < first and max(last) - min(last) < 0.05 for first, last in courses))
-
-
-def trend_is_followed(rows: Sequence[Mapping[str, Any]], network: str) -> Told:
-    """Within 0.02, as `apart` says."""
-    return share("maps", (apart <= 0.02 for apart in _watched(rows, network)["trend_apart"].values()))
-
-
-def periods_grow(rows: Sequence[Mapping[str, Any]], network: str) -> Told:
-    """The last period is longer than the first.
-
-    Raises:
-        ValueError: the training is too short for the monitor to have changed a period, which takes a whole history.
-    """
-    row, grew = _watched(rows, network), []
-    for samples in row["sampled"].values():
-        begins = [b for (a, _), (b, _) in pairwise(samples) if b > a + 1]
-        if len(begins) <= Parameters().history:
-            raise ValueError(f"expected more than {Parameters().history} periods, got {len(begins)}")
-        grew.append(begins[-1] - begins[-2] > begins[1] - begins[0])
-    return share("maps", grew)
-
-
-ENTRIES = ("spartan-figure-6.2", "spartan-figure-6.14", "spartan-figure-6.15")
-MONITORED = (trend_is_followed, periods_grow)
-RULES: Mapping[str, Rule] = {
-    f"{printed}_{rule.__name__}": partial(rule, network=network)
-    for printed, network, rules in (
-        ("alexnet", "alexnet", (maps_differ, neighbours_are_alike, zeros_increase_then_stay, *MONITORED)),
-        ("vgg11", "vgg11_cifar", MONITORED),
-    )
-    for rule in rules
-}
-"""What the dissertation reads off these figures, by the names that entries give it."""
-
-
 def main() -> None:
     asked = results.arguments("sparse_training", scope=tuple(SCOPES))
     scope, rows = SCOPES[asked.scope], list[dict[str, Any]]()
@@ -424,7 +369,7 @@ def main() -> None:
                 rows.append(watched(data, of, network, scope))
         print(*[*summary(rows).items()][-1], flush=True)
         # After each network, so that an end before the last one leaves what there is.
-        found = summary(rows) | {"printed and ours": statements(ENTRIES, RULES, rows)}
+        found = summary(rows) | {"printed and ours": statements("activation-zeros", rows)}
         path = results.write(claim, scope.device, rows, found, asked, f"sparse_training {asked.scope}")
         if scope.device == "cuda":
             torch.cuda.empty_cache()

@@ -23,13 +23,19 @@ Row = Mapping[str, Any]
 BASIC = ("workload", "layer", "phase", "precision", "layout", "impl", "batch", "timing", "median_us")
 
 
+SIMULATED = (
+    "entry", "point", "layer", "median_us", "baseline_us", "speedup", "l2_transactions", "l2_hit_rate",
+    "baseline_l2_hit_rate", "read_latency",
+)  # fmt: skip
+
+
 def every(row: Row) -> bool:
     return True
 
 
 @dataclass(frozen=True)
 class Extract:
-    """Columns and rows of the newest results file of a claim. ``summary``: the rows are a list of the summary."""
+    """Columns and rows of the newest results file of a claim. ``summary``: the path of the rows in its summary."""
 
     claim: str
     columns: tuple[str, ...]
@@ -50,18 +56,19 @@ class Extract:
 
     def document(self) -> dict[str, Any]:
         """The extract as it is shipped."""
-        document = json.loads(self.source.read_text(encoding="utf-8"))
-        rows: Iterable[Row] = document["rows"]
-        for key in self.summary:
-            document = document[key] if key != "summary" else document["summary"]
-            rows = document  # type: ignore[assignment]
-        whole = json.loads(self.source.read_text(encoding="utf-8"))["provenance"]
-        versions = whole["versions"]
+        whole = json.loads(self.source.read_text(encoding="utf-8"))
+        rows: Iterable[Row] = whole["rows"]
+        if self.summary:
+            found = whole["summary"]
+            for key in self.summary:
+                found = found[key]
+            rows = found
+        source = whole["provenance"]
         return {
             "source": f"benchmarks/results/{self.source.name}",
             "provenance": {
-                **{name: whole[name] for name in ("device", "date", "commit", "command")},
-                "torch": versions.get("torch", ""),
+                **{name: source[name] for name in ("device", "date", "commit", "command")},
+                "torch": source["versions"].get("torch", ""),
             },
             "columns": list(self.columns),
             "rows": [[short(row.get(name)) for name in self.columns] for row in rows if self.keep(row)],
@@ -103,7 +110,7 @@ EXTRACTS: Mapping[str, Extract] = {
             "written_sectors", "static_instructions", "ipc", "eligible_warps", "occupancy_pct",
         ),
         lambda row: strict(row, kernels="own", rung=("as_written", "o1_sum", "o2_sum", "fusion")),
-        ("summary", "counters", "rows"),
+        ("counters", "rows"),
     ),
     "circulant_batches": Extract(
         "circulant_batches", (*BASIC, "block_size"), lambda row: strict(row, precision="fp32")
@@ -147,13 +154,8 @@ EXTRACTS: Mapping[str, Extract] = {
         (*BASIC, "change", "detail", "measured_gain"),
         lambda row: row.get("change") == "l1_bypass" and row.get("measured_gain") is not None,
     ),
-    "simulated_engine": Extract(
-        "published_figures",
-        (
-            "entry", "point", "layer", "median_us", "baseline_us", "speedup", "l2_transactions", "l2_hit_rate",
-            "baseline_l2_hit_rate", "read_latency",
-        ),
-    ),
+    "simulated_engine": Extract("published_figures", SIMULATED),
+    "simulated_fission": Extract("published_fission", SIMULATED),
 }  # fmt: skip
 
 

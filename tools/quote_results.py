@@ -77,6 +77,8 @@ def summary(name: str, query: str) -> float:
     path, _, options = query.partition("#")
     found: Any = document(name)
     for key in path.split(" / "):
+        if isinstance(found, dict) and key.strip() not in found:  # files of version 0.1 spell it otherwise
+            key = key.replace("speedup", "speed-up")
         try:
             found = found[int(key)] if isinstance(found, list) else found[key.strip()]
         except (KeyError, IndexError, ValueError) as error:

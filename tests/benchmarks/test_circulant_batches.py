@@ -8,6 +8,7 @@ import torch
 from benchmarks import circulant_batches as batches
 from benchmarks.circulant_layers import Layer
 from benchmarks.results import Row
+from lamina.pipeline.reproduce.measured import batches as judged
 from lamina.record import Timing
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim > 0 to a scalar:DeprecationWarning")
@@ -35,8 +36,8 @@ def test_either_side_is_taken_in_its_better_layout() -> None:
     [((1.0, 2.0, 3.0), True, True), ((1.0, 2.0, 5.0), True, False), ((3.0, 3.0, 2.0), False, True)],
 )
 def test_rules_see_both_outcomes(gains: tuple[float, ...], grows: bool, fades: bool) -> None:
-    assert batches.larger_batches_gain_more(course(*gains))[1] is grows
-    assert batches.the_trend_fades(course(*gains))[1] is fades
+    assert judged.larger_batches_gain_more(course(*gains))[1] is grows
+    assert judged.the_trend_fades(course(*gains))[1] is fades
 
 
 def test_every_batch_has_the_dense_layer_and_each_block_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import circulant_accuracies as accuracies
 from benchmarks import circulant_training as training
 from benchmarks.results import Row
 from lamina.accelerate.methods.circulant import nn
 from lamina.accelerate.methods.circulant.projection import Projection, diagonal_sums
 from lamina.build.data import synthetic
+from lamina.pipeline.reproduce.measured import accuracy as accuracies
 
 
 def row(block_size: int, seed: int, epoch: int, accuracy: float) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Lamina
 
+from lamina.spec.published import entries
+
 SMALL = [
     word
     for setting in ("network=lenet5", "layer=features.3", "batch=1", "device.cu.count=2")
@@ -14,7 +16,7 @@ SMALL = [
 
 def test_the_list_shows_how_each_entry_is_reproduced(lamina: Lamina) -> None:
     listed = lamina("reproduce", "ls").stdout
-    for word in ("counted", "measured", "profiled", "changed", "simulated", "not measured"):
+    for word in ("counted", "measured", "profiled", "changed", "simulated", "not applicable"):
         assert word in listed
 
 
@@ -27,11 +29,15 @@ def test_a_simulated_figure_is_shown_and_found_again(lamina: Lamina) -> None:
     assert "simulate" in lamina("runs", "ls").stdout
 
 
-def test_settings_and_what_is_not_measured_need_no_store(lamina: Lamina, tmp_path: Path) -> None:
+def test_settings_and_recorded_rows_need_no_store(lamina: Lamina, tmp_path: Path) -> None:
     table = lamina("reproduce", "run", "spartan-table-6.4")
     assert table.exit_code == 0 and "prefetch buffer" in table.stdout
     overhead = lamina("reproduce", "run", "spartan-table-6.6")
-    assert overhead.exit_code == 0 and "not measured" in overhead.stdout and "94.2" in overhead.stdout
+    assert overhead.exit_code == 0 and "94.2" in overhead.stdout and "by lamina's kernel" in overhead.stdout
+    assert "ours: recorded on NVIDIA H200, 2026-11-22 at commit b0bfeca" in overhead.stdout
+    assert "verdict: not reproduced: 2 of 10" in overhead.stdout
+    figure = lamina("reproduce", "run", "spartan-figure-6.22", "--recorded")
+    assert figure.exit_code == 0 and "ours: simulated on Intel" in figure.stdout
     assert not (tmp_path / "lamina.db").exists()
 
 
@@ -41,6 +47,9 @@ def test_settings_and_what_is_not_measured_need_no_store(lamina: Lamina, tmp_pat
         (("spartan-figure-6.22", "--run", "latest"), "is simulated: expected only --set"),
         (("spartan-figure-6.22", "--precision", "fp16"), "is simulated: expected only --set"),
         (("dnnmark-table-5.1", "--set", "batch=1"), "are for what is simulated"),
+        (("spartan-table-6.6", "--repeat", "2"), "--repeat: spartan-table-6.6 takes only --device, --quick"),
+        (("spartan-table-6.6", "--quick", "--recorded"), "expected one of them"),
+        (("spartan-figure-6.22", "--quick"), "is simulated"),
         (("spartan-figure-6.22", "--set", "batch"), "expected KEY=VALUE"),
         (("spartan-figure-6.22", "--set", "bach=4"), "'bach' is unknown: did you mean 'batch'"),
     ],
@@ -54,3 +63,19 @@ def test_a_point_without_a_result_is_listed(lamina: Lamina) -> None:
     words = [*SMALL, "--set", "device.dram.bytes=20000"]
     result = lamina("reproduce", "run", "spartan-figure-6.22", "--workers", "1", *words)
     assert result.exit_code == 1 and "no result" in result.stderr
+
+
+def test_every_entry_has_a_line_and_a_measured_row_or_a_reason(lamina: Lamina, tmp_path: Path) -> None:
+    page = tmp_path / "reproduced.html"
+    result = lamina("reproduce", "all", "--format", "html", "-o", str(page))
+    assert result.exit_code == 0, result.output
+    assert "0 entries without a measured row" in result.stdout and "counted apart" in result.stdout
+    text = page.read_text(encoding="utf-8")
+    for entry in entries():
+        assert f'id="{entry.id}"' in text
+    assert "//" not in text.partition("<body>")[2].replace("</", "") and "<script" not in text
+
+
+def test_a_format_that_is_none_is_refused(lamina: Lamina) -> None:
+    result = lamina("reproduce", "all", "--format", "pdf")
+    assert result.exit_code == 2 and "expected" in result.stderr

@@ -21,7 +21,11 @@ def layers(published: Published) -> dict[str, ResolvedLayer]:
     return {layer.name: layer for layer in network(published).resolve(batch[0])}
 
 
-TABLES = [each for each in entries() if each.values and each.how in ("counted", "measured") and not each.simulates]
+TABLES = [
+    each
+    for each in entries()
+    if each.values and each.how in ("counted", "measured") and not (each.simulates or each.measures)
+]
 
 
 @pytest.mark.parametrize("published", TABLES, ids=lambda each: each.id)
@@ -91,19 +95,32 @@ def test_an_entry_that_shows_nothing_is_rejected(tmp_path: Path) -> None:
         read_entry(file)
 
 
-def test_unmeasured_entries_have_a_reason(tmp_path: Path) -> None:
+def test_simulated_entries_name_their_recorded_rows(tmp_path: Path) -> None:
     file = tmp_path / "a-1.toml"
-    file.write_text('id = "a-1"\ntitle = "t"\npaper = "p"\nplace = "x"\nrecipe = "r"\nunmeasured = true\n'
-                    'values = [{layer = "a", quantity = "q", value = 1}]\n')  # fmt: skip
-    with pytest.raises(SpecError, match="unmeasured: expected a note with the reason"):
+    file.write_text('id = "a-1"\ntitle = "t"\npaper = "p"\nplace = "x"\nrecipe = "r"\n'
+                    'values = [{layer = "a", quantity = "q", value = 1}]\n'
+                    '[simulates]\nworks = [{name = "a", settings = {}}]\n')  # fmt: skip
+    with pytest.raises(SpecError, match="expected recorded, the shipped rows"):
         read_entry(file)
+
+
+def test_quantities_of_version_01_are_read() -> None:
+    assert PublishedValue(layer="a", quantity="training speed-up", value=2.0).quantity == "training speedup"
+
+
+@pytest.mark.parametrize(
+    ("given", "improves"),
+    [({"unit": "x"}, "higher"), ({"unit": "%"}, "equal"), ({"unit": "%", "better": "lower"}, "lower")],
+)
+def test_speedups_improve_upwards_unless_the_entry_says_otherwise(given: dict[str, str], improves: str) -> None:
+    assert PublishedValue(layer="a", quantity="q", value=2.0, **given).improves == improves  # type: ignore[arg-type]
 
 
 def test_settings_keep_their_types(tmp_path: Path) -> None:
     file = tmp_path / "a-1.toml"
     file.write_text('id = "a-1"\ntitle = "t"\npaper = "p"\nplace = "x"\nrecipe = "r"\n'
                     'values = [{layer = "a", quantity = "q", value = 1}]\n'
-                    '[simulates]\nbase = {one = 1, half = 0.5, yes = true, word = "w"}\n'
+                    'recorded = "r"\n[simulates]\nbase = {one = 1, half = 0.5, yes = true, word = "w"}\n'
                     'works = [{name = "a", settings = {layer = "conv1"}}]\n')  # fmt: skip
     published = read_entry(file)
     assert published.simulates is not None and published.how == "simulated"
@@ -116,7 +133,8 @@ def test_settings_keep_their_types(tmp_path: Path) -> None:
     ("name", "how"),
     [
         ("dnnmark-table-5.1", "counted"), ("dnnmark-table-4.4", "measured"), ("icpe18-figure-5.7", "profiled"),
-        ("icpe18-optimizations", "changed"), ("spartan-table-6.3", "counted"), ("spartan-table-6.6", "not measured"),
+        ("icpe18-optimizations", "changed"), ("spartan-table-6.3", "counted"), ("spartan-table-6.6", "measured"),
+        ("circulant-table-7.1", "not applicable"),
         ("spartan-figure-6.16", "simulated"),
     ],
 )  # fmt: skip

@@ -21,7 +21,6 @@ import torch
 from benchmarks import results
 from benchmarks.ladder.circulant import counts
 from benchmarks.ladder.circulant.layers import BLOCK_SIZES, LAYERS, Calls, Contender, Layer, contenders, definition
-from benchmarks.ladder.circulant.statements import ENTRIES, RULES
 from benchmarks.published import statements
 from lamina import measure, run
 from lamina.accelerate.papers.circulant_ladder import mapping, rungs
@@ -185,11 +184,11 @@ def main(words: Sequence[str] | None = None) -> None:
             print(layer.name, k, *shown, round(row["median_us"], 1), f"{row['rel_error']:.1e}", flush=True)
     counted = counters(asked.layers, failed) if device.type == "cuda" and not asked.skip_counters else {}
     summary = {
-        "speed-up over dense, fp32": speedups(rows, "dense"),
-        "speed-up over the algorithm as written": speedups(rows, AS_WRITTEN),
+        "speedup over dense, fp32": speedups(rows, "dense"),
+        "speedup over the algorithm as written": speedups(rows, AS_WRITTEN),
         "printed and ours, whole steps": beside(rows),
         "data reuse and memory distance": {key: one for case in cases for key, one in metrics(*case).items()},
-        "printed and ours, counters": statements(ENTRIES, RULES, counted.get("rows", [])),
+        "printed and ours, counters": statements("circulant-counters", counted.get("rows", [])),
         "counters": counted,
         "failed": failed,
     }

@@ -40,6 +40,69 @@ def list_entries() -> None:
     printing.show(table)
 
 
+QuickOption = Annotated[bool, typer.Option("--quick", help="Measure a small version, in minutes on a CPU.")]
+
+
+@app.command("all")
+@handled
+def every(
+    device: options.DeviceOption = "auto",
+    quick: QuickOption = False,
+    format_: Annotated[str, typer.Option("--format", help="table, json or html.")] = "table",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="File of the page or the JSON; default stdout, for html reproduced.html."),
+    ] = None,
+) -> None:
+    """Reproduce every table and figure: published and measured values, their ratio, and a verdict.
+
+    Uses recorded rows, counts and stored simulations. With --quick, what can be measured here is measured in a small
+    version. Tables of settings are counted apart.
+
+    Exit code 1 if an entry has no measured row and is not marked as not applicable.
+
+    Examples:
+
+        lamina reproduce all
+
+        lamina reproduce all --format html -o reproduced.html
+    """
+    import json
+
+    (form,) = options.choices("--format", format_, ("table", "json", "html"))
+    options.device(device)
+
+    from lamina.cli import printing
+    from lamina.cli.watching import Watcher
+    from lamina.pipeline.reproduce.every import reproduce_all
+    from lamina.pipeline.reproduce.verdicts import TOLERANCE
+
+    with Watcher() as watch:
+        done = reproduce_all(options.device_name(device) if quick else "cpu", quick=quick, watch=watch)
+    if form == "html":
+        from lamina.report.html.reproduced import write_reproduced
+
+        path = write_reproduced(output or Path("reproduced.html"), done.to_dict(), str(done), f"{TOLERANCE:.0%}")
+        typer.echo(f"report: {path}", err=True)
+        typer.echo(str(done))
+    elif form == "json":
+        text = json.dumps(done.to_dict() | {"summary": str(done)}, indent=1)
+        if output:
+            output.write_text(text + "\n", encoding="utf-8")
+        else:
+            typer.echo(text)
+    else:
+        from lamina.report import table
+
+        document = done.to_dict()["entries"]
+        for title, configuration in (("Results", False), ("Tables of settings, which are no results", True)):
+            lines = [line for line in document if line["configuration"] is configuration]
+            printing.show(table.verdict_table(lines, title, printing.width()))
+        typer.echo(str(done))
+    if done.without_rows:
+        raise typer.Exit(1)
+
+
 @app.command("run")
 @handled
 def run(
@@ -67,11 +130,18 @@ def run(
     workers: WorkersOption = None,
     resume: options.ResumeOption = False,
     fresh: FreshOption = False,
+    quick: QuickOption = False,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="Use the rows that lamina ships instead of measuring or simulating.")
+    ] = False,
 ) -> None:
     """Count, measure or simulate what a table or figure of a paper shows.
 
     A figure comes with the paper's statements about it. Each statement is checked against the measured profile. That
     one does not hold on another GPU is a result.
+
+    Without a GPU, entries that need one are shown with recorded rows, labelled with their device, date and commit.
+    With --quick, a small version is measured here.
 
     Examples:
 
@@ -80,6 +150,8 @@ def run(
         lamina reproduce run icpe18-figure-5.7 --run latest
 
         lamina reproduce run spartan-figure-6.16 --workers 2
+
+        lamina reproduce run spartan-table-6.6 --quick
     """
     from lamina import pipeline
     from lamina.cli import printing
@@ -89,6 +161,18 @@ def run(
 
     options.device(device)
     published = entry(name)
+    if quick and recorded:
+        raise UsageError("--quick measures and --recorded does not: expected one of them")
+    if quick and not published.measures:
+        raise UsageError(f"--quick is for what is measured as a whole: {name} is {published.how}")
+    if recorded or published.measures or published.not_applicable:
+        given = {"--batch-size": batch_size, "--precision": precision, "--repeat": repeat, "--run": stored,
+                 "--against": against, "--report": report, "--set": set_, "--workers": workers, "--resume": resume,
+                 "--fresh": fresh}  # fmt: skip
+        if unused := [option for option, value in given.items() if value]:
+            raise UsageError(f"{', '.join(unused)}: {name} takes only --device, --quick and --recorded here")
+        _show(published, device, quick, recorded)
+        return
     if published.how == "simulated":
         if batch_size or precision or repeat or stored or against or report or device != "auto":
             raise UsageError(f"{name} is simulated: expected only --set, --workers, --resume, --fresh, --store")
@@ -102,7 +186,7 @@ def run(
         "repeat": repeat,
     }
     workload = overridden(published.workload, settings)
-    if published.counts or published.unmeasured:
+    if published.counts:
         printing.print_reproduced(pipeline.reproduce(published, workload, None, options.cache_folder()))
         return
 
@@ -132,6 +216,26 @@ def run(
                 typer.echo(f"figure: lamina report {done.run.id} --figure {figure} -o {figure}.svg", err=True)
             if report is not None:
                 typer.echo(f"report: {pipeline.report(database, done.run.id, report)}", err=True)
+
+
+def _show(published: Published, device: str, quick: bool, recorded: bool) -> None:
+    """Measure here where that is possible, and use recorded rows otherwise."""
+    from lamina.cli import printing
+    from lamina.pipeline.reproduce import reproduce_measured, reproduce_recorded
+    from lamina.pipeline.reproduce.measured import measurement
+    from lamina.pipeline.reproduce.verdicts import of_entry
+
+    measuring = quick
+    if published.measures and not recorded and not quick and measurement(published.measures).run is not None:
+        measuring = options.device_name(device) != "cpu"
+    done = (
+        reproduce_measured(published, options.device_name(device), quick)
+        if measuring
+        else reproduce_recorded(published)
+    )
+    printing.print_reproduced(done)
+    typer.echo(f"ours: {done.source or 'none'}")
+    typer.echo(f"verdict: {of_entry(published, done.rows)}")
 
 
 def _simulate(

@@ -247,6 +247,26 @@ def published_table(
     )
 
 
+def verdict_table(lines: Iterable[Mapping[str, Any]], title: str | None = None, width: int | None = None) -> Table:
+    """Entries of papers, one line each, with the ratio of ours to the published values and the verdict."""
+    cells = [
+        Line(
+            [
+                *(line[name] for name in ("name", "published", "measured")),
+                "" if line["ratio"] is None else f"{line['ratio']:.2f}",
+                f"{line['verdict']}{': ' * bool(line['why'])}{line['why']}",
+                line["source"].partition(",")[0],
+            ],
+            WARNING if line["verdict"].startswith("not ") else None,
+        )
+        for line in lines
+    ]
+    headings = ["name", "published", "ours", "ratio", "verdict", "ours is"]
+    return plain_table(
+        headings, cells, numeric=["ratio"], title=title, width=width, wrapped="verdict", dispensable=["ours is"]
+    )
+
+
 def memory_table(
     chunks: Iterable[tuple[int, Sequence[str]]], title: str | None = None, width: int | None = None
 ) -> Table:

@@ -68,7 +68,10 @@ class PublishedValue(BaseModel):
 
 
 class PublishedStatement(BaseModel):
-    """A statement of a paper about a figure without printed values; ``check`` names the rule that verifies it."""
+    """A statement of a paper about a figure without printed values; ``check`` names the rule that verifies it.
+
+    ``not_applicable`` is the reason why it cannot be verified.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,6 +79,7 @@ class PublishedStatement(BaseModel):
     says: Text
     check: Text
     note: str = ""
+    not_applicable: str = ""
 
 
 class Published(BaseModel):
@@ -93,7 +97,7 @@ class Published(BaseModel):
 
     A table with ``configuration`` has settings, which are compared but are no results. ``not_applicable`` is the
     reason why nothing of ours can stand beside it. ``recorded`` names shipped rows of the entry, where its
-    measurement does not.
+    measurement does not; ``unrecorded`` is the reason why shipped rows cannot decide it, though a run can.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -113,6 +117,7 @@ class Published(BaseModel):
     simulates: Points | None = None
     measures: str = ""
     recorded: str = ""
+    unrecorded: str = ""
     configuration: bool = False
     not_applicable: str = ""
     values: tuple[PublishedValue, ...] = ()
@@ -122,6 +127,8 @@ class Published(BaseModel):
     def _something_to_show(self) -> Published:
         if not (self.values or self.statements or self.figures):
             raise ValueError("expected values, statements or figures")
+        if self.simulates and not (self.counts or self.recorded):
+            raise ValueError("simulates: expected recorded, the shipped rows of its points")
         return self
 
     @property
@@ -131,9 +138,9 @@ class Published(BaseModel):
             return "not applicable"
         if self.counts:
             return "counted"
-        return (
-            "simulated" if self.simulates else "profiled" if self.figures else "changed" if self.changes else "measured"
-        )
+        if self.simulates:
+            return "simulated"
+        return "profiled" if self.figures else "changed" if self.changes else "measured"
 
 
 def entry(id: str) -> Published:

@@ -13,11 +13,11 @@ from lamina.errors import UsageError
 from lamina.pipeline import reproduce
 from lamina.pipeline.reproduce import Reproduced
 from lamina.pipeline.reproduce.points import HIT_RATE, LATENCY, QUANTITIES, SPEEDUP, TRANSACTIONS, Pair, quantity
-from lamina.pipeline.reproduce.simulated import DRAWN, Simulating, plan
+from lamina.pipeline.reproduce.simulated import DRAWN, Simulating, judged, plan, recorded_pairs
 from lamina.pipeline.reproduce.simulated_statements import CHECKS, check
 from lamina.pipeline.reproduce.training import SHARE, TRAINING
 from lamina.record import SimRun
-from lamina.simulate.jobs import Result
+from lamina.simulate.jobs import Result, execute
 from lamina.spec import Workload
 from lamina.spec.points import Settings
 from lamina.spec.published import Published, entries
@@ -31,6 +31,7 @@ FIGURE: dict[str, Any] = {
     "paper": "a paper",
     "place": "Figure 1",
     "recipe": "lenet5",
+    "recorded": "simulated_engine",
     "simulates": {
         "base": SMALL,
         "baseline": {"device.dram.latency": 400.0},
@@ -151,11 +152,11 @@ def test_settings_are_compared_without_simulating() -> None:
         run(entry(counts=True, values=[{"layer": "fc", "quantity": "batch", "value": 9}]), None)
 
 
-def test_what_cannot_be_measured_here_is_said() -> None:
-    it = entry(unmeasured=True, note="wants a week", simulates=None, values=FIGURE["values"][:1])
+def test_what_does_not_apply_has_no_values() -> None:
+    it = entry(not_applicable="a chip", simulates=None, values=FIGURE["values"][:1])
     value, *statements = run(it, None).rows
     assert [row.value.value for row in statements] == [one.says for one in it.statements] != []
-    assert {(row.ours, row.agrees) for row in (value, *statements)} == {("not measured", None)}
+    assert {(row.ours, row.agrees) for row in (value, *statements)} == {("not applicable", None)}
 
 
 SHIPPED = [it for it in entries() if it.simulates]
@@ -215,7 +216,7 @@ def pairs(*rows: tuple[Settings, float, float]) -> list[Pair]:
     for settings, cycles, counted in rows:
         ours = replace(ran, cycles=int(cycles), counters=dict.fromkeys(ran.counters, counted))
         point = replace(planned.point, settings=settings)
-        found.append(Pair(point, Result(planned.ours, ours), Result(planned.baseline, ran)))
+        found.append(Pair.of(point, Result(planned.ours, ours), Result(planned.baseline, ran)))
     return found
 
 
@@ -252,3 +253,27 @@ def test_quantities_are_over_the_baseline_s() -> None:
     (pair,) = pairs((A, 50, 0.25))
     found = {name: quantity(name, pair) for name in (SPEEDUP, TRANSACTIONS, HIT_RATE, LATENCY)}
     assert found == {SPEEDUP: 2.0, TRANSACTIONS: 0.5, HIT_RATE: 0.25, LATENCY: 0.5}
+
+
+def test_recorded_points_are_judged_as_simulated_ones(store: Store) -> None:
+    it = entry()
+    points = _points(it)
+    before = run(it, store).rows
+    planned = plan(it, points, {})
+    results = {job.key: execute(job) for each in planned for job in (each.ours, each.baseline)}
+    rows = []
+    for each in planned:
+        pair = Pair.of(each.point, results[each.ours.key], results[each.baseline.key])
+        counted = {name: pair.counted(name) for name in ("L2 transactions", "L2 hit rate", "read latency")}
+        (moved, base), (hits, base_hits), (late, base_late) = (counted[name] or (0.0, 1.0) for name in counted)
+        rows.append(
+            {
+                "entry": it.id, "point": each.point.title, "speedup": pair.speedup, "baseline_us": pair.baseline_us,
+                "l2_transactions": moved / base, "l2_hit_rate": hits, "baseline_l2_hit_rate": base_hits,
+                "read_latency": late / base_late,
+            }
+        )  # fmt: skip
+    after = judged(it, points, recorded_pairs(it, points, rows))
+    assert [(row.value, row.agrees) for row in after] == [(row.value, row.agrees) for row in before]
+    (missing, *_) = judged(it, points, recorded_pairs(it, points, rows[1:]))
+    assert missing.agrees is None and "not recorded" in missing.ours

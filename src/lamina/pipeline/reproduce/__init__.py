@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lamina.errors import UsageError
+from lamina.errors import MissingError, UsageError
 from lamina.pipeline.bench import bench
 from lamina.pipeline.explain import look_up
 from lamina.pipeline.profile import profile
 from lamina.pipeline.profile.counted import Replay, metrics
+from lamina.pipeline.reproduce.measured import measurement
+from lamina.pipeline.reproduce.measured.judging import Scope, judge
 from lamina.pipeline.reproduce.simulated import Simulating, reproduce_simulated
-from lamina.pipeline.reproduce.statements import STATEMENT, Sample, check
+from lamina.pipeline.reproduce.statements import Sample
+from lamina.pipeline.reproduce.stored import as_value, checked, from_recorded
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.targets import find
 from lamina.pipeline.watch import Watch, unwatched
@@ -20,7 +23,7 @@ from lamina.pipeline.what_if import what_if
 from lamina.record import Run, WhatIf
 from lamina.record.beside import Beside
 from lamina.spec import Phase, ResolvedLayer, Workload, show
-from lamina.spec.published import SCALES, Published, PublishedStatement, PublishedValue
+from lamina.spec.published import SCALES, Published, PublishedValue
 from lamina.store import Store
 
 
@@ -28,12 +31,14 @@ from lamina.store import Store
 class Reproduced:
     """A table or figure with our values; ``run`` has the measurements, if any were needed.
 
-    For simulations, the entry's note includes the settings of all points.
+    For simulations, the entry's note includes the settings of all points. ``source`` says where our values are from:
+    a device, a date and a commit if they are recorded.
     """
 
     entry: Published
     rows: tuple[Beside, ...]
     run: Run | None
+    source: str = ""
 
 
 def reproduce(
@@ -72,9 +77,11 @@ def reproduce(
     Raises:
         UsageError: the entry has to measure and no store was given, or the stored run is of another verb.
     """
-    if entry.unmeasured:
-        shown = (*entry.values, *map(_as_value, entry.statements))
-        return Reproduced(entry, tuple(Beside(value, "not measured", None) for value in shown), None)
+    if entry.not_applicable:
+        shown = (*entry.values, *map(as_value, entry.statements))
+        return Reproduced(entry, tuple(Beside(value, "not applicable", None) for value in shown), None)
+    if entry.measures:
+        raise UsageError(f"{entry.id} is measured as a whole: expected reproduce_measured")
     if entry.simulates is not None:
         if run_id or against:
             raise UsageError(f"{entry.id} is simulated: stored results are reused without --run")
@@ -85,7 +92,7 @@ def reproduce(
     target, _ = find(entry.recipe)
     rows = _beside(entry, target.resolve(workload.batch[0] if workload.batch else None)) if not entry.changes else ()
     if entry.counts:
-        return Reproduced(entry, rows, None)
+        return Reproduced(entry, rows, None, "counted")
     if store is None:
         raise UsageError(f"{entry.id} must be measured: expected a store, got none")
     if entry.changes:
@@ -101,21 +108,46 @@ def reproduce(
             command=command, resume=resume, watch=watch,
         )  # fmt: skip
         sample = Sample(look_up(store, run.id), look_up(store, against) if against else None)
-        return Reproduced(entry, (*rows, *(_checked(it, sample) for it in entry.statements)), run)
+        return Reproduced(entry, (*rows, *(checked(it, sample) for it in entry.statements)), run)
     if run_id:
         raise UsageError(f"{entry.id} is a table to be measured: --run is for figures")
     run = bench(target, workload, store, cache=cache, command=command, resume=resume, watch=watch)
     return Reproduced(entry, rows, run)
 
 
-def _checked(it: PublishedStatement, sample: Sample) -> Beside:
-    held = check(it.check, sample)
-    note = it.note if held.holds is not None else "cannot be determined from this run"
-    return Beside(_as_value(it).model_copy(update={"note": note}), held.ours, held.holds)
+def reproduce_recorded(entry: Published) -> Reproduced:
+    """An entry from rows, profiles and simulations that the package ships, or counted; nothing is measured.
+
+    Raises:
+        UsageError: the package ships nothing for the entry.
+    """
+    if entry.not_applicable:
+        return reproduce(entry, entry.workload, None, Path())
+    if entry.counts and not entry.measures:
+        return replace(reproduce(entry, entry.workload, None, Path()), source="counted")
+    if entry.measures and (counts := measurement(entry.measures)).run is not None and not counts.recorded:
+        return Reproduced(entry, judge(entry, counts, counts.run(Scope("cpu"))), None, "counted")
+    if entry.configuration:
+        target, _ = find(entry.recipe)
+        return Reproduced(entry, _beside(entry, target.resolve(None)), None, "counted")
+    rows, source = from_recorded(entry)
+    return Reproduced(entry, rows, None, source)
 
 
-def _as_value(it: PublishedStatement) -> PublishedValue:
-    return PublishedValue(layer=it.about, quantity=STATEMENT, value=it.says, note=it.note)
+def reproduce_measured(entry: Published, device: str, quick: bool) -> Reproduced:
+    """Measure an entry that ``measures`` on a device; ``quick``: small enough for a few minutes on a CPU.
+
+    Raises:
+        UsageError: the measurement is not one that this process can run; the message has the command that does.
+        MissingError: it needs a GPU.
+    """
+    known = measurement(entry.measures)
+    if known.run is None or (known.needs_gpu and device == "cpu"):
+        needs = "needs a GPU" if known.needs_gpu else "is not run by this command"
+        raise MissingError(f"{entry.id} {needs}: run {known.command}, or see the recorded rows without --quick")
+    rows = known.run(Scope(device, quick))
+    how = "counted" if not known.recorded else f"measured on {device}{', quick' if quick else ''}"
+    return Reproduced(entry, judge(entry, known, rows), None, how)
 
 
 def _gained(value: PublishedValue, found: Sequence[WhatIf]) -> Beside:
@@ -129,7 +161,7 @@ def _gained(value: PublishedValue, found: Sequence[WhatIf]) -> Beside:
         reason = next((one.reason for one in found if one.change == value.quantity and one.reason), "not executed")
         return Beside(value, reason, None)
     gain, best = max(gains, key=lambda pair: pair[0])
-    return Beside(value, f"{gain:.1%} ({best.layer}, {best.precision})", 100 * gain >= float(value.value))
+    return Beside(value, f"{gain:.1%} ({best.layer}, {best.precision})", 100 * gain >= float(value.value), 100 * gain)
 
 
 def _beside(entry: Published, layers: Sequence[ResolvedLayer]) -> tuple[Beside, ...]:
@@ -144,7 +176,8 @@ def _compare(value: PublishedValue, layers: Mapping[str, ResolvedLayer]) -> Besi
     match value.quantity:
         case "operations":
             count = layer.cost(Phase.FORWARD).flops
-            return Beside(value, f"{count / SCALES.get(value.unit, 1):.4g}", value.agrees(count))
+            ours = count / SCALES.get(value.unit, 1)
+            return Beside(value, f"{ours:.4g}", value.agrees(count), ours)
         case "input":
             shape = show(layer.inputs[0])
             return Beside(value, shape, shape == value.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -16,17 +16,21 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Recorded:
-    """Rows of one results file. ``label`` says on which device, when, and from which commit they were measured."""
+    """Rows of one results file, with its provenance."""
 
     name: str
     source: str
     provenance: Mapping[str, str]
     rows: tuple[Row, ...]
 
-    @property
-    def label(self) -> str:
-        of = self.provenance
-        return f"recorded on {of['device']}, {of['date'][:10]}, commit {of['commit'][:12]}"
+
+def label(extracts: Iterable[Recorded], how: str = "recorded") -> str:
+    """On which devices, when, and from which commits rows were measured."""
+    by_device: dict[str, list[str]] = {}
+    for one in extracts:
+        of = one.provenance
+        by_device.setdefault(of["device"], []).append(f"{of['date'][:10]} at commit {of['commit'][:7]}")
+    return "; ".join(f"{how} on {device}, {', '.join(dict.fromkeys(each))}" for device, each in by_device.items())
 
 
 def names() -> tuple[str, ...]:

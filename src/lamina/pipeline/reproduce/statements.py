@@ -194,6 +194,19 @@ def _activations_are_memory_bound(sample: Sample) -> Held:
     return Held(f"arithmetic {compute:.0f} %, DRAM {memory:.0f} % of peak", memory > compute)
 
 
+def _on_chip_memory_binds(sample: Sample) -> Held:
+    """Use of on-chip memory, device memory and functional units, over all kernels, weighted by time."""
+    launches = [launch for row in sample.rows for launch in sample.launches[row.key]]
+    units = [value for metric in (metrics.FMA, metrics.TENSOR) if (value := mean(launches, metric)) is not None]
+    used = {"on-chip memory": mean(launches, metrics.SHARED), "device memory": mean(launches, metrics.DRAM)}
+    used["functional units"] = max(units, default=None)
+    known = {name: value for name, value in used.items() if value is not None}
+    if len(known) < len(used):
+        return _unknown("not all three were counted")
+    text = ", ".join(f"{name} {value:.0f} %" for name, value in known.items())
+    return Held(text, max(known, key=lambda name: known[name]) == "on-chip memory")
+
+
 def _waits(sample: Sample, kinds: Iterable[str], expected: Iterable[str]) -> Held:
     launches = sample.of(kinds)
     shares = {reason: mean(launches, metrics.stall(reason)) for reason in REASONS if reason != ISSUED}
@@ -236,6 +249,7 @@ CHECKS: Mapping[str, Check] = {
         _activations_issue_least,
         _activations_occupy_least,
         _activations_are_memory_bound,
+        _on_chip_memory_binds,
     )
 }
 """All checks, by the name in entries."""

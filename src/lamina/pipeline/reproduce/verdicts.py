@@ -69,6 +69,8 @@ def of_entry(entry: Published, rows: Sequence[Beside]) -> Verdict:
         equal = sum(one.word != FAILED for _, one in judged)
         return Verdict(SETTINGS, f"{equal} of {len(judged)} equal")
     if not judged:
+        if entry.unrecorded:
+            return Verdict(NOT_APPLICABLE, entry.unrecorded)
         reasons = list(dict.fromkeys(one.why for _, one in found))
         word = NOT_APPLICABLE if found and all(one.word == NOT_APPLICABLE for _, one in found) else NOT_MEASURED
         return Verdict(word, "; ".join(reasons[:MOST]) or "no rows")

@@ -69,6 +69,12 @@ class FissionUnit(Kernel):
     sets: Annotated[int, Field(ge=4, le=10**6, strict=True)] = 12
     """Size of the sample, in multiples of the wavefronts resident on the device."""
     impl: Impl = "core"
+    keep: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Fraction of k that synapse vector elimination keeps; reorganizing the kept inputs is not simulated."""
+
+    def kept(self, k: int) -> int:
+        """The length of the summed axis after elimination."""
+        return max(1, round(self.keep * k))
 
     def on(self, device: Device) -> Device:
         """The device with the latencies that apply to this kernel."""

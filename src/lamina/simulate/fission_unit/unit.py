@@ -26,8 +26,8 @@ def fission_unit(
         UsageError: the product does not fit on the device.
         UnsupportedError: a sampled run did not reach a steady state.
     """
-    run_on = options.on(device)
-    program = tiled_gemm(*options.padded(layer.m, layer.n, layer.k), options, run_on)
+    run_on, k = options.on(device), options.kept(layer.k)
+    program = tiled_gemm(*options.padded(layer.m, layer.n, k), options, run_on)
     if options.sampling:
         done = sample(program, run_on, sets=options.sets, impl=options.impl, progress=progress).record()
     else:
@@ -38,7 +38,7 @@ def fission_unit(
         "multiplications": passes * each.fma,
         "conversions": passes * each.conversions,
         "shared_bytes": passes * each.shared_bytes,
-        "predicted_cycles": predict(layer.m, layer.n, layer.k, options, run_on).cycles,
+        "predicted_cycles": predict(layer.m, layer.n, k, options, run_on).cycles,
     }
     whole = {name: value * layer.groups for name, value in counted.items()}
     return replace(done, cycles=done.cycles * layer.groups, counters=whole)

@@ -13,6 +13,7 @@ from benchmarks import sparse_training
 from benchmarks.published import statements
 from benchmarks.results import FOLDER
 from lamina.accelerate.training.sparsity_monitor import Observation
+from lamina.pipeline.reproduce.measured import zeros
 
 
 def test_smoke_writes_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,18 +79,20 @@ STEADY, FALLING, LATE = [0.5] * 8, [0.7, 0.6, 0.5, 0.4, 0.3, 0.3, 0.3, 0.3], [0.
     ],
 )
 def test_what_is_read_off_figures_is_looked_for(name: str, holding: Any, failing: Any) -> None:
-    assert sparse_training.RULES[name]([holding])[1] is True
-    assert sparse_training.RULES[name]([holding, failing])[1] is False  # the last one counts
+    assert zeros.RULES[name]([holding])[1] is True
+    assert zeros.RULES[name]([holding, failing])[1] is False  # the last one counts
 
 
 def test_a_short_training_cannot_tell_of_periods() -> None:
     with pytest.raises(ValueError, match="expected more than 10 periods, got 3"):
-        sparse_training.RULES["vgg11_periods_grow"]([watched("vgg11_cifar", STEADY, gaps=(50,) * 3)])
+        zeros.RULES["vgg11_periods_grow"]([watched("vgg11_cifar", STEADY, gaps=(50,) * 3)])
 
 
 def test_what_holds_on_an_h200() -> None:
     path = max(FOLDER.glob("sparse_training_nvidia-h200_*.json"))
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
-    found = statements(sparse_training.ENTRIES, sparse_training.RULES, rows)
-    assert [one["holds"] for one in found] == [True, True, False, True, None, True, None]
-    assert found[2]["ours"] == "5 of 7 maps"
+    found = statements("activation-zeros", rows)
+    assert [(one["entry"].rpartition(".")[2], one["holds"]) for one in found] == [
+        ("14", True), ("14", None), ("15", True), ("15", None), ("2", True), ("2", True), ("2", False)
+    ]  # fmt: skip
+    assert found[-1]["ours"] == "5 of 7 maps"

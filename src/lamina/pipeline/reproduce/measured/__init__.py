@@ -1,6 +1,6 @@
 """Measurements of published tables and figures: their recorded rows, how rows are judged, and how to take them.
 
-Every module defines ``MEASUREMENT``.
+Every module defines ``MEASUREMENT``; ``counted`` defines several.
 """
 
 from __future__ import annotations
@@ -22,10 +22,16 @@ MODULES: Mapping[str, str] = {
     "sparse-libraries": "sparse_libraries",
     "elimination": "elimination",
     "deft-networks": "deft_networks",
+    "deft-library": "deft_networks:LIBRARY",
     "on-chip-fission": "fission",
     "what-if": "changes",
+    "monitor-parameters": "counted:MONITOR",
+    "circulant-sizes": "counted:CIRCULANT_SIZES",
+    "networks": "counted:NETWORKS",
+    "applications": "counted:APPLICATIONS",
+    "launches": "counted:LAUNCH",
 }
-"""The module of each measurement."""
+"""The module of each measurement, and the attribute if it is not ``MEASUREMENT``."""
 
 
 def measurement(name: str) -> Measurement:
@@ -36,6 +42,7 @@ def measurement(name: str) -> Measurement:
     """
     if name not in MODULES:
         raise UsageError(f"measurement {name!r} is unknown: {nearest(name, MODULES)}")
-    found = import_module(f"{__name__}.{MODULES[name]}").MEASUREMENT
+    module, _, attribute = MODULES[name].partition(":")
+    found = getattr(import_module(f"{__name__}.{module}"), attribute or "MEASUREMENT")
     assert isinstance(found, Measurement)
     return found

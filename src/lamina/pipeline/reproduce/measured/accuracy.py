@@ -1,4 +1,4 @@
-"""What networks have learnt, dense and block-circulant, and what the dissertation reads off figures 7.12 and 7.13."""
+"""Accuracies of dense and block-circulant networks: figures 7.12 and 7.13."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PAPERS = "conv4fc3 cifar10"
 
 
 def form_of(block_size: int) -> str:
-    """What a run of that block size is called; 1 is dense."""
+    """The name of a block size; 1 is dense."""
     return "dense" if block_size == 1 else f"k={block_size}"
 
 
 def accuracies(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What each network learnt in each form: means over the seeds whose runs came to their last epoch."""
+    """Accuracy and size of each network and block size: means over the seeds whose runs finished."""
     forms: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
     for one in runs:
         if len(one["test_accuracy"]) == one["epochs"]:
@@ -39,31 +39,31 @@ def accuracies(runs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def converges_like_dense(runs: Sequence[Mapping[str, Any]]) -> Judged:
-    """By half of all epochs circulant networks have come as far as dense ones, to a tenth of the way."""
+    """After half of the epochs the loss has fallen by the same fraction as that of dense ones, within 0.1."""
     halfway: dict[int, list[float]] = {}
     for one in runs:
         if one["workload"] == PAPERS and len(one["train_loss"]) == one["epochs"]:
             first, *_, last = one["train_loss"]
-            way = (first - one["train_loss"][one["epochs"] // 2]) / (first - last)
-            halfway.setdefault(one["block_size"], []).append(way)
+            fell = (first - one["train_loss"][one["epochs"] // 2]) / (first - last)
+            halfway.setdefault(one["block_size"], []).append(fell)
     dense = fmean(halfway.pop(1))
-    return share("block sizes", (abs(fmean(ways) - dense) < 0.1 for ways in halfway.values()))
+    return share("block sizes", (abs(fmean(fractions) - dense) < 0.1 for fractions in halfway.values()))
 
 
 def lost(runs: Sequence[Mapping[str, Any]], name: str = "") -> dict[str, float]:
     """Points of accuracy that circulant networks lose, by network and block size."""
-    told = accuracies(runs)
+    known = accuracies(runs)
     return {
         form: -one["points of dense"]
-        for form, one in told.items()
+        for form, one in known.items()
         if form.startswith(name) and not form.endswith("dense") and one["points of dense"] is not None
     }
 
 
 def fewer(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """How many times fewer parameters circulant networks have, by network and block size."""
-    told = accuracies(runs)
-    return {form: one["times fewer"] for form, one in told.items() if not form.endswith("dense") and one["times fewer"]}
+    """Parameters of dense over those of circulant networks, by network and block size."""
+    known = accuracies(runs)
+    return {form: one["times fewer"] for form, one in known.items() if not form.endswith("dense") and one["times fewer"]}
 
 
 CASES = "networks and block sizes"
@@ -73,7 +73,7 @@ RULES: Mapping[str, Rule] = {
     "parameters_are_far_fewer": lambda runs: share(CASES, (one > 4 for one in fewer(runs).values())),
     "less_than_4_points_lost": lambda runs: share(CASES, (one < 4 for one in lost(runs).values())),
 }
-"""What is read off the figures, by the names that entries give it; alike is within a point, far fewer a quarter."""
+"""The statements, by their names in entries: a similar accuracy is within 1 point, far fewer at most a quarter."""
 
 MEASUREMENT = Measurement(
     ("circulant_accuracy",), statements=RULES, command="python -m benchmarks.circulant_training accuracy"

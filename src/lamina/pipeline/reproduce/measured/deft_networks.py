@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from lamina.pipeline.reproduce.measured.fission import fission_speedup
-from lamina.pipeline.reproduce.measured.judging import Measurement, Rows, fastest
+from lamina.pipeline.reproduce.measured.judging import Measurement, NotMeasured, Rows, fastest
 from lamina.spec.published import PublishedValue
 
 DENSE, DEFT, SPARSE = "dense", "deft[ways=fastest]", "magnitude"
@@ -38,14 +38,44 @@ def ratio(before: str, after: str, rows: Rows) -> tuple[float, str]:
     return ours, f"{ours:.3g} x"
 
 
+def break_even_density(rows: Rows, value: PublishedValue) -> tuple[float, str]:
+    """The largest density in % at which the library's product of compressed sparse rows is faster than its dense one.
+
+    Raises:
+        ValueError: it is never faster.
+    """
+    products = [row for row in rows if row.get("what") == "product"]
+    faster = [
+        zeros
+        for zeros in dict.fromkeys(row["zeros"] for row in products)
+        if fastest(products, zeros=zeros, impl="csr") < fastest(products, zeros=zeros, impl="dense")
+    ]
+    ours = 100 - min(faster)
+    return ours, f"{ours:.3g} % in an unpruned layer's product (CifarNet's second convolution)"
+
+
+def both(rows: Rows, value: PublishedValue) -> tuple[float, str]:
+    """Elimination and fission in one kernel.
+
+    Raises:
+        NotMeasured: always; no implementation has both.
+    """
+    raise NotMeasured("no implementation has elimination and fission in one kernel")
+
+
 MEASUREMENT = Measurement(
-    ("deft_networks", "on_chip_fission"),
+    ("deft_networks", "on_chip_fission", "sparse_libraries"),
     values={
         "elimination speedup": elimination_speedup,
         "fission speedup": fission_speedup,
+        "speedup of both": both,
+        "break-even density": break_even_density,
         "slowdown against dense": lambda rows, value: ratio(SPARSE, DENSE, rows),
         "slowdown against elimination": lambda rows, value: ratio(SPARSE, DEFT, rows),
         "speedup": lambda rows, value: ratio(DENSE, DEFT, rows),
     },
     command="python -m benchmarks.deft_networks all long",
+)
+LIBRARY = Measurement(
+    ("deft_networks",), values={"elimination speedup": elimination_speedup}, command=MEASUREMENT.command
 )

@@ -20,17 +20,20 @@ def reordering_over_copying(rows: Rows, value: PublishedValue) -> tuple[float, s
     Raises:
         ValueError: an implementation was not measured.
     """
+    product = {one: fastest(rows, layer=one, impl=VIEW) for one in layers(rows)}
     each = {
-        impl: sum(max(fastest(rows, layer=one, impl=impl) - fastest(rows, layer=one, impl=VIEW), 0) for one in layers(rows))
+        impl: sum(max(fastest(rows, layer=one, impl=impl) - us, 0) for one, us in product.items())
         for impl in (GATHER, SWAP)
-    }  # fmt: skip
+    }
     ours = each[GATHER] / each[SWAP]
     return ours, f"{ours:.3g} x ({each[GATHER]:.4g} us copying, {each[SWAP]:.4g} us reordering)"
 
 
 def layer_speedup(rows: Rows, value: PublishedValue) -> tuple[float, str]:
     """The smallest speedup of a layer by the selected implementation, over the better dense layout."""
-    each = {one: fastest(rows, layer=one, impl="dense") / fastest(rows, layer=one, impl=SELECTED) for one in layers(rows)}
+    each = {
+        one: fastest(rows, layer=one, impl="dense") / fastest(rows, layer=one, impl=SELECTED) for one in layers(rows)
+    }
     least = min(each, key=lambda one: each[one])
     held = sum(ratio >= float(value.value) for ratio in each.values())
     return each[least], f"{each[least]:.3g} x ({least}); {held} of {len(each)} layers reach {value.value} x"

@@ -31,7 +31,10 @@ def fission_speedup(rows: Rows, value: PublishedValue) -> tuple[float, str]:
     if not each:
         raise ValueError("expected layers, got none")
     mean = prod(each.values()) ** (1 / len(each))
-    return mean, f"{mean:.3g} x over {len(each)} layers of AlexNet, {min(each.values()):.3g} to {max(each.values()):.3g}"
+    return (
+        mean,
+        f"{mean:.3g} x over {len(each)} layers of AlexNet, {min(each.values()):.3g} to {max(each.values()):.3g}",
+    )
 
 
 MEASUREMENT = Measurement(

@@ -21,6 +21,10 @@ Value = Callable[[Rows, PublishedValue], tuple[float, str]]
 INSUFFICIENT = "cannot be determined from these rows"
 
 
+class NotMeasured(LookupError):
+    """A rule's reason why no rows can have its value."""
+
+
 @dataclass(frozen=True)
 class Scope:
     """How a measurement runs. ``quick``: small enough for a few minutes on a CPU."""
@@ -64,13 +68,19 @@ def _value(it: PublishedValue, measurement: Measurement, rows: Rows) -> Beside:
         raise UsageError(f"{it.layer}: no rule computes the quantity {it.quantity!r}")
     try:
         ours, text = measurement.values[it.quantity](rows, it)
+    except NotMeasured as error:
+        return Beside(it, str(error), None)
     except (LookupError, ValueError, TypeError, ArithmeticError):  # required rows or values are missing
         return Beside(it, INSUFFICIENT, None)
     return Beside(it, text or f"{ours:.3g} {it.unit}".strip(), it.agrees(ours), ours)
 
 
 def _statement(it: PublishedStatement, measurement: Measurement, rows: Rows) -> Beside:
-    value = PublishedValue(layer=it.about, quantity=STATEMENT, value=it.says, note=it.note)
+    value = PublishedValue(
+        layer=it.about, quantity=STATEMENT, value=it.says, note=it.note, not_applicable=it.not_applicable
+    )
+    if it.not_applicable:
+        return Beside(value, "not applicable", None)
     if it.check not in measurement.statements:
         raise UsageError(f"{it.about}: no rule verifies {it.check!r}")
     try:

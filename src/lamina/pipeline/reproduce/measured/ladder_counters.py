@@ -1,7 +1,7 @@
-"""What the dissertation reads off table 7.5 and figures 7.8 to 7.11, looked for in counters of the ladder's kernels.
+"""Statements about counters of the paper's kernels: table 7.5 and figures 7.8 to 7.11.
 
-Its four versions are the algorithm as written and three rungs. Counts are sums over forward and both gradients, rates
-means over their time; kernels that are not the ladder's own, transforms above all, are left out.
+The four versions are the algorithm as written and three optimizations. Counts are sums over forward and both gradients,
+rates means weighted by time; kernels of libraries, transforms above all, are not included.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def cases(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], dict[str, 
 
 
 def each(holds: Callable[[Case], bool], *block_sizes: int) -> Rule:
-    """A rule that looks at every layer and block size, or at some block sizes."""
+    """A rule about every layer and block size, or about some block sizes."""
 
     def rule(rows: Sequence[Mapping[str, Any]]) -> Judged:
         known = cases(rows)
@@ -53,7 +53,7 @@ def each(holds: Callable[[Case], bool], *block_sizes: int) -> Rule:
 
 
 def extreme(which: Callable[..., float], rung: str, name: str, among: Sequence[str] = EVERY, *block_sizes: int) -> Rule:
-    """A rule that one version has the least or the most of a counter."""
+    """A rule that one version has the minimum or maximum of a counter."""
     return each(lambda case: case[rung][name] == which(case[one][name] for one in among), *block_sizes)
 
 
@@ -98,7 +98,7 @@ RULES: Mapping[str, Rule] = {
     "fusion_occupies_least_at_64": extreme(min, "fusion", "occupancy_pct", EVERY, 64),
     "o2_occupies_more_at_64": o2_occupies_more_at_64,
 }
-"""Every rule, by the name that entries give it."""
+"""All rules, by their names in entries."""
 
 MEASUREMENT = Measurement(
     ("circulant_counters",), statements=RULES, needs_gpu=True, command="python -m benchmarks.ladder.circulant"
