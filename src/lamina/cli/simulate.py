@@ -126,8 +126,8 @@ def simulate_layers(
 
 
 @contextmanager
-def simulating(workers: int | None) -> Iterator[tuple[Engine, Watch]]:
-    """An engine for so many jobs in parallel, by default one for each processor, and its progress bar."""
+def simulating(workers: int | None, engine: Engine | None = None) -> Iterator[tuple[Engine, Watch]]:
+    """An engine for so many jobs in parallel, by default one for each processor, or this one, and its progress bar."""
     from lamina.cli.watching import Bar
     from lamina.pipeline.simulate import Finished
     from lamina.simulate.engines import Here, Processes
@@ -147,7 +147,7 @@ def simulating(workers: int | None) -> Iterator[tuple[Engine, Watch]]:
         def inside(share: float) -> None:
             bar.update(task, completed=before + share)
 
-        yield (Here(inside) if count == 1 else Processes(count)), watch
+        yield engine or (Here(inside) if count == 1 else Processes(count)), watch
 
 
 def write(rows: Sequence[Mapping[str, Any]], form: str) -> None:

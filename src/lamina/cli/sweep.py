@@ -1,9 +1,9 @@
-"""``lamina sweep``: simulate and compare a grid of designs."""
+"""``lamina sweep``: a grid of any verb, or of simulated designs, on this machine or a cluster."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,105 +11,135 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.cli.simulate import FreshOption, WorkersOption, simulating, write
-from lamina.errors import UsageError
+from lamina.cli.simulate import FreshOption
+from lamina.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from lamina.pipeline.sweep.engines import Limits
 
-    from lamina.simulate.design_space import Design
-
-GRID = r"A TOML file with \[base], \[axes] and an optional \[baseline]."
+GRID = (
+    r"A TOML file: verb, \[base], \[axes], \[\[zip]], filter, seeds; of a simulation also \[baseline]. "
+    "Or 'status': how far a sweep is."
+)
+RUN = "After 'status': the run's id, or the name of the grid; default: the latest sweep."
+ENGINE = "local: processes of this machine; ray or dask: a cluster on this machine; ray:ADDRESS or dask:ADDRESS."
+ENGINES = ("local", "ray", "dask")
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @handled
 def sweep(
-    grid: Annotated[Path, typer.Argument(metavar="GRID", help=GRID)],
-    workers: WorkersOption = None,
+    grid: Annotated[str, typer.Argument(metavar="GRID", help=GRID)],
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help=RUN)] = "",
+    engine: Annotated[str, typer.Option("--engine", help=ENGINE)] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", "-j", min=1, help="Cells in parallel; default: one for each GPU, or simulations for each core."
+        ),
+    ] = None,
+    time_limit: Annotated[
+        float | None, typer.Option("--time-limit", min=0.001, help="Seconds after which a cell is killed.")
+    ] = None,
+    memory_limit: Annotated[
+        str, typer.Option("--memory-limit", help="Resident memory over which a cell is killed, such as 8G or 500M.")
+    ] = "",
+    retries: Annotated[
+        int, typer.Option("--retries", min=0, help="Further attempts of a cell whose process or worker was killed.")
+    ] = 3,
     store: options.StoreOption = "",
     resume: options.ResumeOption = False,
     fresh: FreshOption = False,
     format_: options.FormatOption = "table",
     figure: Annotated[
-        Path | None, typer.Option("--figure", help="Draw speedup over SRAM size: a .png or .svg file.")
+        Path | None, typer.Option("--figure", help="Draw speedup over SRAM size of designs: a .png or .svg file.")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the grid and count its designs; simulate nothing.")
+        bool, typer.Option("--dry-run", help="Check the grid and count its cells; run nothing.")
     ] = False,
 ) -> None:
-    """Simulate every design of a grid, and compare speedups and SRAM sizes.
+    """Run every cell of a grid: a command line of bench, profile, train and others, or a simulated design.
 
-    Results are stored as they come; stored results, of an interrupted or another sweep, are not simulated again.
-    JSON holds the designs and the results of all layers; CSV holds the designs.
+    Results are stored as they come; cells whose results are stored, of an interrupted or another sweep, are not run
+    again. A cell that fails is stored with its reason, and the others go on. A grid without a verb simulates designs,
+    and compares speedups and SRAM sizes; JSON then holds the designs and the results of all layers.
 
-    Exit codes: 0 done, 1 a layer has no result, 2 usage, 70 internal error, 130 interrupted.
+    Exit codes: 0 done, 1 a cell or a layer has no result, 2 usage, 3 package missing, 70 internal error, 130
+    interrupted.
 
-    Example:
+    Examples:
 
         lamina sweep sweep.toml --workers 2 --figure pareto.svg
+
+        lamina sweep bench.toml --engine ray:auto --time-limit 600 --memory-limit 8G
+
+        lamina sweep status
     """
-    from lamina.cli import printing
-    from lamina.pipeline.simulate.sweep import plan
-    from lamina.pipeline.simulate.sweep import sweep as run
-    from lamina.report.figures.pareto import pareto_figure
-    from lamina.report.still import ENDINGS, save
-    from lamina.simulate.grid import read_grid
-    from lamina.store import open_store
+    from lamina.cli.sweep_cells import show_status, sweep_cells
+    from lamina.cli.sweep_designs import require_drawable, sweep_designs
+    from lamina.spec.grid import read_grid
 
     (form,) = options.choices("--format", format_, options.FORMATS)
-    if figure is not None and figure.suffix.lower() not in ENDINGS:
-        raise UsageError(f"--figure {figure.name}: expected a name that ends in {' or '.join(ENDINGS)}")
-    planned = plan(read_grid(grid), str(grid))
-    if dry_run:
-        typer.echo(f"{planned.grid.name}: {len(planned.jobs)} designs, {len(planned.all)} layers to simulate")
+    if figure is not None:
+        require_drawable(figure)
+    if grid == "status":
+        show_status(options.store_url(store), run or "latest", form)
         return
-    with open_store(options.store_url(store)) as database:
-        with simulating(workers) as (engine, watch):
-            done = run(
-                planned,
-                database,
-                engine,
-                command=options.command_line(),
-                resume=resume,
-                fresh=fresh,
-                watch=watch,
-            )
-        designs = [one.to_dict() for one in done.designs]
-        if form == "table":
-            printing.show(_design_table(done.designs, planned.grid.name))
-        elif form == "csv":
-            write(designs, "csv")
-        else:
-            layers = [result.to_dict() | {"config": dict(result.job.config)} for result in done.simulated.results]
-            document = {"name": planned.grid.name, "run": done.simulated.run.id, "designs": designs, "layers": layers}
-            typer.echo(json.dumps(document, indent=1, allow_nan=False))
-        if figure is not None:
-            drawn = pareto_figure(designs)
-            outcome = save(drawn, figure, planned.grid.name) if drawn.plot else f"not drawn: {drawn.reason}"
-            typer.echo(f"figure: {outcome}", err=True)
-        found = f"{done.simulated.found} of {len(planned.all)} results were stored before"
-        typer.echo(f"run {done.simulated.run.id} is in {database.place}; {found}", err=True)
-    if done.simulated.failed:
-        raise typer.Exit(1)
+    if run:
+        raise UsageError(f"expected one grid, got {grid!r} and {run!r}")
+    limits = (time_limit, memory_bytes(memory_limit))
+    require_engine(engine)
+    read = read_grid(Path(grid))
+    simulated = read.verb == "simulate"
+    if figure is not None and not simulated:
+        raise UsageError(f"--figure: draws simulated designs, and {grid} is a grid of {read.verb}")
+    common = Common(options.store_url(store), engine, workers, limits, retries, resume, fresh, form, dry_run)
+    (sweep_designs(read, grid, common, figure) if simulated else sweep_cells(read, grid, common))
 
 
-def _design_table(designs: Sequence[Design], title: str) -> Table:
-    """Designs by workload, the Pareto-optimal ones marked."""
-    from lamina.cli import printing
-    from lamina.report import units
-    from lamina.report.plain_table import Line, plain_table
+@dataclass(frozen=True)
+class Common:
+    """Options of sweeps of every kind."""
 
-    swept = list(designs[0].settings)
-    lines = []
-    for one in designs:
-        settings = [str(one.settings[key]) for key in swept]
-        time = units.duration(one.microseconds) if one.microseconds is not None else "-"
-        speedup = f"{one.speedup:.3f}x" if one.speedup is not None else "-"
-        front = "front" if one.front else ""
-        cells = [one.network, str(one.batch), *settings, time, speedup, units.size(one.sram_bytes), front, one.reason]
-        lines.append(Line(cells))
-    headings = ["network", "batch", *swept, "time", "speedup", "SRAM", "Pareto", "note"]
-    if not any(one.reason for one in designs):
-        headings, lines = headings[:-1], [Line(line.cells[:-1]) for line in lines]
-    numeric = ["batch", *swept, "time", "speedup", "SRAM"]
-    return plain_table(headings, lines, numeric=numeric, title=title, width=printing.width(), wrapped="note")
+    store: str
+    engine: str
+    workers: int | None
+    limits: tuple[float | None, int | None]
+    retries: int
+    resume: bool
+    fresh: bool
+    form: str
+    dry_run: bool
+
+    def bounds(self) -> Limits:
+        """The limits of each cell."""
+        from lamina.pipeline.sweep.engines import Limits
+
+        return Limits(*self.limits)
+
+
+def require_engine(text: str) -> None:
+    """Refuse an unknown engine early.
+
+    Raises:
+        UsageError: with the nearest name.
+    """
+    name, _, address = text.partition(":")
+    if name not in ENGINES:
+        raise UsageError(f"--engine: {name!r} is unknown: {nearest(name, ENGINES)}")
+    if name == "local" and address:
+        raise UsageError(f"--engine: local has no address, got {text!r}; --workers is the number of processes")
+
+
+def memory_bytes(text: str) -> int | None:
+    """Bytes of ``8G``, ``500M`` or a plain number; none for no text.
+
+    Raises:
+        UsageError: it is anything else.
+    """
+    if not text:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if not found or not float(found[1]):
+        raise UsageError(f"--memory-limit: expected a size such as 8G or 500M, got {text!r}")
+    return int(float(found[1]) * UNITS[found[2].upper()])
