@@ -34,6 +34,8 @@ def test_a_file_of_runs_is_compared_row_by_row(lamina: Lamina, tmp_path: Path) -
     (row,) = document["rows"]
     assert abs(row["error"]) < 0.2 and all(one["held"] for one in row["identities"])
     assert document["mean_error"] == document["worst_error"] == abs(row["error"])
+    shipped = lamina("simulate", "validate")
+    assert shipped.exit_code == 0 and "9 hold-outs: mean 2.3%" in shipped.stdout
     assert "all held" in lamina("simulate", "validate", str(measured(tmp_path))).stdout
 
 

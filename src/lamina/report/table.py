@@ -284,11 +284,14 @@ def validation_table(document: Mapping[str, Any], width: int | None = None) -> T
         names = ", ".join(f"{one['name']} {one['simulated']} for {one['reference']}" for one in broken)
         size = f"{row['m']}x{row['n']}x{row['k']}"
         times = [units.duration(row["simulated_us"]), units.duration(row["reference_us"]), f"{row['error']:+.1%}"]
-        cells = [row["tag"], size, str(row["cus"]), str(row["l2_kb"]), row["dram"], *times, names or "all held"]
+        cells = [row["tag"], row["role"], size, str(row["cus"]), str(row["l2_kb"]), row["dram"], *times, names or "all held"]
         lines.append(Line(cells, ALARM if broken else None))
-    headings = ["run", "MxNxK", "CUs", "L2 KiB", "DRAM", "simulated", "measured", "error", "identities"]
+    headings = ["run", "role", "MxNxK", "CUs", "L2 KiB", "DRAM", "simulated", "measured", "error", "identities"]
     caption = [f"error of time: mean {document['mean_error']:.1%}, worst {document['worst_error']:.1%}"]
-    return plain_table(headings, lines, numeric=headings[2:8], caption=caption, width=width, wrapped="identities")
+    if document["hold_out"]:
+        mean, worst = document["hold_out_mean_error"], document["hold_out_worst_error"]
+        caption.append(f"{document['hold_out']} hold-outs: mean {mean:.1%}, worst {worst:.1%}")
+    return plain_table(headings, lines, numeric=headings[3:9], caption=caption, width=width, wrapped="identities")
 
 
 def _cost(flops: int | None, moved: int) -> str:

@@ -1,16 +1,20 @@
 import csv
+import importlib.util
 import io
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.errors import SpecError, UsageError
-from lamina.simulate.hierarchy import parse_reference, read_reference, validate
-from lamina.simulate.hierarchy.validate import NUMBERS
+from lamina.simulate.hierarchy import parse_reference, read_reference, shipped_reference, validate
+from lamina.simulate.hierarchy.validate import HOLD_OUT, NUMBERS, ROLES
 
+ROOT = Path(__file__).parents[3]
+PAGE = ROOT / "docs" / "simulator-validation.md"
 COLUMNS = ["tag", "dram", *NUMBERS]
 MEASURED = {  # MGPUSim runs of the shipped kernel on 36 compute units with 2 MB of L2
     (32, 32, 32): (16.358, 1247, 129, 64, 6, 160),
@@ -136,3 +140,36 @@ def test_files_are_read(tmp_path: Path) -> None:
         read_reference(tmp_path / "none.csv")
     with pytest.raises(UsageError, match="at least one run"):
         validate([])
+
+
+def make_validation() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_validation", ROOT / "tools" / "make_validation.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_shipped_runs_are_met_and_only_hold_outs_count() -> None:
+    rows = shipped_reference()
+    assert len(rows) == 19
+    roles = {role: sum(row.role == role for row in rows) for role in ROLES}
+    assert roles == {"hold-out": 9, "fitted": 8, "repeat": 2}
+    done = validate(rows)
+    assert done.held
+    document = done.to_dict()
+    assert document["hold_out"] == 9
+    assert document["hold_out_worst_error"] == max(
+        abs(row.error) for row in done.rows if row.reference.role == HOLD_OUT
+    )
+    assert document["hold_out_mean_error"] < 0.025 and document["worst_error"] > document["hold_out_worst_error"]
+    assert PAGE.read_text(encoding="utf-8") == make_validation().page(done), "run tools/make_validation.py"
+
+
+def test_a_file_without_roles_has_hold_outs_only() -> None:
+    (one,) = parse_reference(text(row(32, 32, 32)))
+    assert one.role == HOLD_OUT
+    with pytest.raises(SpecError, match="role = 'lucky': expected one of hold-out, fitted, repeat"):
+        parse_reference(text(row(32, 32, 32, role="lucky"), columns=[*COLUMNS, "role"]))
+    fitted = validate(parse_reference(text(row(32, 32, 32, role="fitted"), columns=[*COLUMNS, "role"])))
+    assert fitted.hold_out == () and fitted.to_dict()["hold_out_worst_error"] is None

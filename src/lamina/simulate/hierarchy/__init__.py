@@ -7,7 +7,14 @@ from lamina.simulate.hierarchy.memory import DramMemory, Memory
 from lamina.simulate.hierarchy.program import Phase, Program, occupancy
 from lamina.simulate.hierarchy.sampling import Estimate, sample
 from lamina.simulate.hierarchy.unit import Simulation, simulate
-from lamina.simulate.hierarchy.validate import Reference, Validation, parse_reference, read_reference, validate
+from lamina.simulate.hierarchy.validate import (
+    Reference,
+    Validation,
+    parse_reference,
+    read_reference,
+    shipped_reference,
+    validate,
+)
 
 __all__ = [
     "Device",
@@ -28,6 +35,7 @@ __all__ = [
     "read_device",
     "read_reference",
     "sample",
+    "shipped_reference",
     "simulate",
     "validate",
 ]

@@ -7,6 +7,7 @@ import io
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from lamina.errors import Fault, SpecError, UsageError
@@ -21,11 +22,18 @@ COUNTS = ("cus", "l2_kb", "K", "M", "N")
 NUMBERS = (*COUNTS, "kt_us", "inst", *L1_READS, *L1_WRITES, "L2.read-miss", "L2TLB.miss")
 MAX_VALUE = 2**24
 SHOWN = 50
+SHIPPED = "reference_runs.csv"
+HOLD_OUT, FITTED, REPEAT = "hold-out", "fitted", "repeat"
+ROLES = (HOLD_OUT, FITTED, REPEAT)
+"""A fitted run informed a constant of the simulator; a repeat has the configuration of another run."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """One MGPUSim run: its configuration, time and counters. ``line`` is its line in the file."""
+    """One MGPUSim run: its configuration, time and counters. ``line`` is its line in the file.
+
+    ``role`` is one of ``ROLES``; only a hold-out tests the simulator's times.
+    """
 
     line: int
     tag: str
@@ -41,6 +49,7 @@ class Reference:
     l1_writes: int
     page_walks: int
     dram_lines: int  # L2 read misses: MGPUSim's DRAM counter also includes host copies
+    role: str = HOLD_OUT
 
     @property
     def device(self) -> Device:
@@ -111,11 +120,16 @@ class Validation:
 
     @property
     def mean_error(self) -> float:
-        return sum(abs(row.error) for row in self.rows) / len(self.rows)
+        return _mean(abs(row.error) for row in self.rows) or 0.0
 
     @property
     def worst_error(self) -> float:
         return max(abs(row.error) for row in self.rows)
+
+    @property
+    def hold_out(self) -> tuple[Compared, ...]:
+        """The runs that informed no constant, each configuration once."""
+        return tuple(row for row in self.rows if row.reference.role == HOLD_OUT)
 
     @property
     def held(self) -> bool:
@@ -127,6 +141,9 @@ class Validation:
             "impl": self.impl,
             "mean_error": self.mean_error,
             "worst_error": self.worst_error,
+            "hold_out": len(self.hold_out),
+            "hold_out_mean_error": _mean(abs(row.error) for row in self.hold_out),
+            "hold_out_worst_error": max((abs(row.error) for row in self.hold_out), default=None),
             "identities_held": self.held,
             "rows": [
                 {
@@ -139,6 +156,12 @@ class Validation:
                 for row in self.rows
             ],
         }
+
+
+def shipped_reference() -> list[Reference]:
+    """The 19 MGPUSim runs that lamina ships (akita 4.9, dense kernel)."""
+    file = files("lamina.simulate.hierarchy") / SHIPPED
+    return parse_reference(file.read_text(encoding="utf-8"), SHIPPED)
 
 
 def read_reference(path: Path) -> list[Reference]:
@@ -205,6 +228,9 @@ def _row(cells: Mapping[str, str], line: int) -> tuple[list[str], Reference | No
     dram = cells["dram"].strip()
     if dram != "hbm_model" and not (dram.startswith("ideal") and dram.removeprefix("ideal").isdecimal()):
         wrong.append(f"dram = {dram!r}: expected 'hbm_model' or 'ideal' with its cycles, as in 'ideal100'")
+    role = cells.get("role", HOLD_OUT).strip()
+    if role not in ROLES:
+        wrong.append(f"role = {role!r}: expected one of {', '.join(ROLES)}")
     if wrong:
         return wrong, None
     row = Reference(
@@ -222,6 +248,7 @@ def _row(cells: Mapping[str, str], line: int) -> tuple[list[str], Reference | No
         l1_writes=int(sum(value[name] for name in L1_WRITES)),
         page_walks=int(value["L2TLB.miss"]),
         dram_lines=int(value["L2.read-miss"]),
+        role=role,
     )
     try:
         device = row.device
@@ -230,6 +257,11 @@ def _row(cells: Mapping[str, str], line: int) -> tuple[list[str], Reference | No
     if 4 * (row.m * row.k + row.k * row.n + row.m * row.n) > device.dram.bytes:
         return [f"M, N, K = {row.m}, {row.n}, {row.k}: expected matrices that fit in {device.dram.bytes} bytes"], None
     return [], row
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return sum(found) / len(found) if found else None
 
 
 def _number(name: str, text: str, wrong: list[str]) -> float:
