@@ -1,0 +1,105 @@
+"""Small jobs of the long-running verbs, and what of their results must not depend on a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lamina.pipeline.deft.flow import CHECKPOINT
+from lamina.record import Run
+from lamina.store import Store
+
+STORE = "lamina.db"
+GRID = """
+[base]
+network = "lenet5"
+batch = 1
+device.cu.count = 2
+[axes]
+device.l2.bytes = [2097152, 1048576]
+device.dram.latency = [100.0, 400.0]
+"""
+
+
+def phases(store: Store, run: Run, folder: Path) -> Any:
+    """Every configuration of a layer with its clock and outcome; times differ between any two runs."""
+    rows = store.layers(run.id)
+    return sorted(
+        [[*map(str, row.key), *((row.timing.clock, row.timing.l2) if row.timing else ()), row.outcome] for row in rows]
+    )
+
+
+def simulations(store: Store, run: Run, folder: Path) -> Any:
+    """Every simulated value, bit for bit."""
+    found = [asdict(one) for one in store.simulations(run.id)]
+    return sorted(str(sorted(one.items())) for one in found)
+
+
+def training(store: Store, run: Run, folder: Path) -> Any:
+    """Loss and accuracy of each epoch, and the trained weights, bit for bit."""
+    epochs = [
+        {key: value for key, value in asdict(one).items() if "seconds" not in key and "_s" not in key}
+        for one in store.epochs(run.id)
+    ]
+    return [epochs, weights(folder / "weights.safetensors")]
+
+
+def deft(store: Store, run: Run, folder: Path) -> Any:
+    """The trained weights bit for bit, and that the pruned network loads; its layers depend on times."""
+    import lamina
+
+    lamina.load(folder / "pruned")
+    return weights(folder / "pruned" / CHECKPOINT)
+
+
+def weights(*files: Path) -> list[Any]:
+    """Digests of the tensors of files."""
+    import hashlib
+
+    from safetensors import safe_open
+
+    found = []
+    for file in files:
+        with safe_open(file, "np") as opened:
+            names = sorted(opened.keys())
+            found += [[name, hashlib.sha256(opened.get_tensor(name).tobytes()).hexdigest()] for name in names]
+    return found
+
+
+@dataclass(frozen=True)
+class Job:
+    """A command line without ``--store``, and what to compare of its run."""
+
+    words: str
+    results: Callable[[Store, Run, Path], Any]
+    files: dict[str, str] = field(default_factory=dict)
+    weight: int = 1
+    """How many of the trials it gets, relative to the others: fewer where one is slow."""
+
+    def command(self, *more: str) -> list[str]:
+        return [*self.words.split(), "--store", STORE, *more]
+
+
+JOBS = {
+    "bench": Job(
+        "bench lenet5 --layer classifier.* --batch-size 1 --phase forward,backward_data --repeat 2 --seconds 0.01 "
+        "--device cpu --format csv",
+        phases,
+        weight=8,
+    ),
+    "profile": Job("profile lenet5 --batch-size 1,2 --device cpu --repeat 2 --format csv", phases, weight=8),
+    "train": Job(
+        "train lenet5 --data synthetic --epochs 4 --batch-size 500 --device cpu --checkpoint weights.safetensors",
+        training,
+        weight=8,
+    ),
+    "simulate": Job("simulate run lenet5 --batch 1 --format csv", simulations, weight=8),
+    "sweep": Job("sweep grid.toml --workers 1 --format csv", simulations, {"grid.toml": GRID}, weight=6),
+    "deft": Job(
+        "deft lenet5 --data synthetic --train-epochs 1 --calibration 100 --keep-ratios 0.5 --weight-format none --layer classifier.2 "
+        "--device cpu --output pruned",
+        deft,
+    ),
+}
