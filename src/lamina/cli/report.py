@@ -42,6 +42,9 @@ def report(
     against_store: Annotated[
         str, typer.Option("--against-store", help="Database of the baseline run, by default that of RUN.")
     ] = "",
+    summary: Annotated[
+        bool, typer.Option("--summary", help="Print a study as Markdown, for a pull request; write no page.")
+    ] = False,
     list_figures: Annotated[bool, typer.Option("--list-figures", help="List the figures and exit.")] = False,
     store: options.StoreOption = "",
 ) -> None:
@@ -54,6 +57,8 @@ def report(
         lamina report latest -o alexnet.html
 
         lamina report latest --figure stalls --phase forward --batch-size 64 -o stalls.svg
+
+        lamina report latest --summary > summary.md
 
         lamina report 3f2a --against 91bc --against-store a100.db
     """
@@ -72,7 +77,9 @@ def report(
         database = opened.enter_context(open_store(options.store_url(store)))
         theirs = opened.enter_context(open_store(against_store)) if against_store else database
         other = reports.Other(theirs, against) if against else None
-        if figure:
+        if summary:
+            typer.echo(reports.summary(database, run), nl=False)
+        elif figure:
             path = output or Path(f"{figure}.png")
             typer.echo(reports.draw(database, run, figure, path, phase, batch_size, other))
         else:

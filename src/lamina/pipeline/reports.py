@@ -20,7 +20,9 @@ from lamina.record.wording import label, place
 from lamina.report import still
 from lamina.report.figures import STEP, Material, template
 from lamina.report.html import write_report
+from lamina.report.html.study import write_study
 from lamina.report.palette import PHASES
+from lamina.report.study_markdown import study_markdown
 from lamina.store import Store
 
 
@@ -62,6 +64,8 @@ def write(
     """
     with uncollected():
         it = read(store, run_id)
+        if (study := store.study(it.run.id)) is not None:
+            return write_study(path, it.run, study)
         epochs, what_ifs = store.epochs(it.run.id), store.what_ifs(it.run.id)
         if not (it.rows or epochs or what_ifs):
             about = f"run {it.run.id} ({it.run.verb}, {it.run.status})"
@@ -84,6 +88,19 @@ def write(
             coverages=store.coverages(it.run.id),
             what_ifs=what_ifs,
         )
+
+
+def summary(store: Store, run_id: str) -> str:
+    """A study as Markdown, for a pull request.
+
+    Raises:
+        UsageError: there is no such run, or it is no study that has ended.
+    """
+    run = store.run(run_id)
+    study = store.study(run.id)
+    if study is None:
+        raise UsageError(f"run {run.id} ({run.verb}, {run.status}): expected a study that has ended")
+    return study_markdown(study)
 
 
 def draw(

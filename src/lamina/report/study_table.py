@@ -47,13 +47,13 @@ def verdict(study: Study) -> str:
         return "the network could not be timed"
     changed = len(selected(study))
     against = before.timing.median_us / plan.timing.median_us
+    if not changed and plan.settings == before.settings:
+        return "nothing that was tried is faster than the network as it is"
     if not changed:
-        return (
-            f"no layer by another method makes the whole network faster: {plan.settings}, {against:.2f}x the user's own"
-        )
+        return f"no layer changes: the network at {plan.settings} is {against:.2f}x as fast as it was"
     over = uniform.timing.median_us / plan.timing.median_us
     layers = f"{changed} layer{'s' if changed > 1 else ''} changed"
-    return f"the plan, {layers}: {over:.2f}x over the best uniform setting, {against:.2f}x over the user's own"
+    return f"the plan, {layers}: {over:.2f}x over the best uniform setting, {against:.2f}x over the network as it was"
 
 
 def layers_table(study: Study, width: int | None = None) -> Table:

@@ -100,6 +100,8 @@ def study(
     shape = max((source.shape for source in target.inputs), key=prod, default=(1,))
     parts = material(data, shape, config.calibration, settings.seed, at, target.train_test)
     environment = measure.environment(at)
+    if causes := measure.Meter(at).causes():
+        watch(f"the machine is busy: {'; '.join(causes)}: times may be wrong")
     limits = {key: value for key, value in asdict(config).items() if key != "budget_s"}
     more = {"data": data, "weights": str(weights or ""), "study": limits}
     this, _ = begin("study", target, settings, environment, store, command, not fresh, more)
@@ -187,11 +189,13 @@ class _Work:
         plans = self._plans(base.settings, layers)
         with budget.stage("accuracy of plans", 0.9):
             candidates = sequence(self._options(plans, layers), layers.dense_us)
-            scale = self._scale(base, wholes)
+            scale = self._scale(base, wholes, layers)
             index, front = self._front(plans, candidates, base, scale, reference)
         with budget.stage("the plan"):
             compared, candidate = self._compared(plans, candidates[: index + 1], base, best, wholes)
-        choice = candidate.choice if compared is not None and compared.faster else {}
+        choice = candidate.choice if compared.faster else {}
+        if not choice and _time(compared.before) < _time(compared.uniform):
+            best = compared.before  # on a second look, what the user has is the fastest
         wholes = self._ended(wholes, best, compared, plans, choice)
         trials = tuple(self._settled(trial, choice) for trial in layers.trials)
         for trial in trials:
@@ -202,8 +206,7 @@ class _Work:
             tuple(wholes), trials, tuple(front), predicted, "", layers.unsupported, findings,
             dict(budget.spent), config.budget_s, best.settings,
         )  # fmt: skip
-        ran = compared.ran if compared else {}
-        return written.with_plan(found, layers, choice, ran, subject, provenance(subject.device))
+        return written.with_plan(found, layers, choice, compared.ran, subject, provenance(subject.device))
 
     def _plans(self, settings: Settings, layers: Layers | None = None) -> Plans:
         return Plans(
@@ -259,14 +262,19 @@ class _Work:
             self.remark(f"not explained: {run.one_line(error)}")
             return ()
 
-    def _scale(self, base: Measured, wholes: Sequence[Measured]) -> float:
-        """The time of the whole network over that in the mode that layers were timed in; at most 1."""
+    def _scale(self, base: Measured, wholes: Sequence[Measured], layers: Layers) -> float:
+        """What a microsecond that is saved in a layer saves in the whole network, at most 1.
+
+        The whole network may run in a mode that makes layers faster than alone, and all of them take at most its time.
+        """
         mode = self.subject.layer_mode(base.settings)
         timed = [
             one for one in wholes if one.timing and replace(one.settings, mode=base.settings.mode) == base.settings
         ]
         in_mode = [one for one in timed if one.settings.mode == mode]
-        return min(1.0, _time(base) / _time(in_mode[0])) if in_mode else 1.0
+        faster = _time(base) / _time(in_mode[0]) if in_mode else 1.0
+        together = sum(layers.dense_us.values())
+        return min(1.0, faster, _time(base) / together if together else 1.0)
 
     def _options(self, plans: Plans, layers: Layers) -> dict[str, list[Option]]:
         """By layer, the candidates that are faster, with what they damage."""
@@ -325,41 +333,42 @@ class _Work:
         base: Measured,
         best: Measured,
         wholes: Sequence[Measured],
-    ) -> tuple[Compared | None, Candidate]:
+    ) -> tuple[Compared, Candidate]:
         """The fastest plan that is faster as a whole, or the last that was tried."""
         subject = self.subject
         index = len(candidates) - 1
-        compared = None
-        while candidates[index].choice:
-            self.watch(f"timing the whole network with {len(candidates[index].choice)} layers changed")
+        chosen = selector(subject.device, subject.layer_mode(base.settings), subject.training, self.cache)
+        while True:
             choice = candidates[index].choice
-            model = plans.trained(without_sparse(choice))
-            chosen = selector(subject.device, subject.layer_mode(base.settings), subject.training, self.cache)
+            self.watch(f"timing the whole network with {len(choice)} layers changed")
+            model = plans.trained(without_sparse(choice)) if choice else subject.dense
             # The best settings may be another package's, whose time is the one to beat.
-            compared = compare(subject, model, choice, best, to_sequence(wholes, base), chosen)
+            compared = compare(subject, model, choice, wholes[0], best, to_sequence(wholes, base), chosen)
+            if not choice:
+                return compared, candidates[index]
             if compared.faster:
                 self.result = model
                 return compared, candidates[index]
             self.remark(f"{len(choice)} layers changed: not faster as a whole: {compared.reason}")
             if index == 0 or self.budget.over:
-                break
+                return compared, candidates[index]
             index //= 2
-        return compared, candidates[index]
 
     def _ended(
-        self, wholes: Sequence[Measured], best: Measured, compared: Compared | None, plans: Plans, choice: Choice
+        self, wholes: Sequence[Measured], best: Measured, compared: Compared, plans: Plans, choice: Choice
     ) -> list[Measured]:
         """Every row with what became of it, the plan's last; accuracies are those of the test samples."""
         rows = []
         for one in tracked("accuracy on the test samples", wholes, len(wholes), self.watch):
             if one.accuracy is not None and one.timing is not None:
                 one = replace(one, accuracy=self._plans(one.settings).accuracy({}, test=True))
-            if compared is not None and one.settings == best.settings:
-                one = replace(one, timing=compared.uniform.timing)
+            for again in (compared.before, compared.uniform):
+                if one.settings == again.settings:
+                    one = replace(one, timing=again.timing)
             if one.settings == best.settings and not choice:
                 one = replace(one, outcome="selected", reason="no layer by another method is faster as a whole")
             rows.append(one)
-        if compared is not None and choice:
+        if choice:
             plan = replace(compared.plan, accuracy=plans.accuracy(choice, test=True), reason=compared.reason)
             return [*rows, plan]
         chosen = next(one for one in rows if one.settings == best.settings)

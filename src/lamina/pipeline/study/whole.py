@@ -24,7 +24,7 @@ from lamina.record.study import Measured, Settings
 from lamina.spec import Method
 
 ROUNDS = 9
-PLAN = "plan"
+PLAN, BEFORE = "plan", "before"
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Compared:
     Attributes:
         plan: the network by the choice, in its fastest mode; without a time if it did not run.
         uniform: the network at the uniform settings, timed in the same rounds.
+        before: the network as its user runs it, timed in the same rounds.
         faster: whether the plan is faster by more than the spread.
         reason: one sentence with both times.
         ran: by layer with pruned inputs, the implementation that was selected in the plan.
@@ -41,20 +42,30 @@ class Compared:
 
     plan: Measured
     uniform: Measured
+    before: Measured
     faster: bool
     reason: str
     ran: Mapping[str, str] = field(default_factory=dict)
 
 
 def compare(
-    subject: Subject, model: nn.Module, choice: Choice, best: Measured, modes: Sequence[str], chosen: Selector
+    subject: Subject,
+    model: nn.Module,
+    choice: Choice,
+    before: Measured,
+    best: Measured,
+    modes: Sequence[str],
+    chosen: Selector,
 ) -> Compared:
-    """Time a network by a choice in several modes, and the dense network at its best settings, interleaved.
+    """Time a network by a choice in several modes, and the dense network as it was and at its best settings.
+
+    All take turns. An empty choice compares the dense network with itself.
 
     Args:
         subject: the dense network.
         model: the float32 network by the choice.
         choice: by layer.
+        before: the network as its user runs it.
         best: the best uniform settings.
         modes: to try, those of the best settings first.
         chosen: calibrates layers that follow the sparsity of their inputs.
@@ -62,36 +73,41 @@ def compare(
     steps: dict[str, Step] = {}
     networks: dict[Settings, tuple[nn.Module, dict[str, str]]] = {}
     reasons: list[str] = []
-    for mode in modes:
+    for mode in modes if choice else ():
         own = replace(best.settings, mode=mode, method=DENSE)
         try:
             networks[own] = network, _ = _deployed(subject, model, choice, own, chosen)
             steps[str(own)] = subject.step(network, own)
         except (LaminaError, RuntimeError) as error:
             reasons.append(f"{mode}: {run.one_line(error)}")
-    dense = subject.at(subject.dense, best.settings)
-    steps[DENSE] = subject.step(dense, best.settings)
+    for name, one in ((DENSE, best), (BEFORE, before)):
+        steps[name] = subject.step(subject.at(subject.dense, one.settings), one.settings)
     times = subject.times(steps, ROUNDS)
-    theirs = times[DENSE]
-    if isinstance(theirs, Exception):
-        raise LaminaError(f"the dense network did not run again: {run.one_line(theirs)}") from theirs
+    again: list[Timing] = []
+    for name in (DENSE, BEFORE):
+        time = times[name]
+        if isinstance(time, Exception):
+            raise LaminaError(f"the dense network did not run again: {run.one_line(time)}") from time
+        again.append(time)
+    theirs, users = again
     ours: dict[Settings, Timing] = {}
     for own in networks:
-        time = times.get(str(own))
-        if isinstance(time, Timing):
-            ours[own] = time
-        elif time is not None:
-            reasons.append(f"{own}: {run.one_line(time)}")
-    uniform = replace(best, timing=theirs)
+        found = times.get(str(own))
+        if isinstance(found, Timing):
+            ours[own] = found
+        elif found is not None:
+            reasons.append(f"{own}: {run.one_line(found)}")
+    uniform, before = replace(best, timing=theirs), replace(before, timing=users)
     if not ours:
         failed = Measured(PLAN, replace(best.settings, method=DENSE), None, outcome="failed", reason="; ".join(reasons))
-        return Compared(failed, uniform, False, failed.reason)
+        return Compared(failed, uniform, before, False, failed.reason)
     settings = min(ours, key=lambda one: ours[one].median_us)
     network, ran = networks[settings]
     parameters, peak, energy = subject.facts(network, steps[str(settings)])
     plan = Measured(PLAN, settings, ours[settings], None, parameters, peak, energy, "selected", "; ".join(reasons))
-    verdict = decide({DENSE: theirs, PLAN: ours[settings]}, "eager")
-    return Compared(plan, uniform, verdict.impl == PLAN, verdict.reason, ran)
+    fastest = min(theirs, users, key=lambda one: one.median_us)
+    verdict = decide({DENSE: fastest, PLAN: ours[settings]}, "eager")
+    return Compared(plan, uniform, before, verdict.impl == PLAN, verdict.reason, ran)
 
 
 def _deployed(
