@@ -75,11 +75,13 @@ def swept(folder: Path, engine: str, kill_s: float) -> tuple[Found, dict[str, An
     store = folder / f"{engine}-{kill_s:g}.db"
     watch, kills = measure.Stopwatch(), 0
     process = start(folder, engine, store)
-    chance = random.Random(0)
+    chance, since = random.Random(0), measure.Stopwatch()
     while process.poll() is None:
-        if kill_s and watch.seconds >= kill_s * (kills + 1) and (found := workers_of(process.pid)):
+        if not kills and not stored(store):
+            since = measure.Stopwatch()  # the first worker is killed so long after the first result
+        elif kill_s and since.seconds >= kill_s and (found := workers_of(process.pid)):
             os.kill(chance.choice(found), signal.SIGKILL)
-            kills += 1
+            since, kills = measure.Stopwatch(), kills + 1
         time.sleep(0.2)
     finished(process)
     what = f"a worker killed every {kill_s:g} s" if kill_s else "undisturbed"
