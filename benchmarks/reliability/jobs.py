@@ -98,8 +98,8 @@ JOBS = {
     "simulate": Job("simulate run lenet5 --batch 1 --format csv", simulations, weight=8),
     "sweep": Job("sweep grid.toml --workers 1 --format csv", simulations, {"grid.toml": GRID}, weight=6),
     "deft": Job(
-        "deft lenet5 --data synthetic --train-epochs 1 --calibration 100 --keep-ratios 0.5 --weight-format none --layer classifier.2 "
-        "--device cpu --output pruned",
+        "deft lenet5 --data synthetic --train-epochs 1 --calibration 100 --keep-ratios 0.5 --weight-format none "
+        "--layer classifier.2 --device cpu --output pruned",
         deft,
     ),
 }

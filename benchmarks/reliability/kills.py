@@ -2,7 +2,7 @@
 same command with --resume completes with the results of an uninterrupted one.
 
 A trial starts a small job on the CPU in a fork of this process, waits for a random time up to the length of an
-uninterrupted job, reads every committed row through a second connection, and kills the process group. Then it checks
+uninterrupted job (every second trial: at least until its run would have begun), reads every committed row through a second connection, and kills the process group. Then it checks
 the database file, opens the store, looks for every row that it had read, resumes, and compares the results.
 
 Run: python -m benchmarks.reliability.kills --trials 1000
@@ -46,6 +46,8 @@ class Tally:
     """What came of the trials of one verb."""
 
     uninterrupted_s: float
+    begun_s: float
+    """When the row of the run was in the store."""
     baseline: Any
     killed_after_s: list[float] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
@@ -99,11 +101,15 @@ def _uninterrupted(job: Job, folder: Path) -> Tally:
         here = _fresh(job, folder / str(turn))
         began = time.monotonic()
         command = zygote.start(job.command(), here)
-        if (code := command.wait(LIMIT_S)) != 0:
+        begun = None
+        while (code := command.wait(0.01)) is None:
+            if begun is None and _rows(here / STORE).get("run"):
+                begun = time.monotonic() - began
+        if code != 0:
             raise SystemExit(f"{job.words}: exit code {code}: {command.said()}")
         seconds = time.monotonic() - began
     with open_store(here / STORE) as store:
-        return Tally(seconds, job.results(store, store.run("latest"), here))
+        return Tally(seconds, begun or 0.0, job.results(store, store.run("latest"), here))
 
 
 def _fresh(job: Job, folder: Path) -> Path:
@@ -115,7 +121,8 @@ def _fresh(job: Job, folder: Path) -> Path:
 
 def _trial(job: Job, tally: Tally, folder: Path, chance: random.Random) -> bool:
     """One kill; whether all went well."""
-    wait_s = chance.uniform(0, 1.02 * tally.uninterrupted_s)
+    later = tally.counts["kills"] % 2
+    wait_s = chance.uniform(later * tally.begun_s, 1.02 * tally.uninterrupted_s)
     command = zygote.start(job.command(), _fresh(job, folder))
     began = time.monotonic()
     if command.wait(wait_s) is not None:  # other processes of the machine change what a job takes

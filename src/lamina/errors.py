@@ -10,7 +10,7 @@
     └── DeviceLostError         exit 1   a layer made the GPU unusable for this process
 
 Any other exception is a defect of lamina: the command line writes the traceback to a file and exits with 70. Ctrl-C
-exits with 130. A message names what was expected, what was got, and what to do.
+exits with 130, SIGTERM with 143. A message names what was expected, what was got, and what to do.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ INTERNAL = 70
 """Exit code of an unexpected exception (EX_SOFTWARE of sysexits.h)."""
 INTERRUPTED = 130
 """Exit code of an interrupted command (128 + SIGINT)."""
+TERMINATED = 143
+"""Exit code of a terminated command (128 + SIGTERM)."""
 
 _LISTED = 20  # names in one message; longer lists have a command of their own
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import logging
+import multiprocessing
 import os
 import platform
+import signal
 import sys
 import tempfile
 import traceback
@@ -20,13 +23,27 @@ import typer
 
 from lamina import __version__
 from lamina.cli import options
-from lamina.errors import INTERNAL, INTERRUPTED, LaminaError
+from lamina.errors import INTERNAL, INTERRUPTED, TERMINATED, LaminaError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _ENDS = (typer.Exit, typer.Abort, typer.BadParameter, BrokenPipeError)
 """How a command ends on purpose, and a pipe whose reader has left: typer handles these."""
+
+_HOST = {
+    errno.ENOSPC: "free some space and run again",
+    errno.EDQUOT: "free some of your quota and run again",
+    errno.EFBIG: "files may not grow so far: see 'ulimit -f'",
+    errno.EROFS: "name a folder that may be written to",
+    errno.EACCES: "name a file that may be read and written, or change its permissions",
+    errno.EPERM: "name a file that may be read and written, or change its permissions",
+    errno.EMFILE: "too many files are open: see 'ulimit -n'",
+    errno.ENFILE: "too many files are open on this machine",
+    errno.ENOMEM: "out of host memory",
+    errno.EAGAIN: "no further process or thread may start: see 'ulimit -u'",
+}
+"""Errors of the operating system that are no defect of lamina, and what to do about them."""
 
 _log = logging.getLogger(__name__)
 _phase: list[str] = []
@@ -44,6 +61,24 @@ class _Announcer(MetaPathFinder):
 
 
 _announcer = _Announcer()
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does: what closes files and records ends of runs comes by."""
+
+
+def end_cleanly_on_sigterm() -> None:
+    """Have SIGTERM end a command cleanly. A second one ends it at once."""
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminate)
+
+
+def _terminate(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    if multiprocessing.parent_process() is not None:  # a worker, which has nothing to record
+        os.kill(os.getpid(), number)
+        return
+    raise _Terminated
 
 
 def working_on(what: str) -> None:
@@ -66,11 +101,12 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
         except LaminaError as error:
             typer.echo(f"lamina: {error}", err=True)
             raise typer.Exit(error.exit_code) from error
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
+            terminated = isinstance(stop, _Terminated)
             kept = resumable and kwargs.get("checkpoint", "elsewhere") is not None
             rest = "; what was finished is kept, and the same command with --resume goes on from there" if kept else ""
-            typer.echo(f"lamina: interrupted{rest}", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            typer.echo(f"lamina: {'terminated' if terminated else 'interrupted'}{rest}", err=True)
+            raise typer.Exit(TERMINATED if terminated else INTERRUPTED) from None
         except _ENDS:
             raise
         except SystemExit as error:  # lamina itself raises typer.Exit
@@ -83,13 +119,30 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def unexpected(error: Exception) -> int:
-    """Report an error that lamina did not foresee: one message, and the traceback in a file; answer the exit code."""
+    """Report an error that is not lamina's own, and answer the exit code.
+
+    Of one that the operating system explains, such as a full disk, the message says what to do. Any other is a defect
+    of lamina: one message, and the traceback in a file.
+    """
     _log.debug("unexpected error", exc_info=error)
     doing = f" ({'; '.join(_phase)})" if _phase else ""
+    if advice := _advice(error):
+        typer.echo(f"lamina: {advice}{doing}; results stored before the error are kept", err=True)
+        return LaminaError.exit_code
     what = next(iter(str(error).strip().splitlines()), "")
     typer.echo(f"lamina: unexpected {type(error).__name__} in '{options.command_line()}'{doing}: {what}", err=True)
     typer.echo(f"the traceback is in {_write(error, doing)}; results stored before the error are kept", err=True)
     return INTERNAL
+
+
+def _advice(error: Exception) -> str:
+    """What the machine lacks and what to do; nothing for other errors."""
+    if isinstance(error, OSError) and error.errno in _HOST:
+        file = f"{error.filename}: " if error.filename else ""
+        return f"{file}{error.strerror}: {_HOST[error.errno]}"
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+        return "out of host memory: choose a smaller batch or network, or free memory"
+    return ""
 
 
 def _write(error: Exception, doing: str) -> Path | str:

@@ -122,11 +122,13 @@ def train(
                 _count(sums, loss, hits, y)
                 done = step + 1
                 ended = done % steps_per_epoch == 0
-                if ended or done % save_every == 0:
+                if not ended and done % save_every == 0:
                     keep(done)
                 if ended:
                     test = _evaluate(model, test_batches(), settings, device, objective)
                     yield Progress(done, steps, epoch, rate, *_means(sums, step), *test)
+                    # Only now: a process that is killed before its caller has stored the epoch trains it again.
+                    keep(done)
                 elif done % report_every == 0:
                     yield Progress(done, steps, epoch, rate, *_means(sums, step))
 
