@@ -1,4 +1,4 @@
-# make demo    install lamina (lean) and bench a small network into demo/report.html
+# make demo    install lamina (lean) and study a small network: demo/plan/plan.toml and demo/report.html
 # make test    install the development set and run the tests that need no GPU
 # Settings: PYTHON (what makes .venv), TORCH_INDEX or TORCH_FROM_PYPI=1 (where torch comes from, if it is not here).
 
@@ -30,7 +30,8 @@ help:
 
 demo: $(VENV)/core.stamp
 	@mkdir -p demo
-	$(BIN)/lamina bench lenet5 --data fashion-mnist --batch-size 16 --store demo/lamina.db --report demo/report.html
+	LAMINA_CACHE_DIR=demo/cache $(BIN)/lamina study cifarnet --data fashion-mnist --train-epochs 2 --budget 90s \
+	  --store demo/lamina.db --output demo/plan --report demo/report.html
 
 setup: $(VENV)/dev.stamp
 

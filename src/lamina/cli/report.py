@@ -58,7 +58,7 @@ def report(
 
         lamina report latest --figure stalls --phase forward --batch-size 64 -o stalls.svg
 
-        lamina report latest --summary > summary.md
+        lamina report latest --summary
 
         lamina report 3f2a --against 91bc --against-store a100.db
     """

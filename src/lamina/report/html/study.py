@@ -18,7 +18,7 @@ from lamina.report.palette import DARK, LIGHT
 from lamina.report.study_table import DENSE, by_layer, selected, verdict
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 720.0, 300.0, 64.0, 44.0
-"""The drawing of the front, in units of the picture, with its margins."""
+"""The drawing of the front, in units of its view box, with its margins."""
 
 CANDIDATES = ("selected", "inaccurate", "slower", "refused", "failed")
 """Outcomes in the order of the table."""

@@ -1,0 +1,56 @@
+"""Methods of other packages: what they need, and what they make of a network."""
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+from torch import nn
+
+from lamina.errors import MissingError, UnsupportedError, UsageError
+from lamina.pipeline.study import rivals
+from lamina.pipeline.study.rivals import RIVALS, Rival, apply_rival
+
+CPU = torch.device("cpu")
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)).eval()
+
+
+def test_an_unknown_method_is_refused() -> None:
+    with pytest.raises(UsageError, match="did you mean 'torchao:int8-weight-only'"):
+        apply_rival("torchao:int8-weights-only", net())
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
+    with pytest.raises(MissingError, match="pip install torchao"):
+        apply_rival("torchao:int8-weight-only", net())
+    assert all("pip install torchao" in str(one.refusal(CPU)) for one in RIVALS.values())
+
+
+def test_what_needs_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rivals, "find_spec", lambda name: object())
+    refusals = {name: one.refusal(CPU) for name, one in RIVALS.items()}
+    assert refusals["torchao:float8-dynamic"] == "needs a CUDA device, this is cpu"
+    assert refusals["torchao:int8-weight-only"] is None
+
+
+def test_whatever_a_package_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(model: nn.Module) -> nn.Module:
+        raise AssertionError("no kernel\nand a long story")
+
+    monkeypatch.setattr(rivals, "find_spec", lambda name: object())
+    monkeypatch.setitem(RIVALS, "torchao:broken", Rival("torchao:broken", "infer", None, broken))
+    with pytest.raises(UnsupportedError, match="torchao:broken: AssertionError: no kernel$"):
+        apply_rival("torchao:broken", net())
+
+
+@pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao")
+@pytest.mark.parametrize("name", ["torchao:int8-weight-only", "torchao:int8-dynamic"])
+def test_quantized_networks_compute_nearly_the_same(name: str) -> None:
+    x = torch.randn(4, 64)
+    expected = net()(x)
+    found = apply_rival(name, net())(x)
+    assert (found - expected).norm() < 0.05 * expected.norm()
