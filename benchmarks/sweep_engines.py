@@ -36,7 +36,7 @@ name = "sweep-engines"
 [base]
 network = "resnet18"
 layer = "layer1.0.conv1"
-batch = 8
+batch = 3
 device.dram.mode = "banked"
 [axes]
 device.l2.bytes = [262144, 524288, 1048576, 2097152, 4194304]

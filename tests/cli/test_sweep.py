@@ -10,7 +10,7 @@ import typer
 from tests.cli.conftest import Lamina
 from typer.testing import CliRunner, Result
 
-from lamina.cli.sweep import sweep
+from lamina.cli.sweep import memory_bytes, sweep
 
 GRID = """
 [base]
@@ -99,3 +99,69 @@ def test_a_design_that_does_not_fit_exits_one_with_its_reason(swept: Sweep) -> N
 def test_bad_grids_are_refused_by_key(swept: Sweep, old: str, new: str, message: str) -> None:
     result = swept(GRID.replace(old, new))
     assert result.exit_code == 2 and message in result.stderr, result.output
+
+
+BENCH = """
+verb = "bench"
+filter = ["batch_size * 2 < 8 or layer == 'none'"]
+[base]
+model = "lenet5"
+device = "cpu"
+phase = "forward"
+repeat = 2
+[axes]
+layer = ["classifier.4", "none"]
+batch_size = [1, 64]
+"""
+
+
+def test_cells_of_a_verb_are_run_shown_and_found_again(swept: Sweep, lamina: Lamina) -> None:
+    result = swept(BENCH, "--format", "json")
+    assert result.exit_code == 1, result.output
+    done, *failed = json.loads(result.stdout)
+    assert done["state"] == "done" and done["layer"] == "classifier.4" and done["batch_size"] == 1
+    assert [cell["state"] for cell in failed] == ["failed"] * 2 and "'none'" in failed[0]["reason"]
+    assert "failed: model=lenet5" in result.stderr and "0 of 3 cells were stored before" in result.stderr
+    assert "classifier.4" in lamina("runs", "show", done["run"]).stdout
+    whole = json.loads(lamina("sweep", "status", "--format", "json").stdout)
+    assert (whole["total"], whole["done"], whole["failed"], whole["pending"]) == (3, 1, 2, 0)
+    again = swept(BENCH.replace(', "none"]', "]"))
+    assert again.exit_code == 0 and "1 of 1 cells were stored before" in again.stderr
+    assert "grid (run" in (shown := lamina("sweep", "status", "grid")).stdout and "1 done, 0 failed" in shown.stdout
+    assert lamina("sweep", "status", "--format", "csv").stdout.startswith("model,device,phase")
+
+
+def test_a_dry_run_counts_cells(swept: Sweep) -> None:
+    assert swept(BENCH, "--dry-run").stdout == "grid: 3 cells of lamina bench\n"
+
+
+def test_the_status_of_simulations_counts_layers(swept: Sweep, lamina: Lamina) -> None:
+    assert lamina("sweep", "status").exit_code == 2
+    swept(GRID)
+    assert "8 done, 0 failed, 0 pending of 8" in lamina("sweep", "status").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--engine", "rai"), "--engine: 'rai' is unknown: did you mean 'ray'"),
+        (("--engine", "local:3"), "local has no address"),
+        (("--memory-limit", "8X"), "expected a size such as 8G or 500M, got '8X'"),
+        (("--memory-limit", "0"), "expected a size such as 8G"),
+        (("--figure", "a.svg"), "draws simulated designs"),
+        (("other.toml",), "expected one grid"),
+    ],
+)
+def test_bad_options_are_refused(swept: Sweep, words: tuple[str, ...], message: str) -> None:
+    result = swept(BENCH, *words)
+    assert result.exit_code == 2 and message in result.stderr, result.output
+
+
+def test_bad_verbs_are_refused(swept: Sweep) -> None:
+    result = swept(BENCH.replace('"bench"', '"bensh"'))
+    assert result.exit_code == 2 and "did you mean 'bench'" in result.stderr
+
+
+@pytest.mark.parametrize(("text", "size"), [("", None), ("8G", 8 * 2**30), ("1.5MiB", 3 * 2**19), ("500k", 512000)])
+def test_sizes_of_memory(text: str, size: int | None) -> None:
+    assert memory_bytes(text) == size

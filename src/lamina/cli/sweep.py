@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import sys
+from contextlib import AbstractContextManager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -133,6 +135,11 @@ def require_engine(text: str) -> None:
         raise UsageError(f"--engine: {name!r} is unknown: {nearest(name, ENGINES)}")
     if name == "local" and address:
         raise UsageError(f"--engine: local has no address, got {text!r}; --workers is the number of processes")
+
+
+def results_alone_on_stdout() -> AbstractContextManager[object]:
+    """A context in which what is printed goes to stderr, as Ray's messages do not by themselves."""
+    return redirect_stdout(sys.stderr)
 
 
 def protect_ray() -> None:

@@ -13,7 +13,7 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.simulate import write
-from lamina.cli.sweep import Common
+from lamina.cli.sweep import Common, results_alone_on_stdout
 from lamina.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def sweep_cells(grid: Grid, source: str, common: Common) -> None:
     gpus = visible_gpus(grid)
     engine = engine_of(common.engine, common.workers or len(gpus) or 1, gpus)
     with open_store(common.store) as database:
-        with Bar() as bar:
+        with Bar() as bar, results_alone_on_stdout():
             task = bar.add_task(f"sweep of {grid.verb}", total=len(planned))
 
             def watch(event: Progress) -> None:

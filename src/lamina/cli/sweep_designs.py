@@ -11,7 +11,7 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.simulate import simulating, write
-from lamina.cli.sweep import Common
+from lamina.cli.sweep import Common, results_alone_on_stdout
 from lamina.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def sweep_designs(grid: Grid, source: str, common: Common, figure: Path | None) 
         return
     own = _engine(common)
     with open_store(common.store) as database:
-        with simulating(common.workers, own) as (engine, watch):
+        with simulating(common.workers, own) as (engine, watch), results_alone_on_stdout():
             done = run(
                 planned,
                 database,
