@@ -30,7 +30,6 @@ VERBS = ("bench", "profile", "what-if", "train", "sparsity", "deft", "study")
 
 def sweep_cells(grid: Grid, source: str, common: Common) -> None:
     """Run the cells of a grid, and print their outcomes."""
-    from lamina.cli.watching import Bar
     from lamina.pipeline.sweep.cells import cells, short_settings
 
     command = command_of(grid.verb, source)
@@ -38,6 +37,7 @@ def sweep_cells(grid: Grid, source: str, common: Common) -> None:
     if common.dry_run:
         typer.echo(f"{grid.name}: {len(planned)} cells of lamina {grid.verb}")
         return
+    from lamina.cli.watching import Bar
     from lamina.pipeline.sweep.engines import engine_of
     from lamina.pipeline.sweep.flow import sweep
     from lamina.store import open_store

@@ -12,7 +12,7 @@ sparsity   train -> observe -> store               zeros in activation maps over
 deft       train -> search -> measure -> save      a faster network within an accuracy budget
 load       read -> build                           the network that deft saved
 simulate   spec -> workloads -> simulate -> store  a row for each layer
-sweep      spec -> workloads -> simulate -> store  a row for each layer of each design
+sweep      grid -> cells -> any verb -> store      a run for each cell; simulate.sweep: a row for each layer of a design
 explain    store -> explain                        findings: what limits each layer, and what would help
 compare    store -> explain                        two runs, phase by phase
 report     store -> explain -> report              a page that opens anywhere
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from lamina.pipeline.reports import write as report
     from lamina.pipeline.reproduce import Reproduced, reproduce
     from lamina.pipeline.simulate import simulate
-    from lamina.pipeline.simulate.sweep import sweep
     from lamina.pipeline.sparsity import sparsity
     from lamina.pipeline.study import study
+    from lamina.pipeline.sweep.flow import sweep
     from lamina.pipeline.targets import find
     from lamina.pipeline.train import train
     from lamina.pipeline.watch import Planned, Watch
@@ -112,9 +112,9 @@ _MODULES = {
     "profile.point": ("Options",),
     "reproduce": ("Reproduced", "reproduce"),
     "simulate": ("simulate",),
-    "simulate.sweep": ("sweep",),
     "sparsity": ("sparsity",),
     "study": ("study",),
+    "sweep.flow": ("sweep",),
     "targets": ("find",),
     "train": ("train",),
     "watch": ("Planned", "Watch"),
