@@ -191,6 +191,22 @@ def _load(job: Job) -> None:
         network(*inputs)
 
 
+def _study(job: Job) -> None:
+    methods = "circulant[block_size=4],eliminated[recovery=least_squares,keep=0.5],weight-only,fused"
+    quick = ["--train-epochs", "1", "--calibration", "4", "--batch-size", str(BATCH), "--lr", RATE, "--budget", "20s"]
+    few = ["--mode", "eager", "--precision", "fp32", "--no-rivals", "--impl", methods]
+    job.command("study", "--data", "synthetic", *quick, *few, "--output", str(job.folder / "study"))
+
+
+def _apply(job: Job) -> None:
+    if not (job.folder / "study" / "plan.toml").exists():
+        raise Refused("study was refused and wrote no plan")
+    dense, inputs = job.built(CLASSES)
+    network = lamina.apply(dense.eval(), job.folder / "study")
+    with torch.no_grad():
+        network(*inputs)
+
+
 def _converted(method: str, job: Job) -> str:
     """A converted network runs forward and backward, and its state loads into another."""
     networks = []
@@ -271,5 +287,7 @@ VERBS: dict[str, Callable[[Job], str | None]] = {
     "sparsity": _sparsity,
     "deft": _deft,
     "load": _load,
+    "study": _study,
+    "apply": _apply,
 }
 """Verbs in an order in which each finds what it needs."""

@@ -136,14 +136,16 @@ def _kept(record: Conversion, whole: Selection) -> Conversion:
     return Conversion(record.method, tuple(layers), whole)
 
 
-def selector(device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None) -> Selector:
+def selector(
+    device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None, rounds: int = ROUNDS
+) -> Selector:
     """What times candidates on a device in a mode.
 
     Raises:
         UsageError: the mode is unknown, or the device does not have it.
     """
     folder = None if cache is None else Path(cache)
-    return Selector(timer(device, mode), Cache(folder, provenance(device)), mode, training)
+    return Selector(timer(device, mode, rounds), Cache(folder, provenance(device)), mode, training)
 
 
 def cost_model(device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None) -> CostModel:

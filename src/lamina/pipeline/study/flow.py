@@ -248,7 +248,8 @@ class _Work:
 
     def _findings(self, settings: Settings) -> tuple[str, ...]:
         """What limits the network at the settings: the headlines of a short bench."""
-        if not self.budget.covers(2.0 + 0.3 * len(list(self.subject.dense.modules()))):
+        layers = sum(1 for module in self.subject.dense.modules() if not any(True for _ in module.children()))
+        if not self.budget.covers(2.0 + 0.3 * layers):
             return ()
         phases = ["forward", "backward_data", "backward_weight"] if self.config.training else ["forward"]
         asked = {"batch": [self.config.batch], "precision": [settings.precision], "layout": [settings.layout]}
@@ -343,7 +344,9 @@ class _Work:
             self.watch(f"timing the whole network with {len(choice)} layers changed")
             model = plans.trained(without_sparse(choice)) if choice else subject.dense
             # The best settings may be another package's, whose time is the one to beat.
-            compared = compare(subject, model, choice, wholes[0], best, to_sequence(wholes, base), chosen)
+            compared = compare(
+                subject, model, choice, wholes[0], best, to_sequence(wholes, base), chosen, self.budget.left
+            )
             if not choice:
                 return compared, candidates[index]
             if compared.faster:

@@ -83,7 +83,8 @@ def try_layers(
         example = inputs if isinstance(inputs, tuple) else (inputs,)
         with torch.set_grad_enabled(subject.training):
             calls = observe(model, names, example)
-        found.dense_us = _dense_times(model, names, calls, chosen)
+        quick = selector(subject.device, chosen.mode, subject.training, rounds=3)
+        found.dense_us = _dense_times(model, names, calls, quick)
         units.sort(key=lambda unit: -sum(found.dense_us.get(name, 0.0) for name in unit.names))
         groups = fold_groups(model) if not subject.training else None
         timed: set[str] = set()
@@ -95,8 +96,9 @@ def try_layers(
             for trial, saved in rows:
                 if trial.impl == DENSE and (len(unit.names) > 1 or trial.layer in timed):
                     continue  # of layers that are replaced together, or known from another method
-                if trial.impl == DENSE:
+                if trial.impl == DENSE and trial.timing is not None:
                     timed.add(trial.layer)
+                    found.dense_us[trial.layer] = trial.timing.median_us
                 found.trials.append(trial)
                 tried(trial)
                 if trial.outcome == "selected":
@@ -130,14 +132,15 @@ def _units(model: nn.Module, config: StudyConfig) -> list[_Unit]:
 
 
 def _dense_times(
-    model: nn.Module, names: set[str], calls: Mapping[str, LayerCall], chosen: Selector
+    model: nn.Module, names: set[str], calls: Mapping[str, LayerCall], quick: Selector
 ) -> dict[str, float]:
+    """The step of each layer, in microseconds: which are worth trying first, not yet a comparison."""
     steps = {
-        name: layer_step(model.get_submodule(name), calls[name], chosen.mode, chosen.training)
+        name: layer_step(model.get_submodule(name), calls[name], quick.mode, quick.training)
         for name in names
         if name in calls
     }
-    times = chosen.timer(steps) if steps else {}
+    times = quick.timer(steps) if steps else {}
     return {name: time.median_us for name, time in times.items() if isinstance(time, Timing)}
 
 

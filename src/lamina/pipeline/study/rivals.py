@@ -50,7 +50,7 @@ class Rival:
 
 def _quantized(config: str, **options: Any) -> Apply:
     def apply(model: nn.Module) -> nn.Module:
-        from torchao import quantization  # type: ignore[import-not-found,unused-ignore]
+        from torchao import quantization  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
         quantization.quantize_(model, getattr(quantization, config)(**options))
         return model
@@ -60,7 +60,7 @@ def _quantized(config: str, **options: Any) -> Apply:
 
 def _sparse_24(model: nn.Module) -> nn.Module:
     """2:4 sparsity: of each four neighbouring weights of a linear layer the two smallest become zero."""
-    from torchao.sparsity import semi_sparsify_, sparsify_  # type: ignore[import-not-found,unused-ignore]
+    from torchao.sparsity import semi_sparsify_, sparsify_  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     with torch.no_grad():
         for module in model.modules():
@@ -73,7 +73,7 @@ def _sparse_24(model: nn.Module) -> nn.Module:
 
 
 def _float8_training(model: nn.Module) -> nn.Module:
-    from torchao.float8 import convert_to_float8_training  # type: ignore[import-not-found,unused-ignore]
+    from torchao.float8 import convert_to_float8_training  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     def fits(module: nn.Module, name: str) -> bool:
         return isinstance(module, nn.Linear) and module.in_features % 16 == 0 and module.out_features % 16 == 0

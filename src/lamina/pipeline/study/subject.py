@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ from lamina.pipeline.graphed import graphed, graphed_step
 from lamina.pipeline.study.rivals import apply_rival
 from lamina.record import Mode, Timing
 from lamina.record.study import Settings
+
+SLOW_S = 0.5
+"""A step that takes longer warms up in one call."""
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -152,19 +156,28 @@ class Subject:
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return kind(parameters, lr=1e-8, fused=fused)
 
-    def times(self, steps: Mapping[str, Step], rounds: int) -> dict[str, Timing | Exception]:
-        """Interleaved times of steps by the wall clock, launch overhead included; the error of one that fails."""
+    def times(self, steps: Mapping[str, Step], rounds: int, limit_s: float = inf) -> dict[str, Timing | Exception]:
+        """Interleaved times of steps by the wall clock, launch overhead included; the error of one that fails.
+
+        There are fewer rounds, but at least three, where all of them would take longer than ``limit_s``.
+        """
         from lamina.pipeline.convert import timer
 
         ready: dict[str, Step] = {}
         found: dict[str, Timing | Exception] = {}
+        round_s = 0.0
         for name, step in steps.items():
             try:
-                for _ in range(3):  # compiles, captures, allocates the optimizer's state
+                step()  # compiles, captures, allocates the optimizer's state
+                stopwatch = measure.Stopwatch()
+                step()
+                if stopwatch.seconds < SLOW_S:
                     step()
+                round_s += stopwatch.lap()
                 ready[name] = step
             except Exception as error:  # a compiler's, a backend's or the network's own
                 found[name] = error
+        rounds = max(3, min(rounds, int(min(limit_s / max(round_s, 1e-9), rounds))))
         return found | (dict(timer(self.device, "eager", rounds)(ready)) if ready else {})
 
     def layer_mode(self, settings: Settings) -> Mode:

@@ -23,6 +23,8 @@ BEFORE = Settings("fp32", "nchw", "eager")
 """How PyTorch runs a network that its user changes nothing about."""
 
 ROUNDS = 7
+CALLS = 8
+"""Of a step, to build it and to time it."""
 COMPILE_S = 45.0
 """A stage needs this long for each compilation; less on a GPU."""
 
@@ -83,12 +85,15 @@ def _measured(
 ) -> list[Measured]:
     """Times of the network at several settings; from the journal where it has them."""
     new = [one for one in settings if f"whole {one}" not in journal]
+    before = f"whole {BEFORE}"
+    known = measured_of(journal[before]).timing if before in journal else None
+    step_s = known.median_us / 1e6 if known else 0.0
     steps: dict[str, Step] = {}
     facts: dict[Settings, tuple[int, int | None, float | None]] = {}
     reasons: dict[Settings, str] = {}
     for one in tracked("building the network at each setting", new, len(new), watch):
-        needed = COMPILE_S if one.mode in ("compiled", "reduce-overhead") and subject.device.type != "cuda" else 1.0
-        if one != BEFORE and not budget.covers(needed):
+        compiles = one.mode in ("compiled", "reduce-overhead") and subject.device.type != "cuda"
+        if one != BEFORE and not budget.covers(COMPILE_S if compiles else CALLS * step_s):
             reasons[one] = "the time budget of this stage was spent"
             continue
         try:
@@ -99,7 +104,7 @@ def _measured(
         except Exception as error:  # a compiler, a backend or the network itself
             steps.pop(str(one), None)
             reasons[one] = run.one_line(error)
-    times = subject.times(steps, ROUNDS)
+    times = subject.times(steps, ROUNDS, budget.left / 2)
     for one in new:
         time = times.get(str(one))
         if time is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import torch
 from torch import nn
@@ -56,6 +57,7 @@ def compare(
     best: Measured,
     modes: Sequence[str],
     chosen: Selector,
+    limit_s: float = inf,
 ) -> Compared:
     """Time a network by a choice in several modes, and the dense network as it was and at its best settings.
 
@@ -69,6 +71,7 @@ def compare(
         best: the best uniform settings.
         modes: to try, those of the best settings first.
         chosen: calibrates layers that follow the sparsity of their inputs.
+        limit_s: seconds for all rounds.
     """
     steps: dict[str, Step] = {}
     networks: dict[Settings, tuple[nn.Module, dict[str, str]]] = {}
@@ -82,7 +85,7 @@ def compare(
             reasons.append(f"{mode}: {run.one_line(error)}")
     for name, one in ((DENSE, best), (BEFORE, before)):
         steps[name] = subject.step(subject.at(subject.dense, one.settings), one.settings)
-    times = subject.times(steps, ROUNDS)
+    times = subject.times(steps, ROUNDS, limit_s)
     again: list[Timing] = []
     for name in (DENSE, BEFORE):
         time = times[name]
