@@ -2,10 +2,11 @@
 same command with --resume completes with the results of an uninterrupted one.
 
 A trial starts a small job on the CPU in a fork of this process, waits for a random time up to the length of an
-uninterrupted job (every second trial: at least until its run would have begun), reads every committed row through a second connection, and kills the process group. Then it checks
-the database file, opens the store, looks for every row that it had read, resumes, and compares the results.
+uninterrupted job (every second trial: at least until its run would have begun), reads every committed row through a
+second connection, and kills the process group. Then it checks the database file, opens the store, looks for every row
+that it had read, resumes, and compares the results.
 
-Run: python -m benchmarks.reliability.kills --trials 1000
+Run: python -m benchmarks.reliability.kills --trials 1000; with --add FILE another time, its counts are added
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=1e6, help="start no trial after so many minutes")
     parser.add_argument("--verbs", type=lambda text: text.split(","), default=list(JOBS))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--add", type=Path, help="an earlier results file, whose counts are added")
     parser.add_argument("--output", type=Path, default=results.FOLDER)
     parser.add_argument("--commit", help="commit of this source, if it is not a git checkout")
     return parser.parse_args()
@@ -213,17 +215,23 @@ def _check_resume(job: Job, tally: Tally, folder: Path) -> list[str]:
 
 def _write(tallies: dict[str, Tally], args: argparse.Namespace) -> None:
     rows = []
+    earlier = json.loads(args.add.read_text())["rows"] if args.add else []
     for verb, tally in tallies.items():
+        for row in (row for row in earlier if row["layer"] == verb):
+            tally.counts.update({name: row.get(name, 0) for name in ("kills", "ended before the kill", *COUNTED)})
+            tally.failures += row["failures"]
+            tally.killed_after_s += row.get("killed_after_s", [1e-6 * row[q] for q in ("q1_us", "median_us", "q3_us")])
         seconds = sorted(tally.killed_after_s)
         if len(seconds) < 2:
             continue
         q1, median, q3 = (1e6 * max(one, 1e-6) for one in statistics.quantiles(seconds, n=4, method="inclusive"))
         counts = {name: tally.counts[name] for name in sorted({*tally.counts, *COUNTED})}
         common = {"phase": "end_to_end", "precision": "fp32", "layout": "-", "impl": "dense", "timing": "wall"}
-        times = {"median_us": median, "q1_us": q1, "q3_us": q3, "n": len(seconds)}
+        times = {"median_us": median, "q1_us": q1, "q3_us": q3, "n": tally.counts["kills"]}
         what = {"workload": JOBS[verb].words, "layer": verb, "batch": 1, "l2": None, "rel_error": None}
         why = {"unchecked": "the time from the start of the command to its kill"}
         more = {"uninterrupted_s": tally.uninterrupted_s, **counts, "failures": tally.failures}
+        more["killed_after_s"] = [round(one, 3) for one in seconds]
         rows.append({**what, **common, **times, **why, **more})
     total = {name: sum(row[name] for row in rows) for name in ("kills", *COUNTED)}
     shown = {name: f"{value:,}" for name, value in total.items()}

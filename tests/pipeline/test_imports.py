@@ -99,6 +99,15 @@ def test_a_bomb_is_not_unpacked(store, tmp_path, monkeypatch, pack):
         import_file(path, store)
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+def test_a_small_file_of_much_json_is_not_unpacked(store, tmp_path, monkeypatch, pack):
+    monkeypatch.setattr(imports, "FREE", 1 << 16)
+    path = tmp_path / "bomb"
+    path.write_bytes(pack(b"[" + b"[]," * (1 << 20) + b"[]]"))
+    with pytest.raises(SpecError, match="unpacks to over 250 times its size"):
+        import_file(path, store)
+
+
 def test_values_that_no_database_holds_are_refused(store, tmp_path):
     path = tmp_path / "t.json"
     path.write_text(TRACE.read_text().replace('"name":"conv"', '"name":"co\\u0000nv"'))

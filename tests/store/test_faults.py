@@ -197,6 +197,30 @@ def test_a_connection_that_breaks_is_made_again(postgres_url: str, a_run: MakeRu
     engine.dispose()
 
 
+@pytest.mark.postgres
+def test_a_connection_that_breaks_in_the_middle_of_writing(
+    postgres_url: str, a_run: MakeRun, a_layer_run: MakeLayerRun
+) -> None:
+    admin = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    with open_store(postgres_url) as store, admin.connect() as connection:
+        store.begin(a_run())
+        store.add("20260102-abc", a_layer_run("before"))
+
+        def broken(one: object, cursor: object, statement: str, *_: object) -> None:
+            if statement.startswith("INSERT INTO measurement"):
+                others = "pid <> pg_backend_pid() AND datname = current_database()"
+                connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
+
+        event.listen(store._engine, "before_cursor_execute", broken)
+        with pytest.raises(MissingError, match="cannot be reached; check the server"):
+            store.add_profile("20260102-abc", [a_layer_run("one"), a_layer_run("two")], [], None)
+        event.remove(store._engine, "before_cursor_execute", broken)
+        assert [row.layer for row in store.layers("20260102-abc")] == ["before"]  # all of it or nothing
+        store.add_profile("20260102-abc", [a_layer_run("one"), a_layer_run("two")], [], None)
+        assert len(store.layers("20260102-abc")) == 3
+    admin.dispose()
+
+
 @pytest.mark.parametrize("body", ["not a database" * 500, b"SQLite format 3\0" + b"\xff" * 5000, b"\0" * 5000])
 def test_whatever_the_file_holds_the_error_is_laminas(store_path: Path, body: str | bytes) -> None:
     store_path.write_bytes(body.encode() if isinstance(body, str) else body)

@@ -9,6 +9,7 @@ import logging
 import multiprocessing
 import os
 import platform
+import re
 import signal
 import sys
 import tempfile
@@ -137,9 +138,11 @@ def unexpected(error: Exception) -> int:
 
 def _advice(error: Exception) -> str:
     """What the machine lacks and what to do; nothing for other errors."""
-    if isinstance(error, OSError) and error.errno in _HOST:
-        file = f"{error.filename}: " if error.filename else ""
-        return f"{file}{error.strerror}: {_HOST[error.errno]}"
+    rust = re.search(r"\(os error (\d+)\)", str(error))  # of safetensors
+    number = int(rust[1]) if rust else error.errno if isinstance(error, OSError) else None
+    if number in _HOST:
+        file = getattr(error, "filename", None)
+        return f"{f'{file}: ' if file else ''}{os.strerror(number)}: {_HOST[number]}"
     if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
         return "out of host memory: choose a smaller batch or network, or free memory"
     return ""

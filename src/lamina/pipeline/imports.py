@@ -17,6 +17,8 @@ from lamina.store import Store, open_store, parse_document
 
 LARGEST = 1 << 30
 """Bytes of a file, unpacked, that an import reads at most."""
+RATIO, FREE = 250, 64 << 20
+"""A packed file may unpack to so many times its size, or to so many bytes: traces are packed 10 to 60 times."""
 
 _SNIFFED = 100  # bytes that tell JSON from a table
 _REPORT = b"NVR\0"
@@ -38,7 +40,7 @@ def import_file(path: Path, store: Store) -> str:
         UsageError: the file cannot be read, or its run is in the database already.
     """
     name = path.name
-    content = _content(path)
+    content = content_of(path)
     with uncollected():
         if content.startswith(_REPORT):
             raise SpecError(name, "a report of Nsight Compute: print it with 'ncu --import FILE --csv --page raw'")
@@ -76,7 +78,7 @@ def _keep(recording: recorded.Recording, name: str, store: Store) -> str:
     return store.import_run(document)
 
 
-def _content(path: Path) -> bytes:
+def content_of(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             start = file.read(max(map(len, _PACKED)))
@@ -84,16 +86,18 @@ def _content(path: Path) -> bytes:
             for mark, unpack in _PACKED.items():
                 if start.startswith(mark):
                     with unpack(file) as unpacked:
-                        return _limited(unpacked, path)
-            return _limited(file, path)
+                        return _limited(unpacked, path, max(FREE, RATIO * path.stat().st_size))
+            return _limited(file, path, LARGEST)
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise SpecError(path.name, f"expected a complete gzip or xz file, got: {error}") from error
     except OSError as error:
         raise UsageError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
-def _limited(file: IO[bytes], path: Path) -> bytes:
-    content = file.read(LARGEST + 1)
+def _limited(file: IO[bytes], path: Path, most: int) -> bytes:
+    content = file.read(min(most, LARGEST) + 1)
     if len(content) > LARGEST:
         raise SpecError(path.name, f"larger than {LARGEST >> 20} MiB unpacked; record fewer steps")
+    if len(content) > most:
+        raise SpecError(path.name, f"unpacks to over {RATIO} times its size; unpack it yourself if you trust it")
     return content

@@ -12,11 +12,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lamina.errors import UsageError
+from lamina.errors import LaminaError, UsageError
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and JSON-serializable ``facts``. The file is replaced atomically."""
+    """Write tensors and JSON-serializable ``facts``. The file is replaced atomically.
+
+    Raises:
+        LaminaError: it cannot be written, for instance on a full disk; the former file is kept.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -24,6 +28,8 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
+    except (OSError, SafetensorError) as error:
+        raise LaminaError(f"{path}: the checkpoint cannot be written ({error}); the former one is kept") from error
     finally:
         temporary.unlink(missing_ok=True)
 

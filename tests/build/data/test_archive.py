@@ -88,3 +88,11 @@ def test_labels_must_be_one_axis_of_integers(path: Path, wrong: np.ndarray) -> N
 def test_pixels_must_be_bytes(path: Path) -> None:
     with pytest.raises(UsageError, match=r"expected x as uint8 of 3 or 4 axes, got float64 of shape \(2, 2, 2\)"):
         archive.unsigned_bytes(np.zeros((2, 2, 2)), path, "x", axes=(3, 4))
+
+
+def test_a_bomb_is_not_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archive, "LARGEST", 1 << 20)
+    np.savez_compressed(path, x=np.zeros(1 << 22, np.uint8), y=np.arange(3))
+    with pytest.raises(UsageError, match="x unpacks from 4 KiB to 4 MiB; save it without compression"):
+        archive.arrays(path, "x")
+    assert archive.arrays(path, "y")[0].tolist() == [0, 1, 2]

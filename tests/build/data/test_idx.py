@@ -112,3 +112,17 @@ def test_garbage_is_rejected_or_consistent(data: bytes) -> None:
         assert_names(error, "a")
     else:
         assert idx_bytes(array) == data
+
+
+@pytest.mark.parametrize("said", [(3,), (1 << 31,)])
+def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: tuple[int, ...]) -> None:
+    monkeypatch.setattr(idx, "_FREE", 1 << 16)
+    monkeypatch.setattr(idx, "_RATIO", 10)
+    monkeypatch.setattr(gzip, "decompress", None)  # unpacks all
+    path = tmp_path / "bomb"
+    path.write_bytes(gzip.compress(struct.pack(">BBBBI", 0, 0, 8, 1, *said) + bytes(1 << 22)))
+    if said == (3,):
+        assert len(idx.content(path)) == 8 + 3 + 1  # enough to see that it holds more than its header says
+        return
+    with pytest.raises(UsageError, match="unpacks to over 10 times its size"):
+        idx.content(path)

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from lamina.errors import UsageError
 
+LARGEST, RATIO = 64 << 20, 250
+"""Bytes of an array from which on it may not be packed more tightly than so many times: such a file is a zip bomb."""
+
 # Exceptions of a damaged zip or .npy; RuntimeError: encrypted, or an unsupported compression.
 _DAMAGE: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
@@ -55,7 +58,17 @@ def arrays(path: Path, *names: str) -> list[NDArray[np.generic]]:
         missing = [name for name in names if name not in archive.files]
         if missing:
             raise UsageError(f"{path}: expected the arrays {', '.join(names)}, found no {', '.join(missing)}")
+        for name in names:
+            _require_plausible(archive, name)
         return [archive[name] for name in names]
+
+
+def _require_plausible(archive: np.lib.npyio.NpzFile, name: str) -> None:
+    """Refuse an array that unpacks to much more than its file holds, before it fills the memory."""
+    member = next(one for one in archive.zip.infolist() if one.filename in (name, f"{name}.npy"))  # type: ignore[union-attr]
+    if member.file_size > max(LARGEST, RATIO * member.compress_size):
+        size, packed = member.file_size >> 20, member.compress_size >> 10
+        raise ValueError(f"{name} unpacks from {packed} KiB to {size} MiB; save it without compression")
 
 
 def whole_numbers(array: NDArray[np.generic], path: Path, name: str) -> NDArray[np.int64]:

@@ -21,6 +21,8 @@ FORM = "a folder of IDX files (train-images-idx3-ubyte, train-labels-idx1-ubyte,
 
 _IMAGES, _LABELS = b"\0\0\x08\x03", b"\0\0\x08\x01"
 _GZIP = b"\x1f\x8b"
+_PIECE, _FREE, _RATIO = 1 << 20, 64 << 20, 250
+"""Bytes that are unpacked at a time; a packed file may unpack to so many bytes, or so many times its size."""
 
 
 def splits(path: Path) -> tuple[str, ...]:
@@ -35,7 +37,7 @@ def read(path: Path, split: str) -> Samples:
         UsageError: a file is missing, there are several, or it does not match its header.
     """
     images, labels = (_only(path, split, magic) for magic in (_IMAGES, _LABELS))
-    x, y = parse(_content(images), str(images)), parse(_content(labels), str(labels))
+    x, y = parse(content(images), str(images)), parse(content(labels), str(labels))
     return Samples(x[:, None], y, numbered(y))
 
 
@@ -94,12 +96,38 @@ def _head(file: Path) -> bytes:
         return b""
 
 
-def _content(file: Path) -> bytes:
-    data = file.read_bytes()
-    if data[:2] != _GZIP:
-        return data
+def content(file: Path) -> bytes:
+    """The bytes of a file, unpacked.
+
+    Raises:
+        UsageError: a damaged gzip file, or one that unpacks to far more than it holds.
+    """
+    if _packed(file):
+        return _unpacked(file)
+    return file.read_bytes()
+
+
+def _packed(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(2) == _GZIP
+
+
+def _unpacked(file: Path) -> bytes:
+    """At most one byte more than the header says, and no bomb: a file of a few MiB may unpack to many GiB."""
+    most = max(_FREE, _RATIO * file.stat().st_size)
     try:
-        return gzip.decompress(data)
+        with gzip.open(file) as stream:
+            head = stream.read(4)
+            head += stream.read(4 * head[3]) if len(head) == 4 else b""
+            size = prod(int.from_bytes(head[at : at + 4], "big") for at in range(4, len(head), 4))
+            if size > most:
+                raise UsageError(f"{file}: unpacks to over {_RATIO} times its size; unpack it yourself if you trust it")
+            left = size + 1
+            pieces = [head]
+            while left > 0 and (piece := stream.read(min(left, _PIECE))):
+                pieces.append(piece)
+                left -= len(piece)
+            return b"".join(pieces)
     except (OSError, EOFError, zlib.error) as error:
         raise UsageError(
             f"{file}: expected a complete gzip file, got a damaged one ({error}); download it again"
