@@ -15,7 +15,6 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
-from lamina.cli.simulate import FreshOption
 from lamina.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 @handled
 def sweep(
     grid: Annotated[str, typer.Argument(metavar="GRID", help=GRID)],
-    run: Annotated[str, typer.Argument(metavar="[RUN]", help=RUN)] = "",
+    run: Annotated[str, typer.Argument(metavar="RUN", help=RUN)] = "",
     engine: Annotated[str, typer.Option("--engine", help=ENGINE)] = "local",
     workers: Annotated[
         int | None,
@@ -53,7 +52,7 @@ def sweep(
     ] = 3,
     store: options.StoreOption = "",
     resume: options.ResumeOption = False,
-    fresh: FreshOption = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run cells again instead of using stored results.")] = False,
     format_: options.FormatOption = "table",
     figure: Annotated[
         Path | None, typer.Option("--figure", help="Draw speedup over SRAM size of designs: a .png or .svg file.")
