@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -84,7 +85,7 @@ def sweep(
     outcomes = {key: replace(each, found=True) for key, each in found.items() if each.state == "done"}
     folder = Path.cwd()
     tasks = [
-        CellTask(key, _words(cell, folder / grid.name / key), str(folder), limits or Limits())
+        CellTask(key, _words(cell, folder / folder_name(grid.name) / key), str(folder), limits or Limits())
         for key, cell in keys.items()
         if key not in outcomes
     ]
@@ -121,6 +122,15 @@ def _begin(grid: Grid, keys: list[str], store: Store, command: str, resume: bool
     )
     store.begin(this)
     return this
+
+
+def folder_name(name: str) -> str:
+    """The name of a grid as the name of one folder, not a path out of the working directory.
+
+    >>> folder_name("../../deft of LeNet")
+    'deft-of-LeNet'
+    """
+    return re.sub(r"[^\w.]+", "-", name).strip("-.") or "sweep"
 
 
 def _words(cell: Cell, output: Path) -> tuple[str, ...]:

@@ -96,6 +96,8 @@ class Worker:
         self._kill(process)
         code = process.returncode
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        if self._starting:
+            return Lost(f"its process did not start ({how}): is lamina installed there?")
         return Lost(f"its process was killed ({how}), possibly out of memory")
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
