@@ -11,7 +11,7 @@ from lamina import measure
 from lamina.errors import UsageError
 from lamina.pipeline.sweep.cells import Cell, Command, Option, cells
 from lamina.pipeline.sweep.engines import Call, Limits, Lost, Outcomes
-from lamina.pipeline.sweep.flow import CellsSwept, Progress, sweep
+from lamina.pipeline.sweep.flow import CellsSwept, Progress, folder_name, sweep
 from lamina.pipeline.sweep.run_cell import CellResult, CellTask, run_cell
 from lamina.pipeline.sweep.stored import status
 from lamina.record import Epoch, Run
@@ -152,3 +152,8 @@ def test_a_cell_that_fails_says_why() -> None:
 def test_a_cell_beyond_its_time_is_killed() -> None:
     result = run(("bench", "lenet5"), Limits(seconds=0.2))
     assert result.reason == "time limit of 0.2 s exceeded" and not result.killed and result.seconds < 10
+
+
+@pytest.mark.parametrize("name", ["../../x", "/etc/x", "..", "", "a/../../b", "a\0b", "."])
+def test_the_folder_of_a_grid_is_below_the_working_directory(name: str, tmp_path: Path) -> None:
+    assert (tmp_path / folder_name(name) / "key").resolve().parent.parent == tmp_path
