@@ -60,7 +60,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Microseconds of candidates, by the start of their names."""
     found: dict[str, float] = {}
 
-    def fake(device: torch.device, mode: str) -> Any:
+    def fake(device: torch.device, mode: str, rounds: int = 9) -> Any:
         def time(steps: Any) -> Any:
             for step in steps.values():
                 step()
