@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
+from lamina.pipeline.reproduce.live import live
 from lamina.pipeline.reproduce.measured.judging import Judged, Measurement, Rule, share
 
 PAPERS = "conv4fc3 cifar10"
@@ -63,7 +64,9 @@ def lost(runs: Sequence[Mapping[str, Any]], name: str = "") -> dict[str, float]:
 def fewer(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Parameters of dense over those of circulant networks, by network and block size."""
     known = accuracies(runs)
-    return {form: one["times fewer"] for form, one in known.items() if not form.endswith("dense") and one["times fewer"]}
+    return {
+        form: one["times fewer"] for form, one in known.items() if not form.endswith("dense") and one["times fewer"]
+    }
 
 
 CASES = "networks and block sizes"
@@ -76,5 +79,8 @@ RULES: Mapping[str, Rule] = {
 """The statements, by their names in entries: a similar accuracy is within 1 point, far fewer at most a quarter."""
 
 MEASUREMENT = Measurement(
-    ("circulant_accuracy",), statements=RULES, command="python -m benchmarks.circulant_training accuracy"
+    ("circulant_accuracy",),
+    statements=RULES,
+    run=live("training", "accuracy"),
+    command="python -m benchmarks.circulant_training accuracy",
 )

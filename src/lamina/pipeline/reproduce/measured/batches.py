@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lamina.pipeline.reproduce.live import live
 from lamina.pipeline.reproduce.measured.judging import Judged, Measurement, Rows, Rule, share
 
 
@@ -39,4 +40,9 @@ RULES: Mapping[str, Rule] = {
     "the_trend_fades": the_trend_fades,
 }
 """The statements about figure 7.6, by the names of the entries."""
-MEASUREMENT = Measurement(("circulant_batches",), statements=RULES, command="python -m benchmarks.circulant_batches")
+MEASUREMENT = Measurement(
+    ("circulant_batches",),
+    statements=RULES,
+    run=live("circulant", "by_batch"),
+    command="python -m benchmarks.circulant_batches",
+)

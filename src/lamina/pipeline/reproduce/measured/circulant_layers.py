@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from statistics import fmean
 
+from lamina.pipeline.reproduce.live import live
 from lamina.pipeline.reproduce.measured.judging import Measurement, Row, Rows
 from lamina.spec.published import PublishedValue
 
@@ -36,7 +37,7 @@ def kernel_over_dense(rows: Rows, value: PublishedValue) -> tuple[float, str]:
     best: dict[str, dict[str, float]] = {}
     times: dict[str, int] = {}
     for row in rows:
-        circulant = row["impl"].endswith("impl=kernel]")
+        circulant = row["impl"].endswith(("impl=kernel]", "impl=reference]"))
         wanted = is_large(row) if pattern == "large recurrent" else fnmatchcase(row["layer"], pattern)
         if wanted and row["phase"] == "step" and (circulant or row["impl"] == "dense"):
             mine = best.setdefault(row["layer"], {})
@@ -53,5 +54,6 @@ def kernel_over_dense(rows: Rows, value: PublishedValue) -> tuple[float, str]:
 MEASUREMENT = Measurement(
     ("circulant_layers", "circulant_recurrent"),
     values={"kernel over dense": kernel_over_dense},
+    run=live("circulant", "over_layers"),
     command="python -m benchmarks.circulant_layers",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
+from lamina.pipeline.reproduce.live import live
 from lamina.pipeline.reproduce.measured.fission import fission_speedup
 from lamina.pipeline.reproduce.measured.judging import Measurement, NotMeasured, Rows, fastest
 from lamina.spec.published import PublishedValue
@@ -74,8 +75,12 @@ MEASUREMENT = Measurement(
         "slowdown against elimination": lambda rows, value: ratio(SPARSE, DEFT, rows),
         "speedup": lambda rows, value: ratio(DENSE, DEFT, rows),
     },
+    run=live("elimination", "networks"),
     command="python -m benchmarks.deft_networks all long",
 )
 LIBRARY = Measurement(
-    ("deft_networks",), values={"elimination speedup": elimination_speedup}, command=MEASUREMENT.command
+    ("deft_networks",),
+    values={"elimination speedup": elimination_speedup},
+    run=MEASUREMENT.run,
+    command=MEASUREMENT.command,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lamina.pipeline.reproduce.live import live
 from lamina.pipeline.reproduce.measured.judging import Measurement, Rows, fastest
 from lamina.spec.published import PublishedValue
 
@@ -42,5 +43,6 @@ def layer_speedup(rows: Rows, value: PublishedValue) -> tuple[float, str]:
 MEASUREMENT = Measurement(
     ("elimination",),
     values={"reordering over copying": reordering_over_copying, "speedup": layer_speedup},
+    run=live("elimination", "layers"),
     command="python -m benchmarks.elimination all few",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lamina.pipeline.reproduce.live import live
 from lamina.pipeline.reproduce.measured.judging import Measurement, Rows
 from lamina.spec.published import PublishedValue
 
@@ -37,5 +38,6 @@ MEASUREMENT = Measurement(
         "exhaustive profiling": lambda rows, value: added(EXHAUSTIVE, rows, value),
         "sparsity monitor": lambda rows, value: added(SAMPLED, rows, value),
     },
+    run=live("monitor", "overhead"),
     command="python -m benchmarks.monitor_overhead",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lamina.pipeline.reproduce.live import live
 from lamina.pipeline.reproduce.measured.judging import Judged, Measurement, Rows, fastest
 from lamina.spec.published import PublishedValue
 
@@ -57,5 +58,6 @@ MEASUREMENT = Measurement(
         "speedup over MIOpen at 90 % zeros": at_90,
     },
     statements={"no_speedup_at_80": no_speedup_at_80},
+    run=live("libraries", "parts"),
     command="python -m benchmarks.sparse_gemm",
 )

@@ -8,6 +8,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from lamina.accelerate.training.sparsity_monitor import Parameters
+from lamina.pipeline.reproduce.live import live
 from lamina.pipeline.reproduce.measured.judging import Judged, Measurement, Row, Rows, Rule, share
 from lamina.spec.published import PublishedValue
 
@@ -84,5 +85,6 @@ MEASUREMENT = Measurement(
     ("activation_zeros",),
     values={"zeros": zeros},
     statements=RULES,
+    run=live("monitor", "zeros"),
     command="python -m benchmarks.sparse_training full",
 )
