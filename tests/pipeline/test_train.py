@@ -196,6 +196,16 @@ def test_dropout_resumes_to_the_same_weights(store: Store, data: str, tmp_path: 
     assert [epoch.epoch for epoch in store.epochs(store.runs()[0].id)] == [0, 1]
 
 
+def test_training_that_has_ended_is_resumed_without_an_empty_run(store: Store, data: str, tmp_path: Path) -> None:
+    settings, checkpoint = SETTINGS.model_copy(update={"epochs": 1}), tmp_path / "state.safetensors"
+    target = find("lenet5")[0]
+    told: list[object] = []
+    trained = pipeline.train(target, data, settings, store, checkpoint=checkpoint)
+    again = pipeline.train(target, data, settings, store, checkpoint=checkpoint, resume=True, watch=told.append)
+    assert all(map(torch.equal, weights(trained), weights(again)))
+    assert len(store.runs()) == 1 and "trained to the end" in str(told[-1])
+
+
 def test_a_checkpoint_of_other_settings_is_refused(store: Store, data: str, tmp_path: Path) -> None:
     checkpoint = tmp_path / "state.safetensors"
     settings = SETTINGS.model_copy(update={"epochs": 1})

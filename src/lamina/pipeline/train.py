@@ -138,6 +138,10 @@ def train(
         if converted is not None:
             ran, reason = converted.executed()
             remarks.append(f"ran {ran}" + (f"; {reason}" if reason else ""))
+    if resume and not store.epochs(this.id):  # the process that trained to the end was killed before it could say so
+        store.delete(this.id)
+        watch(f"{checkpoint} is trained to the end: nothing was left to do, and no run is stored")
+        return network
     watch(f"run {this.id} is in {store.place}" + (f", the checkpoint is {checkpoint}" if checkpoint else ""))
     return network
 
