@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lamina.accelerate.methods.fusion.config import Fusion
     from lamina.accelerate.methods.weight_only.config import WeightOnly
     from lamina.pipeline.apply import apply
+    from lamina.pipeline.apply.front import load_front
     from lamina.pipeline.convert import convert
     from lamina.pipeline.deft.recipe_files import load
     from lamina.pipeline.graphed import graphed, graphed_step
@@ -35,6 +36,7 @@ __all__ = [
     "graphed",
     "graphed_step",
     "load",
+    "load_front",
     "open_store",
 ]
 
@@ -47,6 +49,7 @@ lazy(
         "convert": "lamina.pipeline.convert:convert",
         "graphed": "lamina.pipeline.graphed:graphed",
         "graphed_step": "lamina.pipeline.graphed:graphed_step",
+        "load_front": "lamina.pipeline.apply.front:load_front",
         "load": "lamina.pipeline.deft.recipe_files:load",
         "open_store": "lamina.store.store:open_store",
         **{

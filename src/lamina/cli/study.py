@@ -55,6 +55,10 @@ def study(
     rivals: Annotated[
         bool, typer.Option("--rivals/--no-rivals", help="Also try methods of other packages, such as torchao's.")
     ] = True,
+    front: Annotated[
+        bool,
+        typer.Option("--front", help="Also save the network of every point of the front; see lamina.load_front."),
+    ] = False,
     weights: Annotated[
         Path | None,
         typer.Option("--weights", help="Trained weights: a safetensors state dict or a checkpoint of lamina train."),
@@ -153,6 +157,7 @@ def study(
         calibration=calibration,
         budget_s=limit,
         rivals=rivals,
+        front=front,
     )
     ((target, _),) = networks([spec], set_, input_size)
     folder = output or Path(f"{target.name.replace(':', '-').replace('/', '-')}-study")

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def plan_of(model: nn.Module, methods: dict[str, str], run: Run = Run(), goal: s
     return Plan.model_validate({"network": "net", "goal": goal, "batch": 2, "run": run, "layers": layers})
 
 
-def quiet(model: nn.Module, plan: Plan | Path, **options: object) -> nn.Module:
+def quiet(model: nn.Module, plan: Plan | Path, **options: object) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("error", PlanMismatch)
         return lamina.apply(model, plan, **options)  # type: ignore[arg-type]
@@ -108,8 +109,8 @@ def test_layers_that_do_not_fit_stay_and_are_listed() -> None:
         "the model has Linear(in_features=16, out_features=5, bias=True): study this model"
     }
     with pytest.warns(PlanMismatch, match="layers kept as they are: 2: the plan is for"):
-        model = lamina.apply(model, plan)
-    assert type(model[0]).__name__ == "BlockCirculantLinear" and type(model[2]) is nn.Linear
+        found: Any = lamina.apply(model, plan)
+    assert type(found[0]).__name__ == "BlockCirculantLinear" and type(found[2]) is nn.Linear
     with pytest.raises(UsageError, match="does not fit the model: 2"):
         lamina.apply(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 5)), plan, strict=True)
 
@@ -149,12 +150,13 @@ def test_shared_weights_are_left_alone() -> None:
 def test_pruned_layers_without_the_fitted_weights_are_named() -> None:
     plan = plan_of(net(), {"2": "eliminated[recovery=least_squares,keep=0.5,impl=gather]"})
     with pytest.warns(PlanMismatch, match="1 pruned layers are not fitted to data"):
-        model = lamina.apply(net(), plan)
+        model: Any = lamina.apply(net(), plan)
     assert type(model[2]).__name__ == "EliminatedLinear"
 
 
 def test_dead_channels_of_producers_are_pruned() -> None:
     plan = plan_of(net(), {"2": "eliminated[recovery=least_squares,keep=0.5,fold=true]"})
+    model: Any
     model, done = applied(net(), plan)
     assert (model[0].out_features, model[2].in_features) == (8, 8) and done.replaced
 

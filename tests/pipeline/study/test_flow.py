@@ -177,3 +177,12 @@ def test_runs_of_a_study_are_read_by_id(studied: Studied, tmp_path: Path, store_
     with open_store(store_path) as again:
         this: Run = again.run(studied.run_id)
         assert this.verb == "study" and this.config["study"]["goal"] == "infer"
+
+
+def test_the_front_is_saved_and_switches(tmp_path: Path, data: str, store: Store) -> None:
+    found = run(tmp_path, data, store, replace(QUICK, front=True))
+    model = lamina.load_front(found.folder)
+    x = torch.randn(2, 1, 28, 28)
+    assert torch.equal(model(x), lamina.load(found.folder)(x))
+    assert model.use(accuracy_drop=100.0).time_us == min(point.time_us for point in found.study.front)
+    assert model.use(accuracy_drop=0.0).accuracy >= max(p.accuracy for p in found.study.front if not p.methods)

@@ -14,8 +14,8 @@ from torch import nn
 from lamina import measure, run
 from lamina.build import Target
 from lamina.errors import LaminaError, UsageError
-from lamina.pipeline.apply.apply import Applied, applied
 from lamina.pipeline.apply.folder import save
+from lamina.pipeline.apply.model import Applied, applied
 from lamina.pipeline.convert import timer
 from lamina.pipeline.deft.trained import pretrained
 from lamina.record import Timing

@@ -38,6 +38,7 @@ class StudyConfig:
         calibration: samples that candidates are compared on.
         budget_s: seconds for the whole study; no limit by default.
         rivals: whether to try methods of other packages.
+        front: whether to save the network of every point of the front, for ``infer``.
 
     Raises:
         UsageError: naming what was expected.
@@ -55,6 +56,7 @@ class StudyConfig:
     calibration: int = 1000
     budget_s: float | None = None
     rivals: bool = True
+    front: bool = False
 
     def __post_init__(self) -> None:
         for option, values, known in (

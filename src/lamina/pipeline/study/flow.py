@@ -125,6 +125,8 @@ def study(
         )  # fmt: skip
         result = work.study(data)
         written.save(folder, result, work.result, subject, target, parts.classes)
+        if config.front and not config.training:
+            written.save_front(folder, result, work.plans, subject, target, parts.classes)
         store.add_study(this.id, result)
         remark(f"the plan is {folder / NAME}")
     return Studied(this.id, result, folder)
@@ -168,6 +170,7 @@ class _Work:
         self.folder, self.cache, self.watch, self.remark = folder, cache, watch, remark
         self.scored = _scored(subject.material, subject)
         self.result: nn.Module = subject.dense
+        self.plans: Plans | None = None
 
     def study(self, data: str) -> Study:
         """All stages in order."""
@@ -186,7 +189,7 @@ class _Work:
                 subject, config, base.settings, self.cache, budget,
                 lambda trial: self.store.add_trial(self.run_id, trial), self.watch,
             )  # fmt: skip
-        plans = self._plans(base.settings, layers)
+        self.plans = plans = self._plans(base.settings, layers)
         with budget.stage("accuracy of plans", 0.9):
             candidates = sequence(self._options(plans, layers), layers.dense_us)
             scale = self._scale(base, wholes, layers)

@@ -14,9 +14,12 @@ from lamina import build
 from lamina.build import Target
 from lamina.pipeline.apply import describe_type
 from lamina.pipeline.apply import save as save_folder
+from lamina.pipeline.apply.front import FRONT
+from lamina.pipeline.deft import recipe_files
 from lamina.pipeline.deft.recipe_files import digest
 from lamina.pipeline.study.combine import Choice
 from lamina.pipeline.study.layers import Layers
+from lamina.pipeline.study.plans import Plans
 from lamina.pipeline.study.subject import Subject
 from lamina.record.study import Measured, Study, Trial
 from lamina.spec import Method
@@ -77,6 +80,22 @@ def save(
     precision = plan.run.precision if plan.goal == "infer" else "fp32"
     model, dense = (copy.deepcopy(one).cpu().eval() for one in (model, subject.dense))
     save_folder(folder, build.to_precision(model, precision, torch.device("cpu"), "nchw"), dense, plan, target, classes)
+
+
+def save_front(folder: Path, found: Study, plans: Plans | None, subject: Subject, target: Target, classes: int) -> None:
+    """Write the network of each point of the front, for `lamina.pipeline.apply.front.load_front`."""
+    assert plans is not None
+    plan = parse_plan(found.plan, NAME)
+    dense = copy.deepcopy(subject.dense).cpu().eval()
+    origin = recipe_files.Origin(target.name, classes, target.network)
+    for index, point in enumerate(found.front):
+        model = build.to_precision(plans.trained(point.methods).cpu(), plan.run.precision, torch.device("cpu"), "nchw")
+        methods = {
+            layer: (impl, plans.merged.get(f"{layer} {impl}", (layer,))[1:]) for layer, impl in point.methods.items()
+        }
+        facts = {"accuracy": point.accuracy, "time_us": point.time_us}
+        own = folder / FRONT / str(index)
+        recipe_files.save(own, model, dense, origin, plan.run.precision, facts, methods)
 
 
 def _step(one: Measured) -> Step:
