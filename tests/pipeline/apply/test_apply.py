@@ -72,7 +72,7 @@ def test_to_train_weights_stay_in_float32_under_autocast() -> None:
 
 
 def test_images_become_channels_last() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten())
+    model: Any = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten())
     seen: list[torch.Tensor] = []
     model[0].register_forward_hook(lambda module, args, y: seen.append(args[0]))
     quiet(model, plan_of(model, {}, Run(layout="nhwc")))(torch.randn(2, 3, 8, 8))
