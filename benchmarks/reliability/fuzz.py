@@ -43,8 +43,11 @@ def main() -> None:
         rows.append(row)
         print(f"{name}: {row['n']:,} executions, {row['crashes'] or 'no crash'}", flush=True)
     total = {
-        "executions": f"{sum(row['n'] for row in rows):,}",
-        "crashes": str(sum(bool(row["crashes"]) for row in rows)),
+        "parsers": len(rows),
+        "executions": sum(row["n"] for row in rows),
+        "fewest of a parser": min(row["n"] for row in rows),
+        "crashes": sum(bool(row["crashes"]) for row in rows),
+        "peak MiB": max(row["peak_rss_mib"] or 0 for row in rows),
     }
     print(results.write(CLAIM, "cpu", rows, total, args, command=f"reliability.fuzz --seconds {args.seconds}"))
 
