@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from lamina.errors import UsageError
 from lamina.record.beside import Beside
-from lamina.simulate.jobs import Job, Value, unit
+from lamina.simulate.jobs import Job, unit
+from lamina.spec.grid import Value
 from lamina.spec.published import PublishedValue
 
 BINARY = {"KB": 2**10, "MB": 2**20, "GB": 2**30}

@@ -39,8 +39,7 @@ def layers(scope: Scope) -> Rows:
     timer, rows = Timer(scope), list[dict[str, Any]]()
     batch = 2 if scope.quick else 128
     config = Eliminated(keep=KEEP, recovery="none")
-    mode = "eager"
-    chooser = selector(timer.device, mode, training=False)
+    chooser = selector(timer.device, "eager", training=False)
     for layer in LAYERS:
         torch.manual_seed(0)
         dense, x = layer.dense().to(timer.device), layer.input(batch).to(timer.device)

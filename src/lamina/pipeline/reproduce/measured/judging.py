@@ -108,4 +108,4 @@ def fastest(rows: Iterable[Row], **wanted: Any) -> float:
     Raises:
         ValueError: there are none.
     """
-    return min(row["median_us"] for row in rows if all(row.get(name) == value for name, value in wanted.items()))
+    return min(float(row["median_us"]) for row in rows if all(row.get(name) == value for name, value in wanted.items()))
