@@ -126,7 +126,8 @@ def reproduce_recorded(entry: Published) -> Reproduced:
     if entry.counts and not entry.measures:
         return replace(reproduce(entry, entry.workload, None, Path()), source="counted")
     if entry.measures and (counts := measurement(entry.measures)).run is not None and not counts.recorded:
-        return Reproduced(entry, judge(entry, counts, counts.run(Scope("cpu"))), None, "counted")
+        source = "measured on cpu, quick" if counts.command else "counted"
+        return Reproduced(entry, judge(entry, counts, counts.run(Scope("cpu"))), None, source)
     if entry.configuration:
         target, _ = find(entry.recipe)
         return Reproduced(entry, _beside(entry, target.resolve(None)), None, "counted")
@@ -146,7 +147,7 @@ def reproduce_measured(entry: Published, device: str, quick: bool) -> Reproduced
         needs = "needs a GPU" if known.needs_gpu else "is not run by this command"
         raise MissingError(f"{entry.id} {needs}: run {known.command}, or see the recorded rows without --quick")
     rows = known.run(Scope(device, quick))
-    how = "counted" if not known.recorded else f"measured on {device}{', quick' if quick else ''}"
+    how = "counted" if not known.command else f"measured on {device}{', quick' if quick else ''}"
     return Reproduced(entry, judge(entry, known, rows), None, how)
 
 

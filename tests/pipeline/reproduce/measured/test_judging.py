@@ -174,3 +174,14 @@ def test_counted_tables_follow_from_networks() -> None:
     rule = launches.statements["multiplication_griddim_is_qpn"]
     assert rule([{"workload": "multiplication gridDim", "launch": (5, 3, 2)}])[1] is True
     assert rule([{"workload": "multiplication gridDim", "launch": (3, 5, 2)}])[1] is False
+
+
+def test_fronts_fall_faster_or_do_not() -> None:
+    rules = measurement("accuracy-front").statements
+    rows = [{"keep": keep, "accuracy": accuracy, "reduction": 1 / keep} for keep, accuracy in
+            ((1.0, 0.9), (0.75, 0.89), (0.5, 0.86), (0.1, 0.3))]  # fmt: skip
+    assert rules["accuracy_falls_faster"](rows)[1] is True
+    assert rules["useful_points_exist"](rows)[1] is True
+    early = [row | {"accuracy": 0.9 if row["keep"] == 1 else 0.3} for row in rows]
+    assert rules["accuracy_falls_faster"](early)[1] is False
+    assert rules["useful_points_exist"](early)[1] is False
