@@ -271,3 +271,12 @@ def test_lazy_layers_get_the_sizes_of_what_was_saved(tmp_path: Path) -> None:
     dense(x)
     save(tmp_path, dense, dense, Origin("somewhere:else", None, None), "fp32", {})
     assert torch.equal(lamina.load(tmp_path, nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2)))(x), dense(x))
+
+
+def test_a_description_of_far_more_than_the_weights_is_not_built(folder: Path) -> None:
+    document = json.loads((folder / RECIPE).read_text())
+    layer = '[[layer]]\ntype = "linear"\nname = "fc"\nout_features = 1000000\n'
+    document["network"]["description"] = "[input]\nshape = [100000000]\n" + layer
+    (folder / RECIPE).write_text(json.dumps(document))
+    with pytest.raises(UsageError, match="has 381,469,726 MiB of parameters, expected at most 4,096 times the"):
+        lamina.load(folder)

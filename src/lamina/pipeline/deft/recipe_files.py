@@ -32,6 +32,8 @@ from lamina.spec.toml import read_toml, write_toml
 FORMAT: Literal["lamina-deft"] = "lamina-deft"
 VERSION: Literal[1] = 1
 RECIPE, WEIGHTS = "recipe.json", "weights.safetensors"
+FREE, RATIO = 256 << 20, 4096
+"""Bytes of parameters that a description may have, or times the size of the weights file."""
 
 
 class _Strict(BaseModel):
@@ -176,6 +178,7 @@ def _dense(recipe: Recipe, folder: Path, network: nn.Module | None) -> nn.Module
         return network
     if recipe.network.description is not None:
         described, _ = read_toml(recipe.network.description, f"{folder / RECIPE}: network.description")
+        _require_plausible(described, folder)
         return build.from_network(described).make(None)
     source = recipe.network.source
     if source in ZOO:
@@ -185,6 +188,16 @@ def _dense(recipe: Recipe, folder: Path, network: nn.Module | None) -> nn.Module
         f"{folder / RECIPE}: expected a network of the zoo or a description, got {source!r}; "
         "build the dense network and pass it: lamina.load(path, network)"
     )
+
+
+def _require_plausible(network: Network, folder: Path) -> None:
+    """Refuse a description of far more parameters than any method compresses into the weights beside it."""
+    size, stored = 4 * sum(layer.parameters for layer in network.resolve()), (folder / WEIGHTS).stat().st_size
+    if size > max(FREE, RATIO * stored):
+        raise UsageError(
+            f"{folder / RECIPE}: network.description has {size >> 20:,} MiB of parameters, expected at most {RATIO:,} "
+            f"times the {stored >> 10:,} KiB of {WEIGHTS}"
+        )
 
 
 def _weights(path: Path) -> dict[str, Tensor]:
