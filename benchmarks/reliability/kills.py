@@ -222,6 +222,7 @@ def _write(tallies: dict[str, Tally], args: argparse.Namespace) -> None:
         for row in (row for row in earlier if row["layer"] == verb):
             tally.counts.update({name: row.get(name, 0) for name in ("kills", "ended before the kill", *COUNTED)})
             tally.failures += row["failures"]
+            tally.uninterrupted_s = tally.uninterrupted_s or row["uninterrupted_s"]
             tally.killed_after_s += row.get("killed_after_s", [1e-6 * row[q] for q in ("q1_us", "median_us", "q3_us")])
         seconds = sorted(tally.killed_after_s)
         if len(seconds) < 2:
