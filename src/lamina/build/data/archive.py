@@ -65,7 +65,7 @@ def arrays(path: Path, *names: str) -> list[NDArray[np.generic]]:
 
 def _require_plausible(archive: np.lib.npyio.NpzFile, name: str) -> None:
     """Refuse an array that unpacks to much more than its file holds, before it fills the memory."""
-    member = next(one for one in archive.zip.infolist() if one.filename in (name, f"{name}.npy"))  # type: ignore[union-attr]
+    member = next(one for one in archive.zip.infolist() if one.filename in (name, f"{name}.npy"))
     if member.file_size > max(LARGEST, RATIO * member.compress_size):
         size, packed = member.file_size >> 20, member.compress_size >> 10
         raise ValueError(f"{name} unpacks from {packed} KiB to {size} MiB; save it without compression")
