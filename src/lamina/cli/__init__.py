@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lamina import __version__
-from lamina.cli import catalogue, isolated, reproduce, runs, simulate
+from lamina.cli import catalogue, isolated, reproduce, runs, simulate, store
 from lamina.cli.apply import apply
 from lamina.cli.bench import bench
 from lamina.cli.compaction import compaction_engine
@@ -45,6 +45,7 @@ SIMULATE, KNOW = "Simulate and reproduce", "List what there is"
 app.command(rich_help_panel=MEASURE, cls=IdleCommand)(bench)
 app.command(rich_help_panel=MEASURE, cls=IdleCommand)(profile)
 app.add_typer(runs.app, name="runs", rich_help_panel=UNDERSTAND)
+app.add_typer(store.app, name="store", rich_help_panel=UNDERSTAND)
 app.command(rich_help_panel=UNDERSTAND)(report)
 app.command(rich_help_panel=UNDERSTAND)(explain)
 app.command(rich_help_panel=UNDERSTAND)(compare)

@@ -312,6 +312,22 @@ class Store:
         with self._writing() as connection:
             return trace.import_trace(connection, document)
 
+    def replace_run(self, document: Mapping[str, Any]) -> str:
+        """Write an exported run in place of the one of its id, all or nothing; return its id.
+
+        Raises:
+            UsageError: the document is none of lamina's.
+        """
+        with self._writing() as connection:
+            write.delete_run(connection, str(document["run"]["id"]))
+            return trace.import_trace(connection, document)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection that reads, for what only the kind of the database knows."""
+        with self._reading() as connection:
+            yield connection
+
     def import_database(self, path: str | os.PathLike[str]) -> tuple[str, ...]:
         """Write all runs of another SQLite database, all or nothing; return their ids, the first to begin first.
 

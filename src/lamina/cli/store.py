@@ -1,0 +1,111 @@
+"""``lamina store``: check, upgrade and merge trace databases."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from lamina.cli import options
+from lamina.cli.handled import handled
+from lamina.errors import UsageError
+
+app = typer.Typer(no_args_is_help=True, help="Trace databases: check, upgrade, merge.")
+
+StoreArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="STORE", help="A file, or a URL such as postgresql://user@host/name.", show_default="user data folder"
+    ),
+]
+
+
+@app.command("check")
+@handled
+def check(store: StoreArgument = "") -> None:
+    """Check that a database is whole: its file, its references, and that every run can be read.
+
+    Exit codes: 0 whole, 1 damaged, 2 no database.
+
+    Example:
+
+        lamina store check runs.db
+    """
+    from lamina.store import open_store
+    from lamina.store.checked import faults
+
+    with open_store(options.store_url(_existing(store))) as database:
+        found = list(faults(database))
+        for fault in found:
+            typer.echo(fault)
+        runs = len(database.runs(limit=None))
+        typer.echo(f"{database.place}: {runs} runs, {'no fault' if not found else f'{len(found)} faults'}", err=True)
+    if found:
+        raise typer.Exit(1)
+
+
+@app.command("migrate")
+@handled
+def migrate(store: StoreArgument = "") -> None:
+    """Bring a database to the schema of this lamina. Every command does so when it opens one.
+
+    Example:
+
+        lamina store migrate postgresql://team@host/lamina
+    """
+    from lamina.store import open_store
+    from lamina.store.migrate import HEAD
+
+    with open_store(options.store_url(_existing(store))) as database:
+        typer.echo(f"{database.place}: schema {HEAD}")
+
+
+@app.command("merge")
+@handled
+def merge(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Databases to read: files or URLs.")],
+    into: Annotated[str, typer.Option("--into", help="The database that gets their runs.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")] = False,
+) -> None:
+    """Copy the runs of databases into another, each once: those that are there already are left alone.
+
+    A merge that was killed goes on where it stopped: give the same command again. A run that was copied while it was
+    running is completed. Where both databases hold an ended run that differs, the target's stays, and the exit code
+    is 1.
+
+    Example:
+
+        lamina store merge a.db b.db --into postgresql://team@host/lamina
+    """
+    from lamina.cli.watching import Bar
+    from lamina.store import open_store
+    from lamina.store.merge import merge as merged
+
+    for source in sources:
+        _existing(source)
+    differ = 0
+    with open_store(into) as target, Bar() as bar:
+        for source in sources:
+            with open_store(source) as database:
+                task = bar.add_task(f"merging {database.place}", total=len(database.runs(limit=None)))
+                counts: Counter[str] = Counter()
+                for one in merged(database, target, dry_run):
+                    counts[one.what] += 1
+                    bar.advance(task)
+                    if one.what == "differs":
+                        bar.say(f"run {one.run.id} ({one.run.verb} of {one.run.target}) differs: the target's stays")
+                differ += counts["differs"]
+                text = ", ".join(f"{count} {what}" for what, count in counts.items()) or "no runs"
+                bar.say(f"{database.place}: {text}{' (dry run)' if dry_run else ''}")
+    if differ:
+        raise typer.Exit(1)
+
+
+def _existing(store: str) -> str:
+    """Refuse a file that is not there: opening it would make it."""
+    from pathlib import Path
+
+    if store and "://" not in store and not Path(store).is_file():
+        raise UsageError(f"{store}: expected a trace database, got no file")
+    return store
