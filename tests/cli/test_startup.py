@@ -141,6 +141,7 @@ BEGINNINGS: list[tuple[str, ...]] = [
     ("sweep", "absent.toml"),
     ("reproduce", "ls"),
     ("reproduce", "run", "circulant-figure-7.5"),
+    ("reproduce", "all"),
     ("models",),
     ("methods",),
     ("recipes", "ls"),

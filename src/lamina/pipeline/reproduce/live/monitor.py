@@ -54,7 +54,7 @@ class Trainer:
 def zeros(scope: Scope) -> Rows:
     """Figures 6.1, 6.2, 6.14 and 6.15: three networks, counted at every iteration and by the monitor."""
     names = ("cifarnet64", "vgg11_cifar", "alexnet")
-    steps, batch = (40, 4) if scope.quick else (2000, 64)
+    steps, batch = (32, 4) if scope.quick else (2000, 64)
     pace = Parameters(initial_period=2, duration=1) if scope.quick else Parameters(initial_period=50, duration=5)
     return [_watched(name, steps, batch, pace, scope) for name in names]
 
@@ -100,7 +100,7 @@ def apart(seen: list[Observation], some: list[Observation], name: str, duration:
 def overhead(scope: Scope) -> Rows:
     """Table 6.6: the time that monitors add to a training step, in alternating rounds."""
     names = ("vgg11_cifar", "resnet10_cifar", "alexnet") if scope.quick else ("vgg11_cifar", "resnet10_cifar", *LARGE)
-    steps, batch, rounds = (3, 4, 1) if scope.quick else (50, 64, 4)
+    steps, batch, rounds = (2, 4, 1) if scope.quick else (50, 64, 4)
     return [row for name in names for row in _added(name, steps, batch, rounds, scope)]
 
 
