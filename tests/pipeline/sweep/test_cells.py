@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lamina.cli.sweep_cells import command_of, complaint
 from lamina.errors import SpecError, UsageError
 from lamina.pipeline.sweep.cells import Cell, cells
-from lamina.spec.grid import parse_grid
+from lamina.spec.grid import parse_grid, read_grid
 
 BENCH = command_of("bench", "g")
 
@@ -78,3 +78,9 @@ def test_verbs_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match="'runs' cannot be swept"):
         command_of("runs", "g")
     assert command_of("what_if", "g").words == ("what-if",)
+
+
+def test_the_example_is_a_grid() -> None:
+    path = Path(__file__).parents[3] / "examples" / "bench_grid.toml"
+    made = cells(read_grid(path), BENCH, "g", complaint)
+    assert len(made) == 10 and {cell.settings["data"] for cell in made} == {"fashion-mnist", "synthetic"}

@@ -50,7 +50,7 @@ def test_a_task_beyond_its_memory_is_killed() -> None:
     worker = Worker()
     hold = f"import time; held = bytearray({300 * 2**20}); time.sleep(60)"
     outcome = worker.call(subprocess.call, [sys.executable, "-c", hold], Limits(seconds=30, memory_bytes=200 * 2**20))
-    assert isinstance(outcome, Lost) and outcome.reason.startswith("memory limit of 200 MiB exceeded: 3")
+    assert isinstance(outcome, Lost) and outcome.reason.startswith("memory limit of 200 MiB exceeded: ")
     assert worker.call(abs, -1, Limits(memory_bytes=200 * 2**20)) == 1  # in a new process
     worker.close()
 

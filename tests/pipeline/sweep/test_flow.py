@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -41,9 +42,7 @@ class Trained:
 
     def documents(self, rate: str) -> tuple[dict[str, Any], ...]:
         environment = measure.environment("cpu")
-        run = Run(
-            f"{len(self.ran)}-{rate}-{id(self)}", "train", "lenet5", "lamina train", environment.date, "f", {}, {}
-        )
+        run = Run(uuid4().hex, "train", "lenet5", "lamina train", environment.date, "f", {}, {})
         with open_store(self.folder / "cells.db") as store:
             store.begin(replace(run, environment=asdict(environment), config={"epochs": 1}))
             store.add_epoch(run.id, Epoch(0, 1, 0.1, 1.0, 0.5, 1.0, float(rate), 3.0))
