@@ -96,3 +96,10 @@ def test_a_bomb_is_not_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(UsageError, match="x unpacks from 4 KiB to 4 MiB; save it without compression"):
         archive.arrays(path, "x")
     assert archive.arrays(path, "y")[0].tolist() == [0, 1, 2]
+
+
+def test_a_member_that_is_no_array_is_refused(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archived:
+        archived.writestr("x.npy", b"no array at all")
+    with pytest.raises(UsageError, match="x is no array"):
+        archive.arrays(path, "x")

@@ -126,3 +126,8 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         return
     with pytest.raises(UsageError, match="unpacks to over 10 times its size"):
         idx.content(path)
+
+
+def test_axes_that_no_array_has_are_refused() -> None:
+    with pytest.raises(UsageError, match="a: expected the shape of an array"):
+        idx.parse(struct.pack(">BBBB4I", 0, 0, 8, 4, 0, *[0x22222222] * 3), "a")

@@ -60,7 +60,11 @@ def arrays(path: Path, *names: str) -> list[NDArray[np.generic]]:
             raise UsageError(f"{path}: expected the arrays {', '.join(names)}, found no {', '.join(missing)}")
         for name in names:
             _require_plausible(archive, name)
-        return [archive[name] for name in names]
+        found = [archive[name] for name in names]
+        for name, array in zip(names, found, strict=True):
+            if not isinstance(array, np.ndarray):  # NumPy gives the bytes of what is no array
+                raise ValueError(f"{name} is no array")
+        return found
 
 
 def _require_plausible(archive: np.lib.npyio.NpzFile, name: str) -> None:

@@ -62,7 +62,10 @@ def parse(data: bytes, name: str) -> NDArray[np.uint8]:
             f"{name}: expected {prod(shape)} bytes of data for the shape {shape}, got {len(data) - start}; "
             "the file is damaged, download it again"
         )
-    return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
+    try:
+        return np.frombuffer(data, np.uint8, offset=start).reshape(shape).copy()
+    except ValueError as error:  # no data, and the other axes larger than NumPy's arrays
+        raise UsageError(f"{name}: expected the shape of an array, got {shape}: {error}") from error
 
 
 def _find(path: Path, split: str, magic: bytes) -> list[Path]:
