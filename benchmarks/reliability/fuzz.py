@@ -79,8 +79,8 @@ def _run(name: str, args: argparse.Namespace) -> dict[str, Any]:
         began = time.monotonic()
         done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
         seconds = time.monotonic() - began
-    counted = re.search(r"number_of_executed_units: (\d+)", done.stderr)
-    memory = re.search(r"peak_rss_mb: (\d+)", done.stderr)
+    counted = re.search(r"number_of_executed_units:\s+(\d+)", done.stderr)
+    memory = re.search(r"peak_rss_mb:\s+(\d+)", done.stderr)
     crash = ""
     if done.returncode or counted is None:
         crash = " | ".join(done.stderr.strip().splitlines()[-25:])
