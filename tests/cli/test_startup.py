@@ -104,7 +104,7 @@ def test_wrong_changes_and_counters_are_refused_before_slow_imports(tmp_path: Pa
 def test_unknown_networks_data_sets_and_devices_are_refused_before_slow_imports(tmp_path: Path) -> None:
     cases = [
         ((command, *words), expected)
-        for command in ("bench", "profile", "what-if", "train", "sparsity", "deft")
+        for command in ("bench", "profile", "what-if", "train", "sparsity", "deft", "study")
         for words, expected in (
             (("lenet6", "--data", "fashion-mnist"), "did you mean 'lenet5'"),
             (("lenet5", "--data", "fashion-mnist", "--device", "cude"), "did you mean 'cuda'"),
@@ -124,6 +124,8 @@ BEGINNINGS: list[tuple[str, ...]] = [
     ("train", "lenet5", "--data", "fashion-mnist"),
     ("sparsity", "lenet5", "--data", "fashion-mnist"),
     ("deft", "lenet5", "--data", "fashion-mnist"),
+    ("study", "lenet5"),
+    ("apply", "lenet5", "absent.toml"),
     ("report", "latest"),
     ("explain", "latest"),
     ("compare", "latest", "latest"),
@@ -133,6 +135,8 @@ BEGINNINGS: list[tuple[str, ...]] = [
     ("runs", "import", "absent.json"),
     ("runs", "recordings"),
     ("runs", "sql", "SELECT 1 AS one"),
+    *(("store", *words) for words in (("check", "absent.db"), ("migrate", "absent.db"))),
+    ("store", "merge", "absent.db", "--into", "team.db"),
     ("simulate", "run", "lenet5"),
     ("simulate", "compaction-engine", "lenet5"),
     ("simulate", "training", "lenet5"),
@@ -174,7 +178,7 @@ def test_every_command_says_something_before_it_imports_pytorch(tmp_path: Path) 
     for command, (code, out, error) in zip(BEGINNINGS, json.loads(done.stdout), strict=True):
         codes[command[0]] = code
         assert error.startswith("importing PyTorch") if code == 99 else out or error, (command, code, out, error)
-    measuring = ("bench", "profile", "what-if", "train", "sparsity", "deft")
+    measuring = ("bench", "profile", "what-if", "train", "sparsity", "deft", "study")
     assert {name for name, code in codes.items() if code == 99} >= {*measuring, "env"}
 
 

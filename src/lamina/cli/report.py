@@ -69,6 +69,8 @@ def report(
         _list()
         return
     (where,) = options.choices("--assets", assets, ("inline", "dir"))
+    if summary and (figure or output or against):
+        raise UsageError("--summary prints Markdown on stdout: leave out --figure, --output and --against")
     if not figure and (phase != "step" or batch_size is not None):
         raise UsageError("--phase and --batch-size choose what a --figure shows; the page shows all of them")
     if against_store and not against:

@@ -14,6 +14,8 @@ SHOWN = 20
 """Layers in a table; the others are counted."""
 
 DENSE = "dense"
+OVER = "time budget"
+"""In the reason of what was not tried."""
 
 
 def wholes_table(study: Study, width: int | None = None) -> Table:
@@ -47,8 +49,10 @@ def verdict(study: Study) -> str:
         return "the network could not be timed"
     changed = len(selected(study))
     against = before.timing.median_us / plan.timing.median_us
+    untried = sum(OVER in reason for reason in (one.reason for row in (study.wholes, study.trials) for one in row))
     if not changed and plan.settings == before.settings:
-        return "nothing that was tried is faster than the network as it is"
+        what = f"; the time budget left {untried} settings and candidates untried" if untried else ""
+        return f"nothing that was tried is faster than the network as it is{what}"
     if not changed:
         return f"no layer changes: the network at {plan.settings} is {against:.2f}x as fast as it was"
     over = uniform.timing.median_us / plan.timing.median_us

@@ -284,7 +284,16 @@ def validation_table(document: Mapping[str, Any], width: int | None = None) -> T
         names = ", ".join(f"{one['name']} {one['simulated']} for {one['reference']}" for one in broken)
         size = f"{row['m']}x{row['n']}x{row['k']}"
         times = [units.duration(row["simulated_us"]), units.duration(row["reference_us"]), f"{row['error']:+.1%}"]
-        cells = [row["tag"], row["role"], size, str(row["cus"]), str(row["l2_kb"]), row["dram"], *times, names or "all held"]
+        cells = [
+            row["tag"],
+            row["role"],
+            size,
+            str(row["cus"]),
+            str(row["l2_kb"]),
+            row["dram"],
+            *times,
+            names or "all held",
+        ]
         lines.append(Line(cells, ALARM if broken else None))
     headings = ["run", "role", "MxNxK", "CUs", "L2 KiB", "DRAM", "simulated", "measured", "error", "identities"]
     caption = [f"error of time: mean {document['mean_error']:.1%}, worst {document['worst_error']:.1%}"]

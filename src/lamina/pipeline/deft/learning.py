@@ -36,9 +36,17 @@ class Learner:
     epochs: int = 0
 
     def learn(
-        self, network: nn.Module, settings: Training, checkpoint: Path | None = None, resume: bool = False
+        self,
+        network: nn.Module,
+        settings: Training,
+        checkpoint: Path | None = None,
+        resume: bool = False,
+        stop: Callable[[], bool] = lambda: False,
     ) -> nn.Module:
-        """Train in place; returns the network in evaluation mode. Epochs are stored, numbered over all trainings."""
+        """Train in place; returns the network in evaluation mode. Epochs are stored, numbered over all trainings.
+
+        ``stop`` is asked every few steps whether to end the training early; a note says so.
+        """
 
         def batches(epoch: int, start: int) -> Iterator[tuple[run.Inputs, Tensor]]:
             return self.material.batches(settings.batch, settings.seed, epoch, start, settings.augment)
@@ -58,13 +66,22 @@ class Learner:
         for state in explained(progress, type(network).__name__):
             self.watch(state)
             if state.test_loss is None or state.test_accuracy is None:
+                if stop():
+                    self._stopped(state)
+                    break
                 continue
             before = (state.learning_rate, state.train_loss, state.train_accuracy)
             epoch = Epoch(self.epochs, state.step, *before, state.test_loss, state.test_accuracy, clock.lap())
             self.epochs += 1
             self.store.add_epoch(self.run_id, epoch)
             self.watch(epoch)
+            if stop() and state.step < state.steps:
+                self._stopped(state)
+                break
         return network.eval()
+
+    def _stopped(self, state: run.Progress) -> None:
+        self.note(f"the time budget ended the training after {state.step} of {state.steps} steps")
 
     def tune(self, network: nn.Module, epochs: int) -> nn.Module:
         """Fine-tune for some epochs at a lower learning rate; 0 leaves the network unchanged."""

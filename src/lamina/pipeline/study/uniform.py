@@ -39,8 +39,9 @@ def uniform(subject: Subject, config: StudyConfig, journal: Journal, budget: Bud
     found = {BEFORE: _measured(subject, [BEFORE], journal, budget, watch)[0]}
     quick = "graph" if "graph" in modes else "eager"
     layouts = ("nchw", "nhwc") if _has_images(subject) else ("nchw",)
-    grid = [Settings(precision, layout, quick) for precision in precisions for layout in layouts]
-    found |= _by_settings(_measured(subject, grid, journal, budget, watch))
+    for precision in precisions:  # not all at once: each copy of the network takes memory
+        grid = [Settings(precision, layout, quick) for layout in layouts]
+        found |= _by_settings(_measured(subject, grid, journal, budget, watch))
     best = fastest(found.values()).settings
     others = [replace(best, mode=mode) for mode in modes if mode != best.mode]
     found |= _by_settings(_measured(subject, [one for one in others if one not in found], journal, budget, watch))

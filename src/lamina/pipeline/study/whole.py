@@ -25,7 +25,7 @@ from lamina.record.study import Measured, Settings
 from lamina.spec import Method
 
 ROUNDS = 9
-PLAN, BEFORE = "plan", "before"
+PLAN = "plan"
 
 
 @dataclass(frozen=True)
@@ -34,32 +34,35 @@ class Compared:
 
     Attributes:
         plan: the network by the choice, in its fastest mode; without a time if it did not run.
-        uniform: the network at the uniform settings, timed in the same rounds.
-        before: the network as its user runs it, timed in the same rounds.
+        uniforms: the network at uniform settings, timed in the same rounds.
         faster: whether the plan is faster by more than the spread.
         reason: one sentence with both times.
         ran: by layer with pruned inputs, the implementation that was selected in the plan.
     """
 
     plan: Measured
-    uniform: Measured
-    before: Measured
+    uniforms: tuple[Measured, ...]
     faster: bool
     reason: str
     ran: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def uniform(self) -> Measured:
+        """The fastest of the uniform settings."""
+        return min(self.uniforms, key=lambda one: one.timing.median_us if one.timing else inf)
 
 
 def compare(
     subject: Subject,
     model: nn.Module,
     choice: Choice,
-    before: Measured,
-    best: Measured,
+    base: Measured,
+    uniforms: Sequence[Measured],
     modes: Sequence[str],
     chosen: Selector,
     limit_s: float = inf,
 ) -> Compared:
-    """Time a network by a choice in several modes, and the dense network as it was and at its best settings.
+    """Time a network by a choice in several modes, and the dense network at uniform settings.
 
     All take turns. An empty choice compares the dense network with itself.
 
@@ -67,9 +70,9 @@ def compare(
         subject: the dense network.
         model: the float32 network by the choice.
         choice: by layer.
-        before: the network as its user runs it.
-        best: the best uniform settings.
-        modes: to try, those of the best settings first.
+        base: the settings of the plan, but for the mode.
+        uniforms: the network as its user runs it, and at settings that are nearly the best.
+        modes: to try, that of the base first.
         chosen: calibrates layers that follow the sparsity of their inputs.
         limit_s: seconds for all rounds.
     """
@@ -77,22 +80,21 @@ def compare(
     networks: dict[Settings, tuple[nn.Module, dict[str, str]]] = {}
     reasons: list[str] = []
     for mode in modes if choice else ():
-        own = replace(best.settings, mode=mode, method=DENSE)
+        own = replace(base.settings, mode=mode)
         try:
             networks[own] = network, _ = _deployed(subject, model, choice, own, chosen)
             steps[str(own)] = subject.step(network, own)
         except (LaminaError, RuntimeError) as error:
             reasons.append(f"{mode}: {run.one_line(error)}")
-    for name, one in ((DENSE, best), (BEFORE, before)):
-        steps[name] = subject.step(subject.at(subject.dense, one.settings), one.settings)
+    for one in uniforms:
+        steps[f"dense, {one.settings}"] = subject.step(subject.at(subject.dense, one.settings), one.settings)
     times = subject.times(steps, ROUNDS, limit_s)
-    again: list[Timing] = []
-    for name in (DENSE, BEFORE):
-        time = times[name]
+    again = []
+    for one in uniforms:
+        time = times[f"dense, {one.settings}"]
         if isinstance(time, Exception):
             raise LaminaError(f"the dense network did not run again: {run.one_line(time)}") from time
-        again.append(time)
-    theirs, users = again
+        again.append(replace(one, timing=time))
     ours: dict[Settings, Timing] = {}
     for own in networks:
         found = times.get(str(own))
@@ -100,17 +102,17 @@ def compare(
             ours[own] = found
         elif found is not None:
             reasons.append(f"{own}: {run.one_line(found)}")
-    uniform, before = replace(best, timing=theirs), replace(before, timing=users)
     if not ours:
-        failed = Measured(PLAN, replace(best.settings, method=DENSE), None, outcome="failed", reason="; ".join(reasons))
-        return Compared(failed, uniform, before, False, failed.reason)
+        failed = Measured(PLAN, base.settings, None, outcome="failed", reason="; ".join(reasons))
+        return Compared(failed, tuple(again), False, failed.reason)
     settings = min(ours, key=lambda one: ours[one].median_us)
     network, ran = networks[settings]
     parameters, peak, energy = subject.facts(network, steps[str(settings)])
     plan = Measured(PLAN, settings, ours[settings], None, parameters, peak, energy, "selected", "; ".join(reasons))
-    fastest = min(theirs, users, key=lambda one: one.median_us)
-    verdict = decide({DENSE: fastest, PLAN: ours[settings]}, "eager")
-    return Compared(plan, uniform, before, verdict.impl == PLAN, verdict.reason, ran)
+    compared = Compared(plan, tuple(again), False, "", ran)
+    assert compared.uniform.timing is not None
+    verdict = decide({DENSE: compared.uniform.timing, PLAN: ours[settings]}, "eager")
+    return replace(compared, faster=verdict.impl == PLAN, reason=verdict.reason)
 
 
 def _deployed(
