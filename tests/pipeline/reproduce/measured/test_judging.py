@@ -151,6 +151,8 @@ def test_conversion_is_a_share_of_all_parts() -> None:
 def test_overheads_below_zero_are_none(added: float, ours: float) -> None:
     rows = [row("monitor[sampled]", 1.0, added=added)]
     assert measured("monitor-overhead", value("AlexNet", "sparsity monitor"), rows) == pytest.approx(ours)
+    noisy = [row("monitor[sampled]", 1.0, added=-0.2)]
+    assert measured("monitor-overhead", value("AlexNet", "sparsity monitor"), noisy) is None
 
 
 def test_gains_are_the_largest_of_a_change() -> None:
