@@ -181,3 +181,18 @@ def test_a_run_that_cannot_come_back_is_refused(store: Store, a_run: MakeRun, ch
         store.begin(a_run(**changes))
     assert store.runs() == ()
     assert store.query("SELECT count(*) FROM environment")[1] == ((0,),)
+
+
+@pytest.mark.parametrize(
+    ("command", "stored"),
+    [
+        ("lamina bench mlp --store postgresql://me:hunter2@host/runs", "postgresql://me:***@host/runs"),
+        ("lamina bench mlp --store 'postgresql+psycopg://me:p%40ss:w@host:5432/runs'", "://me:***@host:5432/runs'"),
+        ("lamina bench mlp --store postgresql://me@host/runs", "postgresql://me@host/runs"),
+        ("lamina bench a:b --input x=float32:3@4", "a:b --input x=float32:3@4"),
+    ],
+)
+def test_a_password_is_never_stored(store: Store, a_run: Callable[..., Run], command: str, stored: str) -> None:
+    store.begin(a_run(command=command))
+    found = store.run(a_run().id).command
+    assert found.endswith(stored) and "hunter2" not in found and "p%40ss" not in found

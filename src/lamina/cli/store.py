@@ -82,8 +82,8 @@ def merge(
     from lamina.store import open_store
     from lamina.store.merge import merge as merged
 
-    for source in sources:
-        _existing(source)
+    for store in (*sources, *([into] if dry_run else [])):
+        _existing(store)
     differ = 0
     with open_store(into) as target, Bar() as bar:
         for source in sources:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from lamina.store import schema
 
 Row = dict[str, Any]
 _LEVELS = 100  # of JSON
+_PASSWORD = re.compile(r"(://[^\s/:@]*:)[^\s/]*@")
 
 
 def now() -> str:
@@ -130,7 +132,17 @@ def environment_row(run: Run) -> Row:
 def run_row(run: Run, environment_id: int) -> Row:
     """A run; its environment is a row of its own."""
     environment = {"environment_id": environment_id, "environment_date": _date(run)}
-    return storable({**_values(run, _RUN), **environment})
+    command = {"command": without_passwords(run.command)}
+    return storable({**_values(run, _RUN), **command, **environment})
+
+
+def without_passwords(text: str) -> str:
+    """A text whose URLs have no password.
+
+    >>> without_passwords("--store postgresql://me:secret@host/runs")
+    '--store postgresql://me:***@host/runs'
+    """
+    return _PASSWORD.sub(r"\1***@", text)
 
 
 def _date(run: Run) -> str | None:

@@ -38,9 +38,9 @@ def test_each_printed_number_is_the_mean_over_all_layers(name: str) -> None:
         assert sorted(point.work for point in own) == [f"conv{number}" for number in range(1, 6)]
 
 
-def test_what_the_unit_cannot_do_is_not_measured() -> None:
+def test_elimination_in_the_unit_keeps_half_of_the_inputs() -> None:
     figure = entry("deftnn-figure-13")
-    assert figure.unmeasured and "limination" in figure.note
+    assert figure.simulates is not None and "keep = 0.5" in figure.note
     assert [value.value for value in figure.values] == [2.1, 2.5, 2.6]
 
 
