@@ -23,7 +23,8 @@ OTHER_VERBS = {"convert", "graphed", "load"}
 
 def test_the_package_exports_the_verbs_of_users_and_every_configuration() -> None:
     configurations = {info.config for info in METHODS.values() if info.cell}
-    assert set(lamina.__all__) == {"apply", "convert", "graphed", "graphed_step", "load", "load_front", "open_store"} | configurations
+    verbs = {"apply", "convert", "graphed", "graphed_step", "load", "load_front", "open_store"}
+    assert set(lamina.__all__) == verbs | configurations
     assert lamina.__all__ == sorted(lamina.__all__)
     assert set(lamina.__all__) <= set(dir(lamina))
 

@@ -102,7 +102,7 @@ def _run(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _fuzz(name: str, flags: str) -> None:
-    import atheris
+    import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     with atheris.instrument_imports(include=list(MODULES)):
         call = TARGETS[name].make()

@@ -216,7 +216,7 @@ def _check_resume(job: Job, tally: Tally, folder: Path) -> list[str]:
 
 
 def _write(tallies: dict[str, Tally], args: argparse.Namespace) -> None:
-    rows = []
+    rows: list[dict[str, Any]] = []
     earlier = json.loads(args.add.read_text())["rows"] if args.add else []
     for verb, tally in tallies.items():
         for row in (row for row in earlier if row["layer"] == verb):

@@ -173,7 +173,7 @@ def _npz_seeds() -> list[bytes]:
     for save in (np.savez, np.savez_compressed):
         buffer = io.BytesIO()
         images, labels = np.zeros((2, 4, 4), np.uint8), np.arange(2)
-        save(buffer, x_train=images, y_train=labels, x_test=images, y_test=labels)  # type: ignore[operator]
+        save(buffer, x_train=images, y_train=labels, x_test=images, y_test=labels)
         found.append(buffer.getvalue())
     return found
 

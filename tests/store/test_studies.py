@@ -17,7 +17,17 @@ SETTINGS = st.builds(Settings, TEXT, TEXT, TEXT, TEXT)
 TIMING = st.builds(Timing, TEXT, TEXT, REAL, REAL, REAL, st.integers(1, 99), st.none() | st.integers(0, 99))
 OUTCOME = st.sampled_from(["selected", "slower", "inaccurate", "refused", "failed"])
 TRIAL = st.builds(
-    Trial, TEXT, TEXT, TEXT, SETTINGS, st.none() | TIMING, st.none() | REAL, st.none() | REAL, st.none() | REAL, OUTCOME, TEXT
+    Trial,
+    TEXT,
+    TEXT,
+    TEXT,
+    SETTINGS,
+    st.none() | TIMING,
+    st.none() | REAL,
+    st.none() | REAL,
+    st.none() | REAL,
+    OUTCOME,
+    TEXT,
 )
 WHOLE = st.builds(
     Measured, TEXT, SETTINGS, st.none() | TIMING, st.none() | REAL, st.none() | st.integers(0, 2**40),

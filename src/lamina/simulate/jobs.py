@@ -15,7 +15,8 @@ from lamina.errors import LaminaError, MissingError, UsageError, nearest
 from lamina.record import SimRun
 from lamina.simulate.hierarchy import Device
 from lamina.simulate.workloads import ConvolutionGemm
-from lamina.spec.grid import Settings, Value
+from lamina.spec.grid import Settings as Settings
+from lamina.spec.grid import Value as Value
 
 Progress = Callable[[float], None]
 """Called with the completed fraction of a simulation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,6 +35,11 @@ SHAPES = {"alexnet": (3, 224, 224), "cifarnet": (3, 32, 32), "lenet5": (1, 28, 2
 
 
 @torch.no_grad()
+def _after(first: str, path: str, layer: nn.Module) -> bool:
+    """Whether a layer is not the first convolution, which reads the image."""
+    return path != first
+
+
 def layers(scope: Scope) -> Rows:
     """Figures 6 and 10: AlexNet's layers by each implementation."""
     timer, rows = Timer(scope), list[dict[str, Any]]()
@@ -81,7 +87,7 @@ def networks(scope: Scope) -> Rows:
         first = next(path for path, one in dense.named_modules() if isinstance(one, nn.Conv2d))
         config = Eliminated(keep=KEEP, recovery="none", impl="auto")
         chooser = selector(timer.device, "eager", training=False)
-        deft, _ = convert(copy.deepcopy(dense), config, where=lambda path, _, first=first: path != first)
+        deft, _ = convert(copy.deepcopy(dense), config, where=partial(_after, first))
         deft, _ = tune(deft, x, chooser, dense=True)
         kinds = {DENSE: dense, DEFT: deft}
         if name == "alexnet":
