@@ -5,6 +5,7 @@ Quantization is torchao's (https://github.com/pytorch/ao), an optional dependenc
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -109,6 +110,8 @@ def apply_rival(name: str, model: nn.Module) -> nn.Module:
     if find_spec("torchao") is None:
         raise MissingError(f"{name}: torchao is not installed: pip install torchao")
     try:
-        return RIVALS[name].apply(model)
+        with warnings.catch_warnings():  # of another package's source, where Python turns warnings into errors
+            warnings.simplefilter("ignore")
+            return RIVALS[name].apply(model)
     except Exception as error:  # another package's: whatever it raises, the network does not run by it
         raise UnsupportedError(f"{name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
