@@ -278,6 +278,14 @@ def test_the_written_form_is_short() -> None:
     ]  # fmt: skip
 
 
+def test_methods_of_single_layers_are_written() -> None:
+    net, workload = read_toml(BLOCK, "block.toml")
+    plan = {"conv1": Method.parse("weight-only"), "a.b": Method.parse("circulant[block_size=2]")}
+    text = write_toml(net, workload.model_copy(update={"plan": plan}))
+    assert text.splitlines()[-1] == 'plan = {"conv1" = "weight-only", "a.b" = "circulant[block_size=2]"}'
+    assert read_toml(text, "block.toml")[1].plan == plan
+
+
 def test_a_layer_known_from_a_trace_only_cannot_be_written() -> None:
     opaque = Opaque(name="x", inputs=("input",), operation="Mystery", shape=(1,))
     with pytest.raises(UsageError, match=r"layer 'x' \(opaque\) cannot be written"):

@@ -60,7 +60,7 @@ def _given(model: BaseModel) -> Iterator[tuple[str, Any]]:
         value = getattr(model, key)
         if isinstance(model, Layer) and key in SPREAD and isinstance(value, tuple) and len(set(value)) == 1:
             value = value[0]
-        if field.is_required() or value != field.default:
+        if field.is_required() or value != field.get_default(call_default_factory=True):
             yield key, value
 
 
@@ -77,5 +77,7 @@ def _written(value: Any) -> str:
             return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
         case tuple():
             return f"[{', '.join(map(_written, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{_written(key)} = {_written(one)}' for key, one in value.items())}}}"
         case _:
             return repr(value)
