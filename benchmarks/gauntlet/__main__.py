@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results
-from benchmarks.gauntlet.cells import BATCH, ENDINGS, VERBS, Cell
+from benchmarks.gauntlet.cells import BATCH, ENDINGS, VERBS, Cell, consequence
 from benchmarks.gauntlet.models import EXCLUDED, Model, chosen, elements
 from benchmarks.gauntlet.workers import Journal, run_all
 from lamina import measure
@@ -123,7 +123,7 @@ def main() -> None:
     progress = Progress(sum(map(len, work.values())))
     end = time.monotonic() + args.stop_after
     for cell in run_all(work, args.device, args.work, args.jobs, args.limit):
-        cell = replace(cell, commit=commit)
+        cell = replace(consequence(cell, found), commit=commit)
         journal.add(cell)
         found[cell.model, cell.verb] = cell
         progress(cell)

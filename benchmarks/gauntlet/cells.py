@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -291,3 +291,18 @@ VERBS: dict[str, Callable[[Job], str | None]] = {
     "apply": _apply,
 }
 """Verbs in an order in which each finds what it needs."""
+
+NEEDS = {
+    "explain": ("bench",), "report": ("bench",), "compare": ("bench", "profile"), "what-if": ("profile",),
+    "load": ("deft",), "apply": ("study",),
+}  # fmt: skip
+"""Verbs whose results a verb reads."""
+
+
+def consequence(cell: Cell, found: Mapping[tuple[str, str], Cell]) -> Cell:
+    """A cell that was refused since another ran over time counts as over time too: it was not tried."""
+    over = [one for one in NEEDS.get(cell.verb, ()) if (cell.model, one) in found]
+    over = [one for one in over if found[cell.model, one].ending == "timeout"]
+    if cell.ending == "refused" and over:
+        return replace(cell, ending="timeout", reason=f"needs {over[0]}, which ran over time")
+    return cell

@@ -165,6 +165,13 @@ def test_a_network_of_a_function(tmp_path: Path, data: str, store: Store) -> Non
     assert found.network == "tests.pipeline.study.nets:mlp" and found.trials
 
 
+def test_a_recurrent_layer_has_candidates(tmp_path: Path, data: str, store: Store) -> None:
+    target, _ = find("tests.pipeline.study.nets:rows", input_size=(1, 28, 28))
+    found = study(target, data, SETTINGS, store, tmp_path / "out", QUICK, cache=tmp_path / "cache").study
+    tried = {one.impl for one in found.trials if one.layer == "lstm" and one.timing}
+    assert any(impl.startswith("eliminated") for impl in tried)
+
+
 def test_weights_of_another_network_are_refused(tmp_path: Path, data: str, store: Store) -> None:
     from safetensors.torch import save_file
 

@@ -45,11 +45,20 @@ class Learner:
     ) -> nn.Module:
         """Train in place; returns the network in evaluation mode. Epochs are stored, numbered over all trainings.
 
-        ``stop`` is asked every few steps whether to end the training early; a note says so.
+        Before each step ``stop`` decides whether to end the training early; a note says so.
         """
+        done, ended = 0, False
+        per_epoch = -(-len(self.material.learn) // settings.batch)
 
         def batches(epoch: int, start: int) -> Iterator[tuple[run.Inputs, Tensor]]:
-            return self.material.batches(settings.batch, settings.seed, epoch, start, settings.augment)
+            nonlocal done, ended
+            done = epoch * per_epoch + start
+            for batch in self.material.batches(settings.batch, settings.seed, epoch, start, settings.augment):
+                ended = ended or stop()
+                if ended:
+                    return
+                yield batch
+                done += 1
 
         clock = measure.Stopwatch()
         progress = run.train(
@@ -57,7 +66,7 @@ class Learner:
             settings,
             batches,
             lambda: self.material.ordered(self.material.calibration),
-            -(-len(self.material.learn) // settings.batch),
+            per_epoch,
             self.device,
             checkpoint,
             resume=resume,
@@ -66,22 +75,16 @@ class Learner:
         for state in explained(progress, type(network).__name__):
             self.watch(state)
             if state.test_loss is None or state.test_accuracy is None:
-                if stop():
-                    self._stopped(state)
-                    break
                 continue
             before = (state.learning_rate, state.train_loss, state.train_accuracy)
             epoch = Epoch(self.epochs, state.step, *before, state.test_loss, state.test_accuracy, clock.lap())
             self.epochs += 1
             self.store.add_epoch(self.run_id, epoch)
             self.watch(epoch)
-            if stop() and state.step < state.steps:
-                self._stopped(state)
-                break
+        if ended:
+            steps = settings.epochs * per_epoch
+            self.note(f"the time budget ended the training after {done} of {steps} steps")
         return network.eval()
-
-    def _stopped(self, state: run.Progress) -> None:
-        self.note(f"the time budget ended the training after {state.step} of {state.steps} steps")
 
     def tune(self, network: nn.Module, epochs: int) -> nn.Module:
         """Fine-tune for some epochs at a lower learning rate; 0 leaves the network unchanged."""

@@ -137,14 +137,14 @@ def study(
 def _dense(
     target: Target, learner: Learner, config: StudyConfig, weights: Path | None, checkpoint: Path, budget: Budget
 ) -> nn.Module:
-    """The user's network on the device: with its initial weights to train, or trained to infer."""
+    """The user's network on the device: to infer it is trained, unless there are only synthetic data."""
     torch.manual_seed(learner.settings.seed)
     network = target.make(learner.material.classes)
     with torch.no_grad():  # lazy parameters get their sizes from their first inputs
         run.forward(network.eval(), run.moved(learner.material.example(2), torch.device("cpu")))
     if weights:
         return pretrained(network, weights).to(learner.device)
-    if config.training or not config.train_epochs:
+    if config.training or not config.train_epochs or learner.material.learn.name == "synthetic":
         return network.to(learner.device)
     epochs = learner.settings.model_copy(update={"epochs": config.train_epochs})
     checkpoint.parent.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,7 @@ def fold_times(
     kept = aligned((config.keep or 1.0) * vectors, vectors, -(-config.align // group)) * group
     if kept == vectors * group:
         raise UnsupportedError("nothing is pruned at this keep ratio")
-    put(twin, name, build(layer, torch.arange(kept, device=layer.get_parameter("weight").device), config))
+    put(twin, name, build(layer, torch.arange(kept, device=next(layer.parameters()).device), config))
     try:
         twin, changed = folded(twin)
     except UsageError as error:
