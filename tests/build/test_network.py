@@ -193,3 +193,10 @@ def test_complex_parameters_keep_their_imaginary_parts(precision: str) -> None:
     moved = to_precision(module, precision, torch.device("cpu"), "nchw")
     assert moved.filter.dtype == torch.complex64 and moved.filter.item() == 1 + 2j
     assert moved.weight.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+
+
+def test_lazy_parameters_keep_waiting_for_their_shape() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(5))
+    moved = to_precision(module, "fp32", torch.device("cpu"), "nhwc")
+    assert moved[0].weight.is_contiguous(memory_format=torch.channels_last)
+    assert moved(torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)).shape == (2, 5)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from lamina.build import modules
 from lamina.build.convolution import PhaseAlgorithms
@@ -174,8 +175,10 @@ def to_precision(module: nn.Module, precision: str, device: torch.device, layout
     floats = {one.dtype for one in (*module.parameters(), *module.buffers()) if one.is_floating_point()}
     changed = {torch.float32} if len(floats) > 1 else floats
     module = module.to(device)._apply(lambda one: one.to(DTYPES[precision]) if one.dtype in changed else one)
-    if layout == "nhwc":
-        return module.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    if layout == "nhwc":  # as Module.to does, which needs the shapes of lazy parameters
+        module = module._apply(
+            lambda one: one if is_lazy(one) or one.dim() != 4 else one.to(memory_format=torch.channels_last)
+        )
     return module
 
 
