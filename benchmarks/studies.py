@@ -21,6 +21,7 @@ from benchmarks import results
 from lamina import pipeline
 from lamina.pipeline.study import StudyConfig
 from lamina.record.study import Measured, Study
+from lamina.report.study_markdown import study_markdown
 from lamina.spec.training import Training
 from lamina.store import open_store
 
@@ -137,7 +138,9 @@ def main() -> None:
     for network in args.networks.split(","):
         for goal in args.goals.split(","):
             print(f"{network}, {goal}", flush=True)
-            rows += rows_of(*studied(network, goal, args, device))
+            study, seconds = studied(network, goal, args, device)
+            print(study_markdown(study), flush=True)
+            rows += rows_of(study, seconds)
             path = results.write("studies", device, rows, summarized(rows), args)  # after each: nothing is lost
     print(path)
     for what, shown in summarized(rows).items():

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import results
-from benchmarks.gauntlet.cells import BATCH, ENDINGS, VERBS, Cell, consequence
+from benchmarks.gauntlet.cells import BATCH, ENDINGS, VERBS, Cell, consequence, with_needs
 from benchmarks.gauntlet.models import EXCLUDED, Model, chosen, elements
-from benchmarks.gauntlet.workers import Journal, run_all
+from benchmarks.gauntlet.workers import Journal, folder_of, run_all
 from lamina import measure
 
 CLAIM = "gauntlet"
@@ -114,9 +114,10 @@ def main() -> None:
         networks = tuple(random.Random(0).sample(networks, args.sample))
     journal = Journal(args.work / f"cells-{args.device}.jsonl")
     found = journal.read()
+    found |= {key: consequence(cell, found) for key, cell in found.items()}
     again = args.again.split(",")
     work = {
-        model: todo
+        model: with_needs(todo, folder_of(model.spec, args.work))
         for model in (networks if args.sample else sorted(networks, key=elements, reverse=args.jobs > 1))
         if (todo := [v for v in verbs if (model.spec, v) not in found or found[model.spec, v].ending in again])
     }

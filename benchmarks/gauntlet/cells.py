@@ -298,6 +298,15 @@ NEEDS = {
 }  # fmt: skip
 """Verbs whose results a verb reads."""
 
+LEFT = {"bench": "lamina.db", "profile": "lamina.db", "deft": "deft/recipe.json", "study": "study/plan.toml"}
+"""The file in which a verb leaves its results to others."""
+
+
+def with_needs(verbs: Sequence[str], folder: Path) -> list[str]:
+    """The verbs, and those that they need whose results this folder lacks: a journal goes on on another machine."""
+    needed = {one for verb in verbs for one in NEEDS.get(verb, ()) if not (folder / LEFT[one]).exists()}
+    return [verb for verb in VERBS if verb in needed or verb in verbs]
+
 
 def consequence(cell: Cell, found: Mapping[tuple[str, str], Cell]) -> Cell:
     """A cell that was refused since another ran over time counts as over time too: it was not tried."""

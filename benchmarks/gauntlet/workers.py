@@ -64,6 +64,11 @@ class Worker:
         return self.process.exitcode
 
 
+def folder_of(spec: str, work: Path) -> Path:
+    """The folder of what the cells of a network leave to one another."""
+    return work / re.sub(r"\W+", "-", spec)
+
+
 def run_all(
     work: Mapping[Model, Sequence[str]], device: str, folder: Path, jobs: int, limit_s: float
 ) -> Iterator[Cell]:
@@ -134,7 +139,7 @@ def _serve(pipe: Connection, device: str, folder: Path, number: int) -> None:
             model, verbs, alone = pipe.recv()
             pipe.send("begin")
             for verb in verbs:
-                cell = cells.run(verb, cells.Job(model, device, folder / re.sub(r"\W+", "-", model.spec), alone))
+                cell = cells.run(verb, cells.Job(model, device, folder_of(model.spec, folder), alone))
                 pipe.send(cell)
                 if cell.ending == "traceback" and device != "cpu":
                     return

@@ -17,7 +17,7 @@ import lamina
 from benchmarks import results
 from benchmarks.gauntlet import __main__ as gauntlet
 from benchmarks.gauntlet import cells, hostile, huggingface, networks
-from benchmarks.gauntlet.cells import VERBS, Cell, Job
+from benchmarks.gauntlet.cells import VERBS, Cell, Job, consequence, with_needs
 from benchmarks.gauntlet.models import EXCLUDED, HERE, LARGE, Model, chosen, models
 from benchmarks.gauntlet.workers import Journal, run_all
 
@@ -148,15 +148,27 @@ def test_a_stopped_run_continues_and_its_rows_fit_the_schema(
         "c0ffee0",
     ]
     monkeypatch.setattr(sys, "argv", words)
-    Journal(tmp_path / "cells-cpu.jsonl").add(Cell(f"{HERE}.networks:UNet", "bench", "ok", "", 1.0))
+    Journal(tmp_path / "cells-cpu.jsonl").add(Cell(f"{HERE}.networks:UNet", "train", "ok", "", 1.0))
     gauntlet.main()
-    assert asked == [[verb for verb in VERBS if verb != "bench"]]
+    assert asked == [[verb for verb in VERBS if verb != "train"]]
     (path,) = tmp_path.glob("gauntlet_*.json")
     document = json.loads(path.read_text(encoding="utf-8"))
     (row,) = results.Results.model_validate(document).model_dump()["rows"]
-    assert row["cells"]["bench"] == "ok" and row["reasons"] == {verb: "why" for verb in VERBS if verb != "bench"}
+    assert row["cells"]["train"] == "ok" and row["reasons"] == {verb: "why" for verb in VERBS if verb != "train"}
     assert document["summary"]["ok"] == 1 and document["summary"]["refused"] == len(VERBS) - 1
     assert "the matrix is in" in capsys.readouterr().out
+
+
+def test_a_verb_whose_results_are_missing_runs_again_and_one_over_time_is_no_refusal(tmp_path: Path) -> None:
+    (tmp_path / "deft").mkdir()
+    assert with_needs(["what-if", "load"], tmp_path) == ["profile", "what-if", "deft", "load"]
+    (tmp_path / "deft" / "recipe.json").touch()
+    (tmp_path / "lamina.db").touch()
+    assert with_needs(["what-if", "load"], tmp_path) == ["what-if", "load"]
+    late, load = Cell("a", "deft", "timeout", "over 60 s", 60.0), Cell("a", "load", "refused", "saved nothing", 0.1)
+    assert consequence(load, {("a", "deft"): late}).ending == "timeout"
+    assert consequence(load, {("b", "deft"): late}) == load
+    assert consequence(late, {("a", "deft"): late}) == late
 
 
 def test_unknown_verbs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
