@@ -139,7 +139,7 @@ def main() -> None:
         for goal in args.goals.split(","):
             print(f"{network}, {goal}", flush=True)
             study, seconds = studied(network, goal, args, device)
-            print(study_markdown(study), flush=True)
+            print(study_markdown(study), study.seconds, flush=True)
             rows += rows_of(study, seconds)
             path = results.write("studies", device, rows, summarized(rows), args)  # after each: nothing is lost
     print(path)
