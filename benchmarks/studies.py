@@ -28,6 +28,9 @@ from lamina.store import open_store
 CPU = ("lenet5", "cifarnet", "conv4fc3", "benchmarks.studies:gated")
 GPU = ("alexnet", "vgg16", "resnet18", "resnet50", "vit_base", "gpt2_block", "benchmarks.studies:gated")
 GOALS = ("infer", "train")
+RATES = {"lenet5": 0.05, "cifarnet": 0.05, "conv4fc3": 0.05, "benchmarks.studies:gated": 0.02}
+RATE = 0.01
+"""Learning rates: large networks without normalization diverge at higher ones."""
 
 
 class Gated(torch.nn.Module):
@@ -66,7 +69,7 @@ def studied(network: str, goal: str, args: argparse.Namespace, device: str) -> t
         train_epochs=args.epochs,
         budget_s=args.budget,
     )
-    settings = Training(batch=64, learning_rate=0.05 if ":" not in network else 0.02)
+    settings = Training(batch=64, learning_rate=RATES.get(network, RATE))
     with tempfile.TemporaryDirectory() as temporary, open_store(":memory:") as store:
         folder = Path(temporary)
         found = pipeline.study(

@@ -152,7 +152,8 @@ def _means(sums: Tensor, step: int | None = None) -> tuple[float, float]:
         dist.all_reduce(total)
     loss, hits, samples = total.tolist()
     if not isfinite(loss):
-        raise LaminaError(f"step {step}: the loss is {loss}; lower the learning rate")
+        where = "evaluation" if step is None else f"step {step}"
+        raise LaminaError(f"{where}: the loss is {loss}; lower the learning rate")
     return (loss / samples, hits / samples) if samples else (0.0, 0.0)
 
 

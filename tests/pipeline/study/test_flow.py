@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lamina
-from lamina.errors import UsageError
+from lamina.errors import LaminaError, UsageError
 from lamina.pipeline import find
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.study import Studied, StudyConfig, flow, study
@@ -193,3 +193,20 @@ def test_the_front_is_saved_and_switches(tmp_path: Path, data: str, store: Store
     assert torch.equal(model(x), lamina.load(found.folder)(x))
     assert model.use(accuracy_drop=100.0).time_us == min(point.time_us for point in found.study.front)
     assert model.use(accuracy_drop=0.0).accuracy >= max(p.accuracy for p in found.study.front if not p.methods)
+
+
+def test_a_plan_whose_training_fails_is_not_accepted(
+    tmp_path: Path, data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Plans.trained
+
+    def failing(self: Plans, choice: Any) -> torch.nn.Module:
+        if choice:
+            raise LaminaError("step 7: the loss is nan; lower the learning rate")
+        return whole(self, choice)
+
+    monkeypatch.setattr(Plans, "trained", failing)
+    done = run(tmp_path, data, store)
+    assert {one.method for one in read_plan(done.folder).layers} == {"dense"}
+    assert any("the loss is nan" in remark for remark in store.run(done.run_id).remarks)
+    assert store.run(done.run_id).status == "done"

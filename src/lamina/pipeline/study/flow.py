@@ -320,12 +320,17 @@ class _Work:
                 self.remark("the time budget was spent before every plan had its accuracy")
                 return None
             watch = measure.Stopwatch()
-            found = plans.accuracy(candidate.choice)
-            longest = max(longest, watch.seconds)
+            changed = f"{len(candidate.choice)} layers changed"
+            try:
+                found = plans.accuracy(candidate.choice)
+            except (LaminaError, RuntimeError) as error:  # such as a loss that is not finite, or too little memory
+                self.remark(f"{changed}: {run.one_line(error)}")
+                return False
+            finally:
+                longest = max(longest, watch.seconds)
             front.append(FrontPoint(time_us - scale * candidate.saved_us, found, dict(candidate.choice)))
             kept = reference - found <= self.config.max_accuracy_drop
-            share = f"{len(candidate.choice)} layers changed: {plans.metric} {found:.2f} %"
-            self.watch(f"{share}, {'within' if kept else 'beyond'} the budget")
+            self.watch(f"{changed}: {plans.metric} {found:.2f} %, {'within' if kept else 'beyond'} the budget")
             return kept
 
         index = furthest(len(candidates), accepted)
@@ -353,7 +358,12 @@ class _Work:
         while True:
             choice = candidates[index].choice
             self.watch(f"timing the whole network with {len(choice)} layers changed")
-            model = plans.trained(without_sparse(choice)) if choice else subject.dense
+            try:
+                model = plans.trained(without_sparse(choice)) if choice else subject.dense
+            except (LaminaError, RuntimeError) as error:
+                self.remark(f"{len(choice)} layers changed: {run.one_line(error)}")
+                index, candidates = (index // 2, candidates) if index else (0, [Candidate({}, 0.0)])
+                continue
             modes = to_sequence(wholes, base)
             compared = compare(subject, model, choice, base, [wholes[0], *near], modes, chosen, self.budget.left)
             if not choice:
