@@ -23,6 +23,7 @@ from lamina.accelerate.common.operands import sizes
 from lamina.accelerate.common.tiling import MULTIPROCESSORS
 from lamina.accelerate.methods.weight_only.config import FORMATS, Format
 from lamina.accelerate.methods.weight_only.formats import exponent_bits
+from lamina.accelerate.runtime.constants import constant
 from lamina.accelerate.runtime.nvrtc import Arguments, Kernel, Launchable
 from lamina.errors import MissingError, UnsupportedError, UsageError
 
@@ -210,7 +211,7 @@ def _quads(depth: int, *tensors: Tensor) -> bool:
     return depth % 4 == 0 and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
 
 
-@cache
+@constant
 def _taps(
     channels: int, height: int, width: int, kernel: tuple[int, int], dilation: tuple[int, int], device: torch.device
 ) -> Tensor:

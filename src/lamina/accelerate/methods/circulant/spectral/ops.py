@@ -6,7 +6,6 @@ the elements of each block of rows before the transform. Spectra have the layout
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -24,11 +23,11 @@ from lamina.accelerate.methods.circulant.ops import (
 )
 from lamina.accelerate.methods.circulant.spectral import kernels
 from lamina.accelerate.methods.circulant.tiles import transform_tile
+from lamina.accelerate.runtime.constants import constant
 from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch import launch
 from lamina.accelerate.runtime.launch_cache import cached_launches
 from lamina.accelerate.runtime.replay import register_kernel
-from lamina.errors import UsageError
 
 TARGET_EXPONENT = int(kernels.TARGET_EXPONENT.value)
 
@@ -36,7 +35,7 @@ RETRY_PROGRAMS = 512
 """Programs of a retry, which is mostly not needed: few, so that an empty one is short."""
 
 
-@cache
+@constant
 def _device_basis(
     block_size: int, eigenvalues: bool, dtype: torch.dtype, device: torch.device, rounded: bool
 ) -> Tensor:
@@ -44,12 +43,7 @@ def _device_basis(
 
     Kernels may read it before the preceding kernel has finished (programmatic dependent launch). It is therefore
     computed on the host and copied synchronously.
-
-    Raises:
-        UsageError: a CUDA graph is being captured, in which the host cannot synchronize.
     """
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        raise UsageError(f"blocks of {block_size}: expected a first call before CUDA graph capture, not during it")
     if dtype == torch.float16:  # hi and lo
         exact = basis(block_size, eigenvalues=eigenvalues, dtype=torch.float64) * kernels.BASIS_SCALE.value
         return torch.stack([exact.half(), (exact - exact.half()).half()]).to(device)
