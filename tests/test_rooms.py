@@ -58,7 +58,7 @@ INSIDE: dict[str, tuple[str, ...]] = {  # part of accelerate/ -> the parts it ma
     "common": ("runtime",),
     "runtime": ("common",),
     "select": ("common",),
-    "methods": ("common", "runtime", "select", "convert"),
+    "methods": ("common", "runtime", "select", "convert", "papers"),  # published implementations of a method
     "training": ("common", "runtime", "select", "methods"),
     "papers": ("common", "runtime", "methods"),
     "registry": ("methods",),

@@ -173,7 +173,7 @@ class MethodContract:
             if executed != impl and not executed.endswith(f"impl={impl}]"):  # a layer that has only one says so
                 assert reason not in ("", "requested"), (name, executed)
                 continue
-            assert reason == "requested", (name, executed, reason)
+            assert reason.split(",")[0] == "requested", (name, executed, reason)
             dense = layer.to_dense()
             plain, exact = _output_and_gradient(dense, x), _output_and_gradient(dense.double(), x.double())
             held = ("output",) if impl in self.provider.rounds_gradients else ("output", "gradient")

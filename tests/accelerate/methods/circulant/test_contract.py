@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.methods.circulant import Circulant, functional, kernels, layer_ops, ops, reference
 from lamina.accelerate.methods.circulant import convert as cell
+from lamina.accelerate.methods.circulant.config import IMPLS, PUBLISHED
 from lamina.accelerate.methods.circulant.lstm import kernels as lstm_kernels
 from lamina.accelerate.methods.circulant.lstm import ops as recurrent
 from lamina.accelerate.methods.circulant.materialized import convolution
@@ -71,7 +72,7 @@ def circulant_conv(
 class Circulants:
     config = Circulant(block_size=4, impl="reference")
     cell: ModuleType = cell
-    impls = ("reference", "kernel", "materialized", "dense")
+    impls = IMPLS[1:]
     rounds_gradients: Mapping[str, str] = {}
 
     def roundtrip(self, layer: Any) -> Any:
@@ -119,6 +120,9 @@ class Circulants:
                 for impl in ("kernel", "materialized"):
                     name = f"{impl} linear k={k} {inputs}>{outputs}"
                     yield Product(name, partial(strided_linear, impl), dense_linear, operands, dtype)
+            for published in PUBLISHED:
+                name = f"{published} linear k={k} {inputs}>{outputs}"
+                yield Product(name, partial(strided_linear, published), dense_linear, operands, FP32)
         for k, outputs, inputs, kernel, stride, padding, dilation, groups, image in CONVS:
             steps = {"stride": stride, "padding": padding, "dilation": dilation}
             batch, *sizes = image
@@ -128,6 +132,8 @@ class Circulants:
             for layout in (torch.contiguous_format, torch.channels_last):
                 plain = partial(dense_conv, steps, groups)
                 variants = ("kernel", FP32), *(("materialized", dtype) for dtype in (FP32, BF16, FP16))
+                if groups == 1:
+                    variants += tuple((published, FP32) for published in PUBLISHED)
                 for impl, dtype in variants:
                     ours = partial(circulant_conv, steps, groups, layout, impl)
                     name = f"{impl} conv k={k} {layout}"
@@ -249,6 +255,15 @@ class Circulants:
                     torch.zeros(1, 8, 3, 3).double(), image.weight.double(), out_channels=6, impl="materialized"
                 ),
                 ("expected one of float32, bfloat16, float16, got torch.float64", "reference"),
+            ),
+            "published type": (
+                apply(x=x.bfloat16(), weight=w.bfloat16(), impl="fusion"), ("expected float32", "torch.bfloat16"),
+            ),
+            "published groups": (
+                lambda: functional.conv(
+                    torch.zeros(1, 8, 3, 3), torch.zeros(2, 1, 1, 1, 4), out_channels=8, groups=2, impl="o1"
+                ),
+                ("impl=o1", "groups=2"),
             ),
             "not finite": (lambda: cell.replace(broken, Circulant(block_size=4)), ("finite", "got 64")),
             "lstm features": (lambda: BlockCirculantLSTM(8, 8, block_size=4)(torch.zeros(2, 1, 7)), ("8", "(2, 1, 7)")),

@@ -8,7 +8,10 @@ from typing import Any, Literal, get_args
 from lamina.accelerate.common.choices import check_choice
 from lamina.errors import UsageError
 
-Impl = Literal["auto", "reference", "kernel", "materialized", "dense"]
+Impl = Literal[
+    "auto", "reference", "kernel", "materialized", "dense",
+    "as_written", "sum_first", "no_reorder", "reuse", "o1", "o2", "o2_argued", "fusion",
+]  # fmt: skip
 """The implementation of a layer.
 
 - ``kernel``: multiplies in the frequency domain, in kernels of this package.
@@ -17,9 +20,23 @@ Impl = Literal["auto", "reference", "kernel", "materialized", "dense"]
 - ``dense``: materializes the dense matrix and calls the vendor library.
 - ``reference``: plain PyTorch in the frequency domain.
 - ``auto``: ``kernel`` on a GPU, ``reference`` elsewhere; see `functional.resolve_impl`.
+
+The others are the versions of Dong's dissertation (2020, section 7.3), for comparison, in float32. Each adds one change
+to the version before it. On other devices than a GPU their steps run in PyTorch operations.
+
+- ``as_written``: multiplies spectra, transforms every product back, and sums; gradients reorder the blocks.
+- ``sum_first``: sums spectra, so that only results are transformed back.
+- ``no_reorder``: gradients multiply by the conjugate spectrum.
+- ``reuse``: gradients use the spectra of the forward pass.
+- ``o1``: full warps along the summed axis, which is copied innermost (algorithm 6).
+- ``o2``: threads that share a block's spectrum form a thread block (algorithm 7). ``o2_argued`` has the weight's layout
+  that the text's argument implies, in place of the printed one.
+- ``fusion``: multiplies and sums in one kernel (algorithm 9).
 """
 
 IMPLS: tuple[Impl, ...] = get_args(Impl)
+PUBLISHED: tuple[Impl, ...] = IMPLS[IMPLS.index("as_written") :]
+"""The versions of the dissertation."""
 
 MIN_BLOCK_SIZE, MAX_BLOCK_SIZE = 2, 256
 

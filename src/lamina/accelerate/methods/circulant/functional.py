@@ -2,8 +2,9 @@
 
 ``impl="kernel"`` multiplies in the frequency domain. ``impl="materialized"`` builds circulant tiles in a kernel, for
 linear maps with few rows, and convolves with the materialized matrix in split fp16. ``impl="dense"`` materializes the
-dense matrix and calls the vendor library. ``impl="reference"`` is plain PyTorch on any device. `resolve_impl` gives the
-implementation that ``auto`` stands for; no implementation falls back to another.
+dense matrix and calls the vendor library. ``impl="reference"`` is plain PyTorch on any device. The dissertation's
+versions, such as ``impl="fusion"``, are in `lamina.accelerate.papers`. `resolve_impl` gives the implementation that
+``auto`` stands for; no implementation falls back to another.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, compute_dtype, has_kernels, owned, sizes
 from lamina.accelerate.methods.circulant import reference
-from lamina.accelerate.methods.circulant.config import Impl, check_block_size, check_impl
+from lamina.accelerate.methods.circulant.config import PUBLISHED, Impl, check_block_size, check_impl
+from lamina.accelerate.papers.circulant_ladder import functional as published
 from lamina.errors import MissingError, UsageError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -67,6 +69,8 @@ def executed(layer: nn.Module) -> tuple[str, str]:
     impl, weight = str(layer.impl), next(layer.parameters())
     resolved = resolve_impl(impl, weight)
     reason = "requested" if impl == resolved else f"auto on {weight.device.type}"
+    if resolved in PUBLISHED and published.kernels_for(weight) is None:
+        reason += f", in PyTorch operations on {weight.device.type}"
     return f"circulant[block_size={layer.block_size},impl={resolved}]", reason
 
 
@@ -107,7 +111,7 @@ def linear(
     _check_signs(signs, weight)
     name = resolve_impl(impl, x)
     dtype = compute_dtype(x)
-    if name in ("reference", "materialized"):
+    if name in ("reference", "materialized", *PUBLISHED):
         x = reference.flip_signs(x, signs, x.dim() - 1)
     if name == "reference":
         return reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
@@ -118,7 +122,12 @@ def linear(
     rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
     if name == "kernel":
         return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype)
-    y: Tensor = materialized.linear_eager(x.reshape(rows, x.shape[-1]).to(dtype), weight, out_features)
+    flat = x.reshape(rows, x.shape[-1]).to(dtype)
+    y: Tensor
+    if name in PUBLISHED:
+        y = published.linear(flat, weight.to(dtype), out_features, name)
+        return (y if bias is None else y + bias.to(dtype)).view(*x.shape[:-1], out_features)
+    y = materialized.linear_eager(flat, weight, out_features)
     return owned(y if bias is None else y + bias.to(dtype), (*x.shape[:-1], out_features))
 
 
@@ -220,6 +229,10 @@ def conv(
     if name == "kernel":
         return _spectral(x, weight, signs, bias, out_channels, window, dtype)
     y: Tensor
+    if name in PUBLISHED:
+        images = reference.flip_signs(x, signs, groups=groups).to(dtype)
+        y = published.conv(images, weight.to(dtype), out_channels, window, name)
+        return y if bias is None else y + bias.to(dtype)[:, None, None]
     operands = x.flatten(2).to(dtype), weight.flatten(1, 2).to(dtype), signs, cast(bias, dtype)
     y, *_ = convolution.conv_eager(*operands, out_channels, tuple(window.pack()))
     return owned(y, (*y.shape[:2], window.out_height, window.out_width))

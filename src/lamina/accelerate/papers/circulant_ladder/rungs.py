@@ -1,7 +1,8 @@
 """The rungs: a block-circulant layer and its two gradients, from the algorithm as written to one fused kernel.
 
 A layer is ``w (p, q, k)``, first columns of its blocks; ``x (n, q, k)`` and ``y (n, p, k)`` are rows of blocks. Each
-phase is a function of tensors on the CPU, where the kernels' source runs as C++, or on a GPU. FFTs are the library's.
+phase is a function of tensors. The steps run in CUDA kernels, or without kernels in PyTorch operations. FFTs are the
+library's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.papers.circulant_ladder import mapping as maps
+from lamina.accelerate.papers.circulant_ladder import reference
 from lamina.accelerate.papers.circulant_ladder.mapping import LIMIT, NATURAL, ROLES, Axes, Phase, Sizes
 from lamina.accelerate.runtime.nvrtc import Arguments, Kernel, Launchable
 
@@ -58,6 +60,21 @@ RUNGS = (
 )
 """The ladder, from the ground up."""
 
+IMPLS: Mapping[str, Rung] = {
+    name: next(rung for rung in RUNGS if rung.name == of)
+    for name, of in {
+        "as_written": "as_written",
+        "sum_first": "sum_first",
+        "no_reorder": "no_reorder",
+        "reuse": "reused_spectra",
+        "o1": "o1_sum",
+        "o2": "o2_sum",
+        "o2_argued": "o2_argued_sum",
+        "fusion": "fusion",
+    }.items()
+}
+"""The versions by the names that ``Circulant(impl=...)`` takes."""
+
 
 def kernels(make: Callable[[str, str], Launchable] = Kernel) -> Kernels:
     """The kernels of the ladder, each compiled at its first launch.
@@ -72,10 +89,13 @@ def kernels(make: Callable[[str, str], Launchable] = Kernel) -> Kernels:
 
 @dataclass
 class Pass:
-    """One pass through a layer: its tensors, and what a rung keeps of them. ``limit`` is of threads in a block."""
+    """One pass through a layer: its tensors, and what a rung keeps of them.
+
+    ``kernels`` is None where the steps run in PyTorch operations. ``limit`` is of threads in a block.
+    """
 
     rung: Rung
-    kernels: Kernels
+    kernels: Kernels | None
     tensors: dict[str, Tensor]
     limit: int = LIMIT
     kept: dict[str, Tensor] = field(default_factory=dict)
@@ -86,7 +106,7 @@ class Pass:
             return self.kept[name]
         blocks = self.tensors[name]
         if transposed and not self.rung.conjugate:
-            blocks = reorder(self.kernels, blocks)
+            blocks = reorder(self.kernels, blocks) if self.kernels else reference.reorder(blocks)
         found: Tensor = torch.fft.rfft(blocks)
         if self.rung.reuse:
             self.kept[name] = found
@@ -99,10 +119,39 @@ class Pass:
         k = self.tensors[one].shape[-1]
         size = dict(zip(_AXES[one] + _AXES[other], (*a.shape[:2], *b.shape[:2]), strict=True))
         sizes = Sizes(**size, f=k // 2 + 1)
-        return PLANS[self.rung.plan](self, phase, sizes, a, b, k)
+        if self.kernels is None:
+            return in_operations(self.rung, phase, a, b, k)
+        return PLANS[self.rung.plan](_OnGpu(self.rung, self.kernels, self.limit), phase, sizes, a, b, k)
 
 
-def step(rung: Rung, kernels: Kernels, x: Tensor, w: Tensor, dy: Tensor, limit: int = LIMIT) -> dict[Phase, Tensor]:
+@dataclass(frozen=True)
+class _OnGpu:
+    """What a plan needs to launch kernels."""
+
+    rung: Rung
+    kernels: Kernels
+    limit: int
+
+
+def in_operations(rung: Rung, phase: Phase, a: Tensor, b: Tensor, k: int) -> Tensor:
+    """A phase from the spectra of its factors, in PyTorch operations."""
+    m1, m2, m3 = ROLES[phase]
+    natural, conjugate = NATURAL[phase], rung.conjugate and phase != "forward"
+    layouts = natural
+    if rung.plan == "o1":
+        layouts = (m3, m1, "f"), (m2, m1, "f")
+    elif rung.plan in ("o2", "o2_argued"):
+        layouts = natural[0], o2_layout(phase, rung.plan)
+    if rung.plan == "fusion":
+        return inverse(reference.products(phase, a, b, conjugate, layouts, (m3, m2, "f")), k)
+    out: Axes = ("n", "p", "q", "f") if rung.plan == "table" else (m3, m2, m1, "f")
+    products = reference.products(phase, a, b, conjugate, layouts, out)
+    if rung.sum_first:
+        return inverse(reference.summed(phase, products, out), k)
+    return reference.summed(phase, inverse(products, k), out)
+
+
+def step(rung: Rung, kernels: Kernels | None, x: Tensor, w: Tensor, dy: Tensor, limit: int = LIMIT) -> dict[Phase, Tensor]:
     """All three phases, with what one keeps for the others."""
     one = Pass(rung, kernels, {"x": x, "w": w, "dy": dy}, limit)
     return {phase: one.run(phase) for phase in PHASES}
@@ -116,7 +165,7 @@ def reorder(kernels: Kernels, blocks: Tensor) -> Tensor:
     return out
 
 
-def by_table(one: Pass, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: int) -> Tensor:
+def by_table(one: _OnGpu, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: int) -> Tensor:
     """Every product ``(n, p, q, k')`` by itself, then their sums: before or after they are transformed back."""
     conjugate = one.rung.conjugate and phase != "forward"
     products = a.new_empty(sizes.n, sizes.p, sizes.q, sizes.f)
@@ -131,11 +180,11 @@ def by_table(one: Pass, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: int
     return summed(one, phase, Sizes(sizes.n, sizes.p, sizes.q, k), layout, back)
 
 
-def by_o1(one: Pass, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: int) -> Tensor:
+def by_o1(one: _OnGpu, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: int) -> Tensor:
     """Algorithms 6 and 8: the summed axis is brought next to the innermost in both factors and in the products."""
     m1, m2, m3 = ROLES[phase]
-    a = arranged(a, NATURAL[phase][0], (m3, m1, "f"))
-    b = arranged(b, NATURAL[phase][1], (m2, m1, "f"))
+    a = reference.arranged(a, NATURAL[phase][0], (m3, m1, "f"))
+    b = reference.arranged(b, NATURAL[phase][1], (m2, m1, "f"))
     products = a.new_empty(sizes[m3], sizes[m2], sizes[m1], sizes.f)
     launch = maps.o1(phase, sizes, one.limit)
     args: Arguments = [a, b, products, sizes[m1], sizes[m2], sizes.f, int(phase != "forward")]
@@ -143,11 +192,11 @@ def by_o1(one: Pass, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: int) -
     return inverse(summed(one, phase, sizes, (m3, m2, m1, "f"), products), k)
 
 
-def by_o2(one: Pass, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: int) -> Tensor:
+def by_o2(one: _OnGpu, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: int) -> Tensor:
     """Algorithms 7 and 8: only the forward pass's weight is reorganised."""
     m1, m2, m3 = ROLES[phase]
     a_axes, b_axes = NATURAL[phase][0], o2_layout(phase, one.rung.plan)
-    b = arranged(b, NATURAL[phase][1], b_axes)
+    b = reference.arranged(b, NATURAL[phase][1], b_axes)
     a_strides, b_strides = sizes.strides(a_axes), sizes.strides(b_axes)
     products = a.new_empty(sizes[m3], sizes[m2], sizes[m1], sizes.f)
     launch = maps.o2(phase, sizes, one.limit)
@@ -157,7 +206,7 @@ def by_o2(one: Pass, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: int) -
     return inverse(summed(one, phase, sizes, (m3, m2, m1, "f"), products), k)
 
 
-def by_fusion(one: Pass, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: int) -> Tensor:
+def by_fusion(one: _OnGpu, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: int) -> Tensor:
     """Algorithm 9: from the spectra of the factors to those of the result in one kernel."""
     m1, m2, m3 = ROLES[phase]
     out = a.new_empty(sizes[m3], sizes[m2], sizes.f)
@@ -169,7 +218,7 @@ def by_fusion(one: Pass, phase: Phase, sizes: Sizes, a: Tensor, b: Tensor, k: in
     return inverse(out, k)
 
 
-PLANS: dict[Plan, Callable[[Pass, Phase, Sizes, Tensor, Tensor, int], Tensor]] = {
+PLANS: dict[Plan, Callable[[_OnGpu, Phase, Sizes, Tensor, Tensor, int], Tensor]] = {
     "table": by_table,
     "o1": by_o1,
     "o2": by_o2,
@@ -185,7 +234,7 @@ def o2_layout(phase: Phase, plan: Plan) -> Axes:
     return ("q", "p", "f") if plan == "o2_argued" else ("p", "f", "q")
 
 
-def summed(one: Pass, phase: Phase, sizes: Sizes, layout: Axes, products: Tensor) -> Tensor:
+def summed(one: _OnGpu, phase: Phase, sizes: Sizes, layout: Axes, products: Tensor) -> Tensor:
     """Sums of products along M1, ``(M3, M2, f)``; ``sizes`` has as many numbers in a chunk as they have."""
     m1, m2, m3 = ROLES[phase]
     out = products.new_empty(sizes[m3], sizes[m2], sizes.f)
@@ -206,8 +255,3 @@ def chunks(sizes: Sizes, layout: Axes, axes: str) -> list[int]:
     """Chunks between neighbours along each of some axes; 0 along one that the tensor does not have."""
     strides = sizes.strides(layout)
     return [strides.get(axis, 0) // sizes.f for axis in axes]
-
-
-def arranged(tensor: Tensor, axes: Axes, wanted: Axes) -> Tensor:
-    """The tensor in another layout: a copy where that differs."""
-    return tensor.permute([axes.index(axis) for axis in wanted]).contiguous()
