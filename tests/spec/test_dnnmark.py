@@ -135,9 +135,11 @@ def test_defaults_are_dnnmark_s(section: str, expected: Layer) -> None:
          {"mode": "spatial", "momentum": 0.5, "eps": 2e-5}),
         ("Dropout", ["dropout_probability=.3", "random_seed=7"], {"probability": 0.3, "seed": 7}),
         ("BCMFullyConnected", ["block_size=16", "optimization=KF", "num_output=128"],
-         {"out_features": 128, "method": Method.parse("circulant[block_size=16]")}),
+         {"out_features": 128, "method": Method.parse("circulant[block_size=16,impl=fusion]")}),
         ("CBMFullyConnected", ["block_size=8", "optimized=O1"],
-         {"method": Method.parse("circulant[block_size=8]")}),
+         {"method": Method.parse("circulant[block_size=8,impl=o1]")}),
+        ("BCMFullyConnected", ["optimization=O2"], {"method": Method.parse("circulant[block_size=32,impl=o2]")}),
+        ("BCMFullyConnected", ["optimization=NO"], {"method": Method.parse("circulant[block_size=32]")}),
     ],
 )  # fmt: skip
 def test_keys(section: str, lines: list[str], expected: dict[str, Any]) -> None:

@@ -126,17 +126,20 @@ def _linear(s: Settings, warn: Warn) -> Settings:
     return {"out_features": s["num_output"], "spatial": True}
 
 
+_OPTIMIZATIONS = {"NO": (), "O1": (("impl", "o1"),), "O2": (("impl", "o2"),), "KF": (("impl", "fusion"),)}
+"""DNNMark's kernels as versions of the dissertation; without an optimization lamina's own kernels compute the layer."""
+
+
 def _circulant(s: Settings, warn: Warn) -> Settings:
-    if s["optimization"] != "NO":
-        warn(f"optimization={s['optimization']} selected one of DNNMark's kernels; it is ignored")
-    return _linear(s, warn) | {"method": Method("circulant", options=(("block_size", s["block_size"]),))}
+    options = (("block_size", s["block_size"]), *_OPTIMIZATIONS[s["optimization"]])
+    return _linear(s, warn) | {"method": Method("circulant", options=options)}
 
 
 def _same(s: Settings, warn: Warn) -> Settings:
     return s
 
 
-_OPTIMIZATION = _key(lenient("NO", "O1", "O2", "KF"), "optimization")
+_OPTIMIZATION = _key(lenient(*_OPTIMIZATIONS), "optimization")
 
 COMMON = {name: _key(word, name) for name in ("name", "previous_layer")} | {
     name: _key(integer(0), name) for name in DIMENSIONS
