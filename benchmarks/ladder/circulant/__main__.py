@@ -24,6 +24,7 @@ from benchmarks.ladder.circulant.layers import BLOCK_SIZES, LAYERS, Calls, Conte
 from benchmarks.published import statements
 from lamina import measure, run
 from lamina.accelerate.papers.circulant_ladder import mapping, rungs
+from lamina.accelerate.papers.circulant_ladder.metrics import locality
 from lamina.accelerate.runtime.nvrtc import compiled
 from lamina.errors import LaminaError, MissingError
 from lamina.record import Timing
@@ -126,24 +127,16 @@ def beside(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def metrics(layer: Layer, k: int) -> dict[str, dict[str, float]]:
-    """DR, and MD of what is read of the second factor and of what is written, of each way to multiply."""
+    """DR, and MD of what is read of the second factor and of what is written, of each multiplication."""
     sizes = mapping.Sizes(layer.rows, layer.outputs // k, layer.inputs // k, k // 2 + 1)
     found = {}
-    for phase, (m1, m2, m3) in mapping.ROLES.items():
-        first, second = mapping.NATURAL[phase]
-        out = (m3, m2, m1, "f")
-        for plan, launch, read, written in (
-            ("table", mapping.table_multiply(phase, sizes), second, ("n", "p", "q", "f")),
-            ("o1", mapping.o1(phase, sizes), (m2, m1, "f"), out),
-            ("o2", mapping.o2(phase, sizes), rungs.o2_layout(phase, "o2"), out),
-            ("o2_argued", mapping.o2(phase, sizes), rungs.o2_layout(phase, "o2_argued"), out),
-            ("fusion", mapping.fusion(phase, sizes), second, (m3, m2, "f")),
-        ):
-            found[f"{layer.name} k={k} {phase} {plan}"] = {
-                "DR": mapping.reuse(launch, first),
-                "MD read": round(mapping.distance(launch, read, sizes), 3),
-                "MD written": round(mapping.distance(launch, written, sizes), 3),
-            }
+    for phase, impl in product(rungs.PHASES, ("as_written", "o1", "o2", "o2_argued", "fusion")):
+        one = locality(impl, phase, sizes)
+        found[f"{layer.name} k={k} {phase} {rungs.IMPLS[impl].plan}"] = {
+            "DR": one.dr,
+            "MD read": round(one.md_read, 3),
+            "MD written": round(one.md_written, 3),
+        }
     return found
 
 

@@ -31,6 +31,7 @@ MODULES: Mapping[str, str] = {
     "networks": "counted:NETWORKS",
     "applications": "counted:APPLICATIONS",
     "launches": "counted:LAUNCH",
+    "locality": "locality",
 }
 """The module of each measurement, and the attribute if it is not ``MEASUREMENT``."""
 
