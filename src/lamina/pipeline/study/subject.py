@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -24,6 +24,9 @@ COPIES = 128
 
 SLOW_S = 0.5
 """A step that takes longer warms up in one call."""
+
+REPLAYED = ("graph", "reduce-overhead")
+"""Modes that replay CUDA graphs."""
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -189,11 +192,20 @@ class Subject:
         """The mode to time single layers in: what compiled networks launch has little overhead, as a CUDA graph's."""
         return "graph" if self.device.type == "cuda" and settings.mode != "eager" else "eager"
 
-    def facts(self, model: nn.Module, step: Step) -> tuple[int, int | None, float | None]:
-        """Trainable parameters, peak memory of a step in bytes, and its energy in joules."""
+    def facts(self, model: nn.Module, settings: Settings, step: Step) -> tuple[int, int | None, float | None]:
+        """Trainable parameters, peak memory of a step in bytes, and its energy in joules.
+
+        CUDA graphs replay in memory that they have reserved, so theirs is the memory of the same step in eager mode.
+        """
         parameters = sum(one.numel() for one in model.parameters() if one.requires_grad)
-        with measure.peak_memory(self.device) as peak:
-            step()
+        peak = measure.Peak()
+        with suppress(RuntimeError):  # such as too little memory for a copy
+            eager = step
+            if settings.mode in REPLAYED:
+                eager = self.step(copy.deepcopy(model), replace(settings, mode="eager"))
+                eager()  # allocates the optimizer's state
+            with measure.peak_memory(self.device) as peak:
+                eager()
         return parameters, peak.bytes, measure.energy_j(self.device, step)
 
 

@@ -101,7 +101,7 @@ def _measured(
             model = subject.at(subject.dense, one)
             steps[str(one)] = step = subject.step(model, one)
             step()
-            facts[one] = subject.facts(model, step)
+            facts[one] = subject.facts(model, one, step)
         except Exception as error:  # a compiler, a backend or the network itself
             steps.pop(str(one), None)
             reasons[one] = run.one_line(error)

@@ -107,7 +107,7 @@ def compare(
         return Compared(failed, tuple(again), False, failed.reason)
     settings = min(ours, key=lambda one: ours[one].median_us)
     network, ran = networks[settings]
-    parameters, peak, energy = subject.facts(network, steps[str(settings)])
+    parameters, peak, energy = subject.facts(network, settings, steps[str(settings)])
     plan = Measured(PLAN, settings, ours[settings], None, parameters, peak, energy, "selected", "; ".join(reasons))
     compared = Compared(plan, tuple(again), False, "", ran)
     assert compared.uniform.timing is not None
