@@ -1,5 +1,7 @@
 """Methods of other packages: what they need, and what they make of a network."""
 
+import logging
+import warnings
 from importlib.util import find_spec
 
 import pytest
@@ -54,3 +56,19 @@ def test_quantized_networks_compute_nearly_the_same(name: str) -> None:
     expected = net()(x)
     found = apply_rival(name, net())(x)
     assert (found - expected).norm() < 0.05 * expected.norm()
+
+
+def test_the_log_of_another_package_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def noisy(model: nn.Module) -> nn.Module:
+        logging.getLogger("other").warning("could not load a library")
+        warnings.warn("deprecated", stacklevel=1)
+        return model
+
+    monkeypatch.setitem(RIVALS, "noisy", Rival("noisy", "infer", None, noisy))
+    monkeypatch.setattr("lamina.pipeline.study.rivals.find_spec", lambda name: True)
+    apply_rival("noisy", nn.Linear(2, 2))
+    assert not caplog.records
+    logging.getLogger("other").warning("later")
+    assert [one.message for one in caplog.records] == ["later"]

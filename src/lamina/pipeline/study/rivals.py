@@ -5,8 +5,10 @@ Quantization is torchao's (https://github.com/pytorch/ao), an optional dependenc
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -110,8 +112,20 @@ def apply_rival(name: str, model: nn.Module) -> nn.Module:
     if find_spec("torchao") is None:
         raise MissingError(f"{name}: torchao is not installed: pip install torchao")
     try:
-        with warnings.catch_warnings():  # of another package's source, where Python turns warnings into errors
-            warnings.simplefilter("ignore")
+        with _quiet():
             return RIVALS[name].apply(model)
     except Exception as error:  # another package's: whatever it raises, the network does not run by it
         raise UnsupportedError(f"{name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without another package's log and warnings on its import, which may be turned into errors."""
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
