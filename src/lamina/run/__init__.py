@@ -2,7 +2,7 @@
 
 from lamina.run.arena import Arena, Buffer, MemoryPlan, plan
 from lamina.run.check import LIMITS, judge, relative_error
-from lamina.run.inputs import Inputs, forward, moved
+from lamina.run.inputs import Inputs, forward, moved, size_lazy_parameters
 from lamina.run.iteration import Iteration, Mark
 from lamina.run.lifetimes import memory_plan
 from lamina.run.loss import seed_gradient
@@ -41,6 +41,7 @@ __all__ = [
     "rank_and_world",
     "relative_error",
     "seed_gradient",
+    "size_lazy_parameters",
     "tensors",
     "train",
     "walk",

@@ -1,5 +1,7 @@
 """What reaches each layer, and its step on that."""
 
+import warnings
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -59,3 +61,9 @@ def test_an_example_that_does_not_fit_is_refused(example: object) -> None:
     with pytest.raises(UsageError, match="does not take it"):
         observe(model, ["first"], example)
     assert not model.first._forward_pre_hooks
+
+
+def test_a_scripted_module_is_not_observed_but_the_others_are() -> None:
+    with warnings.catch_warnings(action="ignore"):  # deprecated, but users have it
+        model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Sequential(nn.Linear(4, 4))))
+    assert observe(model, ["0", "1.0"], torch.randn(2, 4)).keys() == {"0"}

@@ -165,3 +165,11 @@ def test_an_unknown_method_leaves_the_layer() -> None:
     plan = plan_of(net(), {"0": METHOD, "2": "circulant[block_size=7]"})
     _, done = applied(net(), plan)
     assert done.replaced == {"0": METHOD} and "2" in done.refused
+
+
+def test_lazy_parameters_need_a_size_first() -> None:
+    plan, model = plan_of(net(), {"0": METHOD}), nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.LazyLinear(4))
+    with pytest.raises(UsageError, match="lazy parameters without a size"):
+        lamina.apply(model, plan)
+    model(torch.randn(2, 8))
+    assert type(quiet(model, plan)[0]).__name__ == "BlockCirculantLinear"

@@ -1,5 +1,8 @@
 """Networks of a function, as users bring them."""
 
+import warnings
+
+import torch
 from torch import Tensor, nn
 
 
@@ -20,3 +23,20 @@ class Rows(nn.Module):
 
 def rows() -> nn.Module:
     return Rows()
+
+
+class Uncopyable(nn.Linear):
+    """Holds a generator."""
+
+    def __init__(self) -> None:
+        super().__init__(784, 10)
+        self.items = (item for item in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.flatten(1))
+
+
+def scripted() -> nn.Module:
+    with warnings.catch_warnings(action="ignore"):  # deprecated, but users have it
+        inner = torch.jit.script(nn.Sequential(nn.Linear(784, 32)))
+    return nn.Sequential(nn.Flatten(), inner, nn.Linear(32, 10))

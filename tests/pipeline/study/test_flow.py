@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import lamina
-from lamina.errors import LaminaError, UsageError
+from lamina.errors import LaminaError, UnsupportedError, UsageError
 from lamina.pipeline import find
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.study import Studied, StudyConfig, flow, study
@@ -210,3 +210,17 @@ def test_a_plan_whose_training_fails_is_not_accepted(
     assert {one.method for one in read_plan(done.folder).layers} == {"dense"}
     assert any("the loss is nan" in remark for remark in store.run(done.run_id).remarks)
     assert store.run(done.run_id).status == "done"
+
+
+def test_a_network_that_cannot_be_copied_is_refused(tmp_path: Path, data: str, store: Store) -> None:
+    target, _ = find("tests.pipeline.study.nets:Uncopyable", input_size=(1, 28, 28))
+    with pytest.raises(UnsupportedError, match=r"copies of the network, but copy\.deepcopy raises TypeError"):
+        study(target, data, SETTINGS, store, tmp_path / "out", QUICK, cache=tmp_path / "cache")
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # copies of TorchScript's parameters are no leaves
+def test_scripted_parts_stay_as_they_are(tmp_path: Path, data: str, store: Store) -> None:
+    target, _ = find("tests.pipeline.study.nets:scripted", input_size=(1, 28, 28))
+    found = study(target, data, SETTINGS, store, tmp_path / "out", QUICK, cache=tmp_path / "cache").study
+    assert any(one.layer == "2" and one.timing for one in found.trials)
+    assert not any(one.layer.startswith("1") and one.timing for one in found.trials)

@@ -67,7 +67,7 @@ def test_the_log_of_another_package_is_not_shown(
         return model
 
     monkeypatch.setitem(RIVALS, "noisy", Rival("noisy", "infer", None, noisy))
-    monkeypatch.setattr("lamina.pipeline.study.rivals.find_spec", lambda name: True)
+    monkeypatch.setattr(rivals, "find_spec", lambda name: object())
     apply_rival("noisy", nn.Linear(2, 2))
     assert not caplog.records
     logging.getLogger("other").warning("later")

@@ -83,7 +83,12 @@ def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str,
 
         return before
 
-    handles = [model.get_submodule(name).register_forward_pre_hook(hook(name), with_kwargs=True) for name in names]
+    modules = {name: model.get_submodule(name) for name in names}
+    handles = [
+        module.register_forward_pre_hook(hook(name), with_kwargs=True)
+        for name, module in modules.items()
+        if not isinstance(module, torch.jit.ScriptModule)  # which takes no hooks
+    ]
     args, kwargs = as_arguments(example)
     try:
         with unchanged(model, example):

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from lamina import accelerate, build, measure
 from lamina.accelerate.methods.elimination import Eliminated
@@ -87,8 +88,10 @@ def applied(model: nn.Module, plan: Plan, example: Any = None, source: Path | No
     A model with the weights of the study gets those that the study fitted, if the plan's folder has them.
 
     Raises:
-        UsageError: nothing of the plan fits the model.
+        UsageError: nothing of the plan fits the model, or its lazy parameters have no sizes yet.
     """
+    if any(is_lazy(one) for one in model.parameters()):
+        raise UsageError("the model has lazy parameters without a size: run it on a batch of inputs first")
     model, done = _fitted(model, plan, source) or replaced_by(model, plan)
     remarks = [*done.remarks, *_other_hardware(model, plan)]
     model = _run(model, plan, example, remarks)

@@ -70,8 +70,9 @@ def try_plan(
     if weights is not None:
         network = pretrained(network, weights)
     network = network.to(at).train(plan.goal == "train")
-    dense = copy.deepcopy(network)
     inputs, *_ = target.example(batch or plan.batch, None, "fp32", at, "nchw", seed)
+    run.size_lazy_parameters(network, tuple(inputs))
+    dense = copy.deepcopy(network)
     model, done = applied(network, plan, example=tuple(inputs) if at.type == "cuda" else None, source=source)
     if strict and done.refused:
         raise UsageError("--strict: " + "; ".join(f"{name}: {reason}" for name, reason in done.refused.items()))

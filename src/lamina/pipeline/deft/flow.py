@@ -7,7 +7,6 @@ Source: Hill et al., DeftNN, MICRO 2017: synapse vector elimination and near-com
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import asdict
 from math import prod
@@ -16,11 +15,10 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from lamina import measure, run
 from lamina.build import Target
-from lamina.errors import LaminaError, UnsupportedError, UsageError
+from lamina.errors import LaminaError, UsageError
 from lamina.pipeline.deft import onnx_file, pruning, recipe_files, storing
 from lamina.pipeline.deft.calibration import ELEMENTS, material
 from lamina.pipeline.deft.choosing import Chooser
@@ -29,7 +27,7 @@ from lamina.pipeline.deft.deployed import Deployment
 from lamina.pipeline.deft.layers import layer_results
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.deft.records import DeftConfig, Measured, Objective, Outcome
-from lamina.pipeline.deft.trained import pretrained
+from lamina.pipeline.deft.trained import pretrained, require_copies
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.watch import Watch, tracked, unwatched
 from lamina.spec.training import Training
@@ -102,7 +100,7 @@ def deft(
 
         learner = Learner(settings, deployment.material, deployment.device, store, this.id, watch, remark)
         dense = _dense(target, learner, config, deployment, weights, folder / CHECKPOINT, resume)
-        _require_copies(dense)
+        require_copies(dense, "deft")
         deployment = deployment.judging(dense)
         if deployment.reference is not None:
             remark(f"the network has no class scores: {DROP} limits the relative error of its outputs, in percent")
@@ -166,27 +164,11 @@ def _dense(
     """The dense network, trained or loaded."""
     torch.manual_seed(learner.settings.seed)
     network = target.make(learner.material.classes)
-    if any(is_lazy(parameter) for parameter in network.parameters()):  # they get their sizes from their first inputs
-        with torch.no_grad():
-            run.forward(network.eval(), run.moved(deployment.example("fp32"), torch.device("cpu")))
+    run.size_lazy_parameters(network, run.moved(deployment.example("fp32"), torch.device("cpu")))
     require_prunable(network, config.layers)  # before hours of training
     if weights:
         return pretrained(network, weights).to(learner.device).eval()
     return learner.learn(network, learner.settings, checkpoint, resume)
-
-
-def _require_copies(network: nn.Module) -> None:
-    """Check that a network can be copied, since every candidate is a copy of it.
-
-    Raises:
-        UnsupportedError: with what cannot be copied.
-    """
-    try:
-        copy.deepcopy(network)
-    except Exception as error:
-        raise UnsupportedError(
-            f"deft compares copies of the network, but copy.deepcopy raises {type(error).__name__}: {error}"
-        ) from error
 
 
 def _chooser(

@@ -1,14 +1,15 @@
-"""Trained weights from a file."""
+"""What must hold for a network before anything is searched, and trained weights from a file."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 
 PREFIX = "model."
 """Prefix of a network's tensors in a checkpoint of ``lamina train``."""
@@ -39,3 +40,17 @@ def pretrained(network: nn.Module, path: Path) -> nn.Module:
         raise UsageError(f"{path}: expected the weights of this network, got {'; '.join(faults)}")
     network.load_state_dict(tensors)
     return network
+
+
+def require_copies(network: nn.Module, verb: str) -> None:
+    """Check that a network can be copied, since every candidate is a copy of it.
+
+    Raises:
+        UnsupportedError: with what cannot be copied.
+    """
+    try:
+        copy.deepcopy(network)
+    except Exception as error:
+        raise UnsupportedError(
+            f"{verb} compares copies of the network, but copy.deepcopy raises {type(error).__name__}: {error}"
+        ) from error

@@ -21,7 +21,7 @@ from lamina.pipeline.bench import bench
 from lamina.pipeline.convert import provenance, selector
 from lamina.pipeline.deft.calibration import Material, accuracy, material
 from lamina.pipeline.deft.learning import Learner
-from lamina.pipeline.deft.trained import pretrained
+from lamina.pipeline.deft.trained import pretrained, require_copies
 from lamina.pipeline.explain import explain
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.study import written
@@ -140,8 +140,8 @@ def _dense(
     """The user's network on the device: to infer it is trained, unless there are only synthetic data."""
     torch.manual_seed(learner.settings.seed)
     network = target.make(learner.material.classes)
-    with torch.no_grad():  # lazy parameters get their sizes from their first inputs
-        run.forward(network.eval(), run.moved(learner.material.example(2), torch.device("cpu")))
+    run.size_lazy_parameters(network, run.moved(learner.material.example(2), torch.device("cpu")))
+    require_copies(network, "study")
     if weights:
         return pretrained(network, weights).to(learner.device)
     if config.training or not config.train_epochs or learner.material.learn.name == "synthetic":
