@@ -26,8 +26,8 @@ from benchmarks import results
 from benchmarks.circulant_layers import LAYERS, Layer
 from lamina import measure, run
 from lamina.accelerate.papers.on_chip_fission import simt
+from lamina.accelerate.papers.on_chip_fission.config import TILES, OnChip, Tile
 from lamina.accelerate.papers.on_chip_fission.cost import predict
-from lamina.accelerate.papers.on_chip_fission.simt import OnChip, Tile
 from lamina.accelerate.runtime.nvrtc import compiled
 from lamina.measure import counters
 
@@ -74,7 +74,7 @@ def cases(names: tuple[str, ...]) -> Iterator[Case]:
 def compile_all() -> None:
     """Every kernel at once: the compiler holds no lock."""
     major, minor = torch.cuda.get_device_capability()
-    wanted = product(("linear", "convolution"), FORMATS, simt.TILES)
+    wanted = product(("linear", "convolution"), FORMATS, TILES)
     kernels: list[Any] = [simt.kernel(name, format, tile, True, "cuda") for name, format, tile in wanted]
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda one: compiled(one.source, f"sm_{major}{minor}", one.options), kernels))
@@ -105,7 +105,7 @@ def measured(case: Case, clock: measure.GraphClock) -> Iterator[dict[str, Any]]:
     error = run.relative_error([case.library(case.x, case.weight)], [exact])
     rate = operations / library["median_us"] / 1e6
     yield common | {"impl": "library"} | library | {"rel_error": error, "by": "library", "tflops": rate}
-    for tile in simt.TILES:
+    for tile in TILES:
         base = 0.0
         for format in FORMATS:
             call = partial(case.ours, format, tile)
@@ -134,7 +134,7 @@ def child() -> None:
     """Each kernel once, in a range of its name."""
     compile_all()
     for case in cases(COUNTED):
-        wanted = list(product(FORMATS, simt.TILES))
+        wanted = list(product(FORMATS, TILES))
         for format, tile in wanted:
             case.ours(format, tile)
         with measure.profiler_capture(torch.device("cuda")):

@@ -60,8 +60,8 @@ INSIDE: dict[str, tuple[str, ...]] = {  # part of accelerate/ -> the parts it ma
     "select": ("common",),
     "methods": ("common", "runtime", "select", "convert", "papers"),  # published implementations of a method
     "training": ("common", "runtime", "select", "methods"),
-    "papers": ("common", "runtime", "methods"),
-    "registry": ("methods",),
+    "papers": ("common", "runtime", "select", "methods"),
+    "registry": ("methods", "papers"),
     "convert": ("common", "select", "methods", "registry"),
     "tune": ("select", "registry", "convert"),
     "deprecated": (),

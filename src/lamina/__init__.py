@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lamina.accelerate.methods.elimination.config import Eliminated
     from lamina.accelerate.methods.fusion.config import Fusion
     from lamina.accelerate.methods.weight_only.config import WeightOnly
+    from lamina.accelerate.papers.on_chip_fission.config import OnChipFission
     from lamina.pipeline.apply import apply
     from lamina.pipeline.apply.front import load_front
     from lamina.pipeline.convert import convert
@@ -29,6 +30,7 @@ __all__ = [
     "Circulant",
     "Eliminated",
     "Fusion",
+    "OnChipFission",
     "Sparse",
     "WeightOnly",
     "apply",
@@ -52,10 +54,6 @@ lazy(
         "load_front": "lamina.pipeline.apply.front:load_front",
         "load": "lamina.pipeline.deft.recipe_files:load",
         "open_store": "lamina.store.store:open_store",
-        **{
-            info.config: f"lamina.accelerate.methods.{info.cell}.config:{info.config}"
-            for info in METHODS.values()
-            if info.cell
-        },
+        **{info.config: f"{info.package}.config:{info.config}" for info in METHODS.values() if info.cell},
     },
 )

@@ -46,4 +46,4 @@ def test_the_summary_counts_what_is_slower() -> None:
 
 
 def test_every_method_of_the_registry_is_measured() -> None:
-    assert {*never_slower.METHODS} == {*CELLS}
+    assert {*never_slower.METHODS} == {name for name, info in CELLS.items() if not info.published}

@@ -21,7 +21,7 @@ CELLS = {name: info for name, info in METHODS.items() if info.cell}
 def config_class(name: str) -> type[Any]:
     """The configuration class of a method, such as `Circulant` of ``"circulant"``."""
     info = CELLS[name]
-    kind: type[Any] = getattr(import_module(f"{_package(info)}.config"), info.config)
+    kind: type[Any] = getattr(import_module(f"{info.package}.config"), info.config)
     return kind
 
 
@@ -75,37 +75,33 @@ def converter(config: Any) -> ModuleType:
     Raises:
         UsageError: it is not the configuration of a method.
     """
-    return import_module(f"{_package(_info(config))}.convert")
+    return import_module(f"{_info(config).package}.convert")
 
 
 def candidates_of(config: Any) -> Any:
     """``candidates(layer, call, selector)`` of a configuration's cell: what a selection compares."""
-    return import_module(f"{_package(_info(config))}.candidates").candidates
+    return import_module(f"{_info(config).package}.candidates").candidates
 
 
 def predictions_of(config: Any) -> Any:
     """``predictions(dense, layer, call, model)`` of a configuration's cell: the same by its cost model."""
-    return import_module(f"{_package(_info(config))}.candidates").predictions
+    return import_module(f"{_info(config).package}.candidates").predictions
 
 
 def cell_of(layer: Any) -> tuple[str, Any] | None:
     """The method of a layer that a cell made, and the cell's ``candidates``; ``None`` for any other module."""
     for info in CELLS.values():
-        if type(layer).__module__.startswith(f"{_package(info)}."):
-            return info.name, import_module(f"{_package(info)}.candidates").candidates
+        if type(layer).__module__.startswith(f"{info.package}."):
+            return info.name, import_module(f"{info.package}.candidates").candidates
     return None
 
 
 def _info(config: Any) -> MethodInfo:
     module, name = type(config).__module__, type(config).__name__
     for info in CELLS.values():
-        if is_dataclass(config) and (module, name) == (f"{_package(info)}.config", info.config):
+        if is_dataclass(config) and (module, name) == (f"{info.package}.config", info.config):
             return info
     raise UsageError(f"config: expected a method's configuration such as Circulant(block_size=64), got {config!r}")
-
-
-def _package(info: MethodInfo) -> str:
-    return f"{__package__}.methods.{info.cell}"
 
 
 def _parsed(value: int | float | str) -> int | float | str | bool:

@@ -20,6 +20,8 @@ class MethodInfo:
         cell: the folder in ``accelerate/methods/``; empty for dense layers, which need none.
         config: the name of the configuration class, which the package exports.
         aliases: earlier names, which files and results of earlier versions hold.
+        published: whether it is a paper's kernel, for comparison: its folder is in ``accelerate/papers/``, and studies
+            do not try it.
     """
 
     name: str
@@ -27,6 +29,12 @@ class MethodInfo:
     cell: str = ""
     config: str = ""
     aliases: tuple[str, ...] = ()
+    published: bool = False
+
+    @property
+    def package(self) -> str:
+        """The module of the cell."""
+        return f"lamina.accelerate.{'papers' if self.published else 'methods'}.{self.cell}"
 
 
 DENSE_ALGORITHMS = (
@@ -44,6 +52,13 @@ METHODS: Mapping[str, MethodInfo] = {
         MethodInfo("eliminated", "input channels pruned: synapse vector elimination", "elimination", "Eliminated"),
         MethodInfo("weight-only", "weights stored in 8 or 16 bits", "weight_only", "WeightOnly", ("fissioned",)),
         MethodInfo("fused", "a layer, its activation and its pooling in one kernel", "fusion", "Fusion"),
+        MethodInfo(
+            "on-chip-fission",
+            "operands packed in shared memory, as DeftNN published it",
+            "on_chip_fission",
+            "OnChipFission",
+            published=True,
+        ),
     )
 }
 """The registry: every method by its name. A new method is a cell and a line here."""

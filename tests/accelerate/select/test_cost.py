@@ -240,7 +240,7 @@ def test_sparse_layers_are_predicted_at_the_density_of_their_input(monkeypatch: 
 @pytest.mark.parametrize("method", ["circulant[block_size=8]", *sorted({*CELLS} - {"circulant"})])
 def test_every_method_predicts_or_says_why_not(method: str) -> None:
     net = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 32), nn.ReLU())
-    training = method not in ("fused", "weight-only")
+    training = method not in ("fused", "weight-only", "on-chip-fission")
     config = configuration(Method.parse(method))
     _, record = convert(net, config, example=torch.randn(2, 8, 4, 4), selector=CostModel(PEAKS, "eager", training))
     for layer in record.layers:
@@ -249,7 +249,7 @@ def test_every_method_predicts_or_says_why_not(method: str) -> None:
         else:
             assert layer.refusal is not None
     reasons = " ".join(str(layer.refusal) for layer in record.skipped)
-    if method in ("circulant[block_size=8]", "fused", "sparse"):
+    if method in ("circulant[block_size=8]", "fused", "sparse", "on-chip-fission"):
         assert ("do not support" if method == "sparse" else "no cost model for impl=reference") in reasons
     else:
         assert any(layer.selection for layer in record.layers)

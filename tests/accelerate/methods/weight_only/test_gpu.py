@@ -14,7 +14,7 @@ from lamina.accelerate.methods.weight_only import WeightOnly, functional, ops, r
 from lamina.accelerate.methods.weight_only.config import FORMATS, Format
 from lamina.accelerate.methods.weight_only.formats import Packed, pack, unpack
 from lamina.accelerate.papers.on_chip_fission import simt
-from lamina.accelerate.papers.on_chip_fission.simt import OnChip, Tile
+from lamina.accelerate.papers.on_chip_fission.config import TILES, OnChip, Tile
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 
@@ -148,7 +148,7 @@ def on_chip(matrix: Tensor, format: OnChip) -> Tensor:
     return read[:, :columns]
 
 
-@pytest.mark.parametrize("tile", simt.TILES)
+@pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("format", ALL)
 def test_products_on_plain_cores(format: OnChip, tile: Tile, strict: None, poisoned_empty: None) -> None:
     for rows, outputs, inputs in ((1, 1, 1), (128, 1000, 4096), (65, 97, 33), (3, 4097, 20), (300, 130, 129)):
@@ -158,7 +158,7 @@ def test_products_on_plain_cores(format: OnChip, tile: Tile, strict: None, poiso
         assert_as_accurate(y, read @ weight.mT, read.double() @ weight.double().mT, worst=IN_TURN, mean=IN_TURN)
 
 
-@pytest.mark.parametrize("tile", simt.TILES)
+@pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("format", ALL)
 def test_convolutions_on_plain_cores(format: OnChip, tile: Tile, strict: None) -> None:
     cases = [

@@ -9,6 +9,7 @@ import pytest
 from lamina.accelerate.methods.weight_only import stream
 from lamina.accelerate.methods.weight_only.config import Format
 from lamina.accelerate.papers.on_chip_fission import simt
+from lamina.accelerate.papers.on_chip_fission.config import OnChip, Tile
 from lamina.accelerate.runtime import nvrtc as cuda
 from lamina.errors import MissingError
 
@@ -57,7 +58,7 @@ for kernel, constants, codes, kind, workers in launches:
     assert (products > 0) == (kernel is not kernels.finish_kernel), (kernel.__name__, products)
 """
 
-ON_CHIP: tuple[tuple[simt.OnChip, simt.Tile, bool], ...] = (
+ON_CHIP: tuple[tuple[OnChip, Tile, bool], ...] = (
     ("float", 8, True),
     ("half", 6, False),
     ("deft16q", 4, True),

@@ -31,7 +31,7 @@ def sources_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_configuration_names_every_version() -> None:
-    assert PUBLISHED == tuple(IMPLS)
+    assert tuple(IMPLS) == PUBLISHED
     assert {rung.name for rung in IMPLS.values()} == {rung.name for rung in rungs.RUNGS}
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.methods.circulant import reference
+from lamina.accelerate.papers.circulant_ladder import reference as reference_steps
 from lamina.accelerate.papers.circulant_ladder import rungs
 from lamina.accelerate.runtime.nvrtc import Arguments, Launchable, Size
 from lamina.testing import assert_as_accurate
@@ -125,14 +126,14 @@ def test_reordering_transposes_a_circulant_block() -> None:
 )
 def test_o1_reorganises_three_tensors_and_o2_one(name: str, copies: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
-    arranged = rungs.reference.arranged
+    arranged = reference_steps.arranged
 
     def watched(tensor: Tensor, axes: tuple[str, ...], wanted: tuple[str, ...]) -> Tensor:
         found = arranged(tensor, axes, wanted)
         seen.append(found.data_ptr() != tensor.data_ptr())
         return found
 
-    monkeypatch.setattr(rungs.reference, "arranged", watched)
+    monkeypatch.setattr(reference_steps, "arranged", watched)
     rung = next(rung for rung in rungs.RUNGS if rung.name == name)
     rungs.step(rung, rungs.kernels(kernel_class(DEVICE)), *tensors(3, 5, 2, 4), limit=LIMIT)
     assert sum(seen) == copies

@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from lamina.accelerate.papers.on_chip_fission import simt
+from lamina.accelerate.papers.on_chip_fission.config import TILES, Tile
 from lamina.accelerate.papers.on_chip_fission.cost import Machine, instructions, predict
-from lamina.accelerate.papers.on_chip_fission.simt import Tile
 
 SIZES = (4096, 4096, 4096)
 
 
-@pytest.mark.parametrize("tile", simt.TILES)
+@pytest.mark.parametrize("tile", TILES)
 def test_shared_memory_is_used_half_or_a_quarter_as_often(tile: Tile) -> None:
     plain = instructions(tile, "float")
     for format, part in (("half", 2), ("deft16", 2), ("deft16q", 2), ("e5m2", 4)):
@@ -19,7 +18,7 @@ def test_shared_memory_is_used_half_or_a_quarter_as_often(tile: Tile) -> None:
 
 
 def test_conversions_are_counted_by_value() -> None:
-    for tile in simt.TILES:
+    for tile in TILES:
         assert instructions(tile, "half").half == 2 * tile
         cut, kept = instructions(tile, "deft16").alu, instructions(tile, "deft16q").alu
         assert cut - kept == tile  # one mask for every other value
@@ -28,7 +27,7 @@ def test_conversions_are_counted_by_value() -> None:
 
 
 def test_where_every_instruction_takes_a_slot_fission_costs() -> None:
-    for tile in simt.TILES:
+    for tile in TILES:
         plain = predict(*SIZES, tile, "float")
         for format in ("half", "deft16", "deft16q", "e5m2"):
             assert predict(*SIZES, tile, format).us > plain.us  # type: ignore[arg-type]

@@ -1,7 +1,5 @@
 """Fission on chip: the CUDA source, run on the CPU, reads what the formats' definition says and sums it right."""
 
-from functools import cache
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,22 +9,11 @@ from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.methods.weight_only.config import FORMATS
 from lamina.accelerate.methods.weight_only.formats import pack, unpack
 from lamina.accelerate.papers.on_chip_fission import simt
-from lamina.accelerate.papers.on_chip_fission.simt import OnChip, Tile
+from lamina.accelerate.papers.on_chip_fission.config import TILES, OnChip, Tile
 from lamina.errors import MissingError, UsageError
 from lamina.testing import assert_as_accurate
-from lamina.testing.cuda_on_cpu import KernelOnCpu
 
 ALL: tuple[OnChip, ...] = ("float", *FORMATS)
-
-
-@cache
-def on_cpu(name: str, format: OnChip, tile: Tile, quads: bool, device: str) -> KernelOnCpu:
-    return KernelOnCpu(simt.SOURCE.read_text(), name, macros=simt.macros(format, tile, quads))
-
-
-@pytest.fixture
-def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simt, "kernel", on_cpu)
 
 
 def as_read(matrix: Tensor, format: OnChip) -> Tensor:
@@ -42,6 +29,20 @@ def as_read(matrix: Tensor, format: OnChip) -> Tensor:
     read = torch.empty_like(even)
     read[:, order] = unpack(pack(even[:, order], "deft16q"))
     return read[:, :columns]
+
+
+def test_a_table_leads_past_channels_that_are_not_kept(without_gpu: None, poisoned_empty: None) -> None:
+    index = torch.tensor([0, 3, 4])
+    conv = Conv2dGeometry(3, 2, 2, 1, 1, 1, 1, 2)
+    for format in ("float", "deft16q"):
+        x, w = torch.randn(2, 6, 7, 5), torch.randn(5, 3, 3, 2)
+        taps = simt.taps(6, 7, 5, conv.kernel, conv.dilation, x.device, index)
+        steps = conv.stride, conv.padding, conv.dilation
+        y = simt.conv2d(x, w, *steps, format=format, tile=4, taps=taps)  # type: ignore[arg-type]
+        same = simt.conv2d(x[:, index].contiguous(), w, *steps, format=format, tile=4)  # type: ignore[arg-type]
+        assert torch.equal(y, same)
+    with pytest.raises(UsageError, match=r"taps: expected \(48, 2\) for 36 taps in all"):
+        simt.conv2d(x, torch.randn(5, 6, 3, 2), taps=taps)
 
 
 def windows_of(x: Tensor, conv: Conv2dGeometry) -> Tensor:
@@ -105,7 +106,7 @@ def test_nothing_comes_of_nothing(without_gpu: None) -> None:
 
 def test_shares_cover_the_sum_in_whole_stages() -> None:
     for outputs, rows, depth in ((4096, 128, 9216), (256, 93312, 2400), (1, 1, 1), (70, 9, 17)):
-        for tile in simt.TILES:
+        for tile in TILES:
             at = simt.plan(outputs, rows, depth, tile)
             assert at.k_per_split % simt.DEPTH == 0
             assert at.k_per_split * (at.splits - 1) < depth <= at.k_per_split * at.splits

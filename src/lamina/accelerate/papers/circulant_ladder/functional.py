@@ -21,7 +21,7 @@ def kernels_for(x: Tensor) -> Kernels | None:
     return _compiled() if x.device.type == "cuda" else None
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def linear(x: Tensor, weight: Tensor, out_features: int, impl: str) -> Tensor:
     """``x W^T`` of ``x (rows, inputs)`` and first columns ``weight (p, q, k)``: ``(rows, out_features)``.
 
@@ -65,12 +65,12 @@ def conv(x: Tensor, weight: Tensor, out_channels: int, window: Conv2dProblem, im
     columns = F.unfold(x, kernel, dilation, padding, stride).view(batch, channels, taps, -1).permute(0, 3, 2, 1)
     rows = F.pad(columns, (0, q * k - channels)).reshape(-1, taps * q * k)
     y = linear(rows, weight.flatten(1, 3), out_channels, impl)
-    images = y.view(batch, window.out_height, window.out_width, out_channels).permute(0, 3, 1, 2)
+    images: Tensor = y.view(batch, window.out_height, window.out_width, out_channels).permute(0, 3, 1, 2)
     return images if x.stride(1) == 1 and channels > 1 else images.contiguous()
 
 
 class _Layer(torch.autograd.Function):
-    """Blocks ``x (n, q, k)`` and ``w (p, q, k)`` to ``y (n, p, k)``; the backward pass reuses what the version keeps."""
+    """``x (n, q, k)`` and ``w (p, q, k)`` to ``y (n, p, k)``; the backward pass uses what the version keeps."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, impl: str) -> Tensor:

@@ -151,7 +151,9 @@ def in_operations(rung: Rung, phase: Phase, a: Tensor, b: Tensor, k: int) -> Ten
     return reference.summed(phase, inverse(products, k), out)
 
 
-def step(rung: Rung, kernels: Kernels | None, x: Tensor, w: Tensor, dy: Tensor, limit: int = LIMIT) -> dict[Phase, Tensor]:
+def step(
+    rung: Rung, kernels: Kernels | None, x: Tensor, w: Tensor, dy: Tensor, limit: int = LIMIT
+) -> dict[Phase, Tensor]:
     """All three phases, with what one keeps for the others."""
     one = Pass(rung, kernels, {"x": x, "w": w, "dy": dy}, limit)
     return {phase: one.run(phase) for phase in PHASES}

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from math import ceil
 
 from lamina.accelerate.common.tiling import MULTIPROCESSORS
-from lamina.accelerate.papers.on_chip_fission.simt import DEPTH, LANES, RESIDENT, OnChip, Tile, plan, values
+from lamina.accelerate.papers.on_chip_fission.config import OnChip, Tile
+from lamina.accelerate.papers.on_chip_fission.simt import DEPTH, LANES, RESIDENT, plan, values
 
 
 @dataclass(frozen=True)

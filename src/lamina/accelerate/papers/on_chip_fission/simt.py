@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import ceil
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -21,8 +21,9 @@ from lamina.accelerate.common.choices import check_choice
 from lamina.accelerate.common.geometry import Conv2dGeometry, Pair
 from lamina.accelerate.common.operands import sizes
 from lamina.accelerate.common.tiling import MULTIPROCESSORS
-from lamina.accelerate.methods.weight_only.config import FORMATS, Format
+from lamina.accelerate.methods.weight_only.config import Format
 from lamina.accelerate.methods.weight_only.formats import exponent_bits
+from lamina.accelerate.papers.on_chip_fission.config import ON_CHIP, OnChip, Tile, check_tile
 from lamina.accelerate.runtime.constants import constant
 from lamina.accelerate.runtime.nvrtc import Arguments, Kernel, Launchable
 from lamina.errors import MissingError, UnsupportedError, UsageError
@@ -32,12 +33,6 @@ LANES = 16
 """Threads of a block along each axis; each thread computes ``tile x tile`` outputs."""
 DEPTH = 16
 """Granularity of K: a block stages 16 or 8 elements of K at a time, and splits are multiples of 16."""
-
-Tile = Literal[4, 6, 8]
-TILES: tuple[Tile, ...] = get_args(Tile)
-
-OnChip = Format | Literal["float"]
-"""Format of values in shared memory; ``float`` is float32, not packed."""
 
 _CODES = {"float": 0, "half": 1, "deft16": 2, "deft16q": 3}
 _NARROW = 4
@@ -85,14 +80,16 @@ def conv2d(
     format: OnChip = "float",
     tile: Tile = 8,
     splits: int | None = None,
+    taps: Tensor | None = None,
 ) -> Tensor:
     """A convolution of ``x (N, C, H, W)`` with ``weight (outputs, C, KH, KW)`` as an implicit GEMM.
 
     A table holds the offset of each tap. Arguments and errors as for `linear`; a word holds neighbours in the order of
-    channels, rows and columns of the kernel.
+    channels, rows and columns of the kernel. ``taps``, from the function `taps` with an index of channels, leads the
+    kernel past the others: ``weight`` then has the channels of the index.
     """
     _check(x, weight, 4)
-    if x.shape[1] != weight.shape[1]:
+    if taps is None and x.shape[1] != weight.shape[1]:
         raise UsageError(f"x: expected (N, {weight.shape[1]}, H, W), got {sizes(x)}")
     (images, channels, height, width), outputs = x.shape, len(weight)
     depth = weight[0].numel() if outputs else 0
@@ -103,7 +100,10 @@ def conv2d(
         return y
     at = plan(outputs, images * out[0] * out[1], depth, tile, splits)
     partials = _partials(y, at)
-    taps = _taps(channels, height, width, geometry.kernel, geometry.dilation, x.device)
+    if taps is None:
+        taps = _taps(channels, height, width, geometry.kernel, geometry.dilation, x.device)
+    elif taps.shape != (expected := (ceil(depth / DEPTH) * DEPTH, 2)):
+        raise UsageError(f"taps: expected {expected} for {depth} taps in all, got {sizes(taps)}")
     launchable = kernel("convolution", format, tile, _quads(depth, weight), x.device.type)
     image = [channels, height, width, *out, *stride, *padding]
     args: Arguments = [weight, x, taps, partials, outputs, images, depth, at.k_per_split, *image]
@@ -149,8 +149,7 @@ def plan(outputs: int, rows: int, depth: int, tile: Tile, splits: int | None = N
     Raises:
         UsageError: an unknown tile, or ``splits`` below 1.
     """
-    if tile not in TILES:
-        raise UsageError(f"tile: expected one of {', '.join(map(str, TILES))}, got {tile!r}")
+    check_tile(tile)
     if splits is not None and splits < 1:
         raise UsageError(f"splits: expected at least 1, got {splits}")
     side, stages = LANES * tile, ceil(depth / DEPTH)
@@ -184,7 +183,7 @@ def macros(format: OnChip, tile: Tile, quads: bool) -> dict[str, int | str]:
     Raises:
         UsageError: an unknown format.
     """
-    check_choice("format", format, ("float", *FORMATS))
+    check_choice("format", format, ON_CHIP)
     narrow = format not in _CODES
     return {
         "TILE": tile,
@@ -209,6 +208,18 @@ def _partials(y: Tensor, at: Plan) -> Tensor:
 def _quads(depth: int, *tensors: Tensor) -> bool:
     """Whether four consecutive elements of K can be loaded at once."""
     return depth % 4 == 0 and all(tensor.data_ptr() % 16 == 0 for tensor in tensors)
+
+
+def taps(
+    channels: int, height: int, width: int, kernel: tuple[int, int], dilation: tuple[int, int], device: torch.device,
+    index: Tensor,
+) -> Tensor:  # fmt: skip
+    """The table of `conv2d` for the channels of ``index (kept,)`` alone: ``(taps, 2)``, padded to whole stages."""
+    whole = _taps(channels, height, width, kernel, dilation, device)
+    count = channels * kernel[0] * kernel[1]
+    kept = whole[:count].view(channels, -1, 2)[index].flatten(0, 1)
+    beyond = whole.new_tensor([0, 0x7FFF << 16]).expand(-len(kept) % DEPTH, 2)
+    return torch.cat([kept, beyond])
 
 
 @constant

@@ -1,0 +1,133 @@
+"""Products with on-chip fission: operands are checked, then the implementation ``impl`` runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lamina.accelerate.common.choices import check_choice
+from lamina.accelerate.common.operands import cast, check_operands, compute_dtype, sizes, transformed
+from lamina.accelerate.papers.on_chip_fission import reference, simt
+from lamina.accelerate.papers.on_chip_fission.config import IMPLS, Impl, OnChip, Tile
+from lamina.errors import UnsupportedError, UsageError
+
+
+def resolve_impl(impl: Impl, x: Tensor) -> Impl:
+    """The implementation that ``impl`` stands for with the input ``x``.
+
+    Raises:
+        UsageError: ``impl`` is unknown.
+    """
+    check_choice("impl", impl, IMPLS)
+    if impl == "auto":
+        return "kernel" if x.is_cuda and x.dtype == torch.float32 and not transformed() else "reference"
+    return impl
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, index: Tensor | None = None, *,
+    format: OnChip = "deft16", tile: Tile = 8, impl: Impl = "auto",
+) -> Tensor:  # fmt: skip
+    """``x W^T + b``. Gradients are those of the definition, with rounding as the identity.
+
+    Args:
+        x: ``(..., inputs)``.
+        weight: ``(outputs, inputs)``, or ``(outputs, kept)`` with an index.
+        bias: ``(outputs,)``.
+        index: ``(kept,)``, the inputs that the weight multiplies.
+        format: of values in shared memory.
+        tile: outputs of a thread along each axis; of ``kernel``.
+        impl: the implementation.
+
+    Raises:
+        UsageError: sizes, dtypes or devices do not fit.
+        UnsupportedError: ``kernel`` with another dtype than float32.
+        MissingError: ``kernel`` without a GPU.
+    """
+    check_operands(x, weight, bias)
+    inputs = weight.shape[1] if index is None else None
+    if not x.dim() or inputs not in (None, x.shape[-1]):
+        raise UsageError(f"x: expected (..., {inputs}), got {sizes(x)}")
+    dtype = compute_dtype(x)
+    x, weight, bias = x.to(dtype), weight.to(dtype), cast(bias, dtype)
+    if resolve_impl(impl, x) == "reference":
+        return reference.linear(x, weight, bias, index, format)
+
+    def launch(flat: Tensor, weight: Tensor) -> Tensor:
+        if index is None:
+            return simt.linear(flat, weight, format=format, tile=tile)
+        taps = simt.taps(flat.shape[1], 1, 1, (1, 1), (1, 1), flat.device, index)
+        y = simt.conv2d(flat[..., None, None], weight[..., None, None], format=format, tile=tile, taps=taps)
+        return y.flatten(1)
+
+    definition = partial(reference.linear, bias=None, index=index, format=format)
+    y: Tensor = _by_kernel(x.reshape(-1, x.shape[-1]), weight, launch, definition)
+    y = y.view(*x.shape[:-1], len(weight))
+    return y if bias is None else y + bias
+
+
+def conv2d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, index: Tensor | None = None,
+    stride: tuple[int, int] = (1, 1), padding: tuple[int, int] = (0, 0), dilation: tuple[int, int] = (1, 1), *,
+    format: OnChip = "deft16", tile: Tile = 8, impl: Impl = "auto",
+) -> Tensor:  # fmt: skip
+    """A convolution of ``x (N, C, H, W)`` with ``weight (outputs, C, KH, KW)``; ``C`` is kept channels with an index.
+
+    Arguments and errors as for `linear`.
+    """
+    check_operands(x, weight, bias)
+    channels = weight.shape[1] if index is None else None
+    if x.dim() != 4 or channels not in (None, x.shape[1]):
+        raise UsageError(f"x: expected (N, {channels or 'C'}, H, W), got {sizes(x)}")
+    dtype = compute_dtype(x)
+    x, weight, bias = x.to(dtype), weight.to(dtype), cast(bias, dtype)
+    steps = stride, padding, dilation
+    if resolve_impl(impl, x) == "reference":
+        return reference.conv2d(x, weight, bias, index, format, *steps)
+
+    def launch(x: Tensor, weight: Tensor) -> Tensor:
+        taps = None
+        if index is not None:
+            height, width = x.shape[2:]
+            kernel = weight.shape[2], weight.shape[3]
+            taps = simt.taps(x.shape[1], height, width, kernel, dilation, x.device, index)
+        return simt.conv2d(x, weight, *steps, format=format, tile=tile, taps=taps)
+
+    y: Tensor = _by_kernel(
+        x, weight, launch, lambda x, weight: reference.conv2d(x, weight, None, index, format, *steps)
+    )
+    return y if bias is None else y + bias[:, None, None]
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _by_kernel(x: Tensor, weight: Tensor, launch: Callable[..., Tensor], definition: Callable[..., Tensor]) -> Tensor:
+    if x.dtype != torch.float32:
+        raise UnsupportedError(f"impl=kernel: expected float32, as in the paper, got {x.dtype}; use impl=reference")
+    y: Tensor = _Kernel.apply(x, weight, launch, definition)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Kernel(torch.autograd.Function):
+    """A product by a kernel, and its gradients by the definition."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, launch: Any, definition: Any) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.definition = definition
+        y: Tensor = launch(x.contiguous(), weight.contiguous())
+        return y
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[:2]
+        with torch.enable_grad():
+            saved = zip(ctx.saved_tensors, wanted, strict=True)
+            leaves = [one.detach().requires_grad_(needed) for one, needed in saved]
+            y = ctx.definition(*leaves)
+        found = iter(torch.autograd.grad(y, [one for one in leaves if one.requires_grad], dy))
+        return *(next(found) if needed else None for needed in wanted), None, None
