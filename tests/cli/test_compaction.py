@@ -8,6 +8,8 @@ import numpy as np
 from tests.cli.conftest import Lamina
 
 from lamina.simulate.workloads import RecordedMask, write_masks
+from lamina.spec.plan import Plan, PlannedLayer
+from lamina.spec.plan_file import write_plan
 
 RUN = ("simulate", "compaction-engine", "lenet5", "--batch", "1", "--set", "device.cu.count=2")
 
@@ -51,6 +53,16 @@ def test_wrong_settings_are_refused(lamina: Lamina) -> None:
     ):
         result = lamina(*RUN, *wrong)
         assert result.exit_code == 2 and message in result.stderr, (wrong, result.output)
+
+
+def test_densities_are_those_of_a_plan(lamina: Lamina, tmp_path: Path) -> None:
+    layer = PlannedLayer(name="features.3", type="Conv2d", method="dense", density=0.2)
+    write_plan(Plan(network="lenet5", goal="infer", batch=1, layers=(layer,)), tmp_path / "plan.toml")
+    words = ("--layer", "features.3", "--plan", str(tmp_path), "--format", "json")
+    (row,) = json.loads(lamina(*RUN, *words).stdout)
+    assert 0.1 < row["density"] < 0.3
+    both = lamina(*RUN, "--density", "0.4", *words)
+    assert both.exit_code == 2 and "omit one" in both.stderr
 
 
 def test_a_layer_without_result_exits_one(lamina: Lamina) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from tests.cli.conftest import Lamina
 
 from lamina.simulate.hierarchy import gemm, preset, simulate
+from lamina.spec.plan import Plan, PlannedLayer
+from lamina.spec.plan_file import write_plan
 
 HEADER = (
     "tag,cus,l2_kb,dram,K,M,N,kt_us,inst,L1V.read-hit,L1V.read-miss,L1V.read-mshr-hit,"
@@ -74,6 +76,20 @@ def test_a_network_is_simulated_layer_by_layer_and_once(lamina: Lamina) -> None:
     table = lamina(*RUN, "--layer", "*.3")
     assert "features.3" in table.stdout and "features.0" not in table.stdout and " note " not in table.stdout
     assert "0 of 2 results were stored before" in lamina(*RUN, "--fresh").stderr
+
+
+def test_a_plan_gives_shapes_and_the_batch_size(lamina: Lamina, tmp_path: Path) -> None:
+    layers = (
+        PlannedLayer(name="features.0", type="Conv2d", method="circulant[block_size=4]"),
+        PlannedLayer(name="features.3", type="Conv2d", method="eliminated[keep=0.5]"),
+    )
+    write_plan(Plan(network="lenet5", goal="infer", batch=1, layers=layers), tmp_path / "plan.toml")
+    done = lamina("simulate", "run", "lenet5", "--plan", str(tmp_path), "--format", "json")
+    assert done.exit_code == 0, done.output
+    assert [(row["batch"], row["k"]) for row in json.loads(done.stdout)] == [(1, 25), (1, 75)]
+    assert "features.0: circulant[block_size=4] is simulated as dense" in done.stderr
+    missing = lamina("simulate", "run", "lenet5", "--plan", str(tmp_path / "none.toml"))
+    assert missing.exit_code == 2 and "none.toml" in missing.stderr
 
 
 def test_settings_change_the_device_and_the_kernel(lamina: Lamina) -> None:

@@ -15,11 +15,15 @@ from lamina.cli.simulate import (
     FreshOption,
     LayersOption,
     NetworkArgument,
+    PlanOption,
     WorkersOption,
+    by_batch,
     hierarchy,
+    planned,
     simulating,
     write,
 )
+from lamina.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,6 +64,7 @@ def compaction_engine(
         ),
     ] = [],  # noqa: B006  (typer copies it)
     workers: WorkersOption = 1,
+    plan: PlanOption = None,
     store: options.StoreOption = "",
     resume: options.ResumeOption = False,
     fresh: FreshOption = False,
@@ -69,7 +74,8 @@ def compaction_engine(
 
     Each speedup is shown beside its upper bounds: skipped multiplications alone (1 / density), and both rooflines.
     --attribute factors it into the kernel itself, the smaller L2, prefetch, narrower operands, fewer cache lines and
-    skipped multiplications. JSON and CSV also hold the counts of every run.
+    skipped multiplications. JSON and CSV also hold the counts of every run. With --plan, layers read what the plan says
+    of the density of their inputs.
 
     Exit codes: 0 done, 1 a layer has no result, 2 usage, 70 internal error, 130 interrupted.
 
@@ -79,8 +85,7 @@ def compaction_engine(
     """
     hierarchy()
     from lamina.cli import printing
-    from lamina.pipeline.simulate import simulate
-    from lamina.pipeline.simulate.compaction import gains, plan
+    from lamina.pipeline.simulate import compaction, simulate
     from lamina.simulate.compaction_engine.attribution import NEEDED
     from lamina.simulate.compaction_engine.unit import CONTROLS, Control
     from lamina.simulate.grid import value_of
@@ -95,18 +100,25 @@ def compaction_engine(
     if masks and not pattern:
         chosen["pattern"] = "recorded"
     chosen |= {key: value_of(value) for key, value in options.pairs(set_).items()}
-    planned = plan(chosen, layer or [], wanted)
-    jobs = [job for each in planned.values() for job in each.values()]
+    if plan and density is not None:
+        raise UsageError("--plan and --density: both set the density of inputs; omit one")
+    found = options.whole_plan(plan)
+    layers = {
+        name: dict(zip(each, planned(list(each.values()), found), strict=True))
+        for name, each in compaction.plan(by_batch(chosen, found), layer or [], wanted).items()
+    }
+    jobs = [job for each in layers.values() for job in each.values()]
     with open_store(options.store_url(store)) as database:
         with simulating(workers) as (engine, watch):
-            done = gains(
-                planned,
+            done = compaction.gains(
+                layers,
                 lambda jobs: simulate(
                     jobs,
                     database,
                     engine,
                     target=jobs[0].network,
-                    config={"settings": chosen, "layers": layer or [], "controls": wanted},
+                    config={"settings": chosen, "layers": layer or [], "controls": wanted}
+                    | ({"plan": found.model_dump()} if found else {}),
                     command=options.command_line(),
                     resume=resume,
                     fresh=fresh,

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from lamina.pipeline.simulate import Watch
     from lamina.simulate.engines import Engine
+    from lamina.simulate.jobs import Job
+    from lamina.spec.plan import Plan
 
 app = typer.Typer(no_args_is_help=True, help="Simulate a GPU's memory hierarchy; validate it against measured runs.")
 
@@ -39,6 +41,10 @@ BatchOption = Annotated[int | None, typer.Option("--batch", "--batch-size", "-b"
 WorkersOption = Annotated[
     int | None,
     typer.Option("--workers", "-j", min=1, help="Number of simulations in parallel, each in its own process."),
+]
+PlanOption = Annotated[
+    Path | None,
+    typer.Option("--plan", help="Shapes, densities and batch size of a plan of 'lamina study': its file or folder."),
 ]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Simulate again instead of using stored results.")]
 
@@ -57,6 +63,7 @@ def run(
         ),
     ] = [],  # noqa: B006  (typer copies it)
     workers: WorkersOption = 1,
+    plan: PlanOption = None,
     store: options.StoreOption = "",
     resume: options.ResumeOption = False,
     fresh: FreshOption = False,
@@ -64,7 +71,8 @@ def run(
 ) -> None:
     """Simulate the convolutions of a network as dense matrix products, layer by layer.
 
-    Results are stored as they come; stored results are not simulated again.
+    Results are stored as they come; stored results are not simulated again. With --plan, eliminated layers have the
+    shapes of the plan.
 
     Exit codes: 0 done, 1 a layer has no result, 2 usage, 70 internal error, 130 interrupted.
 
@@ -73,7 +81,7 @@ def run(
         lamina simulate run alexnet --batch 16 --layer 'features.*' --set sampling=true
     """
     settings = {"network": network, "device.preset": device} | ({"batch": batch} if batch else {})
-    simulate_layers(settings, set_, layer or [], workers, store, resume, fresh, format_)
+    simulate_layers(settings, set_, layer or [], workers, store, resume, fresh, format_, options.whole_plan(plan))
 
 
 def simulate_layers(
@@ -85,6 +93,7 @@ def simulate_layers(
     resume: bool,
     fresh: bool,
     format_: str,
+    plan: Plan | None = None,
 ) -> None:
     """Simulate a configuration, in which ``set_`` overrides ``settings``, and print it layer by layer."""
     hierarchy()
@@ -94,10 +103,10 @@ def simulate_layers(
     from lamina.store import open_store
 
     (form,) = options.choices("--format", format_, options.FORMATS)
-    chosen = {**settings, **{key: value_of(value) for key, value in options.pairs(set_).items()}}
+    chosen = by_batch(settings, plan) | {key: value_of(value) for key, value in options.pairs(set_).items()}
     planner = Planner()
     named = [chosen | {"layer": one} for one in layers] or [chosen]
-    jobs = list({job.key: job for each in named for job in planner.jobs(each)}.values())
+    jobs = list({job.key: job for each in named for job in planned(planner.jobs(each), plan)}.values())
     with open_store(options.store_url(store)) as database:
         with simulating(workers) as (engine, watch):
             done = simulate(
@@ -105,7 +114,7 @@ def simulate_layers(
                 database,
                 engine,
                 target=jobs[0].network,
-                config={"settings": chosen, "layers": list(layers)},
+                config={"settings": chosen, "layers": list(layers)} | ({"plan": plan.model_dump()} if plan else {}),
                 command=options.command_line(),
                 resume=resume,
                 fresh=fresh,
@@ -123,6 +132,23 @@ def simulate_layers(
         )
     if done.failed:
         raise typer.Exit(1)
+
+
+def by_batch(settings: Mapping[str, Any], plan: Plan | None) -> dict[str, Any]:
+    """The settings with the batch size of a plan, if they have none."""
+    return ({"batch": plan.batch} if plan else {}) | dict(settings)
+
+
+def planned(jobs: Sequence[Job], plan: Plan | None) -> Sequence[Job]:
+    """The jobs by a plan; what of it is not simulated is printed."""
+    if plan is None:
+        return jobs
+    from lamina.pipeline.simulate.planned import by_plan
+
+    found, remarks = by_plan(jobs, plan)
+    for remark in remarks:
+        typer.echo(remark, err=True)
+    return found
 
 
 @contextmanager

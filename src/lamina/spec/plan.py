@@ -41,7 +41,8 @@ class PlannedLayer(_Strict):
 
     ``type`` is the class with its sizes, such as ``Linear(784, 512)``, to check a model against; ``method`` is
     ``dense`` or what replaces the layer, such as ``circulant[block_size=64,impl=kernel]``. Layers that are replaced
-    together carry the method at the first one, and ``with`` names the others.
+    together carry the method at the first one, and ``with`` names the others. ``density`` is the fraction of the inputs
+    that is not zero.
     """
 
     name: str
@@ -51,6 +52,7 @@ class PlannedLayer(_Strict):
     dense_us: float | None = None
     time_us: float | None = None
     predicted_us: float | None = None
+    density: Annotated[float, Field(ge=0, le=1)] | None = None
     reason: str = ""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

@@ -58,6 +58,12 @@ def test_every_candidate_has_an_outcome_with_its_reason(studied: Studied) -> Non
     assert fused and all(one.outcome == "slower" for one in fused)  # the reference computes the same FLOPs
 
 
+def test_the_plan_has_the_density_of_what_layers_read(studied: Studied) -> None:
+    density = {one.name: one.density for one in read_plan(studied.folder).layers}
+    assert all(one is not None and 0 < one <= 1 for one in density.values())
+    assert min(one for one in density.values() if one) < 0.9  # behind a ReLU
+
+
 def test_the_front_rises(studied: Studied) -> None:
     front = studied.study.front
     assert len(front) > 2 and front[-1].methods == {}

@@ -43,6 +43,7 @@ class Layers:
             its own change.
         merged: the names of all layers that a candidate replaces together, by the name of the first.
         unsupported: why layers have no candidates.
+        density: the fraction of a layer's inputs that is not zero.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -51,6 +52,7 @@ class Layers:
     merged: dict[str, tuple[str, ...]] = field(default_factory=dict)
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
+    density: dict[str, float] = field(default_factory=dict)
 
 
 def try_layers(
@@ -83,6 +85,7 @@ def try_layers(
         example = inputs if isinstance(inputs, tuple) else (inputs,)
         with torch.set_grad_enabled(subject.training):
             calls = observe(model, names, example)
+        found.density = {name: _density(call) for name, call in calls.items()}
         quick = selector(subject.device, chosen.mode, subject.training, rounds=3)
         found.dense_us = _dense_times(model, names, calls, quick)
         units.sort(key=lambda unit: -sum(found.dense_us.get(name, 0.0) for name in unit.names))
@@ -129,6 +132,12 @@ def _units(model: nn.Module, config: StudyConfig) -> list[_Unit]:
             if weights and names[0] in allowed:
                 found.append(_Unit(method, names, refusal))
     return found
+
+
+def _density(call: LayerCall) -> float:
+    """Of what a layer reads, the fraction that is not zero."""
+    sizes = [one.numel() for one in call.tensors]
+    return sum(int(one.count_nonzero()) for one in call.tensors) / max(1, sum(sizes))
 
 
 def _dense_times(

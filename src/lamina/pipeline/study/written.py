@@ -138,6 +138,7 @@ def _planned(
         with_=layers.merged.get(f"{name} {impl}", (name,))[1:],
         dense_us=trial.dense_us if trial and impl != DENSE else layers.dense_us.get(name),
         time_us=time_us,
+        density=layers.density.get(name),
         reason=reason,
     )
 
