@@ -19,14 +19,15 @@ from typing import Any
 import torch
 
 from benchmarks import results
-from benchmarks.ladder.circulant import counts
-from benchmarks.ladder.circulant.layers import BLOCK_SIZES, LAYERS, Calls, Contender, Layer, contenders, definition
+from benchmarks.ladder.circulant.layers import Contender, contenders
 from benchmarks.published import statements
 from lamina import measure, run
 from lamina.accelerate.papers.circulant_ladder import mapping, rungs
 from lamina.accelerate.papers.circulant_ladder.metrics import locality
 from lamina.accelerate.runtime.nvrtc import compiled
 from lamina.errors import LaminaError, MissingError
+from lamina.pipeline.reproduce.live import ladder_counters as counts
+from lamina.pipeline.reproduce.live.ladder import BLOCK_SIZES, LAYERS, Calls, Layer, definition
 from lamina.record import Timing
 from lamina.spec.published import entry
 
@@ -47,7 +48,6 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=CLOCKS, default="cuda", help="cpu: a tiny layer, to see that it works")
     parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS), help="by default all")
     parser.add_argument("--skip-counters", action="store_true", help="times only")
-    parser.add_argument("--count", nargs=2, metavar=("LAYER", "K"), help="run a layer's rungs once, for their counters")
     return parser.parse_args(words)
 
 
@@ -162,9 +162,6 @@ def counters(layers: Sequence[str], failed: list[str]) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> None:
     asked = arguments(words)
-    if asked.count:
-        counts.run_counted(asked.count[0], int(asked.count[1]))
-        return
     device = measure.resolve(asked.device)
     cases = [(LAYERS[name], k) for name in asked.layers for k in BLOCK_SIZES]
     cases = cases if device.type == "cuda" else [(TINY, TINY_BLOCK)]

@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from benchmarks.ladder.circulant import __main__ as ladder
-from benchmarks.ladder.circulant import counts, layers
+from benchmarks.ladder.circulant.layers import Contender
 from lamina import measure
 from lamina.accelerate.papers.circulant_ladder import rungs
 from lamina.errors import LaminaError, MissingError
+from lamina.pipeline.reproduce.live import ladder as layers
+from lamina.pipeline.reproduce.live import ladder_counters as counts
 from lamina.spec.published import entry
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
@@ -93,7 +95,7 @@ def test_a_phase_that_cannot_run_is_left_out_with_the_reason() -> None:
         raise LaminaError("out of threads")
 
     one = torch.ones(2)
-    contender = layers.Contender(
+    contender = Contender(
         "x", "fp32", {"forward": lambda: (one,), "step": refuse}, {"forward": (one.double(),), "step": ()}
     )
     failed: list[str] = []

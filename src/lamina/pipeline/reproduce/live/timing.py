@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,17 @@ class Timer:
     def us(self, call: Callable[[], object]) -> float:
         """The median time of a call in us."""
         return self.clock.time(call, repeat=self.repeat).median_us
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for operations on the CPU: times of short operations with several depend on other processes."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def step_of(module: nn.Module, x: Tensor) -> Callable[[], object]:

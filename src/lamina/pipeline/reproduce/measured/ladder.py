@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lamina.pipeline.reproduce.live import live
 from lamina.pipeline.reproduce.measured.judging import Measurement, Rows, fastest
 from lamina.spec.published import PublishedValue
 
@@ -27,6 +28,6 @@ MEASUREMENT = Measurement(
             "ladder[rung=as_written,block_size={k}]", rows, value
         ),
     },
-    needs_gpu=True,
+    run=live("ladder", "steps"),
     command="python -m benchmarks.ladder.circulant",
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from lamina.pipeline.reproduce.live import live
 from lamina.pipeline.reproduce.measured.judging import Judged, Measurement, Rule, share
 
 BASELINE = "as_written"
@@ -101,5 +102,9 @@ RULES: Mapping[str, Rule] = {
 """All rules, by their names in entries."""
 
 MEASUREMENT = Measurement(
-    ("circulant_counters",), statements=RULES, needs_gpu=True, command="python -m benchmarks.ladder.circulant"
+    ("circulant_counters",),
+    statements=RULES,
+    run=live("ladder_counters", "counts"),
+    needs_gpu=True,
+    command="python -m benchmarks.ladder.circulant",
 )

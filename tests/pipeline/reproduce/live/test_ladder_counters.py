@@ -3,15 +3,16 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.ladder.circulant import counts
 from lamina.accelerate.papers.circulant_ladder import rungs
 from lamina.measure import counters
 from lamina.measure.counters import Profiled, Session
+from lamina.pipeline.reproduce.live import ladder_counters as counts
 
 UNITS = dict.fromkeys(counts.METRICS, "")
 
@@ -48,8 +49,11 @@ def test_each_phase_of_each_rung_has_rows_of_all_kernels_and_of_its_own(monkeypa
 
     monkeypatch.setattr(counters, "profile", profile)
     rows = counts.counted("C", 32, {"fused": 40, "multiply": 7})
-    assert asked["child"][1:] == ["-m", "benchmarks.ladder.circulant", "--count", "C", "32"]
-    assert (asked["folder"] / "benchmarks" / "ladder").is_dir()
+    ran: list[tuple[str, int]] = []
+    monkeypatch.setattr(counts, "run_counted", lambda *args: ran.append(args))
+    assert asked["child"][:2] == [sys.executable, "-c"]
+    exec(asked["child"][2])
+    assert ran == [("C", 32)]
     assert len(rows) == len(rungs.RUNGS) * 3 * 2
     every, own = (row for row in rows if row["rung"] == "fusion" and row["phase"] == "forward")
     assert (every["kernels"], every["launches"], every["instructions"]) == ("all", 2, 800)

@@ -7,8 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.ladder.circulant import layers
 from lamina.accelerate.papers.circulant_ladder import rungs
+from lamina.errors import CheckError
+from lamina.pipeline.reproduce.live import ladder as layers
+from lamina.pipeline.reproduce.measured import measurement
+from lamina.pipeline.reproduce.measured.judging import Scope, judge
+from lamina.spec.published import entry
 from lamina.testing.cuda_on_cpu import kernel_class
 
 CPU = torch.device("cpu")
@@ -55,3 +59,25 @@ def test_a_phase_finds_what_the_phases_before_it_kept(
             counted.clear()
             calls[phase]()
             assert counted["rfft"] == ffts, phase
+
+
+def test_whole_steps_are_checked_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "SMALL", {"A": layers.Layer("A", 2, 2, 128, 64)})
+    threads = torch.get_num_threads()
+    rows = layers.steps(Scope("cpu"))
+    assert torch.get_num_threads() == threads
+    assert {(row["layer"], row["block_size"], row["impl"]) for row in rows} == {
+        ("A", k, impl)
+        for k in layers.BLOCK_SIZES
+        for impl in ("dense", *(f"ladder[rung={rung},block_size={k}]" for rung in ("as_written", "fusion")))
+    }
+    for name, cases in (("circulant-table-7.4", 3), ("circulant-figure-7.5", 3)):
+        judged = judge(entry(name), measurement("circulant-ladder"), rows)
+        assert sum(row.measured is not None for row in judged) == cases
+
+
+def test_a_result_that_is_wrong_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "SMALL", {"A": layers.Layer("A", 2, 2, 128, 64)})
+    monkeypatch.setattr(rungs.reference, "reorder", lambda blocks: blocks)  # type: ignore[attr-defined]
+    with pytest.raises(CheckError, match="exceeds"):
+        layers.steps(Scope("cpu"))
