@@ -42,7 +42,7 @@ def test_insufficient_rows_decide_nothing(name: str) -> None:
     rows = [row for one in own for row in judge(one, measurement(name), [])]
     assert all(each.agrees is None and each.measured is None for each in rows)
     assert {each.ours for each in rows} <= {
-        INSUFFICIENT, "not applicable", "no implementation has elimination and fission in one kernel"
+        INSUFFICIENT, "not applicable", "not in these rows: measure on a GPU (on-chip-fission[keep=0.5])"
     }  # fmt: skip
 
 
