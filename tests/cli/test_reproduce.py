@@ -79,3 +79,10 @@ def test_every_entry_has_a_line_and_a_measured_row_or_a_reason(lamina: Lamina, t
 def test_a_format_that_is_none_is_refused(lamina: Lamina) -> None:
     result = lamina("reproduce", "all", "--format", "pdf")
     assert result.exit_code == 2 and "expected" in result.stderr
+
+
+def test_what_needs_a_gpu_is_shown_with_recorded_rows(lamina: Lamina) -> None:
+    counters = lamina("reproduce", "run", "circulant-table-7.5", "--quick", "--device", "cpu")
+    assert counters.exit_code == 0, counters.output
+    assert "circulant-table-7.5 needs a GPU" in counters.stderr and "recorded rows are shown" in counters.stderr
+    assert "ours: recorded on NVIDIA H200" in counters.stdout

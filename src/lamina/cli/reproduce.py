@@ -10,7 +10,7 @@ import typer
 from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.simulate import FreshOption, WorkersOption, hierarchy, simulating
-from lamina.errors import UsageError
+from lamina.errors import MissingError, UsageError
 
 if TYPE_CHECKING:
     from lamina.spec.published import Published
@@ -141,7 +141,7 @@ def run(
     one does not hold on another GPU is a result.
 
     Without a GPU, entries that need one are shown with recorded rows, labelled with their device, date and commit.
-    With --quick, a small version is measured here.
+    With --quick, a small version is measured here if this machine can.
 
     Examples:
 
@@ -225,14 +225,17 @@ def _show(published: Published, device: str, quick: bool, recorded: bool) -> Non
     from lamina.pipeline.reproduce.measured import measurement
     from lamina.pipeline.reproduce.verdicts import of_entry
 
-    measuring = quick
-    if published.measures and not recorded and not quick and measurement(published.measures).run is not None:
-        measuring = options.device_name(device) != "cpu"
-    done = (
-        reproduce_measured(published, options.device_name(device), quick)
-        if measuring
-        else reproduce_recorded(published)
-    )
+    known = measurement(published.measures) if published.measures and not recorded else None
+    name = options.device_name(device) if known is not None and known.run is not None else "cpu"
+    done = None
+    if quick or name != "cpu":
+        try:
+            done = reproduce_measured(published, name, quick)
+        except MissingError as error:  # no GPU, or no counters
+            if known is None or not known.recorded:
+                raise
+            typer.echo(f"{error}; recorded rows are shown", err=True)
+    done = done or reproduce_recorded(published)
     printing.print_reproduced(done)
     typer.echo(f"ours: {done.source or 'none'}")
     typer.echo(f"verdict: {of_entry(published, done.rows)}")

@@ -145,7 +145,7 @@ def reproduce_measured(entry: Published, device: str, quick: bool) -> Reproduced
     known = measurement(entry.measures)
     if known.run is None or (known.needs_gpu and device == "cpu"):
         needs = "needs a GPU" if known.needs_gpu else "is not run by this command"
-        raise MissingError(f"{entry.id} {needs}: run {known.command}, or see the recorded rows without --quick")
+        raise MissingError(f"{entry.id} {needs} ({known.command} measures it in full)")
     rows = known.run(Scope(device, quick))
     how = "counted" if not known.command else f"measured on {device}{', quick' if quick else ''}"
     return Reproduced(entry, judge(entry, known, rows), None, how)
