@@ -77,3 +77,14 @@ def test_a_password_is_never_printed() -> None:
 def test_migrating_names_the_schema(source: Path) -> None:
     found = RUNNER.invoke(app, ["store", "migrate", str(source)])
     assert found.exit_code == 0 and "schema 0006" in found.output
+
+
+def test_reading_makes_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "none.db"
+    listed = RUNNER.invoke(app, ["runs", "ls", "--store", str(path)])
+    assert listed.exit_code == 0 and not path.exists()
+
+
+def test_a_grant_needs_roles(source: Path) -> None:
+    refused = RUNNER.invoke(app, ["store", "grant", "reports", "--store", str(source), "--dry-run"])
+    assert refused.exit_code == 2 and "SQLite has no roles" in refused.output

@@ -43,7 +43,7 @@ def list_runs(
     from lamina.report.table import runs_table
     from lamina.store import open_store
 
-    with open_store(options.store_url(store)) as database:
+    with open_store(options.store_url(store), read_only=True) as database:
         printing.show(runs_table(database.runs(limit, verb or None), f"runs in {database.place}"))
 
 
@@ -69,7 +69,7 @@ def show_run(
     options.choices("--format", format_, options.FORMATS)
     if layer and not kernels:
         raise UsageError("--layer: expected --kernels beside it")
-    with open_store(options.store_url(store)) as database:
+    with open_store(options.store_url(store), read_only=True) as database:
         this = database.run(run)
         if kernels:
             known = {row.layer for row in database.layers(this.id)}
@@ -112,7 +112,7 @@ def diff(
     from lamina.report.table import diff_table
     from lamina.store import open_store
 
-    with open_store(options.store_url(store)) as database:
+    with open_store(options.store_url(store), read_only=True) as database:
         a, b = look_up(database, first), look_up(database, second)
     first, second = (f"{side.run.target} {side.run.id}" for side in (a, b))
     printing.show(diff_table(compare_layers(a, b), first, second))
@@ -140,7 +140,7 @@ def export(
     from lamina.store import flatten, open_store, to_csv, to_json, to_parquet, write_document
 
     (form,) = options.choices("--format", format_, ("csv", "json", "parquet", "trace"))
-    with open_store(options.store_url(store)) as database:
+    with open_store(options.store_url(store), read_only=True) as database:
         this = database.run(run)
         if form == "trace":
             document = database.export_run(this.id)
@@ -228,7 +228,7 @@ def sql(
     """
     from lamina.store import open_store
 
-    with open_store(options.store_url(store)) as database:
+    with open_store(options.store_url(store), read_only=True) as database:
         columns, rows = database.query(query)
     table = csv.writer(sys.stdout)
     table.writerow(columns)

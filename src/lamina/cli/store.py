@@ -35,7 +35,7 @@ def check(store: StoreArgument = "") -> None:
     from lamina.store import open_store
     from lamina.store.checked import faults
 
-    with open_store(options.store_url(_existing(store))) as database:
+    with open_store(options.store_url(_existing(store)), read_only=True) as database:
         found = list(faults(database))
         for fault in found:
             typer.echo(fault)
@@ -48,7 +48,7 @@ def check(store: StoreArgument = "") -> None:
 @app.command("migrate")
 @handled
 def migrate(store: StoreArgument = "") -> None:
-    """Bring a database to the schema of this lamina. Every command does so when it opens one.
+    """Bring a database to the schema of this lamina. Every command that writes does so when it opens one.
 
     Example:
 
@@ -59,6 +59,33 @@ def migrate(store: StoreArgument = "") -> None:
 
     with open_store(options.store_url(_existing(store))) as database:
         typer.echo(f"{database.place}: schema {HEAD}")
+
+
+@app.command("grant")
+@handled
+def grant(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="A role of the server, such as 'reports'.")],
+    store: Annotated[str, typer.Option("--store", help="The database: a URL of PostgreSQL.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the SQL statements; execute nothing.")] = False,
+) -> None:
+    """Let a role of PostgreSQL read runs, reports and comparisons, and write nothing.
+
+    Run it as the owner of the tables. The role must exist and be allowed to connect.
+
+    Example:
+
+        lamina store grant reports --store postgresql://team@host/lamina
+    """
+    from lamina.store import open_store
+    from lamina.store.grant import grant_reading, statements
+
+    with open_store(store, read_only=True) as database:
+        for one in statements(database, role):
+            typer.echo(f"{one};")
+    if not dry_run:
+        with open_store(store) as database:
+            grant_reading(database, role)
+        typer.echo(f"{role} may read {database.place}", err=True)
 
 
 @app.command("merge")
@@ -85,9 +112,9 @@ def merge(
     for store in (*sources, *([into] if dry_run else [])):
         _existing(store)
     differ = 0
-    with open_store(into) as target, Bar() as bar:
+    with open_store(into, read_only=dry_run) as target, Bar() as bar:
         for source in sources:
-            with open_store(source) as database:
+            with open_store(source, read_only=True) as database:
                 task = bar.add_task(f"merging {database.place}", total=len(database.runs(limit=None)))
                 counts: Counter[str] = Counter()
                 for one in merged(database, target, dry_run):

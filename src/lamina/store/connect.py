@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import QueuePool, StaticPool
 
 from lamina.errors import MissingError, StoreError, UsageError
 
@@ -39,14 +40,14 @@ def address(target: str | os.PathLike[str]) -> URL:
     raise UsageError(f"trace database: expected {ADDRESSES}, got {url.drivername}://")
 
 
-def connect(url: URL, wait_s: float) -> Engine:
-    """An engine for ``url``, as :func:`address` gives it. Creates the parent folder of a file.
+def connect(url: URL, wait_s: float, read_only: bool = False) -> Engine:
+    """An engine for ``url``, as :func:`address` gives it. Creates the parent folder of a file, unless ``read_only``.
 
     Raises:
         StoreError: the path is a folder, or its parent cannot be made.
         MissingError: the driver for PostgreSQL is not installed.
     """
-    return _sqlite(url, wait_s) if url.drivername == "sqlite" else _postgresql(url, wait_s)
+    return _sqlite(url, wait_s, read_only) if url.drivername == "sqlite" else _postgresql(url, wait_s, read_only)
 
 
 def reading(connection: Connection) -> Connection:
@@ -103,11 +104,13 @@ def sqlite_of(connection: Connection) -> sqlite3.Connection:
     return below
 
 
-def _sqlite(url: URL, wait_s: float) -> Engine:
+def _sqlite(url: URL, wait_s: float, read_only: bool) -> Engine:
     path = url.database or ""
     if path == ":memory:":
         # One connection for all, as each new one would be a database of its own.
         engine = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+    elif read_only:
+        engine = create_engine("sqlite://", poolclass=QueuePool, creator=lambda: _opened_to_read(path, wait_s))
     else:
         _make_room(Path(path))
         engine = create_engine(url, connect_args={"timeout": wait_s})
@@ -129,6 +132,24 @@ def _sqlite(url: URL, wait_s: float) -> Engine:
     return engine
 
 
+def _opened_to_read(path: str, wait_s: float) -> sqlite3.Connection:
+    """A connection that cannot write.
+
+    A file in write-ahead mode needs two others beside it. Where they cannot be made, the file is read as it is: without
+    the right to write in its folder, no other process of this user changes it.
+    """
+    uri = f"file:{quote(str(Path(path).absolute()))}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, timeout=wait_s, check_same_thread=False)
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").close()
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if error.sqlite_errorname.split("_")[1] not in ("CANTOPEN", "READONLY"):
+            raise
+        return sqlite3.connect(f"{uri}&immutable=1", uri=True, timeout=wait_s, check_same_thread=False)
+    return connection
+
+
 def _make_room(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,11 +160,12 @@ def _make_room(path: Path) -> None:
         raise StoreError(f"{path}: expected a database file, got a folder; name a file in it")
 
 
-def _postgresql(url: URL, wait_s: float) -> Engine:
+def _postgresql(url: URL, wait_s: float, read_only: bool) -> Engine:
     try:
         return create_engine(
             url.update_query_dict({"connect_timeout": str(max(2, round(wait_s)))} | dict(url.query)),
             pool_pre_ping=True,  # a server may drop a connection that waited while a layer was measured
+            execution_options={"postgresql_readonly": True} if read_only else {},
         )
     except ImportError as error:
         raise MissingError(

@@ -23,8 +23,7 @@ def bring_up_to_date(engine: Engine, place: str, scripts: Path = SCRIPTS, head: 
     Raises:
         StoreError: the database holds other tables, or was made by a newer lamina.
     """
-    with engine.begin() as connection:
-        found = _version(connection, place, head)
+    found = current_version(engine, place, head)
     if found == head:
         return
     if found is None:
@@ -34,6 +33,16 @@ def bring_up_to_date(engine: Engine, place: str, scripts: Path = SCRIPTS, head: 
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
         if _version(connection, place, head) != head:  # or another process was faster
             _upgrade(connection, scripts, head)
+
+
+def current_version(engine: Engine, place: str, head: str = HEAD) -> str | None:
+    """The revision of the tables, at most ``head``; ``None`` where there are none.
+
+    Raises:
+        StoreError: the database holds other tables, or was made by a newer lamina.
+    """
+    with engine.begin() as connection:
+        return _version(connection, place, head)
 
 
 def _version(connection: Connection, place: str, head: str) -> str | None:

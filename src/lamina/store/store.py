@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,32 +32,58 @@ from lamina.record import (
 )
 from lamina.store import counters as counting
 from lamina.store import kernels, query, read, rows, studies, trace, write
-from lamina.store.connect import address, connect, reading, writing
+from lamina.store.connect import address, connect, reading, sqlite_of, writing
 from lamina.store.faults import explained
-from lamina.store.migrate import bring_up_to_date
+from lamina.store.migrate import HEAD, bring_up_to_date, current_version
 
 
-def open_store(target: str | os.PathLike[str], wait_s: float = 30.0) -> Store:
+def open_store(target: str | os.PathLike[str], wait_s: float = 30.0, *, read_only: bool = False) -> Store:
     """Open a trace database, made or upgraded as needed.
 
     ``target`` is a path, ``:memory:``, ``sqlite:///PATH`` or ``postgresql://USER@HOST/DATABASE``. A writer
     waits up to ``wait_s`` seconds for other processes.
 
+    With ``read_only`` nothing is made, upgraded or written, and the right to read is enough. A file that is not there
+    is an empty store. A file of an older lamina is read by way of an upgraded copy.
+
     Raises:
-        StoreError: it is not a database, not lamina's, of a newer lamina, or cannot be read and written.
+        StoreError: it is not a database, not lamina's, of a newer lamina, or cannot be read and written. With
+            ``read_only``, a PostgreSQL database of an older lamina.
         MissingError: PostgreSQL cannot be reached, or its driver is not installed.
         UsageError: a URL of something else.
     """
     url = address(target)
     place = str(url.database) if url.drivername == "sqlite" else url.render_as_string()
+    if read_only and url.drivername == "sqlite" and not Path(place).exists():
+        url, read_only = address(":memory:"), False
     with explained(place):
-        engine = connect(url, wait_s)
+        engine = connect(url, wait_s, read_only)
         try:
+            if read_only:
+                return _opened_to_read(engine, place)
             bring_up_to_date(engine, place)
         except BaseException:
             engine.dispose()
             raise
     return Store(engine, place)
+
+
+def _opened_to_read(engine: Engine, place: str) -> Store:
+    """A store of a database that must not change."""
+    found = current_version(engine, place)
+    if found == HEAD:
+        return Store(engine, place)
+    if engine.dialect.name != "sqlite":
+        what = f"is of an older lamina (schema {found}, this one reads {HEAD})" if found else "holds no tables yet"
+        raise StoreError(f"{place} {what}: who may write to it runs 'lamina store migrate'")
+    folder = TemporaryDirectory(prefix="lamina-")
+    copy = address(Path(folder.name) / "copy.db")
+    with engine.connect() as connection, closing(sqlite3.connect(str(copy.database))) as target:
+        sqlite_of(connection).backup(target)
+    engine.dispose()
+    upgraded = connect(copy, 30.0)
+    bring_up_to_date(upgraded, place)
+    return Store(upgraded, place, folder)
 
 
 class Store:
@@ -66,9 +94,10 @@ class Store:
     ``ValueError``.
     """
 
-    def __init__(self, engine: Engine, place: str):
+    def __init__(self, engine: Engine, place: str, folder: TemporaryDirectory[str] | None = None):
         self.place = place
         self._engine = engine
+        self._folder = folder
 
     def __enter__(self) -> Self:
         return self
@@ -81,6 +110,8 @@ class Store:
     def close(self) -> None:
         """Let go of the database."""
         self._engine.dispose()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def begin(self, run: Run) -> None:
         """Write a new run; its layers and the rest follow."""
@@ -328,10 +359,16 @@ class Store:
         with self._reading() as connection:
             yield connection
 
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A connection that writes, for what only the kind of the database knows."""
+        with self._writing() as connection:
+            yield connection
+
     def import_database(self, path: str | os.PathLike[str]) -> tuple[str, ...]:
         """Write all runs of another SQLite database, all or nothing; return their ids, the first to begin first.
 
-        The other database is upgraded where it is of an older lamina.
+        The other database is not changed, also where it is of an older lamina.
 
         Raises:
             StoreError: it is no database of lamina's, or holds what lamina does not write.
@@ -339,7 +376,7 @@ class Store:
         """
         if not Path(path).is_file():
             raise UsageError(f"{os.fspath(path)}: expected a trace database, got no file")
-        with open_store(path) as other, self._writing() as connection:
+        with open_store(path, read_only=True) as other, self._writing() as connection:
             imported = []
             for run in reversed(other.runs(limit=None)):
                 with other._reading(run.id) as source:
