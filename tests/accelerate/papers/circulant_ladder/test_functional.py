@@ -11,7 +11,9 @@ from lamina.accelerate.methods.circulant import Circulant
 from lamina.accelerate.methods.circulant import functional as layers
 from lamina.accelerate.methods.circulant.config import PUBLISHED, Impl
 from lamina.accelerate.papers.circulant_ladder import functional, rungs
+from lamina.accelerate.papers.circulant_ladder.mapping import Phase
 from lamina.accelerate.papers.circulant_ladder.rungs import IMPLS, Pass
+from lamina.errors import UnsupportedError
 from lamina.run import precision_mode
 from lamina.testing import assert_as_accurate
 from lamina.testing.cuda_on_cpu import KernelOnCpu
@@ -51,13 +53,48 @@ def test_the_sources_compute_a_convolution_and_its_gradients(impl: Impl, sources
 
 
 @pytest.mark.parametrize("impl", ["as_written", "o1", "fusion"])
-def test_a_gradient_that_is_not_needed_is_not_computed(impl: Impl, monkeypatch: pytest.MonkeyPatch) -> None:
-    ran = []
+def test_gradients_that_are_not_needed_are_not_computed(impl: Impl, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
     run = Pass.run
-    monkeypatch.setattr(Pass, "run", lambda one, phase: ran.append(phase) or run(one, phase))
-    w = torch.randn(2, 2, 4, requires_grad=True)
-    layers.linear(torch.randn(3, 8), w, out_features=8, impl=impl).sum().backward()
+
+    def watched(one: Pass, phase: Phase) -> Tensor:
+        ran.append(phase)
+        return run(one, phase)
+
+    monkeypatch.setattr(Pass, "run", watched)
+    x, w = torch.randn(3, 8, requires_grad=True), torch.randn(2, 2, 4, requires_grad=True)
+    layers.linear(x.detach(), w, out_features=8, impl=impl).sum().backward()
     assert ran == ["forward", "backward_weight"]
+    y = layers.linear(x, w, out_features=8, impl=impl).sum()
+    for wanted in ((x,), (w,), (x, w)):  # as benches of single phases
+        ran.clear()
+        found = torch.autograd.grad(y, wanted, retain_graph=True)
+        phases = [{id(x): "backward_data", id(w): "backward_weight"}[id(one)] for one in wanted]
+        assert sorted(ran) == phases
+        for gradient, one in zip(found, wanted, strict=True):
+            plain = torch.autograd.grad(layers.linear(x, w, out_features=8, impl="reference").sum(), one)[0]
+            torch.testing.assert_close(gradient, plain)
+
+
+def test_both_gradients_share_the_spectrum_of_the_output_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = torch.randn(3, 8, requires_grad=True), torch.randn(2, 2, 4, requires_grad=True)
+    y = layers.linear(x, w, out_features=8, impl="fusion")
+    transformed: list[Tensor] = []
+    rfft = torch.fft.rfft
+    monkeypatch.setattr(torch.fft, "rfft", lambda blocks: transformed.append(blocks) or rfft(blocks))  # type: ignore[func-returns-value]
+    for dy in (torch.randn(3, 8), torch.randn(3, 8)):  # a second pass has another gradient
+        transformed.clear()
+        found = torch.autograd.grad(y, (x, w), dy, retain_graph=True)
+        assert len(transformed) == 1
+        plain = torch.autograd.grad(layers.linear(x, w, out_features=8, impl="reference"), (x, w), dy)
+        for one, other in zip(found, plain, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_transforms_of_functions_are_refused() -> None:
+    w = torch.randn(2, 2, 4)
+    with pytest.raises(UnsupportedError, match=r"torch\.func"):
+        torch.func.vmap(lambda x: layers.linear(x, w, out_features=8, impl="o1"))(torch.randn(2, 3, 8))
 
 
 def test_no_rows_give_no_outputs_and_gradients_of_zero() -> None:
@@ -75,5 +112,4 @@ def test_a_converted_network_trains_and_reports_the_version() -> None:
     model(torch.randn(2, 8, 4, 4)).square().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     executed = model[0].executed("step")  # type: ignore[operator]
-    where = "" if torch.cuda.is_available() else ", in PyTorch operations on cpu"
-    assert executed == ("circulant[block_size=4,impl=sum_first]", f"requested{where}")
+    assert executed == ("circulant[block_size=4,impl=sum_first]", "requested, in PyTorch operations on cpu")

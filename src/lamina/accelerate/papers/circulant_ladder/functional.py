@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lamina.accelerate.common.geometry import Conv2dProblem
+from lamina.accelerate.common.operands import transformed
+from lamina.accelerate.papers.circulant_ladder.mapping import Phase
 from lamina.accelerate.papers.circulant_ladder.rungs import IMPLS, Kernels, Pass, kernels
 from lamina.errors import UnsupportedError
 
@@ -32,7 +34,7 @@ def linear(x: Tensor, weight: Tensor, out_features: int, impl: str) -> Tensor:
         impl: a name of `IMPLS`.
 
     Raises:
-        UnsupportedError: another dtype.
+        UnsupportedError: another dtype, or a transform of ``torch.func``.
         UsageError: more rows than a grid has thread blocks.
     """
     wanted = (torch.float32,) if x.device.type == "cuda" else (torch.float32, torch.float64)
@@ -41,10 +43,11 @@ def linear(x: Tensor, weight: Tensor, out_features: int, impl: str) -> Tensor:
         raise UnsupportedError(f"impl={impl}: expected {names}, as in the paper, got {x.dtype}")
     q, k = weight.shape[-2:]
     blocks = F.pad(x, (0, q * k - x.shape[1])).view(len(x), q, k)
+    if transformed():
+        raise UnsupportedError(f"impl={impl}: transforms of torch.func have no rules for it; use impl=reference")
     if not len(x):
         return x.new_zeros(0, out_features) + 0 * (blocks.sum() + weight.sum())
-    y: Tensor = _Layer.apply(blocks, weight, impl)  # type: ignore[no-untyped-call]
-    return y.flatten(1)[:, :out_features]
+    return _layer(blocks, weight, impl).flatten(1)[:, :out_features]
 
 
 def conv(x: Tensor, weight: Tensor, out_channels: int, window: Conv2dProblem, impl: str) -> Tensor:
@@ -69,23 +72,56 @@ def conv(x: Tensor, weight: Tensor, out_channels: int, window: Conv2dProblem, im
     return images if x.stride(1) == 1 and channels > 1 else images.contiguous()
 
 
-class _Layer(torch.autograd.Function):
-    """``x (n, q, k)`` and ``w (p, q, k)`` to ``y (n, p, k)``; the backward pass uses what the version keeps."""
+def _layer(x: Tensor, w: Tensor, impl: str) -> Tensor:
+    """Blocks ``x (n, q, k)`` and ``w (p, q, k)`` to ``y (n, p, k)``.
+
+    Each gradient has a node of its own, so that autograd computes those alone that are asked for.
+    """
+    one = Pass(IMPLS[impl], kernels_for(x), {"x": x.detach().contiguous(), "w": w.detach().contiguous()})
+    y = one.run("forward")
+    shared: dict[str, Tensor] = {}
+    names, saved = (*one.tensors, *one.kept), (*one.tensors.values(), *one.kept.values())
+    phases: tuple[tuple[Tensor, Phase], ...] = (x, "backward_data"), (w, "backward_weight")
+    ends = [
+        _Gradient.apply(leaf, phase, impl, y.shape, shared, names, *saved)  # type: ignore[no-untyped-call]
+        for leaf, phase in phases
+    ]
+    joined: Tensor = _Join.apply(y, shared, *ends)  # type: ignore[no-untyped-call]
+    return joined
+
+
+class _Join(torch.autograd.Function):
+    """The output, whose gradient both phases of the backward pass take."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, impl: str) -> Tensor:
-        one = Pass(IMPLS[impl], kernels_for(x), {"x": x.contiguous(), "w": w.contiguous()})
-        y = one.run("forward")
-        ctx.impl, ctx.kept = impl, (*one.kept,)
-        ctx.save_for_backward(*one.tensors.values(), *one.kept.values())
-        return y
+    def forward(ctx: Any, y: Tensor, shared: dict[str, Tensor], *ends: Tensor) -> Tensor:
+        ctx.shared, ctx.ends = shared, len(ends)
+        return y.view_as(y)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        x, w, *kept = ctx.saved_tensors
-        tensors = {"x": x, "w": w, "dy": dy.contiguous()}
-        one = Pass(IMPLS[ctx.impl], kernels_for(x), tensors, kept=dict(zip(ctx.kept, kept, strict=True)))
-        dx = one.run("backward_data") if ctx.needs_input_grad[0] else None
-        dw = one.run("backward_weight") if ctx.needs_input_grad[1] else None
-        return dx, dw, None
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.shared.clear()
+        return None, None, *[dy.contiguous()] * ctx.ends
+
+
+class _Gradient(torch.autograd.Function):
+    """A phase of the backward pass: from the gradient of ``y`` to that of ``x`` or of ``w``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, leaf: Tensor, phase: Phase, impl: str, shape: torch.Size, shared: dict[str, Tensor],
+        names: tuple[str, ...], *saved: Tensor,
+    ) -> Tensor:  # fmt: skip
+        ctx.save_for_backward(*saved)
+        ctx.phase, ctx.impl, ctx.shared, ctx.names = phase, impl, shared, names
+        return leaf.new_empty(()).expand(shape)  # takes no memory, and nothing reads it
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        (x, w), kept = ctx.saved_tensors[:2], dict(zip(ctx.names[2:], ctx.saved_tensors[2:], strict=True))
+        one = Pass(IMPLS[ctx.impl], kernels_for(x), {"x": x, "w": w, "dy": dy}, kept={**kept, **ctx.shared})
+        gradient = one.run(ctx.phase)
+        ctx.shared.update({name: spectrum for name, spectrum in one.kept.items() if name == "dy"})
+        return gradient, *[None] * (5 + len(ctx.saved_tensors))

@@ -107,6 +107,8 @@ def conv2d(
 def _by_kernel(x: Tensor, weight: Tensor, launch: Callable[..., Tensor], definition: Callable[..., Tensor]) -> Tensor:
     if x.dtype != torch.float32:
         raise UnsupportedError(f"impl=kernel: expected float32, as in the paper, got {x.dtype}; use impl=reference")
+    if transformed():
+        raise UnsupportedError("impl=kernel: transforms of torch.func have no rules for it; use impl=reference")
     y: Tensor = _Kernel.apply(x, weight, launch, definition)  # type: ignore[no-untyped-call]
     return y
 
