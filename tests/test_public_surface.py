@@ -15,7 +15,7 @@ from lamina.cli import app
 from lamina.spec import METHODS
 
 COMMANDS: Any = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-OTHER_COMMANDS = {"runs", "store", "models", "methods", "recipes", "counters", "convert-config", "env"}
+OTHER_COMMANDS = {"runs", "store", "serve", "models", "methods", "recipes", "counters", "convert-config", "env"}
 """Commands that are no verbs: they list what there is."""
 OTHER_VERBS = {"convert", "graphed", "load"}
 """Verbs that are no commands: they take a module of the caller."""

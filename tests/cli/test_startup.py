@@ -137,6 +137,8 @@ BEGINNINGS: list[tuple[str, ...]] = [
     ("runs", "sql", "SELECT 1 AS one"),
     *(("store", *words) for words in (("check", "absent.db"), ("migrate", "absent.db"))),
     ("store", "merge", "absent.db", "--into", "team.db"),
+    ("store", "grant", "reports", "--store", "absent.db"),
+    ("serve", "--tables", "--store", "absent.db"),
     ("simulate", "run", "lenet5"),
     ("simulate", "compaction-engine", "lenet5"),
     ("simulate", "training", "lenet5"),

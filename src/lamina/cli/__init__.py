@@ -21,6 +21,7 @@ from lamina.cli.handled import end_cleanly_on_sigterm, unexpected
 from lamina.cli.idle import IdleCommand
 from lamina.cli.profile import profile
 from lamina.cli.report import report
+from lamina.cli.serve import serve
 from lamina.cli.sparsity import sparsity
 from lamina.cli.study import study
 from lamina.cli.sweep import sweep
@@ -47,6 +48,7 @@ app.command(rich_help_panel=MEASURE, cls=IdleCommand)(profile)
 app.add_typer(runs.app, name="runs", rich_help_panel=UNDERSTAND)
 app.add_typer(store.app, name="store", rich_help_panel=UNDERSTAND)
 app.command(rich_help_panel=UNDERSTAND)(report)
+app.command(rich_help_panel=UNDERSTAND)(serve)
 app.command(rich_help_panel=UNDERSTAND)(explain)
 app.command(rich_help_panel=UNDERSTAND)(compare)
 app.command(rich_help_panel=CHANGE)(study)

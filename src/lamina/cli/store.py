@@ -65,7 +65,7 @@ def migrate(store: StoreArgument = "") -> None:
 @handled
 def grant(
     role: Annotated[str, typer.Argument(metavar="ROLE", help="A role of the server, such as 'reports'.")],
-    store: Annotated[str, typer.Option("--store", help="The database: a URL of PostgreSQL.")],
+    store: options.StoreOption = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the SQL statements; execute nothing.")] = False,
 ) -> None:
     """Let a role of PostgreSQL read runs, reports and comparisons, and write nothing.
@@ -79,11 +79,12 @@ def grant(
     from lamina.store import open_store
     from lamina.store.grant import grant_reading, statements
 
-    with open_store(store, read_only=True) as database:
+    url = options.store_url(store)
+    with open_store(url, read_only=True) as database:
         for one in statements(database, role):
             typer.echo(f"{one};")
     if not dry_run:
-        with open_store(store) as database:
+        with open_store(url) as database:
             grant_reading(database, role)
         typer.echo(f"{role} may read {database.place}", err=True)
 

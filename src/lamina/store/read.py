@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import Connection, RowMapping, Select, func, select
 
 from lamina.errors import UsageError, nearest
 from lamina.record import Coverage, Epoch, Roofs, Run, SimRun, Sparsity, WhatIf
@@ -27,11 +28,27 @@ _LATEST = (run.c.started.desc(), run.c.number.desc())
 _NEAR = 20  # how many ids a message about an unknown one chooses from
 
 
-def select_runs(connection: Connection, limit: int | None, verb: str | None) -> tuple[Run, ...]:
+def select_runs(
+    connection: Connection, limit: int | None, verb: str | None, offset: int = 0, target: str = ""
+) -> tuple[Run, ...]:
     """Runs, latest first."""
-    query = _RUNS.order_by(*_LATEST).limit(limit)
-    query = query.where(run.c.verb == verb) if verb else query
+    query = _filtered(_RUNS, verb, target).order_by(*_LATEST).limit(limit).offset(offset)
     return tuple(rows.run_of(row) for row in connection.execute(query).mappings())
+
+
+def count_runs(connection: Connection, verb: str | None, target: str = "") -> int:
+    """How many runs there are."""
+    return int(connection.scalar(_filtered(select(func.count()).select_from(run), verb, target)) or 0)
+
+
+def _filtered(query: Select[Any], verb: str | None, target: str) -> Select[Any]:
+    query = query.where(run.c.verb == verb) if verb else query
+    return query.where(run.c.target.contains(target, autoescape=True)) if target else query
+
+
+def select_verbs(connection: Connection) -> tuple[str, ...]:
+    """The verbs of all runs, sorted."""
+    return tuple(connection.scalars(select(run.c.verb).distinct().order_by(run.c.verb)))
 
 
 def select_run(connection: Connection, name: str) -> Run:

@@ -228,10 +228,22 @@ class Store:
         with self._writing(run_id) as connection:
             write.delete_run(connection, run_id)
 
-    def runs(self, limit: int | None = 20, verb: str | None = None) -> tuple[Run, ...]:
-        """Runs, latest first."""
+    def runs(
+        self, limit: int | None = 20, verb: str | None = None, *, offset: int = 0, target: str = ""
+    ) -> tuple[Run, ...]:
+        """Runs, latest first, of a verb and with ``target`` in the name of theirs; without the first ``offset``."""
         with self._reading() as connection:
-            return read.select_runs(connection, limit, verb)
+            return read.select_runs(connection, limit, verb, offset, target)
+
+    def count_runs(self, verb: str | None = None, *, target: str = "") -> int:
+        """How many runs :meth:`runs` finds without a limit."""
+        with self._reading() as connection:
+            return read.count_runs(connection, verb, target)
+
+    def verbs(self) -> tuple[str, ...]:
+        """The verbs of all runs, sorted."""
+        with self._reading() as connection:
+            return read.select_verbs(connection)
 
     def run(self, id_or_prefix: str) -> Run:
         """The run of this id, or the only one whose id begins so, or the ``latest``.
