@@ -76,6 +76,18 @@ def test_gradients_that_are_not_needed_are_not_computed(impl: Impl, monkeypatch:
             torch.testing.assert_close(gradient, plain)
 
 
+def test_more_rows_than_a_grid_has_blocks_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w, dy = (torch.randn(*size) for size in ((7, 8), (2, 2, 4), (7, 7)))
+    found = []
+    for rows in (7, 3):
+        monkeypatch.setattr(functional, "ROWS", rows)
+        leaves = [x.clone().requires_grad_(), w.clone().requires_grad_()]
+        y = layers.linear(*leaves, out_features=7, impl="as_written")
+        found.append((y, *torch.autograd.grad(y, leaves, dy)))
+    for whole, parts in zip(*found, strict=True):
+        torch.testing.assert_close(parts, whole)
+
+
 def test_both_gradients_share_the_spectrum_of_the_output_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = torch.randn(3, 8, requires_grad=True), torch.randn(2, 2, 4, requires_grad=True)
     y = layers.linear(x, w, out_features=8, impl="fusion")

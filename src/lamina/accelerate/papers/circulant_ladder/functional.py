@@ -15,6 +15,9 @@ from lamina.accelerate.papers.circulant_ladder.mapping import Phase
 from lamina.accelerate.papers.circulant_ladder.rungs import IMPLS, Kernels, Pass, kernels
 from lamina.errors import UnsupportedError
 
+ROWS = 65535
+"""Rows of one launch: a grid has no more blocks along its last axis. More rows are computed in parts."""
+
 _compiled = cache(kernels)
 
 
@@ -35,19 +38,20 @@ def linear(x: Tensor, weight: Tensor, out_features: int, impl: str) -> Tensor:
 
     Raises:
         UnsupportedError: another dtype, or a transform of ``torch.func``.
-        UsageError: more rows than a grid has thread blocks.
     """
     wanted = (torch.float32,) if x.device.type == "cuda" else (torch.float32, torch.float64)
     if x.dtype not in wanted:
         names = " or ".join(str(dtype).removeprefix("torch.") for dtype in wanted)
         raise UnsupportedError(f"impl={impl}: expected {names}, as in the paper, got {x.dtype}")
     q, k = weight.shape[-2:]
-    blocks = F.pad(x, (0, q * k - x.shape[1])).view(len(x), q, k)
+    blocks = _padded(x, q * k).reshape(len(x), q, k)
     if transformed():
         raise UnsupportedError(f"impl={impl}: transforms of torch.func have no rules for it; use impl=reference")
     if not len(x):
         return x.new_zeros(0, out_features) + 0 * (blocks.sum() + weight.sum())
-    return _layer(blocks, weight, impl).flatten(1)[:, :out_features]
+    parts = [_layer(part, weight, impl) for part in blocks.split(ROWS)]
+    y = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return y.flatten(1)[:, :out_features]
 
 
 def conv(x: Tensor, weight: Tensor, out_channels: int, window: Conv2dProblem, impl: str) -> Tensor:
@@ -57,7 +61,6 @@ def conv(x: Tensor, weight: Tensor, out_channels: int, window: Conv2dProblem, im
 
     Raises:
         UnsupportedError: it has groups, or `linear` does not support the dtype.
-        UsageError: more pixels than a grid has thread blocks.
     """
     if window.groups > 1:
         raise UnsupportedError(f"impl={impl}: groups={window.groups} are not supported; use impl=kernel")
@@ -66,10 +69,16 @@ def conv(x: Tensor, weight: Tensor, out_channels: int, window: Conv2dProblem, im
     dilation = window.dilation_height, window.dilation_width
     padding, stride = (window.padding_height, window.padding_width), (window.stride_height, window.stride_width)
     columns = F.unfold(x, kernel, dilation, padding, stride).view(batch, channels, taps, -1).permute(0, 3, 2, 1)
-    rows = F.pad(columns, (0, q * k - channels)).reshape(-1, taps * q * k)
+    rows = _padded(columns, q * k).reshape(-1, taps * q * k)
     y = linear(rows, weight.flatten(1, 3), out_channels, impl)
     images: Tensor = y.view(batch, window.out_height, window.out_width, out_channels).permute(0, 3, 1, 2)
     return images if x.stride(1) == 1 and channels > 1 else images.contiguous()
+
+
+def _padded(x: Tensor, width: int) -> Tensor:
+    """``x`` with zeros up to a width of the last axis; `F.pad` copies even where there are none to add."""
+    missing = width - x.shape[-1]
+    return F.pad(x, (0, missing)) if missing else x
 
 
 def _layer(x: Tensor, w: Tensor, impl: str) -> Tensor:
