@@ -12,6 +12,7 @@ from lamina.run.precision import precision_mode
 from lamina.run.processes import join_processes, leave_processes, rank_and_world
 from lamina.run.steps import Implement, Step, walk
 from lamina.run.training import Progress, train
+from lamina.run.weights import load_weights
 from lamina.run.whole import whole_step
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "join_processes",
     "judge",
     "leave_processes",
+    "load_weights",
     "mean_square",
     "memory_plan",
     "moved",

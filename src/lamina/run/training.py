@@ -23,6 +23,7 @@ from lamina.run.checkpoint import load, save
 from lamina.run.inputs import Inputs, forward, moved
 from lamina.run.objective import Objective, classification
 from lamina.run.precision import precision_mode
+from lamina.run.weights import load_weights
 from lamina.spec.training import Training
 
 Batches = Iterable[tuple[Inputs, Tensor]]
@@ -233,7 +234,7 @@ def _restore(
             f"{path}: this checkpoint was trained with {wanted}; use the same settings, or start without --resume"
         )
     try:
-        network.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
+        load_weights(network, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
     except RuntimeError as error:
         raise UsageError(f"{path}: this checkpoint is of another network: {error}") from error
     states: dict[int, dict[str, Tensor]] = {}

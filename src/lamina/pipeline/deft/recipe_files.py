@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from lamina import build
+from lamina import build, run
 from lamina.build.models import ZOO
 from lamina.errors import UsageError
 from lamina.pipeline.deft.layer_recipes import LayerRecipe, Methods, describe, rebuild
@@ -223,4 +223,4 @@ def _fill(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
                 f"{path}: {name}: expected {like.dtype} {tuple(like.shape)} by its recipe, "
                 f"got {tensor.dtype} {tuple(tensor.shape)}"
             )
-    model.load_state_dict(dict(tensors))
+    run.load_weights(model, tensors)

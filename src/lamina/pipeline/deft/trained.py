@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from lamina import run
 from lamina.errors import UnsupportedError, UsageError
 
 PREFIX = "model."
@@ -38,7 +39,7 @@ def pretrained(network: nn.Module, path: Path) -> nn.Module:
         ]
         faults += [f"{n} {tuple(tensors[n].shape)} for {tuple(own[n].shape)}" for n in wrong[:5]]
         raise UsageError(f"{path}: expected the weights of this network, got {'; '.join(faults)}")
-    network.load_state_dict(tensors)
+    run.load_weights(network, tensors)
     return network
 
 
