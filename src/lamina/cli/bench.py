@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from lamina.store import Store
 
 
+ALLREDUCE = "allreduce"
+
+
 @handled
 def bench(
     spec: options.SpecArgument = None,
@@ -40,8 +43,18 @@ def bench(
     layer: options.LayerOption = [],  # noqa: B006  (typer copies it)
     phase: Annotated[
         str,
-        typer.Option("--phase", help="Phases, between commas: forward, backward_data, backward_weight; default all."),
+        typer.Option(
+            "--phase",
+            help="Phases, between commas: forward, backward_data, backward_weight; default all. Or allreduce: the "
+            "exchange of gradients between --processes.",
+        ),
     ] = "",
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes", min=2, help="With --phase allreduce: one for each GPU, by NCCL, or on the CPU by gloo."
+        ),
+    ] = 2,
     precision: options.PrecisionOption = "",
     batch_size: options.BatchOption = "",
     device: options.DeviceOption = "auto",
@@ -105,6 +118,8 @@ def bench(
 
         lamina bench alexnet --plan alexnet-study/plan.toml --device cuda
 
+        lamina bench vgg16 --phase allreduce --impl dense,circulant\\[block_size=64] --processes 2 --device cuda
+
         lamina bench my.dnntemplate --set N=64 --dry-run
     """
     input_size = options.inputs(input_size, input_, input_fn)
@@ -117,7 +132,7 @@ def bench(
     settings = planned | {
         "impl": options.implementations(impl),
         "layers": patterns,
-        "phases": options.allowed("--phase", phase, "phases"),
+        "phases": options.allowed("--phase", phase, "phases") if phase != ALLREDUCE else [],
         **{key: value for key, value in grid(precision, batch_size, layout).items() if value or key not in planned},
         "data": options.dataset(data),
         "clocks": options.clocks(clock),
@@ -142,11 +157,43 @@ def bench(
     from lamina.store import open_store
 
     chosen = options.device_name(device)
+    if phase == ALLREDUCE:
+        with open_store(options.store_url(store)) as database:
+            exchanged = _exchange(targets, workloads, chosen, processes, database, resume)
+            print_and_report(exchanged, database, report, format_, every)
+        return
     with surviving(progress), open_store(options.store_url(store)) as database:
         runs = _measure(targets, workloads, chosen, database, resume, cast("How", select), wait_idle, progress)
         failed = print_and_report(runs, database, report, format_, every)
     if failed:
         raise typer.Exit(1)
+
+
+def _exchange(
+    targets: Sequence[Target],
+    workloads: Sequence[Workload],
+    device: str,
+    processes: int,
+    database: Store,
+    resume: bool,
+) -> list[Run]:
+    """Measure the exchange of gradients."""
+    from lamina.cli.watching import Watcher
+    from lamina.pipeline.allreduce import allreduce
+
+    with Watcher() as watch, stdout_for_results():
+        return [
+            allreduce(
+                target,
+                workload.model_copy(update={"device": device}),
+                database,
+                processes=processes,
+                command=options.command_line(),
+                resume=resume,
+                watch=watch,
+            )
+            for target, workload in zip(targets, workloads, strict=True)
+        ]
 
 
 def _measure(

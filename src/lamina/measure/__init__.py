@@ -6,6 +6,7 @@ from lamina.measure.clocks.cpu import CpuClock
 from lamina.measure.clocks.cupti import CuptiClock
 from lamina.measure.clocks.events import EventsClock
 from lamina.measure.clocks.graph import GraphClock
+from lamina.measure.collectives import allreduce_times
 from lamina.measure.device import lost, resolve
 from lamina.measure.energy import energy_j
 from lamina.measure.environment import environment
@@ -41,6 +42,7 @@ __all__ = [
     "Settling",
     "Stopwatch",
     "Tally",
+    "allreduce_times",
     "attribute",
     "clock",
     "clocks_for",

@@ -1,0 +1,33 @@
+"""All-reduce between processes: real ones on the CPU."""
+
+import pytest
+import torch
+
+from lamina.errors import LaminaError, MissingError, UsageError
+from lamina.measure import allreduce_times, collectives
+
+CPU = torch.device("cpu")
+
+
+def test_every_exchange_has_its_samples() -> None:
+    small, large = allreduce_times([[3], [100_000, 7]], torch.float32, CPU, 2, samples=4)
+    assert small.n == large.n == 4 and small.clock == "wall" and small.median_us > 0
+
+
+def test_a_process_that_fails_is_named() -> None:
+    with pytest.raises(LaminaError, match="all-reduce between 2 processes failed"):
+        allreduce_times([[-1]], torch.float32, CPU, 2)
+
+
+def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="at least 2 processes"):
+        allreduce_times([[3]], torch.float32, CPU, 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(MissingError, match="expected as many GPUs, found 1"):
+        allreduce_times([[3]], torch.float32, torch.device("cuda"), 2)
+
+
+def test_a_wrong_sum_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives.dist, "all_reduce", lambda tensor: tensor)
+    with pytest.raises(LaminaError, match="a sum over 2 processes is wrong"):
+        collectives._draw([3], torch.float32, CPU, 0, 2, 1)
