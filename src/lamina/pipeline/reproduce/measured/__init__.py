@@ -32,6 +32,7 @@ MODULES: Mapping[str, str] = {
     "applications": "counted:APPLICATIONS",
     "launches": "counted:LAUNCH",
     "locality": "locality",
+    "gradients": "gradients",
 }
 """The module of each measurement, and the attribute if it is not ``MEASUREMENT``."""
 
