@@ -1,6 +1,7 @@
 """Training by several processes: one record, one checkpoint, the same weights everywhere."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +23,13 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
+DENSE_BYTES = 4 * 61_111
+"""Gradients of LeNet-5 with three classes."""
+
+
 def test_two_processes_train_as_one(tmp_path: Path, data: Path, lamina: Lamina) -> None:
     words = ["train", "lenet5", "--data", str(data), "--epochs", "2", "-b", "16", "--device", "cpu"]
+    words += ["--impl", "circulant[block_size=4]"]
     one, two = ([*words, "--checkpoint", str(tmp_path / f"{count}.safetensors")] for count in (1, 2))
     result = lamina(*one)
     assert result.exit_code == 0, result.output
@@ -38,7 +44,19 @@ def test_two_processes_train_as_one(tmp_path: Path, data: Path, lamina: Lamina) 
         # Each step sees the same samples, its gradient summed in another order.
         assert abs(weight - together[name]).max() <= 1e-3 * max(weight.abs().max().item(), 1e-3), name
     with open_store(tmp_path / "lamina.db") as store:
-        runs = store.runs()
-        assert [run.status for run in runs] == ["done", "done"]
-        first, second = (store.epochs(run.id) for run in runs)
-        assert [epoch.step for epoch in first] == [epoch.step for epoch in second] == [3, 6]
+        second, first = sorted(store.runs(), key=lambda run: "all-reduce" not in " ".join(run.remarks))
+        assert first.status == second.status == "done"
+        for left, right in zip(store.epochs(first.id), store.epochs(second.id), strict=True):
+            assert left.step == right.step
+            assert [left.train_loss, left.test_loss] == pytest.approx([right.train_loss, right.test_loss], rel=1e-4)
+            assert left.test_accuracy == right.test_accuracy
+        assert right.step == 6
+    assert not any("all-reduce" in note for note in first.remarks)
+    exchanged = [note for note in second.remarks if "all-reduce" in note]
+    pattern = r"epoch (\d): all-reduce of ([\d,]+) bytes of gradients in each of 3 steps, in (\S+) s"
+    for index, note in enumerate(exchanged):
+        found = re.fullmatch(pattern, note)
+        assert found and int(found[1]) == index, note
+        assert 3.5 < DENSE_BYTES / int(found[2].replace(",", "")) < 4  # the first convolution stays dense
+        assert 0 < float(found[3]) < 10
+    assert len(exchanged) == 2

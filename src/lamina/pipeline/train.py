@@ -44,7 +44,8 @@ def train(
 
     Synthetic data are drawn for networks of any inputs; outputs that are no class scores are trained on a loss that
     the run's notes name. The number of classes is that of the dataset. ``checkpoint`` stores the state for ``resume``.
-    In a process group (:func:`lamina.run.join_processes`), the batch is split over the ranks, and rank 0 records.
+    In a process group (:func:`lamina.run.join_processes`), the batch is split over the ranks, and rank 0 records. The
+    run's notes then hold the bytes and the time of each epoch's exchange of gradients.
 
     ``impl`` converts the network before training: every layer that it supports. ``plan`` converts each layer by its
     method in a plan of `study`. The run's config names either, and its notes say which layers were replaced and why not
@@ -135,6 +136,9 @@ def train(
             )
             store.add_epoch(this.id, epoch)
             watch(epoch)
+            if state.exchanged is not None:
+                remarks.append(f"epoch {state.epoch}: {state.exchanged}")
+                watch(remarks[-1])
         if converted is not None:
             ran, reason = converted.executed()
             remarks.append(f"ran {ran}" + (f"; {reason}" if reason else ""))

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from lamina.errors import LaminaError, UsageError
 from lamina.run.checkpoint import load, save
 from lamina.run.inputs import Inputs, forward, moved
 from lamina.run.objective import Objective, classification
+from lamina.run.parallel import Exchanged, data_parallel
 from lamina.run.precision import precision_mode
 from lamina.run.weights import load_weights
 from lamina.spec.training import Training
@@ -33,7 +33,8 @@ Batches = Iterable[tuple[Inputs, Tensor]]
 class Progress:
     """Training progress; ``test_loss`` and ``test_accuracy`` are set at the end of an epoch.
 
-    Losses and accuracies are means over the epoch so far.
+    Losses and accuracies are means over the epoch so far. ``exchanged`` is set at the end of an epoch in a process
+    group: the gradients of this epoch's steps since the start or the resumption.
     """
 
     step: int
@@ -44,6 +45,7 @@ class Progress:
     train_accuracy: float
     test_loss: float | None = None
     test_accuracy: float | None = None
+    exchanged: Exchanged | None = None
 
 
 def train(
@@ -90,7 +92,7 @@ def train(
     first, sums = 0, torch.zeros(3, dtype=torch.float64, device=device)
     if resume and checkpoint and checkpoint.exists():
         first, sums = _restore(checkpoint, network, optimizer, scaler, settings, device)
-    model = DistributedDataParallel(network) if dist.is_initialized() else network
+    model, exchange = data_parallel(network, device)
     steps = settings.epochs * steps_per_epoch
     rank = dist.get_rank() if dist.is_initialized() else 0
 
@@ -127,7 +129,8 @@ def train(
                     keep(done)
                 if ended:
                     test = _evaluate(model, test_batches(), settings, device, objective)
-                    yield Progress(done, steps, epoch, rate, *_means(sums, step), *test)
+                    taken = exchange.take() if exchange else None
+                    yield Progress(done, steps, epoch, rate, *_means(sums, step), *test, taken)
                     # Only now: a process that is killed before its caller has stored the epoch trains it again.
                     keep(done)
                 elif done % report_every == 0:
