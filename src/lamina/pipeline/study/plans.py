@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
+from math import inf
 from pathlib import Path
 
 import torch
@@ -34,6 +35,9 @@ from lamina.spec.training import Training
 
 ERROR_BATCHES = 4
 """Of a step, that the error of outputs is measured on: it varies little, unlike the accuracy of class scores."""
+
+MOMENTS = 1 << 27
+"""Elements of second moments that are collected at once: 1 GiB in float64, and as much again to solve for weights."""
 
 
 @dataclass
@@ -80,13 +84,19 @@ class Plans:
             return
         parts = self.subject.material
         size = parts.batch_size(ELEMENTS // 4)  # unfolded inputs of convolutions are materialized in float64
-        batches = (run.moved(x, self.subject.device) for x, _ in parts.ordered(parts.calibration, size))
         ratios = sorted({ratio for row in wanted.values() for ratio in row})
         shared = Eliminated(recovery="least_squares")
         dense = copy.deepcopy(self.subject.dense).eval()
         groups = fold_groups(dense) or {}
-        found = candidates(dense, shared, ratios, batches, groups, patterns=tuple(wanted), watch=self.watch).variants
-        self._variants = {name: {ratio: one.layer for ratio, one in row.items()} for name, row in found.items()}
+        inputs = {name: _inputs(dense.get_submodule(name)) for name in wanted}
+        for names in together(inputs):
+            batches = (run.moved(x, self.subject.device) for x, _ in parts.ordered(parts.calibration, size))
+            try:
+                found = candidates(dense, shared, ratios, batches, groups, patterns=names, watch=self.watch).variants
+            except UsageError as error:  # of none of them; `make` refuses each
+                self.watch(str(error))
+                continue
+            self._variants |= {name: {ratio: one.layer for ratio, one in row.items()} for name, row in found.items()}
 
     def make(self, choice: Choice) -> nn.Module:
         """The float32 network by a choice, before any training; the dense network is not changed.
@@ -193,6 +203,24 @@ class _Cast(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> object:
         return self.model(*(one.to(self.dtype) if one.is_floating_point() else one for one in inputs))
+
+
+def together(inputs: Mapping[str, int]) -> list[list[str]]:
+    """Layers by their number of inputs, in groups whose second moments fit into memory, or of one layer."""
+    groups: list[list[str]] = []
+    used = inf
+    for name, size in inputs.items():
+        if used + size**2 > MOMENTS:
+            groups.append([])
+            used = 0
+        groups[-1].append(name)
+        used += size**2
+    return groups
+
+
+def _inputs(layer: nn.Module) -> int:
+    """Elements of a row of the layer's largest weight matrix."""
+    return max((one[0].numel() for one in layer.parameters() if one.dim() > 1), default=0)
 
 
 def _keep(impl: str) -> float:
