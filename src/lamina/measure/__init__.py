@@ -10,6 +10,7 @@ from lamina.measure.collectives import allreduce_times
 from lamina.measure.device import lost, resolve
 from lamina.measure.energy import energy_j
 from lamina.measure.environment import environment
+from lamina.measure.exchange import GradientExchange
 from lamina.measure.interference import Meter, wait_idle
 from lamina.measure.interleaved import interleaved
 from lamina.measure.kernels import KernelSession, KernelTimes, Tally, record_kernels
@@ -29,6 +30,7 @@ __all__ = [
     "CpuClock",
     "CuptiClock",
     "EventsClock",
+    "GradientExchange",
     "GraphClock",
     "HostTimes",
     "KernelSession",

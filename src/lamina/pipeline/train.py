@@ -86,6 +86,7 @@ def train(
 
     tests = partial(batches, test_set, shape, 4 * local_batch, 0, 0, shuffle=False, rank=rank, world_size=world)
     notes: list[str] = []
+    exchange = measure.GradientExchange(resolved)
     progress = run.train(
         network,
         settings,
@@ -96,11 +97,12 @@ def train(
         checkpoint,
         resume=resume,
         objective=objective(data, len(train_set.classes), notes.append),
+        gradient_hook=exchange.hook,
     )
     progress = explained(progress, target.name)
     if rank:
         for _ in progress:
-            pass
+            exchange.take()
         return network
 
     more = {"data": data} if converted is None else {"data": data, "impl": str(impl)}
@@ -136,8 +138,9 @@ def train(
             )
             store.add_epoch(this.id, epoch)
             watch(epoch)
-            if state.exchanged is not None:
-                remarks.append(f"epoch {state.epoch}: {state.exchanged}")
+            exchanged = exchange.take()
+            if exchanged.steps:
+                remarks.append(f"epoch {state.epoch}: {exchanged}")
                 watch(remarks[-1])
         if converted is not None:
             ran, reason = converted.executed()

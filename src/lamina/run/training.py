@@ -21,8 +21,8 @@ from lamina.errors import LaminaError, UsageError
 from lamina.run.checkpoint import load, save
 from lamina.run.inputs import Inputs, forward, moved
 from lamina.run.objective import Objective, classification
-from lamina.run.parallel import Exchanged, data_parallel
 from lamina.run.precision import precision_mode
+from lamina.run.processes import GradientHook, data_parallel
 from lamina.run.weights import load_weights
 from lamina.spec.training import Training
 
@@ -33,8 +33,7 @@ Batches = Iterable[tuple[Inputs, Tensor]]
 class Progress:
     """Training progress; ``test_loss`` and ``test_accuracy`` are set at the end of an epoch.
 
-    Losses and accuracies are means over the epoch so far. ``exchanged`` is set at the end of an epoch in a process
-    group: the gradients of this epoch's steps since the start or the resumption.
+    Losses and accuracies are means over the epoch so far.
     """
 
     step: int
@@ -45,7 +44,6 @@ class Progress:
     train_accuracy: float
     test_loss: float | None = None
     test_accuracy: float | None = None
-    exchanged: Exchanged | None = None
 
 
 def train(
@@ -62,6 +60,7 @@ def train(
     facts: dict[str, Any] | None = None,
     groups: Sequence[dict[str, Any]] | None = None,
     objective: Objective | None = None,
+    gradient_hook: GradientHook | None = None,
 ) -> Iterator[Progress]:
     """Train a network, yielding progress every ``report_every`` steps and at the end of each epoch.
 
@@ -78,6 +77,7 @@ def train(
         groups: parameter groups of the optimizer, if parameters differ in their options. The schedule scales the ``lr``
             of each.
         objective: the loss; by default the cross-entropy of class scores.
+        gradient_hook: the communication hook of DistributedDataParallel; see `data_parallel`.
 
     Raises:
         UsageError: the checkpoint has other settings or is of another network.
@@ -92,7 +92,7 @@ def train(
     first, sums = 0, torch.zeros(3, dtype=torch.float64, device=device)
     if resume and checkpoint and checkpoint.exists():
         first, sums = _restore(checkpoint, network, optimizer, scaler, settings, device)
-    model, exchange = data_parallel(network, device)
+    model = data_parallel(network, gradient_hook)
     steps = settings.epochs * steps_per_epoch
     rank = dist.get_rank() if dist.is_initialized() else 0
 
@@ -129,8 +129,7 @@ def train(
                     keep(done)
                 if ended:
                     test = _evaluate(model, test_batches(), settings, device, objective)
-                    taken = exchange.take() if exchange else None
-                    yield Progress(done, steps, epoch, rate, *_means(sums, step), *test, taken)
+                    yield Progress(done, steps, epoch, rate, *_means(sums, step), *test)
                     # Only now: a process that is killed before its caller has stored the epoch trains it again.
                     keep(done)
                 elif done % report_every == 0:

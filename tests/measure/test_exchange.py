@@ -9,7 +9,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from lamina.run.parallel import Exchanged, covered, data_parallel
+from lamina.measure import GradientExchange
+from lamina.measure.exchange import Exchanged, covered
+from lamina.run.processes import data_parallel
 
 
 @pytest.fixture
@@ -26,14 +28,14 @@ def test_overlapping_intervals_count_once() -> None:
 
 def test_without_processes_nothing_is_exchanged() -> None:
     network = nn.Linear(2, 2)
-    assert data_parallel(network, torch.device("cpu")) == (network, None)
+    assert data_parallel(network, GradientExchange(torch.device("cpu")).hook) is network
 
 
 @pytest.mark.usefixtures("group")
 def test_the_bytes_of_every_step_are_counted() -> None:
     network = nn.Linear(3, 2)
-    model, exchange = data_parallel(network, torch.device("cpu"))
-    assert exchange is not None
+    exchange = GradientExchange(torch.device("cpu"))
+    model = data_parallel(network, exchange.hook)
     for _ in range(2):
         model(torch.ones(4, 3)).sum().backward()
     taken = exchange.take()
@@ -47,7 +49,9 @@ def test_the_bytes_of_every_step_are_counted() -> None:
 @pytest.mark.usefixtures("group")
 def test_sparse_gradients_are_exchanged_unmeasured() -> None:
     network = nn.EmbeddingBag(5, 3, sparse=True)
-    model, exchange = data_parallel(network, torch.device("cpu"))
-    assert isinstance(model, DistributedDataParallel) and exchange is None
+    exchange = GradientExchange(torch.device("cpu"))
+    model = data_parallel(network, exchange.hook)
+    assert isinstance(model, DistributedDataParallel)
     model(torch.tensor([[1, 2]])).sum().backward()
     assert network.weight.grad is not None and network.weight.grad.is_sparse
+    assert exchange.take() == Exchanged(0, 0, 0)

@@ -1,4 +1,4 @@
-"""Data-parallel training: the network of each process, and what the exchange of its gradients takes."""
+"""The exchange of gradients in data-parallel training."""
 
 # Annotations are evaluated here: PyTorch checks those of a communication hook.
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class GradientExchange:
         self._steps = self._bytes = 0
         self._marks: list[tuple[Any, list[Any]]] = []
 
-    def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    def hook(self, state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
         """Start the all-reduce of a bucket."""
         buffer = bucket.buffer()
         self._bytes += buffer.nbytes
@@ -53,7 +52,8 @@ class GradientExchange:
             end.append(self._now())  # on a GPU, the stream of this callback has waited for the all-reduce
             return future.value()[0]
 
-        return work.get_future().then(ended)
+        future: torch.futures.Future[Tensor] = work.get_future().then(ended)
+        return future
 
     def take(self) -> Exchanged:
         """What was exchanged since the last call. Waits for the device."""
@@ -81,18 +81,3 @@ def covered(intervals: list[tuple[float, float]]) -> float:
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return total
-
-
-def data_parallel(network: nn.Module, device: torch.device) -> tuple[nn.Module, GradientExchange | None]:
-    """The network for this process of a process group, and its exchange of gradients.
-
-    Without a group, and with sparse gradients, which have no communication hooks, there is no measured exchange.
-    """
-    if not dist.is_initialized():
-        return network, None
-    model = DistributedDataParallel(network)
-    if any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse for layer in network.modules()):
-        return model, None
-    exchange = GradientExchange(device)
-    model.register_comm_hook(None, exchange.hook)
-    return model, exchange
