@@ -54,6 +54,14 @@ def deft(store: Store, run: Run, folder: Path) -> Any:
     return weights(folder / "pruned" / CHECKPOINT)
 
 
+def study(store: Store, run: Run, folder: Path) -> Any:
+    """The candidates of each layer, and that the network of the plan loads; what is selected depends on times."""
+    import lamina
+
+    lamina.load(folder / "plan")
+    return sorted([one.layer, one.impl] for one in store.trials(run.id) if one.outcome != "refused")
+
+
 def weights(*files: Path) -> list[Any]:
     """Digests of the tensors of files."""
     import hashlib
@@ -101,5 +109,11 @@ JOBS = {
         "deft lenet5 --data synthetic --train-epochs 1 --calibration 100 --keep-ratios 0.5 --weight-format none "
         "--layer classifier.2 --device cpu --output pruned",
         deft,
+    ),
+    "study": Job(
+        "study lenet5 --data synthetic --calibration 20 --batch-size 2 --layer classifier.* --mode eager "
+        "--precision fp32 --no-rivals --impl eliminated[recovery=least_squares,keep=0.5],fused --device cpu "
+        "--output plan",
+        study,
     ),
 }

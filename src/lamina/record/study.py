@@ -151,6 +151,14 @@ class Study:
     budget_s: float | None = None
     baseline: Settings | None = None
 
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.wholes]
+        if not {"before", "plan"} <= set(names):
+            raise ValueError(f"expected the network before and by the plan, got {', '.join(names) or 'none'}")
+        known = [one.settings for one in self.wholes if one.name != "plan"]
+        if self.baseline is not None and self.baseline not in known:
+            raise ValueError(f"baseline: expected settings that were measured, got {self.baseline}")
+
     def whole(self, name: str) -> Measured:
         """The network ``before``, or by the ``plan``."""
         return next(one for one in self.wholes if one.name == name)
