@@ -60,3 +60,5 @@ def test_two_processes_train_as_one(tmp_path: Path, data: Path, lamina: Lamina) 
         assert 3.5 < DENSE_BYTES / int(found[2].replace(",", "")) < 4  # the first convolution stays dense
         assert 0 < float(found[3]) < 10
     assert len(exchanged) == 2
+    shown = lamina("runs", "show", second.id).stdout
+    assert exchanged[1] in " ".join(shown.split())

@@ -71,8 +71,10 @@ def test_a_run_is_begun_once(store: Store, run: Run) -> None:
 
 def test_a_run_ends_with_its_remarks(store: Store, a_run: MakeRun) -> None:
     store.begin(a_run(remarks=("first",)))
+    store.add_remark("20260102-abc", "meanwhile")
     store.finish("20260102-abc", "done", "2026-01-02T04:00:00Z", remarks=["second"])
-    assert store.run("latest") == a_run(status="done", finished="2026-01-02T04:00:00Z", remarks=("first", "second"))
+    remarks = ("first", "meanwhile", "second")
+    assert store.run("latest") == a_run(status="done", finished="2026-01-02T04:00:00Z", remarks=remarks)
 
 
 @pytest.mark.parametrize("outcome", [{}, FAILED, SKIPPED, {"timing": Timing("cupti", "cold", 1.5, 1.25, 2.0, 9, 3)}])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from lamina.cli import options
+from lamina.cli.allreduce import ALLREDUCE, exchange, require_exchange
 from lamina.cli.handled import handled
 from lamina.cli.idle import WaitIdleOption, wait
 from lamina.cli.isolated import Progress, isolated, surviving
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from lamina.record import Run
     from lamina.spec import Workload
     from lamina.store import Store
-
-
-ALLREDUCE = "allreduce"
 
 
 @handled
@@ -50,11 +48,12 @@ def bench(
         ),
     ] = "",
     processes: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--processes", min=2, help="With --phase allreduce: one for each GPU, by NCCL, or on the CPU by gloo."
+            "--processes",
+            help="With --phase allreduce, which starts them; default 2: one for each GPU by NCCL, or by gloo.",
         ),
-    ] = 2,
+    ] = None,
     precision: options.PrecisionOption = "",
     batch_size: options.BatchOption = "",
     device: options.DeviceOption = "auto",
@@ -127,6 +126,7 @@ def bench(
     options.choices("--select", select, ("none", "measure", "model"))
     words = [*(spec or []), *(model or [])]
     options.device(device)
+    require_exchange(phase, processes, {"--data": data, "--clock": clock, "--l2": l2, "--plan": plan})
     patterns = options.layer_patterns(layer)
     planned = options.plan(plan)
     settings = planned | {
@@ -159,7 +159,7 @@ def bench(
     chosen = options.device_name(device)
     if phase == ALLREDUCE:
         with open_store(options.store_url(store)) as database:
-            exchanged = _exchange(targets, workloads, chosen, processes, database, resume)
+            exchanged = exchange(targets, workloads, chosen, processes or 2, database, resume)
             print_and_report(exchanged, database, report, format_, every)
         return
     with surviving(progress), open_store(options.store_url(store)) as database:
@@ -167,33 +167,6 @@ def bench(
         failed = print_and_report(runs, database, report, format_, every)
     if failed:
         raise typer.Exit(1)
-
-
-def _exchange(
-    targets: Sequence[Target],
-    workloads: Sequence[Workload],
-    device: str,
-    processes: int,
-    database: Store,
-    resume: bool,
-) -> list[Run]:
-    """Measure the exchange of gradients."""
-    from lamina.cli.watching import Watcher
-    from lamina.pipeline.allreduce import allreduce
-
-    with Watcher() as watch, stdout_for_results():
-        return [
-            allreduce(
-                target,
-                workload.model_copy(update={"device": device}),
-                database,
-                processes=processes,
-                command=options.command_line(),
-                resume=resume,
-                watch=watch,
-            )
-            for target, workload in zip(targets, workloads, strict=True)
-        ]
 
 
 def _measure(

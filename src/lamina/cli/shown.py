@@ -27,6 +27,8 @@ def show_all(database: Store, this: Run, form: str, every: bool = True) -> None:
     simulated, observed = database.simulations(this.id), database.sparsities(this.id)
     if epochs and form == "table":
         printing.show(epochs_table(epochs, f"{this.target}: training (run {this.id})"))
+        for remark in this.remarks:
+            typer.echo(remark)
     if changes:
         print_what_ifs(this, changes, form)
     if simulated and form == "table":

@@ -140,8 +140,7 @@ def train(
             watch(epoch)
             exchanged = exchange.take()
             if exchanged.steps:
-                remarks.append(f"epoch {state.epoch}: {exchanged}")
-                watch(remarks[-1])
+                store.add_remark(this.id, f"epoch {state.epoch}: {exchanged}")
         if converted is not None:
             ran, reason = converted.executed()
             remarks.append(f"ran {ran}" + (f"; {reason}" if reason else ""))

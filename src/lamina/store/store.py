@@ -130,6 +130,12 @@ class Store:
             said = [*read.select_run(connection, run_id).remarks, *remarks]
             write.update_run(connection, run_id, status=status, finished=finished, remarks=said)
 
+    def add_remark(self, run_id: str, remark: str) -> None:
+        """Write a fact about a run that goes on; `finish` takes those of its end."""
+        with self._writing(run_id) as connection:
+            said = [*read.select_run(connection, run_id).remarks, remark]
+            write.update_run(connection, run_id, remarks=said)
+
     def add(self, run_id: str, layer: LayerRun) -> None:
         """Write one measured, failed or skipped phase of a layer.
 
