@@ -25,6 +25,10 @@ class NotMeasured(LookupError):
     """A rule's reason why no rows can have its value."""
 
 
+class NotApplicable(LookupError):
+    """A rule's reason why rows of this machine cannot have its value."""
+
+
 @dataclass(frozen=True)
 class Scope:
     """How a measurement runs. ``quick``: small enough for a few minutes on a CPU."""
@@ -70,6 +74,8 @@ def _value(it: PublishedValue, measurement: Measurement, rows: Rows) -> Beside:
         ours, text = measurement.values[it.quantity](rows, it)
     except NotMeasured as error:
         return Beside(it, str(error), None)
+    except NotApplicable as error:
+        return Beside(it.model_copy(update={"not_applicable": str(error)}), "not applicable", None)
     except (LookupError, ValueError, TypeError, ArithmeticError):  # required rows or values are missing
         return Beside(it, INSUFFICIENT, None)
     return Beside(it, text or f"{ours:.3g} {it.unit}".strip(), it.agrees(ours), ours)
