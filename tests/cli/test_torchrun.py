@@ -62,3 +62,13 @@ def test_two_processes_train_as_one(tmp_path: Path, data: Path, lamina: Lamina) 
     assert len(exchanged) == 2
     shown = lamina("runs", "show", second.id).stdout
     assert exchanged[1] in " ".join(shown.split())
+
+
+def test_fsdp_is_refused_where_it_cannot_run(lamina: Lamina, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["train", "lenet5", "--data", str(data), "--device", "cpu", "--parallel"]
+    alone = lamina(*words, "fsdp")
+    assert alone.exit_code == 2 and "start them with torchrun" in alone.output
+    assert lamina(*words, "tensor").exit_code == 2
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    scaled = lamina(*words, "fsdp", "--precision", "fp16")
+    assert scaled.exit_code == 2 and "expected --precision fp32, tf32 or bf16" in scaled.output

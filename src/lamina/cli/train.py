@@ -60,6 +60,12 @@ def train(
         typer.Option("--checkpoint", help="File of the training state (safetensors), replaced atomically."),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from --checkpoint where it exists.")] = False,
+    parallel: Annotated[
+        str,
+        typer.Option(
+            "--parallel", help="Under torchrun: ddp, or fsdp, with a part of the weights and states in each process."
+        ),
+    ] = "ddp",
     store: options.StoreOption = "",
 ) -> None:
     """Train a classifier, and store the loss and accuracy of each epoch.
@@ -91,6 +97,12 @@ def train(
     found = options.whole_plan(plan)
     if methods and found is not None:
         raise UsageError("--impl and --plan: expected one of them")
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    options.choices("--parallel", parallel, ("ddp", "fsdp"))
+    if parallel == "fsdp" and not several:
+        raise UsageError("--parallel fsdp: expected several processes; start them with torchrun, as --help shows")
+    if parallel == "fsdp" and "fp16" in (precision, found.run.precision if found and not precision else ""):
+        raise UsageError("--parallel fsdp: expected --precision fp32, tf32 or bf16, got fp16")
     settings = training(
         optimizer,
         learning_rate,
@@ -115,7 +127,7 @@ def train(
     from lamina.store import open_store
 
     chosen = options.device_name(device)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if several:
         import torch
 
         chosen = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if chosen == "cuda" else chosen
@@ -132,6 +144,7 @@ def train(
                 device=chosen,
                 checkpoint=checkpoint,
                 resume=resume,
+                parallel="fsdp" if parallel == "fsdp" else "ddp",
                 command=options.command_line(),
                 watch=watch,
             )

@@ -37,6 +37,7 @@ def train(
     device: str = "cpu",
     checkpoint: Path | None = None,
     resume: bool = False,
+    parallel: run.Parallel = "ddp",
     command: str = "",
     watch: Watch = unwatched,
 ) -> nn.Module:
@@ -45,7 +46,7 @@ def train(
     Synthetic data are drawn for networks of any inputs; outputs that are no class scores are trained on a loss that
     the run's notes name. The number of classes is that of the dataset. ``checkpoint`` stores the state for ``resume``.
     In a process group (:func:`lamina.run.join_processes`), the batch is split over the ranks, and rank 0 records. The
-    run's notes then hold the bytes and the time of each epoch's exchange of gradients.
+    run's notes then hold the bytes and the time of each epoch's exchange of gradients, but for ``parallel="fsdp"``.
 
     ``impl`` converts the network before training: every layer that it supports. ``plan`` converts each layer by its
     method in a plan of `study`. The run's config names either, and its notes say which layers were replaced and why not
@@ -58,6 +59,8 @@ def train(
     rank, world = run.rank_and_world()
     if settings.batch % world:
         raise UsageError(f"expected a batch divisible by {world} processes, got {settings.batch}")
+    if parallel == "fsdp" and (world < 2 or settings.precision == "fp16"):
+        raise UsageError("fsdp: expected several processes, and fp32, tf32 or bf16: processes share no loss scale")
     local_batch = settings.batch // world
     resolved = measure.resolve(device)
     train_set, test_set = target.train_test(data)
@@ -98,6 +101,7 @@ def train(
         resume=resume,
         objective=objective(data, len(train_set.classes), notes.append),
         gradient_hook=exchange.hook,
+        parallel=parallel,
     )
     progress = explained(progress, target.name)
     if rank:
@@ -108,6 +112,8 @@ def train(
     more = {"data": data} if converted is None else {"data": data, "impl": str(impl)}
     if plan is not None:
         more["plan"] = plan_text(plan)
+    if parallel != "ddp":
+        more["parallel"] = parallel
     this, _ = begin("train", target, settings, measure.environment(resolved), store, command, resume, more)
     stopwatch = measure.Stopwatch()
     with closing(store, this.id) as remarks:

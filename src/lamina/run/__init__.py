@@ -9,7 +9,7 @@ from lamina.run.loss import seed_gradient
 from lamina.run.messages import one_line
 from lamina.run.objective import Objective, class_scores, classification, mean_square, tensors
 from lamina.run.precision import precision_mode
-from lamina.run.processes import join_processes, leave_processes, rank_and_world
+from lamina.run.processes import Parallel, join_processes, leave_processes, rank_and_world
 from lamina.run.steps import Implement, Step, walk
 from lamina.run.training import Progress, train
 from lamina.run.weights import load_weights
@@ -25,6 +25,7 @@ __all__ = [
     "Mark",
     "MemoryPlan",
     "Objective",
+    "Parallel",
     "Progress",
     "Step",
     "class_scores",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 GradientHook = Callable[[Any, Any], Any]
 """A communication hook of DistributedDataParallel: of a state, here None, and a bucket of gradients."""
+
+Parallel = Literal["ddp", "fsdp"]
+"""DistributedDataParallel, or FSDP2: each process stores a part of the weights, gradients and optimizer states."""
 
 
 def join_processes(device: torch.device) -> None:
@@ -44,3 +48,30 @@ def data_parallel(network: nn.Module, hook: GradientHook | None = None) -> nn.Mo
     if hook is not None and not sparse:
         model.register_comm_hook(None, hook)
     return model
+
+
+def shard(network: nn.Module, device: torch.device) -> None:
+    """Keep a part of each parameter in this process, by FSDP2; gradients are averaged over all.
+
+    The network is one group: a pass gathers all of its weights.
+    """
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(network, mesh=init_device_mesh(device.type, (dist.get_world_size(),)))
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """A tensor whole, of which each process may store a part: all have to call it."""
+    whole: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return whole
+
+
+def sharded_as(tensor: Tensor, other: Tensor | None) -> Tensor:
+    """The part of a whole tensor that this process stores, if it stores a part of ``other``, of the same shape."""
+    if other is None or not hasattr(other, "full_tensor"):  # as in `gathered`: one process need not import DTensor
+        return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(other, DTensor) or tensor.shape != other.shape:
+        return tensor
+    return distribute_tensor(tensor.to(other.device), other.device_mesh, other.placements)

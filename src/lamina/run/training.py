@@ -22,7 +22,7 @@ from lamina.run.checkpoint import load, save
 from lamina.run.inputs import Inputs, forward, moved
 from lamina.run.objective import Objective, classification
 from lamina.run.precision import precision_mode
-from lamina.run.processes import GradientHook, data_parallel
+from lamina.run.processes import GradientHook, Parallel, data_parallel, gathered, shard, sharded_as
 from lamina.run.weights import load_weights
 from lamina.spec.training import Training
 
@@ -61,6 +61,7 @@ def train(
     groups: Sequence[dict[str, Any]] | None = None,
     objective: Objective | None = None,
     gradient_hook: GradientHook | None = None,
+    parallel: Parallel = "ddp",
 ) -> Iterator[Progress]:
     """Train a network, yielding progress every ``report_every`` steps and at the end of each epoch.
 
@@ -78,12 +79,15 @@ def train(
             of each.
         objective: the loss; by default the cross-entropy of class scores.
         gradient_hook: the communication hook of DistributedDataParallel; see `data_parallel`.
+        parallel: ``fsdp`` needs a process group, and a precision without a loss scale.
 
     Raises:
         UsageError: the checkpoint has other settings or is of another network.
         LaminaError: the loss is not finite.
     """
     network.to(device)
+    if parallel == "fsdp":
+        shard(network, device)
     objective = objective or classification()
     optimizer = _optimizer(network, settings, groups)
     lr_scales = [group["lr"] / settings.learning_rate for group in optimizer.param_groups]
@@ -92,13 +96,15 @@ def train(
     first, sums = 0, torch.zeros(3, dtype=torch.float64, device=device)
     if resume and checkpoint and checkpoint.exists():
         first, sums = _restore(checkpoint, network, optimizer, scaler, settings, device)
-    model = data_parallel(network, gradient_hook)
+    model = network if parallel == "fsdp" else data_parallel(network, gradient_hook)
     steps = settings.epochs * steps_per_epoch
     rank = dist.get_rank() if dist.is_initialized() else 0
 
     def keep(step: int) -> None:
-        if checkpoint and rank == 0:
-            _keep(checkpoint, network, optimizer, scaler, settings, step, sums, facts or {})
+        if checkpoint and (rank == 0 or parallel == "fsdp"):  # all processes gather what they store parts of
+            tensors = _tensors(network, optimizer)
+            if rank == 0:
+                _keep(checkpoint, tensors, scaler, settings, step, sums, facts or {})
 
     with precision_mode(settings.precision):
         for epoch in range(first // steps_per_epoch, settings.epochs):
@@ -195,19 +201,23 @@ def _optimizer(
     return optimizer(parameters, **common)  # type: ignore[arg-type]
 
 
+def _tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Weights and optimizer states."""
+    tensors = {f"model.{name}": gathered(t) for name, t in network.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{key}": gathered(t) for key, t in state.items() if isinstance(t, Tensor)}
+    return tensors
+
+
 def _keep(
     path: Path,
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    tensors: dict[str, Tensor],
     scaler: torch.amp.GradScaler,
     settings: Training,
     step: int,
     sums: Tensor,
     facts: dict[str, Any],
 ) -> None:
-    tensors = {f"model.{name}": t for name, t in network.state_dict().items()}
-    for index, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{key}": t for key, t in state.items() if isinstance(t, Tensor)}
     state = {
         "step": step,
         "settings": settings.model_dump(),
@@ -236,14 +246,17 @@ def _restore(
             f"{path}: this checkpoint was trained with {wanted}; use the same settings, or start without --resume"
         )
     try:
-        load_weights(network, {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
+        weights = {n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")}
+        own_weights = network.state_dict()
+        load_weights(network, {n: sharded_as(t, own_weights.get(n)) for n, t in weights.items()})
     except RuntimeError as error:
         raise UsageError(f"{path}: this checkpoint is of another network: {error}") from error
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
     states: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):
             _, index, key = name.split(".", 2)
-            states.setdefault(int(index), {})[key] = tensor
+            states.setdefault(int(index), {})[key] = sharded_as(tensor, parameters[int(index)])
     optimizer.load_state_dict(optimizer.state_dict() | {"state": states})
     scaler.load_state_dict(state["scaler"])
     return state["step"], torch.tensor(state["sums"], dtype=torch.float64, device=device)

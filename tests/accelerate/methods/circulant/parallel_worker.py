@@ -2,6 +2,9 @@
 
 import copy
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +16,11 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+from lamina import run
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear
 from lamina.accelerate.methods.circulant.parallel import BlockColwiseParallel, BlockRowwiseParallel
 from lamina.errors import UsageError
+from lamina.spec.training import Training
 
 
 def main() -> None:
@@ -24,6 +29,7 @@ def main() -> None:
     model_parallel(mesh)
     data_parallel("ddp")
     data_parallel("fsdp")
+    resumed(Path(sys.argv[1]))
     refusals(mesh)
     dist.barrier()
     if dist.get_rank() == 0:
@@ -84,6 +90,35 @@ def data_parallel(how: str) -> None:
     steps(model, x[2 * dist.get_rank() :][:2])
     steps(alone, x)
     compare(ours, alone)
+
+
+def resumed(folder: Path) -> None:
+    """FSDP2, interrupted and continued from its checkpoint, ends where DistributedDataParallel does."""
+    settings = Training(epochs=2, batch=4, optimizer="adamw", learning_rate=0.01, warmup_steps=0, clip_norm=1.0)
+    cpu = torch.device("cpu")
+
+    def batches(epoch: int, start: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        torch.manual_seed(2 * epoch + dist.get_rank())
+        return [(torch.randn(2, 12, dtype=torch.float64), torch.tensor([0, 1])) for _ in range(2)][start:]
+
+    def train(model: nn.Module, **more: Any) -> Iterator[run.Progress]:
+        return run.train(model, settings, batches, lambda: batches(9, 0), 2, cpu, report_every=1, **more)
+
+    together, ours = network(), network()
+    losses = [state.train_loss for state in train(together)]
+    more: dict[str, Any] = {"parallel": "fsdp", "checkpoint": folder / "state.safetensors"}
+    for state in train(ours, **more):
+        if state.epoch:  # the first epoch is saved
+            break
+    dist.barrier()
+    saved = Path(more["checkpoint"]).read_bytes()
+    dist.barrier()
+    for how in ("fsdp", "ddp"):  # the checkpoint is whole
+        again, path = network(), folder / f"{how}{dist.get_rank()}.safetensors"
+        path.write_bytes(saved)
+        rest = [state.train_loss for state in train(again, parallel=how, checkpoint=path, resume=True)]
+        torch.testing.assert_close(rest, losses[2:])
+        compare(again, together)
 
 
 def compare(ours: nn.Module, alone: nn.Module) -> None:
