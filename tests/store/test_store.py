@@ -25,7 +25,7 @@ from lamina.record import (
     Trial,
     WhatIf,
 )
-from lamina.record.study import Settings
+from lamina.record.study import Measured, Settings
 from lamina.store import Store, open_store
 from lamina.store.schema import metadata
 
@@ -53,7 +53,8 @@ def run(store: Store, a_run: MakeRun) -> Run:
 
 
 TRIAL = Trial("fc", "Linear(4, 4)", "circulant[block_size=2]", Settings("fp32", "nchw", "eager"))
-STUDY = Study("mlp", "infer", "accuracy", 1.0, "synthetic", 4, (), (), (), None, "")
+WHOLES = tuple(Measured(name, TRIAL.settings, None) for name in ("before", "plan"))
+STUDY = Study("mlp", "infer", "accuracy", 1.0, "synthetic", 4, WHOLES, (), (), None, "")
 
 
 def test_a_run_comes_back_as_it_was(store: Store, a_run: MakeRun) -> None:
