@@ -85,6 +85,8 @@ class Job:
     files: dict[str, str] = field(default_factory=dict)
     weight: int = 1
     """How many of the trials it gets, relative to the others: fewer where one is slow."""
+    resume: tuple[str, ...] = ("--resume",)
+    """What completes an unfinished run; a study does so by itself."""
 
     def command(self, *more: str) -> list[str]:
         return [*self.words.split(), "--store", STORE, *more]
@@ -115,5 +117,7 @@ JOBS = {
         "--precision fp32 --no-rivals --impl eliminated[recovery=least_squares,keep=0.5],fused --device cpu "
         "--output plan",
         study,
+        {"cache/README": "this trial's own"},
+        resume=(),
     ),
 }

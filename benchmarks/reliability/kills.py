@@ -119,6 +119,7 @@ def _uninterrupted(job: Job, folder: Path, trials: int) -> Tally:
 def _fresh(job: Job, folder: Path) -> Path:
     folder.mkdir(parents=True)
     for name, text in job.files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     return folder
 
@@ -196,7 +197,7 @@ def _check_resume(job: Job, tally: Tally, folder: Path) -> list[str]:
         return [f"the store does not open: {error}"]
     unfinished = any(run.status != "done" for run in runs)
     tally.counts["runs unfinished"] += unfinished
-    command = zygote.start(job.command("--resume"), folder)
+    command = zygote.start(job.command(*job.resume), folder)
     code = command.wait(LIMIT_S)
     if code is None:
         command.kill()

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGES = ("build", "cli", "measure", "pipeline", "record", "run", "simulate", "spec", "store")
+CACHE = "cache"
+"""A folder of a command that is its own cache: what it measures is for nobody else."""
 
 
 def warm_up() -> None:
@@ -72,6 +74,8 @@ def _become(words: list[str], folder: Path) -> None:
         output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        if (folder / CACHE).is_dir():
+            os.environ["LAMINA_CACHE_DIR"] = str(folder / CACHE)
         from lamina import cli
 
         cli.isolated.enabled = True
