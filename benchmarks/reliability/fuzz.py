@@ -5,7 +5,7 @@ Each target of ``targets.py`` runs in a process of its own under atheris, which 
 that no input has taken yet. The process ends at the first other exception, at an input that takes over a second, or
 when it holds over 2 GiB; the input is kept beside the message.
 
-Run: python -m benchmarks.reliability.fuzz --seconds 60
+Run: python -m benchmarks.reliability.fuzz --runs 2000000
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ def main() -> None:
         "crashes": sum(bool(row["crashes"]) for row in rows),
         "peak MiB": max(row["peak_rss_mib"] or 0 for row in rows),
     }
-    print(results.write(CLAIM, "cpu", rows, total, args, command=f"reliability.fuzz --seconds {args.seconds}"))
+    print(results.write(CLAIM, "cpu", rows, total, args, command=f"reliability.fuzz --runs {args.runs}"))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reliability.fuzz", description=__doc__)
-    parser.add_argument("--seconds", type=int, default=60, help="of each target")
+    parser.add_argument("--runs", type=int, default=2_000_000, help="executions of each target")
+    parser.add_argument("--seconds", type=int, default=3600, help="the most that a target may take")
     parser.add_argument("--target", action="append", choices=list(TARGETS), help="repeatable; default all")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()), help="folder of inputs that crash")
     parser.add_argument("--output", type=Path, default=results.FOLDER)
@@ -69,6 +70,7 @@ def _run(name: str, args: argparse.Namespace) -> dict[str, Any]:
         for number, seed in enumerate(TARGETS[name].seeds()):
             (Path(corpus) / str(number)).write_bytes(seed)
         limits = [
+            f"-runs={args.runs}",
             f"-max_total_time={args.seconds}",
             f"-rss_limit_mb={MEMORY_MIB}",
             f"-max_len={LONGEST}",

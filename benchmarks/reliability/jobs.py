@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.store_trace import made_rows
+from benchmarks.store_writers import launches
 from lamina.pipeline.deft.flow import CHECKPOINT
 from lamina.record import Run
-from lamina.store import Store
+from lamina.store import Store, open_store
+from lamina.store.merge import merge
 
 STORE = "lamina.db"
+SOURCE = "source.db"
+"""What a merge reads."""
+MERGED_RUNS, MERGED_LAYERS = 12, 60
 GRID = """
 [base]
 network = "lenet5"
@@ -62,6 +68,26 @@ def study(store: Store, run: Run, folder: Path) -> Any:
     return sorted([one.layer, one.impl] for one in store.trials(run.id) if one.outcome != "refused")
 
 
+def merged(store: Store, run: Run, folder: Path) -> Any:
+    """Every run of the target that equals the source's, and how many the target has."""
+    with open_store(folder / SOURCE, read_only=True) as source:
+        found = [one.what for one in merge(source, store, dry_run=True)]
+    return [found, len(store.runs(limit=None))]
+
+
+def make_source(folder: Path) -> None:
+    """A database of several runs, as profiles write them."""
+    layers = list(made_rows())[:MERGED_LAYERS]
+    with open_store(folder / SOURCE) as store:
+        for number in range(MERGED_RUNS):
+            run_id = f"run{number:02}"
+            store.begin(Run(run_id, "profile", "made up", "", f"2026-01-02T00:00:{number:02}", run_id, {}, {}))
+            for layer in layers:
+                store.add(run_id, layer)
+                store.add_kernels(run_id, launches(layer.key))
+            store.finish(run_id, "done", "2026-01-02T01:00:00")
+
+
 def weights(*files: Path) -> list[Any]:
     """Digests of the tensors of files."""
     import hashlib
@@ -86,10 +112,19 @@ class Job:
     weight: int = 1
     """How many of the trials it gets, relative to the others: fewer where one is slow."""
     resume: tuple[str, ...] = ("--resume",)
-    """What completes an unfinished run; a study does so by itself."""
+    """What completes an unfinished run; a study and a merge do so by themselves."""
+    store: str = "--store"
+    """The option that names the database."""
+    prepare: Callable[[Path], None] | None = None
+    """Makes in a folder what every trial gets a copy of."""
 
     def command(self, *more: str) -> list[str]:
-        return [*self.words.split(), "--store", STORE, *more]
+        return [*self.words.split(), self.store, STORE, *more]
+
+    def last(self, runs: Sequence[Run]) -> Run:
+        """The newest of the job's own runs: a study benches its network in a run of that verb."""
+        own = [run for run in runs if run.verb == self.words.split()[0]]
+        return (own or list(runs))[0]
 
 
 JOBS = {
@@ -119,5 +154,13 @@ JOBS = {
         study,
         {"cache/README": "this trial's own"},
         resume=(),
+    ),
+    "merge": Job(
+        f"store merge {SOURCE}",
+        merged,
+        resume=(),
+        store="--into",
+        prepare=make_source,
+        weight=6,
     ),
 }

@@ -113,11 +113,20 @@ def _uninterrupted(job: Job, folder: Path, trials: int) -> Tally:
             raise SystemExit(f"{job.words}: exit code {code}: {command.said()}")
         seconds = time.monotonic() - began
     with open_store(here / STORE) as store:
-        return Tally(seconds, begun or 0.0, job.results(store, store.run("latest"), here))
+        found = job.results(store, job.last(store.runs()), here)
+    if not found:
+        raise SystemExit(f"{job.words}: nothing to compare")
+    return Tally(seconds, begun or 0.0, found)
 
 
 def _fresh(job: Job, folder: Path) -> Path:
     folder.mkdir(parents=True)
+    if job.prepare:
+        made = folder.parent / f"{job.words.split()[0]}-files"
+        if not made.exists():
+            made.mkdir()
+            job.prepare(made)
+        shutil.copytree(made, folder, dirs_exist_ok=True)
     for name, text in job.files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
@@ -195,7 +204,8 @@ def _check_resume(job: Job, tally: Tally, folder: Path) -> list[str]:
     except Exception as error:
         tally.counts["stores damaged"] += 1
         return [f"the store does not open: {error}"]
-    unfinished = any(run.status != "done" for run in runs)
+    own = [run for run in runs if run.verb == job.last(runs).verb]
+    unfinished = any(run.status != "done" for run in own)
     tally.counts["runs unfinished"] += unfinished
     command = zygote.start(job.command(*job.resume), folder)
     code = command.wait(LIMIT_S)
@@ -205,13 +215,15 @@ def _check_resume(job: Job, tally: Tally, folder: Path) -> list[str]:
         tally.counts["resumes failed"] += 1
         return [f"resume: exit code {code}: {command.said()}"]
     with open_store(folder / STORE) as store:
-        if unfinished and len(store.runs()) != len(runs):
+        now = store.runs()
+        latest = job.last(now)
+        if unfinished and job.resume and len(now) != len(runs):
             tally.counts["results differ"] += 1
             return ["resume: a new run beside the unfinished one"]
-        latest = store.run("latest")
-        if latest.status != "done" or job.results(store, latest, folder) != tally.baseline:
+        left = [run.id for run in now if run.status != "done"]
+        if left or job.results(store, latest, folder) != tally.baseline:
             tally.counts["results differ"] += 1
-            return [f"resume: status {latest.status}, or other results"]
+            return [f"resume: runs {left} are not done, or other results"]
     tally.counts["resumes completed"] += 1
     return []
 
