@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import shutil
 import signal
@@ -260,5 +259,4 @@ COUNTED = (
 )
 
 if __name__ == "__main__":
-    os.environ["OMP_NUM_THREADS"] = "1"
     main()
