@@ -139,3 +139,22 @@ def test_indices_fit_in_their_type() -> None:
     tokens = Input(name="tokens", shape=(5,), content="indices", dtype="int8")
     (one,) = from_external("large", lambda: External(Large()), (tokens,)).inputs
     assert one.vocabulary == 128
+
+
+def test_names_that_a_network_does_not_have_are_refused() -> None:
+    def found(*names: str) -> None:
+        from_external("net", lambda: External(Keywords()), [Input(name=name, shape=(3,)) for name in names])
+
+    found("tokens", "mask")
+    with pytest.raises(UsageError, match="Keywords has no input 'token': did you mean 'tokens'"):
+        found("token")
+
+
+def test_a_network_of_any_arguments_takes_inputs_by_position() -> None:
+    class Summed(nn.Module):
+        def forward(self, *tensors: Tensor) -> Tensor:
+            return torch.stack(tensors).sum(0)
+
+    both = [Input(name="a", shape=(3,)), Input(name="b", shape=(3,))]
+    network = from_external("net", lambda: External(Summed()), both).make(None)
+    assert torch.equal(network(torch.ones(2, 3), torch.ones(2, 3)), torch.full((2, 3), 2.0))

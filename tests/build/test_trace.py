@@ -89,6 +89,23 @@ def test_a_network_that_makes_layers_in_every_pass_is_refused() -> None:
         trace(Restless(), torch.randn(5, 3))
 
 
+def test_a_network_that_no_hook_may_look_into_is_one_layer() -> None:
+    class PerSample(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Linear(3, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.func.vmap(torch.func.grad(lambda one: self.body(one).sum()))(x) * x
+
+    network, x = PerSample(), torch.randn(5, 3)
+    found = trace(network, x)
+    assert [(layer.name, layer.parameters) for layer in found.layers] == [("persample", 4)]
+    assert "TensorWrapper" in found.whole and not trace(nn.Linear(3, 1), x).whole
+    (result,) = replay(found, x)
+    torch.testing.assert_close(result, network(x))
+
+
 def test_gradients_that_a_network_requests_itself_are_followed() -> None:
     class Energy(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

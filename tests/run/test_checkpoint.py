@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, UnsupportedError
 from lamina.run.checkpoint import load, save
 
 
@@ -29,3 +29,9 @@ def test_a_full_disk_keeps_the_former_checkpoint(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert load(path)[1] == {"step": 1} and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_sparse_tensor_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="edges: safetensors files hold strided tensors, got a sparse_coo one"):
+        save(tmp_path / "state.safetensors", {"edges": torch.eye(3).to_sparse()}, {})
+    assert not list(tmp_path.iterdir())

@@ -102,6 +102,8 @@ class Trace:
     slots: tuple[Slot, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    whole: str = ""
+    """Why the network is recorded as one layer, if its layers cannot be."""
 
     @property
     def layers(self) -> tuple[ResolvedLayer, ...]:

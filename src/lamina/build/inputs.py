@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import Parameter
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from lamina.build.network import DTYPES
-from lamina.errors import UsageError
+from lamina.errors import UsageError, nearest
 from lamina.spec import Input
 
 Arrange = Callable[[Sequence[Any]], tuple[Sequence[Any], Mapping[str, Any]]]
@@ -67,11 +68,32 @@ class Made:
 
 def named(module: nn.Module, names: Sequence[str]) -> nn.Module:
     """The network, called with one tensor for each name: by position where the names are its first parameters."""
-    known = inspect.signature(module.forward).parameters.values()
-    positional = [one.name for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-    if positional[: len(names)] == [*names]:
+    positional, _, variadic = _parameters(module)
+    if positional[: len(names)] == [*names] or (not positional and Parameter.VAR_POSITIONAL in variadic):
         return module
     return rearranged(module, lambda tensors: ((), dict(zip(names, tensors, strict=True))))
+
+
+def require_names(module: nn.Module, names: Sequence[str]) -> None:
+    """Refuse names of inputs that the network does not have.
+
+    Raises:
+        UsageError: naming one, and those that it has.
+    """
+    positional, keywords, variadic = _parameters(module)
+    for name in names:
+        if not variadic and name not in (*positional, *keywords):
+            hint = nearest(name, [*positional, *keywords])
+            raise UsageError(f"--input: the forward pass of {type(module).__name__} has no input {name!r}: {hint}")
+
+
+def _parameters(module: nn.Module) -> tuple[list[str], list[str], set[Any]]:
+    """The names that a forward pass takes by position, those by keyword only, and the kinds ``*args``, ``**kwargs``."""
+    known = inspect.signature(module.forward).parameters.values()
+    kinds = {one.kind for one in known}
+    positional = [one.name for one in known if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    keywords = [one.name for one in known if one.kind is one.KEYWORD_ONLY]
+    return positional, keywords, kinds & {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
 
 
 def rearranged(module: nn.Module, arrange: Arrange) -> nn.Module:

@@ -23,11 +23,15 @@ LEAVES = (nn.RNNBase, nn.MultiheadAttention)
 
 
 class Recorder(TorchFunctionMode):
-    """Records the outermost calls in the network: leaf modules by hooks, functions as a torch function mode."""
+    """Records the outermost calls in the network: leaf modules by hooks, functions as a torch function mode.
 
-    def __init__(self, network: nn.Module):
+    With ``whole`` the network is one layer, and the mode is not to be entered.
+    """
+
+    def __init__(self, network: nn.Module, whole: bool = False):
         super().__init__()
         self.network = network
+        self.whole = whole
         self.calls: list[Call] = []
         self.slots: list[Slot] = []
         self._alive: list[Any] = []  # keeps tensors alive, so that their ids stay unique
@@ -46,12 +50,12 @@ class Recorder(TorchFunctionMode):
         """
         stack = ExitStack()
         scripts: dict[nn.Module, str] = {}
-        for name, module in self.network.named_modules():
+        for name, module in [("", self.network)] if self.whole else self.network.named_modules():
             if isinstance(module, torch.jit.ScriptModule):  # takes no hooks, and calls its children itself
                 if not any(name.startswith(f"{above}.") for above in scripts.values()):
                     scripts[module] = name
                 continue
-            leaf = _is_leaf(module) or (module is self.network and not list(module.children()))
+            leaf = self.whole or _is_leaf(module)
             before = module.register_forward_pre_hook(self._enter(name, leaf), with_kwargs=True, prepend=True)
             after = module.register_forward_hook(self._leave(name, leaf), with_kwargs=True)
             stack.callback(before.remove)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lamina.build.data import Data, Dataset, Drawn, as_batch, synthetic, train_test
 from lamina.build.eager import COMPILED, eager, is_compiled
-from lamina.build.inputs import Made, dtype_of, in_range, named
+from lamina.build.inputs import Made, dtype_of, in_range, named, require_names
 from lamina.build.models import Entry, create
 from lamina.build.models.external import External
 from lamina.build.network import DTYPES, SpecModule
@@ -134,7 +134,7 @@ class Target:
                 f"{self.name}: no dataset has complex values, as its input {first.name!r} needs; "
                 "--data synthetic draws random ones"
             )
-        if source == "synthetic" and (indices or len(first.shape) != 3):
+        if source == "synthetic" and (indices or len(first.shape) != 3 or first.shape[0] not in (1, 3)):
             classes = (first.vocabulary if indices else None) or self.classes or CLASSES
             items = max(32, min(512, ELEMENTS // prod(first.shape)))
             train, test = (
@@ -216,6 +216,7 @@ def from_external(
     if shape and isinstance(shape[0], Input):
         own = in_range([one for one in shape if isinstance(one, Input)], found.module)
         names = [one.name for one in own]
+        require_names(found.module, names)
         return Target(name, own, lambda classes: named(load().module, names), classes=found.classes, remarks=remarks)
     shape = cast(Sequence[int] | None, shape)
     if shape is None and found.inputs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 import torch
@@ -42,7 +42,8 @@ def trace(network: nn.Module, *inputs: Tensor) -> Trace:
     """Trace the layers of a network.
 
     Control flow that depends on values is followed for these inputs. A write into part of a tensor is recorded as a new
-    tensor for later readers; views of the old one that were taken before do not see it.
+    tensor for later readers; views of the old one that were taken before do not see it. A network that runs, but not
+    under the hooks of a trace (nested tensors, transforms of `torch.func`), is one layer, and `Trace.whole` says why.
 
     Args:
         network: any module; its in-place activations become out-of-place ones, and lazy layers get their sizes.
@@ -74,6 +75,9 @@ def trace(network: nn.Module, *inputs: Tensor) -> Trace:
         if found is None:
             raise UnsupportedError("it makes layers in every forward pass")
     except Exception as error:
+        if whole := _recorded_whole(network, inputs):
+            reason = (str(error).splitlines() or [""])[0]
+            return replace(whole, whole=f"{type(error).__name__}: {reason}")
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
         hint = "; set a larger --batch-size" if "more than 1 value per channel" in str(error) else ""
         raise UnsupportedError(
@@ -82,17 +86,20 @@ def trace(network: nn.Module, *inputs: Tensor) -> Trace:
     return found
 
 
-def _recorded(network: nn.Module, examples: Sequence[Tensor], mode: AbstractContextManager[object]) -> Trace | None:
+def _recorded(
+    network: nn.Module, examples: Sequence[Tensor], mode: AbstractContextManager[object], whole: bool = False
+) -> Trace | None:
     """The trace of one forward pass, after which modules, buffers and random state are as before.
 
     ``None`` if it made layers of which nothing remains.
     """
     own = set(network.modules())
-    recorder = Recorder(network)
+    recorder = Recorder(network, whole)
     for example in examples:
         recorder.slot(example)
     devices = {example.device.index for example in examples if example.device.type == "cuda"}
-    with torch.random.fork_rng(sorted(devices)), _unchanged(network), mode, recorder.hooked(), recorder:
+    functions = nullcontext() if whole else recorder
+    with torch.random.fork_rng(sorted(devices)), _unchanged(network), mode, recorder.hooked(), functions:
         result = network(*examples)
         if not own.issuperset(network.modules()):
             return None
@@ -100,6 +107,16 @@ def _recorded(network: nn.Module, examples: Sequence[Tensor], mode: AbstractCont
     with _unchanged(network):
         calls = tuple(_counted(call, recorder.slots, examples[0].device) for call in recorder.calls)
     return Trace(calls, tuple(recorder.slots), tuple(range(len(examples))), outputs)
+
+
+def _recorded_whole(network: nn.Module, inputs: Sequence[Tensor]) -> Trace | None:
+    """The trace of a network as one layer; ``None`` if the network itself does not run."""
+    if any(tensor.is_meta for tensor in inputs):
+        return None
+    torch.compiler.reset()  # what `torch.cond` has compiled together with the hooks
+    with suppress(Exception):
+        return _recorded(network, [tensor.detach().clone() for tensor in inputs], nullcontext(), whole=True)
+    return None
 
 
 def _counted(call: Call, slots: Sequence[Slot], device: torch.device) -> Call:

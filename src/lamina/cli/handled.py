@@ -22,6 +22,7 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
+import lamina
 from lamina import __version__
 from lamina.cli import options
 from lamina.errors import INTERNAL, INTERRUPTED, TERMINATED, LaminaError
@@ -122,18 +123,40 @@ def handled(command: Callable[P, R]) -> Callable[P, R]:
 def unexpected(error: Exception) -> int:
     """Report an error that is not lamina's own, and answer the exit code.
 
-    Of one that the operating system explains, such as a full disk, the message says what to do. Any other is a defect
-    of lamina: one message, and the traceback in a file.
+    Of one that the operating system explains, such as a full disk, the message says what to do. One that the code of
+    the network raises, such as a failed assertion, is told with its line. Any other is a defect of lamina: one message,
+    and the traceback in a file.
     """
     _log.debug("unexpected error", exc_info=error)
     doing = f" ({'; '.join(_phase)})" if _phase else ""
     if advice := _advice(error):
         typer.echo(f"lamina: {advice}{doing}; results stored before the error are kept", err=True)
         return LaminaError.exit_code
-    what = next(iter(str(error).strip().splitlines()), "")
-    typer.echo(f"lamina: unexpected {type(error).__name__} in '{options.command_line()}'{doing}: {what}", err=True)
+    text = next(iter(str(error).strip().splitlines()), "")
+    what = f"{type(error).__name__} in '{options.command_line()}'{doing}: {text}"
+    place = _raised_by_network(error)
+    typer.echo(f"lamina: the network raised {what} ({place})" if place else f"lamina: unexpected {what}", err=True)
     typer.echo(f"the traceback is in {_write(error, doing)}; results stored before the error are kept", err=True)
-    return INTERNAL
+    return LaminaError.exit_code if place else INTERNAL
+
+
+def _raised_by_network(error: Exception) -> str:
+    """The line of a forward pass that raised the error itself; empty for errors of lamina, PyTorch and Python.
+
+    An operation of PyTorch that fails within a network may have been given wrong tensors by lamina.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    files = [Path(frame.filename) for frame in frames]
+    ours, library = Path(lamina.__file__).parent, Path(os.__file__).parent
+    packages = [Path(path) for path in sys.path if path.endswith("-packages")]
+    torch = [path / "torch" for path in packages]
+    called = max((i for i, file in enumerate(files) if file.is_relative_to(ours)), default=-1)
+    in_module = any(file.match("torch/nn/modules/module.py") for file in files[called + 1 :])
+    if not in_module or any(files[-1].is_relative_to(path) for path in torch):
+        return ""
+    if files[-1].is_relative_to(library) and not any(files[-1].is_relative_to(path) for path in packages):
+        return ""
+    return f"{files[-1].name}, line {frames[-1].lineno}"
 
 
 def _advice(error: Exception) -> str:

@@ -70,7 +70,10 @@ def prepare(
     inputs, labels, remarks = target.example(batch, data, point.precision, device, point.layout, workload.seed)
     for text in remarks:
         warn(text)
-    layers = _planned(build.trace(module, *inputs), module, workload)
+    found = build.trace(module, *inputs)
+    if found.whole:
+        warn(f"{target.name} is one row, since its layers cannot be traced: {found.whole}")
+    layers = _planned(found, module, workload)
     if not layers.calls:
         raise UnsupportedError(f"{target.name}: its forward pass makes no tensor: there is no layer to measure")
     trace, places = build.merged(layers, units(layers, point.method))

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lamina.errors import LaminaError, UsageError
+from lamina.errors import LaminaError, UnsupportedError, UsageError
 
 
 def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -34,8 +35,21 @@ def save(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
         temporary.unlink(missing_ok=True)
 
 
+def require_strided(tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that a safetensors file cannot hold.
+
+    Raises:
+        UnsupportedError: one is sparse or nested.
+    """
+    for name, tensor in tensors.items():
+        if tensor.layout != torch.strided:
+            layout = str(tensor.layout).removeprefix("torch.")
+            raise UnsupportedError(f"{name}: safetensors files hold strided tensors, got a {layout} one")
+
+
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors in host memory; those that share memory, as tied weights do, are written once for each name."""
+    require_strided(tensors)
     written: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():

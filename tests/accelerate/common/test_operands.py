@@ -3,8 +3,16 @@ import torch
 from torch import Tensor
 
 from lamina.accelerate.common import operands as operands
-from lamina.accelerate.common.operands import cast, check_operands, compute_dtype, has_kernels, owned, transformed
-from lamina.errors import UsageError
+from lamina.accelerate.common.operands import (
+    cast,
+    check_operands,
+    compute_dtype,
+    has_kernels,
+    observable,
+    owned,
+    transformed,
+)
+from lamina.errors import UnsupportedError, UsageError
 
 X, WEIGHT, BIAS = torch.ones(3, 5), torch.ones(2, 5), torch.ones(2)
 
@@ -66,3 +74,10 @@ def test_an_owned_result_is_changed_in_place_without_copies_of_its_gradient() ->
     assert y.grad_fn is not None and "ReluBackward" in y.grad_fn.name()  # of a view it would be CopySlices
     (slope,) = torch.autograd.grad(y.sum(), x)
     assert torch.equal(slope, 2.0 * (x > 0))
+
+
+def test_nested_inputs_are_refused_and_not_observed() -> None:
+    rows = torch.nested.nested_tensor([torch.ones(2, 5), torch.ones(3, 5)], layout=torch.jagged)
+    with pytest.raises(UnsupportedError, match="nested"):
+        check_operands(rows, WEIGHT, BIAS)
+    assert observable(X) and not observable(rows) and not observable(torch.eye(3).to_sparse())

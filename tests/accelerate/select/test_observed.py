@@ -34,6 +34,20 @@ def test_inputs_are_those_of_the_model_and_nothing_changes() -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
+def test_calls_with_nested_tensors_or_in_a_transform_are_left_out() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            rows = torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged)
+            y = torch.nested.to_padded_tensor(self.first(rows), 0.0).sum(1)
+            return self.third(torch.func.vmap(self.second)(y))
+
+    assert set(observe(Odd(), ["first", "second", "third"], torch.randn(3, 6))) == {"third"}
+
+
 def test_autocast_is_observed() -> None:
     model = nn.Sequential(nn.Linear(4, 4))
     with torch.autocast("cpu", torch.bfloat16):

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 
 HAS_TRITON = find_spec("triton") is not None
 """Whether Triton is installed."""
@@ -29,6 +29,11 @@ def has_kernels(x: Tensor) -> bool:
 def transformed() -> bool:
     """Whether a transform of ``torch.func`` is active, which has no rules for kernels."""
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
+def observable(x: Tensor) -> bool:
+    """Whether a hook may keep ``x``: it is neither nested nor sparse, and no transform of ``torch.func`` is active."""
+    return not x.is_nested and x.layout == torch.strided and not transformed()
 
 
 def autocasting(x: Tensor) -> bool:
@@ -72,11 +77,14 @@ def check_operands(x: Tensor, weight: Tensor | None, bias: Tensor | None, output
 
 
 def check_floating(x: Tensor) -> None:
-    """Refuse an input that is not floating point.
+    """Refuse an input that is not floating point, and a nested one.
 
     Raises:
         UsageError: naming its dtype.
+        UnsupportedError: it is nested.
     """
+    if x.is_nested:
+        raise UnsupportedError("x: expected a tensor with one shape, got a nested one: leave this layer dense")
     if not x.is_floating_point():
         raise UsageError(f"x: expected a floating point dtype, got {x.dtype}")
 

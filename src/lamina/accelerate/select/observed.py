@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from lamina.accelerate.common.operands import observable
 from lamina.errors import UsageError
 
 
@@ -60,7 +61,8 @@ class LayerCall:
 def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str, LayerCall]:
     """The first call of each named layer in one forward pass of the model, with gradients where grad mode is on.
 
-    Random state and buffers such as running statistics are put back.
+    Random state and buffers such as running statistics are put back. A call with nested or sparse tensors, or within a
+    transform of `torch.func`, is left out.
 
     Args:
         model: in the mode, type, device and layout to select for; under autocast if it will run so.
@@ -77,6 +79,8 @@ def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str,
             if name in seen:
                 return
             leaves, spec = tree_flatten((args, kwargs))
+            if not all(observable(leaf) for leaf in leaves if isinstance(leaf, Tensor)):
+                return
             wanted = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves]
             kept = tuple(leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves)
             seen[name] = LayerCall(kept, spec, tuple(wanted), _autocast(leaves))

@@ -12,6 +12,7 @@ from torch import nn
 
 from lamina import build, measure, run
 from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
+from lamina.errors import UnsupportedError
 from lamina.pipeline.deft.agreement import agreement
 from lamina.pipeline.deft.calibration import Material, accuracy, placed
 from lamina.pipeline.deft.pruning import multiplications
@@ -45,11 +46,18 @@ class Deployment:
         return placed(self.material.example(self.batch), self.device, precision or self.precision)
 
     def judging(self, dense: nn.Module) -> Deployment:
-        """The same, with the dense network as the reference if its outputs hold no class scores."""
+        """The same, with the dense network as the reference if its outputs hold no class scores.
+
+        Raises:
+            UnsupportedError: the network does not run in the precision.
+        """
         model, parts = self.deploy(dense), self.material
         x, y = next(iter(parts.ordered(parts.calibration)))
-        with torch.no_grad(), run.precision_mode(self.precision):
-            outputs = run.forward(model, placed(x, self.device, self.precision))
+        try:
+            with torch.no_grad(), run.precision_mode(self.precision):
+                outputs = run.forward(model, placed(x, self.device, self.precision))
+        except Exception as error:
+            raise UnsupportedError(f"the network does not run in {self.precision}: {run.one_line(error)}") from error
         scores = run.class_scores(outputs, y, parts.classes)
         return self if scores is not None else replace(self, reference=model)
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from lamina import run
 from lamina.errors import UnsupportedError, UsageError
+from lamina.run.checkpoint import require_strided
 
 PREFIX = "model."
 """Prefix of a network's tensors in a checkpoint of ``lamina train``."""
@@ -44,10 +45,10 @@ def pretrained(network: nn.Module, path: Path) -> nn.Module:
 
 
 def require_copies(network: nn.Module, verb: str) -> None:
-    """Check that a network can be copied, since every candidate is a copy of it.
+    """Check that a network can be copied, since every candidate is a copy of it, and that its weights can be saved.
 
     Raises:
-        UnsupportedError: with what cannot be copied.
+        UnsupportedError: with what cannot be copied or saved.
     """
     try:
         copy.deepcopy(network)
@@ -55,3 +56,4 @@ def require_copies(network: nn.Module, verb: str) -> None:
         raise UnsupportedError(
             f"{verb} compares copies of the network, but copy.deepcopy raises {type(error).__name__}: {error}"
         ) from error
+    require_strided(network.state_dict())

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from lamina import run
+from lamina.errors import UnsupportedError
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.config import StudyConfig
 from lamina.pipeline.study.journal import Journal
@@ -71,8 +72,15 @@ def available(config: StudyConfig, device: torch.device) -> tuple[Sequence[str],
 
 
 def fastest(found: Iterable[Measured]) -> Measured:
-    """The one with the shortest step; the first has a time."""
+    """The one with the shortest step.
+
+    Raises:
+        UnsupportedError: the network runs at none of the settings.
+    """
+    found = list(found)
     timed = [one for one in found if one.timing is not None]
+    if not timed:
+        raise UnsupportedError("; ".join(f"{one.settings}: {one.reason}" for one in found))
     return min(timed, key=lambda one: one.timing.median_us if one.timing else 0.0)
 
 

@@ -119,3 +119,9 @@ def test_frozen_layers_stay_frozen_and_others_train() -> None:
         loss.backward()
         optimiser.step()
     assert losses[-1] < 0.8 * losses[0]
+
+
+@pytest.mark.parametrize("normed", [nn.utils.spectral_norm, nn.utils.parametrizations.spectral_norm])
+def test_a_weight_that_is_computed_is_refused(normed: Any) -> None:
+    refused, plain = cell.refusal(normed(nn.Linear(6, 4))), cell.refusal(nn.Linear(6, 4))
+    assert refused and plain is None

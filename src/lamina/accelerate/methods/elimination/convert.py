@@ -37,6 +37,8 @@ def refusal(module: nn.Module) -> str | None:
         if next(module.parameters(recurse=False), None) is None:
             return f"{kind} has no weights"
         return f"{kind} is none of Linear, Conv1d, Conv2d, LSTM"
+    if not isinstance(module, nn.LSTM) and "weight" not in dict(module.named_parameters(recurse=False)):
+        return "its weight is computed by a hook, such as that of torch.nn.utils.weight_norm"
     if getattr(module, "groups", 1) > 1:
         return f"it has {module.groups} groups, none of which reads all input channels"
     if isinstance(module, nn.Linear) and module.out_features < 2:

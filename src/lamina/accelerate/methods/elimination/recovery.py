@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lamina.accelerate import convert
+from lamina.accelerate.common.operands import observable
 from lamina.accelerate.methods.elimination.config import Eliminated
 from lamina.accelerate.methods.elimination.convert import FITTED, refusal
 from lamina.accelerate.methods.elimination.indexed import Indexed
@@ -229,7 +230,7 @@ def _watching(layers: dict[str, nn.Module], seen: dict[str, Moments], most: int 
     def watch(name: str) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def hook(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
             x = arguments[0] if arguments else options["input"]
-            if not isinstance(x, Tensor):  # a packed sequence, which a pruned layer does not take
+            if not isinstance(x, Tensor) or not observable(x):  # which a pruned layer does not take
                 return
             x = x.as_subclass(Tensor)
             if most is None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from lamina.accelerate.common.operands import observable
 from lamina.accelerate.training.sparsity_monitor.calculator import Arrival, Calculator, Impl, MapInfo, Ticket, capturing
 from lamina.accelerate.training.sparsity_monitor.exhaustive import Exhaustive
 from lamina.accelerate.training.sparsity_monitor.fused import relu_and_count
@@ -279,6 +280,8 @@ class Monitor:
                 return
             name = monitored.module
             raise UsageError(f"monitor: {name}: expected a module that returns a tensor, got {type(output).__name__}")
+        if not observable(output):
+            return
         monitored.calls += 1
         self._count_or_defer(monitored, output, type(watched) is nn.ReLU)
 

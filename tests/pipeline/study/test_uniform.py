@@ -1,0 +1,23 @@
+"""The fastest of several settings."""
+
+import pytest
+
+from lamina.errors import UnsupportedError
+from lamina.pipeline.study.uniform import fastest
+from lamina.record import Timing
+from lamina.record.study import Measured, Settings
+
+
+def measured(mode: str, time_us: float | None) -> Measured:
+    timing = None if time_us is None else Timing("wall", "warm", time_us, time_us, time_us, 9)
+    return Measured("uniform", Settings("fp32", "nchw", mode), timing, reason="" if timing else "a wrong type")
+
+
+def test_settings_without_a_time_are_passed_over() -> None:
+    found = fastest([measured("eager", None), measured("compiled", 3.0), measured("graph", 2.0)])
+    assert found.settings.mode == "graph"
+
+
+def test_a_network_that_runs_at_no_settings_is_refused_with_the_reasons() -> None:
+    with pytest.raises(UnsupportedError, match="fp32, eager: a wrong type"):
+        fastest([measured("eager", None)])
