@@ -10,7 +10,8 @@
     └── DeviceLostError         exit 1   a layer made the GPU unusable for this process
 
 Any other exception is a defect of lamina: the command line writes the traceback to a file and exits with 70, or with 1
-if a network's own code raised it. Ctrl-C exits with 130, SIGTERM with 143. A message names what was expected, what was got, and what to do.
+if a network's own code raised it. Ctrl-C exits with 130, SIGTERM with 143. A message names what was expected, what was
+got, and what to do.
 """
 
 from __future__ import annotations

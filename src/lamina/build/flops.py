@@ -21,6 +21,8 @@ class FlopCounter(TorchDispatchMode):
     ``FlopCounterMode`` is not used: it also hooks every module.
     """
 
+    supports_higher_order_operators = True  # such as `torch.cond`
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0

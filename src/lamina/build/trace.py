@@ -100,7 +100,8 @@ def _recorded(
     devices = {example.device.index for example in examples if example.device.type == "cuda"}
     functions = nullcontext() if whole else recorder
     with torch.random.fork_rng(sorted(devices)), _unchanged(network), mode, recorder.hooked(), functions:
-        result = network(*examples)
+        with torch.compiler.set_stance("force_eager"):  # `torch.cond` compiles its branches, hooks included
+            result = network(*examples)
         if not own.issuperset(network.modules()):
             return None
     outputs = tuple(recorder.numbers(tensors_of(result)))
@@ -113,7 +114,6 @@ def _recorded_whole(network: nn.Module, inputs: Sequence[Tensor]) -> Trace | Non
     """The trace of a network as one layer; ``None`` if the network itself does not run."""
     if any(tensor.is_meta for tensor in inputs):
         return None
-    torch.compiler.reset()  # what `torch.cond` has compiled together with the hooks
     with suppress(Exception):
         return _recorded(network, [tensor.detach().clone() for tensor in inputs], nullcontext(), whole=True)
     return None

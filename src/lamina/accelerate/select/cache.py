@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -48,7 +49,8 @@ class Cache:
         if self.path is None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_suffix(".new")  # renamed over the old file, so that no reader sees half a file
+        # Renamed over the old file, so that no reader sees half a file; other processes write their own.
+        fresh = self.path.with_suffix(f".{os.getpid()}")
         text = json.dumps({"version": 1, "selections": self._known}, indent=1, sort_keys=True)
         fresh.write_text(text + "\n", encoding="utf-8")
         fresh.replace(self.path)

@@ -95,7 +95,7 @@ def observe(model: nn.Module, names: Collection[str], example: Any) -> dict[str,
     ]
     args, kwargs = as_arguments(example)
     try:
-        with unchanged(model, example):
+        with unchanged(model, example), torch.compiler.set_stance("force_eager"):  # which runs every hook
             model(*args, **kwargs)
     except (TypeError, RuntimeError, ValueError, IndexError) as error:
         raise UsageError(f"example: the model does not take it: {type(error).__name__}: {error}") from error

@@ -140,7 +140,7 @@ class Journal:
             return
         document = {"format": FORMAT, "subject": dict(self.subject), "answers": self.answers}
         # Replaced atomically, so that a kill leaves a complete journal.
-        fresh = self.path.with_name(self.path.name + ".new")
+        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
         fresh.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(fresh, self.path)
 

@@ -215,7 +215,7 @@ def observe(
         UsageError: there is no batch.
     """
     seen: dict[str, Moments] = {}
-    with _watching(layers, seen, most):
+    with _watching(layers, seen, most), torch.compiler.set_stance("force_eager"):  # which runs every hook
         for number, batch in enumerate(batches, 1):
             model(*batch) if isinstance(batch, tuple) else model(batch)
             for name in (name for name, moments in seen.items() if not bool(moments.total.isfinite().all())):
