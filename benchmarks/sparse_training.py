@@ -78,6 +78,7 @@ class Scope:
     device: str
     trained: tuple[Network, ...]
     watched: tuple[Network, ...]
+    pace: Parameters = PACE
 
 
 CIFAR, IMAGENET = (3, 32, 32), (3, 224, 224)
@@ -91,8 +92,14 @@ SCOPES = {
             Network("resnet10_cifar", CIFAR, 128, 500), Network("resnet18_cifar", CIFAR, 128, 500),
         ),
     ),
+    "long": Scope(  # as long as the dissertation trains, at its parameters: periods grow, and maps hibernate
+        "cuda", (),
+        (Network("cifarnet64", CIFAR, 128, 50_000), Network("vgg11_cifar", CIFAR, 128, 50_000)),
+        Parameters(),
+    ),
     "few": Scope("cuda", (Network("vgg16", IMAGENET, 64, 1, 2), Network("alexnet", IMAGENET, 64, 5, 3)), ()),
-    "smoke": Scope("cpu", (Network("cifarnet64", CIFAR, 4, 1, 2),), (Network("lenet5", (1, 28, 28), 8, 12),)),
+    "smoke": Scope("cpu", (Network("cifarnet64", CIFAR, 4, 1, 2),), (Network("lenet5", (1, 28, 28), 8, 12),),
+                   Parameters(initial_period=4, duration=2)),
 }  # fmt: skip
 
 
@@ -286,7 +293,7 @@ def watched(data: Dataset, of: str, network: Network, scope: Scope) -> dict[str,
     stream = batches(data, network, scope.device)
     training = Training(create(network.name, len(data.classes)).to(scope.device).train())
     clock = measure.clock("wall" if scope.device == "cuda" else "cpu", scope.device)
-    pace = PACE if scope.device == "cuda" else Parameters(initial_period=4, duration=2)
+    pace = scope.pace
     took: list[float] = []
     with Monitor(training.model, exhaustive=True) as whole, Monitor(training.model, pace) as sampled:
         for x, labels in islice(stream, network.steps):

@@ -7,6 +7,7 @@ import torch
 import torch.utils.checkpoint
 from torch import Tensor, nn
 
+from lamina.run.check import relative_error
 from lamina.spec import ResolvedLayer
 
 from .walked import DATA, FORWARD, WEIGHT, steps_of
@@ -141,6 +142,19 @@ def test_outputs_that_are_no_numbers_in_float64_either_are_no_error() -> None:
 
     found = steps_of(Undefined(), torch.randn(4, 3), phases=(FORWARD,))
     assert [(step.outcome, step.rel_error) for step in found.values()] == [("ok", 0.0)]
+
+
+def test_outputs_beyond_the_range_of_the_result_are_no_error() -> None:
+    class Masked(nn.Module):
+        """A sum of two attention masks."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            lowest = torch.full_like(x, torch.finfo(torch.float32).min)
+            return torch.cat([x, lowest + lowest])
+
+    (step,) = steps_of(Masked(), torch.randn(4, 3), phases=(FORWARD,)).values()
+    assert step.outcome == "ok", step.reason
+    assert relative_error([torch.tensor([-torch.inf])], [torch.tensor([-1.0], dtype=torch.float64)]) == torch.inf
 
 
 class Faulty(nn.Linear):

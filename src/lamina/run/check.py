@@ -28,8 +28,10 @@ def relative_error(results: Sequence[Tensor | None], references: Sequence[Tensor
         if result is None or reference is None:
             continue
         ours, exact = _wide(result.detach()), _wide(reference.detach())
-        if not exact.isfinite().all():  # what is no number in float64 either is no error of the result
-            same = (ours == exact) | (ours.isnan() & exact.isnan())
+        if not (exact.isfinite().all() and ours.isfinite().all()):
+            # What is no number in float64 either, or beyond the result's range, is no error of the result.
+            in_range = _wide(reference.detach().to(result.dtype))
+            same = (ours == exact) | (ours.isnan() & exact.isnan()) | (~ours.isfinite() & (ours == in_range))
             ours, exact = ours.masked_fill(same, 0), exact.masked_fill(same, 0)
         square_error += (ours - exact).abs().square().sum().item()
         square_reference += exact.abs().square().sum().item()
