@@ -40,6 +40,14 @@ def test_scores_are_found(outputs: Any) -> None:
     assert int(hits) == int((SCORES.argmax(1) == LABELS).sum())
 
 
+def test_in_training_scores_depend_on_parameters() -> None:
+    mask, scores = torch.ones(4, 16), SCORES.clone().requires_grad_()
+    assert class_scores((mask, scores), LABELS) is scores
+    with torch.no_grad():
+        assert class_scores((mask, SCORES), LABELS) is mask
+    assert class_scores((mask, SCORES), LABELS) is mask, "nothing can be trained"
+
+
 def test_scores_of_each_position_are_found() -> None:
     scores, labels = torch.randn(2, 5, 7), torch.randint(7, (2, 5))
     loss, hits = classification(7)({"hidden": torch.randn(2, 5, 3), "scores": scores}, labels, 0.0)

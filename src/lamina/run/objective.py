@@ -59,8 +59,13 @@ def mean_square(outputs: Any, labels: Tensor, smoothing: float) -> tuple[Tensor,
 
 
 def class_scores(outputs: Any, labels: Tensor, classes: int | None = None) -> Tensor | None:
-    """The first of a network's outputs that has a score of each class for each label, if any."""
-    for one in tensors(outputs):
+    """The first of a network's outputs that has a score of each class for each label, if any.
+
+    In training, one that depends on parameters: a mask of patches is none.
+    """
+    found = [*tensors(outputs)]
+    trained = [one for one in found if one.requires_grad] if torch.is_grad_enabled() else []
+    for one in trained or found:
         if one.is_floating_point() and one.shape[:-1] == labels.shape and one.shape[-1] >= (classes or 1):
             return one
     return None

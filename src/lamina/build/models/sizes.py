@@ -58,7 +58,8 @@ def _input(name: str, config: Any) -> Input | None:
     match name:
         case "input_ids" | "decoder_input_ids":
             limits = ("max_position_embeddings", "max_target_positions", "n_positions")
-            most = next(filter(None, (getattr(text, limit, None) for limit in limits)), 2 * TOKENS)
+            known = (getattr(text, limit, None) for limit in limits)
+            most = next((one for one in known if one and one > 0), 2 * TOKENS)  # XLNet's is -1: any length
             length = min(TOKENS, -(-most // 2))  # some count positions from behind that of padding
             return Input(name=name, shape=(length,), content="indices", vocabulary=text.vocab_size)
         case "pixel_values":
