@@ -132,5 +132,5 @@ def _layer(name: str, trials: Sequence[Trial]) -> list[str] | None:
         units.duration(best.timing.median_us) if chosen else "",
         f"{best.dense_us / best.timing.median_us:.2f}x" if chosen and best.dense_us else "",
         str(len(trials) - 1),
-        best.reason if chosen else f"{best.impl}: {best.reason}",
+        best.reason,
     ]

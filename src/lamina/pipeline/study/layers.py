@@ -189,7 +189,7 @@ def _trials(
         quartiles = selection.quartiles_us.get(impl, (time_us, time_us))
         timing = Timing(CLOCKS[selection.mode], "warm", time_us, *quartiles, ROUNDS)
         faster = impl == selection.impl and impl != DENSE
-        reason = selection.reason.removeprefix(f"{selection.impl}: ")
+        reason = _named(selection.reason, unit)
         trial = replace(one, impl=_named(impl, unit), timing=timing, dense_us=dense_us, reason=reason)
         found.append((replace(trial, outcome="selected") if faster else trial, dense_us - time_us))
     for impl, why in selection.refusals.items():
@@ -219,7 +219,7 @@ def _folded(
     found.parts[f"{name} {impl}"] = parts
     verdict = decide({DENSE: dense, impl: ours}, chosen.mode)
     outcome = "selected" if verdict.impl == impl else "slower"
-    reason = f"with its producer: {verdict.reason.removeprefix(f'{verdict.impl}: ')}"
+    reason = f"with its producer, {verdict.reason}"
     timed = replace(one, timing=ours, dense_us=dense.median_us, outcome=outcome, reason=reason)  # type: ignore[arg-type]
     return timed, dense.median_us - ours.median_us
 
@@ -232,10 +232,10 @@ def fold_groups(model: nn.Module) -> dict[str, int] | None:
 CLOCKS = {"eager": "wall", "compiled": "wall", "graph": "graph"}
 
 
-def _named(impl: str, unit: _Unit) -> str:
-    """The implementation with the recovery that it will have in the network."""
+def _named(text: str, unit: _Unit) -> str:
+    """A text in which implementations have the recovery that they will have in the network."""
     requested = dict(unit.method.options).get("recovery")
-    return impl if requested is None else impl.replace("recovery=scale", f"recovery={requested}")
+    return text if requested is None else text.replace("recovery=scale", f"recovery={requested}")
 
 
 def _unsupported(found: Layers) -> dict[str, str]:
