@@ -68,6 +68,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The networks above, as a module that Python finds."""
     (tmp_path / "hostile.py").write_text(NETWORKS)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("verb", ["bench", "profile", "what-if"])
