@@ -56,12 +56,14 @@ bench-gpu: $(VENV)/core.stamp
 
 lint: setup
 	$(BIN)/ruff check --output-format concise .
+	-@$(BIN)/python tools/results_age.py | tail -n 1
 
 types: setup
 	$(BIN)/mypy
 
 docs: $(VENV)/docs.stamp
 	$(BIN)/python tools/quote_results.py
+	$(BIN)/python tools/results_age.py --page docs/reference/age.md
 	$(BIN)/typer lamina.cli utils docs --name lamina --title "Command line" --output docs/reference/cli.md
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build
 

@@ -406,7 +406,6 @@ def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--one", nargs=3, metavar=("NAME", "SEED", "BLOCK_SIZE"), help="of a run")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
-    parser.add_argument("--commit", help="commit of this source, where it is no checkout that could tell")
     return parser.parse_args(words)
 
 

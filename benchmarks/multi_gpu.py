@@ -44,7 +44,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128, help="samples of each process")
     parser.add_argument("--smoke", action="store_true", help="small sizes, which any machine runs")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
-    parser.add_argument("--commit", help="commit of this source, if it is not a git checkout")
     args = parser.parse_args()
     if args.smoke:
         args.networks, args.batch = "lenet5", 4

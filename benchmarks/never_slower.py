@@ -246,7 +246,6 @@ def main() -> None:
     parser.add_argument("--modes", default="eager,graph")
     parser.add_argument("--compile-only", action="store_true", help="compile the kernels, time and write nothing")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
-    parser.add_argument("--commit", help="commit of this source, where it is no checkout that could tell")
     asked = parser.parse_args()
     device = measure.resolve("cuda" if torch.cuda.is_available() else "cpu")
     known = {network.name: network for network in (*NETWORKS, *SMOKE)}

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from benchmarks import source
 from lamina import measure
 from lamina.record import Environment, Timing
 
@@ -94,7 +95,6 @@ def arguments(claim: str, **choices: Sequence[str]) -> argparse.Namespace:
     for name, words in choices.items():
         parser.add_argument(name, choices=words)
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder of results")
-    parser.add_argument("--commit", help="commit of this source, if it is not a git checkout")
     return parser.parse_args()
 
 
@@ -103,7 +103,7 @@ def quartiles(timing: Timing) -> dict[str, Any]:
     return {"median_us": timing.median_us, "q1_us": timing.q1_us, "q3_us": timing.q3_us, "n": timing.n}
 
 
-def provenance(environment: Environment, commit: str | None, command: str) -> dict[str, Any]:
+def provenance(environment: Environment, commit: str, command: str) -> dict[str, Any]:
     """The provenance of a result."""
     known = {key: value for key, value in asdict(environment).items() if value is not None}
     versions = {key: known.pop(key) for key in VERSIONS if key in known}
@@ -134,15 +134,18 @@ def write(
 ) -> Path:
     """Write the rows of a claim with their provenance to ``args.output``; ``command`` if it differs from the claim.
 
-    Rows that violate the schema are written with a warning, since measuring them took long.
+    Rows that violate the schema are written with a warning, since measuring them took long. Those of a source that
+    differs from its commit are not published: they go to the working directory instead.
     """
-    environment = measure.environment(device)
-    source = provenance(environment, args.commit or environment.commit, f"python -m benchmarks.{command or claim}")
-    if source["commit"] is None:
-        raise SystemExit("expected a git checkout, or --commit: a result needs its commit")
-    document = {"claim": claim, "provenance": source, "summary": summary, "rows": list(rows)}
+    environment, commit = measure.environment(device), source.commit()
+    told = provenance(environment, commit, f"python -m benchmarks.{command or claim}")
+    document = {"claim": claim, "provenance": told, "summary": summary, "rows": list(rows)}
     chip = re.sub(r"[^a-z0-9]+", "-", environment.device.lower()).strip("-")
-    path: Path = args.output / f"{claim}_{chip}_{environment.date[:10]}.json"
+    folder: Path = args.output
+    if commit.endswith(source.DIRTY) and folder == FOLDER:
+        folder = Path.cwd()
+        warnings.warn(f"the source differs from commit {commit[:12]}: the results are not published", stacklevel=2)
+    path = folder / f"{claim}_{chip}_{environment.date[:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_named(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     try:

@@ -47,7 +47,6 @@ def main() -> None:
     parser.add_argument("--postgres", default="", help="URL of an empty PostgreSQL database; without it, none is used")
     parser.add_argument("--items", type=int, default=300, help="times that the soak measures a network")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
-    parser.add_argument("--commit", help="commit of this source, if it is not a git checkout")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:

@@ -135,7 +135,6 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--budget", type=float, default=600.0, help="seconds of each study")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
-    parser.add_argument("--commit", help="commit of this source, if it is not a git checkout")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for network in args.networks.split(","):

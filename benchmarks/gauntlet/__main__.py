@@ -13,11 +13,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from benchmarks import results
+from benchmarks import results, source
 from benchmarks.gauntlet.cells import BATCH, ENDINGS, VERBS, Cell, consequence, with_needs
 from benchmarks.gauntlet.models import EXCLUDED, Model, chosen, elements
 from benchmarks.gauntlet.workers import Journal, folder_of, run_all
-from lamina import measure
 
 CLAIM = "gauntlet"
 PACE = 30.0
@@ -36,7 +35,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("build-log/gauntlet"), help="folder to continue from")
     parser.add_argument("--again", default="", help="run cells again that ended so: traceback,timeout,refused")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
-    parser.add_argument("--commit", help="commit of this source, if it is not a git checkout")
     return parser.parse_args()
 
 
@@ -109,7 +107,7 @@ def main() -> None:
     unknown = sorted({*verbs} - {*VERBS})
     if unknown or not networks:
         raise SystemExit(f"expected verbs of {', '.join(VERBS)} and models that exist, got {args.verbs}, {args.models}")
-    commit = str(args.commit or measure.environment(args.device).commit)
+    commit = source.commit()
     if args.sample and args.sample < len(networks):
         networks = tuple(random.Random(0).sample(networks, args.sample))
     journal = Journal(args.work / f"cells-{args.device}.jsonl")

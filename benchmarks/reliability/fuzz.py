@@ -59,7 +59,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--target", action="append", choices=list(TARGETS), help="repeatable; default all")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir()), help="folder of inputs that crash")
     parser.add_argument("--output", type=Path, default=results.FOLDER)
-    parser.add_argument("--commit", help="commit of this source, if it is not a git checkout")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
 

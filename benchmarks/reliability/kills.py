@@ -86,7 +86,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--add", type=Path, help="an earlier results file, whose counts are added")
     parser.add_argument("--output", type=Path, default=results.FOLDER)
-    parser.add_argument("--commit", help="commit of this source, if it is not a git checkout")
     return parser.parse_args()
 
 

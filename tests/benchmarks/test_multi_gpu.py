@@ -10,7 +10,7 @@ from benchmarks import multi_gpu, results
 
 
 def test_a_smoke_run_has_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["multi_gpu", "--smoke", "--output", str(tmp_path), "--commit", "c0ffee0"])
+    monkeypatch.setattr(sys, "argv", ["multi_gpu", "--smoke", "--output", str(tmp_path)])
     monkeypatch.setattr(multi_gpu, "ROUNDS", 1)
     multi_gpu.main()
     (path,) = tmp_path.glob("multi_gpu_*.json")

@@ -11,9 +11,21 @@ from benchmarks import results
 
 
 def test_numbers_that_are_not_finite_are_written_by_name_and_told(tmp_path: Path) -> None:
-    asked = argparse.Namespace(output=tmp_path, commit="c0ffee0")
+    asked = argparse.Namespace(output=tmp_path)
     with pytest.warns(UserWarning, match="does not fit the schema"):
         path = results.write("wrong", "cpu", [{"rel_error": inf, "all": (1.5, nan)}], {"worst": -inf}, asked)
     written = json.loads(path.read_text(encoding="utf-8"))
     assert written["rows"] == [{"rel_error": "inf", "all": [1.5, "nan"]}]
     assert written["summary"] == {"worst": "-inf"}
+
+
+def test_results_of_a_changed_source_are_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(results, "FOLDER", tmp_path / "results")
+    monkeypatch.setattr("benchmarks.source.commit", lambda: "c0ffee0+dirty")
+    row = {"workload": "a", "layer": "b", "phase": "step", "precision": "fp32", "layout": "-", "impl": "dense"}
+    row |= {"batch": 1, "timing": "cpu", "l2": None, "median_us": 1.0, "q1_us": 1.0, "q3_us": 1.0, "n": 1}
+    asked = argparse.Namespace(output=results.FOLDER)
+    with pytest.warns(UserWarning, match="the source differs from commit c0ffee0"):
+        path = results.write("right", "cpu", [row | {"rel_error": 0.0}], {}, asked)
+    assert path.parent == tmp_path and not results.FOLDER.exists()

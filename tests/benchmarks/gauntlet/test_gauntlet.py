@@ -144,8 +144,6 @@ def test_a_stopped_run_continues_and_its_rows_fit_the_schema(
         str(tmp_path),
         "--output",
         str(tmp_path),
-        "--commit",
-        "c0ffee0",
     ]
     monkeypatch.setattr(sys, "argv", words)
     Journal(tmp_path / "cells-cpu.jsonl").add(Cell(f"{HERE}.networks:UNet", "train", "ok", "", 1.0))

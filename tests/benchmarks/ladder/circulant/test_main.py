@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not 
 @pytest.fixture(scope="module")
 def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("results")
-    ladder.main(["--device", "cpu", "--output", str(folder), "--commit", "0123abc"])
+    ladder.main(["--device", "cpu", "--output", str(folder)])
     (path,) = folder.iterdir()
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
@@ -131,4 +131,4 @@ def test_counters_that_nobody_may_read_are_a_reason(monkeypatch: pytest.MonkeyPa
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="found none"):
-        ladder.main(["--output", str(tmp_path), "--commit", "0123abc"])
+        ladder.main(["--output", str(tmp_path)])

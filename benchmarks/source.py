@@ -1,0 +1,38 @@
+"""The commit of the source that a benchmark runs, as git says it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+EXPORTED = Path(__file__).with_name("COMMIT")
+"""Holds the commit in an archive that ``git archive`` made."""
+WRITTEN = ("benchmarks/results", "docs", "src/lamina/recipes/papers/recorded")
+"""What benchmarks and tools write: changes there are none of the source."""
+DIRTY = "+dirty"
+
+
+def commit() -> str:
+    """The commit, with ``+dirty`` if tracked files of the source differ from it.
+
+    Raises:
+        SystemExit: these files are neither a checkout nor an archive by ``git archive``.
+    """
+    if head := _git("rev-parse", "HEAD") if _git("ls-files", "benchmarks/source.py") else "":
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", *(f":!{path}" for path in WRITTEN))
+        return head + DIRTY if changed else head
+    exported = EXPORTED.read_text(encoding="utf-8").strip()
+    if re.fullmatch("[0-9a-f]{40}", exported):
+        return exported
+    raise SystemExit("a result needs its commit: run in a checkout, or in an archive that 'git archive' made")
+
+
+def _git(*words: str) -> str:
+    """What git prints; nothing where it fails."""
+    try:
+        done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
