@@ -44,7 +44,6 @@ CLOCKS = {"cuda": ("graph", "events"), "cpu": ("cpu",)}
 def arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ladder.circulant")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
-    parser.add_argument("--commit", help="commit of this source, where it is no checkout that could tell")
     parser.add_argument("--device", choices=CLOCKS, default="cuda", help="cpu: a tiny layer, to see that it works")
     parser.add_argument("--layers", nargs="+", choices=LAYERS, default=list(LAYERS), help="by default all")
     parser.add_argument("--skip-counters", action="store_true", help="times only")

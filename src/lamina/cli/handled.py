@@ -22,7 +22,6 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-import lamina
 from lamina import __version__
 from lamina.cli import options
 from lamina.errors import INTERNAL, INTERRUPTED, TERMINATED, LaminaError
@@ -147,7 +146,7 @@ def _raised_by_network(error: Exception) -> str:
     """
     frames = traceback.extract_tb(error.__traceback__)
     files = [Path(frame.filename) for frame in frames]
-    ours, library = Path(lamina.__file__).parent, Path(os.__file__).parent
+    ours, library = Path(__file__).parents[1], Path(os.__file__).parent
     packages = [Path(path) for path in sys.path if path.endswith("-packages")]
     torch = [path / "torch" for path in packages]
     called = max((i for i, file in enumerate(files) if file.is_relative_to(ours)), default=-1)

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in 
 )
 def test_smoke_writes_results(benchmark: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = benchmark.__name__.removeprefix("benchmarks.")
-    monkeypatch.setattr(sys, "argv", [name, "smoke", "--output", str(tmp_path), "--commit", "0123abc"])
+    monkeypatch.setattr(sys, "argv", [name, "smoke", "--output", str(tmp_path)])
+    monkeypatch.setattr("benchmarks.source.commit", lambda: "0123abc")
     benchmark.main()
     (path,) = tmp_path.iterdir()
     document = json.loads(path.read_text(encoding="utf-8"))

@@ -18,7 +18,8 @@ from lamina.pipeline.reproduce.measured import zeros
 
 def test_smoke_writes_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DATA", raising=False)
-    monkeypatch.setattr(sys, "argv", ["sparse_training", "smoke", "--output", str(tmp_path), "--commit", "0123abc"])
+    monkeypatch.setattr(sys, "argv", ["sparse_training", "smoke", "--output", str(tmp_path)])
+    monkeypatch.setattr("benchmarks.source.commit", lambda: "0123abc")
     sparse_training.main()
     (path,) = tmp_path.iterdir()
     document = json.loads(path.read_text(encoding="utf-8"))
