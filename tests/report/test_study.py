@@ -113,6 +113,12 @@ def test_a_study_without_accuracy_or_times(run: Run, tmp_path: Path) -> None:
     assert "could not be timed" in page(untimed, run, tmp_path)
 
 
+def test_an_accuracy_that_rounds_to_the_same_is_as_before(run: Run, tmp_path: Path) -> None:
+    before, *others = STUDY.wholes
+    html = page(replace(STUDY, wholes=(replace(before, accuracy=89.5 + 1e-9), *others)), run, tmp_path)
+    assert "as before" in html and "-0.00" not in html
+
+
 def test_the_error_of_outputs_is_shown_as_an_error(run: Run, tmp_path: Path) -> None:
     study = replace(STUDY, metric="output error")
     assert "10.50 %" in page(study, run, tmp_path) and "| 10.50 % |" in study_markdown(study)

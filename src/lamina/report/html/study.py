@@ -73,9 +73,10 @@ def tiles(study: Study) -> list[dict[str, str]]:
             times = f"{units.duration(other.timing.median_us)} → {units.duration(plan.timing.median_us)}"
             made.append({"name": name, "big": f"{ratio:.2f}x", "text": times, "note": note})
     if plan.accuracy is not None and before.accuracy is not None:
-        lost = before.accuracy - plan.accuracy
+        gained = round(plan.accuracy - before.accuracy, 2)
         if study.metric == "accuracy":
-            big, text = f"{plan.accuracy:.2f} %", f"{-lost:+.2f} points from {before.accuracy:.2f} %"
+            text = f"{gained:+.2f} points from {before.accuracy:.2f} %" if gained else "as before"
+            big = f"{plan.accuracy:.2f} %"
         else:
             big, text = f"{100 - plan.accuracy:.2f} %", "relative error of the outputs"
         made.append(
