@@ -1,0 +1,44 @@
+"""Results files name commits of the history, and the code that they measure."""
+
+import json
+import runpy
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TOOL = runpy.run_path(str(ROOT / "tools" / "results_age.py"))
+FILES = sorted((ROOT / "benchmarks" / "results").glob("*.json"))
+
+
+def git(*words: str) -> str:
+    done = subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_measured_code_exists(path: Path) -> None:
+    assert [one for one in TOOL["measured"](path.name) if not (ROOT / one).exists()] == []
+
+
+@pytest.mark.skipif(git("rev-parse", "--is-shallow-repository") != "false", reason="needs the whole history")
+def test_every_commit_is_in_the_history_and_was_clean() -> None:
+    history = git("rev-list", "HEAD").split()
+    commits = {path.name: json.loads(path.read_text(encoding="utf-8"))["provenance"]["commit"] for path in FILES}
+    strange = {
+        name: commit for name, commit in commits.items() if not any(one.startswith(commit) for one in history)
+    }
+    assert strange == {}
+
+
+def test_the_longest_name_decides() -> None:
+    assert TOOL["measured"]("never_slower_fused_a.json") != TOOL["measured"]("never_slower_sparse_a.json")
+    assert TOOL["measured"]("ladder_sparse_gemm_a.json") == TOOL["measured"]("sparse_gemm_a.json")
+    with pytest.raises(LookupError, match="its code is not listed"):
+        TOOL["measured"]("unknown_a.json")
+
+
+def test_the_page_lists_every_file() -> None:
+    age = TOOL["Age"]("one.json", "c0ffee0" * 5, "2026-01-02", 3)
+    assert "| one.json | 2026-01-02 | `c0ffee0c0ffe` | 3 |" in TOOL["page"]([age])
