@@ -136,6 +136,9 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=600.0, help="seconds of each study")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     args = parser.parse_args()
+    claim = "_".join(["studies", *(one.rpartition(":")[2] for one in args.networks.split(","))])
+    options = {name: value for name, value in vars(args).items() if name != "output"}
+    command = " ".join(["studies", *(f"--{name} {value}" for name, value in options.items())])
     rows: list[dict[str, Any]] = []
     for network in args.networks.split(","):
         for goal in args.goals.split(","):
@@ -143,7 +146,7 @@ def main() -> None:
             study, seconds = studied(network, goal, args, device)
             print(study_markdown(study), study.seconds, flush=True)
             rows += rows_of(study, seconds)
-            path = results.write("studies", device, rows, summarized(rows), args)  # after each: nothing is lost
+            path = results.write(claim, device, rows, summarized(rows), args, command)  # after each: nothing is lost
     print(path)
     for what, shown in summarized(rows).items():
         print(f"{what}: {shown}")

@@ -52,6 +52,12 @@ def test_quartiles_enclose_the_median(values: list[float], samples: int) -> None
     assert time.q1_us <= time.median_us <= time.q3_us
 
 
+@pytest.mark.parametrize(("rounds", "limit_s", "expected"), [(9, 0.0, 3), (2, 0.0, 2), (9, 1e9, 9)])
+def test_a_time_limit_leaves_three_rounds(rounds: int, limit_s: float, expected: int) -> None:
+    found = interleaved(Fake(), {"a": lambda: 1.0}, rounds=rounds, limit_s=limit_s)["a"]
+    assert not isinstance(found, Exception) and found.n == expected
+
+
 def test_no_rounds_are_rejected() -> None:
     with pytest.raises(UsageError, match="at least one round"):
         interleaved(Fake(), {}, rounds=0)

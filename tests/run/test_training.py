@@ -1,4 +1,7 @@
-"""Parameter groups keep their share of the learning rate, and gradients stay within their bound."""
+"""Parameter groups scale their learning rates, gradients stay within their bound, and checkpoints take little time."""
+
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from lamina.run import train
+from lamina.run.checkpoint import load
 from lamina.spec.training import Training
 
 SETTINGS = Training(epochs=1, learning_rate=0.5, momentum=0.0, weight_decay=0.0, warmup_steps=0)
@@ -61,3 +65,30 @@ def test_gradients_are_clipped_by_their_total_norm(precision: str) -> None:
     for bound in (norm / 7, 2 * norm):
         for way, whole in zip(stepped(precision, bound), free, strict=True):
             torch.testing.assert_close(way, whole * min(1, bound / norm), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(("save_s", "expected"), [(0.01, [2, 4, 6, 8, 10]), (0.2, [2, 8, 10]), (100.0, [2, 10])])
+def test_checkpoints_that_take_long_are_written_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save_s: float, expected: list[int]
+) -> None:
+    module = sys.modules[train.__module__]
+    now, written, save = 0.0, [], module.save  # type: ignore[attr-defined]
+
+    def slow(path: Path, tensors: object, state: dict[str, int]) -> None:
+        nonlocal now
+        now += save_s
+        written.append(state["step"])
+        save(path, tensors, state)
+
+    def batches(*_: object) -> object:
+        nonlocal now
+        for _step in range(10):
+            now += 0.8
+            yield X, Y
+
+    monkeypatch.setattr(module, "save", slow)
+    monkeypatch.setattr(module, "monotonic", lambda: now)
+    checkpoint = tmp_path / "a.safetensors"
+    list(train(network(), SETTINGS, batches, lambda: [(X, Y)], 10, torch.device("cpu"), checkpoint, save_every=2))  # type: ignore[arg-type]
+    assert written == expected
+    assert load(checkpoint)[1]["step"] == 10

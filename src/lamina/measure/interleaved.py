@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from math import inf
 from typing import Protocol, TypeVar
 
 from lamina.errors import UnsupportedError, UsageError
 from lamina.measure.repeat import quartiles
+from lamina.measure.stopwatch import Stopwatch
 from lamina.record.timing import Timing
 
 K = TypeVar("K", bound=Hashable)
 
 Draw = Callable[[int], Sequence[float]]
 """Draws so many samples, in microseconds per call."""
+
+LEAST_ROUNDS = 3
+"""Rounds that a time limit leaves."""
 
 
 class Sampling(Protocol):
@@ -26,12 +31,18 @@ class Sampling(Protocol):
 
 
 def interleaved(
-    clock: Sampling, fns: Mapping[K, Callable[[], object]], *, rounds: int = 9, samples: int = 3
+    clock: Sampling,
+    fns: Mapping[K, Callable[[], object]],
+    *,
+    rounds: int = 9,
+    samples: int = 3,
+    limit_s: float = inf,
 ) -> dict[K, Timing | Exception]:
     """The Timing of each callable over rounds in which all of them take turns, or what went wrong with it.
 
     A round's time is the median of its samples; the Timing's quartiles are over rounds. Every other round goes in the
-    opposite order.
+    opposite order. No round begins after ``limit_s`` seconds of rounds, but there are at least three if so many were
+    asked for.
 
     Raises:
         UsageError: less than one round or sample.
@@ -46,10 +57,13 @@ def interleaved(
         except (RuntimeError, UnsupportedError) as error:
             found[key] = error
     times: dict[K, list[float]] = {key: [] for key in draws}
+    watch = Stopwatch()
     for index in range(rounds):
+        if index >= LEAST_ROUNDS and watch.seconds >= limit_s:
+            break
         for key in list(draws)[:: 1 if index % 2 == 0 else -1]:
             times[key].append(statistics.median(draws[key](samples)))
     for key, seen in times.items():
         q1, median, q3 = quartiles(seen)
-        found[key] = Timing(clock.name, "-" if clock.name == "cpu" else "warm", median, q1, q3, rounds)
+        found[key] = Timing(clock.name, "-" if clock.name == "cpu" else "warm", median, q1, q3, len(seen))
     return found

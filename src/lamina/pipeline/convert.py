@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -165,8 +166,10 @@ def _peaks(device: torch.device, cache: Path | str | None) -> Roofs:
 _peaks_once = functools.cache(measure_roofs)
 
 
-def timer(device: torch.device, mode: Mode, rounds: int = ROUNDS) -> Timer:
+def timer(device: torch.device, mode: Mode, rounds: int = ROUNDS, limit_s: float = inf) -> Timer:
     """Interleaved timing by the clock that fits a mode: wall time where Python launches, replays for CUDA graphs.
+
+    After ``limit_s`` seconds there are fewer rounds, but at least three.
 
     Raises:
         UsageError: the mode is unknown, or the device does not have it.
@@ -182,7 +185,7 @@ def timer(device: torch.device, mode: Mode, rounds: int = ROUNDS) -> Timer:
             wait_for_extension()
         clock = measure.clock("graph" if mode == "graph" else "wall", device)
         samples = 3 if mode == "graph" else 5  # of whole calls by the wall clock, which other processes disturb
-    return lambda steps: measure.interleaved(clock, steps, rounds=rounds, samples=samples)
+    return lambda steps: measure.interleaved(clock, steps, rounds=rounds, samples=samples, limit_s=limit_s)
 
 
 def _check(mode: Mode, device: torch.device) -> None:

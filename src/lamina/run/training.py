@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -27,6 +28,12 @@ from lamina.run.weights import load_weights
 from lamina.spec.training import Training
 
 Batches = Iterable[tuple[Inputs, Tensor]]
+
+SAVING = 0.05
+"""The largest part of the time of a training that its checkpoints take."""
+
+SHORT_S = 0.1
+"""Checkpoints that are written within this time are never left out."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,8 @@ def train(
             ``x`` is a tuple where the network has several inputs.
         test_batches: the batches of the test set.
         steps_per_epoch: number of batches that ``train_batches`` yields.
-        checkpoint: checkpoint file, written every ``save_every`` steps and after each epoch.
+        checkpoint: checkpoint file, written every ``save_every`` steps and after each epoch; less often where writing
+            it would take more than 5 % of the time, as the weights of large networks do.
         resume: continue from ``checkpoint`` if it exists.
         facts: metadata stored in the checkpoint.
         groups: parameter groups of the optimizer, if parameters differ in their options. The schedule scales the ``lr``
@@ -100,11 +108,21 @@ def train(
     steps = settings.epochs * steps_per_epoch
     rank = dist.get_rank() if dist.is_initialized() else 0
 
+    saved, took = monotonic(), 0.0
+
     def keep(step: int) -> None:
-        if checkpoint and (rank == 0 or parallel == "fsdp"):  # all processes gather what they store parts of
-            tensors = _tensors(network, optimizer)
-            if rank == 0:
-                _keep(checkpoint, tensors, scaler, settings, step, sums, facts or {})
+        nonlocal saved, took
+        if not checkpoint or (rank and parallel != "fsdp"):
+            return
+        early = took > SHORT_S and monotonic() - saved < took / SAVING
+        if early and step < steps and parallel != "fsdp":
+            return
+        begun = monotonic()
+        tensors = _tensors(network, optimizer)  # all processes gather what they store parts of, so none leaves it out
+        if rank == 0:
+            _keep(checkpoint, tensors, scaler, settings, step, sums, facts or {})
+        saved = monotonic()
+        took = saved - begun
 
     with precision_mode(settings.precision):
         for epoch in range(first // steps_per_epoch, settings.epochs):

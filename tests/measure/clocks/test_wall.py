@@ -44,6 +44,15 @@ def test_the_wall_time_of_a_loop_is_the_slower_of_host_and_device(
     assert timing.median_us == pytest.approx(expected_us + min(host_ms, device_ms) * 1e3 / 5, rel=0.01)
 
 
+@pytest.mark.parametrize(("device_ms", "calls"), [(300.0, 1), (60.0, 2), (5.0, 5), (0.5, 40)])
+def test_samples_of_slow_calls_are_short(monkeypatch: pytest.MonkeyPatch, device_ms: float, calls: int) -> None:
+    machine = Machine(monkeypatch, 0.0, device_ms / 1e3)
+    draw = WallClock("cuda").sampler(machine.launch)
+    begun = machine.now
+    assert draw(1) == [pytest.approx(device_ms * 1e3)]
+    assert machine.now - begun == pytest.approx(calls * device_ms / 1e3)
+
+
 def test_cold_l2_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     Machine(monkeypatch, 1.0, 1.0)
     with pytest.raises(UsageError, match="expected l2='warm' for the wall clock"):

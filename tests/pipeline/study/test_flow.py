@@ -131,6 +131,38 @@ def test_a_budget_that_is_spent_leaves_the_layers_dense(tmp_path: Path, data: st
     assert all(one.method == "dense" for one in parse_plan(found.plan, "").layers)
 
 
+def test_the_fastest_setting_is_judged_whatever_the_time(
+    tmp_path: Path, data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow.Budget, "over", True)
+    found = run(tmp_path, data, store, replace(QUICK, precisions=("bf16",))).study
+    judged = [one.settings.precision for one in found.wholes if one.accuracy is not None]
+    assert "bf16" in judged, judged
+
+
+def test_what_was_faster_than_the_best_on_a_second_look_is_looked_at_again(
+    tmp_path: Path, data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def busy(*args: Any) -> Any:
+        found = compare(*args)
+        looked.append(len(found.uniforms))
+        if len(looked) > 1:
+            return found
+        return replace(found, uniforms=tuple(replace(one, timing=slower(one.timing)) for one in found.uniforms))
+
+    def slower(timing: Any) -> Any:
+        return replace(timing, median_us=5 * timing.median_us, q3_us=5 * timing.q3_us)
+
+    compare = flow.compare
+    monkeypatch.setattr(flow, "compare", busy)
+    monkeypatch.setattr(flow, "NEAR", 0.5)  # only the best is timed beside the plan
+    found = run(tmp_path, data, store, replace(QUICK, precisions=("fp32", "bf16"))).study
+    assert looked[0] < looked[1]
+    assert found.uniform.timing is not None and found.whole("before").timing is not None
+
+
 def test_nothing_is_lost_that_the_budget_of_accuracy_forbids(tmp_path: Path, data: str, store: Store) -> None:
     found = run(tmp_path, data, store, replace(QUICK, max_accuracy_drop=0.0)).study
     before, plan = found.whole("before"), found.whole("plan")

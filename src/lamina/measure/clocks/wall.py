@@ -13,7 +13,8 @@ from lamina.measure.device import resolve
 from lamina.measure.repeat import DEFAULT, Repeat, collect, summarize
 from lamina.record.timing import Timing
 
-_CALLS = 5  # per sample, to amortize the synchronization at its end
+_CALLS = 5  # per sample, to amortize the synchronization at its end,
+_ENOUGH_S = 0.1  # but in samples of this length it counts for nothing
 _SAMPLE_S = 0.02
 
 
@@ -43,7 +44,8 @@ class WallClock:
         with torch.cuda.device(self.device):
             for _ in range(warmup):
                 fn()
-            calls = max(_CALLS, math.ceil(_SAMPLE_S / _seconds(fn, 1)))
+            call_s = _seconds(fn, 1)
+            calls = max(min(_CALLS, math.ceil(_ENOUGH_S / call_s)), math.ceil(_SAMPLE_S / call_s))
 
         def draw(samples: int) -> list[float]:
             with torch.cuda.device(self.device):

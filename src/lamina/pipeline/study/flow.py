@@ -221,7 +221,10 @@ class _Work:
         )  # fmt: skip
 
     def _judged(self, wholes: Sequence[Measured]) -> tuple[list[Measured], float]:
-        """The settings with their accuracy, the fastest first, until one keeps it; and that of the user's own."""
+        """The settings with their accuracy, the fastest first, until one keeps it; and that of the user's own.
+
+        The fastest is judged even if the time of the stage is spent: else the study would go on at slow settings.
+        """
         before, *others = wholes
         judged = {before.settings: replace(before, accuracy=self._accuracy(before.settings), outcome="slower")}
         reference = judged[before.settings].accuracy or 0.0
@@ -231,7 +234,7 @@ class _Work:
         for one in tracked("accuracy at each setting", sorted(ahead, key=_time), len(ahead), self.watch):
             key = (one.settings.precision, one.settings.method)
             decided = _time(one) > NEAR * first
-            if key not in known and not decided and not self.budget.over:
+            if key not in known and not decided and (len(known) == 1 or not self.budget.over):
                 try:
                     known[key] = self._accuracy(one.settings)
                 except (LaminaError, RuntimeError) as error:
@@ -368,6 +371,11 @@ class _Work:
                 continue
             modes = to_sequence(wholes, base)
             compared = compare(subject, model, choice, base, [wholes[0], *near], modes, chosen, self.budget.left)
+            # On a busy machine the first times were noise: what seemed slower then, but is faster now, is timed again.
+            passed = [one for one in kept if one not in near and _time(one) < _time(compared.uniform)]
+            if passed and not self.budget.over:
+                near += passed
+                continue
             if not choice:
                 return compared, candidates[index]
             if compared.faster:

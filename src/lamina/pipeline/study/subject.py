@@ -173,7 +173,6 @@ class Subject:
 
         ready: dict[str, Step] = {}
         found: dict[str, Timing | Exception] = {}
-        round_s = 0.0
         for name, step in steps.items():
             try:
                 step()  # compiles, captures, allocates the optimizer's state
@@ -181,12 +180,10 @@ class Subject:
                 step()
                 if stopwatch.seconds < SLOW_S:
                     step()
-                round_s += stopwatch.lap()
                 ready[name] = step
             except Exception as error:  # a compiler's, a backend's or the network's own
                 found[name] = error
-        rounds = max(3, min(rounds, int(min(limit_s / max(round_s, 1e-9), rounds))))
-        return found | (dict(timer(self.device, "eager", rounds)(ready)) if ready else {})
+        return found | (dict(timer(self.device, "eager", rounds, limit_s)(ready)) if ready else {})
 
     def layer_mode(self, settings: Settings) -> Mode:
         """The mode to time single layers in: what compiled networks launch has little overhead, as a CUDA graph's."""
