@@ -87,8 +87,8 @@ def test_checkpoints_that_take_long_are_written_less_often(
             yield X, Y
 
     monkeypatch.setattr(module, "save", slow)
-    monkeypatch.setattr(module, "monotonic", lambda: now)
     checkpoint = tmp_path / "a.safetensors"
-    list(train(network(), SETTINGS, batches, lambda: [(X, Y)], 10, torch.device("cpu"), checkpoint, save_every=2))  # type: ignore[arg-type]
+    device, clock = torch.device("cpu"), lambda: now
+    list(train(network(), SETTINGS, batches, lambda: [(X, Y)], 10, device, checkpoint, save_every=2, seconds=clock))  # type: ignore[arg-type]
     assert written == expected
     assert load(checkpoint)[1]["step"] == 10

@@ -90,6 +90,7 @@ def train(
     tests = partial(batches, test_set, shape, 4 * local_batch, 0, 0, shuffle=False, rank=rank, world_size=world)
     notes: list[str] = []
     exchange = measure.GradientExchange(resolved)
+    total = measure.Stopwatch()
     progress = run.train(
         network,
         settings,
@@ -102,6 +103,7 @@ def train(
         objective=objective(data, len(train_set.classes), notes.append),
         gradient_hook=exchange.hook,
         parallel=parallel,
+        seconds=lambda: total.seconds,
     )
     progress = explained(progress, target.name)
     if rank:

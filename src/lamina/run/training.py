@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import torch
@@ -69,6 +68,7 @@ def train(
     objective: Objective | None = None,
     gradient_hook: GradientHook | None = None,
     parallel: Parallel = "ddp",
+    seconds: Callable[[], float] | None = None,
 ) -> Iterator[Progress]:
     """Train a network, yielding progress every ``report_every`` steps and at the end of each epoch.
 
@@ -79,8 +79,7 @@ def train(
             ``x`` is a tuple where the network has several inputs.
         test_batches: the batches of the test set.
         steps_per_epoch: number of batches that ``train_batches`` yields.
-        checkpoint: checkpoint file, written every ``save_every`` steps and after each epoch; less often where writing
-            it would take more than 5 % of the time, as the weights of large networks do.
+        checkpoint: checkpoint file, written every ``save_every`` steps and after each epoch.
         resume: continue from ``checkpoint`` if it exists.
         facts: metadata stored in the checkpoint.
         groups: parameter groups of the optimizer, if parameters differ in their options. The schedule scales the ``lr``
@@ -88,6 +87,8 @@ def train(
         objective: the loss; by default the cross-entropy of class scores.
         gradient_hook: the communication hook of DistributedDataParallel; see `data_parallel`.
         parallel: ``fsdp`` needs a process group, and a precision without a loss scale.
+        seconds: a clock. With it, checkpoints that would take more than 5 % of the time, as those of large networks do,
+            are written less often.
 
     Raises:
         UsageError: the checkpoint has other settings or is of another network.
@@ -108,20 +109,21 @@ def train(
     steps = settings.epochs * steps_per_epoch
     rank = dist.get_rank() if dist.is_initialized() else 0
 
-    saved, took = monotonic(), 0.0
+    now = seconds or (lambda: 0.0)
+    saved, took = now(), 0.0
 
     def keep(step: int) -> None:
         nonlocal saved, took
         if not checkpoint or (rank and parallel != "fsdp"):
             return
-        early = took > SHORT_S and monotonic() - saved < took / SAVING
+        early = took > SHORT_S and now() - saved < took / SAVING
         if early and step < steps and parallel != "fsdp":
             return
-        begun = monotonic()
+        begun = now()
         tensors = _tensors(network, optimizer)  # all processes gather what they store parts of, so none leaves it out
         if rank == 0:
             _keep(checkpoint, tensors, scaler, settings, step, sums, facts or {})
-        saved = monotonic()
+        saved = now()
         took = saved - begun
 
     with precision_mode(settings.precision):

@@ -71,6 +71,7 @@ class Learner:
             checkpoint,
             resume=resume,
             objective=objective(self.material.learn.name, self.material.classes, self.note),
+            seconds=lambda: clock.seconds,
         )
         for state in explained(progress, type(network).__name__):
             self.watch(state)
