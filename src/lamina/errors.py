@@ -67,7 +67,7 @@ class DeviceLostError(LaminaError):
         self.layer, self.reason = layer, reason
         super().__init__(
             f"{layer} made the GPU unusable for this process: {reason}; what was measured is stored: go on in a new "
-            "process without this layer ('lamina bench', 'profile' and 'what-if' do so by themselves)"
+            "process without this layer ('lamina bench', 'profile', 'study' and 'what-if' do so by themselves)"
         )
 
 

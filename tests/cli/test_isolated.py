@@ -160,6 +160,33 @@ def fuses():
     assert len(rows) == len({(row["change"], row["detail"], row["layer"], row["phase"]) for row in rows})
 
 
+def test_a_study_goes_on_without_the_candidate(tmp_path: Path, command: list[str]) -> None:
+    (tmp_path / "networks.py").write_text(
+        NETWORKS
+        + """
+def tried():
+    from lamina.pipeline.study import layers
+    trials = layers._trials
+    layers._trials = lambda unit, *more: (
+        trials(unit, *more) if unit.refusal or unit.names[0] != "0" else os.kill(os.getpid(), signal.SIGSEGV)
+    )
+    return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
+"""
+    )
+    words = [*command, "networks:tried", "--impl", "fused", "--mode", "eager", "--precision", "fp32", "--no-rivals"]
+    del words[words.index("--repeat") : words.index("--repeat") + 2]
+    words[words.index("bench")] = "study"
+    done = subprocess.run(
+        [*words, "--fresh", "--output", str(tmp_path / "plan"), "--format", "json"],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert "0, fused (study): it ended its process (SIGSEGV); going on without it" in done.stderr
+    (refused,) = [one for one in json.loads(done.stdout)["trials"] if "SIGSEGV" in one["reason"]]
+    assert (refused["layer"], refused["impl"]) == ("0", "fused")
+    assert (tmp_path / "plan" / "plan.toml").is_file()
+
+
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_both_processes(tmp_path: Path, command: list[str], ended_by: signal.Signals) -> None:
     words = [*command, "networks:waits"]

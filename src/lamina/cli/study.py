@@ -12,6 +12,7 @@ import typer
 
 from lamina.cli import options
 from lamina.cli.handled import handled
+from lamina.cli.isolated import isolated, surviving
 from lamina.cli.networks import check_networks, networks, training
 from lamina.errors import UsageError
 
@@ -138,6 +139,7 @@ def study(
     if weights is not None and not weights.is_file():
         raise UsageError(f"--weights: expected a file, got {weights}")
 
+    progress = isolated()
     from lamina.cli.watching import Watcher
     from lamina.pipeline.study import StudyConfig
     from lamina.pipeline.study import study as run_study
@@ -161,7 +163,11 @@ def study(
     )
     ((target, _),) = networks([spec], set_, input_size)
     folder = output or Path(f"{target.name.replace(':', '-').replace('/', '-')}-study")
-    with Watcher() as watch, open_store(options.store_url(store)) as database:
+    with (
+        surviving(progress),
+        open_store(options.store_url(store)) as database,
+        Watcher(progress.working) as watch,
+    ):
         found = run_study(
             target,
             data,
@@ -172,8 +178,9 @@ def study(
             cache=options.cache_folder(),
             weights=weights,
             device=options.device_name(device),
-            fresh=fresh,
+            fresh=fresh and not progress.lost,
             command=options.command_line(),
+            lost=progress.lost,
             watch=watch,
         )
         place = database.place

@@ -9,12 +9,14 @@ import pytest
 import torch
 
 import lamina
-from lamina.errors import LaminaError, UnsupportedError, UsageError
+from lamina import measure
+from lamina.errors import DeviceLostError, LaminaError, UnsupportedError, UsageError
 from lamina.pipeline import find
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.study import Studied, StudyConfig, flow, study
 from lamina.pipeline.study.layers import OVER
 from lamina.pipeline.study.plans import Plans
+from lamina.pipeline.watch import Working
 from lamina.record import Run
 from lamina.record.study import Settings
 from lamina.spec.plan_file import parse_plan, read_plan
@@ -248,6 +250,43 @@ def test_a_plan_whose_training_fails_is_not_accepted(
     assert {one.method for one in read_plan(done.folder).layers} == {"dense"}
     assert any("the loss is nan" in remark for remark in store.run(done.run_id).remarks)
     assert store.run(done.run_id).status == "done"
+
+
+def test_a_plan_that_made_the_gpu_unusable_is_left_out_of_the_next_process(
+    tmp_path: Path, data: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[Any] = []
+
+    def failing(*args: Any) -> Any:
+        compared.append(args[2])
+        if len(compared) == 1:
+            monkeypatch.setattr(measure, "lost", lambda _: "CUDA error: unspecified launch failure")
+            raise RuntimeError("CUDA error: unspecified launch failure")
+        return compare(*args)
+
+    compare, works = flow.compare, measure.lost
+    monkeypatch.setattr(flow, "compare", failing)
+    with pytest.raises(DeviceLostError, match="unspecified launch failure") as error:
+        run(tmp_path, data, store)
+    assert error.value.layer.startswith("the plan")
+    monkeypatch.setattr(measure, "lost", works)
+    done = run(tmp_path, data, store)  # as a new process does
+    assert compared[0] and compared[0] not in compared[1:]
+    assert any("unspecified launch failure" in remark for remark in store.run(done.run_id).remarks)
+    assert store.run(done.run_id).status == "done"
+
+
+def test_what_ended_an_earlier_process_does_not_run_again(tmp_path: Path, data: str, store: Store) -> None:
+    reason = "it ended its process (SIGSEGV)"
+    lost = {("fp32, channels-last, eager", "study"): reason, ("classifier.0, fused", "study"): reason}
+    told: list[Any] = []
+    found = run(tmp_path, data, store, lost=lost, watch=told.append).study
+    (setting,) = [one for one in found.wholes if one.settings.layout == "nhwc"]
+    assert (setting.outcome, setting.timing, setting.reason) == ("failed", None, reason)
+    refused = {f"{trial.layer}, {trial.impl}" for trial in found.trials if trial.reason == reason}
+    assert refused == {"classifier.0, fused"}
+    ran = {event.layer for event in told if isinstance(event, Working)}
+    assert "features.0, fused" in ran and not ran & {what for what, _ in lost}
 
 
 def test_a_network_that_cannot_be_copied_is_refused(tmp_path: Path, data: str, store: Store) -> None:

@@ -6,7 +6,8 @@ train or load -> whole network at uniform settings -> candidates of each layer -
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
@@ -16,18 +17,20 @@ from torch import nn
 
 from lamina import measure, run
 from lamina.build import Target
-from lamina.errors import LaminaError, UsageError
+from lamina.errors import DeviceLostError, LaminaError, UsageError
 from lamina.pipeline.bench import bench
 from lamina.pipeline.convert import provenance, selector
 from lamina.pipeline.deft.calibration import Material, accuracy, material
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.deft.trained import pretrained, require_copies
 from lamina.pipeline.explain import explain
+from lamina.pipeline.guard import Guard, Lost
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.study import written
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.combine import Candidate, Choice, Option, furthest, sequence, spread
 from lamina.pipeline.study.config import StudyConfig, lossless
+from lamina.pipeline.study.fatal import IMPL, Fatal
 from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.layers import Layers, try_layers
 from lamina.pipeline.study.plans import Plans
@@ -71,6 +74,7 @@ def study(
     device: str = "cpu",
     fresh: bool = False,
     command: str = "",
+    lost: Lost | None = None,
     watch: Watch = unwatched,
 ) -> Studied:
     """Find how to run each layer of a network: what is measured to be faster, within an accuracy budget.
@@ -90,9 +94,11 @@ def study(
         device: to run and measure on.
         fresh: whether to measure everything anew.
         command: the command line, for provenance.
+        lost: what ended an earlier process, as `Fatal` told ``watch``, with the reasons; it does not run again.
         watch: receives the progress.
 
     Raises:
+        DeviceLostError: the GPU became unusable. Another process goes on without what was running.
         UsageError: data, weights and network do not fit each other, or synthetic data are to judge a training.
     """
     budget = Budget(config.budget_s)
@@ -122,8 +128,10 @@ def study(
             dense = _dense(target, learner, config, weights, work_folder / CHECKPOINT, budget)
         judge = objective(parts.learn.name, parts.classes, remark)
         subject = Subject(target.name, dense, at, config.training, config.batch, parts, judge, settings.optimizer)
+        fatal = Fatal(Guard(target.name, IMPL, at, watch), journal)
+        fatal.add(lost or {})
         work = _Work(
-            target, subject, config, learner, journal, budget, store, this.id, work_folder, cache, watch, remark
+            target, subject, config, learner, journal, budget, fatal, store, this.id, work_folder, cache, watch, remark
         )  # fmt: skip
         result = work.study(data)
         written.save(folder, result, work.result, subject, target, parts.classes)
@@ -162,6 +170,7 @@ class _Work:
         learner: Learner,
         journal: Journal,
         budget: Budget,
+        fatal: Fatal,
         store: Store,
         run_id: str,
         folder: Path,
@@ -170,7 +179,7 @@ class _Work:
         remark: Callable[[str], object],
     ) -> None:
         self.target, self.subject, self.config, self.learner = target, subject, config, learner
-        self.journal, self.budget, self.store, self.run_id = journal, budget, store, run_id
+        self.journal, self.budget, self.fatal, self.store, self.run_id = journal, budget, fatal, store, run_id
         self.folder, self.cache, self.watch, self.remark = folder, cache, watch, remark
         self.scored = _scored(subject.material, subject)
         self.result: nn.Module = subject.dense
@@ -180,7 +189,7 @@ class _Work:
         """All stages in order."""
         config, subject, budget = self.config, self.subject, self.budget
         with budget.stage("the whole network", 0.6):
-            wholes = uniform(subject, config, self.journal, budget, self.watch)
+            wholes = uniform(subject, config, self.journal, budget, self.fatal, self.watch)
         with budget.stage("accuracy of settings", 0.65):
             wholes, reference = self._judged(wholes)
         accepted = [one for one in wholes if one.outcome != "inaccurate"]
@@ -190,7 +199,7 @@ class _Work:
             findings = self._findings(base.settings)
         with budget.stage("the layers", 0.85):
             layers = try_layers(
-                subject, config, base.settings, self.cache, budget,
+                subject, config, base.settings, self.cache, budget, self.fatal,
                 lambda trial: self.store.add_trial(self.run_id, trial), self.watch,
             )  # fmt: skip
         self.plans = plans = self._plans(base.settings, layers)
@@ -327,7 +336,10 @@ class _Work:
             watch = measure.Stopwatch()
             changed = f"{len(candidate.choice)} layers changed"
             try:
-                found = plans.accuracy(candidate.choice)
+                with self._watched(plans, candidate.choice, "accuracy of plans"):
+                    found = plans.accuracy(candidate.choice)
+            except DeviceLostError:
+                raise
             except (LaminaError, RuntimeError) as error:  # such as a loss that is not finite, or too little memory
                 self.remark(f"{changed}: {run.one_line(error)}")
                 return False
@@ -344,6 +356,19 @@ class _Work:
             if tuple(sorted(candidates[other].choice.items())) not in known and accepted(other) is None:
                 break
         return index, sorted(front, key=lambda point: point.time_us)
+
+    @contextmanager
+    def _watched(self, plans: Plans, choice: Choice, stage: str) -> Iterator[None]:
+        """Watch over a network by a choice.
+
+        Raises:
+            LaminaError: it ended an earlier process.
+        """
+        what = f"the plan {plans.key(choice)}, {len(choice)} layers changed"
+        if (reason := self.fatal.reason(what)) is not None:
+            raise LaminaError(reason)
+        with self.fatal(what, stage):
+            yield
 
     def _compared(
         self,
@@ -364,13 +389,17 @@ class _Work:
             choice = candidates[index].choice
             self.watch(f"timing the whole network with {len(choice)} layers changed")
             try:
-                model = plans.trained(without_sparse(choice)) if choice else subject.dense
+                with self._watched(plans, choice, "the plan") if choice else nullcontext():
+                    model = plans.trained(without_sparse(choice)) if choice else subject.dense
+            except DeviceLostError:
+                raise
             except (LaminaError, RuntimeError) as error:
                 self.remark(f"{len(choice)} layers changed: {run.one_line(error)}")
                 index, candidates = (index // 2, candidates) if index else (0, [Candidate({}, 0.0)])
                 continue
             modes = to_sequence(wholes, base)
-            compared = compare(subject, model, choice, base, [wholes[0], *near], modes, chosen, self.budget.left)
+            with self._watched(plans, choice, "the plan"):
+                compared = compare(subject, model, choice, base, [wholes[0], *near], modes, chosen, self.budget.left)
             # On a busy machine the first times were noise: what seemed slower then, but is faster now, is timed again.
             passed = [one for one in kept if one not in near and _time(one) < _time(compared.uniform)]
             if passed and not self.budget.over:

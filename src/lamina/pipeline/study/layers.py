@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from lamina.pipeline.convert import ROUNDS, selector
 from lamina.pipeline.deft.composition import flattened, foldable
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.config import StudyConfig, lossless
+from lamina.pipeline.study.fatal import Fatal
 from lamina.pipeline.study.folded import FOLDED, fold_times
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.watch import Stage, Watch
@@ -61,6 +63,7 @@ def try_layers(
     settings: Settings,
     cache: Path,
     budget: Budget,
+    fatal: Fatal,
     tried: Callable[[Trial], object],
     watch: Watch,
 ) -> Layers:
@@ -72,6 +75,7 @@ def try_layers(
         settings: of the network.
         cache: folder of selections: what was timed before on this machine is not timed again.
         budget: time; layers that it does not reach keep their dense module.
+        fatal: watches over each method on each layer.
         tried: receives each candidate as it is timed.
         watch: receives the progress.
     """
@@ -93,7 +97,11 @@ def try_layers(
         timed: set[str] = set()
         for index, unit in enumerate(units):
             watch(Stage(f"trying {unit.method} on {unit.names[0]}", index, len(units)))
-            rows = _trials(unit, model, calls, chosen, settings, budget)
+            what = f"{unit.names[0]}, {unit.method}"
+            if unit.refusal is None and (reason := fatal.reason(what)) is not None:
+                unit = replace(unit, refusal=reason)
+            with fatal(what, "the layers") if unit.refusal is None else nullcontext():
+                rows = _trials(unit, model, calls, chosen, settings, budget)
             if groups is not None and unit.method.name == "eliminated" and unit.refusal is None and not budget.over:
                 rows.append(_folded(unit, model, calls, chosen, settings, groups, example, found))
             for trial, saved in rows:

@@ -163,13 +163,13 @@ class Plans:
             }
         )
         torch.manual_seed(settings.seed)
-        checkpoint = self.folder / f"{self._key(choice)}.safetensors"
+        checkpoint = self.folder / f"{self.key(choice)}.safetensors"
         return self.learner.learn(model, settings, checkpoint, resume=True)
 
     def accuracy(self, choice: Choice, test: bool = False) -> float:
         """Accuracy in percent of the network by a choice, at the settings; on the calibration samples by default."""
         split = "test" if test else "calibration"
-        question = f"{split} accuracy {self.settings.precision} {self.settings.method} {self._key(choice)}"
+        question = f"{split} accuracy {self.settings.precision} {self.settings.method} {self.key(choice)}"
         if question not in self.journal:
             self.journal.put(question, self.judged(self.trained(choice), test))
         return float(self.journal[question])
@@ -189,7 +189,8 @@ class Plans:
             reference = copy.deepcopy(subject.dense).eval()
             return agreement(_Cast(deployed, precision), reference, inputs, subject.device)
 
-    def _key(self, choice: Choice) -> str:
+    def key(self, choice: Choice) -> str:
+        """A short name of a choice, for files and the journal."""
         text = f"{sorted(choice.items())} {self.epochs} {self.settings.precision if self.subject.training else ''}"
         return sha256(text.encode()).hexdigest()[:12]
 

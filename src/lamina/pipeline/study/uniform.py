@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 from torch import nn
 
 from lamina import run
-from lamina.errors import UnsupportedError
+from lamina.errors import DeviceLostError, UnsupportedError
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.config import StudyConfig
+from lamina.pipeline.study.fatal import Fatal
 from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.rivals import RIVALS
 from lamina.pipeline.study.subject import Step, Subject
@@ -30,7 +32,9 @@ COMPILE_S = 45.0
 """A stage needs this long for each compilation; less on a GPU."""
 
 
-def uniform(subject: Subject, config: StudyConfig, journal: Journal, budget: Budget, watch: Watch) -> list[Measured]:
+def uniform(
+    subject: Subject, config: StudyConfig, journal: Journal, budget: Budget, fatal: Fatal, watch: Watch
+) -> list[Measured]:
     """Steps of the network at uniform settings, the user's own first.
 
     Precisions and layouts are compared where launch overhead hides least: in CUDA graphs on a GPU, in eager mode on a
@@ -40,16 +44,17 @@ def uniform(subject: Subject, config: StudyConfig, journal: Journal, budget: Bud
     on a GPU they are not tried.
     """
     precisions, modes = available(config, subject.device)
-    found = {BEFORE: _measured(subject, [BEFORE], journal, budget, watch)[0]}
+    found = {BEFORE: _measured(subject, [BEFORE], journal, budget, fatal, watch)[0]}
     quick = "graph" if "graph" in modes else "eager"
     layouts = ("nchw", "nhwc") if _has_images(subject) else ("nchw",)
     for precision in precisions:  # not all at once: each copy of the network takes memory
         strict = precision == "fp32" and subject.device.type == "cuda"
         grid = [Settings(precision, layout, quick) for layout in (layouts[:1] if strict else layouts)]
-        found |= _by_settings(_measured(subject, grid, journal, budget, watch))
+        found |= _by_settings(_measured(subject, grid, journal, budget, fatal, watch))
     best = fastest(found.values()).settings
     others = [replace(best, mode=mode) for mode in modes if mode != best.mode]
-    found |= _by_settings(_measured(subject, [one for one in others if one not in found], journal, budget, watch))
+    others = [one for one in others if one not in found]
+    found |= _by_settings(_measured(subject, others, journal, budget, fatal, watch))
     if config.rivals:
         best = fastest(found.values()).settings
         precision = best.precision
@@ -60,7 +65,7 @@ def uniform(subject: Subject, config: StudyConfig, journal: Journal, budget: Bud
             if refusal:
                 found[wanted[0]] = Measured("uniform", wanted[0], None, outcome="refused", reason=refusal)
             else:
-                found |= _by_settings(_measured(subject, wanted, journal, budget, watch))
+                found |= _by_settings(_measured(subject, wanted, journal, budget, fatal, watch))
     return list(found.values())
 
 
@@ -94,7 +99,7 @@ def _two(best: Settings, modes: Sequence[str]) -> list[str]:
 
 
 def _measured(
-    subject: Subject, settings: Sequence[Settings], journal: Journal, budget: Budget, watch: Watch
+    subject: Subject, settings: Sequence[Settings], journal: Journal, budget: Budget, fatal: Fatal, watch: Watch
 ) -> list[Measured]:
     """Times of the network at several settings; from the journal where it has them."""
     new = [one for one in settings if f"whole {one}" not in journal]
@@ -109,15 +114,26 @@ def _measured(
         if one != BEFORE and not budget.covers(COMPILE_S if compiles else CALLS * step_s):
             reasons[one] = "the time budget of this stage was spent"
             continue
+        if (reason := fatal.reason(str(one))) is not None:
+            reasons[one] = reason
+            continue
         try:
-            model = subject.at(subject.dense, one)
-            steps[str(one)] = step = subject.step(model, one)
-            step()
-            facts[one] = subject.facts(model, one, step)
+            with fatal(str(one), "whole network"):
+                model = subject.at(subject.dense, one)
+                steps[str(one)] = step = subject.step(model, one)
+                step()
+                facts[one] = subject.facts(model, one, step)
+        except DeviceLostError:
+            raise
         except Exception as error:  # a compiler, a backend or the network itself
             steps.pop(str(one), None)
             reasons[one] = run.one_line(error)
-    times = subject.times(steps, ROUNDS, budget.left / 2)
+    together = f"turns of {'; '.join(steps)}"
+    if (reason := fatal.reason(together)) is not None:
+        reasons |= {one: reason for one in new if str(one) in steps}
+        steps.clear()
+    with fatal(together, "whole network") if steps else nullcontext():
+        times = subject.times(steps, ROUNDS, budget.left / 2)
     for one in new:
         time = times.get(str(one))
         if time is None:
