@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from lamina import measure, run
 from lamina.pipeline.deft.calibration import Material
 from lamina.pipeline.train import explained, objective
+from lamina.pipeline.updates import updates_in
 from lamina.pipeline.watch import Watch
 from lamina.record import Epoch
+from lamina.spec.plan import PlanMode
 from lamina.spec.training import Training
 from lamina.store import Store
 
@@ -23,7 +25,10 @@ TUNING_DIVISOR = 3
 
 @dataclass
 class Learner:
-    """Trains networks on the training split and evaluates them on the calibration split."""
+    """Trains networks on the training split and evaluates them on the calibration split.
+
+    ``mode`` is that of the updates of the weights: see `lamina.pipeline.updates`.
+    """
 
     settings: Training
     material: Material
@@ -33,6 +38,7 @@ class Learner:
     watch: Watch
     note: Callable[[str], object]
     """Receives what the run has to say about its training."""
+    mode: PlanMode = "eager"
     epochs: int = 0
 
     def learn(
@@ -72,6 +78,7 @@ class Learner:
             resume=resume,
             objective=objective(self.material.learn.name, self.material.classes, self.note),
             seconds=lambda: clock.seconds,
+            updates=updates_in(self.mode, self.device, self.note),
         )
         for state in explained(progress, type(network).__name__):
             self.watch(state)

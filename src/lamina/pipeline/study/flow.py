@@ -18,6 +18,7 @@ from torch import nn
 from lamina import measure, run
 from lamina.build import Target
 from lamina.errors import DeviceLostError, LaminaError, UsageError
+from lamina.pipeline import updates
 from lamina.pipeline.bench import bench
 from lamina.pipeline.convert import provenance, selector
 from lamina.pipeline.deft.calibration import Material, accuracy, material
@@ -123,7 +124,7 @@ def study(
             remarks.append(text)
             watch(text)
 
-        learner = Learner(settings, parts, at, store, this.id, watch, remark)
+        learner = Learner(settings, parts, at, store, this.id, watch, remark, updates.fastest(at))
         with budget.stage("the dense network", 0.4):
             dense = _dense(target, learner, config, weights, work_folder / CHECKPOINT, budget)
         judge = objective(parts.learn.name, parts.classes, remark)

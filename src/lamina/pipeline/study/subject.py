@@ -16,11 +16,9 @@ from lamina import build, measure, run
 from lamina.pipeline.deft.calibration import Material
 from lamina.pipeline.graphed import graphed, graphed_step
 from lamina.pipeline.study.rivals import apply_rival
+from lamina.pipeline.updates import compiled
 from lamina.record import Mode, Timing
 from lamina.record.study import Settings
-
-COPIES = 128
-"""Copies of a network that a study may compile."""
 
 SLOW_S = 0.5
 """A step that takes longer warms up in one call."""
@@ -142,13 +140,7 @@ class Subject:
         return step
 
     def _callable(self, model: nn.Module, settings: Settings) -> Callable[..., Any]:
-        if settings.mode in ("compiled", "reduce-overhead"):
-            mode = "default" if settings.mode == "compiled" else settings.mode
-            # Every copy of the network counts as a recompilation of its code, and beyond the limit it runs eagerly.
-            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COPIES)
-            compiled: Callable[..., Any] = torch.compile(model, mode=mode, dynamic=False)
-            return compiled
-        return model
+        return compiled(model, settings.mode) if settings.mode in ("compiled", "reduce-overhead") else model
 
     def _labels(self) -> Tensor:
         parts = [y for _, y in self.material.ordered(self.material.calibration, self.batch)]
