@@ -19,7 +19,10 @@ import torch
 
 from benchmarks import results
 from lamina import pipeline
+from lamina.measure import Stopwatch
 from lamina.pipeline.study import StudyConfig
+from lamina.pipeline.watch import Stage, Watch, Working
+from lamina.record import Epoch
 from lamina.record.study import Measured, Study
 from lamina.report.study_markdown import study_markdown
 from lamina.spec.training import Training
@@ -74,9 +77,34 @@ def studied(network: str, goal: str, args: argparse.Namespace, device: str) -> t
         folder = Path(temporary)
         found = pipeline.study(
             target, args.data, settings, store, folder / "plan", config, cache=folder / "cache", device=device,
-            watch=lambda event: print(event, flush=True) if isinstance(event, str) else None,
+            watch=logged(),
         )  # fmt: skip
         return found.study, sum(found.study.seconds.values())
+
+
+def logged() -> Watch:
+    """Prints what a study says and begins to work on, with the seconds since it began."""
+    clock = Stopwatch()
+    before = ""
+
+    def watch(event: object) -> None:
+        nonlocal before
+        match event:
+            case str():
+                text = event
+            case Working(layer=what, stage=stage):
+                text = f"{stage}: {what}"
+            case Stage(name=name):
+                text = name
+            case Epoch(test_accuracy=accuracy):
+                text = f"epoch: {100 * accuracy:.1f} % on the calibration samples"
+            case _:
+                return
+        if text != before:
+            print(f"{clock.seconds:7.1f} s  {text}", flush=True)
+        before = text
+
+    return watch
 
 
 def rows_of(study: Study, seconds: float) -> Iterator[dict[str, Any]]:
