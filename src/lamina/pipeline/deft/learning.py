@@ -17,6 +17,7 @@ from lamina.pipeline.watch import Watch
 from lamina.record import Epoch
 from lamina.spec.plan import PlanMode
 from lamina.spec.training import Training
+from lamina.spec.workload import Layout
 from lamina.store import Store
 
 TUNING_DIVISOR = 3
@@ -27,7 +28,8 @@ TUNING_DIVISOR = 3
 class Learner:
     """Trains networks on the training split and evaluates them on the calibration split.
 
-    ``mode`` is that of the updates of the weights: see `lamina.pipeline.updates`.
+    ``mode`` is that of the updates of the weights: see `lamina.pipeline.updates`. ``layout="nhwc"`` trains in
+    channels-last; the weights are contiguous afterwards.
     """
 
     settings: Training
@@ -39,6 +41,7 @@ class Learner:
     note: Callable[[str], object]
     """Receives what the run has to say about its training."""
     mode: PlanMode = "eager"
+    layout: Layout = "nchw"
     epochs: int = 0
 
     def learn(
@@ -67,6 +70,8 @@ class Learner:
                 done += 1
 
         clock = measure.Stopwatch()
+        if self.layout == "nhwc":
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         progress = run.train(
             network,
             settings,
@@ -92,6 +97,8 @@ class Learner:
         if ended:
             steps = settings.epochs * per_epoch
             self.note(f"the time budget ended the training after {done} of {steps} steps")
+        if self.layout == "nhwc":
+            network = network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         return network.eval()
 
     def tune(self, network: nn.Module, epochs: int) -> nn.Module:

@@ -20,7 +20,7 @@ from lamina.build import Target
 from lamina.errors import DeviceLostError, LaminaError, UsageError
 from lamina.pipeline import updates
 from lamina.pipeline.bench import bench
-from lamina.pipeline.convert import provenance, selector
+from lamina.pipeline.convert import prepare_replay, provenance, selector
 from lamina.pipeline.deft.calibration import Material, accuracy, material
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.deft.trained import pretrained, require_copies
@@ -36,7 +36,7 @@ from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.layers import Layers, try_layers
 from lamina.pipeline.study.plans import Plans
 from lamina.pipeline.study.subject import Subject
-from lamina.pipeline.study.uniform import fastest, uniform
+from lamina.pipeline.study.uniform import available, fastest, uniform
 from lamina.pipeline.study.whole import Compared, compare, to_sequence, without_sparse
 from lamina.pipeline.train import objective
 from lamina.pipeline.watch import Watch, tracked, unwatched
@@ -109,6 +109,7 @@ def study(
     shape = max((source.shape for source in target.inputs), key=prod, default=(1,))
     parts = material(data, shape, config.calibration, settings.seed, at, target.train_test)
     environment = measure.environment(at)
+    prepare_replay(at, wait=False)
     if causes := measure.Meter(at).causes():
         watch(f"the machine is busy: {'; '.join(causes)}: times may be wrong")
     limits = {key: value for key, value in asdict(config).items() if key != "budget_s"}
@@ -124,7 +125,7 @@ def study(
             remarks.append(text)
             watch(text)
 
-        learner = Learner(settings, parts, at, store, this.id, watch, remark, updates.fastest(at))
+        learner = _learner(settings, config, parts, at, store, this.id, watch, remark)
         with budget.stage("the dense network", 0.4):
             dense = _dense(target, learner, config, weights, work_folder / CHECKPOINT, budget)
         judge = objective(parts.learn.name, parts.classes, remark)
@@ -141,6 +142,23 @@ def study(
         store.add_study(this.id, result)
         remark(f"the plan is {folder / NAME}")
     return Studied(this.id, result, folder)
+
+
+def _learner(
+    settings: Training, config: StudyConfig, parts: Material, device: torch.device, store: Store, run_id: str,
+    watch: Watch, remark: Callable[[str], object],
+) -> Learner:  # fmt: skip
+    """On a GPU, what is only to be judged is trained in CUDA graphs, channels-last, and in TF32 in place of fp32.
+
+    In strict fp32, trainings would take a large network most of the study's time, and what is learned hardly differs.
+    """
+    if device.type != "cuda":
+        return Learner(settings, parts, device, store, run_id, watch, remark)
+    precisions, _ = available(config, device)
+    if settings.precision == "fp32" and "tf32" in precisions:
+        settings = settings.model_copy(update={"precision": "tf32"})
+    mode = updates.fastest(device)
+    return Learner(settings, parts, device, store, run_id, watch, remark, mode, "nhwc")
 
 
 def _dense(
@@ -264,8 +282,13 @@ class _Work:
             return replace(one, accuracy=found, outcome="inaccurate", reason=f"loses {lost:.2f} points")
         return replace(one, accuracy=found, outcome="slower")
 
-    def _accuracy(self, settings: Settings) -> float:
-        return self._plans(settings).accuracy({})
+    def _accuracy(self, settings: Settings, test: bool = False) -> float:
+        return self._plans(self._judging(settings)).accuracy({}, test)
+
+    def _judging(self, settings: Settings) -> Settings:
+        """The settings that accuracy is judged at: those of the learner in place of strict fp32."""
+        strict = self.config.training and settings.precision == "fp32"
+        return replace(settings, precision=self.learner.settings.precision) if strict else settings
 
     def _findings(self, settings: Settings) -> tuple[str, ...]:
         """What limits the network at the settings: the headlines of a short bench."""
@@ -423,7 +446,7 @@ class _Work:
         rows = []
         for one in tracked("accuracy on the test samples", wholes, len(wholes), self.watch):
             if one.accuracy is not None and one.timing is not None:
-                one = replace(one, accuracy=self._plans(one.settings).accuracy({}, test=True))
+                one = replace(one, accuracy=self._accuracy(one.settings, test=True))
             for again in compared.uniforms:
                 if one.settings == again.settings:
                     one = replace(one, timing=again.timing)

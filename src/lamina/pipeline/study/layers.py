@@ -32,6 +32,9 @@ from lamina.spec.layer_names import matching_layers
 
 OVER = "the time budget of this stage was spent"
 
+SPARSE_BELOW = {"fp32": 0.6, "tf32": 0.3, "bf16": 0.2, "fp16": 0.2}
+"""Density of inputs above which sparse products have never been faster on a GPU, so that none is tried."""
+
 
 @dataclass
 class Layers:
@@ -98,7 +101,8 @@ def try_layers(
         for index, unit in enumerate(units):
             watch(Stage(f"trying {unit.method} on {unit.names[0]}", index, len(units)))
             what = f"{unit.names[0]}, {unit.method}"
-            if unit.refusal is None and (reason := fatal.reason(what)) is not None:
+            if unit.refusal is None:
+                reason = fatal.reason(what) or _too_dense(unit, found.density, settings, subject.device)
                 unit = replace(unit, refusal=reason)
             with fatal(what, "the layers") if unit.refusal is None else nullcontext():
                 rows = _trials(unit, model, calls, chosen, settings, budget)
@@ -140,6 +144,14 @@ def _units(model: nn.Module, config: StudyConfig) -> list[_Unit]:
             if weights and names[0] in allowed:
                 found.append(_Unit(method, names, refusal))
     return found
+
+
+def _too_dense(unit: _Unit, density: Mapping[str, float], settings: Settings, device: torch.device) -> str | None:
+    """Why a sparse product is not worth a trial, or nothing."""
+    found, limit = density.get(unit.names[0]), SPARSE_BELOW.get(settings.precision, 1.0)
+    if unit.method.name != "sparse" or device.type != "cuda" or found is None or found <= limit:
+        return None
+    return f"{found:.0%} of its inputs are not zero; sparse products in {settings.precision} need {limit:.0%} or less"
 
 
 def _density(call: LayerCall) -> float:

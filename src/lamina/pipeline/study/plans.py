@@ -159,15 +159,12 @@ class Plans:
             update={
                 "epochs": self.epochs,
                 "learning_rate": slower * self.training.learning_rate,
-                "precision": self.settings.precision if self.subject.training else "fp32",
+                "precision": self.settings.precision if self.subject.training else self.training.precision,
             }
         )
         torch.manual_seed(settings.seed)
         checkpoint = self.folder / f"{self.key(choice)}.safetensors"
-        if self.subject.training and self.settings.layout == "nhwc":  # trained as it will be run
-            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        trained = self.learner.learn(model, settings, checkpoint, resume=True)
-        return trained.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload, no-any-return]
+        return self.learner.learn(model, settings, checkpoint, resume=True)
 
     def accuracy(self, choice: Choice, test: bool = False) -> float:
         """Accuracy in percent of the network by a choice, at the settings; on the calibration samples by default."""

@@ -175,7 +175,7 @@ class Subject:
                 ready[name] = step
             except Exception as error:  # a compiler's, a backend's or the network's own
                 found[name] = error
-        return found | (dict(timer(self.device, "eager", rounds, limit_s)(ready)) if ready else {})
+        return found | (dict(timer(self.device, "eager", rounds, limit_s, ready=True)(ready)) if ready else {})
 
     def layer_mode(self, settings: Settings) -> Mode:
         """The mode to time single layers in: what compiled networks launch has little overhead, as a CUDA graph's."""

@@ -38,7 +38,8 @@ def uniform(
     """Steps of the network at uniform settings, the user's own first.
 
     Precisions and layouts are compared where launch overhead hides least: in CUDA graphs on a GPU, in eager mode on a
-    CPU. Modes, and then methods of other packages, are compared at the fastest of them.
+    CPU. Both layouts are compared in the first precision, the others in the faster one. Modes, and then methods of
+    other packages, are compared at the fastest of them.
 
     cuDNN's strict float32 convolutions of large networks are slow to autotune in channels-last, and slower than NCHW:
     on a GPU they are not tried.
@@ -49,8 +50,11 @@ def uniform(
     layouts = ("nchw", "nhwc") if _has_images(subject) else ("nchw",)
     for precision in precisions:  # not all at once: each copy of the network takes memory
         strict = precision == "fp32" and subject.device.type == "cuda"
-        grid = [Settings(precision, layout, quick) for layout in (layouts[:1] if strict else layouts)]
-        found |= _by_settings(_measured(subject, grid, journal, budget, fatal, watch))
+        grid = [Settings(precision, layout, quick) for layout in (("nchw",) if strict else layouts)]
+        rows = _measured(subject, grid, journal, budget, fatal, watch)
+        found |= _by_settings(rows)
+        timed = [row for row in rows if row.timing is not None]
+        layouts = (fastest(timed).settings.layout,) if timed else layouts
     best = fastest(found.values()).settings
     others = [replace(best, mode=mode) for mode in modes if mode != best.mode]
     others = [one for one in others if one not in found]
@@ -94,8 +98,9 @@ def fastest(found: Iterable[Measured]) -> Measured:
 
 
 def _two(best: Settings, modes: Sequence[str]) -> list[str]:
-    """The fastest mode, and compiled, for which methods of other packages are made."""
-    return list(dict.fromkeys([best.mode, *(["compiled"] if "compiled" in modes else [])]))
+    """The fastest mode; with compiled, for which methods of other packages are made, where that does not compile."""
+    compiles = best.mode in ("compiled", "reduce-overhead") or "compiled" not in modes
+    return [best.mode] if compiles else [best.mode, "compiled"]
 
 
 def _measured(

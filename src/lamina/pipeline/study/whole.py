@@ -18,8 +18,9 @@ from lamina.accelerate.registry import candidates_of
 from lamina.accelerate.select import DENSE, Selector, decide, observe
 from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import LaminaError
+from lamina.pipeline.convert import prepare_replay
 from lamina.pipeline.study.combine import Choice
-from lamina.pipeline.study.subject import Step, Subject
+from lamina.pipeline.study.subject import REPLAYED, Step, Subject
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
 from lamina.spec import Method
@@ -76,6 +77,8 @@ def compare(
         chosen: calibrates layers that follow the sparsity of their inputs.
         limit_s: seconds for all rounds.
     """
+    if choice:
+        prepare_replay(subject.device)
     steps: dict[str, Step] = {}
     networks: dict[Settings, tuple[nn.Module, dict[str, str]]] = {}
     reasons: list[str] = []
@@ -148,7 +151,10 @@ def _deployed(
 
 
 def to_sequence(wholes: Sequence[Measured], best: Measured) -> list[str]:
-    """Modes to try a plan in: that of the best settings, and others that were nearly as fast."""
+    """Modes to try a plan in: that of the best settings, and others that were nearly as fast.
+
+    Of those, eager mode and compiling without CUDA graphs only where no other replays: they have more launch overhead.
+    """
     assert best.timing is not None
     near = [
         one.settings.mode
@@ -157,7 +163,8 @@ def to_sequence(wholes: Sequence[Measured], best: Measured) -> list[str]:
         and replace(one.settings, mode=best.settings.mode) == best.settings
         and one.timing.median_us <= 1.5 * best.timing.median_us
     ]
-    return list(dict.fromkeys([best.settings.mode, *near]))
+    replayed = [mode for mode in near if mode in REPLAYED]
+    return list(dict.fromkeys([best.settings.mode, *(replayed or near)]))
 
 
 def without_sparse(choice: Mapping[str, str]) -> dict[str, str]:
