@@ -133,11 +133,11 @@ def _deployed(
     ran: dict[str, str] = {}
     with subject.context(settings):
         if sparse:
-            network, _ = accelerate.convert(
+            network, record = accelerate.convert(
                 network, Sparse(), lambda name, _: name in sparse, example=example, selector=chosen
             )
-            if subject.training:
-                wire(network, example, sorted(sparse))
+            if subject.training and record.replaced:  # of the others, dense is faster on what they read here
+                wire(network, example, sorted(one.layer for one in record.replaced))
         with torch.set_grad_enabled(subject.training):
             calls = observe(network, indexed, example)
         for name, call in calls.items():
