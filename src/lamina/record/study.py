@@ -24,8 +24,8 @@ class Settings:
         precision: ``fp32``, ``tf32``, ``bf16`` or ``fp16``.
         layout: ``nchw`` or ``nhwc`` (channels-last).
         mode: ``eager``, ``compiled``, ``reduce-overhead`` (``torch.compile`` with CUDA graphs) or ``graph``.
-        method: of every layer that supports it: ``dense``, a method of lamina, or one of another package such as
-            ``torchao:int8-weight-only``.
+        method: of the whole network: ``dense``, or one such as ``torchao:int8-weight-only``; several with ``+`` between
+            them, in the order in which they apply.
     """
 
     precision: str

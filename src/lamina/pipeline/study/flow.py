@@ -43,6 +43,7 @@ from lamina.record.study import FrontPoint, Measured, Settings, Study, Trial
 from lamina.spec import Workload
 from lamina.spec.plan import NAME
 from lamina.spec.training import Training
+from lamina.spec.whole_method import mixes
 from lamina.store import Store
 
 CHECKPOINT = "dense.safetensors"
@@ -194,7 +195,7 @@ class _Work:
             wholes, reference = self._judged(wholes)
         accepted = [one for one in wholes if one.outcome != "inaccurate"]
         best = fastest(accepted)
-        base = fastest(one for one in accepted if one.settings.method == "dense")
+        base = fastest(one for one in accepted if mixes(one.settings.method))
         with budget.stage("explaining", 0.68):
             findings = self._findings(base.settings)
         with budget.stage("the layers", 0.85):
@@ -211,6 +212,8 @@ class _Work:
             compared, candidate = self._compared(plans, candidates[: index + 1], base, best, wholes)
         choice = candidate.choice if compared.faster else {}
         best = compared.uniform  # on a second look, another one of those that are near may be the fastest
+        if not choice:
+            self.result = subject.start(best.settings)
         wholes = self._ended(wholes, best, compared, plans, choice)
         trials = tuple(self._settled(trial, choice) for trial in layers.trials)
         for trial in trials:
@@ -279,7 +282,7 @@ class _Work:
             benched = bench(
                 self.target, workload, self.store, cache=self.cache, command=f"study {self.run_id}", resume=True
             )
-            self.remark(f"layers at {settings} are in run {benched.id}")
+            self.remark(f"layers at {settings.precision}, {settings.layout} are in run {benched.id}")
             return tuple(one.claim for one in explain(self.store, benched.id).headlines)
         except LaminaError as error:
             self.remark(f"not explained: {run.one_line(error)}")
@@ -390,7 +393,7 @@ class _Work:
             self.watch(f"timing the whole network with {len(choice)} layers changed")
             try:
                 with self._watched(plans, choice, "the plan") if choice else nullcontext():
-                    model = plans.trained(without_sparse(choice)) if choice else subject.dense
+                    model = plans.trained(without_sparse(choice)) if choice else self.result
             except DeviceLostError:
                 raise
             except (LaminaError, RuntimeError) as error:

@@ -80,7 +80,7 @@ def try_layers(
         watch: receives the progress.
     """
     found = Layers()
-    model = subject.at(subject.dense, settings)
+    model = subject.at(subject.start(settings), settings)
     chosen = selector(subject.device, subject.layer_mode(settings), subject.training, cache)
     with subject.context(settings):
         units = _units(model, config)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -13,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from lamina import build, measure, run
+from lamina.accelerate.common.batchnorm import fold_batchnorm
 from lamina.pipeline.deft.calibration import Material
 from lamina.pipeline.graphed import graphed, graphed_step
 from lamina.pipeline.study.rivals import apply_rival
 from lamina.record import Mode, Timing
 from lamina.record.study import Settings
+from lamina.spec.whole_method import FOLD, folds, without
 
 COPIES = 128
 """Copies of a network that a study may compile."""
@@ -57,18 +60,35 @@ class Subject:
     objective: run.Objective
     optimizer: str = "sgd"
 
+    @cached_property
+    def folded(self) -> nn.Module:
+        """The network with each BatchNorm folded into the layer before it, for inference.
+
+        Raises:
+            UnsupportedError: there is none to fold, or it cannot be traced.
+        """
+        network = copy.deepcopy(self.dense).eval()
+        fold_batchnorm(network)
+        return network
+
+    def start(self, settings: Settings) -> nn.Module:
+        """The float32 network that methods of layers begin with at the settings: the user's, or folded."""
+        return self.folded if folds(settings.method) else self.dense
+
     def at(self, model: nn.Module, settings: Settings) -> nn.Module:
         """A copy of a float32 network at the settings: its weights, layout and mode of training or evaluation.
 
         Networks that train keep float32 weights and run under autocast.
+
+        Args:
+            model: that `start` gave, with or without layers by other methods.
 
         Raises:
             UnsupportedError: another package refuses the network.
         """
         stored = "fp32" if self.training else settings.precision
         twin = build.to_precision(copy.deepcopy(model), stored, self.device, settings.layout)
-        if settings.method != "dense":
-            twin = apply_rival(settings.method, twin)
+        twin = apply_rival(without(settings.method, FOLD), twin)
         return twin.train(self.training)
 
     def inputs(self, settings: Settings) -> run.Inputs:

@@ -21,9 +21,11 @@ from lamina.pipeline.study.subject import Step, Subject
 from lamina.pipeline.watch import Watch, tracked
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
+from lamina.spec.whole_method import DENSE, FOLD, combined
 
 BEFORE = Settings("fp32", "nchw", "eager")
 """How PyTorch runs a network that its user changes nothing about."""
+FOLDED = replace(BEFORE, method=FOLD)
 
 ROUNDS = 7
 CALLS = 8
@@ -38,35 +40,56 @@ def uniform(
     """Steps of the network at uniform settings, the user's own first.
 
     Precisions and layouts are compared where launch overhead hides least: in CUDA graphs on a GPU, in eager mode on a
-    CPU. Modes, and then methods of other packages, are compared at the fastest of them.
+    CPU. Modes, and then methods of other packages, are compared at the fastest of them. To infer, all of this is with
+    folded BatchNorm where there is any, unless that is slower; the fastest is compared without.
 
     cuDNN's strict float32 convolutions of large networks are slow to autotune in channels-last, and slower than NCHW:
     on a GPU they are not tried.
     """
     precisions, modes = available(config, subject.device)
-    found = {BEFORE: _measured(subject, [BEFORE], journal, budget, fatal, watch)[0]}
+    found, method = _begin(subject, journal, budget, fatal, watch)
     quick = "graph" if "graph" in modes else "eager"
     layouts = ("nchw", "nhwc") if _has_images(subject) else ("nchw",)
     for precision in precisions:  # not all at once: each copy of the network takes memory
         strict = precision == "fp32" and subject.device.type == "cuda"
-        grid = [Settings(precision, layout, quick) for layout in (layouts[:1] if strict else layouts)]
+        grid = [Settings(precision, layout, quick, method) for layout in (layouts[:1] if strict else layouts)]
         found |= _by_settings(_measured(subject, grid, journal, budget, fatal, watch))
-    best = fastest(found.values()).settings
+    best = fastest(one for one in found.values() if one.settings.method == method).settings
     others = [replace(best, mode=mode) for mode in modes if mode != best.mode]
     others = [one for one in others if one not in found]
     found |= _by_settings(_measured(subject, others, journal, budget, fatal, watch))
+    if method == FOLD:
+        best = fastest(one for one in found.values() if one.settings.method == method).settings
+        unfolded = [one for one in [replace(best, method=DENSE)] if one not in found]
+        found |= _by_settings(_measured(subject, unfolded, journal, budget, fatal, watch))
     if config.rivals:
         best = fastest(found.values()).settings
-        precision = best.precision
-        rivals = [one for one in RIVALS.values() if one.goal == config.goal]
+        rivals = [one for one in RIVALS.values() if one.goal == config.goal and one.name != FOLD]
         for rival in rivals:
             refusal = rival.refusal(subject.device)
-            wanted = [replace(best, method=rival.name, mode=mode, precision=precision) for mode in _two(best, modes)]
+            both = combined(best.method, rival.name)
+            wanted = [replace(best, method=both, mode=mode) for mode in _two(best, modes)]
             if refusal:
                 found[wanted[0]] = Measured("uniform", wanted[0], None, outcome="refused", reason=refusal)
             else:
                 found |= _by_settings(_measured(subject, wanted, journal, budget, fatal, watch))
     return list(found.values())
+
+
+def _begin(
+    subject: Subject, journal: Journal, budget: Budget, fatal: Fatal, watch: Watch
+) -> tuple[dict[Settings, Measured], str]:
+    """The network as it is and, to infer, with folded BatchNorm; and the method that the other settings have."""
+    refused: dict[Settings, Measured] = {}
+    try:
+        settings = [BEFORE] if subject.training or subject.folded is None else [BEFORE, FOLDED]
+    except UnsupportedError as error:
+        settings = [BEFORE]
+        refused[FOLDED] = Measured("uniform", FOLDED, None, outcome="refused", reason=str(error))
+    found = _by_settings(_measured(subject, settings, journal, budget, fatal, watch)) | refused
+    before, folded = found[BEFORE].timing, found[FOLDED].timing if FOLDED in found else None
+    slower = before is not None and folded is not None and folded.q1_us > before.q3_us
+    return found, DENSE if folded is None or slower else FOLD
 
 
 def available(config: StudyConfig, device: torch.device) -> tuple[Sequence[str], Sequence[str]]:
@@ -119,7 +142,7 @@ def _measured(
             continue
         try:
             with fatal(str(one), "whole network"):
-                model = subject.at(subject.dense, one)
+                model = subject.at(subject.start(one), one)
                 steps[str(one)] = step = subject.step(model, one)
                 step()
                 facts[one] = subject.facts(model, one, step)

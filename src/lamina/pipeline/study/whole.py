@@ -87,7 +87,8 @@ def compare(
         except (LaminaError, RuntimeError) as error:
             reasons.append(f"{mode}: {run.one_line(error)}")
     for one in uniforms:
-        steps[f"dense, {one.settings}"] = subject.step(subject.at(subject.dense, one.settings), one.settings)
+        network = subject.at(subject.start(one.settings), one.settings)
+        steps[f"dense, {one.settings}"] = subject.step(network, one.settings)
     times = subject.times(steps, ROUNDS, limit_s)
     again = []
     for one in uniforms:
