@@ -149,3 +149,10 @@ def test_a_bench_of_a_plan_has_no_rows_for_it(tmp_path: Path, store: Store) -> N
         kinds = {row.kind for row in rows}
         assert ("batch_norm" in kinds) != folded, kinds
         assert all(row.outcome != "failed" for row in rows)
+
+
+def test_a_network_of_a_function_is_saved_by_its_plan(tmp_path: Path) -> None:
+    target, _ = find(NET, input_size=(1, 28, 28))
+    tried = try_plan(target, PLAN, tmp_path, timed=False, output=tmp_path / "out")
+    x = torch.randn(1, 1, 28, 28)
+    assert torch.equal(lamina.load(tmp_path / "out", normalized())(x), tried.model.eval()(x))

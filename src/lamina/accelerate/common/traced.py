@@ -18,8 +18,8 @@ class Traced:
 
     Attributes:
         graph: of calls; values that the network's code computes itself are nodes as well.
-        modules: by path, without those that have several.
-        once: paths of modules that are called once, and whose parameters nothing else reads.
+        modules: by path.
+        once: paths of modules that have no other, that are called once, and whose parameters nothing else reads.
     """
 
     graph: fx.Graph
@@ -63,8 +63,8 @@ def trace(model: nn.Module) -> Traced:
             node.target = str(node.target).removeprefix("0").removeprefix(".")
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
     read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
-    modules = {path: one for path, one in named if paths[id(one)] == 1}
-    return Traced(graph, modules, frozenset(path for path in modules if calls[path] == 1 and path not in read))
+    once = (path for path, one in named if paths[id(one)] == 1 and calls[path] == 1 and path not in read)
+    return Traced(graph, dict(named), frozenset(once))
 
 
 @contextmanager

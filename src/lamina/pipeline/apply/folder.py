@@ -15,7 +15,7 @@ from lamina.spec.plan_file import write_plan
 from lamina.spec.whole_method import folds
 
 
-def save(folder: Path, model: nn.Module, dense: nn.Module, plan: Plan, target: Target, classes: int) -> None:
+def save(folder: Path, model: nn.Module, dense: nn.Module, plan: Plan, target: Target, classes: int | None) -> None:
     """Write a plan with the network by it.
 
     Args:
@@ -24,7 +24,7 @@ def save(folder: Path, model: nn.Module, dense: nn.Module, plan: Plan, target: T
         dense: the network that it was made from, with the same structure but for folded BatchNorm.
         plan: its layers tell the methods.
         target: where the dense network comes from.
-        classes: of the data.
+        classes: of the data, if they are known.
 
     Raises:
         UsageError: a layer's type has no recipe, or the folder cannot be written.
