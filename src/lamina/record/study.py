@@ -48,7 +48,7 @@ class Measured:
         timing: of a step: a training step, or a forward pass.
         accuracy: in percent, or 100 less the relative error of the outputs in percent; ``None`` if it was not measured.
         parameters: number of trainable parameters.
-        peak_bytes: of device memory in a step.
+        peak_bytes: of device memory in a step, with weights and the optimizer's state.
         energy_j: of a step, where the device has a counter.
         outcome: ``selected`` for the settings of the plan.
         reason: why it was rejected, or did not run.

@@ -5,8 +5,10 @@ from __future__ import annotations
 DENSE = "dense"
 FOLD = "torch:fold-batchnorm"
 """Each BatchNorm is folded into the convolution or linear layer before it."""
+COMPRESSED = "compressed-activations"
+"""Training steps keep sparse activations compressed until the backward pass, with the same gradients."""
 
-MIXING = (FOLD,)
+MIXING = (FOLD, COMPRESSED)
 """Those that leave layers to methods of layers."""
 
 
@@ -28,18 +30,23 @@ def combined(*methods: str) -> str:
     return "+".join(part for method in methods for part in parts_of(method)) or DENSE
 
 
-def without(method: str, part: str) -> str:
-    """A method without one of its parts.
+def without(method: str, *parts: str) -> str:
+    """A method without some of its parts.
 
     >>> without("torch:fold-batchnorm", "torch:fold-batchnorm")
     'dense'
     """
-    return combined(*(one for one in parts_of(method) if one != part))
+    return combined(*(one for one in parts_of(method) if one not in parts))
 
 
 def folds(method: str) -> bool:
     """Whether a method folds BatchNorm, before anything else is done to the network."""
     return FOLD in parts_of(method)
+
+
+def compresses(method: str) -> bool:
+    """Whether a method keeps activations compressed."""
+    return COMPRESSED in parts_of(method)
 
 
 def mixes(method: str) -> bool:

@@ -108,7 +108,7 @@ def test_a_network_without_normalization_says_so(tmp_path: Path, data: str, stor
 def test_what_trains_is_not_folded(tmp_path: Path, data: str, store: Store) -> None:
     config = replace(QUICK, goal="train", epochs=1, methods=("fused[impl=reference]",), batch=8)
     found = run(tmp_path, data, store, config).study
-    assert {one.settings.method for one in found.wholes} == {"dense"}
+    assert not any(FOLD in one.settings.method for one in found.wholes)
 
 
 PLAN = Plan(network="net", goal="infer", batch=2, run=Run(method=FOLD))

@@ -26,7 +26,7 @@ from lamina.record.wording import listed
 from lamina.spec import Method
 from lamina.spec.plan import Plan, PlannedLayer
 from lamina.spec.plan_file import read_plan
-from lamina.spec.whole_method import FOLD, folds, without
+from lamina.spec.whole_method import COMPRESSED, FOLD, folds, without
 
 PRUNED = "fold=true"
 """The option of pruned inputs whose producers lose their dead output channels."""
@@ -218,7 +218,7 @@ def _run(model: nn.Module, plan: Plan, example: Any, remarks: list[str]) -> nn.M
         model = build.to_precision(model, precision, device, plan.run.layout)
     elif plan.run.layout == "nhwc":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if (method := without(plan.run.method, FOLD)) != "dense":
+    if (method := without(plan.run.method, FOLD, COMPRESSED)) != "dense":
         from lamina.pipeline.study.rivals import apply_rival
 
         model = apply_rival(method, model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
@@ -17,6 +18,7 @@ from lamina import accelerate, run
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.registry import known_options
+from lamina.accelerate.training.compressed_activations import compressed
 from lamina.errors import UsageError
 from lamina.pipeline.deft.agreement import agreement
 from lamina.pipeline.deft.calibration import ELEMENTS, accuracy
@@ -32,7 +34,7 @@ from lamina.pipeline.watch import Watch
 from lamina.record.study import Metric, Settings
 from lamina.spec import Method
 from lamina.spec.training import Training
-from lamina.spec.whole_method import FOLD, folds
+from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, without
 
 ERROR_BATCHES = 4
 """Of a step, that the error of outputs is measured on: it varies little, unlike the accuracy of class scores."""
@@ -170,12 +172,14 @@ class Plans:
         )
         torch.manual_seed(settings.seed)
         checkpoint = self.folder / f"{self.key(choice)}.safetensors"
-        return self.learner.learn(model, settings, checkpoint, resume=True)
+        with compressed(model) if compresses(self.settings.method) else nullcontext():
+            return self.learner.learn(model, settings, checkpoint, resume=True)
 
     def accuracy(self, choice: Choice, test: bool = False) -> float:
         """Accuracy in percent of the network by a choice, at the settings; on the calibration samples by default."""
         split = "test" if test else "calibration"
-        question = f"{split} accuracy {self.settings.precision} {self.settings.method} {self.key(choice)}"
+        method = without(self.settings.method, COMPRESSED)  # whose gradients are the same
+        question = f"{split} accuracy {self.settings.precision} {method} {self.key(choice)}"
         if question not in self.journal:
             self.journal.put(question, self.judged(self.trained(choice), test))
         return float(self.journal[question])

@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from lamina import build, measure, run
 from lamina.accelerate.common.batchnorm import fold_batchnorm
+from lamina.accelerate.training.compressed_activations import saving
+from lamina.errors import UnsupportedError
 from lamina.pipeline.deft.calibration import Material
 from lamina.pipeline.graphed import graphed, graphed_step
 from lamina.pipeline.study.rivals import apply_rival
 from lamina.record import Mode, Timing
 from lamina.record.study import Settings
-from lamina.spec.whole_method import FOLD, folds, without
+from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, without
 
 COPIES = 128
 """Copies of a network that a study may compile."""
@@ -32,6 +34,9 @@ REPLAYED = ("graph", "reduce-overhead")
 """Modes that replay CUDA graphs."""
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+STATES = {"sgd": 1, "adam": 2, "adamw": 2}
+"""Values that an optimizer keeps for each parameter."""
 
 Step = Callable[[], object]
 
@@ -88,7 +93,7 @@ class Subject:
         """
         stored = "fp32" if self.training else settings.precision
         twin = build.to_precision(copy.deepcopy(model), stored, self.device, settings.layout)
-        twin = apply_rival(without(settings.method, FOLD), twin)
+        twin = apply_rival(without(settings.method, FOLD, COMPRESSED), twin)
         return twin.train(self.training)
 
     def inputs(self, settings: Settings) -> run.Inputs:
@@ -115,7 +120,10 @@ class Subject:
 
         Raises:
             LaminaError: it cannot be captured as a CUDA graph.
+            UnsupportedError: activations are to be compressed in another mode than eager.
         """
+        if compresses(settings.method) and settings.mode != "eager":
+            raise UnsupportedError(f"{COMPRESSED}: eager mode only, since compiled code saves activations itself")
         x = self.inputs(settings)
         return self._training_step(model, x, settings) if self.training else self._pass(model, x, settings)
 
@@ -148,6 +156,8 @@ class Subject:
 
             return replay
         forward = self._callable(model, settings)
+        if compresses(settings.method):
+            forward = saving(forward)
 
         def step() -> object:
             optimizer.zero_grad(set_to_none=True)
@@ -212,9 +222,13 @@ class Subject:
     def facts(self, model: nn.Module, settings: Settings, step: Step) -> tuple[int, int | None, float | None]:
         """Trainable parameters, peak memory of a step in bytes, and its energy in joules.
 
-        CUDA graphs replay in memory that they have reserved, so theirs is the memory of the same step in eager mode.
+        The memory includes weights, buffers and the optimizer's state, but nothing of the device's driver. CUDA graphs
+        replay in memory that they have reserved, so theirs is the memory of the same step in eager mode.
         """
-        parameters = sum(one.numel() for one in model.parameters() if one.requires_grad)
+        trained = [one for one in model.parameters() if one.requires_grad]
+        parameters = sum(one.numel() for one in trained)
+        state = STATES[self.optimizer] * sum(one.nbytes for one in trained) if self.training else 0
+        held = state + sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
         peak = measure.Peak()
         with suppress(RuntimeError):  # such as too little memory for a copy
             eager = step
@@ -223,7 +237,7 @@ class Subject:
                 eager()  # allocates the optimizer's state
             with measure.peak_memory(self.device) as peak:
                 eager()
-        return parameters, peak.bytes, measure.energy_j(self.device, step)
+        return parameters, None if peak.bytes is None else held + peak.bytes, measure.energy_j(self.device, step)
 
 
 def _laid(x: Tensor, settings: Settings) -> Tensor:

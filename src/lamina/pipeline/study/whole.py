@@ -48,8 +48,9 @@ class Compared:
 
     @property
     def uniform(self) -> Measured:
-        """The fastest of the uniform settings."""
-        return min(self.uniforms, key=lambda one: one.timing.median_us if one.timing else inf)
+        """The fastest of the uniform settings that fit into memory."""
+        fits = [one for one in self.uniforms if one.outcome != "refused"]
+        return min(fits, key=lambda one: one.timing.median_us if one.timing else inf)
 
 
 def compare(
