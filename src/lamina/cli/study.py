@@ -56,6 +56,14 @@ def study(
     rivals: Annotated[
         bool, typer.Option("--rivals/--no-rivals", help="Also try methods of other packages, such as torchao's.")
     ] = True,
+    max_memory: Annotated[
+        str,
+        typer.Option(
+            "--max-memory",
+            help="What a step may need on the device, such as 8GiB or 500MB, with weights and the optimizer's state.",
+            show_default="no limit",
+        ),
+    ] = "",
     front: Annotated[
         bool,
         typer.Option("--front", help="Also save the network of every point of the front; see lamina.load_front."),
@@ -132,6 +140,7 @@ def study(
     methods = [str(one) for one in options.implementations(impl) if not one.dense]
     patterns = options.layer_patterns(layer)
     limit = seconds("--budget", budget) if budget else None
+    most = size("--max-memory", max_memory) if max_memory else None
     if goal == "train" and epochs == 0:
         raise UsageError("--epochs 0: expected at least 1 with --goal train, since plans are judged by training")
     if weights is not None and goal == "train":
@@ -160,6 +169,7 @@ def study(
         budget_s=limit,
         rivals=rivals,
         front=front,
+        max_memory=most,
     )
     ((target, _),) = networks([spec], set_, input_size)
     folder = output or Path(f"{target.name.replace(':', '-').replace('/', '-')}-study")
@@ -211,6 +221,25 @@ def seconds(option: str, text: str) -> float:
     total = sum(float(number) * UNITS[unit] for number, unit in parts)
     if not total:
         raise UsageError(f"{option}: expected more than 0 seconds, got {text!r}")
+    return total
+
+
+def size(option: str, text: str) -> int:
+    """A number of bytes such as ``8GiB``, ``500MB`` or ``1.5 GB``.
+
+    >>> size("--max-memory", "8GiB")
+    8589934592
+
+    Raises:
+        UsageError: naming the option.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])(i?)B", text.strip(), re.IGNORECASE)
+    total = 0
+    if found:
+        number, prefix, binary = found.groups()
+        total = int(float(number) * (1024 if binary else 1000) ** (1 + "KMGT".index(prefix.upper())))
+    if not total:
+        raise UsageError(f"{option}: expected a size such as 8GiB or 500MB, got {text!r}")
     return total
 
 

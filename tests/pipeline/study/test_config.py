@@ -17,6 +17,7 @@ from lamina.spec.method import METHODS
         ({"max_accuracy_drop": -1.0}, "points from 0 to 100"),
         ({"batch": 0}, "batch and calibration"),
         ({"budget_s": 0.0}, "positive time"),
+        ({"max_memory": 0}, "at least 1 byte"),
         ({"goal": "train"}, "at least 1 epoch"),
         ({"methods": ("circulant[blocksize=4]",)}, "blocksize"),
     ],

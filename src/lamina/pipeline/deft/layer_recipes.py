@@ -89,6 +89,7 @@ def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxy
         if name not in before:
             raise UsageError(f"{name}: expected the modules of the dense network, got an additional one")
         same = type(module) is type(before[name]) or (isinstance(module, _COPIED) and isinstance(before[name], _COPIED))
+        same |= not name and isinstance(module, type(before[name]))  # of a class that a plan derived from the network's
         if same and (type(module) not in SIZES or _arguments(module) == _arguments(before[name])):
             continue
         found[name] = _described(name, module)

@@ -39,6 +39,8 @@ class StudyConfig:
         budget_s: seconds for the whole study; no limit by default.
         rivals: whether to try methods of other packages.
         front: whether to save the network of every point of the front, for ``infer``.
+        max_memory: bytes that a step may need on the device, with weights and the optimizer's state; no limit by
+            default.
 
     Raises:
         UsageError: naming what was expected.
@@ -57,6 +59,7 @@ class StudyConfig:
     budget_s: float | None = None
     rivals: bool = True
     front: bool = False
+    max_memory: int | None = None
 
     def __post_init__(self) -> None:
         for option, values, known in (
@@ -76,6 +79,8 @@ class StudyConfig:
             )
         if self.budget_s is not None and not 0 < self.budget_s < float("inf"):
             raise UsageError(f"budget: expected a positive time, got {self.budget_s} s")
+        if self.max_memory is not None and self.max_memory < 1:
+            raise UsageError(f"max memory: expected at least 1 byte, got {self.max_memory}")
         if self.goal == "train" and not self.epochs:
             raise UsageError("goal train: expected at least 1 epoch, since accuracy is that of a trained network")
         for method in self.methods:

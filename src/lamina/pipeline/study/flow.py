@@ -36,7 +36,7 @@ from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.layers import Layers, try_layers
 from lamina.pipeline.study.plans import Plans
 from lamina.pipeline.study.subject import Subject
-from lamina.pipeline.study.uniform import available, fastest, uniform
+from lamina.pipeline.study.uniform import available, fastest, uniform, within
 from lamina.pipeline.study.whole import Compared, compare, to_sequence, without_sparse
 from lamina.pipeline.train import objective
 from lamina.pipeline.watch import Watch, tracked, unwatched
@@ -44,6 +44,7 @@ from lamina.record.study import FrontPoint, Measured, Settings, Study, Trial
 from lamina.spec import Workload
 from lamina.spec.plan import NAME
 from lamina.spec.training import Training
+from lamina.spec.whole_method import COMPRESSED, mixes, without
 from lamina.store import Store
 
 CHECKPOINT = "dense.safetensors"
@@ -213,7 +214,7 @@ class _Work:
             wholes, reference = self._judged(wholes)
         accepted = [one for one in wholes if one.outcome != "inaccurate"]
         best = fastest(accepted)
-        base = fastest(one for one in accepted if one.settings.method == "dense")
+        base = fastest(one for one in accepted if mixes(one.settings.method))
         with budget.stage("explaining", 0.68):
             findings = self._findings(base.settings)
         with budget.stage("the layers", 0.85):
@@ -230,6 +231,8 @@ class _Work:
             compared, candidate = self._compared(plans, candidates[: index + 1], base, best, wholes)
         choice = candidate.choice if compared.faster else {}
         best = compared.uniform  # on a second look, another one of those that are near may be the fastest
+        if not choice:
+            self.result = subject.start(best.settings)
         wholes = self._ended(wholes, best, compared, plans, choice)
         trials = tuple(self._settled(trial, choice) for trial in layers.trials)
         for trial in trials:
@@ -254,24 +257,30 @@ class _Work:
         The fastest is judged even if the time of the stage is spent: else the study would go on at slow settings.
         """
         before, *others = wholes
-        judged = {before.settings: replace(before, accuracy=self._accuracy(before.settings), outcome="slower")}
-        reference = judged[before.settings].accuracy or 0.0
-        known = {(before.settings.precision, before.settings.method): reference}
-        ahead = [one for one in others if one.timing is not None]
+        judged: dict[Settings, Measured] = {}
+        known: dict[tuple[str, str], float] = {}
+        reference: float | None = None
+        if before.timing is not None:
+            reference = known[_judged_as(before)] = self._accuracy(before.settings)
+            judged[before.settings] = replace(before, accuracy=reference)
+        ahead = [one for one in others if one.timing is not None and one.outcome != "refused"]
         first = float("inf")
+        least = len(known)
         for one in tracked("accuracy at each setting", sorted(ahead, key=_time), len(ahead), self.watch):
-            key = (one.settings.precision, one.settings.method)
+            key = _judged_as(one)
             decided = _time(one) > NEAR * first
-            if key not in known and not decided and (len(known) == 1 or not self.budget.over):
+            if key not in known and not decided and (len(known) == least or not self.budget.over):
                 try:
                     known[key] = self._accuracy(one.settings)
                 except (LaminaError, RuntimeError) as error:
                     judged[one.settings] = replace(one, outcome="failed", timing=None, reason=run.one_line(error))
                     continue
-            judged[one.settings] = self._verdict(one, known.get(key), reference, decided)
+            if reference is None:  # the network does not run as it was
+                reference = known.get(key)
+            judged[one.settings] = self._verdict(one, known.get(key), reference or 0.0, decided)
             if judged[one.settings].outcome == "slower":
                 first = min(first, _time(one))
-        return [judged.get(one.settings, one) for one in wholes], reference
+        return [judged.get(one.settings, one) for one in wholes], reference or 0.0
 
     def _verdict(self, one: Measured, found: float | None, reference: float, decided: bool) -> Measured:
         if found is None:
@@ -303,7 +312,7 @@ class _Work:
             benched = bench(
                 self.target, workload, self.store, cache=self.cache, command=f"study {self.run_id}", resume=True
             )
-            self.remark(f"layers at {settings} are in run {benched.id}")
+            self.remark(f"layers at {settings.precision}, {settings.layout} are in run {benched.id}")
             return tuple(one.claim for one in explain(self.store, benched.id).headlines)
         except LaminaError as error:
             self.remark(f"not explained: {run.one_line(error)}")
@@ -414,7 +423,7 @@ class _Work:
             self.watch(f"timing the whole network with {len(choice)} layers changed")
             try:
                 with self._watched(plans, choice, "the plan") if choice else nullcontext():
-                    model = plans.trained(without_sparse(choice)) if choice else subject.dense
+                    model = plans.trained(without_sparse(choice)) if choice else self.result
             except DeviceLostError:
                 raise
             except (LaminaError, RuntimeError) as error:
@@ -423,7 +432,9 @@ class _Work:
                 continue
             modes = to_sequence(wholes, base)
             with self._watched(plans, choice, "the plan"):
-                compared = compare(subject, model, choice, base, [wholes[0], *near], modes, chosen, self.budget.left)
+                before = [one for one in wholes[:1] if one.timing is not None and one not in near]
+                compared = compare(subject, model, choice, base, [*before, *near], modes, chosen, self.budget.left)
+                compared = _within(compared, self.config.max_memory)
             # On a busy machine the first times were noise: what seemed slower then, but is faster now, is timed again.
             passed = [one for one in kept if one not in near and _time(one) < _time(compared.uniform)]
             if passed and not self.budget.over:
@@ -469,6 +480,17 @@ class _Work:
             return replace(trial, outcome="slower", reason=f"{choice[trial.layer]} was selected; {trial.reason}")
         return replace(trial, outcome="inaccurate" if not lossless(trial.impl) else "slower",
                        reason=f"faster alone, but not in the plan; {trial.reason}")  # fmt: skip
+
+
+def _judged_as(one: Measured) -> tuple[str, str]:
+    """What the accuracy of a setting depends on."""
+    return one.settings.precision, without(one.settings.method, COMPRESSED)
+
+
+def _within(compared: Compared, limit: int | None) -> Compared:
+    """A comparison that a plan lost if it needs more memory than the limit in bytes."""
+    plan = within(compared.plan, limit)
+    return compared if plan.outcome != "refused" else replace(compared, plan=plan, faster=False, reason=plan.reason)
 
 
 def _time(one: Measured) -> float:

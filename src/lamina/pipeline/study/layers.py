@@ -83,7 +83,7 @@ def try_layers(
         watch: receives the progress.
     """
     found = Layers()
-    model = subject.at(subject.dense, settings)
+    model = subject.at(subject.start(settings), settings)
     chosen = selector(subject.device, subject.layer_mode(settings), subject.training, cache)
     with subject.context(settings):
         units = _units(model, config)
@@ -105,11 +105,11 @@ def try_layers(
                 reason = fatal.reason(what) or _too_dense(unit, found.density, settings, subject.device)
                 unit = replace(unit, refusal=reason)
             with fatal(what, "the layers") if unit.refusal is None else nullcontext():
-                rows = _trials(unit, model, calls, chosen, settings, budget)
+                rows = _trials(unit, calls, chosen, settings, budget)
             if groups is not None and unit.method.name == "eliminated" and unit.refusal is None and not budget.over:
                 rows.append(_folded(unit, model, calls, chosen, settings, groups, example, found))
             for trial, saved in rows:
-                if trial.impl == DENSE and (len(unit.names) > 1 or trial.layer in timed):
+                if trial.impl == DENSE and (unit.several or trial.layer in timed):
                     continue  # of layers that are replaced together, or known from another method
                 if trial.impl == DENSE and trial.timing is not None:
                     timed.add(trial.layer)
@@ -126,11 +126,18 @@ def try_layers(
 
 @dataclass(frozen=True)
 class _Unit:
-    """A method on the layers that it replaces together."""
+    """A method on the layers that it replaces together; ``module`` and ``stays`` as in `accelerate.convert.Unit`."""
 
     method: Method
     names: tuple[str, ...]
+    module: nn.Module
     refusal: str | None
+    stays: nn.Module | None
+
+    @property
+    def several(self) -> bool:
+        """Whether it computes more than one layer."""
+        return isinstance(self.module, nn.Sequential)
 
 
 def _units(model: nn.Module, config: StudyConfig) -> list[_Unit]:
@@ -138,11 +145,10 @@ def _units(model: nn.Module, config: StudyConfig) -> list[_Unit]:
     allowed = set(matching_layers(config.layers, leaves))
     found = []
     for method in config.offers():
-        for unit, refusal in units_of(model, accelerate.configuration(method)):
-            names = tuple(unit)
-            weights = any(one.dim() > 1 for module in unit.values() for one in module.parameters())
-            if weights and names[0] in allowed:
-                found.append(_Unit(method, names, refusal))
+        for unit in units_of(model, accelerate.configuration(method)):
+            weights = any(one.dim() > 1 for module in unit.layers.values() for one in module.parameters())
+            if weights and unit.names[0] in allowed:
+                found.append(_Unit(method, unit.names, unit.module, unit.refusal, unit.stays))
     return found
 
 
@@ -175,7 +181,6 @@ def _dense_times(
 
 def _trials(
     unit: _Unit,
-    model: nn.Module,
     calls: Mapping[str, LayerCall],
     chosen: Selector,
     settings: Settings,
@@ -185,9 +190,7 @@ def _trials(
 
     With each goes the time that it saves, in microseconds.
     """
-    modules = [model.get_submodule(name) for name in unit.names]
-    dense = modules[0] if len(modules) == 1 else nn.Sequential(*modules)
-    kind = " + ".join(map(describe_type, modules))
+    kind = " + ".join(map(describe_type, unit.module if isinstance(unit.module, nn.Sequential) else [unit.module]))
     one = Trial(unit.names[0], kind, str(unit.method), settings)
     if unit.refusal is not None:
         return [(replace(one, outcome="refused", reason=unit.refusal), 0.0)]
@@ -197,8 +200,8 @@ def _trials(
     if isinstance(config, Eliminated):  # what recovers its outputs needs calibration, and takes no time in a step
         config = replace(config, recovery="scale")
     try:
-        new = converter(config).replace(dense, config)
-        selection, _ = select_layer(dense, new, config, chosen, calls.get(unit.names[0]))
+        new = converter(config).replace(unit.module, config)
+        selection, _ = select_layer(unit.module, new, config, chosen, calls.get(unit.names[0]), unit.stays)
     except UnsupportedError as error:
         return [(replace(one, outcome="refused", reason=str(error)), 0.0)]
     except (UsageError, RuntimeError) as error:

@@ -49,8 +49,9 @@ class Compared:
 
     @property
     def uniform(self) -> Measured:
-        """The fastest of the uniform settings."""
-        return min(self.uniforms, key=lambda one: one.timing.median_us if one.timing else inf)
+        """The fastest of the uniform settings that fit into memory."""
+        fits = [one for one in self.uniforms if one.outcome != "refused"]
+        return min(fits, key=lambda one: one.timing.median_us if one.timing else inf)
 
 
 def compare(
@@ -90,7 +91,8 @@ def compare(
         except (LaminaError, RuntimeError) as error:
             reasons.append(f"{mode}: {run.one_line(error)}")
     for one in uniforms:
-        steps[f"dense, {one.settings}"] = subject.step(subject.at(subject.dense, one.settings), one.settings)
+        network = subject.at(subject.start(one.settings), one.settings)
+        steps[f"dense, {one.settings}"] = subject.step(network, one.settings)
     times = subject.times(steps, ROUNDS, limit_s)
     again = []
     for one in uniforms:
