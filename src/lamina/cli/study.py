@@ -56,6 +56,14 @@ def study(
     rivals: Annotated[
         bool, typer.Option("--rivals/--no-rivals", help="Also try methods of other packages, such as torchao's.")
     ] = True,
+    share_gpu: Annotated[
+        bool,
+        typer.Option(
+            "--share-gpu",
+            help="Take turns with other studies on this machine that have the option too: they compile and train at "
+            "the same time, and time one by one. The time budget leaves the waiting out.",
+        ),
+    ] = False,
     max_memory: Annotated[
         str,
         typer.Option(
@@ -149,6 +157,7 @@ def study(
         raise UsageError(f"--weights: expected a file, got {weights}")
 
     progress = isolated()
+    from lamina import measure
     from lamina.cli.watching import Watcher
     from lamina.pipeline.study import StudyConfig
     from lamina.pipeline.study import study as run_study
@@ -173,6 +182,8 @@ def study(
     )
     ((target, _),) = networks([spec], set_, input_size)
     folder = output or Path(f"{target.name.replace(':', '-').replace('/', '-')}-study")
+    if share_gpu:
+        measure.share_device(options.cache_folder() / "turns.lock")
     with (
         surviving(progress),
         open_store(options.store_url(store)) as database,

@@ -22,6 +22,7 @@ from lamina.measure.roofs import measure_roofs, roofs
 from lamina.measure.settle import Settling, settle
 from lamina.measure.stopwatch import Stopwatch
 from lamina.measure.subprocesses import run_subprocess
+from lamina.measure.turns import alone, pause, share_device, waited_s
 
 __all__ = [
     "Activity",
@@ -45,6 +46,7 @@ __all__ = [
     "Stopwatch",
     "Tally",
     "allreduce_times",
+    "alone",
     "attribute",
     "clock",
     "clocks_for",
@@ -54,6 +56,7 @@ __all__ = [
     "lost",
     "measure_roofs",
     "nvtx_range",
+    "pause",
     "peak_memory",
     "profiler_capture",
     "record_kernels",
@@ -62,7 +65,9 @@ __all__ = [
     "run_subprocess",
     "sample",
     "settle",
+    "share_device",
     "summarize",
     "time_each",
     "wait_idle",
+    "waited_s",
 ]

@@ -87,6 +87,7 @@ class Learner:
         )
         for state in explained(progress, type(network).__name__):
             self.watch(state)
+            measure.pause()
             if state.test_loss is None or state.test_accuracy is None:
                 continue
             before = (state.learning_rate, state.train_loss, state.train_accuracy)

@@ -309,9 +309,10 @@ class _Work:
         how = {"phases": phases, "device": str(self.subject.device), "check": False, "seconds": 0.03}
         workload = Workload.model_validate(asked | how)
         try:
-            benched = bench(
-                self.target, workload, self.store, cache=self.cache, command=f"study {self.run_id}", resume=True
-            )
+            with measure.alone():
+                benched = bench(
+                    self.target, workload, self.store, cache=self.cache, command=f"study {self.run_id}", resume=True
+                )
             self.remark(f"layers at {settings.precision}, {settings.layout} are in run {benched.id}")
             return tuple(one.claim for one in explain(self.store, benched.id).headlines)
         except LaminaError as error:

@@ -66,8 +66,8 @@ def uniform(
         row = [Settings(precision, layout, quick, method) for layout in (("nchw",) if strict else layouts)]
         measured(row)
         grid += row
-        timed = [found[one] for one in row if found[one].timing is not None]
-        layouts = (fastest(timed).settings.layout,) if timed else layouts
+        quickest = _best({one: found[one] for one in row})
+        layouts = (quickest.layout,) if quickest else layouts
     best = _best(found, method)
     measured([replace(one, mode=mode) for one in ([best] if best else grid) for mode in modes])
     if best and method == FOLD:
