@@ -4,7 +4,7 @@ Each network is studied anew, with an empty cache, within a time budget. A row i
 best uniform setting (precision, layout, mode, methods of other packages), and by the plan; all take turns. Accuracy is
 that of the test samples.
 
-Run: python -m benchmarks.studies [--networks cifarnet,lenet5] [--goals infer,train] [--budget 600] [--data NAME]
+Run: python -m benchmarks.studies [--networks cifarnet,lenet5] [--goals infer,train] [--budget 600] [--processes 4]
 """
 
 from __future__ import annotations
@@ -39,6 +39,10 @@ RATE = 0.01
 """Learning rates: large networks without normalization diverge at higher ones."""
 EPOCHS = {"alexnet": 20, "vgg16": 8, "resnet18": 4, "resnet50": 4, "vit_base": 4, "benchmarks.studies:gated": 6}
 """Of each training, if ``--epochs`` leaves it open: as many as the dense network needs to learn most of it; else 2."""
+TUNING = 2
+"""Epochs of fine-tuning of each plan to infer."""
+BUDGETS = {"alexnet": 240.0, "vgg16": 400.0}
+"""Seconds of each study, if ``--budget`` leaves them open; else 150."""
 DATA = {"gpt2_block": "synthetic"}
 """In place of images."""
 
@@ -76,9 +80,9 @@ def studied(network: str, goal: str, args: argparse.Namespace, device: str) -> t
     config = StudyConfig(
         goal=goal,  # type: ignore[arg-type]
         batch=args.batch,
-        epochs=epochs if goal == "train" else 0,
+        epochs=epochs if goal == "train" else TUNING,
         train_epochs=epochs,
-        budget_s=args.budget,
+        budget_s=args.budget or BUDGETS.get(network, 150.0),
     )
     settings = Training(batch=64, learning_rate=RATES.get(network, RATE))
     with tempfile.TemporaryDirectory() as temporary, open_store(":memory:") as store:
@@ -194,10 +198,11 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--networks", default=",".join(GPU if device == "cuda" else CPU))
     parser.add_argument("--goals", default=",".join(GOALS))
+    parser.add_argument("--only", default="", help="network/goal, ..., in this order, in place of all of both")
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=0, help="of each training; by network, if left out")
-    parser.add_argument("--budget", type=float, default=600.0, help="seconds of each study")
+    parser.add_argument("--budget", type=float, default=0.0, help="seconds of each study; by network, if left out")
     parser.add_argument("--processes", type=int, default=1, help="studies at the same time; they take turns to time")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     args = parser.parse_args()
@@ -205,7 +210,12 @@ def main() -> None:
     claim = "studies" if every else "_".join(["studies", *(one.rpartition(":")[2] for one in args.networks.split(","))])
     options = {name: value for name, value in vars(args).items() if name != "output"}
     command = " ".join(["studies", *(f"--{name} {value}" for name, value in options.items())])
-    asked = [(network, goal, args, device) for network in args.networks.split(",") for goal in args.goals.split(",")]
+    studies = (
+        [one.split("/") for one in args.only.split(",")]
+        if args.only
+        else [(network, goal) for network in args.networks.split(",") for goal in args.goals.split(",")]
+    )
+    asked = [(network, goal, args, device) for network, goal in studies]
     rows: list[dict[str, Any]] = []
     path = None
     for found in several(asked, args.processes):

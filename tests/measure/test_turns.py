@@ -38,6 +38,16 @@ def test_others_may_work_until_one_times(lock: Path) -> None:
     assert free(lock, fcntl.LOCK_SH) and not free(lock, fcntl.LOCK_EX)
 
 
+def test_others_may_time_while_one_compiles(lock: Path) -> None:
+    with measure.beside():
+        assert free(lock, fcntl.LOCK_EX)
+        measure.pause()
+        with measure.alone(), measure.beside():
+            assert not free(lock, fcntl.LOCK_SH)
+        assert free(lock, fcntl.LOCK_EX)
+    assert not free(lock, fcntl.LOCK_EX)
+
+
 def test_an_error_gives_the_device_back(lock: Path) -> None:
     with pytest.raises(ZeroDivisionError), measure.alone():
         raise ZeroDivisionError
@@ -46,11 +56,10 @@ def test_an_error_gives_the_device_back(lock: Path) -> None:
 
 def test_who_waits_to_be_alone_goes_first(lock: Path) -> None:
     other = _Turns(lock)
-    other.leave()
     alone = threading.Event()
 
     def times() -> None:
-        other.take(fcntl.LOCK_EX)
+        other.hold(fcntl.LOCK_EX)
         alone.set()
 
     waiting = threading.Thread(target=times)
@@ -61,9 +70,10 @@ def test_who_waits_to_be_alone_goes_first(lock: Path) -> None:
     pausing = threading.Thread(target=measure.pause)
     pausing.start()
     assert alone.wait(60)
-    other.leave()
+    other.hold(fcntl.LOCK_UN)
     pausing.join(60)
     waiting.join(60)
+    other.close()
     assert not pausing.is_alive() and measure.waited_s() > 0
 
 

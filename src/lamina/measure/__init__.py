@@ -22,7 +22,7 @@ from lamina.measure.roofs import measure_roofs, roofs
 from lamina.measure.settle import Settling, settle
 from lamina.measure.stopwatch import Stopwatch
 from lamina.measure.subprocesses import run_subprocess
-from lamina.measure.turns import alone, pause, share_device, waited_s
+from lamina.measure.turns import alone, beside, pause, share_device, waited_s
 
 __all__ = [
     "Activity",
@@ -48,6 +48,7 @@ __all__ = [
     "allreduce_times",
     "alone",
     "attribute",
+    "beside",
     "clock",
     "clocks_for",
     "energy_j",

@@ -7,7 +7,7 @@ waits to be alone goes first: the others stop where they pause, or before they t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from lamina.errors import MissingError
@@ -25,18 +25,31 @@ class _Turns:
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.device, self.gate = path.open("a"), path.with_suffix(".gate").open("a")
-        self.waited, self.depth = 0.0, 0
-        self.take(fcntl.LOCK_SH)
+        self.waited, self.held = 0.0, fcntl.LOCK_UN
 
-    def take(self, how: int) -> None:
-        watch = Stopwatch()
-        fcntl.flock(self.gate, fcntl.LOCK_EX)
-        fcntl.flock(self.device, how)
-        fcntl.flock(self.gate, fcntl.LOCK_UN)
-        self.waited += watch.seconds
-
-    def leave(self) -> None:
+    def hold(self, how: int) -> None:
+        """Change how the device is held; nothing is held while this waits."""
         fcntl.flock(self.device, fcntl.LOCK_UN)
+        if how != fcntl.LOCK_UN:
+            watch = Stopwatch()
+            fcntl.flock(self.gate, fcntl.LOCK_EX)
+            fcntl.flock(self.device, how)
+            fcntl.flock(self.gate, fcntl.LOCK_UN)
+            self.waited += watch.seconds
+        self.held = how
+
+    @contextmanager
+    def holding(self, how: int) -> Iterator[None]:
+        before = self.held
+        self.hold(how)
+        try:
+            yield
+        finally:
+            self.hold(before)
+
+    def close(self) -> None:
+        self.device.close()
+        self.gate.close()
 
 
 _turns: _Turns | None = None
@@ -50,37 +63,34 @@ def share_device(path: Path | None) -> None:
     """
     global _turns
     if _turns is not None:
-        _turns.leave()
+        _turns.close()
         _turns = None
     if path is None:
         return
     if fcntl is None:
         raise MissingError("sharing a GPU needs file locks, which this operating system does not have")
     _turns = _Turns(path)
+    _turns.hold(fcntl.LOCK_SH)
 
 
-@contextmanager
-def alone() -> Iterator[None]:
+def alone() -> AbstractContextManager[None]:
     """While this process times something, no other that shares the device works."""
-    if _turns is None or _turns.depth:
-        yield
-        return
-    _turns.leave()
-    _turns.take(fcntl.LOCK_EX)
-    _turns.depth = 1
-    try:
-        yield
-    finally:
-        _turns.depth = 0
-        _turns.leave()
-        _turns.take(fcntl.LOCK_SH)
+    if _turns is None or _turns.held == fcntl.LOCK_EX:
+        return nullcontext()
+    return _turns.holding(fcntl.LOCK_EX)
+
+
+def beside() -> AbstractContextManager[None]:
+    """While this process compiles, which hardly uses the device, others may time."""
+    if _turns is None or _turns.held == fcntl.LOCK_EX:
+        return nullcontext()
+    return _turns.holding(fcntl.LOCK_UN)
 
 
 def pause() -> None:
     """Let a process that waits to be alone go first; between the steps of long work."""
-    if _turns is not None and not _turns.depth:
-        _turns.leave()
-        _turns.take(fcntl.LOCK_SH)
+    if _turns is not None and _turns.held == fcntl.LOCK_SH:
+        _turns.hold(fcntl.LOCK_SH)
 
 
 def waited_s() -> float:

@@ -197,7 +197,8 @@ class Subject:
         found: dict[str, Timing | Exception] = {}
         for name, step in steps.items():
             try:
-                step()  # compiles, captures, allocates the optimizer's state
+                with measure.beside():
+                    step()  # compiles, captures, allocates the optimizer's state
                 stopwatch = measure.Stopwatch()
                 step()
                 if stopwatch.seconds < SLOW_S:

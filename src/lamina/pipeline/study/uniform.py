@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lamina import run
+from lamina import measure, run
 from lamina.errors import DeviceLostError, UnsupportedError
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.config import StudyConfig
@@ -172,7 +172,8 @@ def _measured(
             with fatal(str(one), "whole network"):
                 model = subject.at(subject.start(one), one)
                 steps[str(one)] = step = subject.step(model, one)
-                step()
+                with measure.beside():
+                    step()
                 facts[one] = subject.facts(model, one, step)
         except DeviceLostError:
             raise
