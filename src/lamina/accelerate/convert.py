@@ -204,9 +204,9 @@ def _refusal(
     unit: Unit, cell: ModuleType, owners: Mapping[int, set[int]], where: Where | None, untraced: str
 ) -> str | None:
     """Why a unit is not converted, or nothing."""
-    kept = next(filter(None, (_kept(*part, owners, where) for part in unit.layers.items())), None)
-    if kept is not None:
-        return kept
+    stays = next(filter(None, (_kept(*part, owners, where) for part in unit.layers.items())), None)
+    if stays is not None:
+        return stays
     reason: str | None = cell.refusal(unit.module)
     if reason and untraced and any(True for _ in unit.module.parameters()):
         return f"{reason} in a Sequential; {untraced}"
@@ -262,6 +262,11 @@ def _of_chain(chain: Chain, cell: ModuleType, config: object) -> Iterator[Unit]:
         if links[0].path is not None:
             stays = next((link.module for link in links if link.path is None), None)
             yield Unit(named, nn.Sequential(*(link.module for link in links)), stays=stays)
+
+
+def kept(model: nn.Module, name: str) -> str | None:
+    """Why a layer stays whatever the method is: shared weights or hooks; or nothing."""
+    return _kept(name, model.get_submodule(name), _owners(model), None)
 
 
 def _kept(name: str, module: nn.Module, owners: Mapping[int, set[int]], where: Where | None) -> str | None:

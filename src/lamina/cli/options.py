@@ -196,7 +196,7 @@ def plan(path: Path | None) -> dict[str, Any]:
     methods = {}
     for one in found.layers:
         method = known_options(one.method)
-        if not method.dense:
+        if method.algorithm or not method.dense:
             # What was fitted to data cannot be fitted without them; it takes the same time.
             methods[one.name] = str(method).replace("recovery=least_squares", "recovery=scale")
     run = {"precision": [found.run.precision], "layout": [found.run.layout], "batch": [found.batch]}

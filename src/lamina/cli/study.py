@@ -145,7 +145,7 @@ def study(
     options.choices("--optimizer", optimizer, ("sgd", "adam", "adamw"))
     precisions = options.choices("--precision", precision, ("fp32", "tf32", "bf16", "fp16")) if precision else []
     modes = options.choices("--mode", mode, ("eager", "compiled", "reduce-overhead", "graph")) if mode else []
-    methods = [str(one) for one in options.implementations(impl) if not one.dense]
+    methods = [str(one) for one in options.implementations(impl) if one.algorithm or not one.dense]
     patterns = options.layer_patterns(layer)
     limit = seconds("--budget", budget) if budget else None
     most = size("--max-memory", max_memory) if max_memory else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy
 
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.batchnorm import fold_batchnorm
+from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.registry import known_options
 from lamina.errors import UnsupportedError, UsageError
@@ -138,6 +139,9 @@ def replaced_by(model: nn.Module, plan: Plan, *, folding: bool = False) -> tuple
             by_method.setdefault(one.method, []).append(one)
     for method, layers in by_method.items():
         names = {name for one in layers for name in (one.name, *one.with_)}
+        if Method.parse(method).dense:
+            model = _by_algorithm(model, method, names, replaced, refused)
+            continue
         try:
             config = configured(method)
             model, record = accelerate.convert(model, config, lambda name, _, names=names: name in names)  # type: ignore[misc]
@@ -158,6 +162,19 @@ def replaced_by(model: nn.Module, plan: Plan, *, folding: bool = False) -> tuple
         except UsageError as error:
             remarks.append(f"dead output channels are not pruned: {error}")
     return model, Applied(replaced, refused, remarks)
+
+
+def _by_algorithm(
+    model: nn.Module, method: str, names: Collection[str], replaced: dict[str, str], refused: dict[str, str]
+) -> nn.Module:
+    """Convolutions by an algorithm such as ``dense:fft``, in place; ``replaced`` and ``refused`` are filled."""
+    for name in names:
+        try:
+            model = put(model, name, build.by_algorithm(Method.parse(method), model.get_submodule(name)))
+            replaced[name] = method
+        except (UsageError, UnsupportedError) as error:
+            refused[name] = str(error)
+    return model
 
 
 def fold(model: nn.Module) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from lamina import build
 from lamina.accelerate.registry import configuration
 from lamina.errors import UsageError, nearest
 from lamina.spec import Method
@@ -15,6 +16,8 @@ Goal = Literal["train", "infer"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 MODES: tuple[PlanMode, ...] = get_args(PlanMode)
 
+ALGORITHMS = ("gemm", "fft", "winograd")
+"""Of convolutions; ``direct`` is what the library selects, which all candidates are compared with."""
 BLOCK_SIZES = (16, 32, 64, 128)
 KEEP_RATIOS = (0.75, 0.5, 0.25, 0.125)
 FORMATS = ("e4m3", "half")
@@ -83,8 +86,11 @@ class StudyConfig:
             raise UsageError(f"max memory: expected at least 1 byte, got {self.max_memory}")
         if self.goal == "train" and not self.epochs:
             raise UsageError("goal train: expected at least 1 epoch, since accuracy is that of a trained network")
-        for method in self.methods:
-            configuration(Method.parse(method))
+        for method in map(Method.parse, self.methods):
+            if method.algorithm:
+                build.require_algorithm(method)
+            else:
+                configuration(method)
 
     @property
     def training(self) -> bool:
@@ -95,7 +101,7 @@ class StudyConfig:
         """The methods to try on each layer, those that keep its results first."""
         if self.methods:
             return [Method.parse(text) for text in self.methods]
-        texts = ["fused", "sparse"]
+        texts = ["fused", "sparse", *(f"dense:{one}" for one in ALGORITHMS)]
         texts += [f"weight-only[format={one}]" for one in FORMATS if not self.training]
         texts += [f"eliminated[recovery=least_squares,keep={one}]" for one in KEEP_RATIOS if not self.training]
         extra = ",rescale=true,signs=true" if self.training else ""

@@ -19,13 +19,14 @@ from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.apply import describe_type
 from lamina.pipeline.convert import ROUNDS, selector
 from lamina.pipeline.deft.composition import flattened, foldable
+from lamina.pipeline.study.algorithms import convolutions, select_algorithm
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.config import StudyConfig, lossless
 from lamina.pipeline.study.fatal import Fatal
 from lamina.pipeline.study.folded import FOLDED, fold_times
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.watch import Stage, Watch
-from lamina.record import Timing
+from lamina.record import Selection, Timing
 from lamina.record.study import Settings, Trial
 from lamina.spec import Method
 from lamina.spec.layer_names import matching_layers
@@ -86,7 +87,7 @@ def try_layers(
     model = subject.at(subject.start(settings), settings)
     chosen = selector(subject.device, subject.layer_mode(settings), subject.training, cache)
     with subject.context(settings):
-        units = _units(model, config)
+        units = _units(model, config, settings)
         names = {name for unit in units for name in unit.names}
         inputs = subject.inputs(settings)
         example = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -140,11 +141,16 @@ class _Unit:
         return isinstance(self.module, nn.Sequential)
 
 
-def _units(model: nn.Module, config: StudyConfig) -> list[_Unit]:
+def _units(model: nn.Module, config: StudyConfig, settings: Settings) -> list[_Unit]:
     leaves = {name: module for name, module in model.named_modules() if not any(True for _ in module.children())}
     allowed = set(matching_layers(config.layers, leaves))
     found = []
     for method in config.offers():
+        if method.dense:
+            for name, module, refusal in convolutions(model, method, settings):
+                if name in allowed:
+                    found.append(_Unit(method, (name,), module, refusal, None))
+            continue
         for unit in units_of(model, accelerate.configuration(method)):
             weights = any(one.dim() > 1 for module in unit.layers.values() for one in module.parameters())
             if weights and unit.names[0] in allowed:
@@ -196,12 +202,8 @@ def _trials(
         return [(replace(one, outcome="refused", reason=unit.refusal), 0.0)]
     if budget.over:
         return [(replace(one, outcome="failed", reason=OVER), 0.0)]
-    config = accelerate.configuration(unit.method)
-    if isinstance(config, Eliminated):  # what recovers its outputs needs calibration, and takes no time in a step
-        config = replace(config, recovery="scale")
     try:
-        new = converter(config).replace(unit.module, config)
-        selection, _ = select_layer(unit.module, new, config, chosen, calls.get(unit.names[0]), unit.stays)
+        selection = _selected(unit, chosen, calls.get(unit.names[0]))
     except UnsupportedError as error:
         return [(replace(one, outcome="refused", reason=str(error)), 0.0)]
     except (UsageError, RuntimeError) as error:
@@ -218,6 +220,21 @@ def _trials(
     for impl, why in selection.refusals.items():
         found.append((replace(one, impl=_named(impl, unit), outcome="refused", reason=why), 0.0))
     return found
+
+
+def _selected(unit: _Unit, chosen: Selector, call: LayerCall | None) -> Selection:
+    """The times of a unit's module and of its candidates.
+
+    Raises:
+        UnsupportedError, UsageError: as `select_layer` does.
+    """
+    if unit.method.dense:
+        return select_algorithm(unit.module, unit.method, chosen, call)
+    config = accelerate.configuration(unit.method)
+    if isinstance(config, Eliminated):  # what recovers its outputs needs calibration, and takes no time in a step
+        config = replace(config, recovery="scale")
+    new = converter(config).replace(unit.module, config)
+    return select_layer(unit.module, new, config, chosen, call, unit.stays)[0]
 
 
 def _folded(

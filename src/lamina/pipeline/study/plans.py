@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from lamina import accelerate, run
+from lamina import accelerate, build, run
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.registry import known_options
@@ -123,6 +123,10 @@ class Plans:
         if folds:
             model, _ = folded(model)
         for impl, names in by_impl.items():
+            if (method := Method.parse(impl)).dense:
+                for name in names:
+                    model = put(model, name, build.by_algorithm(method, model.get_submodule(name)))
+                continue
             config = accelerate.configuration(known_options(impl))
             model, record = accelerate.convert(model, config, lambda name, _, names=names: name in names)  # type: ignore[misc]
             if not record.replaced:
