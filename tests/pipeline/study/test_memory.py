@@ -16,12 +16,13 @@ import lamina
 from lamina import measure
 from lamina.errors import UnsupportedError
 from lamina.measure.memory import peak_memory
-from lamina.pipeline import find
+from lamina.pipeline import find, report
 from lamina.pipeline.study import Studied, StudyConfig, study
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.study.uniform import within
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
+from lamina.report.study_markdown import study_markdown
 from lamina.report.study_table import verdict
 from lamina.spec.plan import Plan, Run
 from lamina.spec.plan_file import read_plan
@@ -110,6 +111,8 @@ def test_what_ran_out_of_memory_failed_and_is_compressed(
     assert found.whole("plan").settings.method == COMPRESSED and found.whole("plan").accuracy is not None
     assert verdict(found).startswith("the network does not run as it was (CUDA out of memory")
     assert store.study(studied.run_id) is not None
+    page = report(store, studied.run_id, tmp_path / "study.html").read_text(encoding="utf-8")
+    assert "out of memory" in page and "does not run as it was" in study_markdown(found)
 
 
 def test_a_limit_is_in_the_reason() -> None:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
+from typing import Any
 
 from torch import fx, nn
 
@@ -48,23 +50,37 @@ def trace(model: nn.Module) -> Traced:
     Raises:
         UnsupportedError: `torch.fx` cannot trace it, with the reason.
     """
-    # Inside another module a network's arguments are those of a call, which can be traced where `*inputs` cannot.
-    outer = nn.Sequential(model)
-    try:
-        with unchanged(model):
-            graph = _Tracer().trace(outer)
-    except Exception as error:  # the network's own code, run on symbols
-        reason = (str(error).strip().splitlines() or [""])[0][:200]
-        raise UnsupportedError(f"torch.fx cannot trace the network: {type(error).__name__}: {reason}") from error
+    graph = _graph(model)
     named = list(model.named_modules(remove_duplicate=False))
     paths = Counter(id(one) for _, one in named)
-    for node in graph.nodes:
-        if node.op in ("call_module", "get_attr"):
-            node.target = str(node.target).removeprefix("0").removeprefix(".")
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
     read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
     once = (path for path, one in named if paths[id(one)] == 1 and calls[path] == 1 and path not in read)
     return Traced(graph, dict(named), frozenset(once))
+
+
+def _graph(model: nn.Module) -> fx.Graph:
+    """The graph of a network that is called on one input or, if it needs several, on those without a default."""
+    # Inside another module its arguments are those of a call, which can be traced where `*inputs` cannot.
+    outer = nn.Sequential(model)
+    try:
+        with unchanged(model):
+            if len(_defaults(model)) + 1 < len(signature(model.forward).parameters):
+                return _Tracer().trace(model, _defaults(model))
+            graph = _Tracer().trace(outer)
+    except Exception as error:  # the network's own code, run on symbols
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        raise UnsupportedError(f"torch.fx cannot trace the network: {type(error).__name__}: {reason}") from error
+    for node in graph.nodes:
+        if node.op in ("call_module", "get_attr"):
+            node.target = str(node.target).removeprefix("0").removeprefix(".")
+    return graph
+
+
+def _defaults(model: nn.Module) -> dict[str, Any]:
+    """The arguments of a network that a call may leave out, with their values."""
+    parameters = signature(model.forward).parameters
+    return {name: one.default for name, one in parameters.items() if one.default is not one.empty}
 
 
 @contextmanager
