@@ -18,9 +18,10 @@ MODES: tuple[PlanMode, ...] = get_args(PlanMode)
 
 ALGORITHMS = ("gemm", "fft", "winograd")
 """Of convolutions; ``direct`` is what the library selects, which all candidates are compared with."""
-BLOCK_SIZES = (16, 32, 64, 128)
-KEEP_RATIOS = (0.75, 0.5, 0.25, 0.125)
+BLOCK_SIZES = (64, 32, 128, 16)
+KEEP_RATIOS = (0.25, 0.5, 0.125, 0.75)
 FORMATS = ("e4m3", "half")
+"""Variants of methods, those that most often pay first."""
 
 
 @dataclass(frozen=True)

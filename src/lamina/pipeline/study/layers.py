@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -71,7 +72,7 @@ def try_layers(
     tried: Callable[[Trial], object],
     watch: Watch,
 ) -> Layers:
-    """Time each method on each layer that it supports, the slowest layers first.
+    """Time each method on each layer that it supports, the slowest layers first, and all layers before more variants.
 
     Args:
         subject: the network.
@@ -96,7 +97,7 @@ def try_layers(
         found.density = {name: _density(call) for name, call in calls.items()}
         quick = selector(subject.device, chosen.mode, subject.training, rounds=3)
         found.dense_us = _dense_times(model, names, calls, quick)
-        units.sort(key=lambda unit: -sum(found.dense_us.get(name, 0.0) for name in unit.names))
+        units.sort(key=lambda unit: (unit.rank, -sum(found.dense_us.get(name, 0.0) for name in unit.names)))
         groups = fold_groups(model) if not subject.training else None
         timed: set[str] = set()
         for index, unit in enumerate(units):
@@ -127,13 +128,18 @@ def try_layers(
 
 @dataclass(frozen=True)
 class _Unit:
-    """A method on the layers that it replaces together; ``module`` and ``stays`` as in `accelerate.convert.Unit`."""
+    """A method on the layers that it replaces together; ``module`` and ``stays`` as in `accelerate.convert.Unit`.
+
+    ``rank`` counts the variants of a method, such as its keep ratios: the first of every method is tried on all layers
+    before the second of any, so that little time reaches every layer.
+    """
 
     method: Method
     names: tuple[str, ...]
     module: nn.Module
     refusal: str | None
     stays: nn.Module | None
+    rank: int = 0
 
     @property
     def several(self) -> bool:
@@ -145,16 +151,19 @@ def _units(model: nn.Module, config: StudyConfig, settings: Settings) -> list[_U
     leaves = {name: module for name, module in model.named_modules() if not any(True for _ in module.children())}
     allowed = set(matching_layers(config.layers, leaves))
     found = []
+    ranks: Counter[str] = Counter()
     for method in config.offers():
+        rank = ranks[method.name]
+        ranks[method.name] += 1
         if method.dense:
             for name, module, refusal in convolutions(model, method, settings):
                 if name in allowed:
-                    found.append(_Unit(method, (name,), module, refusal, None))
+                    found.append(_Unit(method, (name,), module, refusal, None, rank))
             continue
         for unit in units_of(model, accelerate.configuration(method)):
             weights = any(one.dim() > 1 for module in unit.layers.values() for one in module.parameters())
             if weights and unit.names[0] in allowed:
-                found.append(_Unit(method, unit.names, unit.module, unit.refusal, unit.stays))
+                found.append(_Unit(method, unit.names, unit.module, unit.refusal, unit.stays, rank))
     return found
 
 
