@@ -131,6 +131,8 @@ def _conv_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     table = _table(columns, weight, taps)
     full = weight.new_zeros(weight.shape[0], inputs * taps).index_copy(1, table, weight)
     full = full.unflatten(1, (inputs, *ctx.kernel))
+    if x.device.type == "cpu" and max(ctx.stride) > taps == 1:
+        x, dy = x.contiguous(), dy.contiguous()  # oneDNN writes beyond its memory in channels-last, on some processors
     wanted = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], False]
     dx, dw, _ = torch.ops.aten.convolution_backward(
         dy, x, full, None, ctx.stride, ctx.padding, ctx.dilation, False, [0, 0], 1, wanted
