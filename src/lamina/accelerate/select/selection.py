@@ -38,6 +38,9 @@ def one_by_one(timer: Callable[[Callable[[], object]], float]) -> Timer:
     return times
 
 
+MAX_TILES = 6
+
+
 def decide(
     times: Mapping[str, Timing],
     mode: Mode,
@@ -86,13 +89,20 @@ class Selector:
         mode: that the model will run in.
         training: whether steps have a backward pass.
         min_speedup: as `decide` takes it.
+        max_tiles: tiles of a kernel that a method may offer as candidates, each of which is compiled.
     """
 
     def __init__(
-        self, timer: Timer, cache: Cache, mode: Mode, training: bool, min_speedup: float = MIN_SPEEDUP
+        self,
+        timer: Timer,
+        cache: Cache,
+        mode: Mode,
+        training: bool,
+        min_speedup: float = MIN_SPEEDUP,
+        max_tiles: int = MAX_TILES,
     ) -> None:
         self.timer, self.cache, self.mode = timer, cache, mode
-        self.training, self.min_speedup = training, min_speedup
+        self.training, self.min_speedup, self.max_tiles = training, min_speedup, max_tiles
 
     def select(self, question: str, candidates: Candidates, call: LayerCall) -> Selection:
         """The fastest of the candidates, from the cache or by measuring.

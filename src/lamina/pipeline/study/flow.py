@@ -37,7 +37,7 @@ from lamina.pipeline.study.layers import Layers, try_layers
 from lamina.pipeline.study.plans import Plans
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.study.uniform import available, fastest, uniform, within
-from lamina.pipeline.study.whole import Compared, compare, to_sequence, without_sparse
+from lamina.pipeline.study.whole import Compared, compare, to_sequence, unfused, without_sparse
 from lamina.pipeline.train import objective
 from lamina.pipeline.watch import Watch, tracked, unwatched
 from lamina.record.study import FrontPoint, Measured, Settings, Study, Trial
@@ -229,7 +229,7 @@ class _Work:
             index, front = self._front(plans, candidates, base, scale, reference)
         with budget.stage("the plan"):
             compared, candidate = self._compared(plans, candidates[: index + 1], base, best, wholes)
-        choice = candidate.choice if compared.faster else {}
+        choice = compared.choice if compared.faster else {}
         best = compared.uniform  # on a second look, another one of those that are near may be the fastest
         if not choice:
             self.result = subject.start(best.settings)
@@ -237,7 +237,9 @@ class _Work:
         trials = tuple(self._settled(trial, choice) for trial in layers.trials)
         for trial in trials:
             self.store.add_trial(self.run_id, trial)
-        predicted = _time(base) - scale * candidate.saved_us if candidate.choice else None
+        undone = candidate.choice.keys() - compared.choice.keys() if choice else ()
+        saved = candidate.saved_us - sum(layers.faster[layer][candidate.choice[layer]] for layer in undone)
+        predicted = _time(base) - scale * saved if candidate.choice else None
         found = Study(
             self.target.name, config.goal, plans.metric, config.max_accuracy_drop, data, config.batch,
             tuple(wholes), trials, tuple(front), predicted, "", layers.unsupported, findings,
@@ -434,7 +436,9 @@ class _Work:
             modes = to_sequence(wholes, base)
             with self._watched(plans, choice, "the plan"):
                 before = [one for one in wholes[:1] if one.timing is not None and one not in near]
-                compared = compare(subject, model, choice, base, [*before, *near], modes, chosen, self.budget.left)
+                separate = unfused(model, choice, plans.merged, plans.dense) if choice else []
+                variants = [(choice, model), *separate] if choice else []
+                compared = compare(subject, variants, base, [*before, *near], modes, chosen, self.budget.left)
                 compared = _within(compared, self.config.max_memory)
             # On a busy machine the first times were noise: what seemed slower then, but is faster now, is timed again.
             passed = [one for one in kept if one not in near and _time(one) < _time(compared.uniform)]
@@ -444,7 +448,9 @@ class _Work:
             if not choice:
                 return compared, candidates[index]
             if compared.faster:
-                self.result = model
+                assert compared.model is not None
+                self.result = compared.model
+                plans.equal(choice, compared.choice)
                 return compared, candidates[index]
             self.remark(f"{len(choice)} layers changed: not faster as a whole: {compared.reason}")
             if index == 0 or self.budget.over:

@@ -34,6 +34,9 @@ from lamina.spec.layer_names import matching_layers
 
 OVER = "the time budget of this stage was spent"
 
+TILES = 2
+"""Tiles of a kernel that are tried; layers of the plan are tuned again on what reaches them there."""
+
 SPARSE_BELOW = {"fp32": 0.6, "tf32": 0.3, "bf16": 0.2, "fp16": 0.2}
 """Density of inputs above which sparse products have never been faster on a GPU, so that none is tried."""
 
@@ -87,6 +90,7 @@ def try_layers(
     found = Layers()
     model = subject.at(subject.start(settings), settings)
     chosen = selector(subject.device, subject.layer_mode(settings), subject.training, cache)
+    chosen.max_tiles = TILES
     with subject.context(settings):
         units = _units(model, config, settings)
         names = {name for unit in units for name in unit.names}

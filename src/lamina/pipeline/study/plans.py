@@ -70,6 +70,7 @@ class Plans:
     merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scored: bool = True
     _variants: dict[str, dict[float, nn.Module]] = field(default_factory=dict)
+    _same: dict[str, Choice] = field(default_factory=dict)
 
     @property
     def dense(self) -> nn.Module:
@@ -181,12 +182,21 @@ class Plans:
 
     def accuracy(self, choice: Choice, test: bool = False) -> float:
         """Accuracy in percent of the network by a choice, at the settings; on the calibration samples by default."""
-        split = "test" if test else "calibration"
-        method = without(self.settings.method, COMPRESSED)  # whose gradients are the same
-        question = f"{split} accuracy {self.settings.precision} {method} {self.key(choice)}"
+        question = self._question(choice, test)
         if question not in self.journal:
-            self.journal.put(question, self.judged(self.trained(choice), test))
+            self.journal.put(question, self.judged(self.trained(self._same.get(self.key(choice), choice)), test))
         return float(self.journal[question])
+
+    def equal(self, choice: Choice, other: Choice) -> None:
+        """Take the accuracy of another choice for that of this one: they differ in lossless implementations alone."""
+        if self.key(choice) != self.key(other):
+            self._same[self.key(other)] = choice
+
+    def _question(self, choice: Choice, test: bool) -> str:
+        split = "test" if test else "calibration"
+        known = self._same.get(self.key(choice), choice)
+        method = without(self.settings.method, COMPRESSED)  # whose gradients are the same
+        return f"{split} accuracy {self.settings.precision} {method} {self.key(known)}"
 
     def judged(self, model: nn.Module, test: bool) -> float:
         """Accuracy of a float32 network at the settings."""

@@ -89,9 +89,7 @@ def uniform(
     return list(found.values())
 
 
-def _begin(
-    subject: Subject, measured: Callable[[Sequence[Settings]], None], found: dict[Settings, Measured]
-) -> str:
+def _begin(subject: Subject, measured: Callable[[Sequence[Settings]], None], found: dict[Settings, Measured]) -> str:
     """Measure the network as it is and, to infer, with folded BatchNorm; the method that the other settings have."""
     try:
         measured([BEFORE] if subject.training or subject.folded is None else [BEFORE, FOLDED])

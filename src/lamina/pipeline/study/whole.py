@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -27,6 +28,8 @@ from lamina.spec import Method
 
 ROUNDS = 9
 PLAN = "plan"
+COMPILED = ("compiled", "reduce-overhead")
+"""Modes in which the compiler fuses what it can."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Compared:
         uniforms: the network at uniform settings, timed in the same rounds.
         faster: whether the plan is faster by more than the spread.
         reason: one sentence with both times.
+        choice: of the plan; that of the fastest variant.
+        model: the float32 network by it.
         ran: by layer with pruned inputs, the implementation that was selected in the plan.
     """
 
@@ -45,6 +50,8 @@ class Compared:
     uniforms: tuple[Measured, ...]
     faster: bool
     reason: str
+    choice: Choice = field(default_factory=dict)
+    model: nn.Module | None = None
     ran: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -54,10 +61,13 @@ class Compared:
         return min(fits, key=lambda one: one.timing.median_us if one.timing else inf)
 
 
+Variant = tuple[Choice, nn.Module]
+"""A choice, and the float32 network by it."""
+
+
 def compare(
     subject: Subject,
-    model: nn.Module,
-    choice: Choice,
+    variants: Sequence[Variant],
     base: Measured,
     uniforms: Sequence[Measured],
     modes: Sequence[str],
@@ -66,30 +76,33 @@ def compare(
 ) -> Compared:
     """Time a network by a choice in several modes, and the dense network at uniform settings.
 
-    All take turns. An empty choice compares the dense network with itself.
+    All take turns. Without variants, the dense network is compared with itself.
 
     Args:
         subject: the dense network.
-        model: the float32 network by the choice.
-        choice: by layer.
+        variants: the network by the choice; and without its fused units, which is timed only where the compiler runs:
+            it fuses too.
         base: the settings of the plan, but for the mode.
         uniforms: the network as its user runs it, and at settings that are nearly the best.
         modes: to try, that of the base first.
         chosen: calibrates layers that follow the sparsity of their inputs.
         limit_s: seconds for all rounds.
     """
-    if choice:
+    if variants:
         prepare_replay(subject.device)
     steps: dict[str, Step] = {}
-    networks: dict[Settings, tuple[nn.Module, dict[str, str]]] = {}
+    networks: dict[str, tuple[Settings, Variant, nn.Module, dict[str, str]]] = {}
     reasons: list[str] = []
-    for mode in modes if choice else ():
+    for mode in modes:
         own = replace(base.settings, mode=mode)
-        try:
-            networks[own] = network, _ = _deployed(subject, model, choice, own, chosen)
-            steps[str(own)] = subject.step(network, own)
-        except (LaminaError, RuntimeError) as error:
-            reasons.append(f"{mode}: {run.one_line(error)}")
+        for number, (choice, model) in enumerate(variants if mode in COMPILED else variants[:1]):
+            name = f"{own}{', without fused units' if number else ''}"
+            try:
+                network, ran = _deployed(subject, model, choice, own, chosen)
+                steps[name] = subject.step(network, own)
+                networks[name] = own, (choice, model), network, ran
+            except (LaminaError, RuntimeError) as error:
+                reasons.append(f"{name}: {run.one_line(error)}")
     for one in uniforms:
         network = subject.at(subject.start(one.settings), one.settings)
         steps[f"dense, {one.settings}"] = subject.step(network, one.settings)
@@ -100,23 +113,23 @@ def compare(
         if isinstance(time, Exception):
             raise LaminaError(f"the dense network did not run again: {run.one_line(time)}") from time
         again.append(replace(one, timing=time))
-    ours: dict[Settings, Timing] = {}
-    for own in networks:
-        found = times.get(str(own))
+    ours: dict[str, Timing] = {}
+    for name in networks:
+        found = times.get(name)
         if isinstance(found, Timing):
-            ours[own] = found
+            ours[name] = found
         elif found is not None:
-            reasons.append(f"{own}: {run.one_line(found)}")
+            reasons.append(f"{name}: {run.one_line(found)}")
     if not ours:
         failed = Measured(PLAN, base.settings, None, outcome="failed", reason="; ".join(reasons))
         return Compared(failed, tuple(again), False, failed.reason)
-    settings = min(ours, key=lambda one: ours[one].median_us)
-    network, ran = networks[settings]
-    parameters, peak, energy = subject.facts(network, settings, steps[str(settings)])
-    plan = Measured(PLAN, settings, ours[settings], None, parameters, peak, energy, "selected", "; ".join(reasons))
-    compared = Compared(plan, tuple(again), False, "", ran)
+    best = min(ours, key=lambda name: ours[name].median_us)
+    settings, (choice, model), network, ran = networks[best]
+    parameters, peak, energy = subject.facts(network, settings, steps[best])
+    plan = Measured(PLAN, settings, ours[best], None, parameters, peak, energy, "selected", "; ".join(reasons))
+    compared = Compared(plan, tuple(again), False, "", choice, model, ran)
     assert compared.uniform.timing is not None
-    verdict = decide({DENSE: compared.uniform.timing, PLAN: ours[settings]}, "eager")
+    verdict = decide({DENSE: compared.uniform.timing, PLAN: ours[best]}, "eager")
     return replace(compared, faster=verdict.impl == PLAN, reason=verdict.reason)
 
 
@@ -167,6 +180,30 @@ def to_sequence(wholes: Sequence[Measured], best: Measured) -> list[str]:
     ]
     replayed = [mode for mode in near if mode in REPLAYED]
     return list(dict.fromkeys([best.settings.mode, *(replayed or near)]))
+
+
+def unfused(
+    model: nn.Module, choice: Choice, merged: Mapping[str, tuple[str, ...]], dense: nn.Module
+) -> list[Variant]:
+    """The network without the fused units of its choice, if it has any and other layers change too.
+
+    Args:
+        model: by the choice; not changed.
+        choice: by layer.
+        merged: the layers that a unit replaces, by ``layer impl``.
+        dense: the network before any change.
+    """
+    units = {layer: impl for layer, impl in choice.items() if Method.parse(impl).name == "fused"}
+    rest = {layer: impl for layer, impl in choice.items() if layer not in units}
+    if not units or not rest:
+        return []
+    model = copy.deepcopy(model)
+    for layer, impl in units.items():
+        first, *_ = model.get_submodule(layer).to_dense()  # type: ignore[operator]
+        model = put(model, layer, first)
+        for name in merged.get(f"{layer} {impl}", (layer,))[1:]:  # activations and poolings, without weights
+            model = put(model, name, copy.deepcopy(dense.get_submodule(name)))
+    return [(rest, model)]
 
 
 def without_sparse(choice: Mapping[str, str]) -> dict[str, str]:

@@ -26,12 +26,9 @@ from lamina.accelerate.select import DENSE, LayerCall, Selector, variant
 from lamina.accelerate.select.cost import CostModel, Prediction, Predictions
 from lamina.errors import UnsupportedError
 
-MOST_TILES = 6
-"""Tiles of an implementation that are timed, those most like the one chosen by sizes."""
-
 
 def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, Callable[[], nn.Module]]:
-    """Every implementation that can be the fastest, with several tiles where it has any."""
+    """Every implementation that can be the fastest, with tiles where it has any: those nearest to the one by sizes."""
     x = call.tensors[0]
     if isinstance(layer, EliminatedLSTM):
         return {"impl=gather": lambda: layer}
@@ -40,7 +37,7 @@ def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, 
         if impl == "kernel" or (impl == "pack" and not isinstance(layer, EliminatedLinear)):
             rows, outputs, summed = sizes(layer, x)
             tiles = tiles_of(rows, outputs, summed, x.itemsize, isinstance(layer, EliminatedLinear), tf32x3(x))
-            for tile in nearest_first(tiles)[:MOST_TILES]:
+            for tile in nearest_first(tiles)[: selector.max_tiles]:
                 packed = tuple(tile.pack())
                 found[f"impl={impl},tile={'x'.join(map(str, packed))}"] = partial(
                     variant, layer, impl=impl, tile=packed
