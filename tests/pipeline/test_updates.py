@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from lamina import pipeline, run
+from lamina.accelerate.training.compressed_activations import saving
 from lamina.build import Target, from_external
 from lamina.build.models.external import External
 from lamina.errors import UsageError
+from lamina.pipeline import updates
 from lamina.pipeline.apply import describe_type
 from lamina.pipeline.updates import fastest, updates_in
 from lamina.spec import Input
@@ -75,6 +77,25 @@ def test_a_plan_trains_in_its_layout_and_mode(store: Store, data: str) -> None:
     assert type(trained[4]).__name__ == "BlockCirculantLinear"
     pipeline.train(target(), data, settings, store, plan=planned("graph"), mode="eager", layout="nchw")
     assert not any("mode" in remark for remark in store.runs()[0].remarks if "plan:" not in remark)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`")
+def test_a_plan_trains_with_compressed_activations(store: Store, data: str) -> None:
+    settings = Training(epochs=1, batch=20)
+    wanted = [*pipeline.train(target(), data, settings, store).parameters()]
+    compressed = Plan(network="small", goal="train", batch=20, run=Run(method="compressed-activations"))
+    kept: list[int] = []
+
+    def watched(*args: Any, **options: Any) -> Any:
+        kept.append(1)
+        return saving(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(updates, "saving", watched)
+        found = pipeline.train(target(), data, settings, store, plan=compressed)
+    assert kept and all(torch.equal(a, b) for a, b in zip(found.parameters(), wanted, strict=True))
+    pipeline.train(target(), data, settings, store, plan=compressed, mode="compiled")
+    assert "activations are compressed in eager mode only, not in mode compiled" in store.runs()[0].remarks
 
 
 @pytest.mark.gpu

@@ -17,13 +17,14 @@ from lamina.errors import LaminaError, UsageError
 from lamina.pipeline.apply import Applied, replaced_by
 from lamina.pipeline.converted import Converted
 from lamina.pipeline.runs import begin, closing
-from lamina.pipeline.updates import refusal, updates_in
+from lamina.pipeline.updates import compressing, refusal, updates_in
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record import Epoch
 from lamina.spec import Method
 from lamina.spec.plan import Plan, PlanMode
 from lamina.spec.plan_file import plan_text
 from lamina.spec.training import Training
+from lamina.spec.whole_method import COMPRESSED, DENSE, FOLD, compresses, without
 from lamina.spec.workload import Layout
 from lamina.store import Store
 
@@ -86,16 +87,21 @@ def train(
     layout = layout or (plan.run.layout if plan else "nchw")
     if layout == "nhwc":
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if plan is not None and plan.run.method != "dense":
+    whole = plan.run.method if plan else DENSE
+    if (theirs := without(whole, FOLD, COMPRESSED)) != DENSE:
         from lamina.pipeline.study.rivals import apply_rival  # imports this module
 
-        network = apply_rival(plan.run.method, network.to(resolved))
+        network = apply_rival(theirs, network.to(resolved))
     if mode is None:
         mode = plan.run.mode if plan else "eager"
         if (reason := refusal(mode, resolved)) is not None:
             notes.append(f"the plan's mode is {mode}, but {reason}: updates run in eager mode")
             mode = "eager"
     updates = updates_in(mode, resolved, notes.append)
+    if compresses(whole) and mode == "eager":
+        updates = compressing(updates)
+    elif compresses(whole):
+        notes.append(f"activations are compressed in eager mode only, not in mode {mode}")
 
     def train_batches(epoch: int, start: int) -> Iterator[tuple[run.Inputs, Tensor]]:
         return batches(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from lamina import run
+from lamina.accelerate.training.compressed_activations import saving
 from lamina.errors import CheckError, UnsupportedError, UsageError
 from lamina.pipeline.graphed import graphed_step
 from lamina.run.update import AUTOCAST
@@ -36,6 +38,11 @@ def updates_in(mode: PlanMode, device: torch.device, note: Callable[[str], objec
             return lambda trained: _Graphed(trained, note)
         case _:
             return lambda trained: run.eager_update(replace(trained, model=compiled(trained.model, mode)))
+
+
+def compressing(updates: run.Updates) -> run.Updates:
+    """Updates in eager mode whose forward passes keep sparse activations compressed."""
+    return lambda trained: updates(replace(trained, model=cast(nn.Module, saving(trained.model))))
 
 
 def refusal(mode: PlanMode, device: torch.device) -> str | None:

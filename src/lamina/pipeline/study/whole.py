@@ -182,9 +182,7 @@ def to_sequence(wholes: Sequence[Measured], best: Measured) -> list[str]:
     return list(dict.fromkeys([best.settings.mode, *(replayed or near)]))
 
 
-def unfused(
-    model: nn.Module, choice: Choice, merged: Mapping[str, tuple[str, ...]], dense: nn.Module
-) -> list[Variant]:
+def unfused(model: nn.Module, choice: Choice, merged: Mapping[str, tuple[str, ...]], dense: nn.Module) -> list[Variant]:
     """The network without the fused units of its choice, if it has any and other layers change too.
 
     Args:
