@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -68,10 +68,17 @@ class EnergyMeter:
         where = "a CPU" if self.device.type == "cpu" else "NVML reports none for this GPU"
         return f"{NO_COUNTER}: {where}"
 
-    @property
-    def stream(self) -> AbstractContextManager[object]:
-        """Makes the stream of the measurements current."""
-        return torch.cuda.stream(self._clock.stream) if self._clock else nullcontext()
+    @contextmanager
+    def stream(self) -> Iterator[None]:
+        """Work on the stream of the measurements, after what was issued before."""
+        if self._clock is None:
+            yield
+            return
+        before = torch.cuda.current_stream(self.device)
+        self._clock.stream.wait_stream(before)
+        with torch.cuda.stream(self._clock.stream):
+            yield
+        before.wait_stream(self._clock.stream)
 
     def per_call_j(self, fn: Callable[[], object], *, captured: bool = True) -> float | None:
         """Joules of one call, idle power of the device included; ``None`` without a counter.
@@ -81,63 +88,84 @@ class EnergyMeter:
             captured: whether to replay it in a CUDA graph where that is possible. Without one, the energy is that of
                 calls as the host issues them, and includes the device's waiting for it.
         """
-        replay, copies = self._repeated(fn, captured)
-        work = _lasting(self.device, replay, _POLL_S)
+        work = self._graphs(fn) if captured and self._clock else None
+        work = work or _Work(self.device, fn, 1)
         first = self._until_advance(work, self._counter(self.device), seconds=0.0)
-        if first is None:
-            return None
-        last = self._until_advance(work, first[0], self.seconds)
-        return None if last is None else (last[0] - first[0]) / 1000 / (last[1] * copies)
+        last = None if first is None else self._until_advance(work, first[0], self.seconds)
+        _wait(self.device)
+        return None if first is None or last is None else (last[0] - first[0]) / 1000 / last[1]
 
-    def _until_advance(self, work: Callable[[], int], before: int | None, seconds: float) -> tuple[int, int] | None:
-        """Work for ``seconds``, then until the counter advances: its value there, and how often the work ran.
+    def _until_advance(self, work: Callable[[], int], before_mj: int | None, seconds: float) -> tuple[int, int] | None:
+        """Work for ``seconds``, then until the counter advances: its value there, and the number of calls until then.
 
         ``None`` if it does not advance.
         """
         begun = advanced = time.perf_counter()
-        runs, seen = 0, before
+        calls, seen = 0, before_mj
         while seen is not None:
-            runs += work()
+            calls += work()
             now, now_mj = time.perf_counter(), self._counter(self.device)
             if now_mj != seen:
                 seen, advanced = now_mj, now
                 if seen is not None and now - begun >= seconds:
-                    return seen, runs
+                    return seen, calls
             elif now - advanced >= _STILL_S:
                 return None
         return None
 
-    def _repeated(self, fn: Callable[[], object], captured: bool) -> tuple[Callable[[], object], int]:
-        """A callable that does the work of several calls, and of how many."""
-        if captured and self._clock is not None:
-            try:
-                return self._clock.repeated(fn)
-            except UnsupportedError:
-                pass
-        return fn, 1
+    def _graphs(self, fn: Callable[[], object]) -> _Work | None:
+        """The work of a callable by a graph of many calls; ``None`` where it cannot be captured."""
+        assert self._clock is not None
+        try:
+            replay, copies = self._clock.repeated(fn)
+        except UnsupportedError:
+            return None
+        return _Work(self.device, replay, copies, self._clock.stream)
 
 
-def _lasting(device: torch.device, fn: Callable[[], object], seconds: float) -> Callable[[], int]:
-    """A function that repeats a callable for about so long, waits for the device, and returns how often it ran."""
-    runs = 1
-    while True:
-        _wait(device)
-        begun = time.perf_counter()
-        for _ in range(runs):
-            fn()
-        _wait(device)
-        took = time.perf_counter() - begun
-        if took >= seconds / 2:
-            break
-        runs = min(10 * runs, max(runs + 1, int(runs * seconds / max(took, 1e-9))))
+class _Work:
+    """Repeats a callable for about `_POLL_S`, and returns once the repetitions before these are done.
 
-    def work() -> int:
-        for _ in range(runs):
-            fn()
-        _wait(device)
-        return runs
+    So the device has work while the host reads the counter, which may take milliseconds.
+    """
 
-    return work
+    def __init__(
+        self, device: torch.device, fn: Callable[[], object], calls: int, stream: torch.cuda.Stream | None = None
+    ) -> None:
+        self._fn, self._calls, self._runs = fn, calls, 1
+        self._cuda = device.type == "cuda"
+        self._stream = stream or (torch.cuda.current_stream(device) if self._cuda else None)
+        while True:
+            _wait(device)
+            begun = time.perf_counter()
+            self._issue()
+            _wait(device)
+            took = time.perf_counter() - begun
+            if took >= _POLL_S / 2:
+                break
+            self._runs = min(10 * self._runs, max(self._runs + 1, int(self._runs * _POLL_S / max(took, 1e-9))))
+        self._before = self._marked()
+
+    def __call__(self) -> int:
+        """The number of calls that were issued; as many are done."""
+        mark = self._marked()
+        if self._before is not None:
+            self._before.synchronize()
+        self._before = mark
+        return self._runs * self._calls
+
+    def _issue(self) -> None:
+        for _ in range(self._runs):
+            self._fn()
+
+    def _marked(self) -> torch.cuda.Event | None:
+        """Issue the repetitions, with an event behind them."""
+        self._issue()
+        if not self._cuda:
+            return None
+        event = torch.cuda.Event()
+        event.record(self._stream)
+        return event
 
 
 def _wait(device: torch.device) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -35,7 +35,7 @@ def profile(
     cache: Path,
     options: Options = DEFAULT,
     counters: Sequence[str] = (),
-    counters_limit_s: float = TIMEOUT_S,
+    counters_limit_s: Callable[[], float] = lambda: TIMEOUT_S,
     replay: Replay | None = None,
     command: str = "",
     resume: bool = False,
@@ -54,7 +54,7 @@ def profile(
         cache: folder of the machine's measured peaks.
         options: how the iteration runs.
         counters: metrics for Nsight Compute to read; none for times only.
-        counters_limit_s: how long reading those of one point may take, in seconds.
+        counters_limit_s: is asked, before those of a point are read, how many seconds that may take.
         replay: from a point to the command line that runs :func:`iterate` there; needed for counters.
         command: the command line, for provenance.
         resume: complete the last unfinished run of the same work instead of starting anew.

@@ -51,11 +51,12 @@ def count(
     replay: Replay,
     watch: Watch,
     batches: Sequence[int] = (),
-    limit_s: float = TIMEOUT_S,
+    limit_s: Callable[[], float] = lambda: TIMEOUT_S,
 ) -> list[str]:
     """Read and store the counters of every profiled point that has none yet; answer what fell short.
 
-    ``batches`` are the batch sizes at which to read them, by default all; ``limit_s`` is how long one point may take.
+    ``batches`` are the batch sizes at which to read them, by default all; ``limit_s`` is asked how many seconds
+    the next point may take.
 
     Where this machine lets nobody read counters, the profile keeps its times, and the answer says why.
     """
@@ -71,7 +72,7 @@ def count(
                 raise MissingError(reason)
             watch(f"{point}: reading {len(wanted)} counters of {len(kernels)} launches with Nsight Compute")
             torch.cuda.empty_cache()  # the other process needs the memory
-            session = counters.profile(replay(point), wanted, timeout_s=limit_s, on_line=watch)
+            session = counters.profile(replay(point), wanted, timeout_s=limit_s(), on_line=watch)
         except MissingError as error:
             short.append(f"no hardware counters, times only: {error}")
             watch(short[-1])

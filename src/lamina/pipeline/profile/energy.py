@@ -9,6 +9,7 @@ import torch
 
 from lamina import measure, run
 from lamina.build import Target
+from lamina.pipeline.guard import Guard
 from lamina.pipeline.prepared import Prepared
 from lamina.pipeline.targets import implementation, only, or_dense
 from lamina.pipeline.watch import Watch
@@ -34,6 +35,7 @@ def with_energy(
     point: Point,
     network: Prepared,
     meter: measure.EnergyMeter,
+    guard: Guard,
     watch: Watch,
 ) -> tuple[LayerRun, ...]:
     """The rows that have a time with the energy of one execution of their phase, in joules.
@@ -42,7 +44,7 @@ def with_energy(
     """
     places = {(row.place, row.phase): row for row in rows if row.timing}
     found: dict[LayerRun, float | None] = {}
-    with meter.stream:
+    with meter.stream():
         visits = run.walk(
             network.trace,
             network.inputs,
@@ -53,6 +55,8 @@ def with_energy(
             implement=only(network.selected, or_dense(implementation(point), {})),
             check=False,
             layers=network.selected,
+            guard=guard,
+            lost=guard.lost,
         )
         for step in (one for visit in visits for one in visit):
             row = places.get((network.places[step.place], step.phase.value))

@@ -112,9 +112,8 @@ def profile_point(
             del iteration  # and with it the activations, before the whole step needs its own
             energy = energy_meter(device, options.energy_s * options.detailed(network.batch), watch)
             if energy is not None:
-                with guard(guard.iteration, "energy"):
-                    rows_found = with_energy(found.rows, target, workload, point, network, energy, watch)
-                    found = replace(found, rows=rows_found)
+                rows_found = with_energy(found.rows, target, workload, point, network, energy, guard, watch)
+                found = replace(found, rows=rows_found)
         except DeviceLostError:
             raise
         except Exception as error:  # whatever the code of a user's module raises
