@@ -87,7 +87,7 @@ def main() -> None:
             try:
                 for row in measured(stage, store, Path(folder), budget, args):
                     rows.append(row)
-            except LaminaError as error:
+            except Exception as error:  # the other stages are worth their time
                 summary["missing"][stage] = run.one_line(error)
             summary["wall_s"][stage] = round(budget.watch.seconds - begun, 1)
             print(f"== {stage}: {summary['wall_s'][stage]} s, {budget.left_s:.0f} s left", flush=True)
@@ -115,14 +115,15 @@ def measured(
     if stage == BYPASS:
         yield from bypassed(args.device, args.batch, budget)
         return
+    known = {one.id for one in store.runs()}
     try:
         profiled(stage, store, folder, budget, args)
     finally:  # what a counter run that took too long leaves behind is worth keeping
-        this = store.run("latest")
-        path = args.output / f"{Path(RECIPES[stage]).name}_{chip(this)}.json.xz"
-        write_document(store.export_run(this.id), path)
-        print(f"{path}: {path.stat().st_size >> 10} KiB", flush=True)
-    yield from wholes(stage, store, this)
+        for this in (one for one in store.runs() if one.id not in known):
+            path = args.output / f"{Path(RECIPES[stage]).name}_{chip(this)}.json.xz"
+            write_document(store.export_run(this.id), path)
+            print(f"{path}: {path.stat().st_size >> 10} KiB", flush=True)
+    yield from wholes(store, this)
 
 
 def profiled(stage: str, store: Store, folder: Path, budget: Budget, args: argparse.Namespace) -> Run:
@@ -152,7 +153,7 @@ def said(budget: Budget, event: object) -> None:
         print(f"{budget.watch.seconds:6.1f} s  {event.splitlines()[0]}", flush=True)
 
 
-def wholes(stage: str, store: Store, this: Run) -> Iterator[dict[str, Any]]:
+def wholes(store: Store, this: Run) -> Iterator[dict[str, Any]]:
     """For each batch size one row: the whole step, or all layers of a list of layers."""
     layers, counted = store.layers(this.id), store.counters(this.id)
     launches = Launches(store.kernels(this.id), counted)
