@@ -3,7 +3,7 @@
 1. The paper's own AlexNet, with LRN, at 227 x 227 in fp32: times at its batch sizes, and at 128 all counters and the
    energy of each phase. Then the primitives of DNNMark's evaluation.
 2. L1 bypass: each convolution by an implicit GEMM in fp32, forward and its weight gradient, loads through L1 and past
-   it: times, and hit rates by Nsight Compute.
+   it: times, and hit rates by Nsight Compute; ``hit_rates`` is these alone.
 
 The profiles are exported as ``<recipe>_<gpu>.json.xz``: what the project ships. A limit of seconds is kept: what does
 not fit is left out, and what was measured is written as soon as it is.
@@ -44,14 +44,16 @@ RECIPES = {"alexnet": "papers/dnnmark-alexnet-227", "primitives": "papers/dnnmar
 BATCHES = {"alexnet": (16, 64, 128), "primitives": (100,)}
 DETAIL = {"alexnet": 128, "primitives": 100}
 """The batch size with counters and energy."""
-BYPASS = "bypass"
-STAGES = (*RECIPES, BYPASS)
-LEAST_S = {"alexnet": 60.0, "primitives": 25.0, BYPASS: 15.0}
-"""Seconds without which a stage is not begun; its counters get what is left."""
+BYPASS, HIT_RATES = "bypass", "hit_rates"
+ALL = (*RECIPES, BYPASS)
+LEAST_S = {"alexnet": 60.0, "primitives": 20.0, BYPASS: 15.0, HIT_RATES: 8.0}
+"""Seconds without which a stage is not begun; its counters get what the stages behind it leave."""
+SPARE_S = 2.0
 ENERGY_S = 0.2
 ON, OFF = "on", "off"
+DURATION = "gpu__time_duration.sum"
 L1_METRICS = (
-    *("gpu__time_duration.sum", "l1tex__t_sector_hit_rate.pct", "lts__t_sector_hit_rate.pct"),
+    *(DURATION, "l1tex__t_sector_hit_rate.pct", "lts__t_sector_hit_rate.pct"),
     *("l1tex__t_sectors.sum", "lts__t_sectors_srcunit_tex_op_read.sum", "dram__sectors_read.sum"),
     *("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum"),
 )
@@ -79,8 +81,10 @@ def main() -> None:
     summary: dict[str, Any] = {"wall_s": {}, "missing": {}}
     args.output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, open_store(f"{folder}/lamina.db") as store:
-        for stage in args.stages.split(","):
+        stages = args.stages.split(",")
+        for place, stage in enumerate(stages):
             begun = budget.watch.seconds
+            args.reserved = SPARE_S + sum(LEAST_S[later] for later in stages[place + 1 :])
             if budget.left_s < LEAST_S[stage]:
                 summary["missing"][stage] = f"{budget.left_s:.0f} s were left"
                 continue
@@ -92,8 +96,7 @@ def main() -> None:
             summary["wall_s"][stage] = round(budget.watch.seconds - begun, 1)
             print(f"== {stage}: {summary['wall_s'][stage]} s, {budget.left_s:.0f} s left", flush=True)
             if rows:
-                command = f"characterization --stages {args.stages}"
-                print(results.write("characterization", args.device, rows, summary, args, command), flush=True)
+                print(results.write(claim(stages), args.device, rows, summary, args, command()), flush=True)
     print(json.dumps(summary, indent=1))
 
 
@@ -101,11 +104,28 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.characterization")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results and recordings")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds for everything")
-    parser.add_argument("--stages", default=",".join(STAGES), help="of these, in this order")
+    parser.add_argument("--stages", default=",".join(ALL), help=f"of these and {HIT_RATES}, in this order")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=0, help="one batch size instead of the papers', for a trial")
+    parser.add_argument("--batches", default="", help="batch sizes of AlexNet instead of the paper's")
+    parser.add_argument("--counters", default="full", help="sets and metrics that profiles read")
+    parser.add_argument("--energy", type=float, default=ENERGY_S, help="seconds for each phase's energy; 0: none")
     parser.add_argument("--iterate", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def claim(stages: list[str]) -> str:
+    """What the results file is called: after its stages, unless it has all."""
+    return "_".join(["characterization", *(() if stages == list(ALL) else stages)])
+
+
+def command() -> str:
+    """The command line without the folder of results, which differs between machines."""
+    words = sys.argv[1:]
+    if "--output" in words:
+        at = words.index("--output")
+        words = words[:at] + words[at + 2 :]
+    return " ".join(["characterization", *words])
 
 
 def measured(
@@ -114,6 +134,9 @@ def measured(
     """The rows of one stage."""
     if stage == BYPASS:
         yield from bypassed(args.device, args.batch, budget)
+        return
+    if stage == HIT_RATES:
+        yield from only_hit_rates(args.device, args.batch, budget)
         return
     known = {one.id for one in store.runs()}
     try:
@@ -130,19 +153,19 @@ def profiled(stage: str, store: Store, folder: Path, budget: Budget, args: argpa
     """A recipe's profile, with counters and energy at one of its batch sizes."""
     detail = args.batch or DETAIL[stage]
     target, _ = pipeline.find(RECIPES[stage])
-    batches = (args.batch,) if args.batch else BATCHES[stage]
-    workload = Workload(batch=batches, precision=(PRECISION,), device=args.device)
-    how = pipeline.Options(energy_s=ENERGY_S, detail_batch=(detail,))
+    chosen = tuple(map(int, args.batches.split(","))) if args.batches and stage == "alexnet" else BATCHES[stage]
+    workload = Workload(batch=(args.batch,) if args.batch else chosen, precision=(PRECISION,), device=args.device)
+    how = pipeline.Options(energy_s=args.energy, detail_batch=(detail,))
     return pipeline.profile(
         target,
         workload,
         store,
         cache=folder,
         options=how,
-        counters=counters.select(["full"]),
-        counters_limit_s=lambda: max(10.0, budget.left_s - 5),
+        counters=counters.select(args.counters.split(",")),
+        counters_limit_s=lambda: max(10.0, budget.left_s - args.reserved),
         replay=Again(RECIPES[stage], workload, how, (), "").iterate,
-        command=f"python -m benchmarks.characterization --stages {stage}",
+        command=f"python -m benchmarks.{command()}",
         watch=partial(said, budget),
     )
 
@@ -233,6 +256,18 @@ def bypassed(device: str, batch: int, budget: Budget) -> Iterator[dict[str, Any]
         print(f"no hit rates: {run.one_line(error)}", flush=True)
     for row in found:
         yield row | {"counters": rates.get((row["layer"], row["phase"], row["l1"]))}
+
+
+def only_hit_rates(device: str, batch: int, budget: Budget) -> Iterator[dict[str, Any]]:
+    """A row for each phase and each kind of load, timed by Nsight Compute while it counts."""
+    for (layer, phase, state), found in hit_rates(device, batch, budget).items():
+        us = found[DURATION] / 1000
+        yield (
+            cells("dnnmark-alexnet-227", layer, phase, batch or DETAIL["alexnet"], f"{bypass.CHANGE}[l1={state}]")
+            | {"timing": "ncu", "l2": "warm", "median_us": us, "q1_us": us, "q3_us": us, "n": 1, "rel_error": None}
+            | {"unchecked": "one kernel, counted; the stage bypass checks it"}
+            | {"change": bypass.CHANGE, "detail": bypass.DETAIL, "l1": state, "counters": found}
+        )
 
 
 def hit_rates(device: str, batch: int, budget: Budget) -> dict[tuple[str, str, str], dict[str, float]]:

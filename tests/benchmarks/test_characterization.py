@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:Conversion of an array with ndim:DeprecationWarning"  # of Triton's interpreter
 )
 BUDGET = bench.Budget(100.0, measure.Stopwatch())
-HIT = "l1tex__t_sector_hit_rate.pct"
+HIT, TIME = "l1tex__t_sector_hit_rate.pct", "gpu__time_duration.sum"
 
 
 def small(device: str, batch: int) -> Iterator[tuple[str, nn.Conv2d, torch.Tensor]]:
@@ -28,7 +28,7 @@ def small(device: str, batch: int) -> Iterator[tuple[str, nn.Conv2d, torch.Tenso
 
 def seen(state: str, value: float, kernel: str = "forward_kernel") -> Profiled:
     name = f"l1/conv1/{'forward' if kernel == 'forward_kernel' else 'backward_weight'}/{state}"
-    return Profiled(name, kernel, (1, 1, 1), (128, 1, 1), {HIT: (value, "%"), "absent": (None, "")}, 3)
+    return Profiled(name, kernel, (1, 1, 1), (128, 1, 1), {HIT: (value, "%"), TIME: (2e3, "ns"), "no": (None, "")}, 3)
 
 
 @pytest.fixture
@@ -56,15 +56,34 @@ def test_each_phase_has_two_rows_with_their_hit_rates(session: list[Sequence[str
     for row in rows:
         Row.model_validate(row)
     assert [(row["phase"], row["l1"], row["counters"]) for row in rows] == [
-        ("forward", "on", {HIT: 40.0}),
-        ("forward", "off", {HIT: 1.0}),
-        ("backward_weight", "on", {HIT: 30.0}),
-        ("backward_weight", "off", {HIT: 2.0}),
+        ("forward", "on", {HIT: 40.0, TIME: 2e3}),
+        ("forward", "off", {HIT: 1.0, TIME: 2e3}),
+        ("backward_weight", "on", {HIT: 30.0, TIME: 2e3}),
+        ("backward_weight", "off", {HIT: 2.0, TIME: 2e3}),
     ]
     on, off = rows[:2]
     assert on["measured_gain"] == off["measured_gain"] == 1 - off["median_us"] / on["median_us"]
     assert all(row["rel_error"] < 1e-6 and row["impl"] == f"l1_bypass[l1={row['l1']}]" for row in rows)
     assert session[0][-5:] == ["--iterate", "--device", "cpu", "--batch", "2"]
+
+
+def test_hit_rates_alone_are_rows_too(session: list[Sequence[str]]) -> None:
+    rows = list(bench.only_hit_rates("cpu", 2, BUDGET))
+    for row in rows:
+        Row.model_validate(row)
+    assert [(row["phase"], row["l1"], row["counters"][HIT], row["median_us"]) for row in rows] == [
+        ("forward", "on", 40.0, 2.0),
+        ("forward", "off", 1.0, 2.0),
+        ("backward_weight", "on", 30.0, 2.0),
+        ("backward_weight", "off", 2.0, 2.0),
+    ]
+
+
+def test_a_results_file_is_called_after_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bench.claim(["alexnet", "primitives", "bypass"]) == "characterization"
+    assert bench.claim(["primitives", "hit_rates"]) == "characterization_primitives_hit_rates"
+    monkeypatch.setattr("sys.argv", ["x", "--stages", "alexnet", "--output", "/tmp/out", "--limit", "9"])
+    assert bench.command() == "characterization --stages alexnet --limit 9"
 
 
 def test_without_counters_there_are_times(session: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch) -> None:
