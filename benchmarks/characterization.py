@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -46,9 +47,9 @@ DETAIL = {"alexnet": 128, "primitives": 100}
 """The batch size with counters and energy."""
 BYPASS, HIT_RATES = "bypass", "hit_rates"
 ALL = (*RECIPES, BYPASS)
-LEAST_S = {"alexnet": 60.0, "primitives": 20.0, BYPASS: 15.0, HIT_RATES: 8.0}
+LEAST_S = {"alexnet": 60.0, "primitives": 24.0, BYPASS: 15.0, HIT_RATES: 8.0}
 """Seconds without which a stage is not begun; its counters get what the stages behind it leave."""
-SPARE_S = 2.0
+SPARE_S = 3.0
 ENERGY_S = 0.2
 ON, OFF = "on", "off"
 DURATION = "gpu__time_duration.sum"
@@ -74,9 +75,10 @@ class Budget:
 def main() -> None:
     args = parsed()
     if args.iterate:
-        iterate(args.device)
+        iterate(args.device, args.layers)
         return
-    budget = Budget(args.limit, measure.Stopwatch())
+    spent_s = time.time() - args.since if args.since else 0.0
+    budget = Budget(args.limit - spent_s, measure.Stopwatch())
     rows: list[dict[str, Any]] = []
     summary: dict[str, Any] = {"wall_s": {}, "missing": {}}
     args.output.mkdir(parents=True, exist_ok=True)
@@ -104,10 +106,12 @@ def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.characterization")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results and recordings")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds for everything")
+    parser.add_argument("--since", type=float, default=0.0, help="when the limit began (seconds since 1970)")
     parser.add_argument("--stages", default=",".join(ALL), help=f"of these and {HIT_RATES}, in this order")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--batch", type=int, default=0, help="one batch size instead of the papers', for a trial")
     parser.add_argument("--batches", default="", help="batch sizes of AlexNet instead of the paper's")
+    parser.add_argument("--layers", default="", help="convolutions whose hit rates are read, by default all")
     parser.add_argument("--counters", default="full", help="sets and metrics that profiles read")
     parser.add_argument("--energy", type=float, default=ENERGY_S, help="seconds for each phase's energy; 0: none")
     parser.add_argument("--iterate", action="store_true", help=argparse.SUPPRESS)
@@ -120,11 +124,12 @@ def claim(stages: list[str]) -> str:
 
 
 def command() -> str:
-    """The command line without the folder of results, which differs between machines."""
+    """The command line, but for the folder of results and the time of day."""
     words = sys.argv[1:]
-    if "--output" in words:
-        at = words.index("--output")
-        words = words[:at] + words[at + 2 :]
+    for name in ("--output", "--since"):
+        if name in words:
+            at = words.index(name)
+            words = words[:at] + words[at + 2 :]
     return " ".join(["characterization", *words])
 
 
@@ -136,7 +141,7 @@ def measured(
         yield from bypassed(args.device, args.batch, budget)
         return
     if stage == HIT_RATES:
-        yield from only_hit_rates(args.device, args.batch, budget)
+        yield from only_hit_rates(args.device, args.batch, budget, args.layers)
         return
     known = {one.id for one in store.runs()}
     try:
@@ -218,14 +223,14 @@ def cells(workload: str, layer: str, phase: str, batch: int, impl: str) -> dict[
     }
 
 
-def convolutions(device: str, batch: int) -> Iterator[tuple[str, nn.Conv2d, torch.Tensor]]:
+def convolutions(device: str, batch: int, layers: str = "") -> Iterator[tuple[str, nn.Conv2d, torch.Tensor]]:
     """The convolutions of the paper's AlexNet, each with a random input of its shape."""
     target, _ = pipeline.find(RECIPES["alexnet"])
     torch.manual_seed(0)
     modules = dict(target.make(None).named_modules())
     for layer in target.resolve(batch or DETAIL["alexnet"]):
         module = modules.get(layer.name)
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d) and (not layers or layer.name in layers.split(",")):
             yield layer.name, module.to(device), torch.randn(layer.inputs[0], device=device)
 
 
@@ -258,9 +263,9 @@ def bypassed(device: str, batch: int, budget: Budget) -> Iterator[dict[str, Any]
         yield row | {"counters": rates.get((row["layer"], row["phase"], row["l1"]))}
 
 
-def only_hit_rates(device: str, batch: int, budget: Budget) -> Iterator[dict[str, Any]]:
+def only_hit_rates(device: str, batch: int, budget: Budget, layers: str = "") -> Iterator[dict[str, Any]]:
     """A row for each phase and each kind of load, timed by Nsight Compute while it counts."""
-    for (layer, phase, state), found in hit_rates(device, batch, budget).items():
+    for (layer, phase, state), found in hit_rates(device, batch, budget, layers).items():
         us = found[DURATION] / 1000
         yield (
             cells("dnnmark-alexnet-227", layer, phase, batch or DETAIL["alexnet"], f"{bypass.CHANGE}[l1={state}]")
@@ -270,11 +275,13 @@ def only_hit_rates(device: str, batch: int, budget: Budget) -> Iterator[dict[str
         )
 
 
-def hit_rates(device: str, batch: int, budget: Budget) -> dict[tuple[str, str, str], dict[str, float]]:
+def hit_rates(
+    device: str, batch: int, budget: Budget, layers: str = ""
+) -> dict[tuple[str, str, str], dict[str, float]]:
     """Counters of the kernels of each layer and phase, with L1 on and off."""
     if device == "cuda":
         torch.cuda.empty_cache()
-    again = ("--iterate", "--device", device, "--batch", str(batch))
+    again = ("--iterate", "--device", device, "--batch", str(batch), *(("--layers", layers) if layers else ()))
     child = [sys.executable, "-m", "benchmarks.characterization", *again]
     session = counters.profile(child, L1_METRICS, timeout_s=max(10.0, budget.left_s - 2))
     found: dict[tuple[str, str, str], dict[str, float]] = {}
@@ -292,11 +299,11 @@ def is_ours(kernel: str) -> bool:
     return "forward_kernel" in kernel or "weight_gradient_kernel" in kernel
 
 
-def iterate(device: str) -> None:
+def iterate(device: str, layers: str) -> None:
     """Run each convolution once more, each variant in a range that Nsight Compute sees."""
     batch = int(parsed().batch)
     place = torch.device(device)
-    for name, module, x in convolutions(device, batch):
+    for name, module, x in convolutions(device, batch, layers):
         calls = bypass.variants(module, x)
         for call in calls.values():
             call()

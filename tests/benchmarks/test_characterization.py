@@ -22,7 +22,7 @@ BUDGET = bench.Budget(100.0, measure.Stopwatch())
 HIT, TIME = "l1tex__t_sector_hit_rate.pct", "gpu__time_duration.sum"
 
 
-def small(device: str, batch: int) -> Iterator[tuple[str, nn.Conv2d, torch.Tensor]]:
+def small(device: str, batch: int, layers: str = "") -> Iterator[tuple[str, nn.Conv2d, torch.Tensor]]:
     yield "conv1", nn.Conv2d(2, 3, 3, bias=False), torch.randn(batch or 2, 2, 5, 5)
 
 
@@ -68,7 +68,8 @@ def test_each_phase_has_two_rows_with_their_hit_rates(session: list[Sequence[str
 
 
 def test_hit_rates_alone_are_rows_too(session: list[Sequence[str]]) -> None:
-    rows = list(bench.only_hit_rates("cpu", 2, BUDGET))
+    rows = list(bench.only_hit_rates("cpu", 2, BUDGET, "conv1"))
+    assert session[0][-2:] == ["--layers", "conv1"]
     for row in rows:
         Row.model_validate(row)
     assert [(row["phase"], row["l1"], row["counters"][HIT], row["median_us"]) for row in rows] == [
@@ -82,7 +83,9 @@ def test_hit_rates_alone_are_rows_too(session: list[Sequence[str]]) -> None:
 def test_a_results_file_is_called_after_its_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bench.claim(["alexnet", "primitives", "bypass"]) == "characterization"
     assert bench.claim(["primitives", "hit_rates"]) == "characterization_primitives_hit_rates"
-    monkeypatch.setattr("sys.argv", ["x", "--stages", "alexnet", "--output", "/tmp/out", "--limit", "9"])
+    monkeypatch.setattr(
+        "sys.argv", ["x", "--stages", "alexnet", "--since", "1.5", "--output", "/tmp/out", "--limit", "9"]
+    )
     assert bench.command() == "characterization --stages alexnet --limit 9"
 
 
@@ -97,6 +100,7 @@ def test_without_counters_there_are_times(session: list[Sequence[str]], monkeypa
 def test_the_convolutions_are_the_papers() -> None:
     found = list(bench.convolutions("cpu", 1))
     assert [name for name, *_ in found] == [f"conv{i}" for i in range(1, 6)]
+    assert [name for name, *_ in bench.convolutions("cpu", 1, "conv2,conv3")] == ["conv2", "conv3"]
     assert [tuple(x.shape) for *_, x in found][:2] == [(1, 3, 227, 227), (1, 96, 27, 27)]
 
 
