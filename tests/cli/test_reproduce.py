@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from tests.cli.conftest import Lamina
 
 from lamina.spec.published import entries
@@ -86,3 +87,12 @@ def test_what_needs_a_gpu_is_shown_with_recorded_rows(lamina: Lamina) -> None:
     assert counters.exit_code == 0, counters.output
     assert "circulant-table-7.5 needs a GPU" in counters.stderr and "recorded rows are shown" in counters.stderr
     assert "ours: recorded on NVIDIA H200" in counters.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there it is profiled")
+def test_profiles_are_shown_where_there_is_no_gpu(lamina: Lamina) -> None:
+    figure = lamina("reproduce", "run", "icpe18-figure-5.9")
+    assert figure.exit_code == 0, figure.output
+    assert "icpe18-figure-5.9 needs a GPU: a recorded profile is shown" in figure.stderr
+    assert "ours: recorded profile of dnnmark-alexnet-227 in fp32 on" in figure.stdout
+    assert "verdict: reproduced" in figure.stdout

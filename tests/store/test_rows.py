@@ -36,7 +36,7 @@ LAYER_RUN = st.builds(
     device=TEXT, inputs=st.lists(SHAPE, max_size=3).map(tuple), output=SHAPE, parameters=WHOLE,
     flops=NONE | WHOLE, bytes=NONE | WHOLE, outcome=st.sampled_from(["ok", "failed", "skipped"]), reason=TEXT,
     timing=NONE | TIMING, rel_error=NONE | REAL, peak_bytes=NONE | WHOLE, live_bytes=NONE | WHOLE, sm_mhz=NONE | WHOLE,
-    power_w=NONE | REAL, note=TEXT, uncounted=WHOLE,
+    power_w=NONE | REAL, note=TEXT, uncounted=WHOLE, energy_j=NONE | REAL,
 )  # fmt: skip
 RUN = st.builds(
     Run,

@@ -28,6 +28,15 @@ def profile(
             "(see 'lamina counters'). Each pass runs the iteration again.",
         ),
     ] = "none",
+    energy: Annotated[
+        float,
+        typer.Option(
+            "--energy", min=0, help="Seconds for which each phase is repeated to measure its energy, such as 0.5."
+        ),
+    ] = 0.0,
+    detail_batch: Annotated[
+        str, typer.Option("--detail-batch", help="Read counters and measure energy at these batch sizes only.")
+    ] = "",
     precision: options.PrecisionOption = "",
     batch_size: options.BatchOption = "",
     layout: options.LayoutOption = "",
@@ -70,6 +79,8 @@ def profile(
 
         lamina profile resnet50 --batch-size 32 --precision bf16 --counters core
 
+        lamina profile alexnet --batch-size 64,128 --counters full --detail-batch 128 --energy 0.5
+
         lamina profile alexnet --impl circulant\\[block_size=64] --layer 'classifier.*' --device cuda
 
         lamina profile gpt-block --inference --counters full --report gpt.html
@@ -97,7 +108,8 @@ def profile(
 
     from lamina import pipeline
 
-    how = pipeline.Options(training=not inference, autotune=autotune)
+    detailed = tuple(options.counts("--detail-batch", detail_batch)) if detail_batch else ()
+    how = pipeline.Options(training=not inference, autotune=autotune, energy_s=energy, detail_batch=detailed)
     chosen = options.device_name(device)
     works = [overridden(own, settings).model_copy(update={"device": chosen}) for _, own in found]
     if iterate:

@@ -165,11 +165,16 @@ def run(
         raise UsageError("--quick measures and --recorded does not: expected one of them")
     if quick and not published.measures:
         raise UsageError(f"--quick is for what is measured as a whole: {name} is {published.how}")
+    given = {"--batch-size": batch_size, "--precision": precision, "--repeat": repeat, "--run": stored,
+             "--against": against, "--report": report, "--set": set_, "--workers": workers, "--resume": resume,
+             "--fresh": fresh}  # fmt: skip
+    unused = [option for option, value in given.items() if value]
+    if not unused and published.how == "profiled" and device == "auto" and not recorded:
+        recorded = options.device_name(device) == "cpu"
+        if recorded:
+            typer.echo(f"{name} needs a GPU: a recorded profile is shown (--device cpu profiles this CPU)", err=True)
     if recorded or published.measures or published.not_applicable:
-        given = {"--batch-size": batch_size, "--precision": precision, "--repeat": repeat, "--run": stored,
-                 "--against": against, "--report": report, "--set": set_, "--workers": workers, "--resume": resume,
-                 "--fresh": fresh}  # fmt: skip
-        if unused := [option for option, value in given.items() if value]:
+        if unused:
             raise UsageError(f"{', '.join(unused)}: {name} takes only --device, --quick and --recorded here")
         _show(published, device, quick, recorded)
         return

@@ -8,7 +8,7 @@ from lamina.measure.clocks.events import EventsClock
 from lamina.measure.clocks.graph import GraphClock
 from lamina.measure.collectives import allreduce_times
 from lamina.measure.device import lost, resolve
-from lamina.measure.energy import energy_j
+from lamina.measure.energy import NO_COUNTER, EnergyMeter, energy_j
 from lamina.measure.environment import environment
 from lamina.measure.exchange import GradientExchange
 from lamina.measure.interference import Meter, wait_idle
@@ -25,11 +25,13 @@ from lamina.measure.subprocesses import run_subprocess
 from lamina.measure.turns import alone, beside, pause, share_device, waited_s
 
 __all__ = [
+    "NO_COUNTER",
     "Activity",
     "Attribution",
     "Clock",
     "CpuClock",
     "CuptiClock",
+    "EnergyMeter",
     "EventsClock",
     "GradientExchange",
     "GraphClock",

@@ -35,6 +35,9 @@ class LayerRun:
     that keeps its dense implementation has ``impl="sparse"`` and ``executed_impl="dense"``. A row that says nothing
     about it ran what was requested; a row that is not ``ok`` ran nothing, and its ``executed_impl`` is empty.
 
+    ``energy_j`` is the energy of one execution in joules, by the device's energy counter over many executions in a row,
+    idle power included.
+
     ``note`` is what disturbed the timing, such as other processes, or why the result is ``unchecked``; else empty.
     """
 
@@ -64,6 +67,7 @@ class LayerRun:
     selection_reason: str = ""
     note: str = ""
     uncounted: int = 0
+    energy_j: float | None = None
 
     def __post_init__(self) -> None:
         if not self.executed_impl and self.outcome == "ok":
@@ -89,6 +93,12 @@ class LayerRun:
     def key(self) -> Key:
         """What makes this row unique within a run, apart from the clock."""
         return Key(self.layer, self.phase, self.impl, self.precision, self.layout, self.batch)
+
+    @property
+    def mean_w(self) -> float | None:
+        """Mean power while it runs, in watts: energy over time."""
+        time_us = self.timing.median_us if self.timing else 0.0
+        return self.energy_j / time_us * 1e6 if self.energy_j is not None and time_us else None
 
     @property
     def gflops(self) -> float | None:

@@ -25,7 +25,7 @@ COLUMNS: Mapping[str, type] = {
     "clock": str, "l2": str, "median_us": float, "q1_us": float, "q3_us": float, "n": int, "kernels": int,
     "flops": int, "bytes": int, "gflops": float, "gbs": float,
     "rel_error": float, "peak_bytes": int, "live_bytes": int, "sm_mhz": int, "power_w": float, "note": str,
-    "uncounted": int,
+    "uncounted": int, "energy_j": float,
 }  # fmt: skip
 """Columns of :func:`flatten` and their types; any may be empty. Shapes are text such as ``32x3x224x224``."""
 

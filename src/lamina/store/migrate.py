@@ -11,7 +11,7 @@ from lamina.store.connect import rebuilding, use_write_ahead_log, writing
 from lamina.store.schema import metadata
 from lamina.store.views import VIEWS
 
-HEAD = "0006"
+HEAD = "0007"
 SCRIPTS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "lamina_version"
 _LOCK = 0x6C616D696E61  # any number that no other program locks

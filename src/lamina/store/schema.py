@@ -133,6 +133,7 @@ measurement = Table(
     Column("live_bytes", Whole, doc="allocated device memory when it ended, bytes"),
     Column("sm_mhz", Whole, doc="clock of the multiprocessors, MHz"),
     Column("power_w", Real, doc="power draw, watts"),
+    Column("energy_j", Real, doc="energy of one execution, idle power included, joules"),
     Column("uncounted", Whole, nullable=False, doc="layers of a network without a formula: `flops` is a lower bound"),
     Column("note", Text, nullable=False, doc="what disturbed the time, such as other processes; empty if nothing did"),
     Column("created", Bytewise, nullable=False, doc="when it was written, ISO 8601, UTC"),

@@ -27,7 +27,7 @@ SELECT{_PROVENANCE}
   NULLIF(measurement.flops, 0) / NULLIF(measurement.median_us, 0) / 1e3 AS gflops,
   NULLIF(measurement.bytes, 0) / NULLIF(measurement.median_us, 0) / 1e3 AS gbs,
   measurement.rel_error, measurement.peak_bytes, measurement.live_bytes, measurement.sm_mhz, measurement.power_w,
-  measurement.note,
+  measurement.energy_j, measurement.note,
   measurement.created
 FROM measurement
 JOIN layer ON layer.id = measurement.layer_id{_OF_THE_RUN}""",

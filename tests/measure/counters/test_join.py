@@ -43,11 +43,27 @@ def test_counters_belong_to_kernels_and_not_to_copies():
     )  # fmt: skip
 
 
-def test_the_order_of_rows_does_not_matter_but_that_of_launches_does():
+def test_the_order_of_rows_does_not_matter():
     assert join(list(reversed(TIMED)), COUNTED, RANGES)[0] == join(TIMED, COUNTED, RANGES)[0]
-    counters, (mismatch,) = join(TIMED, list(reversed(COUNTED)), RANGES)
-    assert [one.key for one in counters] == [RELU]
-    assert mismatch.key == CONV
+
+
+def test_different_kernels_that_run_in_either_order_keep_their_counters():
+    there = [
+        counted("lamina/0/forward", "l", time=1.0),
+        counted("lamina/0/forward", "k", 4, time=2.0),
+        counted("lamina/0/forward", "l", time=3.0),
+    ]
+    here = [*TIMED[:3], timed(CONV, 3, "l")]
+    counters, mismatches = join(here, there, {"lamina/0/forward": CONV})
+    assert mismatches == ()
+    # Invocation 1 is k; 2 and 3 are l, the first and the second.
+    assert {one.invocation: one.value for one in counters} == {1: 2.0, 2: 1.0, 3: 3.0}
+
+
+def test_as_many_kernels_of_the_same_names_are_not_the_same_kernels():
+    there = [counted("lamina/0/forward", "k", 4), counted("lamina/0/forward", "k", 4)]
+    counters, (mismatch,) = join(TIMED, there, {"lamina/0/forward": CONV})
+    assert counters == () and mismatch.key == CONV and "kernel 1 differs" in mismatch.reason
 
 
 @pytest.mark.parametrize(

@@ -266,3 +266,36 @@ def test_a_real_profile_brings_every_kernel_home(store: Store, tmp_path: Path) -
         assert row.timing is not None and len(mine) == row.timing.kernels
         assert sum(one.duration_us for one in mine) == pytest.approx(row.timing.median_us, rel=0.2)
         assert row.peak_bytes is not None and row.live_bytes is not None and row.peak_bytes >= row.live_bytes > 0
+
+
+def test_the_energy_of_each_phase_is_measured_where_there_is_a_counter(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[object] = []
+    how = pipeline.Options(energy_s=0.001, detail_batch=(2,))
+    rows = store.layers(run(store, tmp_path, options=how, watch=said.append).id)
+    assert {row.energy_j for row in rows} == {None}
+    assert "no energy counter: a CPU; the energy of layers is not measured" in said
+
+    class Meter(measure.EnergyMeter):
+        refusal = ""
+
+        def per_call_j(self, fn: Any, *, captured: bool = True) -> float:
+            fn()
+            if captured:
+                if len(calls) == 2:
+                    calls.append(0.0)
+                    raise RuntimeError("out of memory\nand more")
+                calls.append(0.5)
+            return 0.5 if captured else 7.0
+
+    calls: list[float] = []
+    monkeypatch.setattr(measure, "EnergyMeter", Meter)
+    workload = QUICK.model_copy(update={"batch": (1, 2)})
+    rows = store.layers(run(store, tmp_path, workload, options=how, watch=said.append).id)
+    assert {row.energy_j for row in rows if row.batch == 1} == {None}
+    known = {(row.layer, row.phase): row.energy_j for row in rows if row.batch == 2 and row.timing}
+    assert known.pop(("small", "step")) == 7.0 and known.keys() == TIMED
+    (lost,) = [at for at, joules in known.items() if joules is None]
+    assert set(known.values()) == {0.5, None}
+    assert f"no energy of {lost[0]} {lost[1]}: out of memory and more" in said

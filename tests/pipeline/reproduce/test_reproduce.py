@@ -11,7 +11,8 @@ from lamina.pipeline import reproduce
 from lamina.pipeline.explain import Side
 from lamina.pipeline.imports import import_file
 from lamina.pipeline.reproduce import _beside
-from lamina.pipeline.reproduce.statements import CHECKS, Sample, check
+from lamina.pipeline.reproduce.sample import Sample
+from lamina.pipeline.reproduce.statements import CHECKS, check
 from lamina.pipeline.targets import find
 from lamina.recipes import recordings
 from lamina.report.figures import FIGURES as FIGURE_IDS

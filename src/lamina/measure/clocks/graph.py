@@ -75,6 +75,18 @@ class GraphClock:
 
         return draw
 
+    def repeated(self, fn: Callable[[], object]) -> tuple[Callable[[], object], int]:
+        """A function that replays a graph of many calls, 1 ms or longer, and the number of calls in it."""
+        with torch.cuda.device(self.device):
+            self._warm_up(fn, 2)
+            graph, copies = self._captured(fn)
+
+        def replay() -> None:
+            with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+                graph.replay()
+
+        return replay, copies
+
     def _replays(self, fn: Callable[[], object], repeat: Repeat) -> list[float]:
         """Microseconds per call, one sample per replay."""
         graph, copies = self._captured(fn)

@@ -1,12 +1,15 @@
 """Joins the kernels of a timed run with the counters of the same kernels in a second run.
 
 Libraries may choose other kernels in another process. The two runs of each row are therefore compared launch by
-launch; if anything differs, the row gets a reason instead of counters.
+launch; if anything differs, the row gets a reason instead of counters. Kernels that a library launches on streams of
+its own run in either order, and under ncu one by one: equal launches are joined in order, others in any.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter as Counted
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -31,7 +34,7 @@ class Mismatch:
 def join(
     kernels: Iterable[KernelRun], profiled: Iterable[Profiled], key_of_range: Mapping[str, Key]
 ) -> tuple[tuple[Counter, ...], tuple[Mismatch, ...]]:
-    """Counters of the rows whose kernels agree in count, order, name, grid and block; reasons for the others.
+    """Counters of the rows whose kernels agree in count, name, grid and block; reasons for the others.
 
     Memcpys and memsets of the timed run are ignored, since ncu does not profile them. So are kernels outside of all
     ranges.
@@ -56,7 +59,7 @@ def join(
         if reason := difference(here, there):
             mismatches.append(Mismatch(name, key, reason))
         else:
-            for kernel, one in zip(here, there, strict=True):
+            for kernel, one in zip(here, _in_order_of(here, there), strict=True):
                 counters += [
                     Counter(key, kernel.invocation, m, value, unit) for m, (value, unit) in one.metrics.items()
                 ]
@@ -67,13 +70,21 @@ def difference(timed: Sequence[KernelRun], counted: Sequence[Profiled]) -> str:
     """The difference between the kernels of two runs, as text; empty if there is none."""
     here = [_identity(kernel.name, kernel.grid, kernel.block) for kernel in timed]
     there = [_identity(one.name, one.grid, one.block) for one in counted]
-    if here == there:
+    if Counted(here) == Counted(there):
         return ""
     at = next(at for at, (one, other) in enumerate(zip_longest(here, there)) if one != other)
     return (
         f"kernel {at} differs: timed run {_listed(here)}; counter run {_listed(there)}. "
         "The library chose other kernels; profile again"
     )
+
+
+def _in_order_of(timed: Sequence[KernelRun], counted: Sequence[Profiled]) -> list[Profiled]:
+    """The kernels of the counter run in the order of the timed run, which has the same."""
+    waiting: dict[_Identity, deque[Profiled]] = {}
+    for one in counted:
+        waiting.setdefault(_identity(one.name, one.grid, one.block), deque()).append(one)
+    return [waiting[_identity(kernel.name, kernel.grid, kernel.block)].popleft() for kernel in timed]
 
 
 def base_name(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -16,7 +16,7 @@ from lamina.build import Target
 from lamina.build.data import load as load_data
 from lamina.pipeline.guard import Guard, Lost, lost_by, require_device
 from lamina.pipeline.prepared import Prepared, prepare
-from lamina.pipeline.profile.counted import Replay, count, range_name
+from lamina.pipeline.profile.counted import TIMEOUT_S, Replay, count, range_name
 from lamina.pipeline.profile.point import DEFAULT, Options, iteration_of, profile_point, warm_up
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.targets import require_known
@@ -35,6 +35,7 @@ def profile(
     cache: Path,
     options: Options = DEFAULT,
     counters: Sequence[str] = (),
+    counters_limit_s: Callable[[], float] = lambda: TIMEOUT_S,
     replay: Replay | None = None,
     command: str = "",
     resume: bool = False,
@@ -53,6 +54,7 @@ def profile(
         cache: folder of the machine's measured peaks.
         options: how the iteration runs.
         counters: metrics for Nsight Compute to read; none for times only.
+        counters_limit_s: is asked, before those of a point are read, how many seconds that may take.
         replay: from a point to the command line that runs :func:`iterate` there; needed for counters.
         command: the command line, for provenance.
         resume: complete the last unfinished run of the same work instead of starting anew.
@@ -90,7 +92,9 @@ def profile(
         if counters and lost:
             remarks.append(f"no hardware counters: {', '.join(layer for layer, _ in lost)} must not run")
         elif counters and replay is not None:
-            remarks += count(target, workload, store, this.id, counters, replay, watch)
+            remarks += count(
+                target, workload, store, this.id, counters, replay, watch, options.detail_batch, counters_limit_s
+            )
     return store.run(this.id)
 
 

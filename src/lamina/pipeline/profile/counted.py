@@ -50,8 +50,13 @@ def count(
     wanted: Sequence[str],
     replay: Replay,
     watch: Watch,
+    batches: Sequence[int] = (),
+    limit_s: Callable[[], float] = lambda: TIMEOUT_S,
 ) -> list[str]:
     """Read and store the counters of every profiled point that has none yet; answer what fell short.
+
+    ``batches`` are the batch sizes at which to read them, by default all; ``limit_s`` is asked how many seconds
+    the next point may take.
 
     Where this machine lets nobody read counters, the profile keeps its times, and the answer says why.
     """
@@ -60,14 +65,14 @@ def count(
     for point in workload.points():
         setting = (str(point.method), point.precision, point.layout, point.batch or target.batch)
         kernels = [one for one in store.kernels(run_id) if one.key[2:] == setting]
-        if not kernels or setting in have:
+        if not kernels or setting in have or (batches and setting[-1] not in batches):
             continue
         try:
             if reason := counters.refusal():
                 raise MissingError(reason)
             watch(f"{point}: reading {len(wanted)} counters of {len(kernels)} launches with Nsight Compute")
             torch.cuda.empty_cache()  # the other process needs the memory
-            session = counters.profile(replay(point), wanted, timeout_s=TIMEOUT_S, on_line=watch)
+            session = counters.profile(replay(point), wanted, timeout_s=limit_s(), on_line=watch)
         except MissingError as error:
             short.append(f"no hardware counters, times only: {error}")
             watch(short[-1])

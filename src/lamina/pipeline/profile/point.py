@@ -19,6 +19,7 @@ from lamina.errors import DeviceLostError, UnsupportedError
 from lamina.pipeline.converted import convert_network
 from lamina.pipeline.guard import Guard
 from lamina.pipeline.prepared import Prepared, prepare
+from lamina.pipeline.profile.energy import energy_meter, with_energy
 from lamina.pipeline.rows import joined, layer_row, network_row
 from lamina.pipeline.targets import implementation, only, or_dense
 from lamina.pipeline.timing import repeat_of
@@ -37,11 +38,19 @@ class Options:
     """What a profile asks for besides a workload.
 
     ``training``: whether layers such as dropout behave as in training. ``autotune``: whether the library times its
-    algorithms first; a second process may then choose others, and its counters do not count.
+    algorithms first; a second process may then choose others, and its counters do not count. ``energy_s``: seconds for
+    which each phase is repeated to measure its energy; 0 not to. ``detail_batch``: the batch sizes at which counters
+    are read and energy is measured; by default all.
     """
 
     training: bool = True
     autotune: bool = False
+    energy_s: float = 0.0
+    detail_batch: tuple[int, ...] = ()
+
+    def detailed(self, batch: int) -> bool:
+        """Whether counters are read and energy is measured at a batch size."""
+        return not self.detail_batch or batch in self.detail_batch
 
 
 DEFAULT = Options()
@@ -101,6 +110,10 @@ def profile_point(
                 else:
                     found = _on_gpu(iteration, rows, blank, workload.repeat or REPETITIONS, device, watch)
             del iteration  # and with it the activations, before the whole step needs its own
+            energy = energy_meter(device, options.energy_s * options.detailed(network.batch), watch)
+            if energy is not None:
+                rows_found = with_energy(found.rows, target, workload, point, network, energy, guard, watch)
+                found = replace(found, rows=rows_found)
         except DeviceLostError:
             raise
         except Exception as error:  # whatever the code of a user's module raises
@@ -113,7 +126,7 @@ def profile_point(
             step = replace(whole, outcome="failed", reason=guard.whole_lost, executed_impl="")
             return replace(found, rows=(*rows_found, step))
         with guard(target.name, "timing"):
-            step = _whole(whole, network, point, target, device, repeat_of(workload))
+            step = _whole(whole, network, point, target, device, repeat_of(workload), energy)
         return replace(found, rows=(*rows_found, _noted(step, meter)))
 
 
@@ -302,7 +315,13 @@ def _coverage(
 
 
 def _whole(
-    row: LayerRun, network: Prepared, point: Point, target: Target, device: torch.device, repeat: measure.Repeat
+    row: LayerRun,
+    network: Prepared,
+    point: Point,
+    target: Target,
+    device: torch.device,
+    repeat: measure.Repeat,
+    energy: measure.EnergyMeter | None = None,
 ) -> LayerRun:
     """The network's row with the time that a training loop waits for its step: no profiler, no ranges."""
     clock = measure.clock("wall" if device.type == "cuda" else "cpu", device)
@@ -316,4 +335,7 @@ def _whole(
     with measure.peak_memory(device) as peak:
         call()
     impl, reason = converted.executed()
-    return replace(row, timing=time, peak_bytes=peak.bytes, executed_impl=impl, selection_reason=reason)
+    joules = energy.per_call_j(call, captured=False) if energy else None
+    return replace(
+        row, timing=time, peak_bytes=peak.bytes, executed_impl=impl, selection_reason=reason, energy_j=joules
+    )

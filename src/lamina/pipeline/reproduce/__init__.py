@@ -13,8 +13,8 @@ from lamina.pipeline.profile import profile
 from lamina.pipeline.profile.counted import Replay, metrics
 from lamina.pipeline.reproduce.measured import measurement
 from lamina.pipeline.reproduce.measured.judging import Scope, judge
+from lamina.pipeline.reproduce.sample import Sample
 from lamina.pipeline.reproduce.simulated import Simulating, reproduce_simulated
-from lamina.pipeline.reproduce.statements import Sample
 from lamina.pipeline.reproduce.stored import as_value, checked, from_recorded
 from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.targets import find
@@ -108,7 +108,7 @@ def reproduce(
             command=command, resume=resume, watch=watch,
         )  # fmt: skip
         sample = Sample(look_up(store, run.id), look_up(store, against) if against else None)
-        return Reproduced(entry, (*rows, *(checked(it, sample) for it in entry.statements)), run)
+        return Reproduced(entry, (*rows, *(checked(it, sample, bool(entry.counters)) for it in entry.statements)), run)
     if run_id:
         raise UsageError(f"{entry.id} is a table to be measured: --run is for figures")
     run = bench(target, workload, store, cache=cache, command=command, resume=resume, watch=watch)

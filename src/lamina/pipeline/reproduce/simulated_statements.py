@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from lamina.errors import UsageError, nearest
 from lamina.pipeline.reproduce.points import HIT_RATE, LATENCY, SPEEDUP, TRANSACTIONS, Pair, quantity
-from lamina.pipeline.reproduce.statements import Held
+from lamina.pipeline.reproduce.sample import Held
 
 BATCH, PATTERN, RANDOM = "batch", "pattern", "iid"
 Pairs = Sequence[Pair]

@@ -17,6 +17,7 @@ from lamina.errors import UnsupportedError
 from lamina.explain import predictions
 from lamina.explain.predictions import Prediction
 from lamina.pipeline.rows import WHOLE_STEP
+from lamina.pipeline.what_if import bypass
 from lamina.pipeline.what_if.stage import Stage
 from lamina.pipeline.what_if.swaps import Part, parts_of
 from lamina.record import Counter, KernelRun, LayerRun, Roofs, WhatIf
@@ -88,7 +89,10 @@ def without_activations(stage: Stage) -> Iterator[WhatIf]:
 
 
 def l1_bypass(stage: Stage) -> Iterator[WhatIf]:
-    """Triton kernels whose loads go past L1, against the same kernels whose loads do not."""
+    """Triton kernels whose loads go past L1, against the same kernels whose loads do not.
+
+    In fp32 also whole convolutions, forward and their weight gradient.
+    """
     if not stage.gpu:
         yield stage.refused("l1_bypass", "loads by .cg", "needs a GPU: the CPU's caches have no such switch")
         return
@@ -114,6 +118,8 @@ def l1_bypass(stage: Stage) -> Iterator[WhatIf]:
             lambda part=part: fused(copy.deepcopy(part), Fusion(impl="kernel", l1_bypass=True)),  # type: ignore[misc]
             predict,
         )
+    if stage.point.precision == "fp32":
+        yield from bypass.convolutions(stage)
 
 
 def _fused_rows(

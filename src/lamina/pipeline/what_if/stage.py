@@ -173,7 +173,7 @@ class Stage:
                         self.point.precision,
                         self.network.backward,
                         self.workload.check,
-                        self._repeat([part]),
+                        self.repeat([part]),
                     )
                 self.known.swapped[key] = found
             found = self.known.swapped[key]
@@ -220,7 +220,7 @@ class Stage:
             if not todo:
                 return
             with self.guarded(self.whole.layer, ALONE):
-                times = time_parts(todo, self.network.backward, self._repeat([*todo.values()]))
+                times = time_parts(todo, self.network.backward, self.repeat([*todo.values()]))
         except DeviceLostError:
             raise
         except Exception:  # whatever the code of a user's module raises
@@ -231,13 +231,13 @@ class Stage:
         key = signature(part)
         if key not in self.known.parts:
             with self.guarded(part.name, ALONE):
-                (found,) = time_parts({key: part}, self.network.backward, self._repeat([part])).values()
+                (found,) = time_parts({key: part}, self.network.backward, self.repeat([part])).values()
             if isinstance(found, Exception):
                 raise found
             self.known.parts[key] = found
         return self.known.parts[key]
 
-    def _repeat(self, parts: Sequence[Part] = ()) -> measure.Repeat:
+    def repeat(self, parts: Sequence[Part] = ()) -> measure.Repeat:
         """How often to time some parts, or the whole step."""
         rows = [self.rows_of(part.layers) for part in parts] or [[self.whole]]
         slowest = max(sum(row.timing.median_us for row in of if row.timing) for of in rows)
@@ -260,7 +260,7 @@ class Stage:
         Raises:
             RuntimeError, UnsupportedError: it did not run.
         """
-        return whole(self.network, module, clock, self.target.input_gradients, self._repeat())
+        return whole(self.network, module, clock, self.target.input_gradients, self.repeat())
 
     @property
     def partial(self) -> bool:

@@ -139,7 +139,7 @@ def _error(part: Part, module: nn.Module, precision: str, backward: bool) -> flo
     return accuracy(ours, plain, exact, precision)
 
 
-def timed(clock: measure.Clock, calls: Mapping[str, Callable[[], object]], repeat: measure.Repeat) -> dict[str, Timing]:
+def timed(clock: measure.Clock, calls: Mapping[K, Callable[[], object]], repeat: measure.Repeat) -> dict[K, Timing]:
     """The times of calls that are expected to run.
 
     Raises:

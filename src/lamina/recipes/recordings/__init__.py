@@ -1,6 +1,8 @@
 """Profiles recorded on a GPU, with kernels and counters, for explain, compare and report without a GPU.
 
-Each was written by ``benchmarks/profiles.py``, forward and backward at several batch sizes, in TF32.
+They are forward and backward. ``benchmarks/profiles.py`` wrote those in TF32, at several batch sizes;
+``benchmarks/characterization.py`` those of the papers' networks, called ``dnnmark-``, in fp32, with counters at one
+batch size and, on some, energy.
 """
 
 from __future__ import annotations
@@ -15,6 +17,11 @@ _ENDING = ".json.xz"
 def names() -> tuple[str, ...]:
     """The recordings, as ``network_device``."""
     return tuple(sorted(path.name.removesuffix(_ENDING) for path in Path(__file__).parent.glob(f"*{_ENDING}")))
+
+
+def of(network: str) -> tuple[Path, ...]:
+    """The recordings of a network, one for each device."""
+    return tuple(path(name) for name in names() if name.rpartition("_")[0] == network)
 
 
 def path(name: str) -> Path:

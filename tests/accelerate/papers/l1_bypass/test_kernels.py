@@ -1,0 +1,38 @@
+"""Compiled for a Hopper GPU, the variants differ in the cache operator of their loads and in nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMPILE = r"""
+import re
+import triton, triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from lamina.accelerate.papers.l1_bypass import kernels, ops
+
+for kernel in (kernels.forward_kernel, kernels.weight_gradient_kernel):
+    found = {}
+    for cache in (".ca", ".cg"):
+        constants = dict(**ops.TILE, CACHE=cache, INDEX=tl.int32)
+        pointers = dict.fromkeys(("x", "weight", "y", "gy", "partials"), "*fp32")
+        signature = {n: "constexpr" if n in constants else pointers.get(n, "i32") for n in kernel.arg_names}
+        constexprs = {(kernel.arg_names.index(n),): value for n, value in constants.items()}
+        even = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(kernel.arg_names) if n in pointers}
+        source = ASTSource(kernel, signature, constexprs, even)
+        built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=ops.OPTIONS)
+        ptx = built.asm["ptx"]
+        assert "cp.async" not in ptx and "mma" not in ptx, kernel.__name__  # plain loads, and no tensor cores
+        assert ptx.count(f"ld.global{cache}") > 0, (kernel.__name__, cache)
+        found[cache] = re.sub(r"ld\.global\.c[ag]", "ld.global", ptx)
+    assert found[".ca"] == found[".cg"], kernel.__name__
+"""
+
+
+def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
