@@ -23,6 +23,7 @@ ELIMINATION = (f"{METHODS}/elimination", *KERNELS)
 FISSION = (f"{METHODS}/weight_only", "accelerate/papers/on_chip_fission", *KERNELS)
 MEASURED: Mapping[str, tuple[str, ...]] = {
     "alexnet_layers": ("measure/clocks", "run", "build/models"),
+    "characterization": ("pipeline/profile", "accelerate/papers/l1_bypass", "measure/energy.py"),
     "circulant": CIRCULANT,
     "compaction": ("simulate/compaction_engine", "simulate/hierarchy"),
     "deft_networks": ("pipeline/deft", *ELIMINATION),
