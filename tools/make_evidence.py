@@ -174,6 +174,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
         return ["## Networks by verb", "", *matrix(rows)]
     if any("dense_us" in row for row in rows):
         return ["## Whole steps", "", *selected(rows, "end_to_end"), "", "## Layers", "", *selected(rows, "step"), ""]
+    if any("l1" in row or "phases_with_counters" in row for row in rows):
+        return characterized(rows)
     if any("change" in row for row in rows):
         return ["## Changes", "", *changes(rows), ""]
     if any("entry" in row for row in rows):
@@ -301,6 +303,33 @@ def changes(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
             gains = [after["measured_gain"], after["predicted_gain"]]
             shown = ["-" if gain is None else f"{gain:+.1%}" for gain in gains]
             yield f"| {' | '.join([*cells, *times, *shown, after['miss'] or 'held'])} |"
+
+
+def characterized(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
+    """Whole steps of profiles with their counters and energy, and convolutions with L1 on and off."""
+    wholes = [row for row in rows if "phases_with_counters" in row]
+    if wholes:
+        yield from ["## Whole steps", "", "Joules of a step, and of its phases repeated alone.", ""]
+        yield "| network | batch | step, us | kernels | phases | with counters | step, J | phases, J |"
+        yield "|---|--:|--:|--:|--:|--:|--:|--:|"
+        for row in wholes:
+            joules = [f"{row[key]:.2f}" if row[key] is not None else "-" for key in ("energy_j", "energy_of_phases_j")]
+            counts = [str(row[key]) for key in ("kernels", "phases", "phases_with_counters")]
+            cells = [row["workload"], str(row["batch"]), f"{row['median_us']:,.1f}", *counts, *joules]
+            yield f"| {' | '.join(cells)} |"
+        yield ""
+    switched = [row for row in rows if "l1" in row]
+    if switched:
+        yield from ["## L1 on and off", "", "Microseconds, loads through L1 (on) and past it (off).", ""]
+        yield "| layer | phase | on | off | gain | hit rate on | hit rate off |"
+        yield "|---|---|--:|--:|--:|--:|--:|"
+        for on, off in zip(switched[::2], switched[1::2], strict=True):
+            gain = 1 - off["median_us"] / on["median_us"]
+            rates = [(row.get("counters") or {}).get("l1tex__t_sector_hit_rate.pct") for row in (on, off)]
+            shown = ["-" if rate is None else f"{rate:.1f}%" for rate in rates]
+            times = [f"{row['median_us']:,.1f}" for row in (on, off)]
+            yield f"| {' | '.join([on['layer'], on['phase'], *times, f'{gain:+.1%}', *shown])} |"
+        yield ""
 
 
 def layers(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:

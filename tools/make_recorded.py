@@ -150,9 +150,9 @@ EXTRACTS: Mapping[str, Extract] = {
         lambda row: row.get("change") == "without_activations" and row.get("measured_gain") is not None,
     ),
     "l1_bypass": Extract(
-        "what_if_bf16",
-        (*BASIC, "change", "detail", "measured_gain"),
-        lambda row: row.get("change") == "l1_bypass" and row.get("measured_gain") is not None,
+        "characterization",
+        (*BASIC, "q1_us", "q3_us", "change", "detail", "l1", "measured_gain", "counters"),
+        lambda row: row.get("change") == "l1_bypass",
     ),
     "simulated_engine": Extract("published_figures", SIMULATED),
     "simulated_fission": Extract("published_fission", SIMULATED),

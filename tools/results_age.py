@@ -23,7 +23,7 @@ ELIMINATION = (f"{METHODS}/elimination", *KERNELS)
 FISSION = (f"{METHODS}/weight_only", "accelerate/papers/on_chip_fission", *KERNELS)
 MEASURED: Mapping[str, tuple[str, ...]] = {
     "alexnet_layers": ("measure/clocks", "run", "build/models"),
-    "characterization": ("measure", "accelerate/papers/l1_bypass", "run"),
+    "characterization": ("pipeline/profile", "measure", "accelerate/papers/l1_bypass"),
     "circulant": CIRCULANT,
     "compaction": ("simulate/compaction_engine", "simulate/hierarchy"),
     "deft_networks": ("pipeline/deft", *ELIMINATION),

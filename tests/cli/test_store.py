@@ -76,7 +76,7 @@ def test_a_password_is_never_printed() -> None:
 
 def test_migrating_names_the_schema(source: Path) -> None:
     found = RUNNER.invoke(app, ["store", "migrate", str(source)])
-    assert found.exit_code == 0 and "schema 0006" in found.output
+    assert found.exit_code == 0 and "schema 0007" in found.output
 
 
 def test_reading_makes_no_file(tmp_path: Path) -> None:

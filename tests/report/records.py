@@ -196,7 +196,9 @@ def profile(batches: Sequence[int] = (16, 64)) -> tuple[list[LayerRun], list[Ker
                 for place in range(count)
             ]  # fmt: skip
             row = timed(template, sum(it.duration_us for it in made) or 0.0)
-            rows.append(replace(row, peak_bytes=random.randrange(10**6, 10**9), live_bytes=random.randrange(10**6)))
+            joules = 5e-4 * sum(it.duration_us for it in made) or None
+            memory = random.randrange(10**6, 10**9), random.randrange(10**6)
+            rows.append(replace(row, peak_bytes=memory[0], live_bytes=memory[1], energy_j=joules))
             kernels += made
             for it in made:
                 for metric, unit in METRICS.items():

@@ -25,14 +25,15 @@ def findings(
     roofs: Roofs | None,
     kernels: Iterable[KernelRun] = (),
     counters: Iterable[Counter] = (),
+    power_limit_w: float | None = None,
 ) -> tuple[Finding, ...]:
     """All findings, setting by setting: first the summary of the step, then by potential saving, largest first.
 
     ``evidence["potential saving"]`` is the largest fraction of the step time that acting on a finding can save.
     Findings without it come last, in the order of the rules. A rule yields nothing if the measured peaks, kernels or
-    counters that it needs are absent.
+    counters that it needs are absent. ``power_limit_w`` is what the device may draw.
     """
-    per_setting = views(rows, roofs, kernels, counters)
+    per_setting = views(rows, roofs, kernels, counters, power_limit_w)
     found = [finding for view in per_setting for finding in ranked([it for rule in RULES for it in rule(view)])]
     return (*found, *algorithm_changes(per_setting))
 
@@ -52,6 +53,7 @@ def views(
     roofs: Roofs | None,
     kernels: Iterable[KernelRun] = (),
     counters: Iterable[Counter] = (),
+    power_limit_w: float | None = None,
 ) -> list[View]:
     """One view for each setting."""
     share, roofline = shares(rows), rooflines(rows, roofs)
@@ -67,6 +69,7 @@ def views(
             roofs=roofs,
             launches=launches,
             wall=_wall(setting, networks),
+            power_limit_w=power_limit_w,
         )
         for setting, members in by_setting(rows).items()
     ]

@@ -29,6 +29,7 @@ class View:
     """One setting of a run, as the rules read it. ``rows`` exclude the row of the whole step.
 
     ``wall`` is the whole step by the wall clock, be it of this setting or of the same one by another clock.
+    ``power_limit_w`` is what the device may draw.
     """
 
     setting: Setting
@@ -39,6 +40,7 @@ class View:
     roofs: Roofs | None = None
     launches: Launches = field(default_factory=lambda: Launches(()))
     wall: LayerRun | None = None
+    power_limit_w: float | None = None
 
     @cached_property
     def bounds(self) -> Mapping[LayerRun, Bound]:

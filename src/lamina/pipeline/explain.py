@@ -40,7 +40,8 @@ def explain(store: Store, run_id: str, layer: str = "") -> Explained:
     if layer and layer not in known:
         raise UsageError(f"run {side.run.id} has no layer {layer!r}; {nearest(layer, known)}")
     roofs = next(iter(store.roofs(side.run.id)), None)
-    found = rules.findings(side.rows, roofs, side.kernels, side.counters)
+    limit_w = side.run.environment.get("power_limit_w")
+    found = rules.findings(side.rows, roofs, side.kernels, side.counters, limit_w)
     text = rules.paragraphs(side.rows, roofs, side.kernels, side.counters, layer=layer or None)
     top = () if layer else rules.headlines(side.rows, roofs, side.kernels, side.counters)
     return Explained(side.run, tuple(it for it in found if not layer or it.layer == layer), text, top)

@@ -76,7 +76,7 @@ def write(
             it.run,
             it.rows,
             it.roofs,
-            explain.findings(it.rows, it.roofs, it.kernels, it.counters),
+            explain.findings(it.rows, it.roofs, it.kernels, it.counters, it.run.environment.get("power_limit_w")),
             made.rooflines,
             made.shares,
             epochs,

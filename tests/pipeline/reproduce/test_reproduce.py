@@ -46,6 +46,14 @@ def test_every_entry_finds_its_recipe_and_layers(published: Published) -> None:
 
 
 @pytest.fixture(scope="module")
+def papers() -> Iterator[Store]:
+    """The papers' network, with LRN, in fp32."""
+    with open_store(":memory:") as store:
+        import_file(recordings.of("dnnmark-alexnet-227")[0], store)
+        yield store
+
+
+@pytest.fixture(scope="module")
 def recorded() -> Iterator[Store]:
     with open_store(":memory:") as store:
         import_file(recordings.path("alexnet"), store)
@@ -56,10 +64,10 @@ FIGURES = [it for it in entries() if it.figures]
 
 
 @pytest.mark.parametrize("published", FIGURES, ids=lambda each: each.id)
-def test_statements_are_looked_for_in_a_recorded_profile(published: Published, recorded: Store, tmp_path: Path) -> None:
-    before = len(recorded.runs())
-    done = reproduce(published, published.workload, recorded, tmp_path, run_id="latest", against="latest")
-    assert len(recorded.runs()) == before and done.run == recorded.run("latest")
+def test_statements_are_looked_for_in_a_recorded_profile(published: Published, papers: Store, tmp_path: Path) -> None:
+    before = len(papers.runs())
+    done = reproduce(published, published.workload, papers, tmp_path, run_id="latest", against="latest")
+    assert len(papers.runs()) == before and done.run == papers.run("latest")
     assert len(done.rows) == len(published.statements)
     assert all(row.ours and row.agrees is not None for row in done.rows), [row.ours for row in done.rows]
     assert {*published.figures} <= {*FIGURE_IDS}
@@ -71,10 +79,10 @@ def test_what_holds_on_an_h200_and_what_does_not(recorded: Store, tmp_path: Path
         return [row.agrees for row in reproduce(it, it.workload, recorded, tmp_path, run_id="latest").rows]
 
     assert held("icpe18-figure-5.3") == [True, True, True]
-    assert held("icpe18-figure-5.5") == [None]  # one run alone
+    assert held("icpe18-figure-5.5") == [None, None]  # one run alone
     assert held("icpe18-figure-5.9") == [True]
     # Tensor cores compute so fast that convolutions wait for their operands.
-    assert held("icpe18-figure-5.7") == [False, True]
+    assert held("icpe18-figure-5.7")[:2] == [False, True]
 
 
 def test_a_change_is_put_beside_the_published_gain(tmp_path: Path, store_path: Path) -> None:

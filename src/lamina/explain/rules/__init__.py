@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from lamina.explain.rules.bounds import bottlenecks, warp_stalls
 from lamina.explain.rules.counters import l2_partitions, tensor_core_flops, tma_bypasses_l1, wgmma_stalls
+from lamina.explain.rules.energy import energy_shares, power_limit
 from lamina.explain.rules.memory import excess_traffic, workspace
 from lamina.explain.rules.occupancy import idle_sms, low_occupancy
 from lamina.explain.rules.repeated import repeated_below_roofline
@@ -44,6 +45,8 @@ RULES: tuple[Callable[[View], Iterator[Finding]], ...] = (
     above_roofline,
     step_gap,
     workspace,
+    energy_shares,
+    power_limit,
     without_time,
     busy_machine,
     noisy,

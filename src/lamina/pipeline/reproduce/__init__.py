@@ -20,6 +20,7 @@ from lamina.pipeline.rows import WHOLE_STEP
 from lamina.pipeline.targets import find
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.pipeline.what_if import what_if
+from lamina.pipeline.what_if.bypass import CHANGE as BYPASS
 from lamina.record import Run, WhatIf
 from lamina.record.beside import Beside
 from lamina.spec import Phase, ResolvedLayer, Workload, show
@@ -152,11 +153,12 @@ def reproduce_measured(entry: Published, device: str, quick: bool) -> Reproduced
 
 
 def _gained(value: PublishedValue, found: Sequence[WhatIf]) -> Beside:
-    """The largest gain of a change in the time of the whole step."""
+    """The largest gain of a change in the time of the whole step; of L1 bypass, of a convolution's weight gradient."""
+    wanted = Phase.BACKWARD_WEIGHT.value if value.quantity == BYPASS else WHOLE_STEP
     gains = [
         (one.measured_gain, one)
         for one in found
-        if one.change == value.quantity and one.measured_gain is not None and one.phase == WHOLE_STEP
+        if one.change == value.quantity and one.measured_gain is not None and one.phase == wanted
     ]
     if not gains:
         reason = next((one.reason for one in found if one.change == value.quantity and one.reason), "not executed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lamina.errors import UsageError, nearest
 from lamina.report.figures import counters
 from lamina.report.figures.batches import by_batch
+from lamina.report.figures.energy import energy
 from lamina.report.figures.figure import Template
 from lamina.report.figures.kernels import kernels_by_time
 from lamina.report.figures.layer_times import time_figure
@@ -82,6 +83,15 @@ FIGURES = {
             "Median time there over median time here; hollow where the quartile ranges meet or samples are few.",
             "time",
             speedup,
+            wide=True,
+        ),
+        Template(
+            "energy",
+            "Energy of each layer",
+            "Joules of one execution, phases stacked, by the GPU's energy counter while each phase is repeated alone; "
+            "idle power included.",
+            "time",
+            energy,
             wide=True,
         ),
         Template(

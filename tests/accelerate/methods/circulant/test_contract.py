@@ -82,7 +82,7 @@ class Circulants:
         return {
             "linear": Layer(lambda: nn.Linear(10, 7), (3, 10)),
             "linear without bias": Layer(lambda: nn.Linear(8, 8, bias=False), (2, 3, 8), compiled=False),
-            "conv1d": Layer(lambda: nn.Conv1d(6, 5, 3, dilation=2, padding=2), (2, 6, 9)),
+            "conv1d": Layer(lambda: nn.Conv1d(10, 14, 3, dilation=2, padding=2), (2, 10, 9)),
             "conv2d": Layer(
                 lambda: nn.Conv2d(12, 8, (3, 2), (2, 1), padding=1, groups=2, padding_mode="reflect"), (2, 12, 5, 4)
             ),

@@ -25,6 +25,7 @@ MODULES: Mapping[str, str] = {
     "deft-library": "deft_networks:LIBRARY",
     "on-chip-fission": "fission",
     "what-if": "changes",
+    "l1-bypass": "bypass",
     "accuracy-front": "front",
     "monitor-parameters": "counted:MONITOR",
     "circulant-sizes": "counted:CIRCULANT_SIZES",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lamina.pipeline.reproduce.measured.bypass import weight_gradient_gain
 from lamina.pipeline.reproduce.measured.judging import Measurement, Rows
 from lamina.spec.published import PublishedValue
 
@@ -21,7 +22,7 @@ MEASUREMENT = Measurement(
     ("what_if", "l1_bypass"),
     values={
         "without_activations": lambda rows, value: gain("without_activations", rows, value),
-        "l1_bypass": lambda rows, value: gain("l1_bypass", rows, value),
+        "l1_bypass": weight_gradient_gain,
     },
     command="lamina reproduce run icpe18-optimizations",
 )

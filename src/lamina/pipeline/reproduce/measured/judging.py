@@ -91,6 +91,8 @@ def _statement(it: PublishedStatement, measurement: Measurement, rows: Rows) -> 
         raise UsageError(f"{it.about}: no rule verifies {it.check!r}")
     try:
         ours, holds = measurement.statements[it.check](rows)
+    except NotMeasured as error:
+        return Beside(value, str(error), None)
     except (LookupError, ValueError, TypeError, ArithmeticError):
         return Beside(value, INSUFFICIENT, None)
     return Beside(value, ours, holds)
