@@ -1,0 +1,213 @@
+// y = x W^T for many rows, or dx = dy W: transform, product and inverse transform of ROW_TILES * 16 rows in one thread
+// block, whose spectra stay in shared memory.
+//
+// 1. Warps transform 16 rows of 4 blocks each, from global memory through registers to shared memory.
+// 2. Warps multiply 8 slots of 16 rows by the weights of 8 output blocks, which they read from L2 as MMA operands.
+// 3. Warps transform 16 rows of one output block back and write them.
+//
+// Weights are words of real and imaginary parts, [output blocks / 8][SLOTS / 8][input blocks / 4][2][32][4]: a thread of
+// an MMA reads 4 slots at once. For the input gradient they are conjugated by whoever writes them.
+//
+// Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; ROW_TILES; CHUNK, output blocks between two barriers, a
+// multiple of 8; BIAS, whether there is one; SHARED_SPECTRA, whether spectra of outputs take the place of those of
+// inputs, where each warp multiplies once; PIPELINE, steps of the product that are unrolled; BLOCKS_PER_SM.
+
+constexpr int ROWS = 16 * ROW_TILES;
+constexpr int IN_QUADS = (IN_BLOCKS + 3) / 4;
+constexpr int PARTS = 4 / ITEM_BLOCKS, IN_ITEMS = IN_QUADS * PARTS;
+constexpr int IN_STRIDE = IN_QUADS * ROWS + 1;         // units between slots; odd, against bank conflicts
+constexpr int PLANE = SLOTS / 8 * ROWS;                // units of the real parts of an output block
+constexpr int OUT_STRIDE = 2 * PLANE + 1;              // units between output blocks
+constexpr int OUT_GROUPS = (OUT_BLOCKS + 7) / 8;
+constexpr int CHUNK_GROUPS = CHUNK / 8;
+constexpr int PRODUCTS = CHUNK_GROUPS * (SLOTS / 8) * ROW_TILES;  // of a chunk, to be divided among warps
+
+constexpr int UNROLL = PIPELINE;
+
+// Eight slots of 16 rows times the weights of 8 output blocks: real and imaginary parts.
+struct Sums {
+  float real[8][4], imaginary[8][4];
+};
+
+__device__ __forceinline__ void multiply(Sums& sums, const word4* spectra, const word4* weights, int group, int eight,
+                                         int row_tile) {
+  const int lane = threadIdx.x % 32;
+  const word4* w = weights + (size_t)(group * (SLOTS / 8) + eight) * IN_QUADS * 64 + lane;
+  const word4* x = spectra + eight * 8 * IN_STRIDE + row_tile * 16 + lane % 16 + lane / 16 * ROWS;
+#pragma unroll
+  for (int s = 0; s < 8; ++s)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums.real[s][i] = sums.imaginary[s][i] = 0;
+  // The operand of slot s for the real parts, and for the imaginary parts.
+  auto real_of = [&](word pair, int s) { return s == 0 && eight == 0 ? pair & 0xffffu : pair ^ 0x80000000u; };
+  auto imaginary_of = [&](word pair, int s) { return s == 0 && eight == 0 ? pair & 0xffff0000u : swapped(pair); };
+#pragma unroll UNROLL
+  for (int quad = 0; quad + 1 < IN_QUADS; quad += 2) {
+    word4 held[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) held[i] = w[quad * 64 + i * 32];
+#pragma unroll
+    for (int s = 0; s < 8; ++s) {
+      word a[4];
+      ldmatrix_x4<false>(a, x + s * IN_STRIDE + quad * ROWS);
+      const word first = held[s / 4].at[s % 4], second = held[2 + s / 4].at[s % 4];
+      mma16(sums.real[s], a[0], a[1], a[2], a[3], real_of(first, s), real_of(second, s));
+      mma16(sums.imaginary[s], a[0], a[1], a[2], a[3], imaginary_of(first, s), imaginary_of(second, s));
+    }
+  }
+  if constexpr (IN_QUADS % 2) {
+    constexpr int quad = IN_QUADS - 1;
+    word4 held[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) held[i] = w[quad * 64 + i * 32];
+#pragma unroll
+    for (int s = 0; s < 8; ++s) {
+      word a[2];
+      ldmatrix_x2<false>(a, x + s * IN_STRIDE + quad * ROWS - lane / 16 * ROWS);
+      const word only = held[s / 4].at[s % 4];
+      mma8(sums.real[s], a[0], a[1], real_of(only, s));
+      mma8(sums.imaginary[s], a[0], a[1], imaginary_of(only, s));
+    }
+  }
+}
+
+// Stores sums as spectra of outputs: planes of real and of imaginary parts, in units of 8 slots of one row and block.
+__device__ __forceinline__ void store(word4* products, const Sums& sums, int group, int eight, int row_tile) {
+  const int lane = threadIdx.x % 32;
+  word4* to = products + (group * 8 + lane % 4 * 2) * OUT_STRIDE + eight * ROWS + row_tile * 16 + lane / 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {  // block i % 2 of row i / 2
+    word4 real, imaginary;
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      real.at[s] = pack2(sums.real[2 * s][i], sums.real[2 * s + 1][i]);
+      imaginary.at[s] = pack2(sums.imaginary[2 * s][i], sums.imaginary[2 * s + 1][i]);
+    }
+    to[i % 2 * OUT_STRIDE + i / 2 * 8] = real;
+    to[i % 2 * OUT_STRIDE + i / 2 * 8 + PLANE] = imaginary;
+  }
+}
+
+__device__ __forceinline__ void write_vector(element* to, const word* from) {
+  if constexpr (VECTOR == 8) {
+    *reinterpret_cast<word4*>(to) = word4{from[0], from[1], from[2], from[3]};
+  } else if constexpr (VECTOR == 4) {
+    *reinterpret_cast<word2*>(to) = word2{from[0], from[1]};
+  } else {
+    *reinterpret_cast<word*>(to) = from[0];
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    fused_rows(const element* __restrict__ x, const word4* __restrict__ weights, const word* __restrict__ tables,
+               const float* __restrict__ bias, element* __restrict__ y, int rows, int chunks_per_block) {
+  extern __shared__ float4 shared[];
+  griddepcontrol_wait();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row0 = blockIdx.x * ROWS;
+  word* basis = reinterpret_cast<word*>(shared);
+  word4* spectra = reinterpret_cast<word4*>(basis + 2 * TABLE_WORDS);
+  word4* products = SHARED_SPECTRA ? spectra : spectra + SLOTS * IN_STRIDE;
+  const word* inverse = basis + TABLE_WORDS;
+
+  auto read = [&](Rows& to, int item) {
+    read_rows(to, x, row0 + item / IN_ITEMS * 16, rows, IN_BLOCKS * K, item % IN_ITEMS * ITEM_BLOCKS, IN_BLOCKS);
+  };
+  Rows held;
+  if (warp < ROW_TILES * IN_ITEMS) read(held, warp);  // while the basis arrives
+  copy_table(basis, tables, 2 * TABLE_WORDS);
+  __syncthreads();
+  for (int item = warp; item < ROW_TILES * IN_ITEMS; item += WARPS) {
+    if (item >= WARPS) read(held, item);
+    fold(held);
+    const int part = item % IN_ITEMS;
+    transform(spectra + part / PARTS * ROWS + item / IN_ITEMS * 16, part % PARTS, IN_STRIDE, held, basis);
+  }
+  __syncthreads();
+
+  const int first_group = blockIdx.y * chunks_per_block * CHUNK_GROUPS;
+  for (int chunk = 0; chunk < chunks_per_block; ++chunk) {
+    const int group0 = first_group + chunk * CHUNK_GROUPS;
+    if (group0 >= OUT_GROUPS) break;
+    if constexpr (SHARED_SPECTRA) {
+      const int group = warp % CHUNK_GROUPS, eight = warp / CHUNK_GROUPS % (SLOTS / 8);
+      const int row_tile = warp / (CHUNK_GROUPS * (SLOTS / 8));
+      const bool busy = warp < PRODUCTS && group0 + group < OUT_GROUPS;
+      Sums sums;
+      if (busy) multiply(sums, spectra, weights, group0 + group, eight, row_tile);
+      __syncthreads();
+      if (busy) store(products, sums, group, eight, row_tile);
+    } else {
+      for (int item = warp; item < PRODUCTS; item += WARPS) {
+        const int group = item % CHUNK_GROUPS, eight = item / CHUNK_GROUPS % (SLOTS / 8);
+        const int row_tile = item / (CHUNK_GROUPS * (SLOTS / 8));
+        if (group0 + group >= OUT_GROUPS) continue;
+        Sums sums;
+        multiply(sums, spectra, weights, group0 + group, eight, row_tile);
+        store(products, sums, group, eight, row_tile);
+      }
+    }
+    __syncthreads();
+    {
+      word even[COLUMN_TILES][FRAGMENT], odd[COLUMN_TILES][FRAGMENT];
+#pragma unroll
+      for (int n = 0; n < COLUMN_TILES; ++n) {
+        read_basis(even[n], inverse, n, 0);
+        read_basis(odd[n], inverse, n, 1);
+      }
+      for (int item = warp; item < CHUNK * ROW_TILES; item += WARPS) {
+        const int block = item % CHUNK, row_tile = item / CHUNK, out_block = group0 * 8 + block;
+        if (out_block >= OUT_BLOCKS) continue;
+        const word4* from = products + block * OUT_STRIDE + row_tile * 16 + lane % 16;
+        float sums[COLUMN_TILES][4] = {}, differences[COLUMN_TILES][4] = {};
+        if constexpr (STEP_WORDS == 1) {
+          word a[2];
+          ldmatrix_x2<false>(a, from);
+          mma8(sums[0], a[0], a[1], even[0][0]);
+          ldmatrix_x2<false>(a, from + PLANE);
+          mma8(differences[0], a[0], a[1], odd[0][0]);
+        } else {
+#pragma unroll
+          for (int s = 0; s < STEPS; ++s) {
+            word a[4];
+            ldmatrix_x4<false>(a, from + (2 * s + lane / 16) * ROWS);
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; ++n)
+              mma16(sums[n], a[0], a[1], a[2], a[3], even[n][2 * s], even[n][2 * s + 1]);
+            ldmatrix_x4<false>(a, from + PLANE + (2 * s + lane / 16) * ROWS);
+#pragma unroll
+            for (int n = 0; n < COLUMN_TILES; ++n)
+              mma16(differences[n], a[0], a[1], a[2], a[3], odd[n][2 * s], odd[n][2 * s + 1]);
+          }
+        }
+#pragma unroll
+        for (int c = 0; c < CHUNKS; ++c) {
+          const int first = 4 * VECTOR * c + VECTOR * (lane % 4), mirrored = K - VECTOR - first;
+          const float* added = bias + out_block * K;
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            const int row = row0 + row_tile * 16 + lane / 4 + 8 * r;
+            word low[VECTOR / 2], high[VECTOR / 2];
+#pragma unroll
+            for (int i = 0; i < VECTOR / 2; ++i) {
+              const float* even_part = sums[c * VECTOR / 2 + i] + 2 * r;
+              const float* odd_part = differences[c * VECTOR / 2 + i] + 2 * r;
+              float a = even_part[0] + odd_part[0], b = even_part[1] + odd_part[1];
+              float d = even_part[0] - odd_part[0], e = even_part[1] - odd_part[1];
+              if constexpr (BIAS) {
+                const int opposite = mirrored + VECTOR - 2 - 2 * i;
+                a += added[first + 2 * i], b += added[first + 2 * i + 1];
+                e += added[opposite], d += added[opposite + 1];
+              }
+              low[i] = pack2(a, b), high[VECTOR / 2 - 1 - i] = pack2(e, d);
+            }
+            if (row >= rows) continue;
+            element* to = y + (size_t)row * (OUT_BLOCKS * K) + out_block * K;
+            write_vector(to + first, low);
+            write_vector(to + mirrored, high);
+          }
+        }
+      }
+    }
+    __syncthreads();
+  }
+}
