@@ -249,4 +249,3 @@ def run_weight_gradient(dy: Tensor, x: Tensor, dw: Tensor, tile: WeightTile, spl
     reduce = _compiled("reduce_weight_gradient", "weight_reduction", macros)
     blocks = tiles * tile.out_tiles * tile.in_tiles * 2
     reduce.launch((blocks,), (32 * warps,), [partials, eigenbasis(k, x.device), dw, splits, tiles])
-
