@@ -38,7 +38,7 @@ class RowTile:
 
     ``row_tiles`` times 16 rows; ``chunk`` output blocks are transformed back at a time, and ``splits`` thread blocks
     share the output blocks of their rows. With ``shared_spectra`` the spectra of outputs take the memory of those of
-    inputs.
+    inputs. ``staged`` and what follows are macros of `rows.cu`.
     """
 
     num_warps: int
@@ -49,6 +49,12 @@ class RowTile:
     shared_spectra: bool = False
     pipeline: int = 1
     item_blocks: int = 4
+    staged: bool = False
+    weights_ahead: int = 0
+    prefetch: bool = False
+    rows_ahead: bool = False
+    touch: bool = False
+    fetched: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class WeightTile:
     """The tile of a thread block of the weight gradient.
 
     ``out_tiles`` times 8 blocks of output gradients, ``in_tiles`` times 4 blocks of inputs, ``row_tiles`` times 16 rows
-    at a time.
+    at a time. ``ahead`` and ``asynchronous`` are macros of `weight_gradient.cu`.
     """
 
     num_warps: int
@@ -66,6 +72,7 @@ class WeightTile:
     blocks_per_sm: int
     ahead: bool = False
     item_blocks: int = 4
+    asynchronous: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,13 +99,18 @@ class FusedRows:
         rows = 16 * tile.row_tiles
         spectra = self.slots * (-(-self.in_blocks // 4) * rows + 1)
         products = tile.chunk * (2 * (self.slots // 8) * rows + 1)
-        units = max(spectra, products) if tile.shared_spectra else spectra + products
-        return 2 * self.table_bytes + 16 * units
+        staged = rows * (tile.chunk * self.block_size + 32) // 8 if tile.staged else 0
+        units = max(spectra, products + staged) if tile.shared_spectra else spectra + products + staged
+        units += tile.num_warps * min(tile.weights_ahead, -(-self.in_blocks // 4)) * 64
+        units += tile.fetched * tile.item_blocks * 4 * self.slots
+        return (2 if tile.shared_spectra or tile.fetched else 1) * self.table_bytes + 16 * units
 
     def weight_bytes(self, tile: WeightTile) -> int:
         """Shared memory of a thread block of the weight gradient."""
         quads = 2 * tile.out_tiles + tile.in_tiles
-        return self.table_bytes + 16 * self.slots * (quads * 16 * tile.row_tiles + 1)
+        spectra = self.slots * (quads * 16 * tile.row_tiles + 1)
+        fetched = quads * tile.row_tiles * 16 * self.slots if tile.asynchronous else 0
+        return self.table_bytes + 16 * (2 * spectra + fetched if tile.asynchronous else spectra)
 
     def weight_tiles(self, tile: WeightTile) -> int:
         """Thread blocks that share the blocks of weights of a range of rows."""
@@ -117,13 +129,16 @@ class FusedRows:
         return self.macros(tile.num_warps, tile.item_blocks) | {
             "ROW_TILES": tile.row_tiles, "CHUNK": tile.chunk, "BIAS": int(bias),
             "SHARED_SPECTRA": int(tile.shared_spectra), "BLOCKS_PER_SM": tile.blocks_per_sm, "PIPELINE": tile.pipeline,
+            "STAGED": int(tile.staged), "WEIGHTS_AHEAD": tile.weights_ahead,
+            "PREFETCH": int(tile.prefetch), "ROWS_AHEAD": int(tile.rows_ahead), "TOUCH": int(tile.touch),
+            "FETCHED": tile.fetched,
         }  # fmt: skip
 
     def weight_macros(self, tile: WeightTile) -> dict[str, int]:
         """Macros of the weight gradient."""
         return self.macros(tile.num_warps, tile.item_blocks) | {
             "ROW_TILES": tile.row_tiles, "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles,
-            "BLOCKS_PER_SM": tile.blocks_per_sm, "AHEAD": int(tile.ahead),
+            "BLOCKS_PER_SM": tile.blocks_per_sm, "AHEAD": int(tile.ahead), "ASYNC": tile.asynchronous,
         }  # fmt: skip
 
 
@@ -191,6 +206,12 @@ def eigenbasis(block_size: int, device: torch.device) -> Tensor:
     return matrix.permute(2, 1, 0).contiguous().to(device)
 
 
+@constant
+def inverse_eigenbasis(block_size: int, device: torch.device) -> Tensor:
+    """The same as ``(2, slots, block_size)``, as the inverse transform of gradients reads it."""
+    return basis(block_size, eigenvalues=True, dtype=torch.float32).view(2, -1, block_size).contiguous().to(device)
+
+
 def weight_spectra(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Spectra of ``weight (p, q, k)`` as operands of tensor cores: for the product, and for the input gradient."""
     p, q, k = weight.shape
@@ -201,11 +222,11 @@ def weight_spectra(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         return weight.new_empty(shape, dtype=torch.int32)
 
     forward, backward = empty(p, q), empty(q, p)
-    warps = 1 if kernel_class is not Kernel else max(1, slots // 4)
+    warps = 1 if kernel_class is not Kernel else 4
     macros = FusedRows(k, q, p, dtype).macros(warps) | {"WEIGHT_TYPE": DTYPE_CODES[weight.dtype]}
     kernel = _compiled("weight_spectra", "weight_spectra", macros)
-    operands: list[Tensor] = [weight, eigenbasis(k, weight.device), units(forward), units(backward)]
-    kernel.launch((-(-p // 8), 2 * -(-q // 8)), (32 * warps,), operands)
+    operands: list[Tensor] = [weight, eigenbasis(k, weight.device), forward, backward]
+    kernel.launch((-(-p // 8), 2 * -(-q // 8), slots // 4), (32 * warps,), operands)
     return forward, backward
 
 
@@ -221,15 +242,24 @@ def run_rows(x: Tensor, spectra: Tensor, bias: Tensor | None, y: Tensor, block_s
     chunks = -(-problem.out_blocks // (tile.chunk * tile.splits))
     kernel = _compiled("fused_rows", "rows", problem.row_macros(tile, bias is not None))
     table = tables(block_size, x.dtype, x.device)
-    grid = -(-rows // (16 * tile.row_tiles)), -(-problem.out_blocks // (tile.chunk * chunks))
+    row_blocks = -(-rows // (16 * tile.row_tiles))
+    if tile.fetched:
+        row_blocks = min(row_blocks, MULTIPROCESSORS * tile.blocks_per_sm)
+    grid = row_blocks, -(-problem.out_blocks // (tile.chunk * chunks))
     unused = eigenbasis(block_size, x.device)
     operands = [x, units(spectra), table, unused if bias is None else bias, y]
     kernel.launch(grid, (32 * tile.num_warps,), [*operands, rows, chunks], problem.row_bytes(tile))
 
 
 def run_weight_gradient(dy: Tensor, x: Tensor, dw: Tensor, tile: WeightTile, splits: int | None = None) -> None:
-    """Write the weight gradient of ``dy (rows, p k)`` and ``x (rows, q k)`` to ``dw (p, q, k)``."""
+    """Write the weight gradient of ``dy (rows, p k)`` and ``x (rows, q k)`` to ``dw (p, q, k)``.
+
+    Output blocks of ``tile`` are those of the wider of the two.
+    """
     (p, q, k), rows = dw.shape, x.shape[0]
+    transposed = p < q  # the wider rows are read once, the others again for each group of them
+    if transposed:
+        dy, x, p, q = x, dy, q, p
     problem = FusedRows(k, q, p, x.dtype)
     tiles = problem.weight_tiles(tile)
     splits = splits or max(1, MULTIPROCESSORS * tile.blocks_per_sm // tiles)
@@ -242,10 +272,11 @@ def run_weight_gradient(dy: Tensor, x: Tensor, dw: Tensor, tile: WeightTile, spl
     kernel.launch(
         (splits, tiles), (32 * tile.num_warps,), [*operands, rows, rows_per_block], problem.weight_bytes(tile)
     )
-    warps = 1 if kernel_class is not Kernel else min(problem.slots, 32)
+    warps = 1 if kernel_class is not Kernel else min(2 * problem.slots, 32)
     macros = problem.macros(warps) | {
         "WEIGHT_TYPE": DTYPE_CODES[dw.dtype], "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles,
+        "SWAPPED": int(transposed),
     }  # fmt: skip
     reduce = _compiled("reduce_weight_gradient", "weight_reduction", macros)
-    blocks = tiles * tile.out_tiles * tile.in_tiles * 2
-    reduce.launch((blocks,), (32 * warps,), [partials, eigenbasis(k, x.device), dw, splits, tiles])
+    blocks = tiles * tile.out_tiles * tile.in_tiles * 8
+    reduce.launch((blocks,), (32 * warps,), [partials, inverse_eigenbasis(k, x.device), dw, splits, tiles])

@@ -8,9 +8,15 @@
 // Weights are words of real and imaginary parts, [output blocks / 8][SLOTS / 8][input blocks / 4][2][32][4]: a thread of
 // an MMA reads 4 slots at once. For the input gradient they are conjugated by whoever writes them.
 //
-// Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; ROW_TILES; CHUNK, output blocks between two barriers, a
-// multiple of 8; BIAS, whether there is one; SHARED_SPECTRA, whether spectra of outputs take the place of those of
-// inputs, where each warp multiplies once; PIPELINE, steps of the product that are unrolled; BLOCKS_PER_SM.
+// Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; ROW_TILES; CHUNK, output blocks between two barriers,
+// a multiple of 8; BIAS, whether there is one; SHARED_SPECTRA, whether spectra of outputs take the place of those of
+// inputs, where each warp multiplies once; PIPELINE, steps of the product that are unrolled; STAGED, whether outputs
+// leave through shared memory by bulk copies that run while warps multiply; WEIGHTS_AHEAD, quads of input blocks whose
+// weights each warp copies to shared memory before its next product, even or at least all; PREFETCH, whether the
+// others are read one step before they are used; ROWS_AHEAD, whether warps read their next rows while they transform;
+// TOUCH, whether threads touch the pages of outputs first; FETCHED, items of rows that are copied to shared memory
+// while the thread block works on the rows before: it then goes through all row tiles that are gridDim.x apart;
+// BLOCKS_PER_SM.
 
 constexpr int ROWS = 16 * ROW_TILES;
 constexpr int IN_QUADS = (IN_BLOCKS + 3) / 4;
@@ -23,14 +29,23 @@ constexpr int CHUNK_GROUPS = CHUNK / 8;
 constexpr int PRODUCTS = CHUNK_GROUPS * (SLOTS / 8) * ROW_TILES;  // of a chunk, to be divided among warps
 
 constexpr int UNROLL = PIPELINE;
+constexpr int KEPT_TABLES = SHARED_SPECTRA || FETCHED ? 2 : 1;
+static_assert(!FETCHED || !WEIGHTS_AHEAD);
+constexpr int AHEAD_QUADS = WEIGHTS_AHEAD < IN_QUADS ? WEIGHTS_AHEAD : IN_QUADS;
+constexpr int STAGE_STRIDE = CHUNK * K + 32;            // elements between staged rows, against bank conflicts
+constexpr int STAGE_UNITS = STAGED ? ROWS * STAGE_STRIDE / 8 : 0;
+constexpr int SPECTRA_UNITS = SLOTS * IN_STRIDE, PRODUCT_UNITS = CHUNK * OUT_STRIDE;
+constexpr int BOTH_UNITS = !SHARED_SPECTRA                                ? SPECTRA_UNITS + PRODUCT_UNITS + STAGE_UNITS
+                           : SPECTRA_UNITS > PRODUCT_UNITS + STAGE_UNITS ? SPECTRA_UNITS
+                                                                          : PRODUCT_UNITS + STAGE_UNITS;
 
 // Eight slots of 16 rows times the weights of 8 output blocks: real and imaginary parts.
 struct Sums {
   float real[8][4], imaginary[8][4];
 };
 
-__device__ __forceinline__ void multiply(Sums& sums, const word4* spectra, const word4* weights, int group, int eight,
-                                         int row_tile) {
+__device__ __forceinline__ void multiply(Sums& sums, const word4* spectra, const word4* weights,
+                                         const word4* ahead, int group, int eight, int row_tile) {
   const int lane = threadIdx.x % 32;
   const word4* w = weights + (size_t)(group * (SLOTS / 8) + eight) * IN_QUADS * 64 + lane;
   const word4* x = spectra + eight * 8 * IN_STRIDE + row_tile * 16 + lane % 16 + lane / 16 * ROWS;
@@ -41,11 +56,25 @@ __device__ __forceinline__ void multiply(Sums& sums, const word4* spectra, const
   // The operand of slot s for the real parts, and for the imaginary parts.
   auto real_of = [&](word pair, int s) { return s == 0 && eight == 0 ? pair & 0xffffu : pair ^ 0x80000000u; };
   auto imaginary_of = [&](word pair, int s) { return s == 0 && eight == 0 ? pair & 0xffff0000u : swapped(pair); };
+  auto weights_of = [&](int quad, int i) {
+    if (WEIGHTS_AHEAD >= IN_QUADS || quad < WEIGHTS_AHEAD) return ahead[quad * 64 + i * 32 + lane];
+    return w[quad * 64 + i * 32];
+  };
+  word4 next[4];
+  if constexpr (PREFETCH) {
+#pragma unroll
+    for (int i = 0; i < (IN_QUADS > 1 ? 4 : 2); ++i) next[i] = weights_of(0, i);
+  }
 #pragma unroll UNROLL
   for (int quad = 0; quad + 1 < IN_QUADS; quad += 2) {
     word4 held[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) held[i] = w[quad * 64 + i * 32];
+    for (int i = 0; i < 4; ++i) held[i] = PREFETCH ? next[i] : weights_of(quad, i);
+    if constexpr (PREFETCH) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (quad + 2 + i / 2 < IN_QUADS) next[i] = weights_of(quad + 2, i);
+    }
 #pragma unroll
     for (int s = 0; s < 8; ++s) {
       word a[4];
@@ -59,7 +88,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const word4* spectra, const
     constexpr int quad = IN_QUADS - 1;
     word4 held[2];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) held[i] = w[quad * 64 + i * 32];
+    for (int i = 0; i < 2; ++i) held[i] = PREFETCH ? next[i] : weights_of(quad, i);
 #pragma unroll
     for (int s = 0; s < 8; ++s) {
       word a[2];
@@ -102,112 +131,183 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     fused_rows(const element* __restrict__ x, const word4* __restrict__ weights, const word* __restrict__ tables,
                const float* __restrict__ bias, element* __restrict__ y, int rows, int chunks_per_block) {
   extern __shared__ float4 shared[];
-  griddepcontrol_wait();
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row0 = blockIdx.x * ROWS;
-  word* basis = reinterpret_cast<word*>(shared);
-  word4* spectra = reinterpret_cast<word4*>(basis + 2 * TABLE_WORDS);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int row0 = blockIdx.x * ROWS;
+  word* inverse = reinterpret_cast<word*>(shared);
+  word4* spectra = reinterpret_cast<word4*>(inverse + KEPT_TABLES * TABLE_WORDS);
   word4* products = SHARED_SPECTRA ? spectra : spectra + SLOTS * IN_STRIDE;
-  const word* inverse = basis + TABLE_WORDS;
+  word* basis = KEPT_TABLES == 2 ? inverse + TABLE_WORDS : reinterpret_cast<word*>(products);  // until there are products
+  element* stage = reinterpret_cast<element*>(products + PRODUCT_UNITS);
+  word4* ahead = spectra + BOTH_UNITS + warp * AHEAD_QUADS * 64;  // weights of this warp's next product
+  auto fetch_weights = [&](int group, int eight) {
+    if constexpr (WEIGHTS_AHEAD) {
+      keep_order();
+      const word4* from = weights + (size_t)(group * (SLOTS / 8) + eight) * IN_QUADS * 64 + lane;
+      if (group < OUT_GROUPS)
+        for (int i = 0; i < 2 * AHEAD_QUADS; ++i) cp_async<16>(ahead + i * 32 + lane, from + i * 32, true);
+      cp_async_commit();
+    }
+  };
 
   auto read = [&](Rows& to, int item) {
     read_rows(to, x, row0 + item / IN_ITEMS * 16, rows, IN_BLOCKS * K, item % IN_ITEMS * ITEM_BLOCKS, IN_BLOCKS);
   };
-  Rows held;
-  if (warp < ROW_TILES * IN_ITEMS) read(held, warp);  // while the basis arrives
-  copy_table(basis, tables, 2 * TABLE_WORDS);
-  __syncthreads();
-  for (int item = warp; item < ROW_TILES * IN_ITEMS; item += WARPS) {
-    if (item >= WARPS) read(held, item);
-    fold(held);
-    const int part = item % IN_ITEMS;
-    transform(spectra + part / PARTS * ROWS + item / IN_ITEMS * 16, part % PARTS, IN_STRIDE, held, basis);
-  }
-  __syncthreads();
-
+  copy_table(basis, tables, TABLE_WORDS);
+  copy_table(inverse, tables + TABLE_WORDS, TABLE_WORDS);
   const int first_group = blockIdx.y * chunks_per_block * CHUNK_GROUPS;
-  for (int chunk = 0; chunk < chunks_per_block; ++chunk) {
-    const int group0 = first_group + chunk * CHUNK_GROUPS;
-    if (group0 >= OUT_GROUPS) break;
-    if constexpr (SHARED_SPECTRA) {
-      const int group = warp % CHUNK_GROUPS, eight = warp / CHUNK_GROUPS % (SLOTS / 8);
-      const int row_tile = warp / (CHUNK_GROUPS * (SLOTS / 8));
-      const bool busy = warp < PRODUCTS && group0 + group < OUT_GROUPS;
-      Sums sums;
-      if (busy) multiply(sums, spectra, weights, group0 + group, eight, row_tile);
-      __syncthreads();
-      if (busy) store(products, sums, group, eight, row_tile);
-    } else {
-      for (int item = warp; item < PRODUCTS; item += WARPS) {
-        const int group = item % CHUNK_GROUPS, eight = item / CHUNK_GROUPS % (SLOTS / 8);
-        const int row_tile = item / (CHUNK_GROUPS * (SLOTS / 8));
-        if (group0 + group >= OUT_GROUPS) continue;
-        Sums sums;
-        multiply(sums, spectra, weights, group0 + group, eight, row_tile);
-        store(products, sums, group, eight, row_tile);
+  griddepcontrol_wait();
+  launch_dependents();
+  if (TOUCH && threadIdx.x < ROWS && row0 + threadIdx.x < rows)
+    touch(y + (size_t)(row0 + threadIdx.x) * (OUT_BLOCKS * K) + first_group * 8 * K);
+  word4* fetched = spectra + BOTH_UNITS;
+  const int next_tile = FETCHED ? gridDim.x * ROWS : rows;
+  auto fetch = [&](int item, int row) {
+    fetch_rows(fetched + item * HELD_UNITS, x, row + item / IN_ITEMS * 16, rows, IN_BLOCKS * K,
+               item % IN_ITEMS * ITEM_BLOCKS, IN_BLOCKS);
+  };
+  Rows held;
+  if constexpr (FETCHED) {
+    for (int item = warp; item < FETCHED; item += WARPS) fetch(item, row0);
+    cp_async_commit();
+  } else if (warp < ROW_TILES * IN_ITEMS) {
+    read(held, warp);
+  }
+  if (warp < PRODUCTS) fetch_weights(first_group + warp % CHUNK_GROUPS, warp / CHUNK_GROUPS % (SLOTS / 8));
+  __syncthreads();
+  for (; row0 < rows; row0 += next_tile) {
+    if constexpr (FETCHED) cp_async_wait<0>();
+    for (int item = warp; item < ROW_TILES * IN_ITEMS; item += WARPS) {
+      if constexpr (FETCHED) {
+        Rows held;
+        if (item < FETCHED)
+          take_rows(held, fetched + item * HELD_UNITS);
+        else
+          read(held, item);
+        fold(held);
+        if (item < FETCHED && row0 + next_tile < rows) fetch(item, row0 + next_tile);
+        const int part = item % IN_ITEMS;
+        transform(spectra + part / PARTS * ROWS + item / IN_ITEMS * 16, part % PARTS, IN_STRIDE, held, basis);
+        continue;
+      } else if (!ROWS_AHEAD && item >= WARPS) {
+        read(held, item);
       }
+      Rows next;
+      if (ROWS_AHEAD && item + WARPS < ROW_TILES * IN_ITEMS) read(next, item + WARPS);
+      fold(held);
+      const int part = item % IN_ITEMS;
+      transform(spectra + part / PARTS * ROWS + item / IN_ITEMS * 16, part % PARTS, IN_STRIDE, held, basis);
+      if (ROWS_AHEAD) held = next;
     }
+    if (FETCHED) cp_async_commit();
     __syncthreads();
-    {
-      word even[COLUMN_TILES][FRAGMENT], odd[COLUMN_TILES][FRAGMENT];
-#pragma unroll
-      for (int n = 0; n < COLUMN_TILES; ++n) {
-        read_basis(even[n], inverse, n, 0);
-        read_basis(odd[n], inverse, n, 1);
+
+    for (int chunk = 0; chunk < chunks_per_block; ++chunk) {
+      const int group0 = first_group + chunk * CHUNK_GROUPS;
+      if (group0 >= OUT_GROUPS) break;
+      if constexpr (SHARED_SPECTRA) {
+        const int group = warp % CHUNK_GROUPS, eight = warp / CHUNK_GROUPS % (SLOTS / 8);
+        const int row_tile = warp / (CHUNK_GROUPS * (SLOTS / 8));
+        const bool busy = warp < PRODUCTS && group0 + group < OUT_GROUPS;
+        Sums sums;
+        if (WEIGHTS_AHEAD) cp_async_wait<0>();
+        if (busy) multiply(sums, spectra, weights, ahead, group0 + group, eight, row_tile);
+        __syncthreads();
+        if (busy) store(products, sums, group, eight, row_tile);
+      } else {
+        for (int item = warp; item < PRODUCTS; item += WARPS) {
+          const int group = item % CHUNK_GROUPS, eight = item / CHUNK_GROUPS % (SLOTS / 8);
+          const int row_tile = item / (CHUNK_GROUPS * (SLOTS / 8));
+          if (group0 + group >= OUT_GROUPS) continue;
+          Sums sums;
+          if (WEIGHTS_AHEAD) cp_async_wait<0>();
+          multiply(sums, spectra, weights, ahead, group0 + group, eight, row_tile);
+          if constexpr (WEIGHTS_AHEAD) {
+            if (item + WARPS < PRODUCTS)
+              fetch_weights(group0 + (item + WARPS) % CHUNK_GROUPS, (item + WARPS) / CHUNK_GROUPS % (SLOTS / 8));
+            else if (chunk + 1 < chunks_per_block)
+              fetch_weights(group0 + CHUNK_GROUPS + warp % CHUNK_GROUPS, warp / CHUNK_GROUPS % (SLOTS / 8));
+          }
+          store(products, sums, group, eight, row_tile);
+        }
       }
-      for (int item = warp; item < CHUNK * ROW_TILES; item += WARPS) {
-        const int block = item % CHUNK, row_tile = item / CHUNK, out_block = group0 * 8 + block;
-        if (out_block >= OUT_BLOCKS) continue;
-        const word4* from = products + block * OUT_STRIDE + row_tile * 16 + lane % 16;
-        float sums[COLUMN_TILES][4] = {}, differences[COLUMN_TILES][4] = {};
-        if constexpr (STEP_WORDS == 1) {
-          word a[2];
-          ldmatrix_x2<false>(a, from);
-          mma8(sums[0], a[0], a[1], even[0][0]);
-          ldmatrix_x2<false>(a, from + PLANE);
-          mma8(differences[0], a[0], a[1], odd[0][0]);
-        } else {
+      if (STAGED) bulk_wait();  // for the copies of the previous chunk
+      __syncthreads();
+      {
+        word even[COLUMN_TILES][FRAGMENT], odd[COLUMN_TILES][FRAGMENT];
 #pragma unroll
-          for (int s = 0; s < STEPS; ++s) {
-            word a[4];
-            ldmatrix_x4<false>(a, from + (2 * s + lane / 16) * ROWS);
+        for (int n = 0; n < COLUMN_TILES; ++n) {
+          read_basis(even[n], inverse, n, 0);
+          read_basis(odd[n], inverse, n, 1);
+        }
+        for (int item = warp; item < CHUNK * ROW_TILES; item += WARPS) {
+          const int block = item % CHUNK, row_tile = item / CHUNK, out_block = group0 * 8 + block;
+          if (out_block >= OUT_BLOCKS) continue;
+          const word4* from = products + block * OUT_STRIDE + row_tile * 16 + lane % 16;
+          float sums[COLUMN_TILES][4] = {}, differences[COLUMN_TILES][4] = {};
+          if constexpr (STEP_WORDS == 1) {
+            word a[2];
+            ldmatrix_x2<false>(a, from);
+            mma8(sums[0], a[0], a[1], even[0][0]);
+            ldmatrix_x2<false>(a, from + PLANE);
+            mma8(differences[0], a[0], a[1], odd[0][0]);
+          } else {
 #pragma unroll
-            for (int n = 0; n < COLUMN_TILES; ++n)
-              mma16(sums[n], a[0], a[1], a[2], a[3], even[n][2 * s], even[n][2 * s + 1]);
-            ldmatrix_x4<false>(a, from + PLANE + (2 * s + lane / 16) * ROWS);
+            for (int s = 0; s < STEPS; ++s) {
+              word a[4];
+              ldmatrix_x4<false>(a, from + (2 * s + lane / 16) * ROWS);
 #pragma unroll
-            for (int n = 0; n < COLUMN_TILES; ++n)
-              mma16(differences[n], a[0], a[1], a[2], a[3], odd[n][2 * s], odd[n][2 * s + 1]);
+              for (int n = 0; n < COLUMN_TILES; ++n)
+                mma16(sums[n], a[0], a[1], a[2], a[3], even[n][2 * s], even[n][2 * s + 1]);
+              ldmatrix_x4<false>(a, from + PLANE + (2 * s + lane / 16) * ROWS);
+#pragma unroll
+              for (int n = 0; n < COLUMN_TILES; ++n)
+                mma16(differences[n], a[0], a[1], a[2], a[3], odd[n][2 * s], odd[n][2 * s + 1]);
+            }
+          }
+#pragma unroll
+          for (int c = 0; c < CHUNKS; ++c) {
+            const int first = 4 * VECTOR * c + VECTOR * (lane % 4), mirrored = K - VECTOR - first;
+            const float* added = bias + out_block * K;
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+              const int row = row0 + row_tile * 16 + lane / 4 + 8 * r;
+              word low[VECTOR / 2], high[VECTOR / 2];
+#pragma unroll
+              for (int i = 0; i < VECTOR / 2; ++i) {
+                const float* even_part = sums[c * VECTOR / 2 + i] + 2 * r;
+                const float* odd_part = differences[c * VECTOR / 2 + i] + 2 * r;
+                float a = even_part[0] + odd_part[0], b = even_part[1] + odd_part[1];
+                float d = even_part[0] - odd_part[0], e = even_part[1] - odd_part[1];
+                if constexpr (BIAS) {
+                  const int opposite = mirrored + VECTOR - 2 - 2 * i;
+                  a += added[first + 2 * i], b += added[first + 2 * i + 1];
+                  e += added[opposite], d += added[opposite + 1];
+                }
+                low[i] = pack2(a, b), high[VECTOR / 2 - 1 - i] = pack2(e, d);
+              }
+              if (!STAGED && row >= rows) continue;
+              element* to = STAGED ? stage + (row - row0) * STAGE_STRIDE + block * K
+                                   : y + (size_t)row * (OUT_BLOCKS * K) + out_block * K;
+              write_vector(to + first, low);
+              write_vector(to + mirrored, high);
+            }
           }
         }
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-          const int first = 4 * VECTOR * c + VECTOR * (lane % 4), mirrored = K - VECTOR - first;
-          const float* added = bias + out_block * K;
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            const int row = row0 + row_tile * 16 + lane / 4 + 8 * r;
-            word low[VECTOR / 2], high[VECTOR / 2];
-#pragma unroll
-            for (int i = 0; i < VECTOR / 2; ++i) {
-              const float* even_part = sums[c * VECTOR / 2 + i] + 2 * r;
-              const float* odd_part = differences[c * VECTOR / 2 + i] + 2 * r;
-              float a = even_part[0] + odd_part[0], b = even_part[1] + odd_part[1];
-              float d = even_part[0] - odd_part[0], e = even_part[1] - odd_part[1];
-              if constexpr (BIAS) {
-                const int opposite = mirrored + VECTOR - 2 - 2 * i;
-                a += added[first + 2 * i], b += added[first + 2 * i + 1];
-                e += added[opposite], d += added[opposite + 1];
-              }
-              low[i] = pack2(a, b), high[VECTOR / 2 - 1 - i] = pack2(e, d);
-            }
-            if (row >= rows) continue;
-            element* to = y + (size_t)row * (OUT_BLOCKS * K) + out_block * K;
-            write_vector(to + first, low);
-            write_vector(to + mirrored, high);
-          }
+      }
+      if (STAGED) fence_bulk();
+      __syncthreads();
+      if constexpr (STAGED) {
+        const int row = WARPS == 1 ? lane : lane < ROWS / WARPS ? warp * (ROWS / WARPS) + lane : ROWS;
+        if (row < ROWS && row0 + row < rows) {
+          const int blocks = min(CHUNK, OUT_BLOCKS - group0 * 8);
+          bulk_store(y + (size_t)(row0 + row) * (OUT_BLOCKS * K) + group0 * 8 * K, stage + row * STAGE_STRIDE,
+                     blocks * K * 2);
+          bulk_commit();
         }
       }
     }
+    if (STAGED) bulk_wait();
+    if constexpr (!FETCHED) break;
     __syncthreads();
   }
 }

@@ -92,6 +92,28 @@ __device__ __forceinline__ word subtract2(word a, word b) {
   asm("fma.rn." LAMINA_TYPE "x2 %0, %1, %2, %3;" : "=r"(difference) : "r"(b), "r"(LAMINA_MINUS_ONES), "r"(a));
   return difference;
 }
+// Lets the next kernel's thread blocks start where there is room; they wait for the end of this one.
+__device__ __forceinline__ void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Makes this thread's writes to shared memory visible to bulk copies that follow a barrier.
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Copies from shared to global memory while the thread goes on.
+__device__ __forceinline__ void bulk_store(void* to, const void* from, int bytes) {
+  const unsigned address = (unsigned)__cvta_generic_to_shared(from);
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(address), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until this thread's bulk copies have read shared memory.
+__device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Keeps what was read from shared memory before what is copied there later.
+__device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
+__device__ __forceinline__ void touch(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
 __device__ __forceinline__ float from_neighbour(float number, int mask) {
   return __shfl_xor_sync(0xffffffffu, number, mask);
 }
@@ -146,6 +168,15 @@ inline float first_of(word pair) { return to_float<TYPE>(element(pair)); }
 inline float second_of(word pair) { return to_float<TYPE>(element(pair >> 16)); }
 inline word add2(word a, word b) { return pack2(first_of(a) + first_of(b), second_of(a) + second_of(b)); }
 inline word subtract2(word a, word b) { return pack2(first_of(a) - first_of(b), second_of(a) - second_of(b)); }
+inline void launch_dependents() {}
+inline void fence_bulk() {}
+inline void bulk_store(void* to, const void* from, int bytes) {
+  for (int i = 0; i < bytes / 4; ++i) static_cast<word*>(to)[i] = static_cast<const word*>(from)[i];
+}
+inline void bulk_commit() {}
+inline void bulk_wait() {}
+inline void keep_order() {}
+inline void touch(const void*) {}
 inline float from_neighbour(float number, int mask) {
   static float numbers[32];
   numbers[threadIdx.x] = number;
@@ -195,6 +226,43 @@ __device__ __forceinline__ void read_rows(Rows& to, const element* from, int row
         read_vector(to.mirrored[b][r] + c * VECTOR / 2, start + K - VECTOR - first, inside);
       }
     }
+}
+
+// The same in two parts: copies each thread's elements to shared memory that only this thread reads, HELD_UNITS units of a
+// warp, and later takes them from there.
+constexpr int VECTORS = ITEM_BLOCKS * 2 * CHUNKS * 2, HELD_UNITS = VECTORS * 32 * VECTOR / 8;
+__device__ __forceinline__ void fetch_rows(word4* held, const element* from, int row, int rows, int width, int block,
+                                           int blocks) {
+  const int lane = threadIdx.x % 32;
+  element* to = reinterpret_cast<element*>(held) + lane * VECTOR;
+#pragma unroll
+  for (int b = 0; b < ITEM_BLOCKS; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = row + lane / 4 + 8 * r;
+      const bool inside = at < rows && block + b < blocks;
+      const element* start = inside ? from + (size_t)at * width + (block + b) * K : from;
+#pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) {
+        const int first = 4 * VECTOR * c + VECTOR * (lane % 4), i = ((b * 2 + r) * CHUNKS + c) * 2;
+        cp_async<2 * VECTOR>(to + i * 32 * VECTOR, start + first, inside);
+        cp_async<2 * VECTOR>(to + (i + 1) * 32 * VECTOR, start + K - VECTOR - first, inside);
+      }
+    }
+}
+__device__ __forceinline__ void take_rows(Rows& to, const word4* held) {
+  const element* from = reinterpret_cast<const element*>(held) + threadIdx.x % 32 * VECTOR;
+#pragma unroll
+  for (int b = 0; b < ITEM_BLOCKS; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) {
+        const int i = ((b * 2 + r) * CHUNKS + c) * 2;
+        read_vector(to.first[b][r] + c * VECTOR / 2, from + i * 32 * VECTOR, true);
+        read_vector(to.mirrored[b][r] + c * VECTOR / 2, from + (i + 1) * 32 * VECTOR, true);
+      }
+  keep_order();
 }
 
 // Sums and differences of mirrored elements, in place: `first` has the sums, `mirrored` the differences.

@@ -9,7 +9,9 @@
 // two halves has the real (0) or imaginary part of output block 4 half + i and input block j of the tile.
 //
 // Macros besides those of transforms.cu: OUT_BLOCKS and IN_BLOCKS of a row; OUT_TILES, IN_TILES, ROW_TILES;
-// AHEAD, whether a warp reads its next rows while it multiplies; BLOCKS_PER_SM.
+// AHEAD, whether a warp reads its next rows while it multiplies; ASYNC, 1 if all next rows are copied to shared memory
+// meanwhile, and spectra are twice in shared memory, so that one barrier is enough; 2 if besides half of the warps transform
+// the next rows while the others multiply; BLOCKS_PER_SM.
 
 constexpr int ROWS = 16 * ROW_TILES;
 constexpr int OUT_QUADS = 2 * OUT_TILES, QUADS = OUT_QUADS + IN_TILES;
@@ -22,7 +24,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     fused_weight_gradient(const element* __restrict__ dy, const element* __restrict__ x,
                           const word* __restrict__ tables, float* __restrict__ partials, int rows, int rows_per_block) {
   extern __shared__ float4 shared[];
-  griddepcontrol_wait();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   word* basis = reinterpret_cast<word*>(shared);
   word4* spectra = reinterpret_cast<word4*>(basis + TABLE_WORDS);
@@ -36,19 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       read_rows(to, x, at, end, IN_BLOCKS * K, in_block + block - OUT_QUADS * 4, IN_BLOCKS);
   };
   float sums[WARP_SLOTS][OUT_TILES][IN_TILES][4] = {};
-  Rows held;
-  if (warp < ITEMS) read(held, warp, begin);
-  copy_table(basis, tables, TABLE_WORDS);
-  __syncthreads();
-  for (int row = begin; row < end; row += ROWS) {
-    for (int item = warp; item < ITEMS; item += WARPS) {
-      if (item >= WARPS || (!AHEAD && row > begin)) read(held, item, row);
-      fold(held);
-      const int part = item % (QUADS * PARTS);
-      transform(spectra + part / PARTS * ROWS + item / (QUADS * PARTS) * 16, part % PARTS, STRIDE, held, basis);
-    }
-    __syncthreads();
-    if (AHEAD && warp < ITEMS && row + ROWS < end) read(held, warp, row + ROWS);
+  auto multiply = [&](const word4* spectra) {
 #pragma unroll
     for (int i = 0; i < WARP_SLOTS; ++i)
 #pragma unroll
@@ -67,7 +56,74 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
           for (int n = 0; n < IN_TILES; ++n)
             mma16(sums[i][m][n], a[m][0], a[m][1], a[m][2], a[m][3], b[n][0], b[n][1]);
       }
+  };
+  if constexpr (ASYNC) {
+    word4* fetched = spectra + 2 * SLOTS * STRIDE;
+    auto fetch = [&](int item, int row) {
+      const int block = item % (QUADS * PARTS) * ITEM_BLOCKS, at = row + item / (QUADS * PARTS) * 16;
+      if (block < OUT_QUADS * 4)
+        fetch_rows(fetched + item * HELD_UNITS, dy, at, end, OUT_BLOCKS * K, out_block + block, OUT_BLOCKS);
+      else
+        fetch_rows(fetched + item * HELD_UNITS, x, at, end, IN_BLOCKS * K, in_block + block - OUT_QUADS * 4, IN_BLOCKS);
+    };
+    copy_table(basis, tables, TABLE_WORDS);
+    griddepcontrol_wait();
+    launch_dependents();
+    for (int item = warp; item < ITEMS; item += WARPS) fetch(item, begin);
+    cp_async_commit();
     __syncthreads();
+    auto produce = [&](int row, word4* to) {
+      cp_async_wait<0>();
+      for (int item = warp; item < ITEMS; item += WARPS) {
+        Rows held;
+        take_rows(held, fetched + item * HELD_UNITS);
+        fold(held);
+        if (row + ROWS < end) fetch(item, row + ROWS);
+        const int part = item % (QUADS * PARTS);
+        transform(to + part / PARTS * ROWS + item / (QUADS * PARTS) * 16, part % PARTS, STRIDE, held, basis);
+      }
+      cp_async_commit();
+    };
+    int buffer = 0;
+    if constexpr (ASYNC == 1) {
+      for (int row = begin; row < end; row += ROWS, buffer ^= 1) {
+        produce(row, spectra + buffer * SLOTS * STRIDE);
+        __syncthreads();
+        multiply(spectra + buffer * SLOTS * STRIDE);
+      }
+    } else {
+      produce(begin, spectra);
+      __syncthreads();
+      for (int row = begin; row < end; row += ROWS, buffer ^= 1) {
+#pragma unroll 1
+        for (int turn = 0; turn < 2; ++turn) {
+          if ((turn + warp / 4) % 2)
+            multiply(spectra + buffer * SLOTS * STRIDE);
+          else if (row + ROWS < end)
+            produce(row + ROWS, spectra + (buffer ^ 1) * SLOTS * STRIDE);
+        }
+        __syncthreads();
+      }
+    }
+  } else {
+    griddepcontrol_wait();
+    launch_dependents();
+    Rows held;
+    if (warp < ITEMS) read(held, warp, begin);
+    copy_table(basis, tables, TABLE_WORDS);
+    __syncthreads();
+    for (int row = begin; row < end; row += ROWS) {
+      for (int item = warp; item < ITEMS; item += WARPS) {
+        if (item >= WARPS || (!AHEAD && row > begin)) read(held, item, row);
+        fold(held);
+        const int part = item % (QUADS * PARTS);
+        transform(spectra + part / PARTS * ROWS + item / (QUADS * PARTS) * 16, part % PARTS, STRIDE, held, basis);
+      }
+      __syncthreads();
+      if (AHEAD && warp < ITEMS && row + ROWS < end) read(held, warp, row + ROWS);
+      multiply(spectra);
+      __syncthreads();
+    }
   }
 
   // Of four products of parts, real times real and imaginary times imaginary are in different threads.
