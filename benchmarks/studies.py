@@ -4,14 +4,17 @@ Each network is studied anew, with an empty cache, within a time budget. A row i
 best uniform setting (precision, layout, mode, methods of other packages), and by the plan; all take turns. Accuracy is
 that of the test samples.
 
-Run: python -m benchmarks.studies [--networks cifarnet,lenet5] [--goals infer,train] [--budget 600] [--data NAME]
+Run: python -m benchmarks.studies [--networks cifarnet,lenet5] [--goals infer,train] [--budget 600] [--processes 4]
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,10 @@ import torch
 
 from benchmarks import results
 from lamina import pipeline
+from lamina.measure import Stopwatch, share_device, waited_s
 from lamina.pipeline.study import StudyConfig
+from lamina.pipeline.watch import Stage, Watch, Working
+from lamina.record import Epoch
 from lamina.record.study import Measured, Study
 from lamina.report.study_markdown import study_markdown
 from lamina.spec.training import Training
@@ -31,6 +37,14 @@ GOALS = ("infer", "train")
 RATES = {"lenet5": 0.05, "cifarnet": 0.05, "conv4fc3": 0.05, "benchmarks.studies:gated": 0.02}
 RATE = 0.01
 """Learning rates: large networks without normalization diverge at higher ones."""
+EPOCHS = {"alexnet": 20, "vgg16": 8, "resnet18": 4, "resnet50": 4, "vit_base": 4, "benchmarks.studies:gated": 6}
+"""Of each training, if ``--epochs`` leaves it open: as many as the dense network needs to learn most of it; else 2."""
+TUNING = 2
+"""Epochs of fine-tuning of each plan to infer."""
+BUDGETS = {"alexnet": 240.0, "vgg16": 400.0}
+"""Seconds of each study, if ``--budget`` leaves them open; else 150."""
+DATA = {"gpt2_block": "synthetic"}
+"""In place of images."""
 
 
 class Gated(torch.nn.Module):
@@ -62,21 +76,47 @@ def gated() -> torch.nn.Module:
 def studied(network: str, goal: str, args: argparse.Namespace, device: str) -> tuple[Study, float]:
     """A study with an empty cache, and its seconds."""
     target, _ = pipeline.find(network, input_size=(3, 32, 32) if ":" in network else None)
+    epochs = args.epochs or EPOCHS.get(network, 2)
     config = StudyConfig(
         goal=goal,  # type: ignore[arg-type]
         batch=args.batch,
-        epochs=args.epochs if goal == "train" else 0,
-        train_epochs=args.epochs,
-        budget_s=args.budget,
+        epochs=epochs if goal == "train" else TUNING,
+        train_epochs=epochs,
+        budget_s=args.budget or BUDGETS.get(network, 150.0),
     )
     settings = Training(batch=64, learning_rate=RATES.get(network, RATE))
     with tempfile.TemporaryDirectory() as temporary, open_store(":memory:") as store:
         folder = Path(temporary)
         found = pipeline.study(
-            target, args.data, settings, store, folder / "plan", config, cache=folder / "cache", device=device,
-            watch=lambda event: print(event, flush=True) if isinstance(event, str) else None,
+            target, DATA.get(network, args.data), settings, store, folder / "plan", config, cache=folder / "cache",
+            device=device, watch=logged(f"{network}, {goal}"),
         )  # fmt: skip
         return found.study, sum(found.study.seconds.values())
+
+
+def logged(title: str) -> Watch:
+    """Prints what a study says and begins to work on, with the seconds since it began."""
+    clock = Stopwatch()
+    before = ""
+
+    def watch(event: object) -> None:
+        nonlocal before
+        match event:
+            case str():
+                text = event
+            case Working(layer=what, stage=stage):
+                text = f"{stage}: {what}"
+            case Stage(name=name):
+                text = name
+            case Epoch(test_accuracy=accuracy):
+                text = f"epoch: {100 * accuracy:.1f} % on the calibration samples"
+            case _:
+                return
+        if text != before:
+            print(f"{title} {clock.seconds:7.1f} s  {text}", flush=True)
+        before = text
+
+    return watch
 
 
 def rows_of(study: Study, seconds: float) -> Iterator[dict[str, Any]]:
@@ -96,6 +136,34 @@ def rows_of(study: Study, seconds: float) -> Iterator[dict[str, Any]]:
             "peak_bytes": one.peak_bytes, "energy_j": one.energy_j,
             "rel_error": None, "unchecked": "a plan has other weights; its accuracy is beside it",
         } | results.quartiles(one.timing)  # fmt: skip
+
+
+def study_rows(network: str, goal: str, args: argparse.Namespace, device: str) -> list[dict[str, Any]]:
+    """The rows of a study; none, with a line that says why, of one that failed."""
+    try:
+        study, seconds = studied(network, goal, args, device)
+    except Exception as error:
+        print(f"{network}, {goal} FAILED: {type(error).__name__}: {error}", flush=True)
+        return []
+    print(study_markdown(study), study.seconds, f"waited {waited_s():.0f} s", flush=True)
+    return [*rows_of(study, seconds)]
+
+
+def several(asked: Sequence[tuple[Any, ...]], processes: int) -> Iterator[list[dict[str, Any]]]:
+    """The rows of each study, in processes that take turns on the device, each in a new one."""
+    if processes == 1:
+        yield from (study_rows(*one) for one in asked)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        pool = ProcessPoolExecutor(
+            processes, get_context("spawn"), share_device, (Path(folder) / "turns.lock",), max_tasks_per_child=1
+        )
+        with pool:
+            for done in as_completed([pool.submit(study_rows, *one) for one in asked]):
+                try:
+                    yield done.result()
+                except BrokenProcessPool as error:  # of a process that ended, and of those that were to follow
+                    print(f"FAILED: {error}", flush=True)
 
 
 def _ratio(theirs: Measured, ours: Measured) -> float:
@@ -130,23 +198,31 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--networks", default=",".join(GPU if device == "cuda" else CPU))
     parser.add_argument("--goals", default=",".join(GOALS))
+    parser.add_argument("--only", default="", help="network/goal, ..., in this order, in place of all of both")
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--budget", type=float, default=600.0, help="seconds of each study")
+    parser.add_argument("--epochs", type=int, default=0, help="of each training; by network, if left out")
+    parser.add_argument("--budget", type=float, default=0.0, help="seconds of each study; by network, if left out")
+    parser.add_argument("--processes", type=int, default=1, help="studies at the same time; they take turns to time")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     args = parser.parse_args()
-    claim = "_".join(["studies", *(one.rpartition(":")[2] for one in args.networks.split(","))])
+    every = args.networks == parser.get_default("networks")
+    claim = "studies" if every else "_".join(["studies", *(one.rpartition(":")[2] for one in args.networks.split(","))])
     options = {name: value for name, value in vars(args).items() if name != "output"}
     command = " ".join(["studies", *(f"--{name} {value}" for name, value in options.items())])
+    studies = (
+        [one.split("/") for one in args.only.split(",")]
+        if args.only
+        else [(network, goal) for network in args.networks.split(",") for goal in args.goals.split(",")]
+    )
+    asked = [(network, goal, args, device) for network, goal in studies]
     rows: list[dict[str, Any]] = []
-    for network in args.networks.split(","):
-        for goal in args.goals.split(","):
-            print(f"{network}, {goal}", flush=True)
-            study, seconds = studied(network, goal, args, device)
-            print(study_markdown(study), study.seconds, flush=True)
-            rows += rows_of(study, seconds)
-            path = results.write(claim, device, rows, summarized(rows), args, command)  # after each: nothing is lost
+    path = None
+    for found in several(asked, args.processes):
+        rows += found
+        if not rows:
+            continue
+        path = results.write(claim, device, rows, summarized(rows), args, command)  # after each: nothing is lost
     print(path)
     for what, shown in summarized(rows).items():
         print(f"{what}: {shown}")

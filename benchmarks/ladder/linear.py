@@ -31,8 +31,15 @@ from lamina.record import Timing
 
 
 def tile_of_images(
-    rows: int, columns: int, summed: int, matrices: int, itemsize: int, terms: int, min_programs: int, shared_memory:
-    int, exact: bool
+    rows: int,
+    columns: int,
+    summed: int,
+    matrices: int,
+    itemsize: int,
+    terms: int,
+    min_programs: int,
+    shared_memory: int,
+    exact: bool,
 ) -> MatmulTile:
     """The tile of a convolution with one tap."""
     return conv_tile(rows, columns, summed, 1, itemsize, exact)

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lamina.cli import app
-from lamina.cli.study import seconds
+from lamina.cli.study import seconds, size
 from lamina.errors import UsageError
 
 RUNNER = CliRunner()
@@ -28,12 +28,26 @@ def test_what_is_no_time(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"), [("8GiB", 8 << 30), ("500 MB", 500_000_000), ("1.5kib", 1536), ("2tb", 2 * 10**12)]
+)
+def test_sizes(text: str, expected: int) -> None:
+    assert size("--max-memory", text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "8", "8G", "0GiB", "-1GiB", "8 GiB more", "8GiBB"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(UsageError, match="--max-memory: expected a size such as 8GiB"):
+        size("--max-memory", text)
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["study", "lenet6"], "did you mean 'lenet5'"),
         (["study", "lenet5", "--goal", "learn"], "--goal: 'learn' is unknown"),
         (["study", "lenet5", "--mode", "graphs"], "did you mean 'graph'"),
         (["study", "lenet5", "--budget", "soon"], "expected a time such as 90s"),
+        (["study", "lenet5", "--max-memory", "lots"], "expected a size such as 8GiB or 500MB"),
         (["study", "lenet5", "--impl", "circulant[block=4]"], "option 'block' is unknown"),
         (["study", "lenet5", "--goal", "train", "--epochs", "0"], "expected at least 1 with --goal train"),
         (["study", "lenet5", "--weights", "none.safetensors"], "expected a file, got none.safetensors"),

@@ -4,7 +4,8 @@ A method is a *cell*, a folder in ``methods/``. Its ``config.py`` holds one froz
 two functions: ``refusal(module)`` returns the reason why a layer cannot be converted, or ``None``; ``replace(module,
 config)`` returns the new layer, or raises UnsupportedError where the configuration does not fit this one. One more is
 optional: ``runs(sequential, config)`` gives the indices of neighbours that a cell replaces together. ``replace`` then
-gets a Sequential of them, the new layer takes the name of the first, and identities those of the others. In a cell's
+gets a Sequential of them, the new layer takes the name of the first, and identities those of the others. Neighbours are
+those in a Sequential and, where `torch.fx` can trace the network, modules that its code calls one by one. In a cell's
 ``candidates.py``, ``candidates(layer, call, selector)`` returns the implementations that a selection compares: by the
 options that tell them apart, such as ``impl=kernel``, functions that make the module. ``predictions(dense, layer, call,
 model)`` does so by the method's cost model, with the predicted times.
@@ -12,13 +13,17 @@ model)`` does so by the method's cost model, with the predicted times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
+from lamina.accelerate.common.chains import Chain, Link, chains
+from lamina.accelerate.common.traced import trace
 from lamina.accelerate.registry import candidates_of, converter, method_of, predictions_of
 from lamina.accelerate.select import DENSE, LayerCall, Selector, observe
 from lamina.accelerate.select.cost import CostModel
@@ -27,6 +32,28 @@ from lamina.record import Conversion, ConvertedLayer, Selection
 
 Where = Callable[[str, nn.Module], bool]
 """Whether to convert the layer of this name."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a method replaces at once.
+
+    Attributes:
+        layers: by name; the new layer takes the place of the first, and identities those of the others.
+        module: what the new layer computes: the layer, or a Sequential of neighbours.
+        refusal: why it cannot be replaced, or nothing.
+        stays: the ReLU of the neighbours where it is no module or is called elsewhere too: it is applied once more.
+    """
+
+    layers: Mapping[str, nn.Module]
+    module: nn.Module
+    refusal: str | None = None
+    stays: nn.Module | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the layers."""
+        return tuple(self.layers)
 
 
 Progress = Callable[[str, Selection], object]
@@ -63,29 +90,28 @@ def convert(
     """
     cell = converter(config)
     written = str(method_of(config))
-    found = units_of(model, config, where)
-    units, refusals = [unit for unit, _ in found], [refusal for _, refusal in found]
+    units = units_of(model, config, where)
     calls: dict[str, LayerCall] = {}
     if selector is not None:
         if example is None:
             raise UsageError("select: expected example=, an input of the model to time layers on")
-        names = [next(iter(unit)) for unit, reason in zip(units, refusals, strict=True) if reason is None]
+        firsts = [unit.names[0] for unit in units if unit.refusal is None]
         with torch.set_grad_enabled(selector.training):
-            calls = observe(model, names, example)
+            calls = observe(model, firsts, example)
     elif example is not None:
-        refusals = _unless_reached(model, units, refusals, example)
+        units = _unless_reached(model, units, example)
     layers: list[ConvertedLayer] = []
     replaced: dict[tuple[int, ...], nn.Module] = {}
     selections: dict[tuple[int, ...], Selection] = {}
-    for unit, refusal in zip(units, refusals, strict=True):
-        names, modules, reason = list(unit), list(unit.values()), refusal
-        module = _together(modules)
-        key = tuple(map(id, modules))
+    for unit in units:
+        names, module, reason = unit.names, unit.module, unit.refusal
+        key = tuple(map(id, unit.layers.values()))
         if reason is None and key not in replaced:
             try:
                 new = cell.replace(module, config)
                 if selector is not None:
-                    selections[key], new = select_layer(module, new, config, selector, calls.get(names[0]))
+                    call = calls.get(names[0])
+                    selections[key], new = select_layer(module, new, config, selector, call, unit.stays)
                     if progress is not None:
                         progress(names[0], selections[key])
                 replaced[key] = new
@@ -99,10 +125,10 @@ def convert(
         if reason is not None:
             layers += [
                 ConvertedLayer(name, _kind(one), written, _numel(one), _numel(one), reason, selection)
-                for name, one in unit.items()
+                for name, one in unit.layers.items()
             ]
             continue
-        kind = " + ".join(map(_kind, modules))
+        kind = " + ".join(map(_kind, module if isinstance(module, nn.Sequential) else [module]))
         before, after = _numel(module), _numel(replaced[key])
         layers.append(ConvertedLayer(names[0], kind, written, before, after, selection=selection))
         for name, new in zip(names, [replaced[key], *(nn.Identity() for _ in names[1:])], strict=True):
@@ -110,20 +136,24 @@ def convert(
     return model, Conversion(written, tuple(layers))
 
 
-def units_of(
-    model: nn.Module, config: object, where: Where | None = None
-) -> list[tuple[dict[str, nn.Module], str | None]]:
-    """What a method replaces at once (one layer, or a run of neighbours, by name), and why it cannot be, or nothing.
+def units_of(model: nn.Module, config: object, where: Where | None = None) -> list[Unit]:
+    """What a method replaces at once: one layer, or neighbours; with the reason why it cannot be replaced.
 
     Raises:
         UsageError: ``config`` is no configuration of a method.
     """
     cell, owners = converter(config), _owners(model)
-    return [(unit, _refusal(unit, cell, owners, where)) for unit in _units(model, cell, config)]
+    found, untraced = _units(model, cell, config)
+    return [replace(unit, refusal=_refusal(unit, cell, owners, where, untraced)) for unit in found]
 
 
 def select_layer(
-    dense: nn.Module, new: nn.Module, config: object, selector: Selector | CostModel, call: LayerCall | None
+    dense: nn.Module,
+    new: nn.Module,
+    config: object,
+    selector: Selector | CostModel,
+    call: LayerCall | None,
+    stays: nn.Module | None = None,
 ) -> tuple[Selection, nn.Module]:
     """What is fastest for a layer, and the module that computes it.
 
@@ -133,6 +163,7 @@ def select_layer(
         config: of the method.
         selector: times the candidates, or predicts their times.
         call: what reaches the layer; ``None`` if the example did not.
+        stays: a ReLU that is applied once more after the replacement, which its time includes where it is measured.
 
     Raises:
         UnsupportedError: nothing reached the layer, or the method has no candidates for it.
@@ -151,10 +182,16 @@ def select_layer(
         selection = selector.select(method.name, predicted)
         return selection, predicted[selection.impl].make()
     candidates: dict[str, Callable[[], nn.Module]] = {DENSE: lambda: dense}
-    for own, make in candidates_of(config)(new, call, selector).items():
-        candidates[written(own)] = make
-    selection = selector.select(f"{_described(dense)} as {method} on {call.signature}", candidates, call)
-    return selection, candidates[selection.impl]()
+    own_makers = {written(own): make for own, make in candidates_of(config)(new, call, selector).items()}
+    for name, make in own_makers.items():
+        candidates[name] = make if stays is None else partial(_followed, make, stays)
+    again = "" if stays is None else " and ReLU again"
+    selection = selector.select(f"{_described(dense)} as {method}{again} on {call.signature}", candidates, call)
+    return selection, (candidates | own_makers)[selection.impl]()
+
+
+def _followed(make: Callable[[], nn.Module], stays: nn.Module) -> nn.Module:
+    return nn.Sequential(make(), stays)
 
 
 def _described(module: nn.Module) -> str:
@@ -163,46 +200,73 @@ def _described(module: nn.Module) -> str:
     return " + ".join(f"{_kind(part)}({part.extra_repr()})" for part in parts) + f" fp32={precision}"
 
 
-def _together(modules: list[nn.Module]) -> nn.Module:
-    return modules[0] if len(modules) == 1 else nn.Sequential(*modules)
-
-
 def _refusal(
-    unit: Mapping[str, nn.Module], cell: ModuleType, owners: Mapping[int, set[int]], where: Where | None
+    unit: Unit, cell: ModuleType, owners: Mapping[int, set[int]], where: Where | None, untraced: str
 ) -> str | None:
     """Why a unit is not converted, or nothing."""
-    kept = next(filter(None, (_kept(*part, owners, where) for part in unit.items())), None)
-    if kept is not None:
-        return kept
-    reason: str | None = cell.refusal(_together(list(unit.values())))
+    stays = next(filter(None, (_kept(*part, owners, where) for part in unit.layers.items())), None)
+    if stays is not None:
+        return stays
+    reason: str | None = cell.refusal(unit.module)
+    if reason and untraced and any(True for _ in unit.module.parameters()):
+        return f"{reason} in a Sequential; {untraced}"
     return reason
 
 
-def _unless_reached(
-    model: nn.Module, units: Sequence[Mapping[str, nn.Module]], refusals: Sequence[str | None], example: Any
-) -> list[str | None]:
-    """The refusals, and one for each unit whose first layer is not called as the example goes through the model."""
-    names = [next(iter(unit)) for unit, refusal in zip(units, refusals, strict=True) if refusal is None]
+def _unless_reached(model: nn.Module, units: Sequence[Unit], example: Any) -> list[Unit]:
+    """The units, with a refusal for each whose first layer is not called as the example goes through the model."""
+    names = [unit.names[0] for unit in units if unit.refusal is None]
     with torch.no_grad():
         reached = observe(model, names, example)
     unreached = "the example did not reach it: the model does not call it, or computes with its weight itself"
     return [
-        unreached if refusal is None and next(iter(unit)) not in reached else refusal
-        for unit, refusal in zip(units, refusals, strict=True)
+        replace(unit, refusal=unreached) if unit.refusal is None and unit.names[0] not in reached else unit
+        for unit in units
     ]
 
 
-def _units(model: nn.Module, cell: ModuleType, config: object) -> list[dict[str, nn.Module]]:
-    """What is replaced at once, each with its layers by name: one layer, or a cell's run of neighbours."""
+def _units(model: nn.Module, cell: ModuleType, config: object) -> tuple[list[Unit], str]:
+    """What is replaced at once: one layer, or a cell's run of neighbours; and why the network cannot be traced."""
     layers = dict(model.named_modules(remove_duplicate=False))
-    runs: dict[str, list[str]] = {}
-    for name, module in layers.items() if hasattr(cell, "runs") else ():
-        if isinstance(module, nn.Sequential):
-            children = [f"{name}.{child}" if name else child for child in module._modules]
-            runs |= {children[run[0]]: [children[place] for place in run] for run in cell.runs(module, config)}
-    later = {name for run in runs.values() for name in run[1:]}
+    runs, untraced = _runs(model, layers, cell, config) if hasattr(cell, "runs") else ([], "")
+    first = {unit.names[0]: unit for unit in runs}
+    later = {name for unit in runs for name in unit.names[1:]}
     leaves = [name for name, module in layers.items() if not any(True for _ in module.children())]
-    return [{n: layers[n] for n in runs.get(name, [name])} for name in leaves if name not in later]
+    alone = {name: Unit({name: layers[name]}, layers[name]) for name in leaves if name not in later}
+    return [first.get(name, unit) for name, unit in alone.items()], untraced
+
+
+def _runs(
+    model: nn.Module, layers: Mapping[str, nn.Module], cell: ModuleType, config: object
+) -> tuple[list[Unit], str]:
+    """Neighbours that a cell replaces together: in each Sequential, then those that the network's code calls so."""
+    found: list[Unit] = []
+    for name, module in layers.items():
+        if isinstance(module, nn.Sequential):
+            links = [Link(one, f"{name}.{child}" if name else child) for child, one in module._modules.items() if one]
+            found += _of_chain(links, cell, config)
+    try:
+        traced = trace(model)
+    except UnsupportedError as error:
+        return found, str(error)
+    taken = {name for unit in found for name in unit.names}
+    for chain in chains(traced):
+        found += [unit for unit in _of_chain(chain, cell, config) if not taken.intersection(unit.names)]
+    return found, ""
+
+
+def _of_chain(chain: Chain, cell: ModuleType, config: object) -> Iterator[Unit]:
+    for run in cell.runs(nn.Sequential(*(link.module for link in chain)), config):
+        links = [chain[index] for index in run if type(chain[index].module) is not nn.Identity]
+        named = {link.path: link.module for link in links if link.path is not None}
+        if links[0].path is not None:
+            stays = next((link.module for link in links if link.path is None), None)
+            yield Unit(named, nn.Sequential(*(link.module for link in links)), stays=stays)
+
+
+def kept(model: nn.Module, name: str) -> str | None:
+    """Why a layer stays whatever the method is: shared weights or hooks; or nothing."""
+    return _kept(name, model.get_submodule(name), _owners(model), None)
 
 
 def _kept(name: str, module: nn.Module, owners: Mapping[int, set[int]], where: Where | None) -> str | None:

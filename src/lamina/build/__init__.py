@@ -1,7 +1,7 @@
 """Builds modules and example inputs from descriptions: networks, models, datasets, tracing, dense algorithms."""
 
 from lamina.build.calls import Call, Trace
-from lamina.build.implementation import dense, require_algorithm
+from lamina.build.implementation import by_algorithm, dense, require_algorithm
 from lamina.build.network import DTYPES, SpecModule, build_layer, to_precision
 from lamina.build.target import Target, from_external, from_network, from_zoo
 from lamina.build.trace import trace
@@ -17,6 +17,7 @@ __all__ = [
     "TracedNetwork",
     "as_module",
     "build_layer",
+    "by_algorithm",
     "chains",
     "dense",
     "from_external",

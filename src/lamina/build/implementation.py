@@ -9,6 +9,8 @@ from lamina.build.modules import AlgorithmConvolution, geometry
 from lamina.errors import UnsupportedError, UsageError, nearest
 from lamina.spec import Method, ResolvedLayer
 
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.ConvTranspose2d)
+
 
 def require_algorithm(method: Method) -> None:
     """Reject a dense method whose algorithm does not exist.
@@ -27,10 +29,22 @@ def dense(method: Method, layer: ResolvedLayer, module: nn.Module) -> nn.Module:
         UsageError: no such algorithm.
         UnsupportedError: the layer is not a convolution, or the algorithm does not support it.
     """
+    if not isinstance(module, CONVOLUTIONS):
+        require_algorithm(method)
+        raise UnsupportedError(f"{method} is for convolutions, got {layer.layer.kind}")
+    return by_algorithm(method, module)
+
+
+def by_algorithm(method: Method, module: nn.Module) -> nn.Module:
+    """As `dense`, of any module.
+
+    Raises:
+        UsageError, UnsupportedError: as `dense` does.
+    """
     require_algorithm(method)
     name = method.algorithm or "direct"
-    if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.ConvTranspose1d | nn.ConvTranspose2d):
-        raise UnsupportedError(f"{method} is for convolutions, got {layer.layer.kind}")
+    if not isinstance(module, CONVOLUTIONS):
+        raise UnsupportedError(f"{method} is for convolutions, got {type(module).__name__}")
     try:
         window = geometry(module)
     except ValueError as error:

@@ -84,6 +84,7 @@ def _merged(calls: Sequence[Call]) -> Call:
     layer = Opaque(
         name=" + ".join(call.name for call in calls),
         inputs=calls[0].resolved.layer.inputs,
+        method=calls[0].resolved.layer.method,
         operation=" + ".join(type(module).__name__ for module in modules),
         shape=calls[-1].resolved.output,
         weights={name: tuple(weight.shape) for name, weight in unit.named_parameters()},

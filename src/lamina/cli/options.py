@@ -182,7 +182,7 @@ def implementations(text: str) -> list[Method]:
 
 
 def plan(path: Path | None) -> dict[str, Any]:
-    """The settings of a workload from ``--plan``: a method for each layer, precision, layout and batch size.
+    """The settings of a workload from ``--plan``: methods of layers, precision, layout, batch size and folding.
 
     Raises:
         UsageError: it is no plan.
@@ -191,14 +191,16 @@ def plan(path: Path | None) -> dict[str, Any]:
     if found is None:
         return {}
     from lamina.accelerate.registry import known_options
+    from lamina.spec.whole_method import folds
 
     methods = {}
     for one in found.layers:
         method = known_options(one.method)
-        if not method.dense:
+        if method.algorithm or not method.dense:
             # What was fitted to data cannot be fitted without them; it takes the same time.
             methods[one.name] = str(method).replace("recovery=least_squares", "recovery=scale")
-    return {"plan": methods, "precision": [found.run.precision], "layout": [found.run.layout], "batch": [found.batch]}
+    run = {"precision": [found.run.precision], "layout": [found.run.layout], "batch": [found.batch]}
+    return {"plan": methods, "folded": folds(found.run.method)} | run
 
 
 def whole_plan(path: Path | None) -> Plan | None:

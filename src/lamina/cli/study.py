@@ -56,6 +56,22 @@ def study(
     rivals: Annotated[
         bool, typer.Option("--rivals/--no-rivals", help="Also try methods of other packages, such as torchao's.")
     ] = True,
+    share_gpu: Annotated[
+        bool,
+        typer.Option(
+            "--share-gpu",
+            help="Take turns with other studies on this machine that have the option too: they compile and train at "
+            "the same time, and time one by one. The time budget leaves the waiting out.",
+        ),
+    ] = False,
+    max_memory: Annotated[
+        str,
+        typer.Option(
+            "--max-memory",
+            help="What a step may need on the device, such as 8GiB or 500MB, with weights and the optimizer's state.",
+            show_default="no limit",
+        ),
+    ] = "",
     front: Annotated[
         bool,
         typer.Option("--front", help="Also save the network of every point of the front; see lamina.load_front."),
@@ -129,9 +145,10 @@ def study(
     options.choices("--optimizer", optimizer, ("sgd", "adam", "adamw"))
     precisions = options.choices("--precision", precision, ("fp32", "tf32", "bf16", "fp16")) if precision else []
     modes = options.choices("--mode", mode, ("eager", "compiled", "reduce-overhead", "graph")) if mode else []
-    methods = [str(one) for one in options.implementations(impl) if not one.dense]
+    methods = [str(one) for one in options.implementations(impl) if one.algorithm or not one.dense]
     patterns = options.layer_patterns(layer)
     limit = seconds("--budget", budget) if budget else None
+    most = size("--max-memory", max_memory) if max_memory else None
     if goal == "train" and epochs == 0:
         raise UsageError("--epochs 0: expected at least 1 with --goal train, since plans are judged by training")
     if weights is not None and goal == "train":
@@ -140,6 +157,7 @@ def study(
         raise UsageError(f"--weights: expected a file, got {weights}")
 
     progress = isolated()
+    from lamina import measure
     from lamina.cli.watching import Watcher
     from lamina.pipeline.study import StudyConfig
     from lamina.pipeline.study import study as run_study
@@ -160,9 +178,12 @@ def study(
         budget_s=limit,
         rivals=rivals,
         front=front,
+        max_memory=most,
     )
     ((target, _),) = networks([spec], set_, input_size)
     folder = output or Path(f"{target.name.replace(':', '-').replace('/', '-')}-study")
+    if share_gpu:
+        measure.share_device(options.cache_folder() / "turns.lock")
     with (
         surviving(progress),
         open_store(options.store_url(store)) as database,
@@ -211,6 +232,25 @@ def seconds(option: str, text: str) -> float:
     total = sum(float(number) * UNITS[unit] for number, unit in parts)
     if not total:
         raise UsageError(f"{option}: expected more than 0 seconds, got {text!r}")
+    return total
+
+
+def size(option: str, text: str) -> int:
+    """A number of bytes such as ``8GiB``, ``500MB`` or ``1.5 GB``.
+
+    >>> size("--max-memory", "8GiB")
+    8589934592
+
+    Raises:
+        UsageError: naming the option.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])(i?)B", text.strip(), re.IGNORECASE)
+    total = 0
+    if found:
+        number, prefix, binary = found.groups()
+        total = int(float(number) * (1024 if binary else 1000) ** (1 + "KMGT".index(prefix.upper())))
+    if not total:
+        raise UsageError(f"{option}: expected a size such as 8GiB or 500MB, got {text!r}")
     return total
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -12,6 +12,8 @@ from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.networks import networks, training
 from lamina.errors import UsageError
+from lamina.spec.plan import PlanMode
+from lamina.spec.workload import Layout
 
 
 @handled
@@ -48,6 +50,18 @@ def train(
             "--precision", help="fp32, tf32; bf16 and fp16 by autocast.", show_default="fp32, or that of --plan"
         ),
     ] = "",
+    mode: Annotated[
+        str,
+        typer.Option(
+            "--mode",
+            help="Of the updates: eager; compiled, reduce-overhead (torch.compile); graph (one CUDA graph each).",
+            show_default="eager, or that of --plan",
+        ),
+    ] = "",
+    layout: Annotated[
+        str,
+        typer.Option("--layout", help="nchw, or nhwc (channels-last).", show_default="nchw, or that of --plan"),
+    ] = "",
     augment: Annotated[bool, typer.Option("--augment", help="Random crops and horizontal flips.")] = False,
     seed: options.SeedOption = 0,
     device: options.DeviceOption = "auto",
@@ -74,7 +88,7 @@ def train(
     outputs on them.
 
     With --impl, every layer that the implementation supports is replaced before training, with --plan each layer by
-    its method in the plan; the stored run says which.
+    its method in the plan, in the plan's precision, layout and mode; the stored run says which.
 
     A run that was killed and resumed ends with the same weights as one that was not. On several GPUs:
 
@@ -85,6 +99,8 @@ def train(
         lamina train lenet5 --data fashion-mnist --epochs 5 --checkpoint lenet5.safetensors
 
         lamina train lenet5 --data fashion-mnist --impl circulant\\[block_size=4]
+
+        lamina train resnet18 --data DIR --device cuda --precision bf16 --layout nhwc --mode graph
 
         lamina train mypackage:Joined --data synthetic --input image=float32:3x32x32 --input tokens=int64:16
     """
@@ -103,6 +119,10 @@ def train(
         raise UsageError("--parallel fsdp: expected several processes; start them with torchrun, as --help shows")
     if parallel == "fsdp" and "fp16" in (precision, found.run.precision if found and not precision else ""):
         raise UsageError("--parallel fsdp: expected --precision fp32, tf32 or bf16, got fp16")
+    if mode:
+        options.choices("--mode", mode, ("eager", "compiled", "reduce-overhead", "graph"))
+    if layout:
+        options.choices("--layout", layout, ("nchw", "nhwc"))
     settings = training(
         optimizer,
         learning_rate,
@@ -141,6 +161,8 @@ def train(
                 database,
                 **({"impl": methods[0]} if methods else {}),
                 plan=found,
+                mode=cast(PlanMode | None, mode or None),
+                layout=cast(Layout | None, layout or None),
                 device=chosen,
                 checkpoint=checkpoint,
                 resume=resume,

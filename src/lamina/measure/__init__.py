@@ -22,6 +22,7 @@ from lamina.measure.roofs import measure_roofs, roofs
 from lamina.measure.settle import Settling, settle
 from lamina.measure.stopwatch import Stopwatch
 from lamina.measure.subprocesses import run_subprocess
+from lamina.measure.turns import alone, beside, pause, share_device, waited_s
 
 __all__ = [
     "Activity",
@@ -45,7 +46,9 @@ __all__ = [
     "Stopwatch",
     "Tally",
     "allreduce_times",
+    "alone",
     "attribute",
+    "beside",
     "clock",
     "clocks_for",
     "energy_j",
@@ -54,6 +57,7 @@ __all__ = [
     "lost",
     "measure_roofs",
     "nvtx_range",
+    "pause",
     "peak_memory",
     "profiler_capture",
     "record_kernels",
@@ -62,7 +66,9 @@ __all__ = [
     "run_subprocess",
     "sample",
     "settle",
+    "share_device",
     "summarize",
     "time_each",
     "wait_idle",
+    "waited_s",
 ]

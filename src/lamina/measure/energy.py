@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from lamina.measure.nvml import energy_mj
+from lamina.measure.turns import alone
 
 _SECONDS = 0.5  # the counter advances every 20 to 100 ms
 
@@ -25,13 +26,14 @@ def energy_j(
     """
     if counter(device) is None:
         return None
-    _wait(device)
-    before, begun, calls = counter(device), time.perf_counter(), 0
-    while time.perf_counter() - begun < seconds:
-        fn()
-        calls += 1
+    with alone():
         _wait(device)
-    after = counter(device)
+        before, begun, calls = counter(device), time.perf_counter(), 0
+        while time.perf_counter() - begun < seconds:
+            fn()
+            calls += 1
+            _wait(device)
+        after = counter(device)
     return None if before is None or after is None else (after - before) / 1000 / calls
 
 

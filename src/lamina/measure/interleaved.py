@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from lamina.errors import UnsupportedError, UsageError
 from lamina.measure.repeat import quartiles
 from lamina.measure.stopwatch import Stopwatch
+from lamina.measure.turns import alone
 from lamina.record.timing import Timing
 
 K = TypeVar("K", bound=Hashable)
@@ -57,12 +58,13 @@ def interleaved(
         except (RuntimeError, UnsupportedError) as error:
             found[key] = error
     times: dict[K, list[float]] = {key: [] for key in draws}
-    watch = Stopwatch()
-    for index in range(rounds):
-        if index >= LEAST_ROUNDS and watch.seconds >= limit_s:
-            break
-        for key in list(draws)[:: 1 if index % 2 == 0 else -1]:
-            times[key].append(statistics.median(draws[key](samples)))
+    with alone():
+        watch = Stopwatch()
+        for index in range(rounds):
+            if index >= LEAST_ROUNDS and watch.seconds >= limit_s:
+                break
+            for key in list(draws)[:: 1 if index % 2 == 0 else -1]:
+                times[key].append(statistics.median(draws[key](samples)))
     for key, seen in times.items():
         q1, median, q3 = quartiles(seen)
         found[key] = Timing(clock.name, "-" if clock.name == "cpu" else "warm", median, q1, q3, len(seen))

@@ -166,10 +166,13 @@ def _peaks(device: torch.device, cache: Path | str | None) -> Roofs:
 _peaks_once = functools.cache(measure_roofs)
 
 
-def timer(device: torch.device, mode: Mode, rounds: int = ROUNDS, limit_s: float = inf) -> Timer:
+def timer(
+    device: torch.device, mode: Mode, rounds: int = ROUNDS, limit_s: float = inf, *, ready: bool = False
+) -> Timer:
     """Interleaved timing by the clock that fits a mode: wall time where Python launches, replays for CUDA graphs.
 
-    After ``limit_s`` seconds there are fewer rounds, but at least three.
+    After ``limit_s`` seconds there are fewer rounds, but at least three. With ``ready``, it does not wait for what
+    replays launch plans: no layer of lamina's is timed, or it is there.
 
     Raises:
         UsageError: the mode is unknown, or the device does not have it.
@@ -179,13 +182,20 @@ def timer(device: torch.device, mode: Mode, rounds: int = ROUNDS, limit_s: float
         clock: Any = measure.CpuClock()
         samples = 1
     else:
-        if HAS_TRITON and mode != "graph":  # else the first layers would be timed without it
-            from lamina.accelerate.runtime.replay import wait_for_extension
-
-            wait_for_extension()
+        if mode != "graph" and not ready:  # else the first layers would be timed without it
+            prepare_replay(device)
         clock = measure.clock("graph" if mode == "graph" else "wall", device)
         samples = 3 if mode == "graph" else 5  # of whole calls by the wall clock, which other processes disturb
     return lambda steps: measure.interleaved(clock, steps, rounds=rounds, samples=samples, limit_s=limit_s)
+
+
+def prepare_replay(device: torch.device, *, wait: bool = True) -> None:
+    """Build or load what replays launch plans on a GPU, once a process: in the background, if not to ``wait``."""
+    if HAS_TRITON and device.type == "cuda":
+        from lamina.accelerate.runtime.replay import wait_for_extension
+        from lamina.accelerate.runtime.replay.extension import extension
+
+        wait_for_extension() if wait else extension()
 
 
 def _check(mode: Mode, device: torch.device) -> None:

@@ -58,8 +58,8 @@ class Converted:
 def convert_network(network: nn.Module, trace: build.Trace, method: Method) -> Converted:
     """Every layer of a network by a method, or by the method that the layer itself requests.
 
-    Layers that a method replaces together are found in the trace. Where they are in no ``Sequential``, the network runs
-    call by call as it was traced.
+    Layers that a method replaces together are found in the trace. Where `accelerate.convert` does not find all of them,
+    such as a function that pools, the network runs call by call as it was traced.
     """
     weighted = {name for name, layer in network.named_modules() if _has_weights(layer)}
     if method == Method() and not any(call.resolved.layer.method for call in trace.calls):
@@ -67,6 +67,10 @@ def convert_network(network: nn.Module, trace: build.Trace, method: Method) -> C
     paths = {id(layer): name for name, layer in network.named_modules()}
     calls = {paths[id(call.module)]: call for call in trace.calls if id(call.module) in paths}
     own = {name: call.resolved.layer.method for name, call in calls.items()}
+    found = units(trace, method)
+    for first, *others in found:  # the layers that are replaced with one have its method
+        modules = (id(trace.calls[index].module) for index in others)
+        own |= {paths[one]: trace.calls[first].resolved.layer.method for one in modules if one in paths}
     model = copy.deepcopy(network)
     layers: dict[str, nn.Module] = {}
     refusals: dict[str, str] = {}
@@ -87,10 +91,15 @@ def convert_network(network: nn.Module, trace: build.Trace, method: Method) -> C
                     model = put(model, name, layers[name])
                 except UnsupportedError as error:
                     refusals[name] = str(error).removeprefix(f"{wanted}: ")
-    found = units(trace, method)
-    if any(paths.get(id(trace.calls[unit[0]].module)) not in layers for unit in found):
+    ends = [(trace.calls[unit[0]], trace.calls[unit[-1]]) for unit in found]
+    if any(paths.get(id(first.module)) not in layers or _pools(last) for first, last in ends):
         return _traced(trace, method, found, len(weighted))
     return Converted(model, method, layers, len(weighted), refusals)
+
+
+def _pools(call: build.Call) -> bool:
+    """Whether a call is a function that pools, which a layer of the network cannot replace."""
+    return call.module is None and isinstance(build.as_module(call), nn.MaxPool2d)
 
 
 def _traced(trace: build.Trace, method: Method, found: Sequence[Sequence[int]], weighted: int) -> Converted:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lamina import build, run
+from lamina.accelerate.common.batchnorm import fold_batchnorm
 from lamina.build import Target
 from lamina.build.data import Dataset
 from lamina.errors import UnsupportedError
@@ -62,6 +63,11 @@ def prepare(
     batch = point.batch or target.batch
     torch.manual_seed(workload.seed)
     made = target.make(None).train(training)
+    if workload.folded:
+        try:
+            fold_batchnorm(made)
+        except UnsupportedError as error:
+            warn(f"{target.name}: BatchNorm is not folded: {error}")
     if note := _converted(made, point.precision):
         warn(f"{target.name}: {note}")
     if point.precision == "tf32" and device.type == "cpu":

@@ -154,8 +154,7 @@ def _of_module(module: nn.Module, method: Method, chosen: Selector | CostModel, 
     config = accelerate.configuration(method)
     new, record = accelerate.convert(copy.deepcopy(module), config, example=call, selector=chosen)
     if not record.replaced:
-        # Layers are found in the traced network, so that no Sequential is needed here.
-        refusals = (_without_impl(str(one.refusal), DENSE).removesuffix(" in a Sequential") for one in record.skipped)
+        refusals = (_without_impl(str(one.refusal), DENSE) for one in record.skipped)
         raise UnsupportedError("; ".join(dict.fromkeys(refusals)))
     impls = {one.selection.impl: one.selection.reason for one in record.replaced if one.selection is not None}
     reason = "; ".join(_without_impl(reason, impl) for impl, reason in impls.items())

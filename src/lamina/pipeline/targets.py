@@ -68,9 +68,7 @@ def implementation(point: Point) -> run.Implement | None:
             return fused
         model, conversion = accelerate.convert(copy.deepcopy(module), accelerate.configuration(method))
         if not conversion.replaced:
-            # Layers are found in the traced network, so that no Sequential is needed here.
-            refusals = (str(skipped.refusal).removesuffix(" in a Sequential") for skipped in conversion.skipped)
-            reasons = dict.fromkeys(refusals)
+            reasons = dict.fromkeys(str(skipped.refusal) for skipped in conversion.skipped)
             raise UnsupportedError(f"{method}: {'; '.join(reasons)}")
         return model
 
@@ -103,21 +101,20 @@ def only(names: Collection[str], implement: run.Implement | None) -> run.Impleme
 def units(trace: Trace, method: Method) -> list[list[int]]:
     """Which calls of a traced network a method replaces together, such as a convolution and its ReLU.
 
-    They need not be in a ``Sequential``: it is enough that each tensor between them has one reader.
+    They need not be in a ``Sequential``: it is enough that each tensor between them has one reader. A method that the
+    first layer of them has itself goes before.
     """
-    if method.dense:
-        return []
-    config = accelerate.configuration(method)
-    cell = converter(config)
-    if not hasattr(cell, "runs"):
-        return []
+    own = [call.resolved.layer.method for call in trace.calls]
     found = []
-    for chain in build.chains(trace):
-        modules = [build.as_module(trace.calls[index]) for index in chain]
-        fixed = [trace.calls[index].resolved.layer.method is not None for index in chain]
-        for part in cell.runs(nn.Sequential(*modules), config):  # type: ignore[arg-type]
-            if not any(fixed[index] for index in part):
-                found.append([chain[index] for index in part])
+    for wanted in dict.fromkeys([method, *filter(None, own)]):
+        if wanted.dense or not hasattr(cell := converter(config := accelerate.configuration(wanted)), "runs"):
+            continue
+        for chain in build.chains(trace):
+            modules = [build.as_module(trace.calls[index]) for index in chain]
+            for part in cell.runs(nn.Sequential(*modules), config):  # type: ignore[arg-type]
+                first, *others = (chain[index] for index in part)
+                if (own[first] or method) == wanted and all(own[index] in (None, wanted) for index in others):
+                    found.append([first, *others])
     return found
 
 

@@ -17,12 +17,14 @@ from lamina.errors import LaminaError, UsageError
 from lamina.pipeline.apply import Applied, replaced_by
 from lamina.pipeline.converted import Converted
 from lamina.pipeline.runs import begin, closing
+from lamina.pipeline.updates import refusal, updates_in
 from lamina.pipeline.watch import Watch, unwatched
 from lamina.record import Epoch
 from lamina.spec import Method
-from lamina.spec.plan import Plan
+from lamina.spec.plan import Plan, PlanMode
 from lamina.spec.plan_file import plan_text
 from lamina.spec.training import Training
+from lamina.spec.workload import Layout
 from lamina.store import Store
 
 
@@ -34,6 +36,8 @@ def train(
     *,
     impl: Method = Method(),  # noqa: B008  (frozen)
     plan: Plan | None = None,
+    mode: PlanMode | None = None,
+    layout: Layout | None = None,
     device: str = "cpu",
     checkpoint: Path | None = None,
     resume: bool = False,
@@ -52,8 +56,13 @@ def train(
     method in a plan of `study`. The run's config names either, and its notes say which layers were replaced and why not
     the others.
 
+    ``mode`` is that of the updates: ``eager``, ``compiled`` and ``reduce-overhead`` by ``torch.compile``, or ``graph``,
+    each update as one CUDA graph. ``layout="nhwc"`` trains in channels-last. Both are the plan's by default; a plan's
+    mode that does not run here becomes eager mode, with a note. Evaluation is in eager mode.
+
     Raises:
-        UsageError: the dataset does not match the network, or ``impl`` supports none of its layers.
+        UsageError: the dataset does not match the network, ``impl`` supports none of its layers, or the mode does not
+            run here.
         LaminaError: a training step failed.
     """
     rank, world = run.rank_and_world()
@@ -73,6 +82,20 @@ def train(
         network, planned = replaced_by(network, plan)
     if converted is not None:
         network = converted.module
+    notes: list[str] = []
+    layout = layout or (plan.run.layout if plan else "nchw")
+    if layout == "nhwc":
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if plan is not None and plan.run.method != "dense":
+        from lamina.pipeline.study.rivals import apply_rival  # imports this module
+
+        network = apply_rival(plan.run.method, network.to(resolved))
+    if mode is None:
+        mode = plan.run.mode if plan else "eager"
+        if (reason := refusal(mode, resolved)) is not None:
+            notes.append(f"the plan's mode is {mode}, but {reason}: updates run in eager mode")
+            mode = "eager"
+    updates = updates_in(mode, resolved, notes.append)
 
     def train_batches(epoch: int, start: int) -> Iterator[tuple[run.Inputs, Tensor]]:
         return batches(
@@ -88,7 +111,6 @@ def train(
         )
 
     tests = partial(batches, test_set, shape, 4 * local_batch, 0, 0, shuffle=False, rank=rank, world_size=world)
-    notes: list[str] = []
     exchange = measure.GradientExchange(resolved)
     total = measure.Stopwatch()
     progress = run.train(
@@ -104,6 +126,7 @@ def train(
         gradient_hook=exchange.hook,
         parallel=parallel,
         seconds=lambda: total.seconds,
+        updates=updates,
     )
     progress = explained(progress, target.name)
     if rank:
@@ -114,8 +137,11 @@ def train(
     more = {"data": data} if converted is None else {"data": data, "impl": str(impl)}
     if plan is not None:
         more["plan"] = plan_text(plan)
-    if parallel != "ddp":
-        more["parallel"] = parallel
+    more |= {
+        key: value
+        for key, value, usual in (("parallel", parallel, "ddp"), ("mode", mode, "eager"), ("layout", layout, "nchw"))
+        if value != usual
+    }
     this, _ = begin("train", target, settings, measure.environment(resolved), store, command, resume, more)
     stopwatch = measure.Stopwatch()
     with closing(store, this.id) as remarks:

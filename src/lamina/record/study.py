@@ -24,8 +24,8 @@ class Settings:
         precision: ``fp32``, ``tf32``, ``bf16`` or ``fp16``.
         layout: ``nchw`` or ``nhwc`` (channels-last).
         mode: ``eager``, ``compiled``, ``reduce-overhead`` (``torch.compile`` with CUDA graphs) or ``graph``.
-        method: of every layer that supports it: ``dense``, a method of lamina, or one of another package such as
-            ``torchao:int8-weight-only``.
+        method: of the whole network: ``dense``, or one such as ``torchao:int8-weight-only``; several with ``+`` between
+            them, in the order in which they apply.
     """
 
     precision: str
@@ -48,7 +48,7 @@ class Measured:
         timing: of a step: a training step, or a forward pass.
         accuracy: in percent, or 100 less the relative error of the outputs in percent; ``None`` if it was not measured.
         parameters: number of trainable parameters.
-        peak_bytes: of device memory in a step.
+        peak_bytes: of device memory in a step, with weights and the optimizer's state.
         energy_j: of a step, where the device has a counter.
         outcome: ``selected`` for the settings of the plan.
         reason: why it was rejected, or did not run.

@@ -45,9 +45,13 @@ def wholes_table(study: Study, width: int | None = None) -> Table:
 def verdict(study: Study) -> str:
     """The result in one sentence."""
     plan, before, uniform = study.whole("plan"), study.whole("before"), study.uniform
-    if not (plan.timing and before.timing and uniform.timing):
+    if not (plan.timing and uniform.timing):
         return "the network could not be timed"
     changed = len(selected(study))
+    if not before.timing:
+        gain = f"{uniform.timing.median_us / plan.timing.median_us:.2f}x over the best uniform setting"
+        what = f"the plan changes {changed} layers: {gain}" if changed else f"it runs at {plan.settings}"
+        return f"the network does not run as it was ({before.reason}); {what}"
     against = before.timing.median_us / plan.timing.median_us
     untried = sum(OVER in reason for reason in (one.reason for row in (study.wholes, study.trials) for one in row))
     if not changed and plan.settings == before.settings:

@@ -12,6 +12,7 @@ from lamina.run.precision import precision_mode
 from lamina.run.processes import Parallel, join_processes, leave_processes, rank_and_world
 from lamina.run.steps import Implement, Step, walk
 from lamina.run.training import Progress, train
+from lamina.run.update import Trained, Update, Updates, eager_update
 from lamina.run.weights import load_weights
 from lamina.run.whole import whole_step
 
@@ -28,8 +29,12 @@ __all__ = [
     "Parallel",
     "Progress",
     "Step",
+    "Trained",
+    "Update",
+    "Updates",
     "class_scores",
     "classification",
+    "eager_update",
     "forward",
     "join_processes",
     "judge",

@@ -7,7 +7,6 @@ needs no random state, and a run that was killed and resumed ends with the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -23,6 +22,7 @@ from lamina.run.inputs import Inputs, forward, moved
 from lamina.run.objective import Objective, classification
 from lamina.run.precision import precision_mode
 from lamina.run.processes import GradientHook, Parallel, data_parallel, gathered, shard, sharded_as
+from lamina.run.update import Trained, Updates, autocast, eager_update
 from lamina.run.weights import load_weights
 from lamina.spec.training import Training
 
@@ -69,6 +69,7 @@ def train(
     gradient_hook: GradientHook | None = None,
     parallel: Parallel = "ddp",
     seconds: Callable[[], float] | None = None,
+    updates: Updates = eager_update,
 ) -> Iterator[Progress]:
     """Train a network, yielding progress every ``report_every`` steps and at the end of each epoch.
 
@@ -89,6 +90,7 @@ def train(
         parallel: ``fsdp`` needs a process group, and a precision without a loss scale.
         seconds: a clock. With it, checkpoints that would take more than 5 % of the time, as those of large networks do,
             are written less often.
+        updates: makes the update of the weights; by default in eager mode. Evaluation is always in eager mode.
 
     Raises:
         UsageError: the checkpoint has other settings or is of another network.
@@ -106,6 +108,7 @@ def train(
     if resume and checkpoint and checkpoint.exists():
         first, sums = _restore(checkpoint, network, optimizer, scaler, settings, device)
     model = network if parallel == "fsdp" else data_parallel(network, gradient_hook)
+    update = updates(Trained(model, network, optimizer, scaler, objective, settings, device))
     steps = settings.epochs * steps_per_epoch
     rank = dist.get_rank() if dist.is_initialized() else 0
 
@@ -137,18 +140,8 @@ def train(
                 for group, scale in zip(optimizer.param_groups, lr_scales, strict=True):
                     group["lr"] = rate * scale
                 model.train()
-                x, y = moved(x, device), y.to(device)
-                with _autocast(settings, device):
-                    loss, hits = objective(forward(model, x), y, settings.label_smoothing)
-                optimizer.zero_grad(set_to_none=True)
-                scaler.scale(loss).backward()
-                _densify(optimizer)
-                if settings.clip_norm is not None:
-                    scaler.unscale_(optimizer)
-                    nn.utils.clip_grad_norm_(network.parameters(), settings.clip_norm)
-                scaler.step(optimizer)
-                scaler.update()
-                _count(sums, loss, hits, y)
+                y = y.to(device)
+                _count(sums, *update(moved(x, device), y), y)
                 done = step + 1
                 ended = done % steps_per_epoch == 0
                 if not ended and done % save_every == 0:
@@ -162,16 +155,8 @@ def train(
                     yield Progress(done, steps, epoch, rate, *_means(sums, step))
 
 
-def _densify(optimizer: torch.optim.Optimizer) -> None:
-    """Make sparse gradients dense, as those of ``nn.Embedding(sparse=True)``: momentum and weight decay need that."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                parameter.grad = parameter.grad.to_dense()
-
-
 def _count(sums: Tensor, loss: Tensor, hits: Tensor, y: Tensor) -> None:
-    sums += torch.stack([loss.detach() * y.numel(), hits, hits.new_full((), y.numel())]).double()
+    sums += torch.stack([loss * y.numel(), hits, hits.new_full((), y.numel())]).double()
 
 
 def _means(sums: Tensor, step: int | None = None) -> tuple[float, float]:
@@ -194,15 +179,10 @@ def _evaluate(
     sums = torch.zeros(3, dtype=torch.float64, device=device)
     for x, y in batches:
         x, y = moved(x, device), y.to(device)
-        with _autocast(settings, device):
+        with autocast(settings, device):
             outputs = forward(model, x)
         _count(sums, *objective(outputs, y, 0.0), y)
     return _means(sums)
-
-
-def _autocast(settings: Training, device: torch.device) -> Any:
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(settings.precision)
-    return torch.autocast(device.type, dtype) if dtype else nullcontext()
 
 
 def _optimizer(

@@ -24,7 +24,8 @@ class Run(_Strict):
     layout: Literal["nchw", "nhwc"] = "nchw"
     mode: PlanMode = "eager"
     method: str = "dense"
-    """Of another package, for the whole network: ``torchao:int8-weight-only``; ``dense`` otherwise."""
+    """Of the whole network, such as ``torchao:int8-weight-only``; several with ``+`` between them. Layers have methods
+    of their own only beside those of `lamina.spec.whole_method.MIXING`."""
 
 
 class Step(_Strict):

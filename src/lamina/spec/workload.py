@@ -52,6 +52,8 @@ class Workload(BaseModel):
     impl: tuple[Method, ...] = (Method(),)
     plan: dict[str, Method] = Field(default_factory=dict)
     """Methods of single layers, by name; each goes before ``impl``."""
+    folded: bool = False
+    """Whether each BatchNorm is folded into the layer before it, as for inference."""
     device: str = "cpu"
     clocks: tuple[str, ...] = ()
     l2: tuple[Literal["warm", "cold"], ...] = ("warm",)

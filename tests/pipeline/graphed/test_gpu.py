@@ -213,3 +213,25 @@ def test_inference_of_a_compiled_model() -> None:
         for x, _ in batches(5):
             torch.testing.assert_close(fast(x), model(x), rtol=1e-4, atol=1e-4)
     assert fast.captured == 1
+
+
+def test_a_graph_owns_the_workspaces_of_cublas() -> None:
+    """Others' captures free the workspaces that PyTorch keeps: as reduce-overhead does after each of its own."""
+    torch.manual_seed(0)
+    ours = nn.Linear(9216, 4096, bias=False).cuda()
+    theirs = copy.deepcopy(ours)
+    batch = torch.randn(64, 9216, device="cuda"), torch.randint(4096, (64,), device="cuda")
+    mine, other = (torch.optim.SGD(each.parameters(), lr=0.05, momentum=0.9) for each in (ours, theirs))
+    step = lamina.graphed_step(ours, nn.functional.cross_entropy, mine, autocast=torch.bfloat16)
+    for _ in range(4):
+        step(*batch)
+    assert step.captured == 1
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    filled = [torch.full((1 << 22,), float("nan"), device="cuda") for _ in range(64)]
+    for _ in range(4):
+        step(*batch)
+    torch.cuda.synchronize()
+    assert all(bool(each.isnan().all()) for each in filled)  # the graph writes to no memory of others
+    ordinary(theirs, other, [batch] * 8, torch.bfloat16, None, None, 1)
+    close(ours, theirs, 1e-2)

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from lamina.errors import MissingError, UnsupportedError, UsageError
 from lamina.pipeline.study import rivals
 from lamina.pipeline.study.rivals import RIVALS, Rival, apply_rival
+from lamina.spec.whole_method import FOLD
 
 CPU = torch.device("cpu")
 
@@ -29,7 +31,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rivals, "find_spec", lambda name: None)
     with pytest.raises(MissingError, match="pip install torchao"):
         apply_rival("torchao:int8-weight-only", net())
-    assert all("pip install torchao" in str(one.refusal(CPU)) for one in RIVALS.values())
+    assert all("pip install torchao" in str(one.refusal(CPU)) for one in RIVALS.values() if one.package)
 
 
 def test_what_needs_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +39,25 @@ def test_what_needs_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     refusals = {name: one.refusal(CPU) for name, one in RIVALS.items()}
     assert refusals["torchao:float8-dynamic"] == "needs a CUDA device, this is cpu"
     assert refusals["torchao:int8-weight-only"] is None
+
+
+def test_folding_needs_torch_alone_and_a_normalization(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rivals, "find_spec", lambda name: None)
+    assert RIVALS[FOLD].refusal(CPU) is None
+    folded = apply_rival(FOLD, nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).eval())
+    assert not any(isinstance(one, nn.BatchNorm1d) for one in folded.modules())
+    with pytest.raises(UnsupportedError, match="torch:fold-batchnorm: the network has no BatchNorm to fold"):
+        apply_rival(FOLD, net())
+
+
+def test_methods_are_applied_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("first", "second"):
+        append = partial(lambda name, model: (applied.append(name), model.append(nn.Identity()))[1], name)
+        monkeypatch.setitem(RIVALS, name, Rival(name, "infer", None, append, package=""))
+    applied: list[str] = []
+    assert len(apply_rival("first+second", net())) == 5 and applied == ["first", "second"]  # type: ignore[arg-type]
+    model = net()
+    assert apply_rival("dense", model) is model
 
 
 def test_whatever_a_package_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:

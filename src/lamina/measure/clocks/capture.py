@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,6 +46,10 @@ def capture(
     Its memory comes from `pool` (`torch.cuda.graph_pool_handle`), or from one of its own. With `mode="thread_local"`,
     other threads may go on to allocate memory, as those that load data do.
 
+    The graph owns the workspaces of its cuBLAS calls: PyTorch keeps one for each stream, and frees all of them when
+    ``torch.compile(mode="reduce-overhead")`` captures. A graph that was captured with an older one would go on to use
+    memory that is no longer its own (https://github.com/pytorch/pytorch/issues/192061).
+
     An empty graph counts as a failure: the callable launches nothing, or launches on a stream that is not captured, so
     its time would be zero.
     """
@@ -55,6 +60,7 @@ def capture(
         # The outer block restores the current stream: torch's own context does not when the capture fails.
         with (
             warnings.catch_warnings(),
+            _own_workspaces(),
             torch.cuda.stream(stream),
             torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=mode),
         ):
@@ -72,6 +78,18 @@ def capture(
             "use the 'cupti' or 'events' clock"
         ) from (first or error)
     return graph
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """Without workspaces of cuBLAS from before, so that new ones come from the graph's pool, nor these afterwards."""
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)
+    torch.cuda.synchronize()  # no kernel may still use them
+    clear()
+    try:
+        yield
+    finally:
+        clear()
 
 
 def _reason(error: Exception) -> str:

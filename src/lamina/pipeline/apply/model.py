@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from lamina import accelerate, build, measure
+from lamina.accelerate.common.batchnorm import fold_batchnorm
+from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.registry import known_options
 from lamina.errors import UnsupportedError, UsageError
@@ -25,8 +27,9 @@ from lamina.record.wording import listed
 from lamina.spec import Method
 from lamina.spec.plan import Plan, PlannedLayer
 from lamina.spec.plan_file import read_plan
+from lamina.spec.whole_method import COMPRESSED, FOLD, folds, without
 
-FOLD = "fold=true"
+PRUNED = "fold=true"
 """The option of pruned inputs whose producers lose their dead output channels."""
 
 
@@ -92,7 +95,7 @@ def applied(model: nn.Module, plan: Plan, example: Any = None, source: Path | No
     """
     if any(is_lazy(one) for one in model.parameters()):
         raise UsageError("the model has lazy parameters without a size: run it on a batch of inputs first")
-    model, done = _fitted(model, plan, source) or replaced_by(model, plan)
+    model, done = _fitted(model, plan, source) or replaced_by(model, plan, folding=True)
     remarks = [*done.remarks, *_other_hardware(model, plan)]
     model = _run(model, plan, example, remarks)
     return model, replace(done, remarks=remarks)
@@ -111,8 +114,13 @@ def _fitted(model: nn.Module, plan: Plan, source: Path | None) -> tuple[nn.Modul
     return found, Applied({one.name: one.method for one in plan.layers if one.method != "dense"}, {}, [])
 
 
-def replaced_by(model: nn.Module, plan: Plan) -> tuple[nn.Module, Applied]:
+def replaced_by(model: nn.Module, plan: Plan, *, folding: bool = False) -> tuple[nn.Module, Applied]:
     """The layers alone by their methods in a plan, in place.
+
+    Args:
+        model: changed in place.
+        plan: that layers follow.
+        folding: whether to fold BatchNorm before, where the plan does so; a folded network does not train as before.
 
     Raises:
         UsageError: nothing of the plan fits the model.
@@ -122,6 +130,8 @@ def replaced_by(model: nn.Module, plan: Plan) -> tuple[nn.Module, Applied]:
     wanted = {one.name: one for one in plan.layers if one.method != "dense"}
     if wanted and refused.keys() >= wanted.keys():
         raise UsageError(f"the plan of {plan.network} does not fit the model: {listed(_faults(refused), 5)}")
+    if folding and folds(plan.run.method) and (reason := fold(model)) is not None:
+        remarks.append(f"BatchNorm is not folded: {reason}")
     replaced: dict[str, str] = {}
     by_method: dict[str, list[PlannedLayer]] = {}
     for name, one in wanted.items():
@@ -129,6 +139,9 @@ def replaced_by(model: nn.Module, plan: Plan) -> tuple[nn.Module, Applied]:
             by_method.setdefault(one.method, []).append(one)
     for method, layers in by_method.items():
         names = {name for one in layers for name in (one.name, *one.with_)}
+        if Method.parse(method).dense:
+            model = _by_algorithm(model, method, names, replaced, refused)
+            continue
         try:
             config = configured(method)
             model, record = accelerate.convert(model, config, lambda name, _, names=names: name in names)  # type: ignore[misc]
@@ -143,12 +156,34 @@ def replaced_by(model: nn.Module, plan: Plan) -> tuple[nn.Module, Applied]:
             f"{len(unrecovered)} pruned layers are not fitted to data: fine-tune the model, "
             "or load the network of the study with its weights: lamina.load(folder)"
         )
-    if any(FOLD in method for method in replaced.values()):
+    if any(PRUNED in method for method in replaced.values()):
         try:
             model, _ = folded(model)
         except UsageError as error:
             remarks.append(f"dead output channels are not pruned: {error}")
     return model, Applied(replaced, refused, remarks)
+
+
+def _by_algorithm(
+    model: nn.Module, method: str, names: Collection[str], replaced: dict[str, str], refused: dict[str, str]
+) -> nn.Module:
+    """Convolutions by an algorithm such as ``dense:fft``, in place; ``replaced`` and ``refused`` are filled."""
+    for name in names:
+        try:
+            model = put(model, name, build.by_algorithm(Method.parse(method), model.get_submodule(name)))
+            replaced[name] = method
+        except (UsageError, UnsupportedError) as error:
+            refused[name] = str(error)
+    return model
+
+
+def fold(model: nn.Module) -> str | None:
+    """Fold each BatchNorm into the layer before it, in place; why not, or nothing."""
+    try:
+        fold_batchnorm(model)
+    except UnsupportedError as error:
+        return str(error)
+    return None
 
 
 def mismatches(model: nn.Module, plan: Plan) -> dict[str, str]:
@@ -200,10 +235,10 @@ def _run(model: nn.Module, plan: Plan, example: Any, remarks: list[str]) -> nn.M
         model = build.to_precision(model, precision, device, plan.run.layout)
     elif plan.run.layout == "nhwc":
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if plan.run.method != "dense":
+    if (method := without(plan.run.method, FOLD, COMPRESSED)) != "dense":
         from lamina.pipeline.study.rivals import apply_rival
 
-        model = apply_rival(plan.run.method, model)
+        model = apply_rival(method, model)
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     model = run_by(model, plan)

@@ -13,9 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from lamina.accelerate.training.compressed_activations import compressed_activations
 from lamina.build import DTYPES
 from lamina.errors import UnsupportedError
 from lamina.spec.plan import Plan
+from lamina.spec.whole_method import compresses
+
+_SAVED = "_saved_activations"
 
 
 class Planned(nn.Module):
@@ -25,7 +29,7 @@ class Planned(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map(self._placed, (args, kwargs))
-        with self._autocast(args):
+        with self._autocast(args), self._compressed():
             return super().forward(*args, **kwargs)
 
     def _placed(self, x: Any) -> Any:
@@ -43,10 +47,19 @@ class Planned(nn.Module):
         device = next((x.device.type for x in args if isinstance(x, Tensor)), "cpu")
         return torch.autocast(device, DTYPES[precision])
 
+    def _compressed(self) -> AbstractContextManager[object]:
+        """Of the model's own, whose capacities one pass measures for the next."""
+        run = self.planned
+        if run.goal == "infer" or not compresses(run.run.method) or not torch.is_grad_enabled():
+            return nullcontext()
+        if _SAVED not in self.__dict__:
+            self.__dict__[_SAVED] = compressed_activations()
+        return cast(AbstractContextManager[object], self.__dict__[_SAVED])
+
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickled and copied as its own class, derived again from the model's."""
         kind = type(self).__mro__[2]
-        state = self.__dict__
+        state = {name: value for name, value in self.__dict__.items() if name != _SAVED}
         return _restore, (kind, self.planned), state
 
 

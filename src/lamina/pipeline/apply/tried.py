@@ -86,7 +86,7 @@ def try_plan(
                 raise LaminaError(f"{target.name}: a step by the plan failed: {run.one_line(time)}") from time
         before, after = (time if isinstance(time, Timing) else None for time in (times["before"], times["after"]))
     if output is not None:
-        save(output, model, dense, plan, target, classes or target.classes or 0)
+        save(output, model, dense, plan, target, classes or target.classes)
     return Tried(model, done, before, after)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from lamina import measure, run
 from lamina.build import Target
 from lamina.errors import LaminaError, UsageError
+from lamina.pipeline import updates
 from lamina.pipeline.deft import onnx_file, pruning, recipe_files, storing
 from lamina.pipeline.deft.calibration import ELEMENTS, material
 from lamina.pipeline.deft.choosing import Chooser
@@ -98,7 +99,8 @@ def deft(
             remarks.append(text)
             watch(text)
 
-        learner = Learner(settings, deployment.material, deployment.device, store, this.id, watch, remark)
+        mode = updates.fastest(deployment.device)
+        learner = Learner(settings, deployment.material, deployment.device, store, this.id, watch, remark, mode)
         dense = _dense(target, learner, config, deployment, weights, folder / CHECKPOINT, resume)
         require_copies(dense, "deft")
         deployment = deployment.judging(dense)

@@ -10,14 +10,15 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 from torch import Tensor, fx, nn
 from torch.jit import ScriptModule
 
-from lamina import accelerate
+from lamina import accelerate, build
+from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination.convert import ELIMINATED
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.weight_only import WeightOnly
 from lamina.accelerate.methods.weight_only.config import Format
 from lamina.accelerate.methods.weight_only.nn import WeightOnlyConv, WeightOnlyLinear
 from lamina.accelerate.registry import known_options
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 from lamina.spec import Method
 
 _CONVOLUTION = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
@@ -89,6 +90,7 @@ def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxy
         if name not in before:
             raise UsageError(f"{name}: expected the modules of the dense network, got an additional one")
         same = type(module) is type(before[name]) or (isinstance(module, _COPIED) and isinstance(before[name], _COPIED))
+        same |= not name and isinstance(module, type(before[name]))  # of a class that a plan derived from the network's
         if same and (type(module) not in SIZES or _arguments(module) == _arguments(before[name])):
             continue
         found[name] = _described(name, module)
@@ -97,7 +99,8 @@ def describe(model: nn.Module, dense: nn.Module, methods: Methods = MappingProxy
 
 def _by_configuration(method: str) -> bool:
     """Whether a method's configuration tells a layer's structure; the others are described by their modules."""
-    return Method.parse(method).name not in ("dense", "eliminated", "weight-only")
+    parsed = Method.parse(method)
+    return parsed.algorithm is not None or parsed.name not in ("dense", "eliminated", "weight-only")
 
 
 def _by_method(name: str, dense: nn.Module, method: str, merged: tuple[str, ...]) -> LayerRecipe:
@@ -162,6 +165,11 @@ def rebuild(model: nn.Module, layers: Mapping[str, LayerRecipe], tensors: Mappin
 
 def _converted(model: nn.Module, name: str, recipe: LayerRecipe) -> nn.Module:
     names = {name, *recipe.merged}
+    if (method := Method.parse(str(recipe.method))).dense:
+        try:
+            return put(model, name, build.by_algorithm(method, model.get_submodule(name)))
+        except UnsupportedError as error:
+            raise UsageError(f"{name}: {recipe.method} cannot be built: {error}") from error
     config = accelerate.configuration(known_options(str(recipe.method)))
     model, record = accelerate.convert(model, config, lambda one, _: one in names)
     if not record.replaced:

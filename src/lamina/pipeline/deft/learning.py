@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from lamina import measure, run
 from lamina.pipeline.deft.calibration import Material
 from lamina.pipeline.train import explained, objective
+from lamina.pipeline.updates import updates_in
 from lamina.pipeline.watch import Watch
 from lamina.record import Epoch
+from lamina.spec.plan import PlanMode
 from lamina.spec.training import Training
+from lamina.spec.workload import Layout
 from lamina.store import Store
 
 TUNING_DIVISOR = 3
@@ -23,7 +26,11 @@ TUNING_DIVISOR = 3
 
 @dataclass
 class Learner:
-    """Trains networks on the training split and evaluates them on the calibration split."""
+    """Trains networks on the training split and evaluates them on the calibration split.
+
+    ``mode`` is that of the updates of the weights: see `lamina.pipeline.updates`. ``layout="nhwc"`` trains in
+    channels-last; the weights are contiguous afterwards.
+    """
 
     settings: Training
     material: Material
@@ -33,6 +40,8 @@ class Learner:
     watch: Watch
     note: Callable[[str], object]
     """Receives what the run has to say about its training."""
+    mode: PlanMode = "eager"
+    layout: Layout = "nchw"
     epochs: int = 0
 
     def learn(
@@ -61,6 +70,8 @@ class Learner:
                 done += 1
 
         clock = measure.Stopwatch()
+        if self.layout == "nhwc":
+            network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         progress = run.train(
             network,
             settings,
@@ -72,9 +83,11 @@ class Learner:
             resume=resume,
             objective=objective(self.material.learn.name, self.material.classes, self.note),
             seconds=lambda: clock.seconds,
+            updates=updates_in(self.mode, self.device, self.note),
         )
         for state in explained(progress, type(network).__name__):
             self.watch(state)
+            measure.pause()
             if state.test_loss is None or state.test_accuracy is None:
                 continue
             before = (state.learning_rate, state.train_loss, state.train_accuracy)
@@ -85,6 +98,8 @@ class Learner:
         if ended:
             steps = settings.epochs * per_epoch
             self.note(f"the time budget ended the training after {done} of {steps} steps")
+        if self.layout == "nhwc":
+            network = network.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         return network.eval()
 
     def tune(self, network: nn.Module, epochs: int) -> nn.Module:

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lamina import build, run
+from lamina.accelerate.common.batchnorm import fold_batchnorm
 from lamina.build.models import ZOO
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.deft.layer_recipes import LayerRecipe, Methods, describe, rebuild
 from lamina.spec import Network, Precision
 from lamina.spec.toml import read_toml, write_toml
@@ -41,11 +42,15 @@ class _Strict(BaseModel):
 
 
 class NetworkRecipe(_Strict):
-    """The dense network: a name of the zoo, a description in TOML, or passed by the caller."""
+    """The dense network: a name of the zoo, a description in TOML, or passed by the caller.
+
+    ``folded`` says that each BatchNorm is folded into the layer before it, before layers change.
+    """
 
     source: str
     classes: Annotated[int, Field(ge=1)] | None = None
     description: str | None = None
+    folded: bool = False
 
 
 class Recipe(_Strict):
@@ -61,11 +66,12 @@ class Recipe(_Strict):
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a dense network."""
+    """The source of a dense network, and whether each BatchNorm was folded into the layer before it."""
 
     source: str
     classes: int | None
     network: Network | None
+    folded: bool = False
 
 
 def save(
@@ -93,7 +99,9 @@ def save(
     """
     description = write_toml(origin.network) if origin.network else None
     recipe = Recipe(
-        network=NetworkRecipe(source=origin.source, classes=origin.classes, description=description),
+        network=NetworkRecipe(
+            source=origin.source, classes=origin.classes, description=description, folded=origin.folded
+        ),
         precision=precision,
         layers=describe(model, dense, methods),
         facts=dict(facts),
@@ -129,7 +137,10 @@ def load(
     folder = folder.parent if folder.name == RECIPE else folder
     recipe = read_recipe(folder)
     tensors = _weights(folder / WEIGHTS)
-    model = rebuild(_dense(recipe, folder, network), recipe.layers, tensors, str(folder / WEIGHTS))
+    dense = _dense(recipe, folder, network)
+    if recipe.network.folded:
+        _fold(dense, folder)
+    model = rebuild(dense, recipe.layers, tensors, str(folder / WEIGHTS))
     model = build.to_precision(model, recipe.precision, torch.device("cpu"), "nchw")
     _fill(model, tensors, folder / WEIGHTS)
     return model.to(device).eval()
@@ -188,6 +199,13 @@ def _dense(recipe: Recipe, folder: Path, network: nn.Module | None) -> nn.Module
         f"{folder / RECIPE}: expected a network of the zoo or a description, got {source!r}; "
         "build the dense network and pass it: lamina.load(path, network)"
     )
+
+
+def _fold(network: nn.Module, folder: Path) -> None:
+    try:
+        fold_batchnorm(network)
+    except UnsupportedError as error:
+        raise UsageError(f"{folder / RECIPE}: expected a network whose BatchNorm can be folded: {error}") from error
 
 
 def _require_plausible(network: Network, folder: Path) -> None:

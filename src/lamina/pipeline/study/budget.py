@@ -49,5 +49,6 @@ class Budget:
 
 
 def _stopwatch() -> Callable[[], float]:
-    watch = measure.Stopwatch()
-    return lambda: watch.seconds
+    """Seconds without those in which others that share the device were timing."""
+    watch, before = measure.Stopwatch(), measure.waited_s()
+    return lambda: watch.seconds - (measure.waited_s() - before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from lamina import build
 from lamina.accelerate.registry import configuration
 from lamina.errors import UsageError, nearest
 from lamina.spec import Method
@@ -15,9 +16,12 @@ Goal = Literal["train", "infer"]
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 MODES: tuple[PlanMode, ...] = get_args(PlanMode)
 
-BLOCK_SIZES = (16, 32, 64, 128)
-KEEP_RATIOS = (0.75, 0.5, 0.25, 0.125)
+ALGORITHMS = ("gemm", "fft", "winograd")
+"""Of convolutions; ``direct`` is what the library selects, which all candidates are compared with."""
+BLOCK_SIZES = (64, 32, 128, 16)
+KEEP_RATIOS = (0.25, 0.5, 0.125, 0.75)
 FORMATS = ("e4m3", "half")
+"""Variants of methods, those that most often pay first."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class StudyConfig:
         budget_s: seconds for the whole study; no limit by default.
         rivals: whether to try methods of other packages.
         front: whether to save the network of every point of the front, for ``infer``.
+        max_memory: bytes that a step may need on the device, with weights and the optimizer's state; no limit by
+            default.
 
     Raises:
         UsageError: naming what was expected.
@@ -57,6 +63,7 @@ class StudyConfig:
     budget_s: float | None = None
     rivals: bool = True
     front: bool = False
+    max_memory: int | None = None
 
     def __post_init__(self) -> None:
         for option, values, known in (
@@ -76,10 +83,15 @@ class StudyConfig:
             )
         if self.budget_s is not None and not 0 < self.budget_s < float("inf"):
             raise UsageError(f"budget: expected a positive time, got {self.budget_s} s")
+        if self.max_memory is not None and self.max_memory < 1:
+            raise UsageError(f"max memory: expected at least 1 byte, got {self.max_memory}")
         if self.goal == "train" and not self.epochs:
             raise UsageError("goal train: expected at least 1 epoch, since accuracy is that of a trained network")
-        for method in self.methods:
-            configuration(Method.parse(method))
+        for method in map(Method.parse, self.methods):
+            if method.algorithm:
+                build.require_algorithm(method)
+            else:
+                configuration(method)
 
     @property
     def training(self) -> bool:
@@ -90,7 +102,7 @@ class StudyConfig:
         """The methods to try on each layer, those that keep its results first."""
         if self.methods:
             return [Method.parse(text) for text in self.methods]
-        texts = ["fused", "sparse"]
+        texts = ["fused", "sparse", *(f"dense:{one}" for one in ALGORITHMS)]
         texts += [f"weight-only[format={one}]" for one in FORMATS if not self.training]
         texts += [f"eliminated[recovery=least_squares,keep={one}]" for one in KEEP_RATIOS if not self.training]
         extra = ",rescale=true,signs=true" if self.training else ""

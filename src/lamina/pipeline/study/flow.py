@@ -18,8 +18,9 @@ from torch import nn
 from lamina import measure, run
 from lamina.build import Target
 from lamina.errors import DeviceLostError, LaminaError, UsageError
+from lamina.pipeline import updates
 from lamina.pipeline.bench import bench
-from lamina.pipeline.convert import provenance, selector
+from lamina.pipeline.convert import prepare_replay, provenance, selector
 from lamina.pipeline.deft.calibration import Material, accuracy, material
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.deft.trained import pretrained, require_copies
@@ -35,7 +36,7 @@ from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.layers import Layers, try_layers
 from lamina.pipeline.study.plans import Plans
 from lamina.pipeline.study.subject import Subject
-from lamina.pipeline.study.uniform import fastest, uniform
+from lamina.pipeline.study.uniform import available, fastest, uniform, within
 from lamina.pipeline.study.whole import Compared, compare, to_sequence, without_sparse
 from lamina.pipeline.train import objective
 from lamina.pipeline.watch import Watch, tracked, unwatched
@@ -43,6 +44,7 @@ from lamina.record.study import FrontPoint, Measured, Settings, Study, Trial
 from lamina.spec import Workload
 from lamina.spec.plan import NAME
 from lamina.spec.training import Training
+from lamina.spec.whole_method import COMPRESSED, mixes, without
 from lamina.store import Store
 
 CHECKPOINT = "dense.safetensors"
@@ -108,6 +110,7 @@ def study(
     shape = max((source.shape for source in target.inputs), key=prod, default=(1,))
     parts = material(data, shape, config.calibration, settings.seed, at, target.train_test)
     environment = measure.environment(at)
+    prepare_replay(at, wait=False)
     if causes := measure.Meter(at).causes():
         watch(f"the machine is busy: {'; '.join(causes)}: times may be wrong")
     limits = {key: value for key, value in asdict(config).items() if key != "budget_s"}
@@ -123,7 +126,7 @@ def study(
             remarks.append(text)
             watch(text)
 
-        learner = Learner(settings, parts, at, store, this.id, watch, remark)
+        learner = _learner(settings, config, parts, at, store, this.id, watch, remark)
         with budget.stage("the dense network", 0.4):
             dense = _dense(target, learner, config, weights, work_folder / CHECKPOINT, budget)
         judge = objective(parts.learn.name, parts.classes, remark)
@@ -140,6 +143,23 @@ def study(
         store.add_study(this.id, result)
         remark(f"the plan is {folder / NAME}")
     return Studied(this.id, result, folder)
+
+
+def _learner(
+    settings: Training, config: StudyConfig, parts: Material, device: torch.device, store: Store, run_id: str,
+    watch: Watch, remark: Callable[[str], object],
+) -> Learner:  # fmt: skip
+    """On a GPU, what is only to be judged is trained in CUDA graphs, channels-last, and in TF32 in place of fp32.
+
+    In strict fp32, trainings would take a large network most of the study's time, and what is learned hardly differs.
+    """
+    if device.type != "cuda":
+        return Learner(settings, parts, device, store, run_id, watch, remark)
+    precisions, _ = available(config, device)
+    if settings.precision == "fp32" and "tf32" in precisions:
+        settings = settings.model_copy(update={"precision": "tf32"})
+    mode = updates.fastest(device)
+    return Learner(settings, parts, device, store, run_id, watch, remark, mode, "nhwc")
 
 
 def _dense(
@@ -194,7 +214,7 @@ class _Work:
             wholes, reference = self._judged(wholes)
         accepted = [one for one in wholes if one.outcome != "inaccurate"]
         best = fastest(accepted)
-        base = fastest(one for one in accepted if one.settings.method == "dense")
+        base = fastest(one for one in accepted if mixes(one.settings.method))
         with budget.stage("explaining", 0.68):
             findings = self._findings(base.settings)
         with budget.stage("the layers", 0.85):
@@ -211,6 +231,8 @@ class _Work:
             compared, candidate = self._compared(plans, candidates[: index + 1], base, best, wholes)
         choice = candidate.choice if compared.faster else {}
         best = compared.uniform  # on a second look, another one of those that are near may be the fastest
+        if not choice:
+            self.result = subject.start(best.settings)
         wholes = self._ended(wholes, best, compared, plans, choice)
         trials = tuple(self._settled(trial, choice) for trial in layers.trials)
         for trial in trials:
@@ -235,24 +257,30 @@ class _Work:
         The fastest is judged even if the time of the stage is spent: else the study would go on at slow settings.
         """
         before, *others = wholes
-        judged = {before.settings: replace(before, accuracy=self._accuracy(before.settings), outcome="slower")}
-        reference = judged[before.settings].accuracy or 0.0
-        known = {(before.settings.precision, before.settings.method): reference}
-        ahead = [one for one in others if one.timing is not None]
+        judged: dict[Settings, Measured] = {}
+        known: dict[tuple[str, str], float] = {}
+        reference: float | None = None
+        if before.timing is not None:
+            reference = known[_judged_as(before)] = self._accuracy(before.settings)
+            judged[before.settings] = replace(before, accuracy=reference)
+        ahead = [one for one in others if one.timing is not None and one.outcome != "refused"]
         first = float("inf")
+        least = len(known)
         for one in tracked("accuracy at each setting", sorted(ahead, key=_time), len(ahead), self.watch):
-            key = (one.settings.precision, one.settings.method)
+            key = _judged_as(one)
             decided = _time(one) > NEAR * first
-            if key not in known and not decided and (len(known) == 1 or not self.budget.over):
+            if key not in known and not decided and (len(known) == least or not self.budget.over):
                 try:
                     known[key] = self._accuracy(one.settings)
                 except (LaminaError, RuntimeError) as error:
                     judged[one.settings] = replace(one, outcome="failed", timing=None, reason=run.one_line(error))
                     continue
-            judged[one.settings] = self._verdict(one, known.get(key), reference, decided)
+            if reference is None:  # the network does not run as it was
+                reference = known.get(key)
+            judged[one.settings] = self._verdict(one, known.get(key), reference or 0.0, decided)
             if judged[one.settings].outcome == "slower":
                 first = min(first, _time(one))
-        return [judged.get(one.settings, one) for one in wholes], reference
+        return [judged.get(one.settings, one) for one in wholes], reference or 0.0
 
     def _verdict(self, one: Measured, found: float | None, reference: float, decided: bool) -> Measured:
         if found is None:
@@ -263,8 +291,13 @@ class _Work:
             return replace(one, accuracy=found, outcome="inaccurate", reason=f"loses {lost:.2f} points")
         return replace(one, accuracy=found, outcome="slower")
 
-    def _accuracy(self, settings: Settings) -> float:
-        return self._plans(settings).accuracy({})
+    def _accuracy(self, settings: Settings, test: bool = False) -> float:
+        return self._plans(self._judging(settings)).accuracy({}, test)
+
+    def _judging(self, settings: Settings) -> Settings:
+        """The settings that accuracy is judged at: those of the learner in place of strict fp32."""
+        strict = self.config.training and settings.precision == "fp32"
+        return replace(settings, precision=self.learner.settings.precision) if strict else settings
 
     def _findings(self, settings: Settings) -> tuple[str, ...]:
         """What limits the network at the settings: the headlines of a short bench."""
@@ -276,10 +309,11 @@ class _Work:
         how = {"phases": phases, "device": str(self.subject.device), "check": False, "seconds": 0.03}
         workload = Workload.model_validate(asked | how)
         try:
-            benched = bench(
-                self.target, workload, self.store, cache=self.cache, command=f"study {self.run_id}", resume=True
-            )
-            self.remark(f"layers at {settings} are in run {benched.id}")
+            with measure.alone():
+                benched = bench(
+                    self.target, workload, self.store, cache=self.cache, command=f"study {self.run_id}", resume=True
+                )
+            self.remark(f"layers at {settings.precision}, {settings.layout} are in run {benched.id}")
             return tuple(one.claim for one in explain(self.store, benched.id).headlines)
         except LaminaError as error:
             self.remark(f"not explained: {run.one_line(error)}")
@@ -390,7 +424,7 @@ class _Work:
             self.watch(f"timing the whole network with {len(choice)} layers changed")
             try:
                 with self._watched(plans, choice, "the plan") if choice else nullcontext():
-                    model = plans.trained(without_sparse(choice)) if choice else subject.dense
+                    model = plans.trained(without_sparse(choice)) if choice else self.result
             except DeviceLostError:
                 raise
             except (LaminaError, RuntimeError) as error:
@@ -399,7 +433,9 @@ class _Work:
                 continue
             modes = to_sequence(wholes, base)
             with self._watched(plans, choice, "the plan"):
-                compared = compare(subject, model, choice, base, [wholes[0], *near], modes, chosen, self.budget.left)
+                before = [one for one in wholes[:1] if one.timing is not None and one not in near]
+                compared = compare(subject, model, choice, base, [*before, *near], modes, chosen, self.budget.left)
+                compared = _within(compared, self.config.max_memory)
             # On a busy machine the first times were noise: what seemed slower then, but is faster now, is timed again.
             passed = [one for one in kept if one not in near and _time(one) < _time(compared.uniform)]
             if passed and not self.budget.over:
@@ -422,7 +458,7 @@ class _Work:
         rows = []
         for one in tracked("accuracy on the test samples", wholes, len(wholes), self.watch):
             if one.accuracy is not None and one.timing is not None:
-                one = replace(one, accuracy=self._plans(one.settings).accuracy({}, test=True))
+                one = replace(one, accuracy=self._accuracy(one.settings, test=True))
             for again in compared.uniforms:
                 if one.settings == again.settings:
                     one = replace(one, timing=again.timing)
@@ -445,6 +481,17 @@ class _Work:
             return replace(trial, outcome="slower", reason=f"{choice[trial.layer]} was selected; {trial.reason}")
         return replace(trial, outcome="inaccurate" if not lossless(trial.impl) else "slower",
                        reason=f"faster alone, but not in the plan; {trial.reason}")  # fmt: skip
+
+
+def _judged_as(one: Measured) -> tuple[str, str]:
+    """What the accuracy of a setting depends on."""
+    return one.settings.precision, without(one.settings.method, COMPRESSED)
+
+
+def _within(compared: Compared, limit: int | None) -> Compared:
+    """A comparison that a plan lost if it needs more memory than the limit in bytes."""
+    plan = within(compared.plan, limit)
+    return compared if plan.outcome != "refused" else replace(compared, plan=plan, faster=False, reason=plan.reason)
 
 
 def _time(one: Measured) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -19,18 +20,22 @@ from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.apply import describe_type
 from lamina.pipeline.convert import ROUNDS, selector
 from lamina.pipeline.deft.composition import flattened, foldable
+from lamina.pipeline.study.algorithms import convolutions, select_algorithm
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.config import StudyConfig, lossless
 from lamina.pipeline.study.fatal import Fatal
 from lamina.pipeline.study.folded import FOLDED, fold_times
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.watch import Stage, Watch
-from lamina.record import Timing
+from lamina.record import Selection, Timing
 from lamina.record.study import Settings, Trial
 from lamina.spec import Method
 from lamina.spec.layer_names import matching_layers
 
 OVER = "the time budget of this stage was spent"
+
+SPARSE_BELOW = {"fp32": 0.6, "tf32": 0.3, "bf16": 0.2, "fp16": 0.2}
+"""Density of inputs above which sparse products have never been faster on a GPU, so that none is tried."""
 
 
 @dataclass
@@ -67,7 +72,7 @@ def try_layers(
     tried: Callable[[Trial], object],
     watch: Watch,
 ) -> Layers:
-    """Time each method on each layer that it supports, the slowest layers first.
+    """Time each method on each layer that it supports, the slowest layers first, and all layers before more variants.
 
     Args:
         subject: the network.
@@ -80,10 +85,10 @@ def try_layers(
         watch: receives the progress.
     """
     found = Layers()
-    model = subject.at(subject.dense, settings)
+    model = subject.at(subject.start(settings), settings)
     chosen = selector(subject.device, subject.layer_mode(settings), subject.training, cache)
     with subject.context(settings):
-        units = _units(model, config)
+        units = _units(model, config, settings)
         names = {name for unit in units for name in unit.names}
         inputs = subject.inputs(settings)
         example = inputs if isinstance(inputs, tuple) else (inputs,)
@@ -92,20 +97,21 @@ def try_layers(
         found.density = {name: _density(call) for name, call in calls.items()}
         quick = selector(subject.device, chosen.mode, subject.training, rounds=3)
         found.dense_us = _dense_times(model, names, calls, quick)
-        units.sort(key=lambda unit: -sum(found.dense_us.get(name, 0.0) for name in unit.names))
+        units.sort(key=lambda unit: (unit.rank, -sum(found.dense_us.get(name, 0.0) for name in unit.names)))
         groups = fold_groups(model) if not subject.training else None
         timed: set[str] = set()
         for index, unit in enumerate(units):
             watch(Stage(f"trying {unit.method} on {unit.names[0]}", index, len(units)))
             what = f"{unit.names[0]}, {unit.method}"
-            if unit.refusal is None and (reason := fatal.reason(what)) is not None:
+            if unit.refusal is None:
+                reason = fatal.reason(what) or _too_dense(unit, found.density, settings, subject.device)
                 unit = replace(unit, refusal=reason)
             with fatal(what, "the layers") if unit.refusal is None else nullcontext():
-                rows = _trials(unit, model, calls, chosen, settings, budget)
+                rows = _trials(unit, calls, chosen, settings, budget)
             if groups is not None and unit.method.name == "eliminated" and unit.refusal is None and not budget.over:
                 rows.append(_folded(unit, model, calls, chosen, settings, groups, example, found))
             for trial, saved in rows:
-                if trial.impl == DENSE and (len(unit.names) > 1 or trial.layer in timed):
+                if trial.impl == DENSE and (unit.several or trial.layer in timed):
                     continue  # of layers that are replaced together, or known from another method
                 if trial.impl == DENSE and trial.timing is not None:
                     timed.add(trial.layer)
@@ -122,24 +128,51 @@ def try_layers(
 
 @dataclass(frozen=True)
 class _Unit:
-    """A method on the layers that it replaces together."""
+    """A method on the layers that it replaces together; ``module`` and ``stays`` as in `accelerate.convert.Unit`.
+
+    ``rank`` counts the variants of a method, such as its keep ratios: the first of every method is tried on all layers
+    before the second of any, so that little time reaches every layer.
+    """
 
     method: Method
     names: tuple[str, ...]
+    module: nn.Module
     refusal: str | None
+    stays: nn.Module | None
+    rank: int = 0
+
+    @property
+    def several(self) -> bool:
+        """Whether it computes more than one layer."""
+        return isinstance(self.module, nn.Sequential)
 
 
-def _units(model: nn.Module, config: StudyConfig) -> list[_Unit]:
+def _units(model: nn.Module, config: StudyConfig, settings: Settings) -> list[_Unit]:
     leaves = {name: module for name, module in model.named_modules() if not any(True for _ in module.children())}
     allowed = set(matching_layers(config.layers, leaves))
     found = []
+    ranks: Counter[str] = Counter()
     for method in config.offers():
-        for unit, refusal in units_of(model, accelerate.configuration(method)):
-            names = tuple(unit)
-            weights = any(one.dim() > 1 for module in unit.values() for one in module.parameters())
-            if weights and names[0] in allowed:
-                found.append(_Unit(method, names, refusal))
+        rank = ranks[method.name]
+        ranks[method.name] += 1
+        if method.dense:
+            for name, module, refusal in convolutions(model, method, settings):
+                if name in allowed:
+                    found.append(_Unit(method, (name,), module, refusal, None, rank))
+            continue
+        for unit in units_of(model, accelerate.configuration(method)):
+            weights = any(one.dim() > 1 for module in unit.layers.values() for one in module.parameters())
+            if weights and unit.names[0] in allowed:
+                found.append(_Unit(method, unit.names, unit.module, unit.refusal, unit.stays, rank))
     return found
+
+
+def _too_dense(unit: _Unit, density: Mapping[str, float], settings: Settings, device: torch.device) -> str | None:
+    """Why a sparse product is not worth a trial, or nothing."""
+    found, limit = density.get(unit.names[0]), SPARSE_BELOW.get(settings.precision, 1.0)
+    if unit.method.name != "sparse" or device.type != "cuda" or found is None or found <= limit:
+        return None
+    return f"{found:.0%} of its inputs are not zero; sparse products in {settings.precision} need {limit:.0%} or less"
 
 
 def _density(call: LayerCall) -> float:
@@ -163,7 +196,6 @@ def _dense_times(
 
 def _trials(
     unit: _Unit,
-    model: nn.Module,
     calls: Mapping[str, LayerCall],
     chosen: Selector,
     settings: Settings,
@@ -173,20 +205,14 @@ def _trials(
 
     With each goes the time that it saves, in microseconds.
     """
-    modules = [model.get_submodule(name) for name in unit.names]
-    dense = modules[0] if len(modules) == 1 else nn.Sequential(*modules)
-    kind = " + ".join(map(describe_type, modules))
+    kind = " + ".join(map(describe_type, unit.module if isinstance(unit.module, nn.Sequential) else [unit.module]))
     one = Trial(unit.names[0], kind, str(unit.method), settings)
     if unit.refusal is not None:
         return [(replace(one, outcome="refused", reason=unit.refusal), 0.0)]
     if budget.over:
         return [(replace(one, outcome="failed", reason=OVER), 0.0)]
-    config = accelerate.configuration(unit.method)
-    if isinstance(config, Eliminated):  # what recovers its outputs needs calibration, and takes no time in a step
-        config = replace(config, recovery="scale")
     try:
-        new = converter(config).replace(dense, config)
-        selection, _ = select_layer(dense, new, config, chosen, calls.get(unit.names[0]))
+        selection = _selected(unit, chosen, calls.get(unit.names[0]))
     except UnsupportedError as error:
         return [(replace(one, outcome="refused", reason=str(error)), 0.0)]
     except (UsageError, RuntimeError) as error:
@@ -203,6 +229,21 @@ def _trials(
     for impl, why in selection.refusals.items():
         found.append((replace(one, impl=_named(impl, unit), outcome="refused", reason=why), 0.0))
     return found
+
+
+def _selected(unit: _Unit, chosen: Selector, call: LayerCall | None) -> Selection:
+    """The times of a unit's module and of its candidates.
+
+    Raises:
+        UnsupportedError, UsageError: as `select_layer` does.
+    """
+    if unit.method.dense:
+        return select_algorithm(unit.module, unit.method, chosen, call)
+    config = accelerate.configuration(unit.method)
+    if isinstance(config, Eliminated):  # what recovers its outputs needs calibration, and takes no time in a step
+        config = replace(config, recovery="scale")
+    new = converter(config).replace(unit.module, config)
+    return select_layer(unit.module, new, config, chosen, call, unit.stays)[0]
 
 
 def _folded(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
@@ -13,10 +14,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from lamina import accelerate, run
+from lamina import accelerate, build, run
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.registry import known_options
+from lamina.accelerate.training.compressed_activations import compressed
 from lamina.errors import UsageError
 from lamina.pipeline.deft.agreement import agreement
 from lamina.pipeline.deft.calibration import ELEMENTS, accuracy
@@ -32,6 +34,7 @@ from lamina.pipeline.watch import Watch
 from lamina.record.study import Metric, Settings
 from lamina.spec import Method
 from lamina.spec.training import Training
+from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, without
 
 ERROR_BATCHES = 4
 """Of a step, that the error of outputs is measured on: it varies little, unlike the accuracy of class scores."""
@@ -69,6 +72,11 @@ class Plans:
     _variants: dict[str, dict[float, nn.Module]] = field(default_factory=dict)
 
     @property
+    def dense(self) -> nn.Module:
+        """The float32 network that choices begin with."""
+        return self.subject.start(self.settings)
+
+    @property
     def metric(self) -> Metric:
         """What is called accuracy."""
         return "accuracy" if self.scored else "output error"
@@ -86,7 +94,7 @@ class Plans:
         size = parts.batch_size(ELEMENTS // 4)  # unfolded inputs of convolutions are materialized in float64
         ratios = sorted({ratio for row in wanted.values() for ratio in row})
         shared = Eliminated(recovery="least_squares")
-        dense = copy.deepcopy(self.subject.dense).eval()
+        dense = copy.deepcopy(self.dense).eval()
         groups = fold_groups(dense) or {}
         inputs = {name: _inputs(dense.get_submodule(name)) for name in wanted}
         for names in together(inputs):
@@ -104,7 +112,7 @@ class Plans:
         Raises:
             UsageError: a layer has no variant of its choice.
         """
-        model = copy.deepcopy(self.subject.dense)
+        model = copy.deepcopy(self.dense)
         by_impl: dict[str, set[str]] = {}
         folds = any(FOLDED in impl for impl in choice.values())
         for layer, impl in choice.items():
@@ -115,6 +123,10 @@ class Plans:
         if folds:
             model, _ = folded(model)
         for impl, names in by_impl.items():
+            if (method := Method.parse(impl)).dense:
+                for name in names:
+                    model = put(model, name, build.by_algorithm(method, model.get_submodule(name)))
+                continue
             config = accelerate.configuration(known_options(impl))
             model, record = accelerate.convert(model, config, lambda name, _, names=names: name in names)  # type: ignore[misc]
             if not record.replaced:
@@ -138,12 +150,12 @@ class Plans:
             return 0.0
         if self.subject.training:
             model = self.make({layer: impl})
-            before, after = (sum(p.numel() for p in m.parameters()) for m in (self.subject.dense, model))
+            before, after = (sum(p.numel() for p in m.parameters()) for m in (self.dense, model))
             return max((before - after) / before, 1e-9)
-        question = f"damage {layer} {impl}"
+        question = f"damage {layer} {impl}{self._fold}"
         if question not in self.journal:
             x = run.moved(self.subject.material.example(self.subject.batch), self.subject.device)
-            model, dense = (one.eval() for one in (self.make({layer: impl}), copy.deepcopy(self.subject.dense)))
+            model, dense = (one.eval() for one in (self.make({layer: impl}), copy.deepcopy(self.dense)))
             self.journal.put(question, max(100 - agreement(model, dense, [x], self.subject.device), 1e-9))
         return float(self.journal[question])
 
@@ -159,17 +171,19 @@ class Plans:
             update={
                 "epochs": self.epochs,
                 "learning_rate": slower * self.training.learning_rate,
-                "precision": self.settings.precision if self.subject.training else "fp32",
+                "precision": self.settings.precision if self.subject.training else self.training.precision,
             }
         )
         torch.manual_seed(settings.seed)
         checkpoint = self.folder / f"{self.key(choice)}.safetensors"
-        return self.learner.learn(model, settings, checkpoint, resume=True)
+        with compressed(model) if compresses(self.settings.method) else nullcontext():
+            return self.learner.learn(model, settings, checkpoint, resume=True)
 
     def accuracy(self, choice: Choice, test: bool = False) -> float:
         """Accuracy in percent of the network by a choice, at the settings; on the calibration samples by default."""
         split = "test" if test else "calibration"
-        question = f"{split} accuracy {self.settings.precision} {self.settings.method} {self.key(choice)}"
+        method = without(self.settings.method, COMPRESSED)  # whose gradients are the same
+        question = f"{split} accuracy {self.settings.precision} {method} {self.key(choice)}"
         if question not in self.journal:
             self.journal.put(question, self.judged(self.trained(choice), test))
         return float(self.journal[question])
@@ -192,7 +206,12 @@ class Plans:
     def key(self, choice: Choice) -> str:
         """A short name of a choice, for files and the journal."""
         text = f"{sorted(choice.items())} {self.epochs} {self.settings.precision if self.subject.training else ''}"
+        text += self._fold
         return sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def _fold(self) -> str:
+        return f" {FOLD}" if folds(self.settings.method) else ""
 
 
 class _Cast(nn.Module):

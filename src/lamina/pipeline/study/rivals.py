@@ -1,6 +1,7 @@
 """Methods of other packages that a user would pick instead, applied to a whole network.
 
 Quantization is torchao's (https://github.com/pytorch/ao), an optional dependency: ``pip install lamina[rivals]``.
+Folding BatchNorm needs torch alone, and its layers may have methods of their own afterwards.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from lamina.accelerate.common.batchnorm import fold_batchnorm
 from lamina.errors import MissingError, UnsupportedError, UsageError, nearest
+from lamina.spec.whole_method import FOLD, parts_of
 
 Apply = Callable[[nn.Module], nn.Module]
 
@@ -30,17 +33,19 @@ class Rival:
         goal: of steps that it supports.
         capability: the least CUDA compute capability; ``None`` if it runs on CPUs too.
         apply: changes a network in place.
+        package: that it needs besides torch.
     """
 
     name: str
     goal: str
     capability: tuple[int, int] | None
     apply: Apply
+    package: str = "torchao"
 
     def refusal(self, device: torch.device) -> str | None:
         """Why it cannot run on a device, or nothing."""
-        if find_spec("torchao") is None:
-            return "torchao is not installed: pip install torchao"
+        if self.missing:
+            return self.missing
         if self.capability is None:
             return None
         if device.type != "cuda":
@@ -49,6 +54,17 @@ class Rival:
         if found < self.capability:
             return f"needs compute capability {'.'.join(map(str, self.capability))}, the device has {found}"
         return None
+
+    @property
+    def missing(self) -> str:
+        """What to install, or nothing."""
+        missing = self.package and find_spec(self.package) is None
+        return f"{self.package} is not installed: pip install {self.package}" if missing else ""
+
+
+def _folded(model: nn.Module) -> nn.Module:
+    fold_batchnorm(model)
+    return model
 
 
 def _quantized(config: str, **options: Any) -> Apply:
@@ -88,6 +104,7 @@ def _float8_training(model: nn.Module) -> nn.Module:
 RIVALS = {
     one.name: one
     for one in (
+        Rival(FOLD, "infer", None, _folded, package=""),
         Rival("torchao:int8-weight-only", "infer", None, _quantized("Int8WeightOnlyConfig")),
         Rival("torchao:int8-dynamic", "infer", None, _quantized("Int8DynamicActivationInt8WeightConfig")),
         Rival("torchao:float8-weight-only", "infer", (8, 9), _quantized("Float8WeightOnlyConfig")),
@@ -102,18 +119,28 @@ RIVALS = {
 def apply_rival(name: str, model: nn.Module) -> nn.Module:
     """A network with a method of another package on every layer that it supports; changed in place.
 
+    Several methods, with ``+`` between them, are applied one after the other.
+
     Raises:
         UsageError: the name is unknown.
         MissingError: its package is not installed.
         UnsupportedError: the package refused the network.
     """
+    for part in parts_of(name):
+        model = _apply(part, model)
+    return model
+
+
+def _apply(name: str, model: nn.Module) -> nn.Module:
     if name not in RIVALS:
         raise UsageError(f"method {name!r} is unknown: {nearest(name, RIVALS)}")
-    if find_spec("torchao") is None:
-        raise MissingError(f"{name}: torchao is not installed: pip install torchao")
+    if missing := RIVALS[name].missing:
+        raise MissingError(f"{name}: {missing}")
     try:
         with _quiet():
             return RIVALS[name].apply(model)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"{name}: {error}") from error
     except Exception as error:  # another package's: whatever it raises, the network does not run by it
         raise UnsupportedError(f"{name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}") from error
 

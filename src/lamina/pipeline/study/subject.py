@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -13,14 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from lamina import build, measure, run
+from lamina.accelerate.common.batchnorm import fold_batchnorm
+from lamina.accelerate.training.compressed_activations import saving
+from lamina.errors import UnsupportedError
 from lamina.pipeline.deft.calibration import Material
 from lamina.pipeline.graphed import graphed, graphed_step
 from lamina.pipeline.study.rivals import apply_rival
+from lamina.pipeline.updates import compiled
 from lamina.record import Mode, Timing
 from lamina.record.study import Settings
-
-COPIES = 128
-"""Copies of a network that a study may compile."""
+from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, without
 
 SLOW_S = 0.5
 """A step that takes longer warms up in one call."""
@@ -29,6 +32,9 @@ REPLAYED = ("graph", "reduce-overhead")
 """Modes that replay CUDA graphs."""
 
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+STATES = {"sgd": 1, "adam": 2, "adamw": 2}
+"""Values that an optimizer keeps for each parameter."""
 
 Step = Callable[[], object]
 
@@ -57,18 +63,35 @@ class Subject:
     objective: run.Objective
     optimizer: str = "sgd"
 
+    @cached_property
+    def folded(self) -> nn.Module:
+        """The network with each BatchNorm folded into the layer before it, for inference.
+
+        Raises:
+            UnsupportedError: there is none to fold, or it cannot be traced.
+        """
+        network = copy.deepcopy(self.dense).eval()
+        fold_batchnorm(network)
+        return network
+
+    def start(self, settings: Settings) -> nn.Module:
+        """The float32 network that methods of layers begin with at the settings: the user's, or folded."""
+        return self.folded if folds(settings.method) else self.dense
+
     def at(self, model: nn.Module, settings: Settings) -> nn.Module:
         """A copy of a float32 network at the settings: its weights, layout and mode of training or evaluation.
 
         Networks that train keep float32 weights and run under autocast.
+
+        Args:
+            model: that `start` gave, with or without layers by other methods.
 
         Raises:
             UnsupportedError: another package refuses the network.
         """
         stored = "fp32" if self.training else settings.precision
         twin = build.to_precision(copy.deepcopy(model), stored, self.device, settings.layout)
-        if settings.method != "dense":
-            twin = apply_rival(settings.method, twin)
+        twin = apply_rival(without(settings.method, FOLD, COMPRESSED), twin)
         return twin.train(self.training)
 
     def inputs(self, settings: Settings) -> run.Inputs:
@@ -95,7 +118,10 @@ class Subject:
 
         Raises:
             LaminaError: it cannot be captured as a CUDA graph.
+            UnsupportedError: activations are to be compressed in another mode than eager.
         """
+        if compresses(settings.method) and settings.mode != "eager":
+            raise UnsupportedError(f"{COMPRESSED}: eager mode only, since compiled code saves activations itself")
         x = self.inputs(settings)
         return self._training_step(model, x, settings) if self.training else self._pass(model, x, settings)
 
@@ -128,6 +154,8 @@ class Subject:
 
             return replay
         forward = self._callable(model, settings)
+        if compresses(settings.method):
+            forward = saving(forward)
 
         def step() -> object:
             optimizer.zero_grad(set_to_none=True)
@@ -142,13 +170,7 @@ class Subject:
         return step
 
     def _callable(self, model: nn.Module, settings: Settings) -> Callable[..., Any]:
-        if settings.mode in ("compiled", "reduce-overhead"):
-            mode = "default" if settings.mode == "compiled" else settings.mode
-            # Every copy of the network counts as a recompilation of its code, and beyond the limit it runs eagerly.
-            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COPIES)
-            compiled: Callable[..., Any] = torch.compile(model, mode=mode, dynamic=False)
-            return compiled
-        return model
+        return compiled(model, settings.mode) if settings.mode in ("compiled", "reduce-overhead") else model
 
     def _labels(self) -> Tensor:
         parts = [y for _, y in self.material.ordered(self.material.calibration, self.batch)]
@@ -175,7 +197,8 @@ class Subject:
         found: dict[str, Timing | Exception] = {}
         for name, step in steps.items():
             try:
-                step()  # compiles, captures, allocates the optimizer's state
+                with measure.beside():
+                    step()  # compiles, captures, allocates the optimizer's state
                 stopwatch = measure.Stopwatch()
                 step()
                 if stopwatch.seconds < SLOW_S:
@@ -183,7 +206,7 @@ class Subject:
                 ready[name] = step
             except Exception as error:  # a compiler's, a backend's or the network's own
                 found[name] = error
-        return found | (dict(timer(self.device, "eager", rounds, limit_s)(ready)) if ready else {})
+        return found | (dict(timer(self.device, "eager", rounds, limit_s, ready=True)(ready)) if ready else {})
 
     def layer_mode(self, settings: Settings) -> Mode:
         """The mode to time single layers in: what compiled networks launch has little overhead, as a CUDA graph's."""
@@ -192,9 +215,13 @@ class Subject:
     def facts(self, model: nn.Module, settings: Settings, step: Step) -> tuple[int, int | None, float | None]:
         """Trainable parameters, peak memory of a step in bytes, and its energy in joules.
 
-        CUDA graphs replay in memory that they have reserved, so theirs is the memory of the same step in eager mode.
+        The memory includes weights, buffers and the optimizer's state, but nothing of the device's driver. CUDA graphs
+        replay in memory that they have reserved, so theirs is the memory of the same step in eager mode.
         """
-        parameters = sum(one.numel() for one in model.parameters() if one.requires_grad)
+        trained = [one for one in model.parameters() if one.requires_grad]
+        parameters = sum(one.numel() for one in trained)
+        state = STATES[self.optimizer] * sum(one.nbytes for one in trained) if self.training else 0
+        held = state + sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
         peak = measure.Peak()
         with suppress(RuntimeError):  # such as too little memory for a copy
             eager = step
@@ -203,7 +230,7 @@ class Subject:
                 eager()  # allocates the optimizer's state
             with measure.peak_memory(self.device) as peak:
                 eager()
-        return parameters, peak.bytes, measure.energy_j(self.device, step)
+        return parameters, None if peak.bytes is None else held + peak.bytes, measure.energy_j(self.device, step)
 
 
 def _laid(x: Tensor, settings: Settings) -> Tensor:

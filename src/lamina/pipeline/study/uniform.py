@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from lamina import run
+from lamina import measure, run
 from lamina.errors import DeviceLostError, UnsupportedError
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.config import StudyConfig
@@ -21,9 +21,12 @@ from lamina.pipeline.study.subject import Step, Subject
 from lamina.pipeline.watch import Watch, tracked
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
+from lamina.report.units import size
+from lamina.spec.whole_method import COMPRESSED, DENSE, FOLD, combined, compresses
 
 BEFORE = Settings("fp32", "nchw", "eager")
 """How PyTorch runs a network that its user changes nothing about."""
+FOLDED = replace(BEFORE, method=FOLD)
 
 ROUNDS = 7
 CALLS = 8
@@ -38,35 +41,82 @@ def uniform(
     """Steps of the network at uniform settings, the user's own first.
 
     Precisions and layouts are compared where launch overhead hides least: in CUDA graphs on a GPU, in eager mode on a
-    CPU. Modes, and then methods of other packages, are compared at the fastest of them.
+    CPU. Both layouts are compared in the first precision, the others in the faster one. Modes, and then methods of
+    other packages, are compared at the fastest of them. To infer, all of this is with folded BatchNorm where there is
+    any, unless that is slower; the fastest is compared without. To train, activations are compressed at the fastest, or
+    at every precision and layout where nothing else fits into memory.
 
     cuDNN's strict float32 convolutions of large networks are slow to autotune in channels-last, and slower than NCHW:
     on a GPU they are not tried.
     """
+    found: dict[Settings, Measured] = {}
+
+    def measured(settings: Sequence[Settings]) -> None:
+        new = [one for one in settings if one not in found]
+        rows = _measured(subject, new, journal, budget, fatal, watch)
+        found.update({row.settings: within(row, config.max_memory) for row in rows})
+
     precisions, modes = available(config, subject.device)
-    found = {BEFORE: _measured(subject, [BEFORE], journal, budget, fatal, watch)[0]}
+    method = _begin(subject, measured, found)
     quick = "graph" if "graph" in modes else "eager"
     layouts = ("nchw", "nhwc") if _has_images(subject) else ("nchw",)
+    grid: list[Settings] = []
     for precision in precisions:  # not all at once: each copy of the network takes memory
         strict = precision == "fp32" and subject.device.type == "cuda"
-        grid = [Settings(precision, layout, quick) for layout in (layouts[:1] if strict else layouts)]
-        found |= _by_settings(_measured(subject, grid, journal, budget, fatal, watch))
-    best = fastest(found.values()).settings
-    others = [replace(best, mode=mode) for mode in modes if mode != best.mode]
-    others = [one for one in others if one not in found]
-    found |= _by_settings(_measured(subject, others, journal, budget, fatal, watch))
+        row = [Settings(precision, layout, quick, method) for layout in (("nchw",) if strict else layouts)]
+        measured(row)
+        grid += row
+        quickest = _best({one: found[one] for one in row})
+        layouts = (quickest.layout,) if quickest else layouts
+    best = _best(found, method)
+    measured([replace(one, mode=mode) for one in ([best] if best else grid) for mode in modes])
+    if best and method == FOLD:
+        measured([replace(_best(found, method) or best, method=DENSE)])
+    if config.training and "eager" in modes:
+        best = _best(found)
+        measured([replace(one, mode="eager", method=COMPRESSED) for one in ([best] if best else grid)])
     if config.rivals:
         best = fastest(found.values()).settings
-        precision = best.precision
-        rivals = [one for one in RIVALS.values() if one.goal == config.goal]
+        rivals = [one for one in RIVALS.values() if one.goal == config.goal and one.name != FOLD]
         for rival in rivals:
             refusal = rival.refusal(subject.device)
-            wanted = [replace(best, method=rival.name, mode=mode, precision=precision) for mode in _two(best, modes)]
+            both = combined(best.method, rival.name)
+            wanted = [replace(best, method=both, mode=mode) for mode in _two(best, modes)]
             if refusal:
                 found[wanted[0]] = Measured("uniform", wanted[0], None, outcome="refused", reason=refusal)
             else:
-                found |= _by_settings(_measured(subject, wanted, journal, budget, fatal, watch))
+                measured(wanted)
     return list(found.values())
+
+
+def _begin(
+    subject: Subject, measured: Callable[[Sequence[Settings]], None], found: dict[Settings, Measured]
+) -> str:
+    """Measure the network as it is and, to infer, with folded BatchNorm; the method that the other settings have."""
+    try:
+        measured([BEFORE] if subject.training or subject.folded is None else [BEFORE, FOLDED])
+    except UnsupportedError as error:
+        measured([BEFORE])
+        found[FOLDED] = Measured("uniform", FOLDED, None, outcome="refused", reason=str(error))
+    before, folded = found[BEFORE].timing, found[FOLDED].timing if FOLDED in found else None
+    slower = before is not None and folded is not None and folded.q1_us > before.q3_us
+    return DENSE if folded is None or slower else FOLD
+
+
+def _best(found: Mapping[Settings, Measured], method: str | None = None) -> Settings | None:
+    """The fastest settings, of a method if one is given; None if none of them runs within the memory."""
+    rows = [row for settings, row in found.items() if method in (None, settings.method)]
+    try:
+        return fastest(rows).settings
+    except UnsupportedError:
+        return None
+
+
+def within(one: Measured, limit: int | None) -> Measured:
+    """A network that runs, refused if a step needs more memory than the limit in bytes."""
+    if limit is None or one.timing is None or one.peak_bytes is None or one.peak_bytes <= limit:
+        return one
+    return replace(one, outcome="refused", reason=f"needs {size(one.peak_bytes)} of {size(limit)}")
 
 
 def available(config: StudyConfig, device: torch.device) -> tuple[Sequence[str], Sequence[str]]:
@@ -84,18 +134,19 @@ def fastest(found: Iterable[Measured]) -> Measured:
     """The one with the shortest step.
 
     Raises:
-        UnsupportedError: the network runs at none of the settings.
+        UnsupportedError: the network runs at none of the settings, or needs too much memory.
     """
     found = list(found)
-    timed = [one for one in found if one.timing is not None]
+    timed = [one for one in found if one.timing is not None and one.outcome != "refused"]
     if not timed:
         raise UnsupportedError("; ".join(f"{one.settings}: {one.reason}" for one in found))
     return min(timed, key=lambda one: one.timing.median_us if one.timing else 0.0)
 
 
 def _two(best: Settings, modes: Sequence[str]) -> list[str]:
-    """The fastest mode, and compiled, for which methods of other packages are made."""
-    return list(dict.fromkeys([best.mode, *(["compiled"] if "compiled" in modes else [])]))
+    """The fastest mode; with compiled, for which methods of other packages are made, where that does not compile."""
+    other = best.mode not in ("compiled", "reduce-overhead") and "compiled" in modes and not compresses(best.method)
+    return [best.mode, "compiled"] if other else [best.mode]
 
 
 def _measured(
@@ -119,9 +170,10 @@ def _measured(
             continue
         try:
             with fatal(str(one), "whole network"):
-                model = subject.at(subject.dense, one)
+                model = subject.at(subject.start(one), one)
                 steps[str(one)] = step = subject.step(model, one)
-                step()
+                with measure.beside():
+                    step()
                 facts[one] = subject.facts(model, one, step)
         except DeviceLostError:
             raise
@@ -162,10 +214,6 @@ def measured_of(document: Mapping[str, Any]) -> Measured:
     values = dict(document)
     timing, settings = values.pop("timing"), values.pop("settings")
     return Measured(settings=Settings(**settings), timing=Timing(**timing) if timing else None, **values)
-
-
-def _by_settings(rows: Sequence[Measured]) -> dict[Settings, Measured]:
-    return {row.settings: row for row in rows}
 
 
 def _has_images(subject: Subject) -> bool:

@@ -18,8 +18,9 @@ from lamina.accelerate.registry import candidates_of
 from lamina.accelerate.select import DENSE, Selector, decide, observe
 from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import LaminaError
+from lamina.pipeline.convert import prepare_replay
 from lamina.pipeline.study.combine import Choice
-from lamina.pipeline.study.subject import Step, Subject
+from lamina.pipeline.study.subject import REPLAYED, Step, Subject
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
 from lamina.spec import Method
@@ -48,8 +49,9 @@ class Compared:
 
     @property
     def uniform(self) -> Measured:
-        """The fastest of the uniform settings."""
-        return min(self.uniforms, key=lambda one: one.timing.median_us if one.timing else inf)
+        """The fastest of the uniform settings that fit into memory."""
+        fits = [one for one in self.uniforms if one.outcome != "refused"]
+        return min(fits, key=lambda one: one.timing.median_us if one.timing else inf)
 
 
 def compare(
@@ -76,6 +78,8 @@ def compare(
         chosen: calibrates layers that follow the sparsity of their inputs.
         limit_s: seconds for all rounds.
     """
+    if choice:
+        prepare_replay(subject.device)
     steps: dict[str, Step] = {}
     networks: dict[Settings, tuple[nn.Module, dict[str, str]]] = {}
     reasons: list[str] = []
@@ -87,7 +91,8 @@ def compare(
         except (LaminaError, RuntimeError) as error:
             reasons.append(f"{mode}: {run.one_line(error)}")
     for one in uniforms:
-        steps[f"dense, {one.settings}"] = subject.step(subject.at(subject.dense, one.settings), one.settings)
+        network = subject.at(subject.start(one.settings), one.settings)
+        steps[f"dense, {one.settings}"] = subject.step(network, one.settings)
     times = subject.times(steps, ROUNDS, limit_s)
     again = []
     for one in uniforms:
@@ -130,11 +135,11 @@ def _deployed(
     ran: dict[str, str] = {}
     with subject.context(settings):
         if sparse:
-            network, _ = accelerate.convert(
+            network, record = accelerate.convert(
                 network, Sparse(), lambda name, _: name in sparse, example=example, selector=chosen
             )
-            if subject.training:
-                wire(network, example, sorted(sparse))
+            if subject.training and record.replaced:  # of the others, dense is faster on what they read here
+                wire(network, example, sorted(one.layer for one in record.replaced))
         with torch.set_grad_enabled(subject.training):
             calls = observe(network, indexed, example)
         for name, call in calls.items():
@@ -148,7 +153,10 @@ def _deployed(
 
 
 def to_sequence(wholes: Sequence[Measured], best: Measured) -> list[str]:
-    """Modes to try a plan in: that of the best settings, and others that were nearly as fast."""
+    """Modes to try a plan in: that of the best settings, and others that were nearly as fast.
+
+    Of those, eager mode and compiling without CUDA graphs only where no other replays: they have more launch overhead.
+    """
     assert best.timing is not None
     near = [
         one.settings.mode
@@ -157,7 +165,8 @@ def to_sequence(wholes: Sequence[Measured], best: Measured) -> list[str]:
         and replace(one.settings, mode=best.settings.mode) == best.settings
         and one.timing.median_us <= 1.5 * best.timing.median_us
     ]
-    return list(dict.fromkeys([best.settings.mode, *near]))
+    replayed = [mode for mode in near if mode in REPLAYED]
+    return list(dict.fromkeys([best.settings.mode, *(replayed or near)]))
 
 
 def without_sparse(choice: Mapping[str, str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from lamina.record.study import Measured, Study, Trial
 from lamina.spec import Method
 from lamina.spec.plan import NAME, Alternative, Plan, PlannedLayer, Run, Step
 from lamina.spec.plan_file import parse_plan, plan_text
+from lamina.spec.whole_method import folds
 
 DENSE = "dense"
 
@@ -86,8 +87,8 @@ def save_front(folder: Path, found: Study, plans: Plans | None, subject: Subject
     """Write the network of each point of the front, for `lamina.pipeline.apply.front.load_front`."""
     assert plans is not None
     plan = parse_plan(found.plan, NAME)
-    dense = copy.deepcopy(subject.dense).cpu().eval()
-    origin = recipe_files.Origin(target.name, classes, target.network)
+    dense = copy.deepcopy(plans.dense).cpu().eval()
+    origin = recipe_files.Origin(target.name, classes, target.network, folds(plans.settings.method))
     for index, point in enumerate(found.front):
         model = build.to_precision(plans.trained(point.methods).cpu(), plan.run.precision, torch.device("cpu"), "nchw")
         methods = {

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -22,6 +20,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
+from lamina.accelerate.common.traced import unchanged
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.elimination.nn import EliminatedConv1d, EliminatedConv2d, EliminatedLinear
 from lamina.accelerate.methods.elimination.reference import dense_weight
@@ -89,7 +88,7 @@ def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
         UsageError: the model cannot be traced.
     """
     try:
-        with _unchanged(model):
+        with unchanged(model):
             graph = _Tracer().trace(model)
     except Exception as error:
         raise UsageError(
@@ -110,20 +109,6 @@ def fold(model: nn.Module) -> tuple[nn.Module, tuple[Folded, ...]]:
         if reads and touched <= once and _alone(model, [modules[name] for name in touched]):
             folded.append(_fold_one(model, modules, str(node.target), reads))
     return model, tuple(one for one in folded if one is not None)
-
-
-@contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Put attributes and buffers back that a forward pass sets, which while tracing are symbols."""
-    before = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, attributes, buffers in before:
-            vars(module).clear()
-            vars(module).update(attributes)
-            module._buffers.clear()
-            module._buffers.update(buffers)
 
 
 def _is_producer(module: nn.Module) -> bool:

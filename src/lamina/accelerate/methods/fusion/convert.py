@@ -1,4 +1,4 @@
-"""Conversion of sequences to fused layers.
+"""Conversion of sequences to fused layers. Identities in between, such as folding leaves, do not count.
 
 A fused layer replaces the first of its modules and has its name; ``Identity`` modules replace the others. So all names
 and state dicts remain valid.
@@ -16,18 +16,18 @@ from lamina.errors import UnsupportedError, UsageError
 def refusal(module: nn.Module) -> str | None:
     """Why a layer, or a sequence of them, cannot be fused, or nothing."""
     if isinstance(module, nn.Sequential):
-        modules = list(module)
+        modules = _parts(module)
         if len(modules) > 1 and _length(modules, pool=True) == len(modules):
             return None
         return "it is neither a Linear with an activation nor a Conv2d with a ReLU"
     kind = type(module).__name__
     match module:
         case nn.Linear():
-            return "no activation follows it directly in a Sequential"
+            return "no activation follows it directly"
         case nn.Conv2d() if module.padding_mode != "zeros":
             return f"padding_mode={module.padding_mode!r} is not supported"
         case nn.Conv2d():
-            return "no ReLU follows it directly in a Sequential"
+            return "no ReLU follows it directly"
         case _ if activation_of(module) is not None:
             return "it follows no Linear or Conv2d that it can be fused with"
     return f"{kind} is neither Linear nor Conv2d"
@@ -53,6 +53,7 @@ def replace(module: nn.Module, config: Fusion) -> nn.Module:
     reason = refusal(module)
     if reason or not isinstance(module, nn.Sequential):
         raise UnsupportedError(reason or "expected a Sequential")
+    module = nn.Sequential(*_parts(module))
     if isinstance(module[0], nn.Linear):
         return FusedLinear.from_dense(module, impl=config.impl, l1_bypass=config.l1_bypass)
     # cuBLASLt's epilogue is one of GEMMs.
@@ -60,7 +61,18 @@ def replace(module: nn.Module, config: Fusion) -> nn.Module:
     return FusedConv2d.from_dense(module, impl=impl, l1_bypass=config.l1_bypass)
 
 
+def _parts(module: nn.Sequential) -> list[nn.Module]:
+    return [one for one in module if type(one) is not nn.Identity]
+
+
 def _length(modules: list[nn.Module], pool: bool) -> int:
+    """How many modules, from the first on, are fused, with identities between them; 1 if none."""
+    first, *_ = modules
+    parts = [index for index, one in enumerate(modules) if type(one) is not nn.Identity or one is first]
+    return parts[_fused([modules[index] for index in parts], pool) - 1] + 1
+
+
+def _fused(modules: list[nn.Module], pool: bool) -> int:
     """How many modules, from the first on, are fused; 1 if none."""
     first, *rest = modules
     if type(first) is nn.Linear:

@@ -6,5 +6,13 @@ from lamina.accelerate.training.compressed_activations.context import (
     CompressionStatistics,
     compressed_activations,
 )
+from lamina.accelerate.training.compressed_activations.passes import compressed, saving
 
-__all__ = ["CompressedActivations", "CompressedForward", "CompressionStatistics", "compressed_activations"]
+__all__ = [
+    "CompressedActivations",
+    "CompressedForward",
+    "CompressionStatistics",
+    "compressed",
+    "compressed_activations",
+    "saving",
+]
