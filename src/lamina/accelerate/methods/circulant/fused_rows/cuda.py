@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.accelerate.common.tiling import MULTIPROCESSORS
+from lamina.accelerate.common.tiling import MULTIPROCESSORS, SHARED_MEMORY
 from lamina.accelerate.methods.circulant.basis import basis, slot_count
 from lamina.accelerate.runtime.constants import constant
 from lamina.accelerate.runtime.nvrtc import DTYPE_CODES, Kernel, Launchable, with_common_header
+from lamina.errors import UnsupportedError
 
 BLOCK_SIZES = (16, 32, 64, 128)
 """Block sizes whose halves are tiles of tensor cores."""
@@ -34,45 +35,36 @@ kernel_class: Any = Kernel
 
 @dataclass(frozen=True)
 class RowTile:
-    """The tile of a thread block of `fused_rows`.
+    """The tile of a thread block of `fused_rows`, which owns 16 rows.
 
-    ``row_tiles`` times 16 rows; ``chunk`` output blocks are transformed back at a time, and ``splits`` thread blocks
-    share the output blocks of their rows. With ``shared_spectra`` the spectra of outputs take the memory of those of
-    inputs. ``staged`` and what follows are macros of `rows.cu`.
+    ``chunk`` output blocks are transformed back at a time, and ``splits`` thread blocks share the output blocks of their
+    rows. A warp transforms ``item_blocks`` blocks at a time. With ``shared_spectra`` the spectra of outputs take the
+    memory of those of inputs. ``staged`` and what follows are macros of `rows.cu`.
     """
 
     num_warps: int
-    row_tiles: int
     chunk: int
     blocks_per_sm: int
     splits: int = 1
-    shared_spectra: bool = False
-    pipeline: int = 1
     item_blocks: int = 4
+    shared_spectra: bool = False
     staged: bool = False
-    weights_ahead: int = 0
     prefetch: bool = False
     rows_ahead: bool = False
-    touch: bool = False
-    fetched: int = 0
 
 
 @dataclass(frozen=True)
 class WeightTile:
-    """The tile of a thread block of the weight gradient.
+    """The tile of a thread block of the weight gradient, which reads 16 rows at a time.
 
-    ``out_tiles`` times 8 blocks of output gradients, ``in_tiles`` times 4 blocks of inputs, ``row_tiles`` times 16 rows
-    at a time. ``ahead`` and ``asynchronous`` are macros of `weight_gradient.cu`.
+    ``out_tiles`` times 8 blocks of output gradients, and ``in_tiles`` times 4 blocks of inputs. A warp transforms
+    ``item_blocks`` blocks at a time.
     """
 
     num_warps: int
-    row_tiles: int
     out_tiles: int
     in_tiles: int
-    blocks_per_sm: int
-    ahead: bool = False
     item_blocks: int = 4
-    asynchronous: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,21 +88,18 @@ class FusedRows:
 
     def row_bytes(self, tile: RowTile) -> int:
         """Shared memory of a thread block of `fused_rows`."""
-        rows = 16 * tile.row_tiles
-        spectra = self.slots * (-(-self.in_blocks // 4) * rows + 1)
-        products = tile.chunk * (2 * (self.slots // 8) * rows + 1)
-        staged = rows * (tile.chunk * self.block_size + 32) // 8 if tile.staged else 0
-        units = max(spectra, products + staged) if tile.shared_spectra else spectra + products + staged
-        units += tile.num_warps * min(tile.weights_ahead, -(-self.in_blocks // 4)) * 64
-        units += tile.fetched * tile.item_blocks * 4 * self.slots
-        return (2 if tile.shared_spectra or tile.fetched else 1) * self.table_bytes + 16 * units
+        spectra = self.slots * (-(-self.in_blocks // 4) * 16 + 1)
+        products = tile.chunk * (4 * self.slots + 1)
+        staged = 2 * (tile.chunk * self.block_size + 32) if tile.staged else 0
+        outputs = products + staged
+        units = max(spectra, outputs) if tile.shared_spectra else spectra + outputs
+        return (2 if tile.shared_spectra else 1) * self.table_bytes + 16 * units
 
     def weight_bytes(self, tile: WeightTile) -> int:
-        """Shared memory of a thread block of the weight gradient."""
+        """Shared memory of a thread block of the weight gradient: spectra twice, and the next rows."""
         quads = 2 * tile.out_tiles + tile.in_tiles
-        spectra = self.slots * (quads * 16 * tile.row_tiles + 1)
-        fetched = quads * tile.row_tiles * 16 * self.slots if tile.asynchronous else 0
-        return self.table_bytes + 16 * (2 * spectra + fetched if tile.asynchronous else spectra)
+        spectra, fetched = self.slots * (quads * 16 + 1), quads * 16 * self.slots
+        return self.table_bytes + 16 * (2 * spectra + fetched)
 
     def weight_tiles(self, tile: WeightTile) -> int:
         """Thread blocks that share the blocks of weights of a range of rows."""
@@ -127,19 +116,63 @@ class FusedRows:
     def row_macros(self, tile: RowTile, bias: bool) -> dict[str, int]:
         """Macros of `fused_rows`."""
         return self.macros(tile.num_warps, tile.item_blocks) | {
-            "ROW_TILES": tile.row_tiles, "CHUNK": tile.chunk, "BIAS": int(bias),
-            "SHARED_SPECTRA": int(tile.shared_spectra), "BLOCKS_PER_SM": tile.blocks_per_sm, "PIPELINE": tile.pipeline,
-            "STAGED": int(tile.staged), "WEIGHTS_AHEAD": tile.weights_ahead,
-            "PREFETCH": int(tile.prefetch), "ROWS_AHEAD": int(tile.rows_ahead), "TOUCH": int(tile.touch),
-            "FETCHED": tile.fetched,
+            "CHUNK": tile.chunk, "BIAS": int(bias), "SHARED_SPECTRA": int(tile.shared_spectra),
+            "BLOCKS_PER_SM": tile.blocks_per_sm, "STAGED": int(tile.staged), "PREFETCH": int(tile.prefetch),
+            "ROWS_AHEAD": int(tile.rows_ahead),
         }  # fmt: skip
 
     def weight_macros(self, tile: WeightTile) -> dict[str, int]:
         """Macros of the weight gradient."""
         return self.macros(tile.num_warps, tile.item_blocks) | {
-            "ROW_TILES": tile.row_tiles, "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles,
-            "BLOCKS_PER_SM": tile.blocks_per_sm, "AHEAD": int(tile.ahead), "ASYNC": tile.asynchronous,
+            "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles, "BLOCKS_PER_SM": 1,
         }  # fmt: skip
+
+    def fits(self, tile: RowTile) -> bool:
+        """Whether as many thread blocks as the tile asks for fit a multiprocessor."""
+        return self.row_bytes(tile) <= min(SHARED_MEMORY, (SHARED_MEMORY + 1024) // tile.blocks_per_sm - 1024)
+
+
+def row_tile(problem: FusedRows, rows: int) -> RowTile | None:
+    """The tile of `fused_rows`, as measured on an H200; None if spectra of rows do not fit shared memory.
+
+    Outputs of narrow rows leave in the background. Two thread blocks of 8 warps on a multiprocessor are faster where
+    all run at once, three of 4 warps where they do not.
+    """
+    k, thread_blocks = problem.block_size, -(-rows // 16)
+    chunk = max(8, 1024 // k)
+    if k == 128:  # 16 rows of 4 blocks do not fit the registers, nor staged outputs the shared memory
+        candidates = [RowTile(8, chunk, 2, item_blocks=2)]
+    else:
+        whole = -(-problem.out_blocks // 8) * 8
+        one_product = whole // 8 * (problem.slots // 8) <= 8
+        splits = min(2, -(-problem.out_blocks // chunk)) if thread_blocks <= MULTIPROCESSORS else 1
+        candidates = [RowTile(8, chunk, 2, splits, staged=True)]
+        if thread_blocks > 2 * MULTIPROCESSORS:
+            candidates.insert(0, RowTile(4, max(8, chunk // 2), 3, staged=True, prefetch=True))
+        if k == 32 and one_product:
+            candidates.append(RowTile(8, whole, 2, item_blocks=2, shared_spectra=True, rows_ahead=True))
+        if problem.in_blocks * k <= 3072:
+            candidates.append(RowTile(16, chunk, 1, staged=True, prefetch=True))
+    candidates.append(RowTile(8, chunk, 1, item_blocks=2, prefetch=True, rows_ahead=True))
+    return next((tile for tile in candidates if problem.fits(tile)), None)
+
+
+def fits_some_tile(block_size: int, in_blocks: int, out_blocks: int, dtype: torch.dtype) -> bool:
+    """Whether the spectra of rows of ``in_blocks`` fit shared memory, however many rows there are."""
+    return row_tile(FusedRows(block_size, in_blocks, out_blocks, dtype), 1) is not None
+
+
+def weight_tile(problem: FusedRows) -> WeightTile:
+    """The tile of the weight gradient, as measured on an H200. Output blocks of ``problem`` are those of the wider rows.
+
+    Sixteen warps transform half as many blocks each where eight warps would not all have four.
+    """
+    k, in_quads = problem.block_size, -(-problem.in_blocks // 4)
+    out_tiles, most = (1, 2) if k == 128 else (min(2, -(-problem.out_blocks // 8)), 4)
+    in_tiles = -(-in_quads // -(-in_quads // most))
+    if 2 * out_tiles + in_tiles == 8:
+        return WeightTile(8, out_tiles, in_tiles)
+    return WeightTile(16 if k in (32, 64) else 8, out_tiles, in_tiles, item_blocks=2)
 
 
 def source(name: str) -> str:
@@ -212,16 +245,17 @@ def inverse_eigenbasis(block_size: int, device: torch.device) -> Tensor:
     return basis(block_size, eigenvalues=True, dtype=torch.float32).view(2, -1, block_size).contiguous().to(device)
 
 
+def spectra_like(weight: Tensor, outputs: int, inputs: int) -> Tensor:
+    """Uninitialized spectra of weights from ``inputs`` to ``outputs`` blocks, as operands of tensor cores."""
+    shape = -(-outputs // 8), slot_count(weight.shape[-1]) // 8, -(-inputs // 4), 2, 32, 4
+    return weight.new_empty(shape, dtype=torch.int32)
+
+
 def weight_spectra(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Spectra of ``weight (p, q, k)`` as operands of tensor cores: for the product, and for the input gradient."""
     p, q, k = weight.shape
     slots = slot_count(k)
-
-    def empty(outputs: int, inputs: int) -> Tensor:
-        shape = -(-outputs // 8), slots // 8, -(-inputs // 4), 2, 32, 4
-        return weight.new_empty(shape, dtype=torch.int32)
-
-    forward, backward = empty(p, q), empty(q, p)
+    forward, backward = spectra_like(weight, p, q), spectra_like(weight, q, p)
     warps = 1 if kernel_class is not Kernel else 4
     macros = FusedRows(k, q, p, dtype).macros(warps) | {"WEIGHT_TYPE": DTYPE_CODES[weight.dtype]}
     kernel = _compiled("weight_spectra", "weight_spectra", macros)
@@ -235,23 +269,35 @@ def units(words: Tensor) -> Tensor:
     return words.view(torch.complex128)
 
 
-def run_rows(x: Tensor, spectra: Tensor, bias: Tensor | None, y: Tensor, block_size: int, tile: RowTile) -> None:
-    """Write ``x (rows, q k)`` times the weights of ``spectra``, plus a float32 ``bias (p k)``, to ``y (rows, p k)``."""
+def run_rows(
+    x: Tensor, spectra: Tensor, bias: Tensor | None, y: Tensor, block_size: int, tile: RowTile | None = None
+) -> None:
+    """Write ``x (rows, q k)`` times the weights of ``spectra``, plus a float32 ``bias (p k)``, to ``y (rows, p k)``.
+
+    Raises:
+        UnsupportedError: the spectrum of 16 rows does not fit shared memory.
+    """
     rows, sizes = x.shape[0], (x.shape[1] // block_size, y.shape[1] // block_size)
     problem = FusedRows(block_size, *sizes, x.dtype)
+    tile = tile or row_tile(problem, rows)
+    if tile is None:
+        raise UnsupportedError(too_wide(x.shape[1]))
     chunks = -(-problem.out_blocks // (tile.chunk * tile.splits))
     kernel = _compiled("fused_rows", "rows", problem.row_macros(tile, bias is not None))
-    table = tables(block_size, x.dtype, x.device)
-    row_blocks = -(-rows // (16 * tile.row_tiles))
-    if tile.fetched:
-        row_blocks = min(row_blocks, MULTIPROCESSORS * tile.blocks_per_sm)
-    grid = row_blocks, -(-problem.out_blocks // (tile.chunk * chunks))
+    grid = -(-rows // 16), -(-problem.out_blocks // (tile.chunk * chunks))
     unused = eigenbasis(block_size, x.device)
-    operands = [x, units(spectra), table, unused if bias is None else bias, y]
+    operands = [x, units(spectra), tables(block_size, x.dtype, x.device), unused if bias is None else bias, y]
     kernel.launch(grid, (32 * tile.num_warps,), [*operands, rows, chunks], problem.row_bytes(tile))
 
 
-def run_weight_gradient(dy: Tensor, x: Tensor, dw: Tensor, tile: WeightTile, splits: int | None = None) -> None:
+def too_wide(width: int) -> str:
+    """Why rows of ``width`` elements are refused."""
+    return f"expected rows whose spectra fit shared memory, got rows of {width}"
+
+
+def run_weight_gradient(
+    dy: Tensor, x: Tensor, dw: Tensor, tile: WeightTile | None = None, splits: int | None = None
+) -> None:
     """Write the weight gradient of ``dy (rows, p k)`` and ``x (rows, q k)`` to ``dw (p, q, k)``.
 
     Output blocks of ``tile`` are those of the wider of the two.
@@ -261,10 +307,10 @@ def run_weight_gradient(dy: Tensor, x: Tensor, dw: Tensor, tile: WeightTile, spl
     if transposed:
         dy, x, p, q = x, dy, q, p
     problem = FusedRows(k, q, p, x.dtype)
+    tile = tile or weight_tile(problem)
     tiles = problem.weight_tiles(tile)
-    splits = splits or max(1, MULTIPROCESSORS * tile.blocks_per_sm // tiles)
-    step = 16 * tile.row_tiles
-    rows_per_block = max(1, -(-rows // (splits * step))) * step
+    splits = splits or max(1, MULTIPROCESSORS // tiles)
+    rows_per_block = max(1, -(-rows // (splits * 16))) * 16
     splits = max(1, -(-rows // rows_per_block))
     partials = x.new_empty(splits, tiles, problem.slots * tile.out_tiles * tile.in_tiles * 64, dtype=torch.float32)
     kernel = _compiled("fused_weight_gradient", "weight_gradient", problem.weight_macros(tile))

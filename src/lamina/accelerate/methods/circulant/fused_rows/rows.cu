@@ -1,43 +1,30 @@
-// y = x W^T for many rows, or dx = dy W: transform, product and inverse transform of ROW_TILES * 16 rows in one thread
-// block, whose spectra stay in shared memory.
+// y = x W^T for many rows, or dx = dy W: transform, product and inverse transform of 16 rows in one thread block, whose
+// spectra stay in shared memory.
 //
-// 1. Warps transform 16 rows of 4 blocks each, from global memory through registers to shared memory.
+// 1. Warps transform 16 rows of ITEM_BLOCKS blocks each, from global memory through registers to shared memory.
 // 2. Warps multiply 8 slots of 16 rows by the weights of 8 output blocks, which they read from L2 as MMA operands.
 // 3. Warps transform 16 rows of one output block back and write them.
 //
 // Weights are words of real and imaginary parts, [output blocks / 8][SLOTS / 8][input blocks / 4][2][32][4]: a thread of
 // an MMA reads 4 slots at once. For the input gradient they are conjugated by whoever writes them.
 //
-// Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; ROW_TILES; CHUNK, output blocks between two barriers,
-// a multiple of 8; BIAS, whether there is one; SHARED_SPECTRA, whether spectra of outputs take the place of those of
-// inputs, where each warp multiplies once; PIPELINE, steps of the product that are unrolled; STAGED, whether outputs
-// leave through shared memory by bulk copies that run while warps multiply; WEIGHTS_AHEAD, quads of input blocks whose
-// weights each warp copies to shared memory before its next product, even or at least all; PREFETCH, whether the
-// others are read one step before they are used; ROWS_AHEAD, whether warps read their next rows while they transform;
-// TOUCH, whether threads touch the pages of outputs first; FETCHED, items of rows that are copied to shared memory
-// while the thread block works on the rows before: it then goes through all row tiles that are gridDim.x apart;
-// BLOCKS_PER_SM.
+// Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; CHUNK, output blocks between two barriers, a multiple of
+// 8; BIAS, whether there is one; SHARED_SPECTRA, whether spectra of outputs take the place of those of inputs: there is
+// then one chunk, and each warp multiplies once; STAGED, whether outputs leave through shared memory by bulk copies that
+// run while warps multiply; PREFETCH, whether weights are read one step before they are used; ROWS_AHEAD, whether warps
+// read their next rows while they transform; BLOCKS_PER_SM.
 
-constexpr int ROWS = 16 * ROW_TILES;
+constexpr int ROWS = 16;
 constexpr int IN_QUADS = (IN_BLOCKS + 3) / 4;
 constexpr int PARTS = 4 / ITEM_BLOCKS, IN_ITEMS = IN_QUADS * PARTS;
-constexpr int IN_STRIDE = IN_QUADS * ROWS + 1;         // units between slots; odd, against bank conflicts
-constexpr int PLANE = SLOTS / 8 * ROWS;                // units of the real parts of an output block
-constexpr int OUT_STRIDE = 2 * PLANE + 1;              // units between output blocks
+constexpr int IN_STRIDE = IN_QUADS * ROWS + 1;  // units between slots; odd, against bank conflicts
+constexpr int EIGHTS = SLOTS / 8;
+constexpr int PLANE = EIGHTS * ROWS;            // units of the real parts of an output block
+constexpr int OUT_STRIDE = 2 * PLANE + 1;       // units between output blocks
 constexpr int OUT_GROUPS = (OUT_BLOCKS + 7) / 8;
 constexpr int CHUNK_GROUPS = CHUNK / 8;
-constexpr int PRODUCTS = CHUNK_GROUPS * (SLOTS / 8) * ROW_TILES;  // of a chunk, to be divided among warps
-
-constexpr int UNROLL = PIPELINE;
-constexpr int KEPT_TABLES = SHARED_SPECTRA || FETCHED ? 2 : 1;
-static_assert(!FETCHED || !WEIGHTS_AHEAD);
-constexpr int AHEAD_QUADS = WEIGHTS_AHEAD < IN_QUADS ? WEIGHTS_AHEAD : IN_QUADS;
-constexpr int STAGE_STRIDE = CHUNK * K + 32;            // elements between staged rows, against bank conflicts
-constexpr int STAGE_UNITS = STAGED ? ROWS * STAGE_STRIDE / 8 : 0;
-constexpr int SPECTRA_UNITS = SLOTS * IN_STRIDE, PRODUCT_UNITS = CHUNK * OUT_STRIDE;
-constexpr int BOTH_UNITS = !SHARED_SPECTRA                                ? SPECTRA_UNITS + PRODUCT_UNITS + STAGE_UNITS
-                           : SPECTRA_UNITS > PRODUCT_UNITS + STAGE_UNITS ? SPECTRA_UNITS
-                                                                          : PRODUCT_UNITS + STAGE_UNITS;
+constexpr int PRODUCTS = CHUNK_GROUPS * EIGHTS;  // of a chunk, to be divided among warps
+constexpr int STAGE_STRIDE = CHUNK * K + 32;     // elements between staged rows, against bank conflicts
 
 // Eight slots of 16 rows times the weights of 8 output blocks: real and imaginary parts.
 struct Sums {
@@ -45,10 +32,10 @@ struct Sums {
 };
 
 __device__ __forceinline__ void multiply(Sums& sums, const word4* spectra, const word4* weights,
-                                         const word4* ahead, int group, int eight, int row_tile) {
+                                         int group, int eight) {
   const int lane = threadIdx.x % 32;
-  const word4* w = weights + (size_t)(group * (SLOTS / 8) + eight) * IN_QUADS * 64 + lane;
-  const word4* x = spectra + eight * 8 * IN_STRIDE + row_tile * 16 + lane % 16 + lane / 16 * ROWS;
+  const word4* w = weights + (size_t)(group * EIGHTS + eight) * IN_QUADS * 64 + lane;
+  const word4* x = spectra + eight * 8 * IN_STRIDE + lane % 16 + lane / 16 * ROWS;
 #pragma unroll
   for (int s = 0; s < 8; ++s)
 #pragma unroll
@@ -56,16 +43,13 @@ __device__ __forceinline__ void multiply(Sums& sums, const word4* spectra, const
   // The operand of slot s for the real parts, and for the imaginary parts.
   auto real_of = [&](word pair, int s) { return s == 0 && eight == 0 ? pair & 0xffffu : pair ^ 0x80000000u; };
   auto imaginary_of = [&](word pair, int s) { return s == 0 && eight == 0 ? pair & 0xffff0000u : swapped(pair); };
-  auto weights_of = [&](int quad, int i) {
-    if (WEIGHTS_AHEAD >= IN_QUADS || quad < WEIGHTS_AHEAD) return ahead[quad * 64 + i * 32 + lane];
-    return w[quad * 64 + i * 32];
-  };
+  auto weights_of = [&](int quad, int i) { return w[quad * 64 + i * 32]; };
   word4 next[4];
   if constexpr (PREFETCH) {
 #pragma unroll
     for (int i = 0; i < (IN_QUADS > 1 ? 4 : 2); ++i) next[i] = weights_of(0, i);
   }
-#pragma unroll UNROLL
+#pragma unroll 1
   for (int quad = 0; quad + 1 < IN_QUADS; quad += 2) {
     word4 held[4];
 #pragma unroll
@@ -101,9 +85,9 @@ __device__ __forceinline__ void multiply(Sums& sums, const word4* spectra, const
 }
 
 // Stores sums as spectra of outputs: planes of real and of imaginary parts, in units of 8 slots of one row and block.
-__device__ __forceinline__ void store(word4* products, const Sums& sums, int group, int eight, int row_tile) {
+__device__ __forceinline__ void store(word4* products, const Sums& sums, int group, int eight) {
   const int lane = threadIdx.x % 32;
-  word4* to = products + (group * 8 + lane % 4 * 2) * OUT_STRIDE + eight * ROWS + row_tile * 16 + lane / 4;
+  word4* to = products + (group * 8 + lane % 4 * 2) * OUT_STRIDE + eight * ROWS + lane / 4;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {  // block i % 2 of row i / 2
     word4 real, imaginary;
@@ -127,187 +111,136 @@ __device__ __forceinline__ void write_vector(element* to, const word* from) {
   }
 }
 
+// Transforms 16 rows of one output block back, from spectra at `from`, and writes the first `rows` of them, `to_stride`
+// elements apart.
+__device__ __forceinline__ void write_block(element* to, size_t to_stride, int rows, const word4* from,
+                                            const float* bias, const word (&even)[COLUMN_TILES][FRAGMENT],
+                                            const word (&odd)[COLUMN_TILES][FRAGMENT]) {
+  const int lane = threadIdx.x % 32;
+  from += lane % 16;
+  float sums[COLUMN_TILES][4] = {}, differences[COLUMN_TILES][4] = {};
+  if constexpr (STEP_WORDS == 1) {
+    word a[2];
+    ldmatrix_x2<false>(a, from);
+    mma8(sums[0], a[0], a[1], even[0][0]);
+    ldmatrix_x2<false>(a, from + PLANE);
+    mma8(differences[0], a[0], a[1], odd[0][0]);
+  } else {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      word a[4];
+      ldmatrix_x4<false>(a, from + (2 * s + lane / 16) * ROWS);
+#pragma unroll
+      for (int n = 0; n < COLUMN_TILES; ++n)
+        mma16(sums[n], a[0], a[1], a[2], a[3], even[n][2 * s], even[n][2 * s + 1]);
+      ldmatrix_x4<false>(a, from + PLANE + (2 * s + lane / 16) * ROWS);
+#pragma unroll
+      for (int n = 0; n < COLUMN_TILES; ++n)
+        mma16(differences[n], a[0], a[1], a[2], a[3], odd[n][2 * s], odd[n][2 * s + 1]);
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < CHUNKS; ++c) {
+    const int first = 4 * VECTOR * c + VECTOR * (lane % 4), mirrored = K - VECTOR - first;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane / 4 + 8 * r;
+      word low[VECTOR / 2], high[VECTOR / 2];
+#pragma unroll
+      for (int i = 0; i < VECTOR / 2; ++i) {
+        const float* even_part = sums[c * VECTOR / 2 + i] + 2 * r;
+        const float* odd_part = differences[c * VECTOR / 2 + i] + 2 * r;
+        float a = even_part[0] + odd_part[0], b = even_part[1] + odd_part[1];
+        float d = even_part[0] - odd_part[0], e = even_part[1] - odd_part[1];
+        if constexpr (BIAS) {
+          const int opposite = mirrored + VECTOR - 2 - 2 * i;
+          a += bias[first + 2 * i], b += bias[first + 2 * i + 1];
+          e += bias[opposite], d += bias[opposite + 1];
+        }
+        low[i] = pack2(a, b), high[VECTOR / 2 - 1 - i] = pack2(e, d);
+      }
+      if (row >= rows) continue;
+      write_vector(to + row * to_stride + first, low);
+      write_vector(to + row * to_stride + mirrored, high);
+    }
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     fused_rows(const element* __restrict__ x, const word4* __restrict__ weights, const word* __restrict__ tables,
                const float* __restrict__ bias, element* __restrict__ y, int rows, int chunks_per_block) {
   extern __shared__ float4 shared[];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int row0 = blockIdx.x * ROWS;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row0 = blockIdx.x * ROWS;
   word* inverse = reinterpret_cast<word*>(shared);
-  word4* spectra = reinterpret_cast<word4*>(inverse + KEPT_TABLES * TABLE_WORDS);
+  word4* spectra = reinterpret_cast<word4*>(inverse + (SHARED_SPECTRA ? 2 : 1) * TABLE_WORDS);
   word4* products = SHARED_SPECTRA ? spectra : spectra + SLOTS * IN_STRIDE;
-  word* basis = KEPT_TABLES == 2 ? inverse + TABLE_WORDS : reinterpret_cast<word*>(products);  // until there are products
-  element* stage = reinterpret_cast<element*>(products + PRODUCT_UNITS);
-  word4* ahead = spectra + BOTH_UNITS + warp * AHEAD_QUADS * 64;  // weights of this warp's next product
-  auto fetch_weights = [&](int group, int eight) {
-    if constexpr (WEIGHTS_AHEAD) {
-      keep_order();
-      const word4* from = weights + (size_t)(group * (SLOTS / 8) + eight) * IN_QUADS * 64 + lane;
-      if (group < OUT_GROUPS)
-        for (int i = 0; i < 2 * AHEAD_QUADS; ++i) cp_async<16>(ahead + i * 32 + lane, from + i * 32, true);
-      cp_async_commit();
-    }
-  };
-
+  word* basis = SHARED_SPECTRA ? inverse + TABLE_WORDS : reinterpret_cast<word*>(products);  // until there are products
+  element* stage = reinterpret_cast<element*>(products + CHUNK * OUT_STRIDE);
   auto read = [&](Rows& to, int item) {
-    read_rows(to, x, row0 + item / IN_ITEMS * 16, rows, IN_BLOCKS * K, item % IN_ITEMS * ITEM_BLOCKS, IN_BLOCKS);
+    read_rows(to, x, row0, rows, IN_BLOCKS * K, item * ITEM_BLOCKS, IN_BLOCKS);
   };
   copy_table(basis, tables, TABLE_WORDS);
   copy_table(inverse, tables + TABLE_WORDS, TABLE_WORDS);
-  const int first_group = blockIdx.y * chunks_per_block * CHUNK_GROUPS;
   griddepcontrol_wait();
   launch_dependents();
-  if (TOUCH && threadIdx.x < ROWS && row0 + threadIdx.x < rows)
-    touch(y + (size_t)(row0 + threadIdx.x) * (OUT_BLOCKS * K) + first_group * 8 * K);
-  word4* fetched = spectra + BOTH_UNITS;
-  const int next_tile = FETCHED ? gridDim.x * ROWS : rows;
-  auto fetch = [&](int item, int row) {
-    fetch_rows(fetched + item * HELD_UNITS, x, row + item / IN_ITEMS * 16, rows, IN_BLOCKS * K,
-               item % IN_ITEMS * ITEM_BLOCKS, IN_BLOCKS);
-  };
   Rows held;
-  if constexpr (FETCHED) {
-    for (int item = warp; item < FETCHED; item += WARPS) fetch(item, row0);
-    cp_async_commit();
-  } else if (warp < ROW_TILES * IN_ITEMS) {
-    read(held, warp);
-  }
-  if (warp < PRODUCTS) fetch_weights(first_group + warp % CHUNK_GROUPS, warp / CHUNK_GROUPS % (SLOTS / 8));
+  if (warp < IN_ITEMS) read(held, warp);
   __syncthreads();
-  for (; row0 < rows; row0 += next_tile) {
-    if constexpr (FETCHED) cp_async_wait<0>();
-    for (int item = warp; item < ROW_TILES * IN_ITEMS; item += WARPS) {
-      if constexpr (FETCHED) {
-        Rows held;
-        if (item < FETCHED)
-          take_rows(held, fetched + item * HELD_UNITS);
-        else
-          read(held, item);
-        fold(held);
-        if (item < FETCHED && row0 + next_tile < rows) fetch(item, row0 + next_tile);
-        const int part = item % IN_ITEMS;
-        transform(spectra + part / PARTS * ROWS + item / IN_ITEMS * 16, part % PARTS, IN_STRIDE, held, basis);
-        continue;
-      } else if (!ROWS_AHEAD && item >= WARPS) {
-        read(held, item);
-      }
-      Rows next;
-      if (ROWS_AHEAD && item + WARPS < ROW_TILES * IN_ITEMS) read(next, item + WARPS);
-      fold(held);
-      const int part = item % IN_ITEMS;
-      transform(spectra + part / PARTS * ROWS + item / IN_ITEMS * 16, part % PARTS, IN_STRIDE, held, basis);
-      if (ROWS_AHEAD) held = next;
-    }
-    if (FETCHED) cp_async_commit();
-    __syncthreads();
-
-    for (int chunk = 0; chunk < chunks_per_block; ++chunk) {
-      const int group0 = first_group + chunk * CHUNK_GROUPS;
-      if (group0 >= OUT_GROUPS) break;
-      if constexpr (SHARED_SPECTRA) {
-        const int group = warp % CHUNK_GROUPS, eight = warp / CHUNK_GROUPS % (SLOTS / 8);
-        const int row_tile = warp / (CHUNK_GROUPS * (SLOTS / 8));
-        const bool busy = warp < PRODUCTS && group0 + group < OUT_GROUPS;
-        Sums sums;
-        if (WEIGHTS_AHEAD) cp_async_wait<0>();
-        if (busy) multiply(sums, spectra, weights, ahead, group0 + group, eight, row_tile);
-        __syncthreads();
-        if (busy) store(products, sums, group, eight, row_tile);
-      } else {
-        for (int item = warp; item < PRODUCTS; item += WARPS) {
-          const int group = item % CHUNK_GROUPS, eight = item / CHUNK_GROUPS % (SLOTS / 8);
-          const int row_tile = item / (CHUNK_GROUPS * (SLOTS / 8));
-          if (group0 + group >= OUT_GROUPS) continue;
-          Sums sums;
-          if (WEIGHTS_AHEAD) cp_async_wait<0>();
-          multiply(sums, spectra, weights, ahead, group0 + group, eight, row_tile);
-          if constexpr (WEIGHTS_AHEAD) {
-            if (item + WARPS < PRODUCTS)
-              fetch_weights(group0 + (item + WARPS) % CHUNK_GROUPS, (item + WARPS) / CHUNK_GROUPS % (SLOTS / 8));
-            else if (chunk + 1 < chunks_per_block)
-              fetch_weights(group0 + CHUNK_GROUPS + warp % CHUNK_GROUPS, warp / CHUNK_GROUPS % (SLOTS / 8));
-          }
-          store(products, sums, group, eight, row_tile);
-        }
-      }
-      if (STAGED) bulk_wait();  // for the copies of the previous chunk
-      __syncthreads();
-      {
-        word even[COLUMN_TILES][FRAGMENT], odd[COLUMN_TILES][FRAGMENT];
-#pragma unroll
-        for (int n = 0; n < COLUMN_TILES; ++n) {
-          read_basis(even[n], inverse, n, 0);
-          read_basis(odd[n], inverse, n, 1);
-        }
-        for (int item = warp; item < CHUNK * ROW_TILES; item += WARPS) {
-          const int block = item % CHUNK, row_tile = item / CHUNK, out_block = group0 * 8 + block;
-          if (out_block >= OUT_BLOCKS) continue;
-          const word4* from = products + block * OUT_STRIDE + row_tile * 16 + lane % 16;
-          float sums[COLUMN_TILES][4] = {}, differences[COLUMN_TILES][4] = {};
-          if constexpr (STEP_WORDS == 1) {
-            word a[2];
-            ldmatrix_x2<false>(a, from);
-            mma8(sums[0], a[0], a[1], even[0][0]);
-            ldmatrix_x2<false>(a, from + PLANE);
-            mma8(differences[0], a[0], a[1], odd[0][0]);
-          } else {
-#pragma unroll
-            for (int s = 0; s < STEPS; ++s) {
-              word a[4];
-              ldmatrix_x4<false>(a, from + (2 * s + lane / 16) * ROWS);
-#pragma unroll
-              for (int n = 0; n < COLUMN_TILES; ++n)
-                mma16(sums[n], a[0], a[1], a[2], a[3], even[n][2 * s], even[n][2 * s + 1]);
-              ldmatrix_x4<false>(a, from + PLANE + (2 * s + lane / 16) * ROWS);
-#pragma unroll
-              for (int n = 0; n < COLUMN_TILES; ++n)
-                mma16(differences[n], a[0], a[1], a[2], a[3], odd[n][2 * s], odd[n][2 * s + 1]);
-            }
-          }
-#pragma unroll
-          for (int c = 0; c < CHUNKS; ++c) {
-            const int first = 4 * VECTOR * c + VECTOR * (lane % 4), mirrored = K - VECTOR - first;
-            const float* added = bias + out_block * K;
-#pragma unroll
-            for (int r = 0; r < 2; ++r) {
-              const int row = row0 + row_tile * 16 + lane / 4 + 8 * r;
-              word low[VECTOR / 2], high[VECTOR / 2];
-#pragma unroll
-              for (int i = 0; i < VECTOR / 2; ++i) {
-                const float* even_part = sums[c * VECTOR / 2 + i] + 2 * r;
-                const float* odd_part = differences[c * VECTOR / 2 + i] + 2 * r;
-                float a = even_part[0] + odd_part[0], b = even_part[1] + odd_part[1];
-                float d = even_part[0] - odd_part[0], e = even_part[1] - odd_part[1];
-                if constexpr (BIAS) {
-                  const int opposite = mirrored + VECTOR - 2 - 2 * i;
-                  a += added[first + 2 * i], b += added[first + 2 * i + 1];
-                  e += added[opposite], d += added[opposite + 1];
-                }
-                low[i] = pack2(a, b), high[VECTOR / 2 - 1 - i] = pack2(e, d);
-              }
-              if (!STAGED && row >= rows) continue;
-              element* to = STAGED ? stage + (row - row0) * STAGE_STRIDE + block * K
-                                   : y + (size_t)row * (OUT_BLOCKS * K) + out_block * K;
-              write_vector(to + first, low);
-              write_vector(to + mirrored, high);
-            }
-          }
-        }
-      }
-      if (STAGED) fence_bulk();
-      __syncthreads();
-      if constexpr (STAGED) {
-        const int row = WARPS == 1 ? lane : lane < ROWS / WARPS ? warp * (ROWS / WARPS) + lane : ROWS;
-        if (row < ROWS && row0 + row < rows) {
-          const int blocks = min(CHUNK, OUT_BLOCKS - group0 * 8);
-          bulk_store(y + (size_t)(row0 + row) * (OUT_BLOCKS * K) + group0 * 8 * K, stage + row * STAGE_STRIDE,
-                     blocks * K * 2);
-          bulk_commit();
-        }
-      }
-    }
-    if (STAGED) bulk_wait();
-    if constexpr (!FETCHED) break;
-    __syncthreads();
+  for (int item = warp; item < IN_ITEMS; item += WARPS) {
+    if (!ROWS_AHEAD && item >= WARPS) read(held, item);
+    Rows next;
+    if (ROWS_AHEAD && item + WARPS < IN_ITEMS) read(next, item + WARPS);
+    fold(held);
+    transform(spectra + item / PARTS * ROWS, item % PARTS, IN_STRIDE, held, basis);
+    if (ROWS_AHEAD) held = next;
   }
+  __syncthreads();
+
+  const int first_group = blockIdx.y * chunks_per_block * CHUNK_GROUPS;
+  for (int chunk = 0; chunk < chunks_per_block; ++chunk) {
+    const int group0 = first_group + chunk * CHUNK_GROUPS;
+    if (group0 >= OUT_GROUPS) break;
+    if constexpr (SHARED_SPECTRA) {
+      const int group = warp % CHUNK_GROUPS, eight = warp / CHUNK_GROUPS;
+      const bool busy = warp < PRODUCTS && group0 + group < OUT_GROUPS;
+      Sums sums;
+      if (busy) multiply(sums, spectra, weights, group0 + group, eight);
+      __syncthreads();
+      if (busy) store(products, sums, group, eight);
+    } else {
+      for (int item = warp; item < PRODUCTS; item += WARPS) {
+        const int group = item % CHUNK_GROUPS, eight = item / CHUNK_GROUPS;
+        if (group0 + group >= OUT_GROUPS) continue;
+        Sums sums;
+        multiply(sums, spectra, weights, group0 + group, eight);
+        store(products, sums, group, eight);
+      }
+    }
+    if (STAGED) bulk_wait();  // for the copies of the previous chunk
+    __syncthreads();
+    const int blocks = min(CHUNK, OUT_BLOCKS - group0 * 8);
+    {
+      word even[COLUMN_TILES][FRAGMENT], odd[COLUMN_TILES][FRAGMENT];
+#pragma unroll
+      for (int n = 0; n < COLUMN_TILES; ++n) {
+        read_basis(even[n], inverse, n, 0);
+        read_basis(odd[n], inverse, n, 1);
+      }
+      element* to = STAGED ? stage : y + (size_t)row0 * (OUT_BLOCKS * K) + group0 * 8 * K;
+      for (int block = warp; block < blocks; block += WARPS)
+        write_block(to + block * K, STAGED ? STAGE_STRIDE : OUT_BLOCKS * K, STAGED ? ROWS : rows - row0,
+                    products + block * OUT_STRIDE, bias + (group0 * 8 + block) * K, even, odd);
+    }
+    if (STAGED) fence_bulk();
+    __syncthreads();
+    if constexpr (STAGED) {
+      const int row = WARPS == 1 ? lane : lane < ROWS / WARPS ? warp * (ROWS / WARPS) + lane : ROWS;
+      if (row < ROWS && row0 + row < rows) {
+        bulk_store(y + (size_t)(row0 + row) * (OUT_BLOCKS * K) + group0 * 8 * K, stage + row * STAGE_STRIDE,
+                   blocks * K * 2);
+        bulk_commit();
+      }
+    }
+  }
+  if (STAGED) bulk_wait();
 }

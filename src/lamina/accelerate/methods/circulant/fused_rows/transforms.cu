@@ -111,9 +111,6 @@ __device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.comm
 __device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 // Keeps what was read from shared memory before what is copied there later.
 __device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
-__device__ __forceinline__ void touch(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
 __device__ __forceinline__ float from_neighbour(float number, int mask) {
   return __shfl_xor_sync(0xffffffffu, number, mask);
 }
@@ -176,7 +173,6 @@ inline void bulk_store(void* to, const void* from, int bytes) {
 inline void bulk_commit() {}
 inline void bulk_wait() {}
 inline void keep_order() {}
-inline void touch(const void*) {}
 inline float from_neighbour(float number, int mask) {
   static float numbers[32];
   numbers[threadIdx.x] = number;
