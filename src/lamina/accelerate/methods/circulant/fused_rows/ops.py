@@ -7,6 +7,7 @@ Double backward uses the differentiable operators of `ops` and `spectral.ops`.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -78,24 +79,25 @@ def check(rows: int, x: Tensor, dtype: torch.dtype, in_features: int, out_featur
             raise UnsupportedError(f"fused_rows: {cuda.too_wide(inputs * block_size)}; {_ELSE}")
 
 
-def _aligned(x: Tensor) -> Tensor:
-    """The rows as the kernels read them: contiguous, and 16-byte aligned."""
-    x = x.contiguous()
+def _rows(x: Tensor) -> Tensor:
+    """The rows as the kernels read them: a matrix, contiguous and 16-byte aligned; a copy of others."""
+    x = x.reshape(-1, x.shape[-1]).contiguous()
     return x.clone() if x.data_ptr() % 16 else x
 
 
 @cached_launches
 def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     weight, (p, q, k) = weight.contiguous(), weight.shape
-    y = x.new_empty(x.shape[0], p * k)
+    y = x.new_empty(*x.shape[:-1], p * k)
     forward, backward = cuda.weight_spectra(weight, x.dtype)
-    cuda.run_rows(_aligned(x), forward, None if bias is None else bias.float().contiguous(), y, k)
+    bias = None if bias is None else bias.float().contiguous()
+    cuda.run_rows(_rows(x), forward, bias, y.view(-1, p * k), k)
     return y, backward
 
 
 @torch.library.custom_op("lamina::circulant_fused_rows", mutates_args=())
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """``x (rows, q*k)`` to ``(rows, p*k)``, and the spectra of ``weight (p, q, k)`` for the input gradient."""
+    """``x (..., q*k)`` to ``(..., p*k)``, and the spectra of ``weight (p, q, k)`` for the input gradient."""
     return _run(x, weight, bias)
 
 
@@ -104,11 +106,11 @@ def _run_backward(
     dy: Tensor, x: Tensor, spectra: Tensor, w_shape: tuple[int, ...], w_dtype: torch.dtype, for_x: bool, for_w: bool
 ) -> tuple[Tensor, Tensor]:
     dx, dw = grads = _gradients_like(x, w_shape, w_dtype, for_x, for_w)
-    dy = _aligned(dy)
+    dy = _rows(dy)
     if for_x:
-        cuda.run_rows(dy, spectra, None, dx, w_shape[-1])
+        cuda.run_rows(dy, spectra, None, dx.view(-1, x.shape[-1]), w_shape[-1])
     if for_w:
-        cuda.run_weight_gradient(dy, _aligned(x), dw)
+        cuda.run_weight_gradient(dy, _rows(x), dw)
     return grads
 
 
@@ -130,7 +132,7 @@ def _gradients_like(
 @linear.register_fake
 def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     p, q, k = weight.shape
-    return x.new_empty(x.shape[0], p * k), cuda.spectra_like(weight, q, p)
+    return x.new_empty(*x.shape[:-1], p * k), cuda.spectra_like(weight, q, p)
 
 
 @linear_backward.register_fake
@@ -151,7 +153,7 @@ def _gradient(ctx: Any, gy: Tensor | None, *_: None) -> tuple[Any, ...]:
     (x, weight, spectra), (for_x, for_w, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
     if gy is None:
         return None, None, None
-    bias = gy.sum(0, dtype=ctx.bias_dtype) if for_bias else None
+    bias = gy.reshape(-1, gy.shape[-1]).sum(0, dtype=ctx.bias_dtype) if for_bias else None
     dx = dw = None
     if torch.is_grad_enabled():
         dx, dw = _differentiable(gy, x, weight)
@@ -163,12 +165,12 @@ def _gradient(ctx: Any, gy: Tensor | None, *_: None) -> tuple[Any, ...]:
 
 def _differentiable(gy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients with respect to ``x`` and ``weight``, by operators that are differentiable themselves."""
-    k, window = weight.shape[-1], Conv2dProblem(x.shape[0]).pack()
-    xs, ws = dft_pair(x[..., None], weight.flatten(1)[..., None], None, k, 1, x.dtype)
-    dys = dft(gy[..., None], None, k, 1, False, x.dtype)
-    dxs, dws = spectral_matmul_backward(dys, xs, ws, window)
-    dx, dw = idft_pair(dxs, dws, None, k, 1, x.shape[1], 1, False, x.dtype, 1, weight.dtype)
-    return dx.squeeze(-1), dw.mT.reshape(weight.shape)
+    k, rows, dy = weight.shape[-1], x.reshape(-1, x.shape[-1], 1), gy.reshape(-1, gy.shape[-1], 1)
+    xs, ws = dft_pair(rows, weight.flatten(1)[..., None], None, k, 1, x.dtype)
+    dys = dft(dy, None, k, 1, False, x.dtype)
+    dxs, dws = spectral_matmul_backward(dys, xs, ws, Conv2dProblem(rows.shape[0]).pack())
+    dx, dw = idft_pair(dxs, dws, None, k, 1, rows.shape[1], 1, False, x.dtype, 1, weight.dtype)
+    return dx.reshape(x.shape), dw.mT.reshape(weight.shape)
 
 
 linear.register_autograd(_gradient, setup_context=_save)
@@ -184,9 +186,9 @@ def _flops(rows: int, p: int, q: int, k: int, products: int) -> int:
 
 @register_flop_formula(torch.ops.lamina.circulant_fused_rows)
 def _(x: Any, weight: Any, *_: Any, **__: Any) -> int:
-    return _flops(x[0], *weight, 1)
+    return _flops(prod(x[:-1]), *weight, 1)
 
 
 @register_flop_formula(torch.ops.lamina.circulant_fused_rows_backward)
 def _(dy: Any, x: Any, spectra: Any, w_shape: Any, w_dtype: Any, for_x: bool, for_w: bool, **_: Any) -> int:
-    return (for_x or for_w) * _flops(x[0], *w_shape, for_x + for_w)
+    return (for_x or for_w) * _flops(prod(x[:-1]), *w_shape, for_x + for_w)
