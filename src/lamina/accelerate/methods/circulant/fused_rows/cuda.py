@@ -19,8 +19,8 @@ from torch import Tensor
 from lamina.accelerate.common.tiling import MULTIPROCESSORS, SHARED_MEMORY
 from lamina.accelerate.methods.circulant.basis import basis, slot_count
 from lamina.accelerate.runtime.constants import constant
-from lamina.accelerate.runtime.nvrtc import DTYPE_CODES, Kernel, Launchable, with_common_header
-from lamina.errors import UnsupportedError
+from lamina.accelerate.runtime.nvrtc import DTYPE_CODES, Arguments, Kernel, Launchable, with_common_header
+from lamina.errors import LaminaError, MissingError, UnsupportedError, UsageError
 
 BLOCK_SIZES = (16, 32, 64, 128)
 """Block sizes whose halves are tiles of tensor cores."""
@@ -37,9 +37,9 @@ kernel_class: Any = Kernel
 class RowTile:
     """The tile of a thread block of `fused_rows`, which owns 16 rows.
 
-    ``chunk`` output blocks are transformed back at a time, and ``splits`` thread blocks share the output blocks of their
-    rows. A warp transforms ``item_blocks`` blocks at a time. With ``shared_spectra`` the spectra of outputs take the
-    memory of those of inputs. ``staged`` and what follows are macros of `rows.cu`.
+    ``chunk`` output blocks are transformed back at a time, and ``splits`` thread blocks share the output blocks of
+    their rows. A warp transforms ``item_blocks`` blocks at a time. With ``shared_spectra`` the spectra of outputs take
+    the memory of those of inputs. ``staged`` and what follows are macros of `rows.cu`.
     """
 
     num_warps: int
@@ -163,7 +163,7 @@ def fits_some_tile(block_size: int, in_blocks: int, out_blocks: int, dtype: torc
 
 
 def weight_tile(problem: FusedRows) -> WeightTile:
-    """The tile of the weight gradient, as measured on an H200. Output blocks of ``problem`` are those of the wider rows.
+    """The tile of the weight gradient, as measured on an H200; output blocks of ``problem`` are of the wider rows.
 
     Sixteen warps transform half as many blocks each where eight warps would not all have four.
     """
@@ -186,8 +186,21 @@ def _kernel(kernel: Any, name: str, file: str, macros: tuple[tuple[str, int], ..
     return compiled
 
 
-def _compiled(name: str, file: str, macros: Mapping[str, int]) -> Launchable:
-    return _kernel(kernel_class, name, file, tuple(macros.items()))
+def _launch(
+    name: str, file: str, macros: Mapping[str, int], grid: tuple[int, ...], args: Arguments, shared: int = 0
+) -> None:
+    """Launch a kernel, compiled for its macros.
+
+    Raises:
+        MissingError: there is no GPU or no NVRTC.
+        UnsupportedError: the kernel does not compile for the device, or the device refuses its launch.
+    """
+    try:
+        _kernel(kernel_class, name, file, tuple(macros.items())).launch(grid, (32 * macros["WARPS"],), args, shared)
+    except (MissingError, UsageError):
+        raise
+    except LaminaError as error:  # other implementations run where this one does not
+        raise UnsupportedError(f"fused_rows: {error}") from error
 
 
 @constant
@@ -258,9 +271,8 @@ def weight_spectra(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     forward, backward = spectra_like(weight, p, q), spectra_like(weight, q, p)
     warps = 1 if kernel_class is not Kernel else 4
     macros = FusedRows(k, q, p, dtype).macros(warps) | {"WEIGHT_TYPE": DTYPE_CODES[weight.dtype]}
-    kernel = _compiled("weight_spectra", "weight_spectra", macros)
-    operands: list[Tensor] = [weight, eigenbasis(k, weight.device), forward, backward]
-    kernel.launch((-(-p // 8), 2 * -(-q // 8), slots // 4), (32 * warps,), operands)
+    grid = -(-p // 8), 2 * -(-q // 8), slots // 4
+    _launch("weight_spectra", "weight_spectra", macros, grid, [weight, eigenbasis(k, weight.device), forward, backward])
     return forward, backward
 
 
@@ -283,11 +295,17 @@ def run_rows(
     if tile is None:
         raise UnsupportedError(too_wide(x.shape[1]))
     chunks = -(-problem.out_blocks // (tile.chunk * tile.splits))
-    kernel = _compiled("fused_rows", "rows", problem.row_macros(tile, bias is not None))
+    macros = problem.row_macros(tile, bias is not None)
     grid = -(-rows // 16), -(-problem.out_blocks // (tile.chunk * chunks))
     unused = eigenbasis(block_size, x.device)
-    operands = [x, units(spectra), tables(block_size, x.dtype, x.device), unused if bias is None else bias, y]
-    kernel.launch(grid, (32 * tile.num_warps,), [*operands, rows, chunks], problem.row_bytes(tile))
+    operands: list[Tensor] = [
+        x,
+        units(spectra),
+        tables(block_size, x.dtype, x.device),
+        unused if bias is None else bias,
+        y,
+    ]
+    _launch("fused_rows", "rows", macros, grid, [*operands, rows, chunks], problem.row_bytes(tile))
 
 
 def too_wide(width: int) -> str:
@@ -313,16 +331,14 @@ def run_weight_gradient(
     rows_per_block = max(1, -(-rows // (splits * 16))) * 16
     splits = max(1, -(-rows // rows_per_block))
     partials = x.new_empty(splits, tiles, problem.slots * tile.out_tiles * tile.in_tiles * 64, dtype=torch.float32)
-    kernel = _compiled("fused_weight_gradient", "weight_gradient", problem.weight_macros(tile))
-    operands = [dy, x, tables(k, x.dtype, x.device), partials]
-    kernel.launch(
-        (splits, tiles), (32 * tile.num_warps,), [*operands, rows, rows_per_block], problem.weight_bytes(tile)
-    )
+    operands: list[Tensor | int] = [dy, x, tables(k, x.dtype, x.device), partials, rows, rows_per_block]
+    macros, shared = problem.weight_macros(tile), problem.weight_bytes(tile)
+    _launch("fused_weight_gradient", "weight_gradient", macros, (splits, tiles), operands, shared)
     warps = 1 if kernel_class is not Kernel else min(2 * problem.slots, 32)
     macros = problem.macros(warps) | {
         "WEIGHT_TYPE": DTYPE_CODES[dw.dtype], "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles,
         "SWAPPED": int(transposed),
     }  # fmt: skip
-    reduce = _compiled("reduce_weight_gradient", "weight_reduction", macros)
-    blocks = tiles * tile.out_tiles * tile.in_tiles * 8
-    reduce.launch((blocks,), (32 * warps,), [partials, inverse_eigenbasis(k, x.device), dw, splits, tiles])
+    grid = (tiles * tile.out_tiles * tile.in_tiles * 8,)
+    operands = [partials, inverse_eigenbasis(k, x.device), dw, splits, tiles]
+    _launch("reduce_weight_gradient", "weight_reduction", macros, grid, operands)

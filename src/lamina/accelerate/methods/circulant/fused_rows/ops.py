@@ -55,7 +55,8 @@ def check(rows: int, x: Tensor, dtype: torch.dtype, in_features: int, out_featur
     if cuda.kernel_class is Kernel:
         if x.device.type != "cuda":
             raise MissingError(
-                f'fused_rows: expected tensors on a CUDA device, got {x.device}; move them there, or use impl="reference"'
+                f"fused_rows: expected tensors on a CUDA device, got {x.device}; move them there, or use "
+                'impl="reference"'
             )
         if (major := _capability(x.device)) != CAPABILITY:
             raise UnsupportedError(
@@ -87,7 +88,7 @@ def _rows(x: Tensor) -> Tensor:
 
 @cached_launches
 def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    weight, (p, q, k) = weight.contiguous(), weight.shape
+    weight, (p, _, k) = weight.contiguous(), weight.shape
     y = x.new_empty(*x.shape[:-1], p * k)
     forward, backward = cuda.weight_spectra(weight, x.dtype)
     bias = None if bias is None else bias.float().contiguous()
@@ -178,17 +179,18 @@ linear_eager = without_dispatch(linear, _run, _save, _gradient)
 register_kernel(linear_backward, _run_backward)
 
 
-def _flops(rows: int, p: int, q: int, k: int, products: int) -> int:
+def _flops(x: Any, w_shape: Any, products: int) -> int:
     """FLOPs of transforms of rows, of outputs and of weights, and of spectral products."""
+    rows, (p, q, k) = prod(x[:-1]), w_shape
     transforms = sum(transform_flops(1, *each, k) for each in ((rows, q), (rows, p), (p, q)))
     return transforms + products * spectral_matmul_flops(Conv2dProblem(rows).pack(), p, q, slot_count(k))
 
 
 @register_flop_formula(torch.ops.lamina.circulant_fused_rows)
 def _(x: Any, weight: Any, *_: Any, **__: Any) -> int:
-    return _flops(prod(x[:-1]), *weight, 1)
+    return _flops(x, weight, 1)
 
 
 @register_flop_formula(torch.ops.lamina.circulant_fused_rows_backward)
 def _(dy: Any, x: Any, spectra: Any, w_shape: Any, w_dtype: Any, for_x: bool, for_w: bool, **_: Any) -> int:
-    return (for_x or for_w) * _flops(prod(x[:-1]), *w_shape, for_x + for_w)
+    return (for_x or for_w) * _flops(x, w_shape, for_x + for_w)
