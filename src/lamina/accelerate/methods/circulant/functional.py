@@ -277,6 +277,7 @@ def _pointwise(
             'x.contiguous(memory_format=torch.channels_last), or use impl="kernel"'
         )
     rows = reference.flip_signs(pixels, signs, 3).to(dtype)
+    y: Tensor
     y, _ = fused_rows.linear_eager(rows, weight.flatten(0, 2), bias)
     return y.permute(0, 3, 1, 2)
 

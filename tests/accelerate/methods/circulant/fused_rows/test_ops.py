@@ -82,7 +82,7 @@ def test_only_requested_gradients_are_computed_and_they_are_differentiable(emula
     assert dw.shape == w.shape
     leaves, second = (x.clone().requires_grad_(), w), []
     for impl in ("fused_rows", "reference"):
-        y = functional.linear(*leaves, out_features=32, impl=impl)  # type: ignore[arg-type]
+        y = functional.linear(*leaves, out_features=32, impl=impl)
         first = torch.autograd.grad(y.sum(), leaves, create_graph=True)
         second.append(torch.autograd.grad(sum(one.float().square().sum() for one in first), leaves))  # type: ignore[arg-type]
     for a, b in zip(*second, strict=True):
@@ -98,7 +98,7 @@ def check_operators(device: str, rows: int = 5) -> None:
     x, w = torch.randn(rows, 64, device=device).to(BF16), torch.randn(2, 4, 16, device=device)
     bias = torch.randn(32, device=device)
     for each, b in ((x, bias), (x[:, None], None)):
-        leaves = [None if one is None else one.clone().requires_grad_() for one in (each, w, b)]
+        leaves = tuple(None if one is None else one.clone().requires_grad_() for one in (each, w, b))
         torch.library.opcheck(ops.linear, leaves)
     y, spectra = ops.linear(x, w, None)
     for wanted in ((True, True), (True, False), (False, True)):
