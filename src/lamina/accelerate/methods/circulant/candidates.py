@@ -6,23 +6,44 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from lamina.accelerate.common.operands import has_kernels
 from lamina.accelerate.methods.circulant.config import Impl
 from lamina.accelerate.methods.circulant.cost import times_us
+from lamina.accelerate.methods.circulant.nn import BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLinear
 from lamina.accelerate.select import DENSE, LayerCall, Selector, variant
 from lamina.accelerate.select.cost import CostModel, Prediction, Predictions
 from lamina.errors import UnsupportedError
 
 _GPU: tuple[Impl, ...] = ("kernel", "materialized", "dense")
 _ELSEWHERE: tuple[Impl, ...] = ("reference", "dense")
+_MIN_ROWS, _DTYPES, _BLOCK_SIZES = 1000, (torch.bfloat16, torch.float16), (16, 32, 64, 128)
+"""Where the fused kernels are tried; what else they refuse, they refuse when they are called."""
 
 
 def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, Callable[[], nn.Module]]:
     """Every implementation that can run on the call's device; the requested one alone if it is not ``auto``."""
     impls = (layer.impl,) if layer.impl != "auto" else _GPU if has_kernels(call.tensors[0]) else _ELSEWHERE
+    if impls is _GPU and _has_many_rows(layer, call):
+        impls = (*_GPU, "fused_rows")
     return {f"impl={impl}": partial(variant, layer, impl=impl) for impl in impls}
+
+
+def _has_many_rows(layer: Any, call: LayerCall) -> bool:
+    """Whether it is a linear layer or a pointwise convolution of many rows in a 16-bit dtype."""
+    x = call.tensors[0]
+    if (call.autocast or x.dtype) not in _DTYPES or layer.block_size not in _BLOCK_SIZES:
+        return False
+    match layer:
+        case BlockCirculantLinear():
+            return x.numel() >= _MIN_ROWS * layer.in_features
+        case BlockCirculantConv1d() | BlockCirculantConv2d():
+            plain = set(layer.kernel_size + layer.stride) == {1} and layer.groups == 1
+            return plain and x.numel() >= _MIN_ROWS * layer.in_channels
+        case _:
+            return False
 
 
 def predictions(dense: nn.Module, layer: Any, call: LayerCall, model: CostModel) -> Predictions:

@@ -9,7 +9,7 @@ from lamina.accelerate.common.choices import check_choice
 from lamina.errors import UsageError
 
 Impl = Literal[
-    "auto", "reference", "kernel", "materialized", "dense",
+    "auto", "reference", "kernel", "materialized", "fused_rows", "dense",
     "as_written", "sum_first", "no_reorder", "reuse", "o1", "o2", "o2_argued", "fusion",
 ]  # fmt: skip
 """The implementation of a layer.
@@ -17,6 +17,8 @@ Impl = Literal[
 - ``kernel``: multiplies in the frequency domain, in kernels of this package.
 - ``materialized``: multiplies by circulant tiles that a kernel builds from the weights (linear layers, LSTMs), or
   convolves with the materialized matrix in split fp16.
+- ``fused_rows``: multiplies in the frequency domain and keeps spectra of rows on the chip: linear layers and pointwise
+  convolutions of many rows, in bf16 and fp16, on GPUs of compute capability 9.x.
 - ``dense``: materializes the dense matrix and calls the vendor library.
 - ``reference``: plain PyTorch in the frequency domain.
 - ``auto``: ``kernel`` on a GPU, ``reference`` elsewhere; see `functional.resolve_impl`.

@@ -1,10 +1,11 @@
 """Block-circulant linear maps, convolutions and LSTM recurrences with explicit choice of the implementation.
 
 ``impl="kernel"`` multiplies in the frequency domain. ``impl="materialized"`` builds circulant tiles in a kernel, for
-linear maps with few rows, and convolves with the materialized matrix in split fp16. ``impl="dense"`` materializes the
-dense matrix and calls the vendor library. ``impl="reference"`` is plain PyTorch on any device. The dissertation's
-versions, such as ``impl="fusion"``, are in `lamina.accelerate.papers`. `resolve_impl` gives the implementation that
-``auto`` stands for; no implementation falls back to another.
+linear maps with few rows, and convolves with the materialized matrix in split fp16. ``impl="fused_rows"`` transforms,
+multiplies and transforms back in one kernel, for linear maps and pointwise convolutions of many rows in bf16 or fp16.
+``impl="dense"`` materializes the dense matrix and calls the vendor library. ``impl="reference"`` is plain PyTorch on
+any device. The dissertation's versions, such as ``impl="fusion"``, are in `lamina.accelerate.papers`. `resolve_impl`
+gives the implementation that ``auto`` stands for; no implementation falls back to another.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from lamina.accelerate.common.operands import HAS_TRITON, cast, check_operands, 
 from lamina.accelerate.methods.circulant import reference
 from lamina.accelerate.methods.circulant.config import PUBLISHED, Impl, check_block_size, check_impl
 from lamina.accelerate.papers.circulant_ladder import functional as published
-from lamina.errors import MissingError, UsageError
+from lamina.errors import MissingError, UnsupportedError, UsageError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 if HAS_TRITON:
     from lamina.accelerate.methods.circulant import layer_ops, scaled_fp16
+    from lamina.accelerate.methods.circulant.fused_rows import ops as fused_rows
     from lamina.accelerate.methods.circulant.lstm import ops as lstm_ops
     from lamina.accelerate.methods.circulant.materialized import convolution
     from lamina.accelerate.methods.circulant.materialized import ops as materialized
@@ -57,7 +59,7 @@ def resolve_impl(impl: str, x: Tensor) -> Impl:
         if not has_kernels(x) or x.dtype == torch.float64:
             return "reference"
         return "kernel"
-    if impl in ("kernel", "materialized") and not HAS_TRITON:
+    if impl in ("kernel", "materialized", "fused_rows") and not HAS_TRITON:
         raise MissingError(
             f'impl="{impl}" needs Triton: install lamina with its kernels extra, or use impl="reference"'
         )
@@ -100,7 +102,7 @@ def linear(
 
     Raises:
         UsageError: shapes, dtypes or devices do not match.
-        UnsupportedError: the kernels do not support the dtype.
+        UnsupportedError: the kernels do not support the dtype, or ``impl`` not the layer or the number of rows.
         MissingError: the kernels need a GPU, or Triton.
     """
     _check_weight(weight, 3, "(p, q, k)")
@@ -111,7 +113,10 @@ def linear(
     _check_signs(signs, weight)
     name = resolve_impl(impl, x)
     dtype = compute_dtype(x)
-    if name in ("reference", "materialized", *PUBLISHED):
+    rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
+    if name == "fused_rows":  # before sign flips, which are a pass of their own
+        fused_rows.check(rows, x, dtype, x.shape[-1], out_features, weight.shape[-1])
+    if name in ("reference", "materialized", "fused_rows", *PUBLISHED):
         x = reference.flip_signs(x, signs, x.dim() - 1)
     if name == "reference":
         return reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
@@ -119,11 +124,13 @@ def linear(
         matrix = dense_matrix(weight[:, None], signs, out_features, x.shape[-1], 1, dtype)
         dense: Tensor = F.linear(x.to(dtype), matrix.squeeze(-1), cast(bias, dtype))
         return dense
-    rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
     if name == "kernel":
         return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype)
-    flat = x.reshape(rows, x.shape[-1]).to(dtype)
     y: Tensor
+    if name == "fused_rows":
+        y, _ = fused_rows.linear_eager(x.to(dtype), weight, bias)
+        return y
+    flat = x.reshape(rows, x.shape[-1]).to(dtype)
     if name in PUBLISHED:
         y = published.linear(flat, weight.to(dtype), out_features, name)
         return (y if bias is None else y + bias.to(dtype)).view(*x.shape[:-1], out_features)
@@ -191,7 +198,7 @@ def conv(
 
     Raises:
         UsageError: shapes, dtypes or devices do not match.
-        UnsupportedError: the kernels do not support the dtype.
+        UnsupportedError: the kernels do not support the dtype, or ``impl`` not the layer or the number of rows.
         MissingError: the kernels need a GPU, or Triton.
     """
     axes = weight.dim() - 3
@@ -233,6 +240,8 @@ def conv(
         images = reference.flip_signs(x, signs, groups=groups).to(dtype)
         y = published.conv(images, weight.to(dtype), out_channels, window, name)
         return y if bias is None else y + bias.to(dtype)[:, None, None]
+    if name == "fused_rows":
+        return _pointwise(x, weight, signs, bias, out_channels, window, dtype)
     operands = x.flatten(2).to(dtype), weight.flatten(1, 2).to(dtype), signs, cast(bias, dtype)
     y, *_ = convolution.conv_eager(*operands, out_channels, tuple(window.pack()))
     return owned(y, (*y.shape[:2], window.out_height, window.out_width))
@@ -248,6 +257,29 @@ def _spectral(
     y: Tensor
     y, *_ = layer_ops.layer_eager(x, weight, signs, bias, outputs, tuple(window.pack()), dtype, scaled)
     return y
+
+
+def _pointwise(
+    x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None, outputs: int, window: Conv2dProblem,
+    dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """A convolution that is a linear map of pixels, whose channels are contiguous, by the fused kernels."""
+    if not window.pointwise or (window.padding_height, window.padding_width) != (0, 0) or window.groups > 1:
+        raise UnsupportedError(
+            "fused_rows: expected a linear layer, or a convolution by a 1x1 kernel with stride 1, without padding and "
+            'groups; use impl="kernel"'
+        )
+    fused_rows.check(window.rows_in, x, dtype, x.shape[1], outputs, weight.shape[-1])
+    pixels = x.permute(0, 2, 3, 1)
+    if not pixels.is_contiguous():
+        raise UnsupportedError(
+            f"fused_rows: expected images in channels-last, got strides {tuple(x.stride())}; call "
+            'x.contiguous(memory_format=torch.channels_last), or use impl="kernel"'
+        )
+    rows = reference.flip_signs(pixels, signs, 3).to(dtype)
+    y: Tensor
+    y, _ = fused_rows.linear_eager(rows, weight.flatten(0, 2), bias)
+    return y.permute(0, 3, 1, 2)
 
 
 def dense_matrix(

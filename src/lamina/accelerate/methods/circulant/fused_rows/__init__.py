@@ -1,0 +1,1 @@
+"""Linear layers of many rows whose spectra stay on the chip: each phase is one kernel."""

@@ -1,0 +1,196 @@
+"""Linear maps of many rows by the fused kernels, forward and backward, as two PyTorch operators.
+
+Rows are in the 16-bit dtype of the product; weights may be the float32 masters of autocast, whose gradient is then
+float32. Saved for the backward pass are the rows, the weights, and the spectra of the weights for the input gradient.
+Double backward uses the differentiable operators of `ops` and `spectral.ops`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
+
+from lamina.accelerate.common.geometry import Conv2dProblem
+from lamina.accelerate.common.operands import transformed
+from lamina.accelerate.methods.circulant.basis import slot_count
+from lamina.accelerate.methods.circulant.fused_rows import cuda
+from lamina.accelerate.methods.circulant.ops import spectral_matmul_backward, spectral_matmul_flops
+from lamina.accelerate.methods.circulant.spectral.ops import dft, dft_pair, idft_pair, transform_flops
+from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
+from lamina.accelerate.runtime.launch_cache import cached_launches
+from lamina.accelerate.runtime.nvrtc import Kernel
+from lamina.accelerate.runtime.replay import register_kernel
+from lamina.errors import MissingError, UnsupportedError
+
+MIN_ROWS = 1000
+"""With fewer rows, the three launches of the spectral layer move too few bytes to be slower."""
+
+CAPABILITY = 9
+"""The compute capability, a major version, whose shared memory, bulk copies and launches the kernels are made for."""
+
+_ELSE = 'use impl="kernel"'
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _capability(device: torch.device) -> int:
+    """The major version of a device's compute capability; 0 if it is no NVIDIA GPU."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return 0
+    return torch.cuda.get_device_capability(device)[0]
+
+
+def check(rows: int, x: Tensor, dtype: torch.dtype, in_features: int, out_features: int, block_size: int) -> None:
+    """Check that the kernels compute ``rows`` of ``in_features``, which are on the device of ``x``, in ``dtype``.
+
+    Raises:
+        MissingError: ``x`` is not on a GPU.
+        UnsupportedError: the kernels are not for this GPU, dtype, block size, width or number of rows.
+    """
+    if transformed():
+        raise UnsupportedError(f"fused_rows: expected no transform of torch.func, which cannot see kernels; {_ELSE}")
+    if cuda.kernel_class is Kernel:
+        if x.device.type != "cuda":
+            raise MissingError(
+                f"fused_rows: expected tensors on a CUDA device, got {x.device}; move them there, or use "
+                'impl="reference"'
+            )
+        if (major := _capability(x.device)) != CAPABILITY:
+            raise UnsupportedError(
+                f"fused_rows: expected a GPU of compute capability {CAPABILITY}.x, got {major or 'none'}; {_ELSE}"
+            )
+    if dtype not in cuda.DTYPES:
+        name = str(dtype).removeprefix("torch.")
+        raise UnsupportedError(f"fused_rows: expected bfloat16 or float16, also by autocast, got {name}; {_ELSE}")
+    if block_size not in cuda.BLOCK_SIZES:
+        raise UnsupportedError(f"fused_rows: expected a block size of 16, 32, 64 or 128, got {block_size}; {_ELSE}")
+    if in_features % block_size or out_features % block_size:
+        raise UnsupportedError(
+            f"fused_rows: expected multiples of the block size {block_size}, got {in_features} inputs and "
+            f"{out_features} outputs; {_ELSE}"
+        )
+    if rows < MIN_ROWS:
+        raise UnsupportedError(f"fused_rows: expected at least {MIN_ROWS} rows, got {rows}; {_ELSE}")
+    blocks = in_features // block_size, out_features // block_size
+    for inputs, outputs in (blocks, blocks[::-1]):
+        if not cuda.fits_some_tile(block_size, inputs, outputs, dtype):
+            raise UnsupportedError(f"fused_rows: {cuda.too_wide(inputs * block_size)}; {_ELSE}")
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The rows as the kernels read them: a matrix, contiguous and 16-byte aligned; a copy of others."""
+    x = x.reshape(-1, x.shape[-1]).contiguous()
+    return x.clone() if x.data_ptr() % 16 else x
+
+
+@cached_launches
+def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    weight, (p, _, k) = weight.contiguous(), weight.shape
+    y = x.new_empty(*x.shape[:-1], p * k)
+    forward, backward = cuda.weight_spectra(weight, x.dtype)
+    bias = None if bias is None else bias.float().contiguous()
+    cuda.run_rows(_rows(x), forward, bias, y.view(-1, p * k), k)
+    return y, backward
+
+
+@torch.library.custom_op("lamina::circulant_fused_rows", mutates_args=())
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """``x (..., q*k)`` to ``(..., p*k)``, and the spectra of ``weight (p, q, k)`` for the input gradient."""
+    return _run(x, weight, bias)
+
+
+@cached_launches
+def _run_backward(
+    dy: Tensor, x: Tensor, spectra: Tensor, w_shape: tuple[int, ...], w_dtype: torch.dtype, for_x: bool, for_w: bool
+) -> tuple[Tensor, Tensor]:
+    dx, dw = grads = _gradients_like(x, w_shape, w_dtype, for_x, for_w)
+    dy = _rows(dy)
+    if for_x:
+        cuda.run_rows(dy, spectra, None, dx.view(-1, x.shape[-1]), w_shape[-1])
+    if for_w:
+        cuda.run_weight_gradient(dy, _rows(x), dw)
+    return grads
+
+
+@torch.library.custom_op("lamina::circulant_fused_rows_backward", mutates_args=())
+def linear_backward(
+    dy: Tensor, x: Tensor, spectra: Tensor, w_shape: list[int], w_dtype: torch.dtype, for_x: bool, for_w: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradients of `linear` with respect to ``x`` and ``weight``; empty if not requested."""
+    return _run_backward(dy, x, spectra, tuple(w_shape), w_dtype, for_x, for_w)
+
+
+def _gradients_like(
+    x: Tensor, w_shape: tuple[int, ...] | list[int], w_dtype: torch.dtype, for_x: bool, for_w: bool
+) -> tuple[Tensor, Tensor]:
+    dx = x.new_empty(x.shape if for_x else (0,))
+    return dx, x.new_empty(tuple(w_shape) if for_w else (0,), dtype=w_dtype)
+
+
+@linear.register_fake
+def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    p, q, k = weight.shape
+    return x.new_empty(*x.shape[:-1], p * k), cuda.spectra_like(weight, q, p)
+
+
+@linear_backward.register_fake
+def _(dy: Tensor, x: Tensor, spectra: Tensor, *like: Any) -> tuple[Tensor, Tensor]:
+    return _gradients_like(x, *like)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, weight, bias = inputs
+    ctx.bias_dtype = None if bias is None else bias.dtype
+    ctx.w_shape, ctx.w_dtype = tuple(weight.shape), weight.dtype
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, weight, output[1])
+
+
+def _gradient(ctx: Any, gy: Tensor | None, *_: None) -> tuple[Any, ...]:
+    (x, weight, spectra), (for_x, for_w, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
+    if gy is None:
+        return None, None, None
+    bias = gy.reshape(-1, gy.shape[-1]).sum(0, dtype=ctx.bias_dtype) if for_bias else None
+    dx = dw = None
+    if torch.is_grad_enabled():
+        dx, dw = _differentiable(gy, x, weight)
+    elif for_x or for_w:
+        arguments = gy, x, spectra, ctx.w_shape, ctx.w_dtype, for_x, for_w
+        dx, dw = call_in_backward(linear_backward, _run_backward, *arguments)
+    return dx if for_x else None, dw if for_w else None, bias
+
+
+def _differentiable(gy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients with respect to ``x`` and ``weight``, by operators that are differentiable themselves."""
+    k, rows, dy = weight.shape[-1], x.reshape(-1, x.shape[-1], 1), gy.reshape(-1, gy.shape[-1], 1)
+    xs, ws = dft_pair(rows, weight.flatten(1)[..., None], None, k, 1, x.dtype)
+    dys = dft(dy, None, k, 1, False, x.dtype)
+    dxs, dws = spectral_matmul_backward(dys, xs, ws, Conv2dProblem(rows.shape[0]).pack())
+    dx, dw = idft_pair(dxs, dws, None, k, 1, rows.shape[1], 1, False, x.dtype, 1, weight.dtype)
+    return dx.reshape(x.shape), dw.mT.reshape(weight.shape)
+
+
+linear.register_autograd(_gradient, setup_context=_save)
+linear_eager = without_dispatch(linear, _run, _save, _gradient)
+register_kernel(linear_backward, _run_backward)
+
+
+def _flops(x: Any, w_shape: Any, products: int) -> int:
+    """FLOPs of transforms of rows, of outputs and of weights, and of spectral products."""
+    rows, (p, q, k) = prod(x[:-1]), w_shape
+    transforms = sum(transform_flops(1, *each, k) for each in ((rows, q), (rows, p), (p, q)))
+    return transforms + products * spectral_matmul_flops(Conv2dProblem(rows).pack(), p, q, slot_count(k))
+
+
+@register_flop_formula(torch.ops.lamina.circulant_fused_rows)
+def _(x: Any, weight: Any, *_: Any, **__: Any) -> int:
+    return _flops(x, weight, 1)
+
+
+@register_flop_formula(torch.ops.lamina.circulant_fused_rows_backward)
+def _(dy: Any, x: Any, spectra: Any, w_shape: Any, w_dtype: Any, for_x: bool, for_w: bool, **_: Any) -> int:
+    return (for_x or for_w) * _flops(x, w_shape, for_x + for_w)

@@ -1,0 +1,246 @@
+// y = x W^T for many rows, or dx = dy W: transform, product and inverse transform of 16 rows in one thread block, whose
+// spectra stay in shared memory.
+//
+// 1. Warps transform 16 rows of ITEM_BLOCKS blocks each, from global memory through registers to shared memory.
+// 2. Warps multiply 8 slots of 16 rows by the weights of 8 output blocks, which they read from L2 as MMA operands.
+// 3. Warps transform 16 rows of one output block back and write them.
+//
+// Weights are words of real and imaginary parts, [output blocks / 8][SLOTS / 8][input blocks / 4][2][32][4]: a thread of
+// an MMA reads 4 slots at once. For the input gradient they are conjugated by whoever writes them.
+//
+// Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; CHUNK, output blocks between two barriers, a multiple of
+// 8; BIAS, whether there is one; SHARED_SPECTRA, whether spectra of outputs take the place of those of inputs: there is
+// then one chunk, and each warp multiplies once; STAGED, whether outputs leave through shared memory by bulk copies that
+// run while warps multiply; PREFETCH, whether weights are read one step before they are used; ROWS_AHEAD, whether warps
+// read their next rows while they transform; BLOCKS_PER_SM.
+
+constexpr int ROWS = 16;
+constexpr int IN_QUADS = (IN_BLOCKS + 3) / 4;
+constexpr int PARTS = 4 / ITEM_BLOCKS, IN_ITEMS = IN_QUADS * PARTS;
+constexpr int IN_STRIDE = IN_QUADS * ROWS + 1;  // units between slots; odd, against bank conflicts
+constexpr int EIGHTS = SLOTS / 8;
+constexpr int PLANE = EIGHTS * ROWS;            // units of the real parts of an output block
+constexpr int OUT_STRIDE = 2 * PLANE + 1;       // units between output blocks
+constexpr int OUT_GROUPS = (OUT_BLOCKS + 7) / 8;
+constexpr int CHUNK_GROUPS = CHUNK / 8;
+constexpr int PRODUCTS = CHUNK_GROUPS * EIGHTS;  // of a chunk, to be divided among warps
+constexpr int STAGE_STRIDE = CHUNK * K + 32;     // elements between staged rows, against bank conflicts
+
+// Eight slots of 16 rows times the weights of 8 output blocks: real and imaginary parts.
+struct Sums {
+  float real[8][4], imaginary[8][4];
+};
+
+__device__ __forceinline__ void multiply(Sums& sums, const word4* spectra, const word4* weights,
+                                         int group, int eight) {
+  const int lane = threadIdx.x % 32;
+  const word4* w = weights + (size_t)(group * EIGHTS + eight) * IN_QUADS * 64 + lane;
+  const word4* x = spectra + eight * 8 * IN_STRIDE + lane % 16 + lane / 16 * ROWS;
+#pragma unroll
+  for (int s = 0; s < 8; ++s)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums.real[s][i] = sums.imaginary[s][i] = 0;
+  // The operand of slot s for the real parts, and for the imaginary parts.
+  auto real_of = [&](word pair, int s) { return s == 0 && eight == 0 ? pair & 0xffffu : pair ^ 0x80000000u; };
+  auto imaginary_of = [&](word pair, int s) { return s == 0 && eight == 0 ? pair & 0xffff0000u : swapped(pair); };
+  auto weights_of = [&](int quad, int i) { return w[quad * 64 + i * 32]; };
+  word4 next[4];
+  if constexpr (PREFETCH) {
+#pragma unroll
+    for (int i = 0; i < (IN_QUADS > 1 ? 4 : 2); ++i) next[i] = weights_of(0, i);
+  }
+#pragma unroll 1
+  for (int quad = 0; quad + 1 < IN_QUADS; quad += 2) {
+    word4 held[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) held[i] = PREFETCH ? next[i] : weights_of(quad, i);
+    if constexpr (PREFETCH) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (quad + 2 + i / 2 < IN_QUADS) next[i] = weights_of(quad + 2, i);
+    }
+#pragma unroll
+    for (int s = 0; s < 8; ++s) {
+      word a[4];
+      ldmatrix_x4<false>(a, x + s * IN_STRIDE + quad * ROWS);
+      const word first = held[s / 4].at[s % 4], second = held[2 + s / 4].at[s % 4];
+      mma16(sums.real[s], a[0], a[1], a[2], a[3], real_of(first, s), real_of(second, s));
+      mma16(sums.imaginary[s], a[0], a[1], a[2], a[3], imaginary_of(first, s), imaginary_of(second, s));
+    }
+  }
+  if constexpr (IN_QUADS % 2) {
+    constexpr int quad = IN_QUADS - 1;
+    word4 held[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) held[i] = PREFETCH ? next[i] : weights_of(quad, i);
+#pragma unroll
+    for (int s = 0; s < 8; ++s) {
+      word a[2];
+      ldmatrix_x2<false>(a, x + s * IN_STRIDE + quad * ROWS - lane / 16 * ROWS);
+      const word only = held[s / 4].at[s % 4];
+      mma8(sums.real[s], a[0], a[1], real_of(only, s));
+      mma8(sums.imaginary[s], a[0], a[1], imaginary_of(only, s));
+    }
+  }
+}
+
+// Stores sums as spectra of outputs: planes of real and of imaginary parts, in units of 8 slots of one row and block.
+__device__ __forceinline__ void store(word4* products, const Sums& sums, int group, int eight) {
+  const int lane = threadIdx.x % 32;
+  word4* to = products + (group * 8 + lane % 4 * 2) * OUT_STRIDE + eight * ROWS + lane / 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {  // block i % 2 of row i / 2
+    word4 real, imaginary;
+#pragma unroll
+    for (int s = 0; s < 4; ++s) {
+      real.at[s] = pack2(sums.real[2 * s][i], sums.real[2 * s + 1][i]);
+      imaginary.at[s] = pack2(sums.imaginary[2 * s][i], sums.imaginary[2 * s + 1][i]);
+    }
+    to[i % 2 * OUT_STRIDE + i / 2 * 8] = real;
+    to[i % 2 * OUT_STRIDE + i / 2 * 8 + PLANE] = imaginary;
+  }
+}
+
+__device__ __forceinline__ void write_vector(element* to, const word* from) {
+  if constexpr (VECTOR == 8) {
+    *reinterpret_cast<word4*>(to) = word4{from[0], from[1], from[2], from[3]};
+  } else if constexpr (VECTOR == 4) {
+    *reinterpret_cast<word2*>(to) = word2{from[0], from[1]};
+  } else {
+    *reinterpret_cast<word*>(to) = from[0];
+  }
+}
+
+// Transforms 16 rows of one output block back, from spectra at `from`, and writes the first `rows` of them, `to_stride`
+// elements apart.
+__device__ __forceinline__ void write_block(element* to, size_t to_stride, int rows, const word4* from,
+                                            const float* bias, const word (&even)[COLUMN_TILES][FRAGMENT],
+                                            const word (&odd)[COLUMN_TILES][FRAGMENT]) {
+  const int lane = threadIdx.x % 32;
+  from += lane % 16;
+  float sums[COLUMN_TILES][4] = {}, differences[COLUMN_TILES][4] = {};
+  if constexpr (STEP_WORDS == 1) {
+    word a[2];
+    ldmatrix_x2<false>(a, from);
+    mma8(sums[0], a[0], a[1], even[0][0]);
+    ldmatrix_x2<false>(a, from + PLANE);
+    mma8(differences[0], a[0], a[1], odd[0][0]);
+  } else {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s) {
+      word a[4];
+      ldmatrix_x4<false>(a, from + (2 * s + lane / 16) * ROWS);
+#pragma unroll
+      for (int n = 0; n < COLUMN_TILES; ++n)
+        mma16(sums[n], a[0], a[1], a[2], a[3], even[n][2 * s], even[n][2 * s + 1]);
+      ldmatrix_x4<false>(a, from + PLANE + (2 * s + lane / 16) * ROWS);
+#pragma unroll
+      for (int n = 0; n < COLUMN_TILES; ++n)
+        mma16(differences[n], a[0], a[1], a[2], a[3], odd[n][2 * s], odd[n][2 * s + 1]);
+    }
+  }
+#pragma unroll
+  for (int c = 0; c < CHUNKS; ++c) {
+    const int first = 4 * VECTOR * c + VECTOR * (lane % 4), mirrored = K - VECTOR - first;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane / 4 + 8 * r;
+      word low[VECTOR / 2], high[VECTOR / 2];
+#pragma unroll
+      for (int i = 0; i < VECTOR / 2; ++i) {
+        const float* even_part = sums[c * VECTOR / 2 + i] + 2 * r;
+        const float* odd_part = differences[c * VECTOR / 2 + i] + 2 * r;
+        float a = even_part[0] + odd_part[0], b = even_part[1] + odd_part[1];
+        float d = even_part[0] - odd_part[0], e = even_part[1] - odd_part[1];
+        if constexpr (BIAS) {
+          const int opposite = mirrored + VECTOR - 2 - 2 * i;
+          a += bias[first + 2 * i], b += bias[first + 2 * i + 1];
+          e += bias[opposite], d += bias[opposite + 1];
+        }
+        low[i] = pack2(a, b), high[VECTOR / 2 - 1 - i] = pack2(e, d);
+      }
+      if (row >= rows) continue;
+      write_vector(to + row * to_stride + first, low);
+      write_vector(to + row * to_stride + mirrored, high);
+    }
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    fused_rows(const element* __restrict__ x, const word4* __restrict__ weights, const word* __restrict__ tables,
+               const float* __restrict__ bias, element* __restrict__ y, int rows, int chunks_per_block) {
+  extern __shared__ float4 shared[];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row0 = blockIdx.x * ROWS;
+  word* inverse = reinterpret_cast<word*>(shared);
+  word4* spectra = reinterpret_cast<word4*>(inverse + (SHARED_SPECTRA ? 2 : 1) * TABLE_WORDS);
+  word4* products = SHARED_SPECTRA ? spectra : spectra + SLOTS * IN_STRIDE;
+  word* basis = SHARED_SPECTRA ? inverse + TABLE_WORDS : reinterpret_cast<word*>(products);  // until there are products
+  element* stage = reinterpret_cast<element*>(products + CHUNK * OUT_STRIDE);
+  auto read = [&](Rows& to, int item) {
+    read_rows(to, x, row0, rows, IN_BLOCKS * K, item * ITEM_BLOCKS, IN_BLOCKS);
+  };
+  copy_table(basis, tables, TABLE_WORDS);
+  copy_table(inverse, tables + TABLE_WORDS, TABLE_WORDS);
+  griddepcontrol_wait();
+  launch_dependents();
+  Rows held;
+  if (warp < IN_ITEMS) read(held, warp);
+  __syncthreads();
+  for (int item = warp; item < IN_ITEMS; item += WARPS) {
+    if (!ROWS_AHEAD && item >= WARPS) read(held, item);
+    Rows next;
+    if (ROWS_AHEAD && item + WARPS < IN_ITEMS) read(next, item + WARPS);
+    fold(held);
+    transform(spectra + item / PARTS * ROWS, item % PARTS, IN_STRIDE, held, basis);
+    if (ROWS_AHEAD) held = next;
+  }
+  __syncthreads();
+
+  const int first_group = blockIdx.y * chunks_per_block * CHUNK_GROUPS;
+  for (int chunk = 0; chunk < chunks_per_block; ++chunk) {
+    const int group0 = first_group + chunk * CHUNK_GROUPS;
+    if (group0 >= OUT_GROUPS) break;
+    if constexpr (SHARED_SPECTRA) {
+      const int group = warp % CHUNK_GROUPS, eight = warp / CHUNK_GROUPS;
+      const bool busy = warp < PRODUCTS && group0 + group < OUT_GROUPS;
+      Sums sums;
+      if (busy) multiply(sums, spectra, weights, group0 + group, eight);
+      __syncthreads();
+      if (busy) store(products, sums, group, eight);
+    } else {
+      for (int item = warp; item < PRODUCTS; item += WARPS) {
+        const int group = item % CHUNK_GROUPS, eight = item / CHUNK_GROUPS;
+        if (group0 + group >= OUT_GROUPS) continue;
+        Sums sums;
+        multiply(sums, spectra, weights, group0 + group, eight);
+        store(products, sums, group, eight);
+      }
+    }
+    if (STAGED) bulk_wait();  // for the copies of the previous chunk
+    __syncthreads();
+    const int blocks = min(CHUNK, OUT_BLOCKS - group0 * 8);
+    {
+      word even[COLUMN_TILES][FRAGMENT], odd[COLUMN_TILES][FRAGMENT];
+#pragma unroll
+      for (int n = 0; n < COLUMN_TILES; ++n) {
+        read_basis(even[n], inverse, n, 0);
+        read_basis(odd[n], inverse, n, 1);
+      }
+      element* to = STAGED ? stage : y + (size_t)row0 * (OUT_BLOCKS * K) + group0 * 8 * K;
+      for (int block = warp; block < blocks; block += WARPS)
+        write_block(to + block * K, STAGED ? STAGE_STRIDE : OUT_BLOCKS * K, STAGED ? ROWS : rows - row0,
+                    products + block * OUT_STRIDE, bias + (group0 * 8 + block) * K, even, odd);
+    }
+    if (STAGED) fence_bulk();
+    __syncthreads();
+    if constexpr (STAGED) {
+      const int row = WARPS == 1 ? lane : lane < ROWS / WARPS ? warp * (ROWS / WARPS) + lane : ROWS;
+      if (row < ROWS && row0 + row < rows) {
+        bulk_store(y + (size_t)(row0 + row) * (OUT_BLOCKS * K) + group0 * 8 * K, stage + row * STAGE_STRIDE,
+                   blocks * K * 2);
+        bulk_commit();
+      }
+    }
+  }
+  if (STAGED) bulk_wait();
+}

@@ -1,0 +1,348 @@
+// Building blocks of spectral matmuls that keep spectra on the chip: MMA instructions, and the block-wise transform.
+//
+// The transform is the orthonormal Fourier basis with its samples at t + 1/2, which turns the phase of each slot by a
+// constant and leaves products of spectra as they are. Real parts are then even about the middle of a block and
+// imaginary parts odd. With e[t] = x[t] + x[K-1-t] and o[t] = x[t] - x[K-1-t], t < K/2, both are products with matrices
+// of K/2 by K/2: half the multiplications of a product with the whole basis.
+//
+// A spectrum of 16 rows and 4 blocks is stored in units of 16 bytes: the real and imaginary parts of one slot and row
+// of 4 neighbouring blocks. Units of neighbouring rows are adjacent, as ldmatrix reads them.
+//
+// Macros: TYPE, bfloat16 (1) or float16 (2); BLOCK_SIZE; WARPS of a thread block; ITEM_BLOCKS, blocks that a warp transforms
+// at a time, 4 or, with half the registers but slower stores, 2.
+
+typedef Element<TYPE>::type element;  // its 16 bits
+typedef unsigned int word;            // two elements
+struct alignas(8) word2 {
+  word at[2];
+};
+struct alignas(16) word4 {
+  word at[4];
+};
+
+constexpr int THREADS = 32 * WARPS;
+constexpr int K = BLOCK_SIZE, SLOTS = K / 2;
+constexpr int VECTOR = SLOTS / 4 < 8 ? SLOTS / 4 : 8;     // neighbouring elements that a thread holds
+constexpr int CHUNKS = SLOTS / (4 * VECTOR);              // such vectors of half a block
+constexpr int HALF_WORDS = SLOTS / 8;                     // words of half a block that a thread holds
+constexpr int STEPS = SLOTS < 16 ? 1 : SLOTS / 16;        // MMA steps over half a block
+constexpr int STEP_WORDS = SLOTS < 16 ? 1 : 2;            // words of a step in a thread's B operand, half of those of A
+constexpr int COLUMN_TILES = SLOTS / 8;                   // MMA tiles of 8 columns of half a block
+constexpr int FRAGMENT = STEPS * STEP_WORDS;              // words of a thread for a tile of columns
+constexpr int PIECE = FRAGMENT < 4 ? FRAGMENT : 4;
+constexpr int TABLE_WORDS = COLUMN_TILES * 2 * FRAGMENT * 32;  // of a basis, for one direction
+
+#ifdef __CUDACC__
+template <bool TRANSPOSED>
+__device__ __forceinline__ void ldmatrix_x4(word (&to)[4], const word4* row) {
+  const unsigned address = (unsigned)__cvta_generic_to_shared(row);
+  if constexpr (TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address));
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3]) : "r"(address));
+}
+template <bool TRANSPOSED>
+__device__ __forceinline__ void ldmatrix_x2(word* to, const word4* row) {
+  const unsigned address = (unsigned)__cvta_generic_to_shared(row);
+  if constexpr (TRANSPOSED)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1]) : "r"(address));
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1]) : "r"(address));
+}
+#if TYPE == 1
+#define LAMINA_TYPE "bf16"
+#define LAMINA_ONES 0x3f803f80u
+#define LAMINA_MINUS_ONES 0xbf80bf80u
+#else
+#define LAMINA_TYPE "f16"
+#define LAMINA_ONES 0x3c003c00u
+#define LAMINA_MINUS_ONES 0xbc00bc00u
+#endif
+// sums[16 x 8] += a[16 x 16] b[16 x 8]
+__device__ __forceinline__ void mma16(float (&sums)[4], word a0, word a1, word a2, word a3, word b0, word b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." LAMINA_TYPE "." LAMINA_TYPE ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// sums[16 x 8] += a[16 x 8] b[8 x 8]
+__device__ __forceinline__ void mma8(float (&sums)[4], word a0, word a1, word b0) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32." LAMINA_TYPE "." LAMINA_TYPE ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a0), "r"(a1), "r"(b0));
+}
+__device__ __forceinline__ word pack2(float first, float second) {
+  word pair;
+  asm("cvt.rn." LAMINA_TYPE "x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+// Sums and differences of two pairs.
+__device__ __forceinline__ word add2(word a, word b) {
+  word sum;
+  asm("fma.rn." LAMINA_TYPE "x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(LAMINA_ONES), "r"(b));
+  return sum;
+}
+__device__ __forceinline__ word subtract2(word a, word b) {
+  word difference;
+  asm("fma.rn." LAMINA_TYPE "x2 %0, %1, %2, %3;" : "=r"(difference) : "r"(b), "r"(LAMINA_MINUS_ONES), "r"(a));
+  return difference;
+}
+// Lets the next kernel's thread blocks start where there is room; they wait for the end of this one.
+__device__ __forceinline__ void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Makes this thread's writes to shared memory visible to bulk copies that follow a barrier.
+__device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Copies from shared to global memory while the thread goes on.
+__device__ __forceinline__ void bulk_store(void* to, const void* from, int bytes) {
+  const unsigned address = (unsigned)__cvta_generic_to_shared(from);
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(address), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until this thread's bulk copies have read shared memory.
+__device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// Keeps what was read from shared memory before what is copied there later.
+__device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
+__device__ __forceinline__ float from_neighbour(float number, int mask) {
+  return __shfl_xor_sync(0xffffffffu, number, mask);
+}
+#else
+// The same on the CPU, for one warp: threads exchange operands through static arrays.
+template <bool TRANSPOSED>
+inline void ldmatrix(word* to, const word4* row, int tiles) {
+  static const element* rows[32];
+  const int lane = threadIdx.x;
+  rows[lane] = reinterpret_cast<const element*>(row);
+  __syncthreads();
+  for (int tile = 0; tile < tiles; ++tile)
+    for (int i = 0; i < 2; ++i) {
+      const int column = lane % 4 * 2 + i, line = lane / 4;
+      const element bits = TRANSPOSED ? rows[tile * 8 + column][line] : rows[tile * 8 + line][column];
+      to[tile] = i ? to[tile] | word(bits) << 16 : bits;
+    }
+  __syncthreads();
+}
+template <bool TRANSPOSED>
+inline void ldmatrix_x4(word (&to)[4], const word4* row) {
+  ldmatrix<TRANSPOSED>(to, row, 4);
+}
+template <bool TRANSPOSED>
+inline void ldmatrix_x2(word* to, const word4* row) {
+  ldmatrix<TRANSPOSED>(to, row, 2);
+}
+inline void mma_on_cpu(float (&sums)[4], const word* a, const word* b, int summed) {
+  static float left[16][16], right[16][8];
+  const int lane = threadIdx.x, row = lane / 4, pair = lane % 4 * 2;
+  for (int i = 0; i < summed / 2; ++i)
+    left[row + i / 2 % 2 * 8][pair + i % 2 + i / 4 * 8] = to_float<TYPE>(element(a[i / 2] >> i % 2 * 16));
+  for (int i = 0; i < summed / 4; ++i)
+    right[pair + i % 2 + i / 2 * 8][row] = to_float<TYPE>(element(b[i / 2] >> i % 2 * 16));
+  __syncthreads();
+  for (int c = 0; c < 4; ++c)
+    for (int k = 0; k < summed; ++k) sums[c] += left[row + c / 2 * 8][k] * right[k][pair + c % 2];
+  __syncthreads();
+}
+inline void mma16(float (&sums)[4], word a0, word a1, word a2, word a3, word b0, word b1) {
+  const word a[4] = {a0, a1, a2, a3}, b[2] = {b0, b1};
+  mma_on_cpu(sums, a, b, 16);
+}
+inline void mma8(float (&sums)[4], word a0, word a1, word b0) {
+  const word a[2] = {a0, a1};
+  mma_on_cpu(sums, a, &b0, 8);
+}
+inline word pack2(float first, float second) {
+  return from_float<TYPE>(first) | word(from_float<TYPE>(second)) << 16;
+}
+inline float first_of(word pair) { return to_float<TYPE>(element(pair)); }
+inline float second_of(word pair) { return to_float<TYPE>(element(pair >> 16)); }
+inline word add2(word a, word b) { return pack2(first_of(a) + first_of(b), second_of(a) + second_of(b)); }
+inline word subtract2(word a, word b) { return pack2(first_of(a) - first_of(b), second_of(a) - second_of(b)); }
+inline void launch_dependents() {}
+inline void fence_bulk() {}
+inline void bulk_store(void* to, const void* from, int bytes) {
+  for (int i = 0; i < bytes / 4; ++i) static_cast<word*>(to)[i] = static_cast<const word*>(from)[i];
+}
+inline void bulk_commit() {}
+inline void bulk_wait() {}
+inline void keep_order() {}
+inline float from_neighbour(float number, int mask) {
+  static float numbers[32];
+  numbers[threadIdx.x] = number;
+  __syncthreads();
+  const float other = numbers[threadIdx.x ^ mask];
+  __syncthreads();
+  return other;
+}
+#endif
+
+__device__ __forceinline__ word swapped(word pair) { return pair >> 16 | pair << 16; }
+
+// Sixteen rows of ITEM_BLOCKS blocks as they are in memory, in the registers of a warp: thread g * 4 + t has rows g and g + 8
+// and, of each block, VECTOR elements from VECTOR * t on, and those that mirror them.
+struct Rows {
+  word first[ITEM_BLOCKS][2][HALF_WORDS], mirrored[ITEM_BLOCKS][2][HALF_WORDS];
+};
+
+__device__ __forceinline__ void read_vector(word* to, const element* from, bool inside) {
+  if constexpr (VECTOR == 8) {
+    const word4 w = inside ? *reinterpret_cast<const word4*>(from) : word4{};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = w.at[i];
+  } else if constexpr (VECTOR == 4) {
+    const word2 w = inside ? *reinterpret_cast<const word2*>(from) : word2{};
+    to[0] = w.at[0], to[1] = w.at[1];
+  } else {
+    to[0] = inside ? *reinterpret_cast<const word*>(from) : 0;
+  }
+}
+
+// Reads rows from `row` on and blocks from `block` on; zeros for those beyond `rows` and `blocks`.
+__device__ __forceinline__ void read_rows(Rows& to, const element* from, int row, int rows, int width, int block,
+                                          int blocks) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int b = 0; b < ITEM_BLOCKS; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = row + lane / 4 + 8 * r;
+      const bool inside = at < rows && block + b < blocks;
+      const element* start = from + (size_t)at * width + (block + b) * K;
+#pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) {
+        const int first = 4 * VECTOR * c + VECTOR * (lane % 4);
+        read_vector(to.first[b][r] + c * VECTOR / 2, start + first, inside);
+        read_vector(to.mirrored[b][r] + c * VECTOR / 2, start + K - VECTOR - first, inside);
+      }
+    }
+}
+
+// The same in two parts: copies each thread's elements to shared memory that only this thread reads, HELD_UNITS units of a
+// warp, and later takes them from there.
+constexpr int VECTORS = ITEM_BLOCKS * 2 * CHUNKS * 2, HELD_UNITS = VECTORS * 32 * VECTOR / 8;
+__device__ __forceinline__ void fetch_rows(word4* held, const element* from, int row, int rows, int width, int block,
+                                           int blocks) {
+  const int lane = threadIdx.x % 32;
+  element* to = reinterpret_cast<element*>(held) + lane * VECTOR;
+#pragma unroll
+  for (int b = 0; b < ITEM_BLOCKS; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int at = row + lane / 4 + 8 * r;
+      const bool inside = at < rows && block + b < blocks;
+      const element* start = inside ? from + (size_t)at * width + (block + b) * K : from;
+#pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) {
+        const int first = 4 * VECTOR * c + VECTOR * (lane % 4), i = ((b * 2 + r) * CHUNKS + c) * 2;
+        cp_async<2 * VECTOR>(to + i * 32 * VECTOR, start + first, inside);
+        cp_async<2 * VECTOR>(to + (i + 1) * 32 * VECTOR, start + K - VECTOR - first, inside);
+      }
+    }
+}
+__device__ __forceinline__ void take_rows(Rows& to, const word4* held) {
+  const element* from = reinterpret_cast<const element*>(held) + threadIdx.x % 32 * VECTOR;
+#pragma unroll
+  for (int b = 0; b < ITEM_BLOCKS; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) {
+        const int i = ((b * 2 + r) * CHUNKS + c) * 2;
+        read_vector(to.first[b][r] + c * VECTOR / 2, from + i * 32 * VECTOR, true);
+        read_vector(to.mirrored[b][r] + c * VECTOR / 2, from + (i + 1) * 32 * VECTOR, true);
+      }
+  keep_order();
+}
+
+// Sums and differences of mirrored elements, in place: `first` has the sums, `mirrored` the differences.
+__device__ __forceinline__ void fold(Rows& rows) {
+#pragma unroll
+  for (int b = 0; b < ITEM_BLOCKS; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int c = 0; c < CHUNKS; ++c) {
+        word* first = rows.first[b][r] + c * VECTOR / 2;
+        word* mirrored = rows.mirrored[b][r] + c * VECTOR / 2;
+        word sums[VECTOR / 2], differences[VECTOR / 2];
+#pragma unroll
+        for (int i = 0; i < VECTOR / 2; ++i) {
+          const word other = swapped(mirrored[VECTOR / 2 - 1 - i]);
+          sums[i] = add2(first[i], other), differences[i] = subtract2(first[i], other);
+        }
+#pragma unroll
+        for (int i = 0; i < VECTOR / 2; ++i) first[i] = sums[i], mirrored[i] = differences[i];
+      }
+}
+
+// This thread's operand of a basis for a tile of columns; `odd` of imaginary parts.
+__device__ __forceinline__ void read_basis(word (&to)[FRAGMENT], const word* table, int tile, int odd) {
+  const word* from = table + (tile * 2 + odd) * FRAGMENT * 32 + threadIdx.x % 32 * PIECE;
+#pragma unroll
+  for (int piece = 0; piece < FRAGMENT / PIECE; ++piece, from += 32 * PIECE) {
+    if constexpr (PIECE == 4) {
+      const word4 w = *reinterpret_cast<const word4*>(from);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) to[piece * 4 + i] = w.at[i];
+    } else if constexpr (PIECE == 2) {
+      const word2 w = *reinterpret_cast<const word2*>(from);
+      to[0] = w.at[0], to[1] = w.at[1];
+    } else {
+      to[0] = *from;
+    }
+  }
+}
+
+// sums += half of a block, as words of rows g and g + 8, times a tile of the basis.
+__device__ __forceinline__ void multiply_basis(float (&sums)[4], const word* low, const word* high,
+                                               const word (&basis)[FRAGMENT]) {
+  if constexpr (STEP_WORDS == 1) {
+    mma8(sums, low[0], high[0], basis[0]);
+  } else {
+#pragma unroll
+    for (int s = 0; s < STEPS; ++s)
+      mma16(sums, low[2 * s], high[2 * s], low[2 * s + 1], high[2 * s + 1], basis[2 * s], basis[2 * s + 1]);
+  }
+}
+
+// Spectra of folded rows to units of shared memory: slot f of row r (< 16) at to[f * slot_stride + r]; of two blocks, to the
+// first or second half of a unit.
+struct alignas(4 * ITEM_BLOCKS) Part {
+  word at[ITEM_BLOCKS];
+};
+__device__ __forceinline__ void transform(word4* units, int half, int slot_stride, const Rows& rows,
+                                          const word* table) {
+  const int lane = threadIdx.x % 32;
+  Part* to = reinterpret_cast<Part*>(units) + half;
+#pragma unroll
+  for (int n = 0; n < COLUMN_TILES; ++n) {
+    word even[FRAGMENT], odd[FRAGMENT];
+    read_basis(even, table, n, 0);
+    read_basis(odd, table, n, 1);
+    float real[ITEM_BLOCKS][4] = {}, imaginary[ITEM_BLOCKS][4] = {};
+#pragma unroll
+    for (int b = 0; b < ITEM_BLOCKS; ++b) multiply_basis(real[b], rows.first[b][0], rows.first[b][1], even);
+#pragma unroll
+    for (int b = 0; b < ITEM_BLOCKS; ++b) multiply_basis(imaginary[b], rows.mirrored[b][0], rows.mirrored[b][1], odd);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // column i % 2 of row i / 2
+      Part unit;
+#pragma unroll
+      for (int b = 0; b < ITEM_BLOCKS; ++b) unit.at[b] = pack2(real[b][i], imaginary[b][i]);
+      to[((8 * n + lane % 4 * 2 + i % 2) * slot_stride + lane / 4 + i / 2 * 8) * (4 / ITEM_BLOCKS)] = unit;
+    }
+  }
+}
+
+// Copies the basis to shared memory.
+__device__ __forceinline__ void copy_table(word* to, const word* from, int words) {
+  for (int i = threadIdx.x; i < words / 4; i += THREADS)
+    reinterpret_cast<word4*>(to)[i] = reinterpret_cast<const word4*>(from)[i];
+}

@@ -1,0 +1,95 @@
+// Spectra of the weight gradient, summed over a range of rows by each thread block: split-K partials.
+//
+// A thread block has OUT_TILES * 8 blocks of output gradients and IN_TILES * 4 blocks of inputs. It transforms both, 16
+// rows at a time, to shared memory, from where tensor cores read them transposed: for each slot the rows of an MMA are
+// real and imaginary parts of output gradients, its columns those of inputs, and the sum runs over rows. A warp has
+// SLOTS / WARPS slots, whose sums it keeps in registers.
+//
+// Partials are [gridDim.x][gridDim.y][SLOTS][OUT_TILES][IN_TILES][2][32] in float32. Lane (2 i + part) * 4 + j of one of
+// two halves has the real (0) or imaginary part of output block 4 half + i and input block j of the tile.
+//
+// All rows are copied to shared memory one iteration before they are transformed. Spectra are there twice, so that one
+// barrier is enough: a warp may transform the next rows while another still multiplies.
+//
+// Macros besides those of transforms.cu: OUT_BLOCKS and IN_BLOCKS of a row; OUT_TILES, IN_TILES; BLOCKS_PER_SM.
+
+constexpr int ROWS = 16;
+constexpr int OUT_QUADS = 2 * OUT_TILES, QUADS = OUT_QUADS + IN_TILES;
+constexpr int STRIDE = QUADS * ROWS + 1;  // units between slots; odd, against bank conflicts
+constexpr int WARP_SLOTS = SLOTS / WARPS;
+constexpr int PARTS = 4 / ITEM_BLOCKS, ITEMS = QUADS * PARTS;
+constexpr int IN_GROUPS = (IN_BLOCKS + 4 * IN_TILES - 1) / (4 * IN_TILES);
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+    fused_weight_gradient(const element* __restrict__ dy, const element* __restrict__ x,
+                          const word* __restrict__ tables, float* __restrict__ partials, int rows, int rows_per_block) {
+  extern __shared__ float4 shared[];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  word* basis = reinterpret_cast<word*>(shared);
+  word4* both_spectra = reinterpret_cast<word4*>(basis + TABLE_WORDS);
+  word4* fetched = both_spectra + 2 * SLOTS * STRIDE;
+  const int out_block = blockIdx.y / IN_GROUPS * OUT_TILES * 8, in_block = blockIdx.y % IN_GROUPS * IN_TILES * 4;
+  const int begin = blockIdx.x * rows_per_block, end = min(begin + rows_per_block, rows);
+  auto fetch = [&](int item, int row) {
+    const int block = item * ITEM_BLOCKS;
+    if (block < OUT_QUADS * 4)
+      fetch_rows(fetched + item * HELD_UNITS, dy, row, end, OUT_BLOCKS * K, out_block + block, OUT_BLOCKS);
+    else
+      fetch_rows(fetched + item * HELD_UNITS, x, row, end, IN_BLOCKS * K, in_block + block - OUT_QUADS * 4, IN_BLOCKS);
+  };
+  float sums[WARP_SLOTS][OUT_TILES][IN_TILES][4] = {};
+  copy_table(basis, tables, TABLE_WORDS);
+  griddepcontrol_wait();
+  launch_dependents();
+  for (int item = warp; item < ITEMS; item += WARPS) fetch(item, begin);
+  cp_async_commit();
+  __syncthreads();
+  int buffer = 0;
+  for (int row = begin; row < end; row += ROWS, buffer ^= 1) {
+    word4* spectra = both_spectra + buffer * SLOTS * STRIDE;
+    cp_async_wait<0>();
+    for (int item = warp; item < ITEMS; item += WARPS) {
+      Rows held;
+      take_rows(held, fetched + item * HELD_UNITS);
+      fold(held);
+      if (row + ROWS < end) fetch(item, row + ROWS);
+      transform(spectra + item / PARTS * ROWS, item % PARTS, STRIDE, held, basis);
+    }
+    cp_async_commit();
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < WARP_SLOTS; ++i) {
+      const word4* slot = spectra + (warp * WARP_SLOTS + i) * STRIDE;
+      word a[OUT_TILES][4], b[IN_TILES][2];
+#pragma unroll
+      for (int m = 0; m < OUT_TILES; ++m)  // matrices: two of 4 blocks for rows 0 to 7, two for rows 8 to 15
+        ldmatrix_x4<true>(a[m], slot + (2 * m + lane / 8 % 2) * ROWS + lane % 8 + lane / 16 * 8);
+#pragma unroll
+      for (int n = 0; n < IN_TILES; ++n)
+        ldmatrix_x2<true>(b[n], slot + (OUT_QUADS + n) * ROWS + lane % 16);
+#pragma unroll
+      for (int m = 0; m < OUT_TILES; ++m)
+#pragma unroll
+        for (int n = 0; n < IN_TILES; ++n)
+          mma16(sums[i][m][n], a[m][0], a[m][1], a[m][2], a[m][3], b[n][0], b[n][1]);
+    }
+  }
+
+  // Of four products of parts, real times real and imaginary times imaginary are in different threads.
+  float* to = partials + (size_t)(blockIdx.x * gridDim.y + blockIdx.y) * (SLOTS * OUT_TILES * IN_TILES * 64) + lane;
+  const bool odd = lane / 4 % 2;
+#pragma unroll
+  for (int i = 0; i < WARP_SLOTS; ++i)
+#pragma unroll
+    for (int m = 0; m < OUT_TILES; ++m)
+#pragma unroll
+      for (int n = 0; n < IN_TILES; ++n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int slot = warp * WARP_SLOTS + i;
+          const float first = sums[i][m][n][2 * half], second = sums[i][m][n][2 * half + 1];
+          const float other = from_neighbour(second, 4);
+          const float sum = odd ? first - other : first + other;
+          to[(((slot * OUT_TILES + m) * IN_TILES + n) * 2 + half) * 32] = slot ? sum : odd ? second : first;
+        }
+}

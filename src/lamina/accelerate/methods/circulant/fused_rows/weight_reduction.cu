@@ -1,0 +1,61 @@
+// Weight gradients from the split-K partials of weight_gradient.cu.
+//
+// Macros besides those of transforms.cu: WEIGHT_TYPE, the dtype of weights; OUT_BLOCKS and IN_BLOCKS, p and q; OUT_TILES and
+// IN_TILES of weight_gradient.cu; SWAPPED, whether it had inputs in place of output gradients and the other way round: its
+// sums are then conjugated, and p and q stand for each other.
+
+typedef Element<WEIGHT_TYPE>::type weight_t;
+
+constexpr int IN_GROUPS = (IN_BLOCKS + 4 * IN_TILES - 1) / (4 * IN_TILES);
+constexpr int NUMBERS = 8 * SLOTS;                         // of a thread block: spectra of 4 weights, or 4 weights
+constexpr int GROUPS = SLOTS >= 64 ? 2 : SLOTS >= 32 ? 4 : 8;  // of threads that share each sum
+
+// Adds partials in a fixed order and transforms the sums back: weights of one output block and 4 input blocks a thread block.
+// `inverse` is [2][SLOTS][K]: of real and of imaginary parts.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    reduce_weight_gradient(const float* __restrict__ partials, const float* __restrict__ inverse,
+                           weight_t* __restrict__ dw, int splits, int tiles) {
+  __shared__ float parts[GROUPS][NUMBERS], sums[NUMBERS];
+  griddepcontrol_wait();
+  launch_dependents();
+  const int i = blockIdx.x % 4, half = blockIdx.x / 4 % 2, n = blockIdx.x / 8 % IN_TILES;
+  const int m = blockIdx.x / 8 / IN_TILES % OUT_TILES, tile = blockIdx.x / (8 * IN_TILES * OUT_TILES);
+  constexpr int TILE = SLOTS * OUT_TILES * IN_TILES * 64;
+  for (int at = threadIdx.x; at < GROUPS * NUMBERS; at += THREADS) {
+    const int number = at % NUMBERS, slot = number / 8;
+    const float* from = partials + (size_t)tile * TILE + (((slot * OUT_TILES + m) * IN_TILES + n) * 2 + half) * 32 +
+                        i * 8 + number % 8;
+    float sum = 0;
+#pragma unroll 16
+    for (int s = at / NUMBERS; s < splits; s += GROUPS) sum += from[(size_t)s * tiles * TILE];
+    parts[at / NUMBERS][number] = sum;
+  }
+  __syncthreads();
+  for (int number = threadIdx.x; number < NUMBERS; number += THREADS) {
+    float sum = 0;
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group) sum += parts[group][number];
+    const bool conjugate = SWAPPED && number >= 8 && number % 8 >= 4;  // slot 0 has two real numbers
+    sums[number] = conjugate ? -sum : sum;
+  }
+  __syncthreads();
+  for (int at = threadIdx.x; at < GROUPS * NUMBERS; at += THREADS) {
+    const int pair = at % NUMBERS / K, t = at % K, first = at / NUMBERS * (SLOTS / GROUPS);
+    float sum = 0;
+#pragma unroll 8
+    for (int f = first; f < first + SLOTS / GROUPS; ++f)
+      sum += inverse[f * K + t] * sums[f * 8 + pair] + inverse[(SLOTS + f) * K + t] * sums[f * 8 + 4 + pair];
+    parts[at / NUMBERS][at % NUMBERS] = sum;
+  }
+  __syncthreads();
+  const int p = (tile / IN_GROUPS * OUT_TILES + m) * 8 + half * 4 + i, q0 = (tile % IN_GROUPS * IN_TILES + n) * 4;
+  if (p >= OUT_BLOCKS) return;
+  for (int number = threadIdx.x; number < NUMBERS; number += THREADS) {
+    if (q0 + number / K >= IN_BLOCKS) continue;
+    float sum = 0;
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group) sum += parts[group][number];
+    const int q = q0 + number / K;
+    dw[(size_t)(SWAPPED ? q * OUT_BLOCKS + p : p * IN_BLOCKS + q) * K + number % K] = from_float<WEIGHT_TYPE>(sum);
+  }
+}

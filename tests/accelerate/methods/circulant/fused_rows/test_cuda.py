@@ -1,0 +1,106 @@
+"""The CUDA sources, on the GPU or as C++ on the CPU with one warp per block, against a product in float64."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from lamina.accelerate.common.tiling import SHARED_MEMORY
+from lamina.accelerate.methods.circulant import reference
+from lamina.accelerate.methods.circulant.fused_rows import cuda
+from lamina.accelerate.methods.circulant.fused_rows.cuda import FusedRows, RowTile, WeightTile
+from lamina.testing.cuda_on_cpu import KernelOnCpu
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+STAGED = RowTile(1, 8, 1, splits=2, staged=True, prefetch=True)
+AHEAD = RowTile(1, 8, 1, item_blocks=2, prefetch=True, rows_ahead=True)
+SHARED = RowTile(1, 8, 1, item_blocks=2, shared_spectra=True, rows_ahead=True)
+CASES = {  # block size, p, q, rows, dtype of rows, dtype of weights, tiles
+    "plain": (64, 3, 5, 37, FP16, FP32, RowTile(1, 8, 1), WeightTile(1, 1, 2)),
+    "staged": (32, 9, 5, 19, BF16, BF16, STAGED, WeightTile(1, 1, 1)),
+    "halves of items": (32, 3, 9, 40, FP16, FP16, AHEAD, WeightTile(1, 1, 2, item_blocks=2)),
+    "one shared place": (16, 3, 5, 57, FP16, FP32, SHARED, WeightTile(1, 1, 1)),
+    "one row, one block": (128, 1, 1, 1, BF16, FP32, AHEAD, WeightTile(1, 1, 1)),
+}
+LARGE = [  # block size, p, q, rows: tiles of each kind, and rows and blocks that no tile divides
+    (64, 17, 9, 1001), (64, 5, 20, 999), (64, 12, 49, 4097), (64, 61, 16, 5001), (64, 16, 64, 1021), (32, 95, 23, 4099),
+    (32, 23, 95, 4099), (128, 23, 5, 1003), (128, 5, 23, 1003), (16, 33, 7, 1009), (16, 7, 100, 4444), (64, 1, 1, 1),
+]  # fmt: skip
+
+
+def check(
+    k: int, p: int, q: int, rows: int, dtype: torch.dtype, weight_dtype: torch.dtype,
+    tile: RowTile | None = None, weight_tile: WeightTile | None = None, device: str = "cuda",
+) -> None:  # fmt: skip
+    """Outputs and both gradients, each of whose elements must be written, within the rounding of ``dtype``."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(device)
+
+    x, dy, bias = random(rows, q * k).to(dtype), random(rows, p * k).to(dtype), random(p * k)
+    weight = (random(p, q, k) / (q * k) ** 0.5).to(weight_dtype)
+    exact = [x.double().requires_grad_(), weight.double().requires_grad_()]
+    expected = reference.linear(exact[0], exact[1], bias.double(), p * k)
+    gradients = torch.autograd.grad(expected, exact, dy.double())
+    y, dx, dw = (torch.full_like(like, torch.nan) for like in (dy, x, weight))
+    forward, backward = cuda.weight_spectra(weight, dtype)
+    cuda.run_rows(x, forward, bias, y, k, tile)
+    cuda.run_rows(dy, backward, None, dx, k, tile)
+    cuda.run_weight_gradient(dy, x, dw, weight_tile, splits=3)
+    for actual, wanted in zip((y, dx, dw), (expected.detach(), *gradients), strict=True):
+        error = (actual.double() - wanted).norm() / wanted.norm()
+        assert error < 2 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
+    monkeypatch.setattr(cuda, "MULTIPROCESSORS", 2)
+    check(*CASES[case], device="cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "weight_dtype"), [(BF16, FP32), (FP16, FP16)])
+@pytest.mark.parametrize("sizes", LARGE)
+def test_on_the_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype, weight_dtype: torch.dtype) -> None:
+    check(*sizes, dtype, weight_dtype)
+
+
+def test_tiles_fit_the_memory_and_divide_the_work() -> None:
+    for k, p, q, rows in product(cuda.BLOCK_SIZES, (1, 5, 12, 48, 256), (1, 3, 16, 64, 100), (1, 2112, 4096, 20000)):
+        problem = FusedRows(k, q, p, BF16)
+        tile = cuda.row_tile(problem, rows)
+        if tile is None:
+            assert q * k > 4096  # wider rows are refused
+            continue
+        assert problem.row_bytes(tile) <= SHARED_MEMORY
+        assert tile.chunk % 8 == 0
+        assert not tile.staged or 16 % tile.num_warps == 0  # each warp copies as many rows
+        if tile.shared_spectra:
+            assert tile.chunk >= p
+            assert tile.chunk // 8 * (problem.slots // 8) <= tile.num_warps
+        weight_tile = cuda.weight_tile(problem)
+        assert problem.weight_bytes(weight_tile) <= SHARED_MEMORY
+        assert problem.slots % weight_tile.num_warps == 0
+        assert weight_tile.in_tiles * -(-q // (4 * weight_tile.in_tiles)) < -(-q // 4) + weight_tile.in_tiles
+
+
+@pytest.mark.parametrize(
+    ("sizes", "forward", "backward"),
+    [
+        ((64, 48, 12, 4096), RowTile(8, 16, 2, staged=True), RowTile(16, 16, 1, staged=True, prefetch=True)),
+        (
+            (64, 64, 16, 6304),
+            RowTile(4, 8, 3, staged=True, prefetch=True),
+            RowTile(8, 16, 1, item_blocks=2, prefetch=True, rows_ahead=True),
+        ),
+    ],
+)
+def test_tiles_are_those_that_were_measured(
+    sizes: tuple[int, int, int, int], forward: RowTile, backward: RowTile
+) -> None:
+    k, p, q, rows = sizes
+    assert cuda.row_tile(FusedRows(k, q, p, BF16), rows) == forward
+    assert cuda.row_tile(FusedRows(k, p, q, BF16), rows) == backward

@@ -1,0 +1,220 @@
+"""The fused kernels through the public functional and modules: on the GPU, and as C++ on the CPU with one warp."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from lamina.accelerate.methods.circulant import candidates as cell
+from lamina.accelerate.methods.circulant import functional
+from lamina.accelerate.methods.circulant.fused_rows import cuda, ops
+from lamina.accelerate.methods.circulant.fused_rows.cuda import RowTile, WeightTile
+from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d, BlockCirculantLinear, BlockCirculantLSTM
+from lamina.accelerate.runtime import launch_cache
+from lamina.accelerate.select import observe
+from lamina.errors import LaminaError, MissingError, UnsupportedError
+from lamina.testing.cuda_on_cpu import KernelOnCpu
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+SIZES = [(64, 12, 5, 1001), (32, 7, 33, 2113), (128, 3, 9, 4097), (16, 5, 1, 1000)]  # block size, p, q, rows
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels as C++ on the CPU, with one warp, and for few rows."""
+    monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
+    monkeypatch.setattr(cuda, "MULTIPROCESSORS", 2)
+    monkeypatch.setattr(cuda, "row_tile", lambda problem, rows: RowTile(1, 8, 1, staged=True, prefetch=True))
+    monkeypatch.setattr(cuda, "weight_tile", lambda problem: WeightTile(1, 1, 1))
+    monkeypatch.setattr(ops, "MIN_ROWS", 4)
+    launch_cache.clear()
+    yield
+    launch_cache.clear()
+
+
+def step(layer: nn.Module, impl: str, x: Tensor, gy: Tensor, dtype: torch.dtype | None = None) -> list[Tensor]:
+    """The output and the gradients of the input and of all parameters; under autocast to ``dtype``."""
+    layer.impl = impl  # type: ignore[assignment]
+    leaf = x.detach().requires_grad_()
+    with torch.autocast(x.device.type, dtype, enabled=dtype is not None):
+        y = layer(leaf)
+    return [y.detach(), *torch.autograd.grad(y, [leaf, *layer.parameters()], gy.to(y.dtype))]
+
+
+def assert_close(ours: list[Tensor], layer: nn.Module, x: Tensor, gy: Tensor, dtype: torch.dtype) -> None:
+    """Every result, as norms, within the rounding of a few 16-bit operands."""
+    exact = step(layer.double(), "reference", x.double(), gy.double())
+    for a, b in zip(ours, exact, strict=True):
+        assert a.shape == b.shape
+        assert (a.double() - b).norm() <= 3 * torch.finfo(dtype).eps * b.norm()  # also of what is not a number
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+def test_a_step_under_autocast_on_the_cpu(emulated: None, dtype: torch.dtype) -> None:
+    layer = BlockCirculantLinear(96, 64, 32, signs=True)
+    x, gy = torch.randn(7, 3, 96).transpose(0, 1), torch.randn(3, 7, 64).to(dtype).float()
+    ours = step(layer, "fused_rows", x, gy, dtype)
+    assert [one.dtype for one in ours] == [dtype, FP32, FP32, FP32]
+    assert layer.executed("forward") == ("circulant[block_size=32,impl=fused_rows]", "requested")
+    assert_close(ours, layer, x, gy, dtype)
+
+
+def test_a_pointwise_convolution_in_channels_last_on_the_cpu(emulated: None) -> None:
+    layer = BlockCirculantConv2d(64, 32, 1, block_size=16)
+    x = torch.randn(2, 64, 3, 5).contiguous(memory_format=torch.channels_last)
+    gy = torch.randn(2, 32, 3, 5).bfloat16().float()
+    ours = step(layer, "fused_rows", x, gy, BF16)
+    assert ours[0].is_contiguous(memory_format=torch.channels_last)
+    assert_close(ours, layer, x, gy, BF16)
+    with pytest.raises(UnsupportedError, match="expected images in channels-last"):
+        step(layer.to(BF16), "fused_rows", x.contiguous().to(BF16), gy)
+    other = BlockCirculantConv2d(64, 32, 3, block_size=16, impl="fused_rows").to(BF16)
+    with pytest.raises(UnsupportedError, match="1x1 kernel with stride 1"):
+        other(x.to(BF16))
+
+
+def test_only_requested_gradients_are_computed_and_they_are_differentiable(emulated: None) -> None:
+    x, w = torch.randn(6, 32).to(BF16), torch.randn(2, 2, 16).to(BF16).requires_grad_()
+    y = functional.linear(x, w, out_features=32, impl="fused_rows")
+    (dw,) = torch.autograd.grad(y.float().square().sum(), w)
+    assert dw.shape == w.shape
+    leaves, second = (x.clone().requires_grad_(), w), []
+    for impl in ("fused_rows", "reference"):
+        y = functional.linear(*leaves, out_features=32, impl=impl)
+        first = torch.autograd.grad(y.sum(), leaves, create_graph=True)
+        second.append(torch.autograd.grad(sum(one.float().square().sum() for one in first), leaves))  # type: ignore[arg-type]
+    for a, b in zip(*second, strict=True):
+        assert (a - b).norm() <= 0.05 * b.norm()
+
+
+@pytest.mark.usefixtures("emulated")
+def test_operators_obey_the_rules_of_the_library() -> None:
+    check_operators("cpu")
+
+
+def check_operators(device: str, rows: int = 5) -> None:
+    x, w = torch.randn(rows, 64, device=device).to(BF16), torch.randn(2, 4, 16, device=device)
+    bias = torch.randn(32, device=device)
+    for each, b in ((x, bias), (x[:, None], None)):
+        leaves = tuple(None if one is None else one.clone().requires_grad_() for one in (each, w, b))
+        torch.library.opcheck(ops.linear, leaves)
+    y, spectra = ops.linear(x, w, None)
+    for wanted in ((True, True), (True, False), (False, True)):
+        torch.library.opcheck(ops.linear_backward, (y, x, spectra, [2, 4, 16], FP32, *wanted))
+
+
+def test_shapes_and_flops_need_no_device() -> None:
+    x, w = torch.empty(8, 2000, 96, dtype=BF16, device="meta"), torch.empty(5, 3, 32, device="meta")
+    y, spectra = ops.linear(x, w, None)
+    assert (y.shape, y.dtype, spectra.shape) == ((8, 2000, 160), BF16, (1, 2, 2, 2, 32, 4))
+    dx, dw = ops.linear_backward(y, x, spectra, [5, 3, 32], FP32, True, True)
+    assert (dx.shape, dx.dtype, dw.shape, dw.dtype) == (x.shape, BF16, w.shape, FP32)
+    with FlopCounterMode(display=False) as counter:
+        ops.linear(x, w, None)
+    assert 0 < counter.get_total_flops() < 2 * 16000 * 160 * 96  # fewer than the dense product
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "dtype", "message"),
+    [
+        (BlockCirculantLinear(64, 64, 32), (1000, 64), FP32, "bfloat16 or float16"),
+        (BlockCirculantLinear(64, 64, 32), (999, 64), BF16, "at least 1000 rows, got 999"),
+        (BlockCirculantLinear(60, 60, 20), (1000, 60), BF16, "block size of 16, 32, 64 or 128, got 20"),
+        (BlockCirculantLinear(65, 64, 32), (1000, 65), BF16, "multiples of the block size 32, got 65"),
+        (BlockCirculantLinear(64, 8192, 64), (1000, 64), BF16, "spectra fit shared memory, got rows of 8192"),
+    ],
+)
+def test_what_the_kernels_do_not_compute_is_refused_with_its_reason(
+    layer: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer.impl = "fused_rows"  # type: ignore[assignment]
+    with pytest.raises(MissingError, match="expected tensors on a CUDA device, got cpu"):
+        layer.to(dtype)(torch.zeros(shape, dtype=dtype))
+    monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
+    with pytest.raises(UnsupportedError, match=message):
+        layer(torch.zeros(shape, dtype=dtype))
+
+
+def test_a_kernel_that_does_not_compile_is_a_refusal(emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **options: object) -> None:
+        raise LaminaError("the CUDA source does not compile")
+
+    monkeypatch.setattr(cuda, "kernel_class", broken)
+    with pytest.raises(UnsupportedError, match="fused_rows: the CUDA source does not compile"):
+        functional.linear(
+            torch.zeros(5, 16).to(BF16), torch.zeros(1, 1, 16).to(BF16), out_features=16, impl="fused_rows"
+        )
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "dtype", "offered"),
+    [
+        (BlockCirculantLinear(64, 64, 32), (10, 100, 64), BF16, True),
+        (BlockCirculantLinear(64, 64, 32), (999, 64), BF16, False),
+        (BlockCirculantLinear(64, 64, 32), (1000, 64), FP32, False),
+        (BlockCirculantLinear(64, 64, 8), (1000, 64), FP16, False),
+        (BlockCirculantConv2d(32, 32, 1, block_size=16), (1, 32, 40, 25), FP16, True),
+        (BlockCirculantConv2d(32, 32, 3, block_size=16), (1, 32, 40, 25), FP16, False),
+        (BlockCirculantLSTM(32, 32, block_size=16), (100, 10, 32), BF16, False),
+    ],
+)
+def test_it_is_offered_to_a_selection_where_there_are_many_rows(
+    layer: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, offered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = observe(nn.Sequential(layer.to(dtype)), ["0"], torch.zeros(shape, dtype=dtype))["0"]
+    monkeypatch.setattr(cell, "has_kernels", lambda x: True)
+    assert ("impl=fused_rows" in cell.candidates(layer, call, None)) == offered  # type: ignore[arg-type]
+    monkeypatch.setattr(cell, "has_kernels", lambda x: False)
+    assert "impl=fused_rows" not in cell.candidates(layer, call, None)  # type: ignore[arg-type]
+
+
+def test_a_state_dict_does_not_depend_on_the_implementation() -> None:
+    layer, other = (BlockCirculantLinear(64, 32, 16, impl=impl) for impl in ("fused_rows", "reference"))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.weight, layer.weight)
+    assert "impl=fused_rows" in repr(layer)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [BF16, FP16])
+@pytest.mark.parametrize("mode", ["plain", "autocast", "strided", "compiled", "graph"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_a_step_on_the_gpu(
+    sizes: tuple[int, int, int, int], mode: str, dtype: torch.dtype, poisoned_empty: None
+) -> None:
+    k, p, q, rows = sizes
+    layer = BlockCirculantLinear(q * k, p * k, k, signs=mode == "strided", device="cuda")
+    x, gy = torch.randn(rows, q * k, device="cuda").to(dtype), torch.randn(rows, p * k, device="cuda").to(dtype)
+    if mode == "strided":
+        x, gy = x.t().contiguous().t(), torch.cat([gy.flatten()[:1], gy.flatten()])[1:].view_as(gy)
+    if mode != "autocast":
+        layer.to(dtype)
+    cast = dtype if mode == "autocast" else None
+    if mode == "graph":
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step(layer, "fused_rows", x, gy)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                ours = step(layer, "fused_rows", x, gy)
+            x.copy_(x.flip(0))
+            graph.replay()
+        torch.cuda.synchronize()
+    elif mode == "compiled":
+        layer.impl = "fused_rows"
+        leaf = x.clone().requires_grad_()
+        y = torch.compile(layer, fullgraph=True)(leaf)
+        ours = [y.detach(), *torch.autograd.grad(y, [leaf, *layer.parameters()], gy)]
+    else:
+        for _ in range(4):  # as it is, recorded, and replayed
+            ours = step(layer, "fused_rows", x, gy, cast)
+    assert_close(ours, layer, x, gy, dtype)
+
+
+@pytest.mark.gpu
+def test_operators_obey_the_rules_of_the_library_on_the_gpu() -> None:
+    check_operators("cuda", 1001)
