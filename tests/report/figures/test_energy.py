@@ -28,3 +28,8 @@ def test_each_phase_is_a_series_of_its_layers_joules() -> None:
 
 def test_without_energy_the_figure_says_how_to_get_it() -> None:
     assert drawn({}).plot is None and "--energy" in drawn({}).reason
+
+
+def test_a_phase_that_does_not_run_is_no_gap_in_a_layers_sum() -> None:
+    found = drawn({("relu1", "forward"): 0.25, ("relu1", "backward_data"): 0.5})  # it has no weights
+    assert found.plot is not None and "750 mJ" in str(found.plot)

@@ -17,7 +17,7 @@ def energy(scene: Scene) -> Plot | str:
         Series(phase.replace("_", " "), colour, [_joules(scene, layer, phase) for layer in layers])
         for phase, colour in PHASES
     ]
-    series = [one for one in series if any(value is not None for value in one.values)]
+    series = [one for one in series if any(one.values)]
     if not series:
         return "energy was not measured: 'lamina profile --energy 0.2' does so on a GPU with an energy counter"
     plot = layer_bars(layers, series, Quantity("energy", JOULES), missing=dict.fromkeys(layers, "not measured"))
@@ -25,5 +25,6 @@ def energy(scene: Scene) -> Plot | str:
 
 
 def _joules(scene: Scene, layer: str, phase: str) -> float | None:
+    """Of a phase that does not run, none."""
     row = scene.shown[layer].get(phase)
-    return row.energy_j if row else None
+    return row.energy_j if row and row.timing else 0.0
