@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from lamina.accelerate.common.operands import has_kernels
 from lamina.accelerate.methods.circulant.config import Impl
 from lamina.accelerate.methods.circulant.cost import times_us
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv1d, BlockCirculantConv2d, BlockCirculantLinear
-from lamina.accelerate.select import DENSE, LayerCall, Selector, variant
+from lamina.accelerate.select import DENSE, LayerCall, Selector, layer_step, variant
 from lamina.accelerate.select.cost import CostModel, Prediction, Predictions
 from lamina.errors import UnsupportedError
 
@@ -22,13 +23,34 @@ _ELSEWHERE: tuple[Impl, ...] = ("reference", "dense")
 _MIN_ROWS, _DTYPES, _BLOCK_SIZES = 1000, (torch.bfloat16, torch.float16), (16, 32, 64, 128)
 """Where the fused kernels are tried; what else they refuse, they refuse when they are called."""
 
+_AGREEMENT = 0.03
+"""Relative distance of two results in a 16-bit dtype."""
+
 
 def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, Callable[[], nn.Module]]:
     """Every implementation that can run on the call's device; the requested one alone if it is not ``auto``."""
     impls = (layer.impl,) if layer.impl != "auto" else _GPU if has_kernels(call.tensors[0]) else _ELSEWHERE
+    found: dict[str, Callable[[], nn.Module]] = {f"impl={impl}": partial(variant, layer, impl=impl) for impl in impls}
     if impls is _GPU and _has_many_rows(layer, call):
-        impls = (*_GPU, "fused_rows")
-    return {f"impl={impl}": partial(variant, layer, impl=impl) for impl in impls}
+        found["impl=fused_rows"] = lambda: agreeing(layer, call, selector.training, "fused_rows", "kernel")
+    return found
+
+
+def agreeing(layer: Any, call: LayerCall, training: bool, impl: Impl, like: Impl) -> nn.Module:
+    """The layer by an implementation, after a step in which it computed what another one does.
+
+    Raises:
+        UnsupportedError: it computed something else.
+    """
+    ours, theirs = (
+        tree_leaves(layer_step(variant(layer, impl=one), call, "eager", training)()) for one in (impl, like)
+    )
+    for mine, wanted in zip(ours, theirs, strict=True):
+        if isinstance(wanted, Tensor):
+            error = (mine.double() - wanted.double()).norm() / wanted.double().norm().clamp(min=1e-30)
+            if not error <= _AGREEMENT:
+                raise UnsupportedError(f"impl={impl} differs from impl={like} by {float(error):.1e}")
+    return variant(layer, impl=impl)
 
 
 def _has_many_rows(layer: Any, call: LayerCall) -> bool:
