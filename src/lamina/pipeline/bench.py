@@ -141,20 +141,7 @@ def _measure(
             watch(f"{here}: selecting an implementation of each layer for {mode} mode")
             selected = select_layers(network, point.method, select, mode, device, cache, guard)
             implement = selected.implement(implement)
-        visits = run.walk(
-            trace,
-            inputs,
-            phases=workload.phases,
-            precision=point.precision,
-            seed_gradient=network.seed,
-            input_gradients=target.input_gradients,
-            implement=implement,
-            check=workload.check,
-            plan=plan,
-            layers=network.selected,
-            guard=guard,
-            lost=guard.lost,
-        )
+        visits = network.visits(target, workload, point, implement, guard, check=workload.check, plan=plan)
         for visit in visits:
             calls, untimed = [], []
             for step in visit:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from lamina.accelerate.common.batchnorm import fold_batchnorm
 from lamina.build import Target
 from lamina.build.data import Dataset
 from lamina.errors import UnsupportedError
+from lamina.pipeline.guard import Guard
 from lamina.pipeline.targets import units
 from lamina.run.loss import SeedGradient
 from lamina.run.protocols import Trace
@@ -38,6 +40,30 @@ class Prepared:
     selected: frozenset[str]
     seed: SeedGradient
     backward: bool
+
+    def visits(
+        self,
+        target: Target,
+        workload: Workload,
+        point: Point,
+        implement: run.Implement | None,
+        guard: Guard,
+        **options: Any,
+    ) -> Iterator[tuple[run.Step, ...]]:
+        """The selected layers and their phases, in order, watched by a guard; ``options`` as `run.walk` takes them."""
+        return run.walk(
+            self.trace,
+            self.inputs,
+            phases=workload.phases,
+            precision=point.precision,
+            seed_gradient=self.seed,
+            input_gradients=target.input_gradients,
+            implement=implement,
+            layers=self.selected,
+            guard=guard,
+            lost=guard.lost,
+            **options,
+        )
 
 
 def prepare(

@@ -45,19 +45,8 @@ def with_energy(
     places = {(row.place, row.phase): row for row in rows if row.timing}
     found: dict[LayerRun, float | None] = {}
     with meter.stream():
-        visits = run.walk(
-            network.trace,
-            network.inputs,
-            phases=workload.phases,
-            precision=point.precision,
-            seed_gradient=network.seed,
-            input_gradients=target.input_gradients,
-            implement=only(network.selected, or_dense(implementation(point), {})),
-            check=False,
-            layers=network.selected,
-            guard=guard,
-            lost=guard.lost,
-        )
+        implement = only(network.selected, or_dense(implementation(point), {}))
+        visits = network.visits(target, workload, point, implement, guard, check=False)
         for step in (one for visit in visits for one in visit):
             row = places.get((network.places[step.place], step.phase.value))
             if row is None or step.call is None:

@@ -180,18 +180,7 @@ def _errors(target: Target, workload: Workload, point: Point, network: Prepared,
     """Every phase compared with float64, where the workload asks for it."""
     if not workload.check:
         return {}
-    visits = run.walk(
-        network.trace,
-        network.inputs,
-        phases=workload.phases,
-        precision=point.precision,
-        seed_gradient=network.seed,
-        input_gradients=target.input_gradients,
-        implement=or_dense(implementation(point), {}),
-        layers=network.selected,
-        guard=guard,
-        lost=guard.lost,
-    )
+    visits = network.visits(target, workload, point, or_dense(implementation(point), {}), guard)
     # A step holds the tensors of its layer, so only what it found out is kept.
     return {(step.place, step.phase): replace(step, call=None, module=None) for visit in visits for step in visit}
 

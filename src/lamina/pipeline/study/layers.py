@@ -22,7 +22,7 @@ from lamina.pipeline.convert import ROUNDS, selector
 from lamina.pipeline.deft.composition import flattened, foldable
 from lamina.pipeline.study.algorithms import convolutions, select_algorithm
 from lamina.pipeline.study.budget import Budget
-from lamina.pipeline.study.config import StudyConfig, lossless
+from lamina.pipeline.study.config import StudyConfig
 from lamina.pipeline.study.fatal import Fatal
 from lamina.pipeline.study.folded import FOLDED, fold_times
 from lamina.pipeline.study.subject import Subject
@@ -38,7 +38,7 @@ TILES = 2
 """Tiles of a kernel that are tried; layers of the plan are tuned again on what reaches them there."""
 
 SPARSE_BELOW = {"fp32": 0.6, "tf32": 0.3, "bf16": 0.2, "fp16": 0.2}
-"""Density of inputs above which sparse products have never been faster on a GPU, so that none is tried."""
+"""Density of inputs above which no sparse product is tried on a GPU: `benchmarks.sparse_gemm` has what pays."""
 
 
 @dataclass
@@ -299,11 +299,3 @@ def _unsupported(found: Layers) -> dict[str, str]:
         if one.layer not in ran and one.reason:
             reasons.setdefault(one.layer, {})[f"{Method.parse(one.impl).name}: {one.reason}"] = None
     return {layer: "; ".join(said) for layer, said in reasons.items()}
-
-
-def best_lossless(found: Layers) -> dict[str, str]:
-    """The fastest candidate of each layer that computes what the dense layer does."""
-    kept = {
-        layer: {impl: saved for impl, saved in row.items() if lossless(impl)} for layer, row in found.faster.items()
-    }
-    return {layer: max(row, key=lambda impl: row[impl]) for layer, row in kept.items() if row}

@@ -32,6 +32,7 @@ from lamina.pipeline.study.layers import fold_groups
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.watch import Watch
 from lamina.record.study import Metric, Settings
+from lamina.run.update import AUTOCAST
 from lamina.spec import Method
 from lamina.spec.training import Training
 from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, without
@@ -229,7 +230,7 @@ class _Cast(nn.Module):
 
     def __init__(self, model: nn.Module, precision: str) -> None:
         super().__init__()
-        self.model, self.dtype = model, {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
+        self.model, self.dtype = model, AUTOCAST.get(precision, torch.float32)
 
     def forward(self, *inputs: torch.Tensor) -> object:
         return self.model(*(one.to(self.dtype) if one.is_floating_point() else one for one in inputs))

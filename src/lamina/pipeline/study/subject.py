@@ -23,6 +23,7 @@ from lamina.pipeline.study.rivals import apply_rival
 from lamina.pipeline.updates import compiled
 from lamina.record import Mode, Timing
 from lamina.record.study import Settings
+from lamina.run.update import AUTOCAST
 from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, without
 
 SLOW_S = 0.5
@@ -30,8 +31,6 @@ SLOW_S = 0.5
 
 REPLAYED = ("graph", "reduce-overhead")
 """Modes that replay CUDA graphs."""
-
-AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 STATES = {"sgd": 1, "adam": 2, "adamw": 2}
 """Values that an optimizer keeps for each parameter."""

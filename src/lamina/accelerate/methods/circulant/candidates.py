@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -32,7 +32,8 @@ def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, 
     impls = (layer.impl,) if layer.impl != "auto" else _GPU if has_kernels(call.tensors[0]) else _ELSEWHERE
     found: dict[str, Callable[[], nn.Module]] = {f"impl={impl}": partial(variant, layer, impl=impl) for impl in impls}
     if impls is _GPU and _has_many_rows(layer, call):
-        found["impl=fused_rows"] = lambda: agreeing(layer, call, selector.training, "fused_rows", "kernel")
+        # Made to be timed, and again if it is selected, but compared once.
+        found["impl=fused_rows"] = cache(lambda: agreeing(layer, call, selector.training, "fused_rows", "kernel"))
     return found
 
 
