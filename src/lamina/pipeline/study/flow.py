@@ -151,7 +151,7 @@ def _learner(
 ) -> Learner:  # fmt: skip
     """On a GPU, what is only to be judged is trained in CUDA graphs, channels-last, and in TF32 in place of fp32.
 
-    In strict fp32, trainings would take a large network most of the study's time, and what is learned hardly differs.
+    In strict fp32, trainings of a large network would take most of the study's time.
     """
     if device.type != "cuda":
         return Learner(settings, parts, device, store, run_id, watch, remark)
