@@ -206,15 +206,13 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="studies at the same time; they take turns to time")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     args = parser.parse_args()
-    every = args.networks == parser.get_default("networks")
-    claim = "studies" if every else "_".join(["studies", *(one.rpartition(":")[2] for one in args.networks.split(","))])
+    pairs = [f"{network}/{goal}" for network in args.networks.split(",") for goal in args.goals.split(",")]
+    studies = [one.split("/") for one in (args.only.split(",") if args.only else pairs)]
+    names = list(dict.fromkeys(network for network, _ in studies))
+    every = ",".join(names) == parser.get_default("networks")
+    claim = "studies" if every else "_".join(["studies", *(one.rpartition(":")[2] for one in names)])
     options = {name: value for name, value in vars(args).items() if name != "output"}
     command = " ".join(["studies", *(f"--{name} {value}" for name, value in options.items())])
-    studies = (
-        [one.split("/") for one in args.only.split(",")]
-        if args.only
-        else [(network, goal) for network in args.networks.split(",") for goal in args.goals.split(",")]
-    )
     asked = [(network, goal, args, device) for network, goal in studies]
     rows: list[dict[str, Any]] = []
     path = None

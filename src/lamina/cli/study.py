@@ -15,6 +15,7 @@ from lamina.cli.handled import handled
 from lamina.cli.isolated import isolated, surviving
 from lamina.cli.networks import check_networks, networks, training
 from lamina.errors import UsageError
+from lamina.spec.plan import MODES
 
 if TYPE_CHECKING:
     from lamina.pipeline.study import Studied
@@ -144,7 +145,7 @@ def study(
     options.choices("--goal", goal, ("train", "infer"))
     options.choices("--optimizer", optimizer, ("sgd", "adam", "adamw"))
     precisions = options.choices("--precision", precision, ("fp32", "tf32", "bf16", "fp16")) if precision else []
-    modes = options.choices("--mode", mode, ("eager", "compiled", "reduce-overhead", "graph")) if mode else []
+    modes = options.choices("--mode", mode, MODES) if mode else []
     methods = [str(one) for one in options.implementations(impl) if one.algorithm or not one.dense]
     patterns = options.layer_patterns(layer)
     limit = seconds("--budget", budget) if budget else None

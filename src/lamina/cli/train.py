@@ -12,7 +12,7 @@ from lamina.cli import options
 from lamina.cli.handled import handled
 from lamina.cli.networks import networks, training
 from lamina.errors import UsageError
-from lamina.spec.plan import PlanMode
+from lamina.spec.plan import MODES, PlanMode
 from lamina.spec.workload import Layout
 
 
@@ -120,7 +120,7 @@ def train(
     if parallel == "fsdp" and "fp16" in (precision, found.run.precision if found and not precision else ""):
         raise UsageError("--parallel fsdp: expected --precision fp32, tf32 or bf16, got fp16")
     if mode:
-        options.choices("--mode", mode, ("eager", "compiled", "reduce-overhead", "graph"))
+        options.choices("--mode", mode, MODES)
     if layout:
         options.choices("--layout", layout, ("nchw", "nhwc"))
     settings = training(

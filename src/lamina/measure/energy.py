@@ -35,14 +35,7 @@ def energy_j(
     if counter(device) is None:
         return None
     with alone():
-        _wait(device)
-        before, begun, calls = counter(device), time.perf_counter(), 0
-        while time.perf_counter() - begun < seconds:
-            fn()
-            calls += 1
-            _wait(device)
-        after = counter(device)
-    return None if before is None or after is None else (after - before) / 1000 / calls
+        return EnergyMeter(device, seconds, counter).per_call_j(fn, captured=False)
 
 
 class EnergyMeter:

@@ -14,7 +14,7 @@ from lamina.accelerate.training.compressed_activations import saving
 from lamina.errors import CheckError, UnsupportedError, UsageError
 from lamina.pipeline.graphed import graphed_step
 from lamina.run.update import AUTOCAST
-from lamina.spec.plan import PlanMode
+from lamina.spec.plan import REPLAYED, PlanMode
 
 COPIES = 128
 """Copies of a network that a process may compile."""
@@ -47,9 +47,9 @@ def compressing(updates: run.Updates) -> run.Updates:
 
 def refusal(mode: PlanMode, device: torch.device) -> str | None:
     """Why a mode does not run here, or nothing."""
-    if mode in ("graph", "reduce-overhead") and device.type != "cuda":
+    if mode in REPLAYED and device.type != "cuda":
         return f"CUDA graphs need a CUDA device, this is {device.type}"
-    if mode in ("graph", "reduce-overhead") and run.rank_and_world()[1] > 1:
+    if mode in REPLAYED and run.rank_and_world()[1] > 1:
         return "CUDA graphs need a single process"
     return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,6 +11,11 @@ NAME = "plan.toml"
 
 PlanMode = Literal["eager", "compiled", "reduce-overhead", "graph"]
 """How the whole network runs; ``reduce-overhead`` is ``torch.compile`` with CUDA graphs."""
+MODES: tuple[PlanMode, ...] = get_args(PlanMode)
+COMPILED = ("compiled", "reduce-overhead")
+"""Modes by ``torch.compile``, which fuses what it can."""
+REPLAYED = ("graph", "reduce-overhead")
+"""Modes that replay CUDA graphs."""
 
 
 class _Strict(BaseModel):

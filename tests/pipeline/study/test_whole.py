@@ -12,7 +12,6 @@ import lamina
 from lamina import run
 from lamina.pipeline.convert import selector
 from lamina.pipeline.deft.calibration import material
-from lamina.pipeline.study import whole
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.study.whole import compare, to_sequence, unfused
 from lamina.record import Timing
@@ -104,4 +103,3 @@ def test_a_plan_is_tried_in_the_modes_that_replay() -> None:
     best = measured("reduce-overhead", 2.0)
     assert to_sequence([*wholes, best], best) == ["reduce-overhead", "graph"]
     assert to_sequence([*wholes[:2], replace(wholes[2], timing=None)], wholes[1]) == ["compiled", "eager"]
-    assert whole.COMPILED == ("compiled", "reduce-overhead")

@@ -25,7 +25,7 @@ from lamina.pipeline.deft.recipe_files import WEIGHTS, digest, load
 from lamina.pipeline.graphed import graphed
 from lamina.record.wording import listed
 from lamina.spec import Method
-from lamina.spec.plan import Plan, PlannedLayer
+from lamina.spec.plan import COMPILED, Plan, PlannedLayer
 from lamina.spec.plan_file import read_plan
 from lamina.spec.whole_method import COMPRESSED, FOLD, folds, without
 
@@ -242,7 +242,7 @@ def _run(model: nn.Module, plan: Plan, example: Any, remarks: list[str]) -> nn.M
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
     model = run_by(model, plan)
-    if mode in ("compiled", "reduce-overhead"):
+    if mode in COMPILED:
         if mode == "reduce-overhead" and device.type != "cuda":
             remarks.append(f"CUDA graphs need a GPU, the model is on {device.type}: it is compiled without them")
         model.compile(mode="reduce-overhead" if mode == "reduce-overhead" and device.type == "cuda" else "default")

@@ -9,12 +9,11 @@ from lamina import build
 from lamina.accelerate.registry import configuration
 from lamina.errors import UsageError, nearest
 from lamina.spec import Method
-from lamina.spec.plan import PlanMode
+from lamina.spec.plan import MODES
 
 Goal = Literal["train", "infer"]
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
-MODES: tuple[PlanMode, ...] = get_args(PlanMode)
 
 ALGORITHMS = ("gemm", "fft", "winograd")
 """Of convolutions; ``direct`` is what the library selects, which all candidates are compared with."""

@@ -24,13 +24,11 @@ from lamina.pipeline.updates import compiled
 from lamina.record import Mode, Timing
 from lamina.record.study import Settings
 from lamina.run.update import AUTOCAST
+from lamina.spec.plan import COMPILED, REPLAYED
 from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, without
 
 SLOW_S = 0.5
 """A step that takes longer warms up in one call."""
-
-REPLAYED = ("graph", "reduce-overhead")
-"""Modes that replay CUDA graphs."""
 
 STATES = {"sgd": 1, "adam": 2, "adamw": 2}
 """Values that an optimizer keeps for each parameter."""
@@ -169,7 +167,7 @@ class Subject:
         return step
 
     def _callable(self, model: nn.Module, settings: Settings) -> Callable[..., Any]:
-        return compiled(model, settings.mode) if settings.mode in ("compiled", "reduce-overhead") else model
+        return compiled(model, settings.mode) if settings.mode in COMPILED else model
 
     def _labels(self) -> Tensor:
         parts = [y for _, y in self.material.ordered(self.material.calibration, self.batch)]

@@ -22,6 +22,7 @@ from lamina.pipeline.watch import Watch, tracked
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
 from lamina.report.units import size
+from lamina.spec.plan import COMPILED, MODES
 from lamina.spec.whole_method import COMPRESSED, DENSE, FOLD, combined, compresses
 
 BEFORE = Settings("fp32", "nchw", "eager")
@@ -91,12 +92,17 @@ def uniform(
 
 def _begin(subject: Subject, measured: Callable[[Sequence[Settings]], None], found: dict[Settings, Measured]) -> str:
     """Measure the network as it is and, to infer, with folded BatchNorm; the method that the other settings have."""
+    if subject.training:
+        measured([BEFORE])
+        return DENSE
     try:
-        measured([BEFORE] if subject.training or subject.folded is None else [BEFORE, FOLDED])
+        subject.folded  # noqa: B018  (made here, so that a network without BatchNorm is refused before anything runs)
     except UnsupportedError as error:
         measured([BEFORE])
         found[FOLDED] = Measured("uniform", FOLDED, None, outcome="refused", reason=str(error))
-    before, folded = found[BEFORE].timing, found[FOLDED].timing if FOLDED in found else None
+        return DENSE
+    measured([BEFORE, FOLDED])
+    before, folded = found[BEFORE].timing, found[FOLDED].timing
     slower = before is not None and folded is not None and folded.q1_us > before.q3_us
     return DENSE if folded is None or slower else FOLD
 
@@ -121,7 +127,7 @@ def available(config: StudyConfig, device: torch.device) -> tuple[Sequence[str],
     """The precisions and modes of a device among those that the user allows, the probably fastest precision first."""
     if device.type == "cuda":
         precisions = [*([] if config.training else ["fp16"]), "bf16", "tf32", "fp32"]
-        modes = ["eager", "compiled", "reduce-overhead", "graph"]
+        modes = [*MODES]
     else:
         precisions, modes = ["fp32", "bf16"], ["eager", "compiled"]
     allowed = [one for one in precisions if one in (config.precisions or precisions)]
@@ -143,7 +149,7 @@ def fastest(found: Iterable[Measured]) -> Measured:
 
 def _two(best: Settings, modes: Sequence[str]) -> list[str]:
     """The fastest mode; with compiled, for which methods of other packages are made, where that does not compile."""
-    other = best.mode not in ("compiled", "reduce-overhead") and "compiled" in modes and not compresses(best.method)
+    other = best.mode not in COMPILED and "compiled" in modes and not compresses(best.method)
     return [best.mode, "compiled"] if other else [best.mode]
 
 
@@ -159,7 +165,7 @@ def _measured(
     facts: dict[Settings, tuple[int, int | None, float | None]] = {}
     reasons: dict[Settings, str] = {}
     for one in tracked("building the network at each setting", new, len(new), watch):
-        compiles = one.mode in ("compiled", "reduce-overhead") and subject.device.type != "cuda"
+        compiles = one.mode in COMPILED and subject.device.type != "cuda"
         if one != BEFORE and not budget.covers(COMPILE_S if compiles else CALLS * step_s):
             reasons[one] = "the time budget of this stage was spent"
             continue

@@ -21,15 +21,14 @@ from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import LaminaError
 from lamina.pipeline.convert import prepare_replay
 from lamina.pipeline.study.combine import Choice
-from lamina.pipeline.study.subject import REPLAYED, Step, Subject
+from lamina.pipeline.study.subject import Step, Subject
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
 from lamina.spec import Method
+from lamina.spec.plan import COMPILED, REPLAYED
 
 ROUNDS = 9
 PLAN = "plan"
-COMPILED = ("compiled", "reduce-overhead")
-"""Modes in which the compiler fuses what it can."""
 
 
 @dataclass(frozen=True)

@@ -36,3 +36,11 @@ def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
+
+
+def test_costs_are_those_of_a_small_convolution_by_hand() -> None:
+    kernels = pytest.importorskip("lamina.accelerate.papers.l1_bypass.kernels")
+    # 1 image of 2 x 4 x 4, 3 filters of 2 x 3 x 3 without padding: 4 pixels, 18 weights of a filter.
+    cost = kernels.convolution_cost(rows=4, columns=18, filters=3, inputs=32)
+    assert cost.flops == 2 * 4 * 18 * 3
+    assert (cost.bytes_read, cost.bytes_written) == (4 * (32 + 54), 4 * 12)
