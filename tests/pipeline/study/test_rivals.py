@@ -71,6 +71,15 @@ def test_whatever_a_package_raises_is_a_refusal(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao")
+def test_the_compiler_keeps_its_options_for_other_networks() -> None:
+    from torch._inductor import config
+
+    before = config.coordinate_descent_tuning
+    apply_rival("torchao:int8-weight-only", net())
+    assert config.coordinate_descent_tuning is before is False
+
+
+@pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao")
 @pytest.mark.parametrize("name", ["torchao:int8-weight-only", "torchao:int8-dynamic"])
 def test_quantized_networks_compute_nearly_the_same(name: str) -> None:
     x = torch.randn(4, 64)

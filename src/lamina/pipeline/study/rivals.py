@@ -69,9 +69,12 @@ def _folded(model: nn.Module) -> nn.Module:
 
 def _quantized(config: str, **options: Any) -> Apply:
     def apply(model: nn.Module) -> nn.Module:
+        from torch._inductor import config as compiler
         from torchao import quantization  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-        quantization.quantize_(model, getattr(quantization, config)(**options))
+        compiler.force_fuse_int_mm_with_mul = True  # read for products of int8 only, which are slow without
+        # The configuration would change options of the compiler for the whole process, and so for every later row.
+        quantization.quantize_(model, getattr(quantization, config)(set_inductor_config=False, **options))
         return model
 
     return apply
