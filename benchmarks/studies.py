@@ -39,8 +39,8 @@ RATE = 0.01
 """Learning rates: large networks without normalization diverge at higher ones."""
 EPOCHS = {"alexnet": 20, "vgg16": 8, "resnet18": 4, "resnet50": 4, "vit_base": 4, "benchmarks.studies:gated": 6}
 """Of each training, if ``--epochs`` leaves it open: as many as the dense network needs to learn most of it; else 2."""
-TUNING = 2
-"""Epochs of fine-tuning of each plan to infer."""
+TUNING = {"alexnet": 8, "vgg16": 3}
+"""Epochs of fine-tuning of each plan to infer; else 2."""
 BUDGETS = {"alexnet": 240.0, "vgg16": 400.0}
 """Seconds of each study, if ``--budget`` leaves them open; else 150."""
 DATA = {"gpt2_block": "synthetic"}
@@ -80,7 +80,7 @@ def studied(network: str, goal: str, args: argparse.Namespace, device: str) -> t
     config = StudyConfig(
         goal=goal,  # type: ignore[arg-type]
         batch=args.batch,
-        epochs=epochs if goal == "train" else TUNING,
+        epochs=epochs if goal == "train" else TUNING.get(network, 2),
         train_epochs=epochs,
         budget_s=args.budget or BUDGETS.get(network, 150.0),
     )

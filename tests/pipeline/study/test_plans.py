@@ -1,6 +1,10 @@
 """Networks by choices: what is fitted together."""
 
-from lamina.pipeline.study.plans import MOMENTS, together
+import torch
+from torch import nn
+
+import lamina
+from lamina.pipeline.study.plans import MOMENTS, _with_dense_layers, together
 
 
 def test_second_moments_fit_into_memory() -> None:
@@ -9,3 +13,16 @@ def test_second_moments_fit_into_memory() -> None:
     assert groups == [["a", "b"], ["c"], ["d"], ["e"]]
     assert all(len(names) == 1 or sum(inputs[name] ** 2 for name in names) <= MOMENTS for names in groups)
     assert together({}) == []
+
+
+def test_damage_is_that_of_dense_layers_which_compute_the_same() -> None:
+    torch.manual_seed(0)
+    dense = nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, 32), nn.Linear(32, 8)).eval()
+    model, _ = lamina.convert(dense, lamina.Circulant(4), lambda name, _: name == "0")
+    model, _ = lamina.convert(model, lamina.Eliminated(keep=0.5), lambda name, _: name == "3")
+    model, _ = lamina.convert(model, lamina.WeightOnly(), lambda name, _: name == "4")
+    x = torch.randn(3, 8, 6, 6)
+    expected = model(x)
+    plain = _with_dense_layers(model)
+    assert [type(one) for one in plain] == [nn.Conv2d, nn.ReLU, nn.Flatten, nn.Linear, nn.Linear]
+    torch.testing.assert_close(plain(x), expected)

@@ -94,6 +94,26 @@ def test_the_variant_without_fused_units_is_for_the_compiler(
     assert found.plan.timing is not None and found.plan.timing.median_us == (1.0 if wins else 2.0)
 
 
+def test_settings_that_do_not_run_again_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing: set[str] = set()
+
+    def times(self: Subject, steps: Mapping[str, Any], *_: Any) -> dict[str, Any]:
+        fails = [name for name in steps if any(one in name for one in failing)]
+        return {name: Timing("cpu", "-", 2.0, 2.0, 2.0, 9) for name in steps} | dict.fromkeys(fails, AssertionError())
+
+    monkeypatch.setattr(Subject, "step", lambda self, model, settings: lambda: model(self.inputs(settings)))
+    monkeypatch.setattr(Subject, "times", times)
+    rows = [Measured("uniform", Settings("fp32", "nchw", mode), Timing("cpu", "-", 3.0, 3.0, 3.0, 9)) for mode in "ab"]
+    variants = [({"last": CIRCULANT}, Net().eval())]
+    failing = {"dense, fp32, a"}
+    found = compare(subject(), variants, rows[0], rows, ["eager"], selector(CPU, "eager", False))
+    assert [one.settings.mode for one in found.uniforms] == ["b"]
+    assert "dense, fp32, a: AssertionError" in found.plan.reason
+    failing.add("dense, fp32, b")
+    found = compare(subject(), variants, rows[0], rows, ["eager"], selector(CPU, "eager", False))
+    assert not found.faster and found.uniforms == tuple(rows) and "fp32, b: AssertionError" in found.reason
+
+
 def measured(mode: str, time: float) -> Measured:
     return Measured("uniform", Settings("bf16", "nhwc", mode), Timing("wall", "warm", time, time, time, 9))
 

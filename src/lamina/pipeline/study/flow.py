@@ -217,13 +217,13 @@ class _Work:
         base = fastest(one for one in accepted if mixes(one.settings.method))
         with budget.stage("explaining", 0.68):
             findings = self._findings(base.settings)
-        with budget.stage("the layers", 0.85):
+        with budget.stage("the layers", 0.75):
             layers = try_layers(
                 subject, config, base.settings, self.cache, budget, self.fatal,
                 lambda trial: self.store.add_trial(self.run_id, trial), self.watch,
             )  # fmt: skip
         self.plans = plans = self._plans(base.settings, layers)
-        with budget.stage("accuracy of plans", 0.95):
+        with budget.stage("accuracy of plans", 0.92):
             candidates = sequence(self._options(plans, layers), layers.dense_us)
             scale = self._scale(base, wholes, layers)
             index, front = self._front(plans, candidates, base, scale, reference)

@@ -14,8 +14,9 @@ from torch import nn
 from lamina import accelerate, run
 from lamina.accelerate.convert import select_layer, units_of
 from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.elimination.convert import unsearched
 from lamina.accelerate.registry import converter
-from lamina.accelerate.select import DENSE, LayerCall, Selector, decide, layer_step, observe
+from lamina.accelerate.select import DENSE, LayerCall, Selector, decide, observe
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.apply import describe_type
 from lamina.pipeline.convert import ROUNDS, selector
@@ -23,6 +24,7 @@ from lamina.pipeline.deft.composition import flattened, foldable
 from lamina.pipeline.study.algorithms import convolutions, select_algorithm
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.config import StudyConfig
+from lamina.pipeline.study.dense_times import dense_times, quick
 from lamina.pipeline.study.fatal import Fatal
 from lamina.pipeline.study.folded import FOLDED, fold_times
 from lamina.pipeline.study.subject import Subject
@@ -99,8 +101,7 @@ def try_layers(
         with torch.set_grad_enabled(subject.training):
             calls = observe(model, names, example)
         found.density = {name: _density(call) for name, call in calls.items()}
-        quick = selector(subject.device, chosen.mode, subject.training, rounds=3)
-        found.dense_us = _dense_times(model, names, calls, quick)
+        found.dense_us = dense_times(model, names, calls, quick(subject, settings))
         units.sort(key=lambda unit: (unit.rank, -sum(found.dense_us.get(name, 0.0) for name in unit.names)))
         groups = fold_groups(model) if not subject.training else None
         timed: set[str] = set()
@@ -185,19 +186,6 @@ def _density(call: LayerCall) -> float:
     return sum(int(one.count_nonzero()) for one in call.tensors) / max(1, sum(sizes))
 
 
-def _dense_times(
-    model: nn.Module, names: set[str], calls: Mapping[str, LayerCall], quick: Selector
-) -> dict[str, float]:
-    """The step of each layer, in microseconds: which are worth trying first, not yet a comparison."""
-    steps = {
-        name: layer_step(model.get_submodule(name), calls[name], quick.mode, quick.training)
-        for name in names
-        if name in calls
-    }
-    times = quick.timer(steps) if steps else {}
-    return {name: time.median_us for name, time in times.items() if isinstance(time, Timing)}
-
-
 def _trials(
     unit: _Unit,
     calls: Mapping[str, LayerCall],
@@ -246,7 +234,10 @@ def _selected(unit: _Unit, chosen: Selector, call: LayerCall | None) -> Selectio
     config = accelerate.configuration(unit.method)
     if isinstance(config, Eliminated):  # what recovers its outputs needs calibration, and takes no time in a step
         config = replace(config, recovery="scale")
-    new = converter(config).replace(unit.module, config)
+    if isinstance(config, Eliminated) and config.keep is not None:
+        new = unsearched(unit.module, config)
+    else:
+        new = converter(config).replace(unit.module, config)
     return select_layer(unit.module, new, config, chosen, call, unit.stays)[0]
 
 

@@ -157,7 +157,8 @@ class Plans:
         question = f"damage {layer} {impl}{self._fold}"
         if question not in self.journal:
             x = run.moved(self.subject.material.example(self.subject.batch), self.subject.device)
-            model, dense = (one.eval() for one in (self.make({layer: impl}), copy.deepcopy(self.dense)))
+            made = _with_dense_layers(self.make({layer: impl}))  # in float32, which needs no kernel of its own
+            model, dense = made.eval(), copy.deepcopy(self.dense).eval()
             self.journal.put(question, max(100 - agreement(model, dense, [x], self.subject.device), 1e-9))
         return float(self.journal[question])
 
@@ -203,7 +204,7 @@ class Plans:
         """Accuracy of a float32 network at the settings."""
         subject, parts = self.subject, self.subject.material
         part = parts.test if test else parts.calibration
-        settings = replace(self.settings, layout="nchw", mode="eager")
+        settings = replace(self.settings, mode="eager")
         precision = "fp32" if subject.training else settings.precision
         deployed = subject.at(model, settings).eval()
         with subject.context(settings):
@@ -234,6 +235,14 @@ class _Cast(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> object:
         return self.model(*(one.to(self.dtype) if one.is_floating_point() else one for one in inputs))
+
+
+def _with_dense_layers(model: nn.Module) -> nn.Module:
+    """The network with every layer by another method as the dense layer that computes the same, in place."""
+    changed = [(name, module) for name, module in model.named_modules() if hasattr(module, "to_dense")]
+    for name, module in changed:
+        model = put(model, name, module.to_dense())
+    return model
 
 
 def together(inputs: Mapping[str, int]) -> list[list[str]]:

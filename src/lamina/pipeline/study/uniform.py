@@ -14,6 +14,7 @@ from lamina import measure, run
 from lamina.errors import DeviceLostError, UnsupportedError
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.config import StudyConfig
+from lamina.pipeline.study.dense_times import part_of
 from lamina.pipeline.study.fatal import Fatal
 from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.rivals import RIVALS
@@ -32,6 +33,8 @@ FOLDED = replace(BEFORE, method=FOLD)
 ROUNDS = 7
 CALLS = 8
 """Of a step, to build it and to time it."""
+LEAST = 0.03
+"""Of the step: what linear layers must take, so that a method for them is worth a trial."""
 COMPILE_S = 45.0
 """A stage needs this long for each compilation; less on a GPU."""
 
@@ -77,10 +80,12 @@ def uniform(
         best = _best(found)
         measured([replace(one, mode="eager", method=COMPRESSED) for one in ([best] if best else grid)])
     if config.rivals:
-        best = fastest(found.values()).settings
+        fast = fastest(found.values())
+        best = fast.settings
         rivals = [one for one in RIVALS.values() if one.goal == config.goal and one.name != FOLD]
+        little = _too_little(subject, fast)
         for rival in rivals:
-            refusal = rival.refusal(subject.device)
+            refusal = rival.refusal(subject.device) or little
             both = combined(best.method, rival.name)
             wanted = [replace(best, method=both, mode=mode) for mode in _two(best, modes)]
             if refusal:
@@ -145,6 +150,19 @@ def fastest(found: Iterable[Measured]) -> Measured:
     if not timed:
         raise UnsupportedError("; ".join(f"{one.settings}: {one.reason}" for one in found))
     return min(timed, key=lambda one: one.timing.median_us if one.timing else 0.0)
+
+
+def _too_little(subject: Subject, fast: Measured) -> str | None:
+    """Why methods of linear layers alone, as those of other packages are, cannot gain, or nothing.
+
+    Each may take a minute to compile. Only networks of convolutions have so little in linear layers.
+    """
+    if not _has_images(subject):
+        return None
+    part = part_of(subject, fast, nn.Linear)
+    if part >= LEAST:
+        return None
+    return f"it changes linear layers alone, which take {part:.1%} of the step; below {LEAST:.0%} there is no gain"
 
 
 def _two(best: Settings, modes: Sequence[str]) -> list[str]:

@@ -103,15 +103,22 @@ def compare(
             except (LaminaError, RuntimeError) as error:
                 reasons.append(f"{name}: {run.one_line(error)}")
     for one in uniforms:
-        network = subject.at(subject.start(one.settings), one.settings)
-        steps[f"dense, {one.settings}"] = subject.step(network, one.settings)
+        name = f"dense, {one.settings}"
+        try:
+            steps[name] = subject.step(subject.at(subject.start(one.settings), one.settings), one.settings)
+        except (LaminaError, RuntimeError) as error:
+            reasons.append(f"{name}: {run.one_line(error)}")
     times = subject.times(steps, ROUNDS, limit_s)
     again = []
     for one in uniforms:
-        time = times[f"dense, {one.settings}"]
-        if isinstance(time, Exception):
-            raise LaminaError(f"the dense network did not run again: {run.one_line(time)}") from time
-        again.append(replace(one, timing=time))
+        time = times.get(f"dense, {one.settings}")
+        if isinstance(time, Timing):
+            again.append(replace(one, timing=time))
+        elif time is not None:
+            reasons.append(f"dense, {one.settings}: {run.one_line(time)}")
+    if not again:  # nothing to compare the plan with
+        failed = Measured(PLAN, base.settings, None, outcome="failed", reason="; ".join(reasons))
+        return Compared(failed, tuple(uniforms), False, failed.reason)
     ours: dict[str, Timing] = {}
     for name in networks:
         found = times.get(name)

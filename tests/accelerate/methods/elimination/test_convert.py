@@ -80,6 +80,27 @@ def test_taps_may_read_prefixes_of_one_order() -> None:
     assert model(torch.randn(2, 16, 3, 3)).shape == (2, 3)
 
 
+@pytest.mark.parametrize(
+    ("dense", "config"),
+    [
+        (nn.Linear(35, 6), Eliminated(keep=0.4)),
+        (nn.Linear(32, 6), Eliminated(keep=0.3, group=4, align=8)),
+        (nn.Conv2d(16, 6, 3), Eliminated(keep=0.5, by="tap")),
+        (nn.Conv2d(16, 6, 3), Eliminated(keep=0.5, by="tap", order="prefix", align=4)),
+        (nn.Linear(8, 6), Eliminated(keep=1.0)),
+    ],
+)
+def test_a_layer_to_be_timed_needs_no_search(monkeypatch: pytest.MonkeyPatch, dense: Any, config: Eliminated) -> None:
+    searched: Any = cell.replace(dense, config)
+    monkeypatch.setattr(search, "select", None)
+    layer: Any = cell.unsearched(dense, config)
+    assert layer.weight.shape[0] == searched.weight.shape[0]
+    if config.order == "sorted":  # prefixes are of the nearest lengths
+        assert layer.index.shape == searched.index.shape
+    assert len(set(layer.index.tolist())) == len(layer.index)
+    assert config.keep == 1.0 or layer.index.tolist() != list(range(len(layer.index)))  # no prefix, which a view reads
+
+
 def test_both_directions_of_an_lstm_choose_together() -> None:
     dense = nn.LSTM(10, 3, bidirectional=True)
     weight = torch.cat([dense.weight_ih_l0, dense.weight_ih_l0_reverse]).detach()
