@@ -38,7 +38,7 @@ class MethodInfo:
 
 
 DENSE_ALGORITHMS = (
-    *("direct", "gemm", "fft", "winograd", "winograd2", "winograd4"),
+    *("direct", "gemm", "fft", "space_to_depth", "winograd", "winograd2", "winograd4"),
     *("cudnn:fft", "cudnn:winograd", "cudnn:tensor_core", "cudnn:implicit_gemm", "cudnn:strict_fp32"),
 )
 """Convolution algorithms that a dense layer can name: ``dense:winograd``."""
@@ -46,7 +46,7 @@ DENSE_ALGORITHMS = (
 METHODS: Mapping[str, MethodInfo] = {
     info.name: info
     for info in (
-        MethodInfo("dense", "the vendor library; dense:direct, gemm, fft or winograd names a convolution algorithm"),
+        MethodInfo("dense", "the vendor library; dense:gemm, dense:space_to_depth, ... name a convolution algorithm"),
         MethodInfo("circulant", "block-circulant weights: k times fewer parameters", "circulant", "Circulant"),
         MethodInfo("sparse", "products that skip zeros of the activations", "activation_sparsity", "Sparse"),
         MethodInfo("eliminated", "input channels pruned: synapse vector elimination", "elimination", "Eliminated"),

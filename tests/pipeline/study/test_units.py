@@ -73,15 +73,15 @@ def test_they_are_candidates_and_made_by_a_choice(
     tmp_path: Path, data: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
-    make = Plans.make
+    trained = Plans.trained
 
     def recorded(self: Plans, choice: Any) -> nn.Module:
-        model = make(self, choice)
+        model = trained(self, choice)
         if choice:
             made.append(model)
         return model
 
-    monkeypatch.setattr(Plans, "make", recorded)
+    monkeypatch.setattr(Plans, "trained", recorded)
 
     def fused(one: Trial) -> bool:
         return one.impl == FUSED and one.timing is not None

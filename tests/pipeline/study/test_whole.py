@@ -1,4 +1,4 @@
-"""The whole network by a choice: with and without its fused units where the compiler runs."""
+"""The whole network by a choice, in several modes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,13 +13,12 @@ from lamina import run
 from lamina.pipeline.convert import selector
 from lamina.pipeline.deft.calibration import material
 from lamina.pipeline.study.subject import Subject
-from lamina.pipeline.study.whole import compare, to_sequence, unfused
+from lamina.pipeline.study.whole import compare, to_sequence
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
 
 CPU = torch.device("cpu")
 FUSED, CIRCULANT = "fused[impl=reference]", "circulant[block_size=2]"
-MERGED = {f"conv {FUSED}": ("conv", "pool"), f"first {FUSED}": ("first", "active")}
 
 
 class Net(nn.Module):
@@ -35,63 +34,35 @@ class Net(nn.Module):
         return self.last(self.relu(self.active(self.first(x))))  # type: ignore[no-any-return]
 
 
-def fused(model: nn.Module) -> nn.Module:
-    names = {name for unit in MERGED.values() for name in unit}
-    model, record = lamina.convert(model, lamina.Fusion(impl="reference"), lambda name, _: name in names)
-    assert {layer.layer for layer in record.replaced} == {"conv", "first"}
-    return model
-
-
-def test_fused_units_come_apart() -> None:
-    torch.manual_seed(0)
-    dense, x = Net().eval(), torch.randn(2, 1, 28, 28)
-    expected = dense(x)
-    torch.manual_seed(0)
-    choice = {"conv": FUSED, "first": FUSED, "last": CIRCULANT}
-    model = fused(Net().eval())
-    ((rest, separate),) = unfused(model, choice, MERGED, dense)
-    assert rest == {"last": CIRCULANT}
-    assert [type(separate.get_submodule(name)) for name in ("conv", "pool", "first", "active")] == [
-        nn.Conv2d, nn.MaxPool2d, nn.Linear, nn.ReLU,
-    ]  # fmt: skip
-    assert [*separate.state_dict()] == [*dense.state_dict()]
-    torch.testing.assert_close(separate(x), expected)
-    assert type(model.get_submodule("conv")) is not nn.Conv2d  # not changed
-
-
-@pytest.mark.parametrize("choice", [{}, {"conv": FUSED}, {"last": CIRCULANT}])
-def test_there_is_a_variant_only_where_other_layers_change_too(choice: dict[str, str]) -> None:
-    assert unfused(Net(), choice, MERGED, Net()) == []
-
-
 def subject() -> Subject:
     target, _ = lamina.pipeline.find("lenet5")
     parts = material("fashion-mnist", (1, 28, 28), 40, 0, CPU, target.train_test)
     return Subject("net", Net(), CPU, False, 4, parts, run.classification(10))
 
 
-@pytest.mark.parametrize(("mode", "wins"), [("compiled", True), ("eager", False)])
-def test_the_variant_without_fused_units_is_for_the_compiler(
-    monkeypatch: pytest.MonkeyPatch, mode: str, wins: bool
-) -> None:
-    monkeypatch.setattr(Subject, "step", lambda self, model, settings: lambda: model(self.inputs(settings)))
+def test_the_fastest_variant_of_any_mode_is_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    times_us = {"fp32": 2.0, "fp32, 1 fused units": 1.5, "fp32, compiled": 1.0, "dense, fp32, compiled": 3.0}
     asked: list[str] = []
 
     def times(self: Subject, steps: Mapping[str, Any], *_: Any) -> dict[str, Timing]:
         asked.extend(steps)
-        value = {name: 3.0 if "dense" in name else 1.0 if "without" in name else 2.0 for name in steps}
-        return {name: Timing("cpu", "-", each, each, each, 9) for name, each in value.items()}
+        return {name: Timing("cpu", "-", times_us[name], times_us[name], times_us[name], 9) for name in steps}
 
+    monkeypatch.setattr(Subject, "step", lambda self, model, settings: lambda: model(self.inputs(settings)))
     monkeypatch.setattr(Subject, "times", times)
-    model = fused(Net().eval())
-    choice = {"conv": FUSED, "first": FUSED, "last": CIRCULANT}
-    variants = [(choice, model), *unfused(model, choice, MERGED, Net())]
-    base = Measured("uniform", Settings("fp32", "nchw", mode), Timing("cpu", "-", 3.0, 3.0, 3.0, 9))
-    found = compare(subject(), variants, base, [base], [mode], selector(CPU, "eager", False))
-    assert found.faster and ("without fused units" in " ".join(asked)) == wins
-    assert found.choice == ({"last": CIRCULANT} if wins else choice)
-    assert found.model is variants[wins][1]
-    assert found.plan.timing is not None and found.plan.timing.median_us == (1.0 if wins else 2.0)
+    separate, units = {"last": CIRCULANT}, {"last": CIRCULANT, "conv": FUSED}
+    one, two = Net().eval(), Net().eval()
+    times_us = {
+        name.replace("fp32", "fp32, eager") if "compiled" not in name else name: us for name, us in times_us.items()
+    }
+    base = Measured("uniform", Settings("fp32", "nchw", "compiled"), Timing("cpu", "-", 3.0, 3.0, 3.0, 9))
+    variants = {"compiled": [(separate, one)], "eager": [(separate, one), (units, two)]}
+    found = compare(subject(), variants, base, [base], selector(CPU, "eager", False))
+    assert sorted(asked) == sorted(times_us)
+    assert found.faster and found.choice == separate and found.model is one and found.plan.settings.mode == "compiled"
+    times_us["fp32, eager, 1 fused units"] = 0.5
+    found = compare(subject(), variants, base, [base], selector(CPU, "eager", False))
+    assert found.choice == units and found.model is two and found.plan.settings.mode == "eager"
 
 
 def test_settings_that_do_not_run_again_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,13 +75,13 @@ def test_settings_that_do_not_run_again_are_left_out(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Subject, "step", lambda self, model, settings: lambda: model(self.inputs(settings)))
     monkeypatch.setattr(Subject, "times", times)
     rows = [Measured("uniform", Settings("fp32", "nchw", mode), Timing("cpu", "-", 3.0, 3.0, 3.0, 9)) for mode in "ab"]
-    variants = [({"last": CIRCULANT}, Net().eval())]
+    variants = {"eager": [({"last": CIRCULANT}, Net().eval())]}
     failing = {"dense, fp32, a"}
-    found = compare(subject(), variants, rows[0], rows, ["eager"], selector(CPU, "eager", False))
+    found = compare(subject(), variants, rows[0], rows, selector(CPU, "eager", False))
     assert [one.settings.mode for one in found.uniforms] == ["b"]
     assert "dense, fp32, a: AssertionError" in found.plan.reason
     failing.add("dense, fp32, b")
-    found = compare(subject(), variants, rows[0], rows, ["eager"], selector(CPU, "eager", False))
+    found = compare(subject(), variants, rows[0], rows, selector(CPU, "eager", False))
     assert not found.faster and found.uniforms == tuple(rows) and "fp32, b: AssertionError" in found.reason
 
 

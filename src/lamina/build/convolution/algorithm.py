@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import Tensor
 
-from lamina.build.convolution import cudnn, direct, fft, gemm, winograd
+from lamina.build.convolution import cudnn, direct, fft, gemm, space_to_depth, winograd
 from lamina.build.convolution.geometry import Geometry
 from lamina.errors import UnsupportedError, UsageError, nearest
 from lamina.spec.cost import Phase
@@ -22,13 +22,15 @@ class Algorithm:
     """Three pure functions of tensors; ``refusal`` gives the reason why a shape is not supported, or None.
 
     ``forward(x, w, geometry)``, ``backward_data(gy, w, geometry, x_shape)``,
-    ``backward_weight(gy, x, geometry, w_shape)``.
+    ``backward_weight(gy, x, geometry, w_shape)``. ``composed``: the derivative of ``forward`` by autograd computes the
+    same gradients, so that compilers need no function of its own.
     """
 
     forward: Forward
     backward_data: Backward
     backward_weight: Backward
     refusal: Callable[[Geometry, Sequence[int]], str | None]
+    composed: bool = False
 
 
 def _winograd(tile: int | None) -> Algorithm:
@@ -70,6 +72,13 @@ ALGORITHMS: dict[str, Algorithm] = {
     "direct": Algorithm(direct.forward, direct.backward_data, direct.backward_weight, direct.refusal),
     "gemm": Algorithm(gemm.forward, gemm.backward_data, gemm.backward_weight, gemm.refusal),
     "fft": Algorithm(fft.forward, fft.backward_data, fft.backward_weight, fft.refusal),
+    "space_to_depth": Algorithm(
+        space_to_depth.forward,
+        space_to_depth.backward_data,
+        space_to_depth.backward_weight,
+        space_to_depth.refusal,
+        composed=True,
+    ),
     "winograd": _winograd(None),
     "winograd2": _winograd(2),
     "winograd4": _winograd(4),
@@ -117,6 +126,12 @@ class PhaseAlgorithms:
             return algorithm(name)
         algorithm(name)
         return _limited_direct(limit) if name == "direct" else _cudnn(name.removeprefix("cudnn:"), limit)
+
+    @property
+    def composed(self) -> Algorithm | None:
+        """The algorithm of all phases, if autograd derives its gradients."""
+        one = self.of(Phase.FORWARD)
+        return one if one.composed and self.backward_data == self.backward_weight == self.forward else None
 
     def check(self, geometry: Geometry, w_shape: Sequence[int]) -> None:
         """UsageError if a name is unknown, UnsupportedError with the reason if a shape is not supported."""

@@ -33,6 +33,8 @@ def convolve(x: Tensor, w: Tensor, geometry: Geometry, algorithms: PhaseAlgorith
     """
     algorithms.check(geometry, w.shape)
     y_shape = _output_shape(x, w, geometry)
+    if (one := algorithms.composed) is not None:
+        return one.forward(x, w, geometry)
     constant_x, constant_w = x.detach(), w.detach()
     data = _apply(_DataGradient, x, constant_w, geometry, algorithms.of(Phase.BACKWARD_DATA), y_shape)
     weight = _apply(_WeightGradient, w, constant_x, geometry, algorithms.of(Phase.BACKWARD_WEIGHT), y_shape)

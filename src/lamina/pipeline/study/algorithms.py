@@ -26,7 +26,7 @@ def convolutions(model: nn.Module, method: Method, settings: Settings) -> Iterat
 
 
 def _refusal(module: nn.Module, method: Method, settings: Settings) -> str | None:
-    if settings.precision != "fp32":
+    if settings.precision != "fp32" and method.algorithm != "space_to_depth":
         return f"in {settings.precision} the library's autotuning selects among its own algorithms: strict fp32 only"
     try:
         build.by_algorithm(method, module)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -88,13 +88,17 @@ def _gain(before: Option, after: Option) -> float:
 
 
 def _candidate(current: Mapping[str, Option], dense_us: Mapping[str, float]) -> Candidate:
-    saved = sum(one.saved_us for one in current.values() if not one.parts)
-    factors: dict[str, float] = {}
-    for one in current.values():
+    return Candidate({layer: option.impl for layer, option in current.items()}, saved_us(current.values(), dense_us))
+
+
+def saved_us(options: Iterable[Option], dense_us: Mapping[str, float]) -> float:
+    """What options of different layers save together, in microseconds."""
+    saved, factors = 0.0, dict[str, float]()
+    for one in options:
+        saved += 0.0 if one.parts else one.saved_us
         for layer, factor in one.parts.items():
             factors[layer] = factors.get(layer, 1.0) * factor
-    saved += sum(dense_us[layer] * (1 - factor) for layer, factor in factors.items())
-    return Candidate({layer: option.impl for layer, option in current.items()}, saved)
+    return saved + sum(dense_us[layer] * (1 - factor) for layer, factor in factors.items())
 
 
 def furthest(count: int, accepted: Callable[[int], bool | None]) -> int:

@@ -15,7 +15,7 @@ Goal = Literal["train", "infer"]
 
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 
-ALGORITHMS = ("gemm", "fft", "winograd")
+ALGORITHMS = ("space_to_depth", "gemm", "fft", "winograd")
 """Of convolutions; ``direct`` is what the library selects, which all candidates are compared with."""
 BLOCK_SIZES = (64, 32, 128, 16)
 KEEP_RATIOS = (0.25, 0.5, 0.125, 0.75)

@@ -29,20 +29,21 @@ from lamina.pipeline.guard import Guard, Lost
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.study import written
 from lamina.pipeline.study.budget import Budget
-from lamina.pipeline.study.combine import Candidate, Choice, Option, furthest, sequence, spread
+from lamina.pipeline.study.combine import Candidate, Choice, Option, furthest, saved_us, sequence, spread
 from lamina.pipeline.study.config import StudyConfig, lossless
 from lamina.pipeline.study.fatal import IMPL, Fatal
 from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.layers import Layers, try_layers
+from lamina.pipeline.study.lossless import is_unit, with_units, without_units
 from lamina.pipeline.study.plans import Plans
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.study.uniform import available, fastest, uniform, within
-from lamina.pipeline.study.whole import Compared, compare, to_sequence, unfused, without_sparse
+from lamina.pipeline.study.whole import Compared, Variant, compare, to_sequence, without_sparse
 from lamina.pipeline.train import objective
 from lamina.pipeline.watch import Watch, tracked, unwatched
 from lamina.record.study import FrontPoint, Measured, Settings, Study, Trial
 from lamina.spec import Workload
-from lamina.spec.plan import NAME
+from lamina.spec.plan import COMPILED, NAME
 from lamina.spec.training import Training
 from lamina.spec.whole_method import COMPRESSED, mixes, without
 from lamina.store import Store
@@ -225,10 +226,10 @@ class _Work:
         self.plans = plans = self._plans(base.settings, layers)
         with budget.stage("accuracy of plans", 0.92):
             candidates = sequence(self._options(plans, layers), layers.dense_us)
-            scale = self._scale(base, wholes, layers)
+            scale = _scale(base, layers)
             index, front = self._front(plans, candidates, base, scale, reference)
         with budget.stage("the plan"):
-            compared, candidate = self._compared(plans, candidates[: index + 1], base, best, wholes)
+            compared = self._compared(plans, candidates[: index + 1], base, best, wholes, layers)
         choice = compared.choice if compared.faster else {}
         best = compared.uniform  # on a second look, another one of those that are near may be the fastest
         if not choice:
@@ -237,9 +238,7 @@ class _Work:
         trials = tuple(self._settled(trial, choice) for trial in layers.trials)
         for trial in trials:
             self.store.add_trial(self.run_id, trial)
-        undone = candidate.choice.keys() - compared.choice.keys() if choice else ()
-        saved = candidate.saved_us - sum(layers.faster[layer][candidate.choice[layer]] for layer in undone)
-        predicted = _time(base) - scale * saved if candidate.choice else None
+        predicted = self._predicted(layers, compared, base, wholes) if choice else None
         found = Study(
             self.target.name, config.goal, plans.metric, config.max_accuracy_drop, data, config.batch,
             tuple(wholes), trials, tuple(front), predicted, "", layers.unsupported, findings,
@@ -321,33 +320,37 @@ class _Work:
             self.remark(f"not explained: {run.one_line(error)}")
             return ()
 
-    def _scale(self, base: Measured, wholes: Sequence[Measured], layers: Layers) -> float:
-        """What a microsecond that is saved in a layer saves in the whole network, at most 1.
+    def _predicted(self, layers: Layers, compared: Compared, base: Measured, wholes: Sequence[Measured]) -> float:
+        """The plan's step as predicted from what was measured before it: the dense one in its mode less what it saves.
 
-        The whole network may run in a mode that makes layers faster than alone, and all of them take at most its time.
+        The compiler makes fused units itself: in its modes they save nothing.
         """
-        mode = self.subject.layer_mode(base.settings)
-        timed = [
-            one for one in wholes if one.timing and replace(one.settings, mode=base.settings.mode) == base.settings
+        settings = compared.plan.settings
+        dense = next((one for one in wholes if one.settings == settings and one.timing is not None), base)
+        compiles = dense.settings.mode in COMPILED
+        options = [
+            layers.option(layer, impl) for layer, impl in compared.choice.items() if not (compiles and is_unit(impl))
         ]
-        in_mode = [one for one in timed if one.settings.mode == mode]
-        faster = _time(base) / _time(in_mode[0]) if in_mode else 1.0
-        together = sum(layers.dense_us.values())
-        return min(1.0, faster, _time(base) / together if together else 1.0)
+        return _time(dense) - _scale(dense, layers) * saved_us(options, layers.dense_us)
 
     def _options(self, plans: Plans, layers: Layers) -> dict[str, list[Option]]:
-        """By layer, the candidates that are faster, with what they damage."""
-        if not self.config.training or self.subject.material.learn.name != "synthetic":
-            rows = layers.faster
-        else:
-            rows = {name: {i: s for i, s in row.items() if lossless(i)} for name, row in layers.faster.items()}
+        """By layer, the candidates that are faster, with what they damage.
+
+        Fused units damage nothing. Where the compiler runs they join at the end, if the plan is faster with them.
+        """
+        kept = self.config.training and self.subject.material.learn.name == "synthetic"
+        compiles = plans.settings.mode in COMPILED
+        rows = {
+            name: {i: s for i, s in row.items() if not (kept and not lossless(i)) and not (compiles and is_unit(i))}
+            for name, row in layers.faster.items()
+        }
         plans.recover(rows)
         found: dict[str, list[Option]] = {}
         for layer, row in tracked("what each candidate damages", rows.items(), len(rows), self.watch):
-            for impl, saved in row.items():
+            for impl in row:
                 try:
-                    parts = layers.parts.get(f"{layer} {impl}", {layer: 1 - saved / layers.dense_us[layer]})
-                    found.setdefault(layer, []).append(Option(impl, saved, plans.damage(layer, impl), parts))
+                    one = replace(layers.option(layer, impl), damage=plans.damage(layer, impl))
+                    found.setdefault(layer, []).append(one)
                 except LaminaError as error:
                     self.remark(f"{layer}, {impl}: {run.one_line(error)}")
         return found
@@ -413,49 +416,55 @@ class _Work:
         base: Measured,
         best: Measured,
         wholes: Sequence[Measured],
-    ) -> tuple[Compared, Candidate]:
+        layers: Layers,
+    ) -> Compared:
         """The fastest plan that is faster as a whole, or the last that was tried."""
         subject = self.subject
         index = len(candidates) - 1
         chosen = selector(subject.device, subject.layer_mode(base.settings), subject.training, self.cache)
+        modes = to_sequence(wholes, base)
         # The best settings may be another package's, whose time is the one to beat.
         kept = [one for one in wholes[1:] if one.accuracy is not None and one.outcome == "slower"]
         near = [one for one in kept if _time(one) <= NEAR * _time(best)] or [best]
+        none = False  # whether not even the plan that changes the least ran
         while True:
-            choice = candidates[index].choice
+            choice = {} if none else with_units(candidates[index].choice, layers.faster)
             self.watch(f"timing the whole network with {len(choice)} layers changed")
             try:
                 with self._watched(plans, choice, "the plan") if choice else nullcontext():
-                    model = plans.trained(without_sparse(choice)) if choice else self.result
+                    variants = self._variants(plans, choice, modes, layers)
             except DeviceLostError:
                 raise
             except (LaminaError, RuntimeError) as error:
                 self.remark(f"{len(choice)} layers changed: {run.one_line(error)}")
-                index, candidates = (index // 2, candidates) if index else (0, [Candidate({}, 0.0)])
+                index, none = index // 2, not index
                 continue
-            modes = to_sequence(wholes, base)
             with self._watched(plans, choice, "the plan"):
                 before = [one for one in wholes[:1] if one.timing is not None and one not in near]
-                separate = unfused(model, choice, plans.merged, plans.dense) if choice else []
-                variants = [(choice, model), *separate] if choice else []
-                compared = compare(subject, variants, base, [*before, *near], modes, chosen, self.budget.left)
+                compared = compare(subject, variants, base, [*before, *near], chosen, self.budget.left)
                 compared = _within(compared, self.config.max_memory)
             # On a busy machine the first times were noise: what seemed slower then, but is faster now, is timed again.
             passed = [one for one in kept if one not in near and _time(one) < _time(compared.uniform)]
             if passed and not self.budget.over:
                 near += passed
                 continue
-            if not choice:
-                return compared, candidates[index]
+            if not variants:
+                return compared
             if compared.faster:
                 assert compared.model is not None
                 self.result = compared.model
-                plans.equal(choice, compared.choice)
-                return compared, candidates[index]
+                return compared
             self.remark(f"{len(choice)} layers changed: not faster as a whole: {compared.reason}")
             if index == 0 or self.budget.over:
-                return compared, candidates[index]
+                return compared
             index //= 2
+
+    def _variants(self, plans: Plans, choice: Choice, modes: Sequence[str], layers: Layers) -> dict[str, list[Variant]]:
+        """Networks by a choice for each mode; where the compiler runs, without fused units too."""
+        separate = without_units(choice, layers.faster)
+        wanted = [choice] if choice == separate else [separate, choice]
+        made: list[Variant] = [(one, plans.trained(without_sparse(one))) for one in wanted if one]
+        return {mode: made if mode in COMPILED else made[-1:] for mode in modes} if made else {}
 
     def _ended(
         self, wholes: Sequence[Measured], best: Measured, compared: Compared, plans: Plans, choice: Choice
@@ -498,6 +507,12 @@ def _within(compared: Compared, limit: int | None) -> Compared:
     """A comparison that a plan lost if it needs more memory than the limit in bytes."""
     plan = within(compared.plan, limit)
     return compared if plan.outcome != "refused" else replace(compared, plan=plan, faster=False, reason=plan.reason)
+
+
+def _scale(dense: Measured, layers: Layers) -> float:
+    """What a microsecond saved in a layer alone saves in the whole network: all layers take at most its time."""
+    together = sum(layers.dense_us.values())
+    return min(1.0, _time(dense) / together) if together else 1.0
 
 
 def _time(one: Measured) -> float:

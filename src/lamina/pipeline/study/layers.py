@@ -23,6 +23,7 @@ from lamina.pipeline.convert import ROUNDS, selector
 from lamina.pipeline.deft.composition import flattened, foldable
 from lamina.pipeline.study.algorithms import convolutions, select_algorithm
 from lamina.pipeline.study.budget import Budget
+from lamina.pipeline.study.combine import Option
 from lamina.pipeline.study.config import StudyConfig
 from lamina.pipeline.study.dense_times import dense_times, quick
 from lamina.pipeline.study.fatal import Fatal
@@ -65,6 +66,11 @@ class Layers:
     parts: dict[str, dict[str, float]] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
     density: dict[str, float] = field(default_factory=dict)
+
+    def option(self, layer: str, impl: str) -> Option:
+        """A faster candidate with what it saves; what it damages is not known here."""
+        saved = self.faster[layer][impl]
+        return Option(impl, saved, 0.0, self.parts.get(f"{layer} {impl}", {layer: 1 - saved / self.dense_us[layer]}))
 
 
 def try_layers(

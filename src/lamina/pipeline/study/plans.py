@@ -29,6 +29,7 @@ from lamina.pipeline.study.config import lossless
 from lamina.pipeline.study.folded import FOLDED
 from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.layers import fold_groups
+from lamina.pipeline.study.lossless import lossy
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.watch import Watch
 from lamina.record.study import Metric, Settings
@@ -71,7 +72,6 @@ class Plans:
     merged: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     scored: bool = True
     _variants: dict[str, dict[float, nn.Module]] = field(default_factory=dict)
-    _same: dict[str, Choice] = field(default_factory=dict)
 
     @property
     def dense(self) -> nn.Module:
@@ -115,15 +115,21 @@ class Plans:
             UsageError: a layer has no variant of its choice.
         """
         model = copy.deepcopy(self.dense)
-        by_impl: dict[str, set[str]] = {}
-        folds = any(FOLDED in impl for impl in choice.values())
+        rest: dict[str, str] = {}
         for layer, impl in choice.items():
             if Method.parse(impl).name == "eliminated":
                 model = put(model, layer, self._eliminated(layer, impl))
             else:
-                by_impl.setdefault(impl, set()).update(self.merged.get(f"{layer} {impl}", (layer,)))
-        if folds:
+                rest[layer] = impl
+        if any(FOLDED in impl for impl in choice.values()):
             model, _ = folded(model)
+        return self._placed(model, rest)
+
+    def _placed(self, model: nn.Module, choice: Choice) -> nn.Module:
+        """A network with the chosen implementations of layers that are dense in it."""
+        by_impl: dict[str, set[str]] = {}
+        for layer, impl in choice.items():
+            by_impl.setdefault(impl, set()).update(self.merged.get(f"{layer} {impl}", (layer,)))
         for impl, names in by_impl.items():
             if (method := Method.parse(impl)).dense:
                 for name in names:
@@ -163,9 +169,17 @@ class Plans:
         return float(self.journal[question])
 
     def trained(self, choice: Choice) -> nn.Module:
-        """The float32 network by a choice after its training or fine-tuning."""
-        model = self.make(choice)
-        changed = self.subject.training or any(not lossless(impl) for impl in choice.values())
+        """The float32 network by a choice after its training or fine-tuning.
+
+        What keeps results takes no part in the training: networks that differ in nothing else are trained once.
+        """
+        changes = lossy(choice)
+        kept = {layer: impl for layer, impl in choice.items() if layer not in changes}
+        return self._placed(self._trained(changes), kept).eval()
+
+    def _trained(self, changes: Choice) -> nn.Module:
+        model = self.make(changes)
+        changed = self.subject.training or bool(changes)
         if not self.epochs or not changed or not (self.scored or self.subject.training):
             return model.eval()
         # Of networks that train, everything is learned; after a change of a trained network, a part of that.
@@ -178,27 +192,19 @@ class Plans:
             }
         )
         torch.manual_seed(settings.seed)
-        checkpoint = self.folder / f"{self.key(choice)}.safetensors"
+        checkpoint = self.folder / f"{self.key(changes)}.safetensors"
         with compressed(model) if compresses(self.settings.method) else nullcontext():
             return self.learner.learn(model, settings, checkpoint, resume=True)
 
     def accuracy(self, choice: Choice, test: bool = False) -> float:
         """Accuracy in percent of the network by a choice, at the settings; on the calibration samples by default."""
-        question = self._question(choice, test)
-        if question not in self.journal:
-            self.journal.put(question, self.judged(self.trained(self._same.get(self.key(choice), choice)), test))
-        return float(self.journal[question])
-
-    def equal(self, choice: Choice, other: Choice) -> None:
-        """Take the accuracy of another choice for that of this one: they differ in lossless implementations alone."""
-        if self.key(choice) != self.key(other):
-            self._same[self.key(other)] = choice
-
-    def _question(self, choice: Choice, test: bool) -> str:
-        split = "test" if test else "calibration"
-        known = self._same.get(self.key(choice), choice)
+        changes = lossy(choice)
         method = without(self.settings.method, COMPRESSED)  # whose gradients are the same
-        return f"{split} accuracy {self.settings.precision} {method} {self.key(known)}"
+        split = "test" if test else "calibration"
+        question = f"{split} accuracy {self.settings.precision} {method} {self.key(changes)}"
+        if question not in self.journal:
+            self.journal.put(question, self.judged(self._trained(changes), test))
+        return float(self.journal[question])
 
     def judged(self, model: nn.Module, test: bool) -> float:
         """Accuracy of a float32 network at the settings."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import nn
@@ -22,6 +21,7 @@ from lamina.errors import MissingError, UnsupportedError, UsageError, nearest
 from lamina.spec.whole_method import FOLD, parts_of
 
 Apply = Callable[[nn.Module], nn.Module]
+Fits = Callable[[nn.Module, str], bool]
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ def _folded(model: nn.Module) -> nn.Module:
     return model
 
 
-def _quantized(config: str, **options: Any) -> Apply:
+def _quantized(config: str, fits: Fits | None = None) -> Apply:
     def apply(model: nn.Module) -> nn.Module:
         from torch._inductor import config as compiler
         from torchao import quantization  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
         compiler.force_fuse_int_mm_with_mul = True  # read for products of int8 only, which are slow without
         # The configuration would change options of the compiler for the whole process, and so for every later row.
-        quantization.quantize_(model, getattr(quantization, config)(set_inductor_config=False, **options))
+        quantization.quantize_(model, getattr(quantization, config)(set_inductor_config=False), fits)
         return model
 
     return apply
@@ -82,25 +82,32 @@ def _quantized(config: str, **options: Any) -> Apply:
 
 def _sparse_24(model: nn.Module) -> nn.Module:
     """2:4 sparsity: of each four neighbouring weights of a linear layer the two smallest become zero."""
-    from torchao.sparsity import semi_sparsify_, sparsify_  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from torchao.sparsity import semi_sparse_weight, sparsify_  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
+    fits = _whole_tiles(64)
     with torch.no_grad():
         for module in model.modules():
-            if isinstance(module, nn.Linear) and module.in_features % 4 == 0:
+            if isinstance(module, nn.Linear) and fits(module, ""):
                 groups = module.weight.view(module.out_features, -1, 4)
                 smallest = groups.abs().argsort(-1)[..., :2]
                 groups.scatter_(-1, smallest, 0)
-    sparsify_(model, semi_sparsify_())
+    sparsify_(model, semi_sparse_weight(), fits)
     return model
+
+
+def _whole_tiles(size: int) -> Fits:
+    """Linear layers whose sizes are multiples of a tile; kernels refuse others."""
+
+    def fits(module: nn.Module, name: str) -> bool:
+        return isinstance(module, nn.Linear) and module.in_features % size == 0 and module.out_features % size == 0
+
+    return fits
 
 
 def _float8_training(model: nn.Module) -> nn.Module:
     from torchao.float8 import convert_to_float8_training  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    def fits(module: nn.Module, name: str) -> bool:
-        return isinstance(module, nn.Linear) and module.in_features % 16 == 0 and module.out_features % 16 == 0
-
-    converted: nn.Module = convert_to_float8_training(model, module_filter_fn=fits)
+    converted: nn.Module = convert_to_float8_training(model, module_filter_fn=_whole_tiles(16))
     return converted
 
 
@@ -109,7 +116,9 @@ RIVALS = {
     for one in (
         Rival(FOLD, "infer", None, _folded, package=""),
         Rival("torchao:float8-dynamic", "infer", (8, 9), _quantized("Float8DynamicActivationFloat8WeightConfig")),
-        Rival("torchao:int8-dynamic", "infer", None, _quantized("Int8DynamicActivationInt8WeightConfig")),
+        Rival(
+            "torchao:int8-dynamic", "infer", None, _quantized("Int8DynamicActivationInt8WeightConfig", _whole_tiles(8))
+        ),
         Rival("torchao:int8-weight-only", "infer", None, _quantized("Int8WeightOnlyConfig")),
         Rival("torchao:float8-weight-only", "infer", (8, 9), _quantized("Float8WeightOnlyConfig")),
         Rival("torchao:sparse-2:4", "infer", (8, 0), _sparse_24),

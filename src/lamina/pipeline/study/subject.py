@@ -120,7 +120,8 @@ class Subject:
         if compresses(settings.method) and settings.mode != "eager":
             raise UnsupportedError(f"{COMPRESSED}: eager mode only, since compiled code saves activations itself")
         x = self.inputs(settings)
-        return self._training_step(model, x, settings) if self.training else self._pass(model, x, settings)
+        step = self._training_step(model, x, settings) if self.training else self._pass(model, x, settings)
+        return _forgetting(step) if settings.mode == "reduce-overhead" else step
 
     def _pass(self, model: nn.Module, x: run.Inputs, settings: Settings) -> Step:
         forward = self._callable(model, settings)
@@ -228,6 +229,23 @@ class Subject:
             with measure.peak_memory(self.device) as peak:
                 eager()
         return parameters, None if peak.bytes is None else held + peak.bytes, measure.energy_j(self.device, step)
+
+
+def _forgetting(step: Step) -> Step:
+    """A step after whose failure the compiler forgets all networks.
+
+    One that fails while it warms up leaves CUDA graph trees without the end of that, and they refuse every network that
+    runs afterwards.
+    """
+
+    def call() -> object:
+        try:
+            return step()
+        except Exception:
+            torch.compiler.reset()
+            raise
+
+    return call
 
 
 def _laid(x: Tensor, settings: Settings) -> Tensor:

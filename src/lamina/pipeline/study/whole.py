@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -21,11 +20,12 @@ from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import LaminaError
 from lamina.pipeline.convert import prepare_replay
 from lamina.pipeline.study.combine import Choice
+from lamina.pipeline.study.lossless import is_unit
 from lamina.pipeline.study.subject import Step, Subject
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
 from lamina.spec import Method
-from lamina.spec.plan import COMPILED, REPLAYED
+from lamina.spec.plan import REPLAYED
 
 ROUNDS = 9
 PLAN = "plan"
@@ -66,10 +66,9 @@ Variant = tuple[Choice, nn.Module]
 
 def compare(
     subject: Subject,
-    variants: Sequence[Variant],
+    variants: Mapping[str, Sequence[Variant]],
     base: Measured,
     uniforms: Sequence[Measured],
-    modes: Sequence[str],
     chosen: Selector,
     limit_s: float = inf,
 ) -> Compared:
@@ -79,11 +78,9 @@ def compare(
 
     Args:
         subject: the dense network.
-        variants: the network by the choice; and without its fused units, which is timed only where the compiler runs:
-            it fuses too.
+        variants: of the network by the choice, by mode.
         base: the settings of the plan, but for the mode.
         uniforms: the network as its user runs it, and at settings that are nearly the best.
-        modes: to try, that of the base first.
         chosen: calibrates layers that follow the sparsity of their inputs.
         limit_s: seconds for all rounds.
     """
@@ -92,10 +89,11 @@ def compare(
     steps: dict[str, Step] = {}
     networks: dict[str, tuple[Settings, Variant, nn.Module, dict[str, str]]] = {}
     reasons: list[str] = []
-    for mode in modes:
+    for mode, offered in variants.items():
         own = replace(base.settings, mode=mode)
-        for number, (choice, model) in enumerate(variants if mode in COMPILED else variants[:1]):
-            name = f"{own}{', without fused units' if number else ''}"
+        for choice, model in offered:
+            units = sum(map(is_unit, choice.values()))
+            name = f"{own}, {units} fused units" if units else str(own)
             try:
                 network, ran = _deployed(subject, model, choice, own, chosen)
                 steps[name] = subject.step(network, own)
@@ -186,28 +184,6 @@ def to_sequence(wholes: Sequence[Measured], best: Measured) -> list[str]:
     ]
     replayed = [mode for mode in near if mode in REPLAYED]
     return list(dict.fromkeys([best.settings.mode, *(replayed or near)]))
-
-
-def unfused(model: nn.Module, choice: Choice, merged: Mapping[str, tuple[str, ...]], dense: nn.Module) -> list[Variant]:
-    """The network without the fused units of its choice, if it has any and other layers change too.
-
-    Args:
-        model: by the choice; not changed.
-        choice: by layer.
-        merged: the layers that a unit replaces, by ``layer impl``.
-        dense: the network before any change.
-    """
-    units = {layer: impl for layer, impl in choice.items() if Method.parse(impl).name == "fused"}
-    rest = {layer: impl for layer, impl in choice.items() if layer not in units}
-    if not units or not rest:
-        return []
-    model = copy.deepcopy(model)
-    for layer, impl in units.items():
-        first, *_ = model.get_submodule(layer).to_dense()  # type: ignore[operator]
-        model = put(model, layer, first)
-        for name in merged.get(f"{layer} {impl}", (layer,))[1:]:  # activations and poolings, without weights
-            model = put(model, name, copy.deepcopy(dense.get_submodule(name)))
-    return [(rest, model)]
 
 
 def without_sparse(choice: Mapping[str, str]) -> dict[str, str]:

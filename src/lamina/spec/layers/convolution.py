@@ -25,6 +25,7 @@ Algorithm = Literal[
     "direct",
     "gemm",
     "fft",
+    "space_to_depth",
     "winograd",
     "winograd2",
     "winograd4",
