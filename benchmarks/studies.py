@@ -210,7 +210,9 @@ def main() -> None:
     studies = [one.split("/") for one in (args.only.split(",") if args.only else pairs)]
     names = list(dict.fromkeys(network for network, _ in studies))
     every = ",".join(names) == parser.get_default("networks")
-    claim = "studies" if every else "_".join(["studies", *(one.rpartition(":")[2] for one in names)])
+    goals = list(dict.fromkeys(goal for _, goal in studies))
+    parts = [*(one.rpartition(":")[2] for one in names), *(goals if len(goals) == 1 else [])]
+    claim = "studies" if every and len(goals) > 1 else "_".join(["studies", *parts])
     options = {name: value for name, value in vars(args).items() if name != "output"}
     command = " ".join(["studies", *(f"--{name} {value}" for name, value in options.items())])
     asked = [(network, goal, args, device) for network, goal in studies]

@@ -51,6 +51,8 @@ from lamina.store import Store
 CHECKPOINT = "dense.safetensors"
 NEAR = 1.15
 """Settings whose time is within this factor of the fastest are timed again beside the plan."""
+AGAIN = 3
+"""Of them, at most these are timed again."""
 FRONT_POINTS = 8
 """Plans along the front whose accuracy is measured."""
 
@@ -425,7 +427,7 @@ class _Work:
         modes = to_sequence(wholes, base)
         # The best settings may be another package's, whose time is the one to beat.
         kept = [one for one in wholes[1:] if one.accuracy is not None and one.outcome == "slower"]
-        near = [one for one in kept if _time(one) <= NEAR * _time(best)] or [best]
+        near = [one for one in sorted(kept, key=_time) if _time(one) <= NEAR * _time(best)][:AGAIN] or [best]
         none = False  # whether not even the plan that changes the least ran
         while True:
             choice = {} if none else with_units(candidates[index].choice, layers.faster)
@@ -444,7 +446,7 @@ class _Work:
                 compared = compare(subject, variants, base, [*before, *near], chosen, self.budget.left)
                 compared = _within(compared, self.config.max_memory)
             # On a busy machine the first times were noise: what seemed slower then, but is faster now, is timed again.
-            passed = [one for one in kept if one not in near and _time(one) < _time(compared.uniform)]
+            passed = [one for one in kept if one not in near and _time(one) < _time(compared.uniform)][:AGAIN]
             if passed and not self.budget.over:
                 near += passed
                 continue

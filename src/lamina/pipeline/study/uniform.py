@@ -18,7 +18,7 @@ from lamina.pipeline.study.dense_times import part_of
 from lamina.pipeline.study.fatal import Fatal
 from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.rivals import RIVALS
-from lamina.pipeline.study.subject import Step, Subject
+from lamina.pipeline.study.subject import Step, Subject, forget_compiled
 from lamina.pipeline.watch import Watch, tracked
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
@@ -179,6 +179,8 @@ def _measured(
     before = f"whole {BEFORE}"
     known = measured_of(journal[before]).timing if before in journal else None
     step_s = known.median_us / 1e6 if known else 0.0
+    if new:
+        forget_compiled()
     steps: dict[str, Step] = {}
     facts: dict[Settings, tuple[int, int | None, float | None]] = {}
     reasons: dict[Settings, str] = {}

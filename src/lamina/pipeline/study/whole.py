@@ -21,7 +21,7 @@ from lamina.errors import LaminaError
 from lamina.pipeline.convert import prepare_replay
 from lamina.pipeline.study.combine import Choice
 from lamina.pipeline.study.lossless import is_unit
-from lamina.pipeline.study.subject import Step, Subject
+from lamina.pipeline.study.subject import Step, Subject, forget_compiled
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
 from lamina.spec import Method
@@ -86,6 +86,7 @@ def compare(
     """
     if variants:
         prepare_replay(subject.device)
+    forget_compiled()
     steps: dict[str, Step] = {}
     networks: dict[str, tuple[Settings, Variant, nn.Module, dict[str, str]]] = {}
     reasons: list[str] = []
