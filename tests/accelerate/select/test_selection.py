@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from lamina.accelerate.select import DENSE, MIN_SPEEDUP, Cache, LayerCall, Selector, decide, observe
+from lamina.accelerate.select import DENSE, MIN_SPEEDUP, Cache, Compiler, LayerCall, Selector, decide, observe
 from lamina.errors import UnsupportedError, UsageError
 from lamina.record import Timing
 
@@ -121,3 +121,38 @@ def test_a_file_of_something_else_is_refused(tmp_path: object) -> None:
     (folder / "selections.json").write_text("[1, 2]")
     with pytest.raises(UsageError, match="delete it"):
         Cache(folder, PROVENANCE)
+
+
+def test_a_compiler_runs_what_is_not_timed_yet_and_times_nothing() -> None:
+    layer, x = nn.Linear(3, 2), torch.randn(4, 3)
+    ran: list[str] = []
+
+    class Told(nn.Linear):
+        def __init__(self, name: str) -> None:
+            super().__init__(3, 2)
+            self.name = name
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ran.append(self.name)
+            if self.name == "fails":
+                raise RuntimeError("no such tile")
+            return super().forward(x)
+
+    def refusing() -> nn.Module:
+        raise UnsupportedError("not here")
+
+    def timer(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
+        return {name: timing(1.0) for name in steps}
+
+    selector = Selector(timer, Cache(None, {}), "eager", training=False)
+    offered: dict[str, Callable[[], nn.Module]] = {
+        DENSE: lambda: layer, "refuses": refusing, "fails": lambda: Told("fails"), "runs": lambda: Told("runs")
+    }  # fmt: skip
+    call = call_of(layer, x)
+    found = Compiler(selector).select("question", offered, call)
+    assert ran == ["fails", "runs"] and found.impl == DENSE
+    assert selector.cache.get(selector.key("question", offered)) is None
+    selector.select("question", offered, call)
+    ran.clear()
+    Compiler(selector).select("question", offered, call)
+    assert not ran

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lamina.accelerate.runtime import compile_ahead
 from lamina.accelerate.runtime import triton_ops as ops
 from lamina.accelerate.runtime.bounded_cache import BoundedCache
 from lamina.accelerate.runtime.launch_cache import (
@@ -62,6 +63,9 @@ def launch(
     if not all(grid):
         return
     device = tensor.device
+    if compile_ahead.active() and not ops.INTERPRETED:
+        compile_ahead.compile_kernel(kernel, grid, *args, **constants)
+        return
     if ops.INTERPRETED or not is_current_device(device) or not supported():
         with unrecorded():
             ops.launch_with_triton(kernel, grid, tensor, *args, **constants)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lamina.accelerate.runtime import compile_ahead
 from lamina.accelerate.runtime.bounded_cache import BoundedCache
 from lamina.accelerate.runtime.private_apis import supported
 from lamina.accelerate.runtime.triton_ops import precision
@@ -53,7 +54,7 @@ def cached_launches(function: _Function) -> _Function:
     @wraps(function)
     def call(*args: Any) -> Any:
         tensors = [each for each in args if isinstance(each, Tensor)]
-        if recording() or not is_current_device(tensors[0].device) or not supported():
+        if recording() or compile_ahead.active() or not is_current_device(tensors[0].device) or not supported():
             return function(*args)
         autocast = torch.is_autocast_enabled(tensors[0].device.type)  # operators act on it when they are replayed
         key = (function, precision(), autocast, *[_layout(each) if isinstance(each, Tensor) else each for each in args])

@@ -3,7 +3,16 @@
 from lamina.accelerate.select.cache import Cache
 from lamina.accelerate.select.executed import executed
 from lamina.accelerate.select.observed import LayerCall, observe
-from lamina.accelerate.select.selection import DENSE, MIN_SPEEDUP, Candidates, Selector, Timer, decide, one_by_one
+from lamina.accelerate.select.selection import (
+    DENSE,
+    MIN_SPEEDUP,
+    Candidates,
+    Compiler,
+    Selector,
+    Timer,
+    decide,
+    one_by_one,
+)
 from lamina.accelerate.select.step import layer_step
 from lamina.accelerate.select.variant import variant
 
@@ -12,6 +21,7 @@ __all__ = [
     "MIN_SPEEDUP",
     "Cache",
     "Candidates",
+    "Compiler",
     "LayerCall",
     "Selector",
     "Timer",

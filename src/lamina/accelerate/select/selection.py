@@ -6,6 +6,7 @@ This room has no clock: what times callables is passed in.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from torch import nn
 
@@ -115,8 +116,7 @@ class Selector:
         Raises:
             UsageError: no candidate ran.
         """
-        kind = "training" if self.training else "inference"
-        key = f"{question} | {', '.join(candidates)} | {self.mode} {kind}"
+        key = self.key(question, candidates)
         if (known := self.cache.get(key)) is not None:
             return known
         steps: dict[str, Callable[[], object]] = {}
@@ -141,6 +141,29 @@ class Selector:
         selection = decide(times, self.mode, refusals, self.min_speedup)
         self.cache.put(key, selection)
         return selection
+
+    def key(self, question: str, candidates: Candidates) -> str:
+        """The name of an answer in the cache."""
+        kind = "training" if self.training else "inference"
+        return f"{question} | {', '.join(candidates)} | {self.mode} {kind}"
+
+
+class Compiler(Selector):
+    """Runs a step of each candidate that is not timed yet and keeps the dense layer, before a selector times them.
+
+    Within `compile_ahead` that compiles the kernels of all of them. What fails will fail again, with a message.
+    """
+
+    def __init__(self, later: Selector) -> None:
+        super().__init__(later.timer, later.cache, later.mode, later.training, later.min_speedup, later.max_tiles)
+
+    def select(self, question: str, candidates: Candidates, call: LayerCall) -> Selection:
+        """A selection of the dense layer without a time."""
+        if self.cache.get(self.key(question, candidates)) is None:
+            for make in candidates.values():
+                with suppress(UnsupportedError, MissingError, RuntimeError):
+                    layer_step(make(), call, self.mode, self.training)()
+        return Selection(DENSE, "nothing was timed", {DENSE: 0.0}, self.mode)
 
 
 def _first_line(error: Exception) -> str:

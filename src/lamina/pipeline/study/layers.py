@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,8 @@ from lamina.accelerate.convert import select_layer, units_of
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.convert import unsearched
 from lamina.accelerate.registry import converter
-from lamina.accelerate.select import DENSE, LayerCall, Selector, decide, observe
+from lamina.accelerate.runtime.compile_ahead import compile_ahead
+from lamina.accelerate.select import DENSE, Compiler, LayerCall, Selector, decide, observe
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.apply import describe_type
 from lamina.pipeline.convert import ROUNDS, selector
@@ -39,6 +40,12 @@ OVER = "the time budget of this stage was spent"
 
 TILES = 2
 """Tiles of a kernel that are tried; layers of the plan are tuned again on what reaches them there."""
+
+AHEAD = ("circulant", "eliminated", "fused", "weight-only")
+"""Methods whose operators run whatever their kernels have written: without a launch that is anything."""
+
+HOPELESS = 1.25
+"""Time over the dense layer's from which on no further variant of a method is tried."""
 
 SPARSE_BELOW = {"fp32": 0.6, "tf32": 0.3, "bf16": 0.2, "fp16": 0.2}
 """Density of inputs above which no sparse product is tried on a GPU: `benchmarks.sparse_gemm` has what pays."""
@@ -111,16 +118,22 @@ def try_layers(
         units.sort(key=lambda unit: (unit.rank, -sum(found.dense_us.get(name, 0.0) for name in unit.names)))
         groups = fold_groups(model) if not subject.training else None
         timed: set[str] = set()
+        rank, reached = -1, dict[tuple[str, str], float]()
         for index, unit in enumerate(units):
+            if unit.rank != rank and subject.device.type == "cuda":
+                rank = unit.rank
+                _compile([one for one in units if one.rank == rank], calls, chosen, settings, budget, fatal, watch)
             watch(Stage(f"trying {unit.method} on {unit.names[0]}", index, len(units)))
             what = f"{unit.names[0]}, {unit.method}"
             if unit.refusal is None:
                 reason = fatal.reason(what) or _too_dense(unit, found.density, settings, subject.device)
+                reason = reason or _hopeless(unit, reached)
                 unit = replace(unit, refusal=reason)
             with fatal(what, "the layers") if unit.refusal is None else nullcontext():
                 rows = _trials(unit, calls, chosen, settings, budget)
             if groups is not None and unit.method.name == "eliminated" and unit.refusal is None and not budget.over:
                 rows.append(_folded(unit, model, calls, chosen, settings, groups, example, found))
+            reached[unit.names[0], unit.method.name] = _best(rows)
             for trial, saved in rows:
                 if trial.impl == DENSE and (unit.several or trial.layer in timed):
                     continue  # of layers that are replaced together, or known from another method
@@ -190,6 +203,43 @@ def _density(call: LayerCall) -> float:
     """Of what a layer reads, the fraction that is not zero."""
     sizes = [one.numel() for one in call.tensors]
     return sum(int(one.count_nonzero()) for one in call.tensors) / max(1, sum(sizes))
+
+
+def _compile(
+    units: Sequence[_Unit],
+    calls: Mapping[str, LayerCall],
+    chosen: Selector,
+    settings: Settings,
+    budget: Budget,
+    fatal: Fatal,
+    watch: Watch,
+) -> None:
+    """Compile the kernels of candidates together, before the first of them is timed."""
+    with compile_ahead():
+        for index, unit in enumerate(units):
+            watch(Stage("compiling kernels", index, len(units)))
+            what = f"{unit.names[0]}, {unit.method}"
+            if unit.refusal is None and unit.method.name in AHEAD and fatal.reason(what) is None:
+                with fatal(what, "the layers"):
+                    _trials(unit, calls, Compiler(chosen), settings, budget)
+
+
+def _hopeless(unit: _Unit, reached: Mapping[tuple[str, str], float]) -> str | None:
+    """Why a further variant of a method is not worth a trial, or nothing."""
+    ratio = reached.get((unit.names[0], unit.method.name), 0.0)
+    if ratio <= HOPELESS or unit.method.dense:
+        return None
+    return f"the variant of {unit.method.name} before it took {ratio:.1f} times as long as the dense layer"
+
+
+def _best(rows: Sequence[tuple[Trial, float]]) -> float:
+    """The time of the fastest candidate over the dense one; 0 if none was timed."""
+    ratios = [
+        one.timing.median_us / one.dense_us
+        for one, _ in rows
+        if one.impl != DENSE and one.timing is not None and one.dense_us
+    ]
+    return min(ratios, default=0.0)
 
 
 def _trials(

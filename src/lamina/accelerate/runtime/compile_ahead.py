@@ -1,0 +1,51 @@
+"""Compiling the Triton kernels of many layers at once, before any of them is timed.
+
+A kernel takes Triton a second or more, most of it outside Python's lock. Layers that run one after the other compile
+one after the other; here they only hand their kernels over, and threads compile them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import triton
+
+THREADS = 16
+
+_active = False
+
+
+def active() -> bool:
+    """Whether kernels are compiled and not launched."""
+    return _active
+
+
+@contextmanager
+def compile_ahead() -> Iterator[None]:
+    """Within it, `launch` compiles kernels in threads and launches none: what layers return then is not initialized.
+
+    Backward passes run in the caller's thread. At the end all kernels are compiled; errors of those that do not compile
+    show when they are launched. Nothing may be timed or captured meanwhile.
+    """
+    global _active
+    threads = min(THREADS, os.cpu_count() or 1)
+    with (
+        torch.autograd.set_multithreading_enabled(False),
+        ThreadPoolExecutor(threads) as pool,
+        triton.AsyncCompileMode(pool, ignore_errors=True),
+    ):
+        _active = True
+        try:
+            yield
+        finally:
+            _active = False
+
+
+def compile_kernel(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
+    """Begin to compile a kernel for its arguments."""
+    kernel.warmup(*args, grid=grid, **constants)

@@ -1,0 +1,116 @@
+"""Kernels that are compiled and not launched."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from lamina.accelerate.runtime import compile_ahead as ahead
+from lamina.accelerate.runtime import launch as launching
+from lamina.accelerate.runtime import launch_cache
+from lamina.accelerate.runtime.launch import launch
+
+
+class Kernel:
+    """Keeps what it was called for."""
+
+    def __init__(self) -> None:
+        self.compiled: list[Any] = []
+        self.launched = 0
+
+    def warmup(self, *args: Any, grid: tuple[int, ...], **constants: Any) -> None:
+        self.compiled.append((args, grid, constants))
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def run(*args: Any, **constants: Any) -> None:
+            self.launched += 1
+
+        return run
+
+
+@pytest.fixture(autouse=True)
+def compiled_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching.ops, "INTERPRETED", False)
+    monkeypatch.setattr(launching, "supported", lambda: False)  # so that Triton launches, as far as this kernel does
+
+
+def test_within_it_kernels_are_compiled_and_not_launched() -> None:
+    kernel, x = Kernel(), torch.ones(3)
+    launch(kernel, 2, x, x, 7, BLOCK=4)
+    assert (kernel.launched, kernel.compiled) == (1, [])
+    with ahead.compile_ahead():
+        launch(kernel, 2, x, x, 7, BLOCK=4)
+        launch(kernel, 0, x, x, 7, BLOCK=4)  # without programs
+    assert kernel.launched == 1 and len(kernel.compiled) == 1
+    (args, grid, constants) = kernel.compiled[0]
+    assert args[0] is x and args[1] == 7 and grid == (2,) and constants == {"BLOCK": 4}
+    launch(kernel, 2, x, x, 7, BLOCK=4)
+    assert kernel.launched == 2
+
+
+def test_it_ends_with_an_error() -> None:
+    with pytest.raises(KeyError), ahead.compile_ahead():
+        raise KeyError
+    assert not ahead.active()
+
+
+def test_nothing_is_recorded_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch_cache, "is_current_device", lambda _: True)
+    monkeypatch.setattr(launch_cache, "supported", lambda: True)
+    calls = []
+
+    @launch_cache.cached_launches
+    def twice(x: Tensor) -> Tensor:
+        calls.append(x)
+        return 2 * x
+
+    launch_cache.clear()
+    with ahead.compile_ahead():
+        assert [float(twice(torch.ones(()))) for _ in range(3)] == [2.0] * 3
+    assert len(calls) == 3 and not list(launch_cache._plans)
+    launch_cache.clear()
+
+
+def test_backward_passes_run_in_the_callers_thread() -> None:
+    with ahead.compile_ahead():
+        assert not torch.autograd.is_multithreading_enabled()
+    assert torch.autograd.is_multithreading_enabled()
+
+
+def test_triton_compiles_in_threads() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=environment, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["FutureKernel", "CompiledKernel"]
+
+
+def main() -> None:
+    """Compile a kernel for a GPU that is not there."""
+    import triton
+    import triton.language as tl
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    @triton.jit
+    def doubled(x, y, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+        at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + at, 2 * tl.load(x + at, at < size), at < size)
+
+    driver.set_active(SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", 90, 32), get_current_device=lambda: 0,
+        get_current_stream=lambda _: 0,
+    ))  # fmt: skip
+    x = torch.zeros(64)
+    with ahead.compile_ahead():
+        within = doubled.warmup(x, x, 64, BLOCK=32, grid=(2,))
+    after = doubled.warmup(x, x, 64, BLOCK=32, grid=(2,))
+    sys.stdout.write(f"{type(within).__name__} {type(after).__name__}")
+
+
+if __name__ == "__main__":
+    main()
