@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import triton
+
+from lamina.accelerate.runtime import triton_ops
 
 THREADS = 16
 
@@ -37,7 +38,7 @@ def compile_ahead() -> Iterator[None]:
     with (
         torch.autograd.set_multithreading_enabled(False),
         ThreadPoolExecutor(threads) as pool,
-        triton.AsyncCompileMode(pool, ignore_errors=True),
+        triton_ops.compiling_in(pool),
     ):
         _active = True
         try:

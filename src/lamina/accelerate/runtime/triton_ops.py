@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -68,6 +70,12 @@ def launch_with_triton(kernel: Any, grid: tuple[int, ...], tensor: Tensor, *args
             kernel[grid](*args, **constants)
         except triton.runtime.errors.OutOfResources as error:
             raise UnsupportedError(f"expected a tile that fits the device: {error}") from error
+
+
+def compiling_in(pool: Executor) -> AbstractContextManager[object]:
+    """Within it, kernels that are compiled and not launched are compiled by a pool, all of them at the end."""
+    mode: AbstractContextManager[object] = triton.AsyncCompileMode(pool, ignore_errors=True)
+    return mode
 
 
 def missing_names() -> list[str]:
