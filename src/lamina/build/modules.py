@@ -24,8 +24,11 @@ class AlgorithmConvolution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.weight.flip(tuple(range(2, self.weight.dim()))) if self.flip else self.weight
+        if torch.is_autocast_enabled(x.device.type):  # once, and not again in each operation of an algorithm
+            dtype = torch.get_autocast_dtype(x.device.type)
+            x, weight = x.to(dtype), weight.to(dtype)
         y = convolve(x, weight, self.geometry, self.algorithms)
-        return y if self.bias is None else y + self.bias.view(1, -1, *[1] * (y.dim() - 2))
+        return y if self.bias is None else y + self.bias.to(y.dtype).view(1, -1, *[1] * (y.dim() - 2))
 
     def reference(self) -> nn.Module:
         """The same convolution by the library."""

@@ -76,3 +76,15 @@ def test_a_compiled_layer_is_one_graph():
 )
 def test_what_it_is_not_for(geometry, w_shape, reason):
     assert reason in (space_to_depth.refusal(geometry, w_shape) or "")
+
+
+def test_autocast_is_the_librarys():
+    dense = nn.Conv2d(3, 8, 7, 2, 3)
+    layer = build.by_algorithm(Method.parse("dense:space_to_depth"), dense)
+    x = torch.randn(2, 3, 20, 20)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, theirs = layer(x), dense(x)
+    assert ours.dtype == theirs.dtype == torch.bfloat16
+    torch.testing.assert_close(ours, theirs, rtol=0.02, atol=0.02)
+    ours.float().sum().backward()
+    assert layer.weight.grad.dtype == layer.bias.grad.dtype == torch.float32
