@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Self
 
 from torch import Tensor, nn
 
-from lamina.errors import UsageError
+from lamina.errors import UsageError, nearest
 from lamina.simulate.workloads import RecordedMask
 
 
@@ -21,15 +22,17 @@ class MaskRecorder:
         iteration: says which iteration is under way.
         every: iterations from one recording to the next.
         images: how many of a batch are kept; all of a smaller one.
+        layers: names, or patterns of names, of the convolutions that are recorded; by default all.
 
     Raises:
-        UsageError: the model has no two-dimensional convolution, or a number is below one.
+        UsageError: the model has no two-dimensional convolution of these names, or a number is below one.
     """
 
     model: nn.Module
     iteration: Callable[[], int]
     every: int
     images: int
+    layers: Sequence[str] = ("*",)
     masks: list[RecordedMask] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -38,6 +41,11 @@ class MaskRecorder:
         convolutions = [(n, module) for n, module in self.model.named_modules() if isinstance(module, nn.Conv2d)]
         if not convolutions:
             raise UsageError(f"masks: expected a network with nn.Conv2d layers, got a {type(self.model).__name__}")
+        names = [name for name, _ in convolutions]
+        for pattern in self.layers:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise UsageError(f"masks: layer {pattern!r} is no convolution: {nearest(pattern, names)}")
+        convolutions = [each for each in convolutions if any(fnmatchcase(each[0], one) for one in self.layers)]
         self._seen: set[tuple[str, int]] = set()
         self._handles = [module.register_forward_pre_hook(self._watch(name)) for name, module in convolutions]
 

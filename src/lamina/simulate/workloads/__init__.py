@@ -3,7 +3,7 @@
 from lamina.simulate.workloads.columns import Mask, Order, im2col, line_density
 from lamina.simulate.workloads.convolutions import ConvolutionGemm, convolutions
 from lamina.simulate.workloads.patterns import PATTERNS, MapShape, pattern
-from lamina.simulate.workloads.recorded import RecordedMask, read_masks, write_masks
+from lamina.simulate.workloads.recorded import RecordedMask, provenance_of, read_masks, write_masks
 
 __all__ = [
     "PATTERNS",
@@ -16,6 +16,7 @@ __all__ = [
     "im2col",
     "line_density",
     "pattern",
+    "provenance_of",
     "read_masks",
     "write_masks",
 ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -18,6 +19,8 @@ from lamina.simulate.workloads.columns import Mask
 
 KINDS = {"names": "texts", "iterations": "int64", "shapes": "int64", "bits": "uint8"}
 """Arrays of a file and their types; ``bits`` are the concatenated masks, eight values per byte."""
+PROVENANCE = "provenance"
+"""The array with a JSON text that says where the masks are from; files without it are read too."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,13 @@ class RecordedMask:
         return np.take(self.mask, np.arange(shape[0]) % len(self.mask), axis=0)
 
 
-def write_masks(path: Path, masks: Sequence[RecordedMask]) -> None:
+def write_masks(path: Path, masks: Sequence[RecordedMask], provenance: Mapping[str, Any] | None = None) -> None:
     """Write masks to a file that :func:`read_masks` reads.
+
+    Args:
+        path: the ``.npz`` file.
+        masks: in the order of the file.
+        provenance: where they are from, JSON-serializable: command, data, device, commit, date.
 
     Raises:
         UsageError: there are none, one is empty or does not have four axes, or the file cannot be written.
@@ -67,6 +75,7 @@ def write_masks(path: Path, masks: Sequence[RecordedMask]) -> None:
                 iterations=np.array([each.iteration for each in masks], dtype=np.int64),
                 shapes=np.array([each.mask.shape for each in masks], dtype=np.int64),
                 bits=np.concatenate([np.packbits(each.mask) for each in masks]),
+                **({PROVENANCE: np.array(json.dumps(provenance))} if provenance else {}),
             )
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
@@ -97,6 +106,19 @@ def read_masks(path: Path) -> tuple[RecordedMask, ...]:
         masks.append(RecordedMask(str(name), int(iteration), values.reshape(shape)))
         start += length
     return tuple(masks)
+
+
+def provenance_of(path: Path) -> dict[str, Any]:
+    """Where the masks of a file are from, as :func:`write_masks` wrote it; empty if it does not say.
+
+    Raises:
+        UsageError: the file cannot be read or is not a file of masks.
+    """
+    _arrays(path)
+    with np.load(path, allow_pickle=False) as file:
+        found = json.loads(str(file[PROVENANCE])) if PROVENANCE in file.files else {}
+    assert isinstance(found, dict)
+    return found
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
