@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks import results
 from lamina.errors import LaminaError
-from lamina.pipeline.reproduce.points import HIT_RATE, LATENCY, SPEEDUP, TRANSACTIONS, Pair, quantity
+from lamina.pipeline.reproduce.points import Pair
 from lamina.pipeline.reproduce.simulated import Planned, Simulating, plan, reproduce_simulated
 from lamina.pipeline.reproduce.statements import STATEMENT
 from lamina.pipeline.simulate import Finished, Planner, simulate
@@ -171,7 +171,7 @@ def _told(entry: Published, beside: Iterable[Beside]) -> Iterator[tuple[str, str
 
 
 def _row(entry: Published, planned: Planned, pair: Pair) -> dict[str, Any]:
-    job, hits = planned.ours, pair.counted(HIT_RATE)
+    job = planned.ours
     assert pair.speedup and pair.baseline_us
     times = dict.fromkeys(("median_us", "q1_us", "q3_us"), pair.baseline_us / pair.speedup)
     times["baseline_us"] = pair.baseline_us
@@ -179,9 +179,7 @@ def _row(entry: Published, planned: Planned, pair: Pair) -> dict[str, Any]:
         "workload": job.network, "layer": job.layer, "batch": job.batch, "entry": entry.id, "point": pair.point.title,
         "impl": str(job.config.get("control", "fission_unit")).replace("-", "_"), "device": job.device.name,
         **{name: job.config.get(name) for name in ("weights", "density", "pattern")},
-        "speedup": quantity(SPEEDUP, pair), "l2_transactions": quantity(TRANSACTIONS, pair),
-        "l2_hit_rate": hits and hits[0], "baseline_l2_hit_rate": hits and hits[1],
-        "read_latency": quantity(LATENCY, pair),
+        "speedup": pair.speedup, **pair.columns(),
         **({"conversion": job.config["conversion"]} if "conversion" in job.config else {}),
     }  # fmt: skip
 

@@ -28,6 +28,12 @@ SIMULATED = (
     "baseline_l2_hit_rate", "read_latency",
 )  # fmt: skip
 
+USES = (
+    "shared_bytes", "conversion_slots", "on_chip_use", "baseline_on_chip_use", "off_chip_use", "baseline_off_chip_use",
+    "arithmetic_use", "baseline_arithmetic_use", "conversion_use", "baseline_conversion_use",
+)  # fmt: skip
+"""Of the fission unit's points: figures 2, 11 and 12."""
+
 
 def every(row: Row) -> bool:
     return True
@@ -155,7 +161,7 @@ EXTRACTS: Mapping[str, Extract] = {
         lambda row: row.get("change") == "l1_bypass",
     ),
     "simulated_engine": Extract("published_figures", SIMULATED),
-    "simulated_fission": Extract("published_fission", SIMULATED),
+    "simulated_fission": Extract("published_fission", (*SIMULATED, *USES)),
 }  # fmt: skip
 
 
