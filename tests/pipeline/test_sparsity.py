@@ -84,6 +84,16 @@ def test_masks_of_named_layers_say_where_they_are_from(store: Store, data: str, 
         sparsity(TARGET, data, SETTINGS, store, iterations=2, masks=Masks(path, 1, 1, ("conv9",)))
 
 
+def test_masks_of_gradients_have_the_zeros_of_the_relu_behind(store: Store, data: str, tmp_path: Path) -> None:
+    path = tmp_path / "masks.npz"
+    sparsity(TARGET, data, SETTINGS, store, iterations=1, masks=Masks(path, every=1, images=8, gradients=True))
+    masks = {each.name: each.mask for each in read_masks(path)}
+    assert [*masks] == ["0", "2", "2 gradient", "0 gradient"]
+    # Behind the first convolution's ReLU is the second's input: where it is zero, no gradient comes back.
+    assert masks["0 gradient"].shape == masks["2"].shape and not (masks["0 gradient"] & ~masks["2"]).any()
+    assert masks["0 gradient"].any()
+
+
 def test_a_failed_run_keeps_what_it_saw(store: Store, data: str) -> None:
     with pytest.raises(LaminaError, match="the loss is"):
         sparsity(

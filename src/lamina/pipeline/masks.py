@@ -1,4 +1,4 @@
-"""Zero masks of a network's convolutions, taken while it trains, for the simulator."""
+"""Zero masks of what a network's convolutions read, taken while it trains, for the simulator."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from lamina.errors import UsageError, nearest
-from lamina.simulate.workloads import RecordedMask
+from lamina.simulate.workloads import GRADIENT, RecordedMask
 
 
 @dataclass
 class MaskRecorder:
     """Keeps which values of each convolution's input are not zero, at every ``every``-th iteration.
+
+    With ``gradients``, also those of the gradient of its output, which backward products read; their names end in
+    ``GRADIENT``.
 
     Args:
         model: a network with convolutions over images.
@@ -33,6 +36,7 @@ class MaskRecorder:
     every: int
     images: int
     layers: Sequence[str] = ("*",)
+    gradients: bool = False
     masks: list[RecordedMask] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -48,6 +52,8 @@ class MaskRecorder:
         convolutions = [each for each in convolutions if any(fnmatchcase(each[0], one) for one in self.layers)]
         self._seen: set[tuple[str, int]] = set()
         self._handles = [module.register_forward_pre_hook(self._watch(name)) for name, module in convolutions]
+        if self.gradients:
+            self._handles += [module.register_forward_hook(self._follow(name)) for name, module in convolutions]
 
     def __enter__(self) -> Self:
         return self
@@ -56,11 +62,23 @@ class MaskRecorder:
         for handle in self._handles:
             handle.remove()
 
+    def _due(self) -> bool:
+        return self.model.training and (self.iteration() + 1) % self.every == 0
+
+    def _follow(self, name: str) -> Callable[[nn.Module, Any, Tensor], None]:
+        """A hook of the output's gradient, which autograd calls before the convolution's own backward pass."""
+
+        def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+            if self._due() and output.requires_grad:
+                now = self.iteration()
+                output.register_hook(lambda gradient: self._keep(name + GRADIENT, now, gradient))
+
+        return hook
+
     def _watch(self, name: str) -> Callable[[nn.Module, Any], None]:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-            now = self.iteration()
-            if self.model.training and (now + 1) % self.every == 0:
-                self._keep(name, now, args[0])
+            if self._due():
+                self._keep(name, self.iteration(), args[0])
 
         return hook
 

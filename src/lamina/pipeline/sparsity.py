@@ -32,12 +32,14 @@ REPORT_EVERY = 10
 
 @dataclass(frozen=True)
 class Masks:
-    """The file of zero masks, iterations between recordings, images of a batch to record, and names of layers."""
+    """The file of zero masks, iterations between recordings, images of a batch to record, names of layers, and whether
+    to record the gradients of their outputs too."""
 
     path: Path
     every: int
     images: int = 4
     layers: tuple[str, ...] = ("*",)
+    gradients: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ def sparsity(
         )
         recorder = None
         if masks:
-            recorder = MaskRecorder(network, lambda: monitor.iteration, masks.every, masks.images, masks.layers)
+            recorder = MaskRecorder(
+                network, lambda: monitor.iteration, masks.every, masks.images, masks.layers, masks.gradients
+            )
             stack.enter_context(recorder)
         more = {"data": data, "iterations": iterations, "exhaustive": exhaustive}
         more |= {"monitor": asdict(monitor.scheduler.parameters)}

@@ -21,6 +21,8 @@ KINDS = {"names": "texts", "iterations": "int64", "shapes": "int64", "bits": "ui
 """Arrays of a file and their types; ``bits`` are the concatenated masks, eight values per byte."""
 PROVENANCE = "provenance"
 """The array with a JSON text that says where the masks are from; files without it are read too."""
+SHIPPED = Path(__file__).parent / "masks"
+"""The folder of masks that the package has, each of a training with ``lamina sparsity`` on its own data."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,11 @@ class RecordedMask:
     name: str
     iteration: int
     mask: Mask = field(repr=False)
+
+    @property
+    def density(self) -> float:
+        """Fraction of non-zeros."""
+        return float(self.mask.mean())
 
     def of(self, shape: tuple[int, int, int, int]) -> Mask:
         """The mask for another batch size: its first images, or its images repeated.
@@ -42,6 +49,16 @@ class RecordedMask:
                 f"mask of {self.name!r}: expected images of {list(shape[1:])}, got {list(self.mask.shape[1:])}"
             )
         return np.take(self.mask, np.arange(shape[0]) % len(self.mask), axis=0)
+
+
+def shipped_masks(name: str) -> Path:
+    """The file of shipped masks of this name, or else the file of this path."""
+    return SHIPPED / f"{name}.npz" if name in mask_names() else Path(name)
+
+
+def mask_names() -> tuple[str, ...]:
+    """The names of the shipped masks."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.npz")))
 
 
 def write_masks(path: Path, masks: Sequence[RecordedMask], provenance: Mapping[str, Any] | None = None) -> None:
@@ -67,16 +84,17 @@ def write_masks(path: Path, masks: Sequence[RecordedMask], provenance: Mapping[s
             raise UsageError(
                 f"{path}: expected a name and an iteration of at least 0, got {each.name!r}, {each.iteration}"
             )
+    arrays: dict[str, Any] = {
+        "names": np.array([each.name for each in masks]),
+        "iterations": np.array([each.iteration for each in masks], dtype=np.int64),
+        "shapes": np.array([each.mask.shape for each in masks], dtype=np.int64),
+        "bits": np.concatenate([np.packbits(each.mask) for each in masks]),
+    }
+    if provenance:
+        arrays[PROVENANCE] = np.array(json.dumps(provenance))
     try:
         with path.open("wb") as file:
-            np.savez_compressed(
-                file,
-                names=np.array([each.name for each in masks]),
-                iterations=np.array([each.iteration for each in masks], dtype=np.int64),
-                shapes=np.array([each.mask.shape for each in masks], dtype=np.int64),
-                bits=np.concatenate([np.packbits(each.mask) for each in masks]),
-                **({PROVENANCE: np.array(json.dumps(provenance))} if provenance else {}),
-            )
+            np.savez_compressed(file, **arrays)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
 
