@@ -18,14 +18,14 @@ RATIO = "x"
 """Unit of ratios to the baseline; rates have none."""
 RATIOS = {TRANSACTIONS: "l2_transactions", LATENCY: "read_latency", ON_CHIP_BYTES: "shared_bytes"}
 """The counters that are shown as ratios to the baseline. The latency is that of reads at L1."""
-RATES = {
-    HIT_RATE: "l2_hit_rate", ON_CHIP: "on_chip_use", OFF_CHIP: "off_chip_use", ARITHMETIC: "arithmetic_use",
-    CONVERSION: "conversion_use",
+RATES = {HIT_RATE: "l2_hit_rate"}
+"""The counters that are shown as they are, beside the baseline's."""
+OWN = {
+    ON_CHIP: "on_chip_use", OFF_CHIP: "off_chip_use", ARITHMETIC: "arithmetic_use", CONVERSION: "conversion_use",
+    CONVERSION_SLOTS: "conversion_slots",
 }  # fmt: skip
-"""The counters that are shown as they are, each also of the baseline."""
-COUNTS = {CONVERSION_SLOTS: "conversion_slots"}
-"""Counters of what the baseline does not have."""
-COUNTERS = {**RATIOS, **RATES, **COUNTS}
+"""The counters that are shown as they are; recorded rows do not have the baseline's."""
+COUNTERS = {**RATIOS, **RATES, **OWN}
 """The counter of each quantity, which is also the column of recorded rows."""
 BASELINE = "baseline_"
 """Prefix of a column with a rate of the baseline."""
@@ -67,8 +67,8 @@ class Pair:
             return cls(point, None, None, reason="not recorded")
         ratios = {name: (row.get(column), 1.0) for name, column in RATIOS.items()}
         rates = {name: (row.get(column), row.get(BASELINE + column)) for name, column in RATES.items()}
-        counts = {name: (row.get(column), 0.0) for name, column in COUNTS.items()}
-        counters = {**ratios, **rates, **counts}
+        own = {name: (row.get(column), 0.0) for name, column in OWN.items()}
+        counters = {**ratios, **rates, **own}
         known = {name: (ours, base) for name, (ours, base) in counters.items() if ours is not None and base is not None}
         return cls(point, row["speedup"], row["baseline_us"], known)
 
@@ -79,7 +79,7 @@ class Pair:
             for name, column in RATES.items()
             for place, key in enumerate((column, BASELINE + column))
         }
-        others = {COUNTERS[name]: quantity(name, self) for name in (*RATIOS, *COUNTS)}
+        others = {COUNTERS[name]: quantity(name, self) for name in (*RATIOS, *OWN)}
         return {**others, **rates}
 
     def counted(self, quantity: str) -> tuple[float, float] | None:
@@ -106,7 +106,7 @@ def _own(name: str) -> Callable[[Pair], float | None]:
 QUANTITIES: Mapping[str, tuple[Callable[[Pair], float | None], str]] = {
     SPEEDUP: (lambda pair: pair.speedup, RATIO),
     **{name: (_ratio(name), RATIO) for name in RATIOS},
-    **{name: (_own(name), "") for name in (*RATES, *COUNTS)},
+    **{name: (_own(name), "") for name in (*RATES, *OWN)},
 }
 """Quantities of a point in figures, with their units."""
 
