@@ -21,6 +21,8 @@ SIMULATED: Mapping[str, str] = {
     "resnet18": "spartan-figure-6.19-recorded",
 }
 """The entry whose recorded rows have S of each moment of a training, by network."""
+FEW = 2
+"""Missing layers that a reason names."""
 RECORDED = "recorded"
 """The pattern of masks from a training."""
 
@@ -54,7 +56,9 @@ def speedup(rows: Rows, value: PublishedValue) -> tuple[float, str]:
             simulated.setdefault(shapes[row["layer"]], []).append(row["speedup"])
     first, *others = shares
     if missing := [layer for layer in others if shapes[layer] not in simulated]:
-        raise NotMeasured(f"no simulation with masks recorded over a training of {network}: {', '.join(missing)}")
+        more = f" and {len(missing) - FEW} more" if len(missing) > FEW else ""
+        layers = ", ".join(missing[:FEW]) + more
+        raise NotMeasured(f"no simulation with masks recorded over a training of {network}: {layers}")
     gains = {first: [1.0], **{layer: simulated[shapes[layer]] for layer in others}}
     moments = {layer: [1 / len(own)] * len(own) for layer, own in gains.items()}
     found = training_speedup(share, shares, moments, gains, network)
