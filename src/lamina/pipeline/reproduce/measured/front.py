@@ -10,6 +10,9 @@ from lamina.pipeline.reproduce.measured.judging import Judged, Measurement, Rows
 LOSS = 5.0
 """Points of accuracy that figure 15's users tolerate."""
 
+FEWER = 0.01
+"""Fraction of the multiplications that a useful point removes at least."""
+
 
 def front(rows: Rows) -> list[tuple[float, float]]:
     """The removed fraction of multiplications and the accuracy in percent, from the dense network on.
@@ -41,13 +44,13 @@ def accuracy_falls_faster(rows: Rows) -> Judged:
 
 
 def useful_points_exist(rows: Rows) -> Judged:
-    """More than one point has fewer multiplications at a loss of at most 5 points.
+    """More than one point has at least a hundredth fewer multiplications at a loss of at most 5 points.
 
     Raises:
         LookupError: the dense network was not measured.
     """
     known = front(rows)
-    found = [1 / (1 - removed) for removed, accuracy in known[1:] if known[0][1] - accuracy <= LOSS]
+    found = [1 / (1 - gone) for gone, accuracy in known[1:] if gone >= FEWER and known[0][1] - accuracy <= LOSS]
     text = ", ".join(f"{reduction:.2f}x" for reduction in found) or "none"
     return f"fewer multiplications within {LOSS:g} points: {text}", len(found) > 1
 
