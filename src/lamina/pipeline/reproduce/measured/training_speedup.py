@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 from lamina.pipeline.explain import Side, look_up
 from lamina.pipeline.imports import import_file
@@ -66,6 +67,7 @@ def speedup(rows: Rows, value: PublishedValue) -> tuple[float, str]:
     return found.speedup, f"{found.speedup:.3g} x (P {100 * share:.3g} % {where}, {count} moments of the training)"
 
 
+@cache
 def _shares(network: str) -> tuple[float, dict[str, float], str]:
     """P, C and where they are from, at the largest batch of the network's recorded profile."""
     paths = recordings.of(network)
