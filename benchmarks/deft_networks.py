@@ -11,7 +11,8 @@ which are too few for the accuracies that are published:
     cifarnet         CIFAR-10
     lenet5           MNIST
 
-Each is trained and goes through ``lamina deft``, several at a time on all GPUs. So that no more than a point is lost on
+Each is trained and goes through ``lamina deft``, several at a time on all GPUs, beside the dense network and others
+pruned to its size, all tuned for as many epochs. So that no more than a point is lost on
 test samples, half of one may be on those that are chosen by. Then inference is timed as CUDA graphs, one network at a
 time on each GPU, at three batch sizes and precisions: the dense network in its better layout, the result by the
 library, the result with every layer computed the way that is the fastest, weights pruned by magnitude in the library's
@@ -32,6 +33,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +68,9 @@ CALIBRATION = 2000
 """Samples to choose by; a fifth of those to train on, where that is fewer."""
 
 FASTEST = "deft[ways=fastest]"
+
+COMPARED = ("magnitude", "iterative-magnitude", "dense", *(["channels"] if find_spec("torch_pruning") else []))
+"""Tuned for as many epochs as the result; pruned channels where that package is installed."""
 
 COMPILING = Selector(one_by_one(lambda step: 1.0), Cache(None, {}), "graph", training=False)
 """Compiles what the selection will time."""
@@ -152,7 +157,7 @@ def found(task: Task, place: int, data: Path, folder: Path, length: str) -> dict
     )  # fmt: skip
     asked = DeftConfig(
         keep_ratios=(0.5,), align=8 if task.name in SMALL else 32, max_accuracy_drop=DROP, format="none", tuning=epochs,
-        calibration=CALIBRATION, batch=max(BATCHES), precision="tf32", compare=("magnitude",),
+        calibration=CALIBRATION, batch=max(BATCHES), precision="tf32", compare=COMPARED,
     )  # fmt: skip
     watch = measure.Stopwatch()
 

@@ -1,10 +1,11 @@
 """Claim: the statements of a paper's simulated figures and tables hold in our simulations, or are listed as failing.
 
 ``figures``: every simulated entry ``spartan-*`` (Dong 2020, sections 6.5 and 6.6), at its settings, with each printed
-value and statement beside ours. ``fission``: every simulated entry ``deftnn-*`` (Hill 2017), likewise. ``designs``: the
-whole grid of ``examples/engine.toml``. Every run is complete; small networks come first, and of each the longest
-layers. What is not finished after ``SECONDS`` is listed as missing. Stored results are not simulated again, so an
-interrupted benchmark continues. It uses all available processors.
+value and statement beside ours. ``recorded``: those with masks recorded over a training, beside generated patterns of
+the same density. ``fission``: every simulated entry ``deftnn-*`` (Hill 2017), likewise. ``designs``: the whole grid of
+``examples/engine.toml``. Every run is complete; small networks come first, and of each the longest layers. What is not
+finished after ``SECONDS`` is listed as missing. Stored results are not simulated again, so an interrupted benchmark
+continues. It uses all available processors.
 
 Run: python -m benchmarks.published_simulations figures
 """
@@ -22,7 +23,7 @@ from typing import Any
 
 from benchmarks import results
 from lamina.errors import LaminaError
-from lamina.pipeline.reproduce.points import HIT_RATE, LATENCY, SPEEDUP, TRANSACTIONS, Pair, quantity
+from lamina.pipeline.reproduce.points import Pair
 from lamina.pipeline.reproduce.simulated import Planned, Simulating, plan, reproduce_simulated
 from lamina.pipeline.reproduce.statements import STATEMENT
 from lamina.pipeline.simulate import Finished, Planner, simulate
@@ -37,8 +38,8 @@ from lamina.store import Store, open_store
 SECONDS = 1000
 GRID = Path(__file__).parents[1] / "examples" / "engine.toml"
 CACHE = Path(tempfile.gettempdir()) / "lamina_published_simulations.db"
-PAPERS = {"figures": "spartan-", "fission": "deftnn-"}
-"""The beginning of the names of each claim's entries."""
+EXTRACTS = {"figures": "simulated_engine", "recorded": "simulated_recorded", "fission": "simulated_fission"}
+"""The shipped rows of each claim's entries."""
 VERDICTS = {True: "reproduced", False: "not reproduced", None: "cannot be determined"}
 ROW = {
     "phase": "forward", "precision": "fp32", "layout": "nchw", "timing": "simulated", "l2": "warm", "n": 1,
@@ -58,11 +59,11 @@ class Done:
 
 
 def main() -> None:
-    args = results.arguments("published_simulations", what=("figures", "fission", "designs"))
+    args = results.arguments("published_simulations", what=(*EXTRACTS, "designs"))
     workers = len(os.sched_getaffinity(0))
     execute(Planner().jobs({"network": "lenet5", "batch": 1, "unit": "compaction-engine"})[0])  # compiles
     with open_store(CACHE) as store:
-        rows, summary = grid(store, workers) if args.what == "designs" else figures(store, workers, PAPERS[args.what])
+        rows, summary = grid(store, workers) if args.what == "designs" else figures(store, workers, EXTRACTS[args.what])
     claim = f"published_{args.what}"
     summary = {"simulated at a time": f"{workers} layers", **summary}
     print(results.write(claim, "cpu", rows, summary, args, f"published_simulations {args.what}"))
@@ -70,9 +71,9 @@ def main() -> None:
         print(f"{name}: {value}")
 
 
-def figures(store: Store, workers: int, paper: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def figures(store: Store, workers: int, extract: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """A row for each point, and every printed value and statement with our result."""
-    own = [entry for entry in entries() if entry.id.startswith(paper) and entry.simulates]
+    own = [entry for entry in entries() if entry.simulates and entry.recorded == extract]
     planned = {entry.id: _planned(entry) for entry in own if not entry.counts}
     jobs = [job for points in planned.values() for each in points for job in (each.baseline, each.ours)]
     engine = Done(_fill(jobs, store, workers))
@@ -88,7 +89,7 @@ def figures(store: Store, workers: int, paper: str) -> tuple[list[dict[str, Any]
             if pair.reason:
                 summary[f"{entry.id}: {each.point.title}"] = f"no result: {pair.reason}"
             else:
-                rows.append(_row(entry, each, pair))
+                rows.append(_row(entry, each, pair) | _zeros(found[each.ours.key]))
     return rows, summary
 
 
@@ -170,8 +171,17 @@ def _told(entry: Published, beside: Iterable[Beside]) -> Iterator[tuple[str, str
             )
 
 
+def _zeros(result: Result) -> dict[str, Any]:
+    """Densities of the matrix that a layer with the engine reads, and of its lines, with where its masks are from."""
+    if result.run is None or "line_density" not in result.run.counters:
+        return {}
+    config, counters = result.job.config, result.run.counters
+    masks = {"masks": config["masks"], "iteration": config["iteration"], "density": None} if config["masks"] else {}
+    return masks | {"matrix_density": counters["density"], "line_density": counters["line_density"]}
+
+
 def _row(entry: Published, planned: Planned, pair: Pair) -> dict[str, Any]:
-    job, hits = planned.ours, pair.counted(HIT_RATE)
+    job = planned.ours
     assert pair.speedup and pair.baseline_us
     times = dict.fromkeys(("median_us", "q1_us", "q3_us"), pair.baseline_us / pair.speedup)
     times["baseline_us"] = pair.baseline_us
@@ -179,9 +189,7 @@ def _row(entry: Published, planned: Planned, pair: Pair) -> dict[str, Any]:
         "workload": job.network, "layer": job.layer, "batch": job.batch, "entry": entry.id, "point": pair.point.title,
         "impl": str(job.config.get("control", "fission_unit")).replace("-", "_"), "device": job.device.name,
         **{name: job.config.get(name) for name in ("weights", "density", "pattern")},
-        "speedup": quantity(SPEEDUP, pair), "l2_transactions": quantity(TRANSACTIONS, pair),
-        "l2_hit_rate": hits and hits[0], "baseline_l2_hit_rate": hits and hits[1],
-        "read_latency": quantity(LATENCY, pair),
+        "speedup": pair.speedup, **pair.columns(),
         **({"conversion": job.config["conversion"]} if "conversion" in job.config else {}),
     }  # fmt: skip
 

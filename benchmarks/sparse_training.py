@@ -8,7 +8,8 @@ bit by bit. Besides, zeros in all ReLUs' maps over training (figures 6.1, 6.2, 6
 a monitor that looks at every map at every iteration, and one that samples, on the same training.
 
 Images are CIFAR-10's where the environment's ``DATA`` names a folder that has them, else the Fashion-MNIST that comes
-with this project. ``smoke`` needs no GPU.
+with this project. ``long`` watches two networks for 50,000 iterations, as long as the dissertation trains; an
+interrupted run goes on with the network that is not yet in its results file. ``smoke`` needs no GPU.
 
 Run: python -m benchmarks.sparse_training full
 """
@@ -16,6 +17,7 @@ Run: python -m benchmarks.sparse_training full
 from __future__ import annotations
 
 import copy
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -31,7 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks import results
+from benchmarks import results, source
 from benchmarks.published import statements
 from benchmarks.saved_activations import deterministic
 from benchmarks.sparse_layers import data_us, observed
@@ -363,12 +365,31 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def earlier(claim: str, device: str, folder: Path) -> list[dict[str, Any]]:
+    """The rows that this commit has measured before, so that an interrupted benchmark goes on with the next network."""
+    commit = source.commit()
+    if commit.endswith(source.DIRTY):
+        return []
+    documents = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"{claim}_*.json"))]
+    wanted = claim, commit, measure.environment(device).device
+    return [
+        row
+        for one in documents
+        if (one["claim"], one["provenance"]["commit"], one["provenance"]["device"]) == wanted
+        for row in one["rows"]
+    ]
+
+
 def main() -> None:
     asked = results.arguments("sparse_training", scope=tuple(SCOPES))
     scope, rows = SCOPES[asked.scope], list[dict[str, Any]]()
     claim = "sparse_training" if asked.scope == "full" else f"sparse_training_{asked.scope}"
     data, of = images()
+    rows += earlier(claim, scope.device, asked.output)
+    done = {(row["workload"], "densities" in row) for row in rows}
     for network in (*scope.trained, *scope.watched):
+        if (network.name, network in scope.watched) in done:
+            continue
         with run.precision_mode("fp32") if scope.device == "cuda" else nullcontext():
             if network in scope.trained:
                 rows += compared(data, of, network, scope)
@@ -378,9 +399,9 @@ def main() -> None:
         # After each network, so that an end before the last one leaves what there is.
         found = summary(rows) | {"printed and ours": statements("activation-zeros", rows)}
         path = results.write(claim, scope.device, rows, found, asked, f"sparse_training {asked.scope}")
+        print(path, flush=True)
         if scope.device == "cuda":
             torch.cuda.empty_cache()
-    print(path)
 
 
 if __name__ == "__main__":

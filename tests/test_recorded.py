@@ -9,7 +9,7 @@ import pytest
 from lamina.pipeline.reproduce.recorded import names, recorded
 
 PATH = Path(__file__).parents[1] / "tools" / "make_recorded.py"
-MOST = 60_000
+MOST = 125_000
 """Bytes of one extract."""
 
 

@@ -272,7 +272,10 @@ def points(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
     for row in rows:
         if row["impl"] == "engine":
             values = [shown.format(row[key]) if row[key] is not None else "-" for key, (_, shown) in POINT.items()]
-            cells = [row["workload"], row["layer"], str(row["batch"]), f"{row['density']:.0%}", row["pattern"]]
+            density, zeros = row["density"], row["pattern"]
+            if row.get("masks"):  # the density of what the layer reads, padding included
+                density, zeros = row["matrix_density"], f"{zeros}, iteration {row['iteration']}"
+            cells = [row["workload"], row["layer"], str(row["batch"]), f"{density:.0%}", zeros]
             lines.append("| " + " | ".join([*cells, *values]) + " |")
     yield from dict.fromkeys(lines)
 

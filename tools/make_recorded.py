@@ -28,6 +28,11 @@ SIMULATED = (
     "baseline_l2_hit_rate", "read_latency",
 )  # fmt: skip
 
+FISSION = (
+    "entry", "point", "baseline_us", "speedup", "shared_bytes", "conversion_slots", "on_chip_use", "off_chip_use",
+    "arithmetic_use", "conversion_use",
+)  # fmt: skip
+
 
 def every(row: Row) -> bool:
     return True
@@ -35,12 +40,21 @@ def every(row: Row) -> bool:
 
 @dataclass(frozen=True)
 class Extract:
-    """Columns and rows of the newest results file of a claim. ``summary``: the path of the rows in its summary."""
+    """Columns and rows of the newest results file of a claim. ``summary``: the path of the rows in its summary.
+
+    ``optional``: it is shipped if there is such a file.
+    """
 
     claim: str
     columns: tuple[str, ...]
     keep: Callable[[Row], bool] = every
     summary: tuple[str, ...] = ()
+    optional: bool = False
+
+    @property
+    def found(self) -> list[Path]:
+        """All results files of the claim."""
+        return [path for path in RESULTS.glob(f"{self.claim}_*.json") if path.stem.rsplit("_", 2)[0] == self.claim]
 
     @property
     def source(self) -> Path:
@@ -49,8 +63,7 @@ class Extract:
         Raises:
             LookupError: there is none.
         """
-        found = [path for path in RESULTS.glob(f"{self.claim}_*.json") if path.stem.rsplit("_", 2)[0] == self.claim]
-        if not found:
+        if not (found := self.found):
             raise LookupError(f"expected a file benchmarks/results/{self.claim}_<device>_<date>.json")
         return max(found, key=lambda path: path.stem.rsplit("_", 1)[1])
 
@@ -100,8 +113,15 @@ def _rungs(row: Row) -> bool:
     return rung and strict(row, precision="fp32", phase="step", timing="graph")
 
 
-NETWORKS = ("alexnet", "vgg11_cifar", "cifarnet")
-EXTRACTS: Mapping[str, Extract] = {
+NETWORKS = ("alexnet", "vgg11_cifar", "cifarnet", "cifarnet64")
+ZEROS = ("workload", "impl", "batch", "iterations", "every", "pace", "densities", "sampled", "trend_apart")
+
+
+def _watched(row: Row) -> bool:
+    return "densities" in row and row["workload"] in NETWORKS
+
+
+KNOWN: Mapping[str, Extract] = {
     "circulant_ladder": Extract("ladder_circulant", (*BASIC, "block_size"), _rungs),
     "circulant_counters": Extract(
         "ladder_circulant",
@@ -125,11 +145,8 @@ EXTRACTS: Mapping[str, Extract] = {
         "circulant_accuracy",
         ("workload", "block_size", "seed", "epochs", "parameters", "median_us", "test_accuracy", "train_loss"),
     ),
-    "activation_zeros": Extract(
-        "sparse_training",
-        ("workload", "impl", "batch", "iterations", "every", "pace", "densities", "sampled", "trend_apart"),
-        lambda row: "densities" in row and row["workload"] in NETWORKS,
-    ),
+    "activation_zeros": Extract("sparse_training", ZEROS, _watched),
+    "activation_zeros_long": Extract("sparse_training_long", ZEROS, _watched, optional=True),
     "monitor_overhead": Extract(
         "monitor_overhead", (*BASIC, "added", "iterations"), lambda row: strict(row, precision="fp32")
     ),
@@ -155,8 +172,18 @@ EXTRACTS: Mapping[str, Extract] = {
         lambda row: row.get("change") == "l1_bypass",
     ),
     "simulated_engine": Extract("published_figures", SIMULATED),
-    "simulated_fission": Extract("published_fission", SIMULATED),
+    "deft_front": Extract(
+        "deft_front", ("workload", "impl", "thresholds", "accuracy", "chosen_accuracy", "reduction", "weights")
+    ),
+    "simulated_recorded": Extract(
+        "published_recorded",
+        (*SIMULATED, "workload", "batch", "pattern", "masks", "iteration", "matrix_density", "line_density"),
+    ),
+    "simulated_fission": Extract("published_fission", FISSION),
 }  # fmt: skip
+
+EXTRACTS = {name: one for name, one in KNOWN.items() if one.found or not one.optional}
+"""All extracts that are shipped."""
 
 
 def text(extract: Extract) -> str:

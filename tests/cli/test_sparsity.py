@@ -61,11 +61,14 @@ def test_each_map_follows_its_schedule(store_url: str) -> None:
     assert this.config["schedules"] == {"classifier.*": "every:2:1", "features.1": "every:1:1"}
 
 
+LAYER = ("--mask-layer", "features.3")
+
+
 def test_masks_of_the_last_iteration(store_url: str, tmp_path: Path) -> None:
     path = tmp_path / "masks.npz"
-    result = lamina_sparsity(*QUICK, "--store", store_url, "--masks", str(path), "--mask-images", "2")
+    result = lamina_sparsity(*QUICK, "--store", store_url, "--masks", str(path), "--mask-images", "2", *LAYER)
     assert result.exit_code == 0, result.output
-    assert {(each.iteration, len(each.mask)) for each in read_masks(path)} == {(2, 2)}
+    assert {(each.name, each.iteration, len(each.mask)) for each in read_masks(path)} == {("features.3", 2, 2)}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from lamina.build import Target
 from lamina.errors import LaminaError, UsageError
 from lamina.pipeline.sparsity import Masks, sparsity
 from lamina.run import Progress
-from lamina.simulate.workloads import read_masks
+from lamina.simulate.workloads import provenance_of, read_masks
 from lamina.spec import Input
 from lamina.spec.training import Training
 from lamina.store import Store
@@ -69,6 +69,29 @@ def test_masks_are_those_of_the_convolutions_inputs(store: Store, data: str, tmp
     for each in masks[1::2]:
         assert each.mask.shape[1:] == (4, 6, 6)
         assert each.mask.mean() == pytest.approx(densities[each.iteration])
+
+
+def test_masks_of_named_layers_say_where_they_are_from(store: Store, data: str, tmp_path: Path) -> None:
+    path = tmp_path / "masks.npz"
+    chosen = Masks(path, every=2, images=3, layers=("2",))
+    sparsity(TARGET, data, SETTINGS, store, iterations=2, masks=chosen, command="lamina sparsity x")
+    assert [(each.name, each.iteration, len(each.mask)) for each in read_masks(path)] == [("2", 1, 3)]
+    about = provenance_of(path)
+    (this,) = store.runs()
+    assert about["command"] == "lamina sparsity x" and about["data"] == data
+    assert about["commit"] == this.environment["commit"] and about["device"] == this.environment["device"]
+    with pytest.raises(UsageError, match="layer 'conv9' is no convolution"):
+        sparsity(TARGET, data, SETTINGS, store, iterations=2, masks=Masks(path, 1, 1, ("conv9",)))
+
+
+def test_masks_of_gradients_have_the_zeros_of_the_relu_behind(store: Store, data: str, tmp_path: Path) -> None:
+    path = tmp_path / "masks.npz"
+    sparsity(TARGET, data, SETTINGS, store, iterations=1, masks=Masks(path, every=1, images=8, gradients=True))
+    masks = {each.name: each.mask for each in read_masks(path)}
+    assert [*masks] == ["0", "2", "2 gradient", "0 gradient"]
+    # Behind the first convolution's ReLU is the second's input: where it is zero, no gradient comes back.
+    assert masks["0 gradient"].shape == masks["2"].shape and not (masks["0 gradient"] & ~masks["2"]).any()
+    assert masks["0 gradient"].any()
 
 
 def test_a_failed_run_keeps_what_it_saw(store: Store, data: str) -> None:

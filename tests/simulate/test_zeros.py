@@ -6,7 +6,17 @@ from pydantic import ValidationError
 from tests.simulate.small import product
 
 from lamina.errors import UsageError
-from lamina.simulate.workloads import RecordedMask, pattern, write_masks
+from lamina.pipeline.targets import find
+from lamina.simulate.workloads import (
+    RecordedMask,
+    convolutions,
+    mask_names,
+    pattern,
+    provenance_of,
+    read_masks,
+    shipped_masks,
+    write_masks,
+)
 from lamina.simulate.zeros import Zeros
 
 MAP = (2, 3, 8, 8)
@@ -30,6 +40,28 @@ def test_recordings_are_found_by_layer_and_iteration(file: str) -> None:
     np.testing.assert_array_equal(last.mask(product("conv2")), pattern("iid", MAP, 0.5, 20))
     np.testing.assert_array_equal(first.mask(product()), pattern("iid", MAP, 0.5, 10))
     assert first.mask(product(images=5)).shape == (5, 3, 8, 8)
+
+
+@pytest.mark.parametrize("name", ["iid", "spatial"])
+def test_generated_patterns_have_the_density_of_the_recording(file: str, name: str) -> None:
+    recorded = Zeros(pattern="recorded", masks=file, iteration=10).mask(product())
+    zeros = Zeros.model_validate({"pattern": name, "masks": file, "iteration": 10, "density": 0.9})
+    np.testing.assert_array_equal(zeros.mask(product()), pattern(name, MAP, float(recorded.mean()), 0))
+    with pytest.raises(UsageError, match="layer 'conv3'"):
+        zeros.mask(product("conv3"))
+
+
+@pytest.mark.parametrize("name", mask_names())
+def test_shipped_masks_are_of_several_epochs_and_say_where_they_are_from(name: str) -> None:
+    masks, about = read_masks(shipped_masks(name)), provenance_of(shipped_masks(name))
+    assert about["network"] == name and f"lamina sparsity {name} " in about["command"]
+    assert about["commit"] and "dirty" not in about["commit"] and about["date"] and about["device"]
+    moments = {each.name: sorted(one.iteration for one in masks if one.name == each.name) for each in masks}
+    assert all(len(own) >= 3 and own == [*range(own[0], own[-1] + 1, own[0] + 1)] for own in moments.values())
+    gemms = {each.layer: each for each in convolutions(find(name)[0].resolve(4))}
+    for each in masks:
+        assert 0 < each.density < 1 and each.of(gemms[each.name].map).shape == gemms[each.name].map
+    assert Zeros(pattern="recorded", masks=name).mask(gemms[masks[-1].name]).any()
 
 
 def test_another_content_is_another_configuration(file: str) -> None:
@@ -58,9 +90,8 @@ def test_what_is_not_recorded_is_rejected(file: str) -> None:
         ({"density": 1.5}, "density"),
         ({"seed": -1}, "seed"),
         ({"pattern": "blobs"}, "pattern"),
-        ({"pattern": "recorded"}, "expected a file of masks"),
+        ({"pattern": "recorded"}, "expected masks, a file or the name"),
         ({"masks": "none.npz", "pattern": "recorded"}, "cannot be read"),
-        ({"masks": __file__}, "with no other pattern"),
         ({"masks": 5}, "masks"),
     ],
 )

@@ -82,7 +82,7 @@ def deft(
     ] = 1,
     precision: Annotated[str, typer.Option("--precision", help="Of the result: fp32, tf32, bf16, fp16.")] = "fp32",
     compare: Annotated[
-        str, typer.Option("--compare", help="Also measure other pruning methods: magnitude, channels, between commas.")
+        str, typer.Option("--compare", help="Also measure magnitude, iterative-magnitude, channels, dense.")
     ] = "",
     onnx: Annotated[Path | None, typer.Option("--onnx", help="Also export the result to this file.")] = None,
     learning_rate: Annotated[

@@ -40,6 +40,13 @@ def sparsity(
         int | None, typer.Option("--mask-every", min=1, help="Iterations between masks.", show_default="the last one")
     ] = None,
     mask_images: Annotated[int, typer.Option("--mask-images", min=1, help="Images of a batch in a mask.")] = 4,
+    mask_layer: Annotated[
+        list[str] | None,
+        typer.Option("--mask-layer", help="Record this convolution, or those of a pattern. Repeatable; default all."),
+    ] = None,
+    mask_gradients: Annotated[
+        bool, typer.Option("--mask-gradients", help="Also record the gradients of the convolutions' outputs.")
+    ] = False,
     history: Annotated[int, typer.Option("--history", help="Measurements of each map that are kept.")] = 10,
     sparse_enough: Annotated[
         float, typer.Option("--sparse-enough", help="Sparsity below which a map is no longer monitored.")
@@ -113,7 +120,9 @@ def sparsity(
             schedules=schedules,
             exhaustive=exhaustive,
             modules=module,
-            masks=Masks(masks, mask_every or iterations, mask_images) if masks else None,
+            masks=Masks(masks, mask_every or iterations, mask_images, tuple(mask_layer or ["*"]), mask_gradients)
+            if masks
+            else None,
             device=options.device_name(device),
             command=options.command_line(),
             watch=watch,

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import chain, count, islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ from lamina.pipeline.masks import MaskRecorder
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.train import explained, objective
 from lamina.pipeline.watch import Watch, unwatched
+from lamina.record import Run
 from lamina.simulate.workloads import write_masks
 from lamina.spec.training import Training
 from lamina.store import Store
@@ -30,11 +32,14 @@ REPORT_EVERY = 10
 
 @dataclass(frozen=True)
 class Masks:
-    """The file of zero masks, the iterations between recordings, and the images of a batch to record."""
+    """The file of zero masks, iterations between recordings, images of a batch to record, names of layers, and whether
+    to record the gradients of their outputs too."""
 
     path: Path
     every: int
     images: int = 4
+    layers: tuple[str, ...] = ("*",)
+    gradients: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,9 @@ def sparsity(
         )
         recorder = None
         if masks:
-            recorder = MaskRecorder(network, lambda: monitor.iteration, masks.every, masks.images)
+            recorder = MaskRecorder(
+                network, lambda: monitor.iteration, masks.every, masks.images, masks.layers, masks.gradients
+            )
             stack.enter_context(recorder)
         more = {"data": data, "iterations": iterations, "exhaustive": exhaustive}
         more |= {"monitor": asdict(monitor.scheduler.parameters)}
@@ -139,8 +146,14 @@ def sparsity(
             monitor.finish()
             keep()
             if masks and recorder:
-                write_masks(masks.path, recorder.masks)
+                write_masks(masks.path, recorder.masks, _provenance(this, data))
     return SparsityProfile(this.id, tuple(seen), monitor.report())
+
+
+def _provenance(this: Run, data: str) -> dict[str, Any]:
+    """Where masks are from: the run's command, data, device, versions and date."""
+    known = {key: this.environment.get(key) for key in ("date", "device", "lamina", "commit", "torch")}
+    return {"command": this.command, "network": this.target, "data": data, **known}
 
 
 def _check(masks: Masks, iterations: int) -> None:

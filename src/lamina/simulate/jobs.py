@@ -15,6 +15,7 @@ from lamina.errors import LaminaError, MissingError, UsageError, nearest
 from lamina.record import SimRun
 from lamina.simulate.hierarchy import Device
 from lamina.simulate.workloads import ConvolutionGemm
+from lamina.spec import Phase
 from lamina.spec.grid import Settings as Settings
 from lamina.spec.grid import Value as Value
 
@@ -86,6 +87,7 @@ class Job:
             "layer": self.layer,
             "batch": self.batch,
             "gemm": f"{self.gemm.groups}x[{self.gemm.m},{self.gemm.n},{self.gemm.k}]",
+            **({"phase": self.gemm.phase.value} if self.gemm.phase != Phase.FORWARD else {}),
             **self.options.model_dump(),
             **{f"{DEVICE}{key}": value for key, value in self.device.settings().items()},
         }

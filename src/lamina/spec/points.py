@@ -20,7 +20,7 @@ Settings = Mapping[str, Setting]
 class SimulationPoint:
     """One simulation and its baseline. ``axes`` are the settings that differ between the points of a workload.
 
-    ``times``: so many layers of the network have this product.
+    ``times``: so many layers of the network have this product. ``networks``: so many networks have this layer.
     """
 
     work: str
@@ -28,6 +28,7 @@ class SimulationPoint:
     axes: Settings
     settings: Settings
     baseline: Settings
+    networks: int = 1
 
     @property
     def title(self) -> str:
@@ -46,6 +47,8 @@ class Work(BaseModel):
     name: Text
     settings: dict[str, Setting]
     times: Annotated[int, Field(ge=1)] = 1
+    networks: Annotated[int, Field(ge=1)] = 1
+    """So many of the paper's networks have this layer, and differ elsewhere."""
 
 
 class Points(BaseModel):
@@ -85,7 +88,8 @@ class Points(BaseModel):
             for values in product(*axes.values()):
                 at = dict(zip(axes, values, strict=True))
                 settings = {"network": network, **self.base, **at, **work.settings, **changes}
-                yield SimulationPoint(work.name, work.times, at, settings, {**settings, **self.baseline})
+                baseline = {**settings, **self.baseline}
+                yield SimulationPoint(work.name, work.times, at, settings, baseline, work.networks)
 
 
 def _listed(settings: Settings) -> str:

@@ -1,6 +1,7 @@
 """Other ways to prune, to compare with: as far as ours, and trained on."""
 
 import copy
+from itertools import pairwise
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from lamina.accelerate.methods.elimination.network import fold
 from lamina.build.models import create
 from lamina.errors import MissingError, UsageError
 from lamina.pipeline.deft import pruning
-from lamina.pipeline.deft.pruning import multiplications, pruned, require
+from lamina.pipeline.deft.pruning import multiplications, pruned, require, tuned
 
 X = torch.zeros(1, 1, 28, 28)
 
@@ -60,6 +61,43 @@ def test_zeros_stay_zeros_in_training(lenet: nn.Module, ours: nn.Module) -> None
     finish()
     assert all((model.get_parameter(f"{name}.weight")[zeros[name]] == 0).all() for name in WEIGHTED)
     assert not torch.equal(model.get_parameter("classifier.4.weight"), lenet.get_parameter("classifier.4.weight"))
+
+
+def test_weights_leave_in_equal_parts_before_each_epoch(lenet: nn.Module, ours: nn.Module) -> None:
+    zeros: list[list[torch.Tensor]] = []
+
+    def tune(model: nn.Module, epochs: int) -> None:
+        zeros.append([model.get_submodule(name).weight == 0 for name in WEIGHTED])
+        assert epochs == 1
+        with torch.no_grad():  # what is left is trained, so that other weights are the smallest
+            for parameter in model.parameters():
+                parameter.copy_(torch.randn_like(parameter))
+
+    model = tuned("iterative-magnitude", lenet, X, ours, tune, 3)
+    kept = [ours.get_parameter(f"{name}.weight").numel() for name in WEIGHTED]
+    assert [count(model, name) for name in WEIGHTED] == kept
+    removed = [lenet.get_parameter(f"{n}.weight").numel() - left for n, left in zip(WEIGHTED, kept, strict=True)]
+    assert [[int(zero.sum()) for zero in each] for each in zeros] == [
+        [round(part * one) for one in removed] for part in (1 / 3, 2 / 3, 1)
+    ]
+    for before, after in pairwise(zeros):
+        assert all(bool((late | ~early).all()) for early, late in zip(before, after, strict=True))
+    assert model.state_dict().keys() == lenet.state_dict().keys()
+
+
+def test_without_epochs_all_is_pruned_at_once(lenet: nn.Module, ours: nn.Module) -> None:
+    once, iterative = (
+        tuned(name, lenet, X, ours, lambda model, epochs: None, 0) for name in ("magnitude", "iterative-magnitude")
+    )
+    for name, tensor in once.state_dict().items():
+        assert torch.equal(tensor, iterative.state_dict()[name])
+
+
+def test_the_dense_network_is_tuned_as_long_and_keeps_all(lenet: nn.Module, ours: nn.Module) -> None:
+    told: list[int] = []
+    model = tuned("dense", lenet, X, ours, lambda model, epochs: told.append(epochs), 4)
+    assert told == [4] and model is not lenet
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in lenet.state_dict().items())
 
 
 def test_channels_leave_with_all_that_depends_on_them(lenet: nn.Module, ours: nn.Module) -> None:

@@ -12,7 +12,17 @@ from tests.pipeline.simulate.test_simulate import Counting
 from lamina.errors import UsageError
 from lamina.pipeline import reproduce
 from lamina.pipeline.reproduce import Reproduced
-from lamina.pipeline.reproduce.points import HIT_RATE, LATENCY, QUANTITIES, SPEEDUP, TRANSACTIONS, Pair, quantity
+from lamina.pipeline.reproduce.networks import NETWORKS
+from lamina.pipeline.reproduce.points import (
+    COUNTERS,
+    HIT_RATE,
+    LATENCY,
+    QUANTITIES,
+    SPEEDUP,
+    TRANSACTIONS,
+    Pair,
+    quantity,
+)
 from lamina.pipeline.reproduce.simulated import DRAWN, Simulating, judged, plan, recorded_pairs
 from lamina.pipeline.reproduce.simulated_statements import CHECKS, check
 from lamina.pipeline.reproduce.training import SHARE, TRAINING
@@ -169,7 +179,7 @@ def test_every_shipped_point_is_a_job_that_its_rows_are_about(published: Publish
     planned = plan(published, points, {})
     for value in published.values:
         assert any(each.point.matches(value.layer, value.where) for each in planned), value
-        assert published.counts or value.quantity in (*QUANTITIES, SHARE, TRAINING)
+        assert published.counts or value.quantity in (*QUANTITIES, SHARE, TRAINING, NETWORKS)
     assert {*points.shows} <= {*QUANTITIES} and {it.check for it in published.statements} <= {*CHECKS}
 
 
@@ -211,7 +221,7 @@ def _points(published: Published) -> Any:
 def pairs(*rows: tuple[Settings, float, float]) -> list[Pair]:
     """Points of one layer with settings, cycles, and the value of every counter; the baseline has 100 and 0.5."""
     (planned, *_) = plan(entry(), _points(entry()), {})
-    ran = SimRun("conv1", "k", "mi6", {}, 100, dict.fromkeys(("l2_transactions", "l2_hit_rate", "read_latency"), 0.5))
+    ran = SimRun("conv1", "k", "mi6", {}, 100, dict.fromkeys(COUNTERS.values(), 0.5))
     found = []
     for settings, cycles, counted in rows:
         ours = replace(ran, cycles=int(cycles), counters=dict.fromkeys(ran.counters, counted))
@@ -223,6 +233,10 @@ def pairs(*rows: tuple[Settings, float, float]) -> list[Pair]:
 A: Settings = {"batch": 16, "pattern": "iid"}
 B: Settings = {"batch": 32, "pattern": "iid"}
 S: Settings = {"batch": 16, "pattern": "spatial"}
+R: Settings = {"batch": 16, "pattern": "recorded"}
+SOFT: Settings = {"conversion": "deft-16q"}
+UNIT: Settings = {"conversion": "dfu_cvt_16"}
+NARROW: Settings = {"conversion": "dfu_cvt_8"}
 
 
 @pytest.mark.parametrize(
@@ -232,6 +246,10 @@ S: Settings = {"batch": 16, "pattern": "spatial"}
         ("transactions_fall_with_batch", [(B, 50, 0.1), (A, 50, 0.2)], [(A, 50, 0.1), (B, 50, 0.2)]),
         ("hit_rate_rises_with_batch", [(A, 50, 0.1), (B, 50, 0.2)], [(B, 50, 0.1), (A, 50, 0.2)]),
         ("clusters_beat_random", [(A, 50, 0), (S, 25, 0)], [(A, 25, 0), (S, 50, 0)]),
+        ("recorded_beats_random", [(A, 50, 0), (R, 25, 0), (S, 75, 0)], [(A, 25, 0), (R, 50, 0), (S, 12, 0)]),
+        ("unit_converts_in_half_the_time", [(SOFT, 50, 0.8), (UNIT, 50, 0.3)], [(SOFT, 50, 0.8), (UNIT, 50, 0.4)]),
+        ("eight_bits_convert_less", [(UNIT, 50, 0.4), (NARROW, 50, 0.3)], [(UNIT, 50, 0.3), (NARROW, 50, 0.4)]),
+        ("on_chip_bytes_halve", [(SOFT, 50, 0.25)], [(SOFT, 50, 0.25), (UNIT, 50, 0.4)]),
         ("transactions_fall", [(A, 50, 0.4), (B, 50, 0.3)], [(A, 50, 0.4), (B, 50, 0.6)]),
         ("latency_falls", [(A, 50, 0.4)], [(A, 50, 0.6)]),
         ("hit_rate_rises", [(A, 50, 0.6)], [(A, 50, 0.4)]),
@@ -242,6 +260,18 @@ def test_checks_see_both_outcomes(name: str, good: Any, bad: Any) -> None:
     assert check(name, pairs(*good)).holds is True
     assert check(name, pairs(*bad)).holds is False
     assert check(name, []).holds is None
+
+
+def test_use_of_on_chip_memory_is_that_of_a_network_s_time() -> None:
+    """Two layers: the longer one decides."""
+    first, second = pairs((A, 75, 0.5), (A, 25, 0.5))
+    for pair, on, off in ((first, 0.6, 0.5), (second, 0.1, 0.5)):
+        pair.counters.update({"on-chip use": (on, 0), "off-chip use": (off, 0), "arithmetic use": (0.3, 0)})
+    held = check("on_chip_memory_is_used_most", [first])
+    assert held.holds and held.ours.startswith("at 1 of 1 networks and kernels; on-chip 60% to 60%, off-chip 50%")
+    held = check("on_chip_memory_is_used_most", [first, second])  # 0.75 * 0.6 + 0.25 * 0.1 = 0.475 on chip
+    assert held.holds is False and "on-chip 48% to 48%" in held.ours
+    assert check("on_chip_memory_is_used_most", []).holds is None
 
 
 def test_a_check_that_is_unknown_is_refused() -> None:
@@ -264,15 +294,8 @@ def test_recorded_points_are_judged_as_simulated_ones(store: Store) -> None:
     rows = []
     for each in planned:
         pair = Pair.of(each.point, results[each.ours.key], results[each.baseline.key])
-        counted = {name: pair.counted(name) for name in ("L2 transactions", "L2 hit rate", "read latency")}
-        (moved, base), (hits, base_hits), (late, base_late) = (counted[name] or (0.0, 1.0) for name in counted)
-        rows.append(
-            {
-                "entry": it.id, "point": each.point.title, "speedup": pair.speedup, "baseline_us": pair.baseline_us,
-                "l2_transactions": moved / base, "l2_hit_rate": hits, "baseline_l2_hit_rate": base_hits,
-                "read_latency": late / base_late,
-            }
-        )  # fmt: skip
+        row = {"entry": it.id, "point": each.point.title, "speedup": pair.speedup, "baseline_us": pair.baseline_us}
+        rows.append(row | pair.columns())
     after = judged(it, points, recorded_pairs(it, points, rows))
     assert [(row.value, row.agrees) for row in after] == [(row.value, row.agrees) for row in before]
     (missing, *_) = judged(it, points, recorded_pairs(it, points, rows[1:]))

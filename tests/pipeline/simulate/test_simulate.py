@@ -12,6 +12,7 @@ from lamina.pipeline.simulate import Finished, Planner, Simulated, simulate
 from lamina.simulate.engines import Here, Results
 from lamina.simulate.hierarchy import preset
 from lamina.simulate.jobs import Job
+from lamina.spec import Phase
 from lamina.store import Store
 
 LENET = {"network": "lenet5", "batch": 1, "device.cu.count": 2}
@@ -48,6 +49,15 @@ def test_a_network_is_its_convolutions() -> None:
 @pytest.mark.parametrize(("pattern", "count"), [("features.0", 1), ("features.*", 2), ("*.3", 1)])
 def test_layers_are_chosen_by_name_or_pattern(pattern: str, count: int) -> None:
     assert len(Planner().jobs(LENET | {"layer": pattern})) == count
+
+
+def test_a_phase_is_a_product_of_its_own() -> None:
+    forward, *others = (Planner().jobs(LENET | {"phase": phase.value})[1] for phase in Phase)
+    assert [(job.gemm.m, job.gemm.n, job.gemm.k) for job in others] == [(6, 196, 400), (16, 150, 100)]
+    assert [job.config["phase"] for job in others] == ["backward_data", "backward_weight"]
+    assert "phase" not in forward.config and forward.key == Planner().jobs(LENET)[1].key
+    with pytest.raises(SpecError, match="phase = 'backwards': expected one of forward, backward_data"):
+        Planner().jobs(LENET | {"phase": "backwards"})
 
 
 def test_a_device_file_is_a_device(tmp_path: Path) -> None:

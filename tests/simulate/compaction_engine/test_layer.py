@@ -17,7 +17,8 @@ from lamina.simulate.compaction_engine.unit import CONTROLS
 from lamina.simulate.dense import Dense, dense
 from lamina.simulate.hierarchy import Device, preset
 from lamina.simulate.jobs import Job, execute, unit
-from lamina.simulate.workloads import ConvolutionGemm
+from lamina.simulate.workloads import ConvolutionGemm, backward
+from lamina.spec import Phase
 
 SMALL = {"sib_kb": 16, "buffer_kb": 16}
 
@@ -53,6 +54,35 @@ def test_groups_take_turns() -> None:
     for run_, group in ((0, 0), (1, 1), (2, 0)):
         columns = range(32 * run_, min(32 * run_ + 32, layer.n))
         assert np.array_equal(mask[:, columns.start : columns.stop], layer.columns(values, group, columns))
+
+
+def test_backward_products_read_their_own_maps() -> None:
+    """The gradient of the output, and the transposed columns of the input, alternating between groups."""
+    layer = product(channels=6, made=8, groups=2, images=4)
+    options = CompactionEngine(density=0.3, seed=4)
+    data, weights = backward(layer, Phase.BACKWARD_DATA), backward(layer, Phase.BACKWARD_WEIGHT)
+    values = options.mask(data)
+    assert values.shape == (4, 8, 8, 8)
+    first = range(32)
+    assert np.array_equal(mask_of(data, options)[:, :32], data.columns(values, 0, first))
+    both = np.concatenate([weights.columns(options.mask(weights), group) for group in (0, 1)], axis=1)
+    assert np.array_equal(mask_of(weights, options), both)
+    assert np.array_equal(mask_of(weights, options.model_copy(update={"columns": 20})), both[:, :20])
+
+
+@pytest.mark.parametrize("phase", [Phase.BACKWARD_DATA, Phase.BACKWARD_WEIGHT])
+def test_backward_products_are_faster_with_fewer_values(device: Device, phase: Phase) -> None:
+    layer = backward(product(), phase)
+    half, few = (run(device, layer, density=density) for density in (0.5, 0.1))
+    assert few.cycles < half.cycles and few.counters["density"] < half.counters["density"]
+    core, reference = (run(device, layer, density=0.3, impl=impl) for impl in ("core", "reference"))
+    assert (core.cycles, core.counters) == (reference.cycles, reference.counters)
+
+
+def test_a_column_of_too_many_rows_is_refused_before_its_mask_is_made() -> None:
+    wide = backward(product(images=2000), Phase.BACKWARD_WEIGHT)
+    with pytest.raises(UsageError, match="expected columns of at most 65535 rows, got 128000"):
+        mask_of(wide, CompactionEngine())
 
 
 def test_channels_may_run_fastest() -> None:

@@ -7,11 +7,12 @@ from lamina.simulate.fission_unit import HARDWARE, FissionUnit
 from lamina.spec.published import entry
 
 SIMULATED = {
-    "deftnn-figure-11": 5 * 3 * 3 * 2 * 2,
-    "deftnn-figure-12": 5 * 3 * 3 * 2,
-    "deftnn-figure-18": 5 * 3 * 2 * 2,
+    "deftnn-figure-11": 10 * 3 * 3 * 2 * 2,
+    "deftnn-figure-12": 10 * 3 * 3 * 2,
+    "deftnn-figure-18": 10 * 3 * 2 * 2,
 }
 """How many points: layers, tiles, and so on."""
+LAYERS = {"AlexNet": 5, "CifarNet": 3, "LeNet-5": 2}
 
 
 @pytest.mark.parametrize(("name", "points"), SIMULATED.items())
@@ -29,13 +30,23 @@ def test_each_point_is_a_layer_beside_the_same_kernel_on_fp32(name: str, points:
 
 
 @pytest.mark.parametrize("name", SIMULATED)
-def test_each_printed_number_is_the_mean_over_all_layers(name: str) -> None:
+def test_each_printed_number_is_the_mean_of_six_networks(name: str) -> None:
     published = entry(name)
     assert published.simulates is not None
     points = list(published.simulates.points(published.recipe))
     for value in published.values:
         own = [point for point in points if point.matches(value.layer, value.where)]
-        assert sorted(point.work for point in own) == [f"conv{number}" for number in range(1, 6)]
+        assert [point.work for point in own] == [f"{net} conv{i + 1}" for net, n in LAYERS.items() for i in range(n)]
+        assert sum({point.work.split()[0]: point.networks for point in own}.values()) == 6
+
+
+def test_the_use_of_six_networks_is_that_of_kernels_in_fp32() -> None:
+    published = entry("deftnn-figure-2-simulated")
+    assert published.simulates is not None
+    planned = plan(published, published.simulates, {})
+    assert len(planned) == 10 * 3 * 2
+    assert {each.ours.config["conversion"] for each in planned} == {"fp32"}
+    assert all(each.ours.key == each.baseline.key for each in planned)
 
 
 def test_elimination_in_the_unit_keeps_half_of_the_inputs() -> None:

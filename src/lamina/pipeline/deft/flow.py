@@ -230,8 +230,5 @@ def _pruned(
     name: str, dense: nn.Module, ours: nn.Module, learner: Learner, deployment: Deployment, config: DeftConfig
 ) -> nn.Module:
     """The dense network pruned by another method to the same size, and fine-tuned as long."""
-    learner.watch(f"pruning by {name} to the same size")
-    model, finish = pruning.pruned(name, dense, deployment.example("fp32"), ours)
-    learner.tune(model, config.tuning)
-    finish()
-    return model
+    learner.watch(f"comparing with {name}")
+    return pruning.tuned(name, dense, deployment.example("fp32"), ours, learner.tune, config.tuning)

@@ -1,4 +1,4 @@
-"""Two other pruning methods to compare with: unstructured by magnitude, and structured by output channels."""
+"""What to compare with: weights pruned by magnitude at once or in steps, output channels, and the dense network."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from lamina import run
 from lamina.build.flops import FlopCounter
 from lamina.errors import MissingError, UsageError
 
+MAGNITUDE, ITERATIVE, CHANNELS, DENSE = "magnitude", "iterative-magnitude", "channels", "dense"
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
 BISECTION_STEPS = 10
 """Steps of the search for the pruning ratio that leaves a given number of multiplications."""
@@ -28,7 +29,7 @@ def require(names: Sequence[str]) -> None:
     Raises:
         MissingError: the package for it is not installed.
     """
-    if "channels" in names and find_spec("torch_pruning") is None:
+    if CHANNELS in names and find_spec("torch_pruning") is None:
         raise MissingError("comparing with pruned channels needs torch_pruning: pip install --no-deps torch-pruning")
 
 
@@ -36,8 +37,8 @@ def pruned(name: str, dense: nn.Module, example: run.Inputs, ours: nn.Module) ->
     """A copy pruned to the size of another network, and a function to call after fine-tuning.
 
     Args:
-        name: ``magnitude``, where each layer keeps as many weights as ours, or ``channels``, where the network keeps
-            as many multiplications.
+        name: ``magnitude`` or ``iterative-magnitude``, where each layer keeps as many weights as ours, ``channels``,
+            where the network keeps as many multiplications, or ``dense``, where all is kept.
         dense: on the device of ``example``; not changed.
         example: an input, or a tuple of them.
         ours: the network converted from ``dense``, on the same device, in the same dtype.
@@ -49,9 +50,48 @@ def pruned(name: str, dense: nn.Module, example: run.Inputs, ours: nn.Module) ->
     require([name])
     if not any(isinstance(module, WEIGHTED) for module in dense.modules()):
         raise UsageError(f"{name}: expected a network with linear layers or convolutions, got none")
-    if name == "magnitude":
-        return _magnitude(copy.deepcopy(dense), ours)
+    if name == DENSE:
+        return copy.deepcopy(dense), lambda: None
+    if name in (MAGNITUDE, ITERATIVE):
+        model = copy.deepcopy(dense)
+        _mask_smallest(model, ours, 1.0)
+        return model, lambda: _make_permanent(model)
     return _channels(dense, example, multiplications(ours, example)), lambda: None
+
+
+def tuned(
+    name: str,
+    dense: nn.Module,
+    example: run.Inputs,
+    ours: nn.Module,
+    tune: Callable[[nn.Module, int], object],
+    epochs: int,
+) -> nn.Module:
+    """A copy pruned to the size of another network, and fine-tuned for as many epochs in all.
+
+    ``iterative-magnitude`` prunes an equal part of the weights before each epoch, so that the remaining ones adapt in
+    between: Han et al., Learning both Weights and Connections for Efficient Neural Networks, NIPS 2015. The others
+    prune at once.
+
+    Args:
+        name, dense, example, ours: as `pruned` takes them.
+        tune: trains a model for some epochs.
+        epochs: of fine-tuning; without any, all is pruned at once.
+
+    Raises:
+        MissingError, UsageError: as `pruned`.
+    """
+    if name != ITERATIVE or not epochs:
+        model, finish = pruned(name, dense, example, ours)
+        tune(model, epochs)
+        finish()
+        return model
+    model = copy.deepcopy(dense)
+    for epoch in range(epochs):
+        _mask_smallest(model, ours, (epoch + 1) / epochs)
+        tune(model, 1)
+    _make_permanent(model)
+    return model
 
 
 @torch.no_grad()
@@ -62,20 +102,23 @@ def multiplications(model: nn.Module, example: run.Inputs) -> int:
     return int(counter.flops) // 2
 
 
-def _magnitude(model: nn.Module, ours: nn.Module) -> tuple[nn.Module, Callable[[], None]]:
-    """Mask the smallest weights of each layer, also during training. The kernels remain dense."""
-    pruned = []
-    for name, module in model.named_modules():
-        if isinstance(module, WEIGHTED):
-            weight: Any = ours.get_submodule(name).weight
-            prune.l1_unstructured(module, "weight", amount=module.weight.numel() - weight.numel())
-            pruned.append(module)
+def _weighted(model: nn.Module) -> list[tuple[str, Any]]:
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, WEIGHTED)]
 
-    def finish() -> None:
-        for module in pruned:
-            prune.remove(module, "weight")
 
-    return model, finish
+def _mask_smallest(model: nn.Module, ours: nn.Module, part: float) -> None:
+    """Mask the smallest weights of each layer, also during training, until a part of those to be pruned is. The kernels
+    remain dense."""
+    for name, module in _weighted(model):
+        weight: Any = ours.get_submodule(name).weight
+        wanted = round(part * (module.weight.numel() - weight.numel()))
+        masked = int((module.weight_mask == 0).sum()) if prune.is_pruned(module) else 0
+        prune.l1_unstructured(module, "weight", amount=wanted - masked)
+
+
+def _make_permanent(model: nn.Module) -> None:
+    for _, module in _weighted(model):
+        prune.remove(module, "weight")
 
 
 def _channels(dense: nn.Module, example: run.Inputs, left: int) -> nn.Module:

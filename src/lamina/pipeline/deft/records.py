@@ -13,7 +13,7 @@ from lamina.pipeline.deft.weight_formats import CHOICES
 from lamina.record import Timing
 from lamina.spec import Precision
 
-COMPARED = ("magnitude", "channels")
+COMPARED = ("magnitude", "iterative-magnitude", "channels", "dense")
 
 Objective = Literal["accuracy", "output error"]
 """What may be lost: accuracy, or where outputs hold no class scores, agreement with the dense network's outputs."""
@@ -39,7 +39,7 @@ class DeftConfig:
         calibration: number of calibration samples.
         batch: batch size of the measured latency.
         precision: of the measured latency and the result.
-        compare: other pruning methods to measure beside it.
+        compare: other pruning methods to measure beside it, and ``dense``, the dense network tuned as long.
 
     Raises:
         UsageError: naming what was expected.

@@ -12,10 +12,23 @@ from lamina.simulate.jobs import Result
 from lamina.spec.points import SimulationPoint
 
 SPEEDUP, TRANSACTIONS, HIT_RATE, LATENCY = "speedup", "L2 transactions", "L2 hit rate", "read latency"
+ON_CHIP_BYTES, CONVERSION_SLOTS = "on-chip bytes", "conversion slots"
+ON_CHIP, OFF_CHIP, ARITHMETIC, CONVERSION = "on-chip use", "off-chip use", "arithmetic use", "conversion use"
 RATIO = "x"
 """Unit of ratios to the baseline; rates have none."""
-COUNTERS = {TRANSACTIONS: "l2_transactions", HIT_RATE: "l2_hit_rate", LATENCY: "read_latency"}
-"""The counter of each quantity. The latency is that of reads at L1."""
+RATIOS = {TRANSACTIONS: "l2_transactions", LATENCY: "read_latency", ON_CHIP_BYTES: "shared_bytes"}
+"""The counters that are shown as ratios to the baseline. The latency is that of reads at L1."""
+RATES = {HIT_RATE: "l2_hit_rate"}
+"""The counters that are shown as they are, beside the baseline's."""
+OWN = {
+    ON_CHIP: "on_chip_use", OFF_CHIP: "off_chip_use", ARITHMETIC: "arithmetic_use", CONVERSION: "conversion_use",
+    CONVERSION_SLOTS: "conversion_slots",
+}  # fmt: skip
+"""The counters that are shown as they are; recorded rows do not have the baseline's."""
+COUNTERS = {**RATIOS, **RATES, **OWN}
+"""The counter of each quantity, which is also the column of recorded rows."""
+BASELINE = "baseline_"
+"""Prefix of a column with a rate of the baseline."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +65,22 @@ class Pair:
         """The pair of a recorded row, in which transactions and latencies are ratios to the baseline."""
         if row is None:
             return cls(point, None, None, reason="not recorded")
-        counters = {
-            TRANSACTIONS: (row["l2_transactions"], 1.0),
-            HIT_RATE: (row["l2_hit_rate"], row["baseline_l2_hit_rate"]),
-            LATENCY: (row["read_latency"], 1.0),
-        }
+        ratios = {name: (row.get(column), 1.0) for name, column in RATIOS.items()}
+        rates = {name: (row.get(column), row.get(BASELINE + column)) for name, column in RATES.items()}
+        own = {name: (row.get(column), 0.0) for name, column in OWN.items()}
+        counters = {**ratios, **rates, **own}
         known = {name: (ours, base) for name, (ours, base) in counters.items() if ours is not None and base is not None}
         return cls(point, row["speedup"], row["baseline_us"], known)
+
+    def columns(self) -> dict[str, float | None]:
+        """Its counters as the columns of a recorded row."""
+        rates = {
+            key: values[place] if (values := self.counted(name)) else None
+            for name, column in RATES.items()
+            for place, key in enumerate((column, BASELINE + column))
+        }
+        others = {COUNTERS[name]: quantity(name, self) for name in (*RATIOS, *OWN)}
+        return {**others, **rates}
 
     def counted(self, quantity: str) -> tuple[float, float] | None:
         """The counter's values of the point and its baseline, if both have it."""
@@ -73,16 +95,18 @@ def _ratio(name: str) -> Callable[[Pair], float | None]:
     return of
 
 
-def _hit_rate(pair: Pair) -> float | None:
-    found = pair.counted(HIT_RATE)
-    return found[0] if found else None
+def _own(name: str) -> Callable[[Pair], float | None]:
+    def of(pair: Pair) -> float | None:
+        found = pair.counted(name)
+        return found[0] if found else None
+
+    return of
 
 
 QUANTITIES: Mapping[str, tuple[Callable[[Pair], float | None], str]] = {
     SPEEDUP: (lambda pair: pair.speedup, RATIO),
-    TRANSACTIONS: (_ratio(TRANSACTIONS), RATIO),
-    HIT_RATE: (_hit_rate, ""),
-    LATENCY: (_ratio(LATENCY), RATIO),
+    **{name: (_ratio(name), RATIO) for name in RATIOS},
+    **{name: (_own(name), "") for name in (*RATES, *OWN)},
 }
 """Quantities of a point in figures, with their units."""
 

@@ -8,6 +8,7 @@ from statistics import mean
 from typing import Any
 
 from lamina.errors import UsageError
+from lamina.pipeline.reproduce.networks import NETWORKS, mean_speedup, network_speedups
 from lamina.pipeline.reproduce.points import HIT_RATE, SPEEDUP, Pair, formatted, quantity
 from lamina.pipeline.reproduce.settings import configured
 from lamina.pipeline.reproduce.simulated_statements import check
@@ -124,6 +125,10 @@ def _value(entry: Published, value: PublishedValue, pairs: Sequence[Pair]) -> Be
     if value.quantity == TRAINING:
         ours = training(entry, value, own)
         return Beside(value, formatted(SPEEDUP, ours), value.agrees(ours), ours)
+    if value.quantity == NETWORKS:
+        gains = network_speedups(own)
+        ours, parts = mean_speedup(gains), ", ".join(f"{name} {gain:.3g}" for name, (gain, _) in gains.items())
+        return Beside(value, f"{formatted(SPEEDUP, ours)} ({parts})", value.agrees(ours), ours)
     found = [each for pair in own for each in [quantity(value.quantity, pair)] * pair.point.times if each is not None]
     if not found:
         return Beside(value, "not counted", None)

@@ -6,10 +6,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from lamina.errors import UsageError, nearest
-from lamina.pipeline.reproduce.points import HIT_RATE, LATENCY, SPEEDUP, TRANSACTIONS, Pair, quantity
+from lamina.pipeline.reproduce.networks import weighted
+from lamina.pipeline.reproduce.points import (
+    ARITHMETIC,
+    CONVERSION_SLOTS,
+    HIT_RATE,
+    LATENCY,
+    OFF_CHIP,
+    ON_CHIP,
+    ON_CHIP_BYTES,
+    SPEEDUP,
+    TRANSACTIONS,
+    Pair,
+    quantity,
+)
 from lamina.pipeline.reproduce.sample import Held
 
-BATCH, PATTERN, RANDOM = "batch", "pattern", "iid"
+BATCH, PATTERN, RANDOM, RECORDED = "batch", "pattern", "iid", "recorded"
+CONVERSION, SOFTWARE, UNIT_16, UNIT_8 = "conversion", "deft-16q", "dfu_cvt_16", "dfu_cvt_8"
+HALF = 0.55
+"""Upper bound of what counts as half, which is a tenth more."""
 Pairs = Sequence[Pair]
 Check = Callable[[Pairs], Held]
 
@@ -39,13 +55,64 @@ def _hit_rate_rises_with_batch(pairs: Pairs) -> Held:
 
 def _clusters_beat_random(pairs: Pairs) -> Held:
     """Each pattern against iid zeros of the same workload at the same settings."""
-    random = {_without(pair, PATTERN): pair for pair in pairs if pair.point.settings.get(PATTERN) == RANDOM}
-    compared = [
-        (pair.speedup, random[_without(pair, PATTERN)].speedup)
+    patterns = {str(pair.point.settings.get(PATTERN)) for pair in pairs} - {RANDOM}
+    compared = [each for name in sorted(patterns) for each in _beside(pairs, PATTERN, name, RANDOM, SPEEDUP)]
+    return _counted([one > other for one, other in compared], "of {} pairs")
+
+
+def _recorded_beats_random(pairs: Pairs) -> Held:
+    """Recorded masks against iid zeros of the same density."""
+    compared = _beside(pairs, PATTERN, RECORDED, RANDOM, SPEEDUP)
+    return _compared([(one, other, one > other) for one, other in compared])
+
+
+def _unit_converts_in_half_the_time(pairs: Pairs) -> Held:
+    """Issue slots of conversions with the unit against those of software, at both widths."""
+    widths = [_beside(pairs, CONVERSION, name, SOFTWARE, CONVERSION_SLOTS) for name in (UNIT_16, UNIT_8)]
+    return _compared([(one, other, one < other / 2) for compared in widths for one, other in compared])
+
+
+def _eight_bits_convert_less(pairs: Pairs) -> Held:
+    """Issue slots of conversions of 8-bit words with the unit against those of 16-bit words."""
+    compared = _beside(pairs, CONVERSION, UNIT_8, UNIT_16, CONVERSION_SLOTS)
+    return _compared([(one, other, one < other) for one, other in compared])
+
+
+def _on_chip_bytes_halve(pairs: Pairs) -> Held:
+    return _against_baseline(pairs, ON_CHIP_BYTES, lambda ratio, pair: ratio < HALF)
+
+
+def _on_chip_memory_is_used_most(pairs: Pairs) -> Held:
+    """For each network and kernel, over its layers, weighted by time."""
+    kernels: dict[object, list[Pair]] = {}
+    for pair in pairs:
+        kernels.setdefault((pair.point.settings.get("network"), *sorted(pair.point.axes.items())), []).append(pair)
+    found = [[weighted(name, own) for name in (ON_CHIP, OFF_CHIP, ARITHMETIC)] for own in kernels.values()]
+    known = [(on, off, units) for on, off, units in found if on is not None and off is not None and units is not None]
+    held = _counted([on > max(off, units) for on, off, units in known], "of {} networks and kernels")
+    if not known:
+        return held
+    uses = zip(("on-chip", "off-chip", "arithmetic"), zip(*known, strict=True), strict=True)
+    ends = ", ".join(f"{name} {min(values):.0%} to {max(values):.0%}" for name, values in uses)
+    return Held(f"{held.ours}; {ends}", held.holds)
+
+
+def _beside(pairs: Pairs, setting: str, one: str, other: str, name: str) -> list[tuple[float, float]]:
+    """A quantity of the points with one value of a setting, beside that of equal points with another."""
+    there = {_without(pair, setting): pair for pair in pairs if pair.point.settings.get(setting) == other}
+    both = [
+        (quantity(name, pair), quantity(name, there[_without(pair, setting)]))
         for pair in pairs
-        if pair.point.settings.get(PATTERN) != RANDOM and _without(pair, PATTERN) in random
+        if pair.point.settings.get(setting) == one and _without(pair, setting) in there
     ]
-    return _counted([(one > other) for one, other in compared if one is not None and other is not None], "of {} pairs")
+    return [(ours, its) for ours, its in both if ours is not None and its is not None]
+
+
+def _compared(found: Sequence[tuple[float, float, bool]]) -> Held:
+    """Verdicts of pairs, with the range of their ratios."""
+    held = _counted([verdict for *_, verdict in found], "of {} pairs")
+    ratios = [one / other for one, other, _ in found if other]
+    return Held(f"{held.ours}; {min(ratios):.3g} to {max(ratios):.3g} x", held.holds) if ratios else held
 
 
 def _transactions_fall(pairs: Pairs) -> Held:
@@ -110,6 +177,11 @@ CHECKS: Mapping[str, Check] = {
         _transactions_fall_with_batch,
         _hit_rate_rises_with_batch,
         _clusters_beat_random,
+        _recorded_beats_random,
+        _unit_converts_in_half_the_time,
+        _eight_bits_convert_less,
+        _on_chip_bytes_halve,
+        _on_chip_memory_is_used_most,
         _transactions_fall,
         _latency_falls,
         _hit_rate_rises,

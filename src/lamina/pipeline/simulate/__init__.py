@@ -22,12 +22,13 @@ from lamina.record import Environment, Run, SimRun
 from lamina.simulate.engines import Engine
 from lamina.simulate.hierarchy import Device, preset, read_device
 from lamina.simulate.jobs import DEVICE, Job, Options, Result, Settings, Value, key_of, unit
-from lamina.simulate.workloads import ConvolutionGemm, convolutions
+from lamina.simulate.workloads import ConvolutionGemm, backward, convolutions
+from lamina.spec import Phase
 from lamina.spec.faults import plain
 from lamina.store import Store
 
 DEFAULTS: Settings = {"unit": "dense", "device.preset": "mi6"}
-OWN = ("unit", "network", "layer", "batch", "device.preset")
+OWN = ("unit", "network", "layer", "batch", "phase", "device.preset")
 """Settings of every job; the others are those of the device or of the simulated unit."""
 VERBS = ("simulate", "sweep")
 SOFTWARE = ("lamina", "commit", "numpy")
@@ -68,25 +69,26 @@ class Planner:
     def jobs(self, settings: Settings, source: str = "--set") -> tuple[Job, ...]:
         """One job per selected layer: all convolutions, or those that match ``layer``.
 
-        ``network`` and ``batch``, ``layer`` (a name, or a pattern such as ``features.*``), ``unit``, and
-        ``device.preset`` (a shipped device or a device file) select what to simulate; keys such as
-        ``device.l2.bytes`` change the device; all others are options of the unit.
+        ``network`` and ``batch``, ``layer`` (a name, or a pattern such as ``features.*``), ``phase`` (by default
+        forward), ``unit``, and ``device.preset`` (a shipped device or a device file) select what to simulate; keys such
+        as ``device.l2.bytes`` change the device; all others are options of the unit.
 
         Raises:
             UsageError, SpecError: a setting is unknown, missing or invalid; all faults of one kind at once.
         """
         requested = {**DEFAULTS, **settings}
-        for name in ("unit", "network", "layer", "device.preset"):
+        for name in ("unit", "network", "layer", "phase", "device.preset"):
             if name in requested and not isinstance(requested[name], str):
                 raise SpecError(source, f"{name} = {requested[name]!r}: expected a string")
         if "network" not in requested:
             raise SpecError(source, "network is missing: name a network of the zoo, a file or a recipe")
         name = str(requested["unit"])
         options, device = _options(name, requested, source), _device(requested, source)
-        network = str(requested["network"])
+        network, phase = str(requested["network"]), _phase(requested, source)
         batch, gemms = self._gemms(network, _batch(requested, source))
         return tuple(
-            Job(name, network, batch, gemm, device, options) for gemm in _chosen(gemms, requested.get("layer"), source)
+            Job(name, network, batch, backward(gemm, phase), device, options)
+            for gemm in _chosen(gemms, requested.get("layer"), source)
         )
 
     def _gemms(self, network: str, batch: int | None) -> tuple[int, tuple[ConvolutionGemm, ...]]:
@@ -224,6 +226,14 @@ def _batch(requested: Settings, source: str) -> int | None:
     if batch is not None and (not isinstance(batch, int) or isinstance(batch, bool) or not 1 <= batch <= 2**20):
         raise SpecError(source, f"batch = {batch!r}: expected an integer from 1 to {2**20}")
     return batch
+
+
+def _phase(requested: Settings, source: str) -> Phase:
+    name = str(requested.get("phase", Phase.FORWARD.value))
+    known = [each.value for each in Phase]
+    if name not in known:
+        raise SpecError(source, f"phase = {name!r}: expected one of {', '.join(known)}")
+    return Phase(name)
 
 
 def _chosen(gemms: Sequence[ConvolutionGemm], pattern: Value | None, source: str) -> list[ConvolutionGemm]:

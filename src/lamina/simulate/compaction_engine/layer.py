@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field, model_validator
 
+from lamina.errors import UsageError
 from lamina.record import SimRun
-from lamina.simulate.compaction_engine.config import Engine
+from lamina.simulate.compaction_engine.config import MOST_ROWS, Engine
 from lamina.simulate.compaction_engine.kernel import Kernel, fitting
 from lamina.simulate.compaction_engine.stream import Mask
 from lamina.simulate.compaction_engine.unit import CONTROLS, SETUPS, Control, simulate_sparse
@@ -19,6 +20,7 @@ from lamina.simulate.jobs import Progress, Unit
 from lamina.simulate.workloads import ConvolutionGemm, line_density
 from lamina.simulate.workloads.columns import Order
 from lamina.simulate.zeros import Zeros
+from lamina.spec import Phase
 
 RUN = 32
 """Adjacent columns that are sampled together, the maximum of any tile, so that spatial clusters are preserved."""
@@ -64,11 +66,21 @@ class CompactionEngine(Engine, Kernel, Zeros):
 def mask_of(layer: ConvolutionGemm, options: CompactionEngine) -> Mask:
     """The mask of B, [k, columns], alternating between groups.
 
-    Only the images that the columns need are generated, at least four if the batch has them.
+    Only the images that the columns need are generated, at least four if the batch has them; a column of the weights'
+    gradient needs all.
 
     Raises:
-        UsageError: recorded masks do not match the layer.
+        UsageError: recorded masks do not match the layer, or a column has more rows than an index counts.
     """
+    if layer.k > MOST_ROWS:
+        raise UsageError(
+            f"{layer.layer}: expected columns of at most {MOST_ROWS} rows, got {layer.k}: "
+            "simulate a smaller batch, or a part of the sum"
+        )
+    if layer.phase == Phase.BACKWARD_WEIGHT:
+        values, count = options.mask(layer), min(layer.groups, max(1, options.columns // layer.n))
+        own = [layer.columns(values, group, None, options.along) for group in range(count)]
+        return np.concatenate(own, axis=1)[:, : options.columns]
     places = layer.n // layer.map[0]
     images = min(layer.map[0], max(FEWEST_IMAGES, -(-options.columns // places)))
     part = replace(layer, n=images * places, map=(images, *layer.map[1:]))

@@ -56,11 +56,13 @@ class Pass:
         """Instructions that pack or unpack words."""
         return self.unpacked * self.unpack.instructions + self.words_written * self.pack.instructions
 
+    def converting(self, slow: Slow) -> int:
+        """Issue slots of the vector unit in which words are packed or unpacked."""
+        return self.unpacked * self.unpack.slots(slow) + self.words_written * self.pack.slots(slow)
+
     def slots(self, slow: Slow) -> int:
         """Issue slots of the vector unit."""
-        return (
-            self.fma + OVERHEAD + self.unpacked * self.unpack.slots(slow) + self.words_written * self.pack.slots(slow)
-        )
+        return self.fma + OVERHEAD + self.converting(slow)
 
 
 def one_pass(kernel: Kernel) -> Pass:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lamina.errors import UsageError
-from lamina.spec.geometry import Conv2dGeometry
+from lamina.spec.geometry import Conv2dGeometry, Pair
 
 Mask = NDArray[np.bool_]
 """True where a value is non-zero."""
@@ -19,14 +20,23 @@ VALUES_PER_LINE = 16
 """fp32 values in a line of 64 bytes."""
 
 
-def inside(geometry: Conv2dGeometry, height: int, width: int) -> float:
-    """Fraction of the taps, over all windows, that lie on a map of this size; the others read padding."""
-    fraction = 1.0
-    for axis, (size, count) in enumerate(zip((height, width), geometry.positions(height, width), strict=True)):
+def spread_sizes(sizes: Sequence[int], spread: Pair, ends: Pair) -> Pair:
+    """Height and width of a map whose values are ``spread`` apart, with ``ends`` zeros behind them."""
+    height, width = ((size - 1) * step + 1 + end for size, step, end in zip(sizes, spread, ends, strict=True))
+    return height, width
+
+
+def inside(
+    geometry: Conv2dGeometry, height: int, width: int, spread: Pair = (1, 1), ends: Pair = (0, 0)
+) -> float:
+    """Fraction of the taps, over all windows, that read a value of a map of this size; the others read zeros of
+    padding, or those between and behind values that are ``spread`` apart."""
+    fraction, sizes = 1.0, spread_sizes((height, width), spread, ends)
+    for axis, (size, count) in enumerate(zip((height, width), geometry.positions(*sizes), strict=True)):
         taps = np.arange(geometry.kernel[axis]) * geometry.dilation[axis]
         start = np.arange(count) * geometry.stride[axis] - geometry.padding[axis]
         at = taps[:, None] + start
-        fraction *= float(np.mean((at >= 0) & (at < size)))
+        fraction *= float(np.mean((at >= 0) & (at % spread[axis] == 0) & (at < size * spread[axis])))
     return fraction
 
 

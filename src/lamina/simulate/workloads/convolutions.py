@@ -6,20 +6,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
+
 from lamina.errors import UsageError
-from lamina.simulate.workloads.columns import Mask, Order, im2col, inside
+from lamina.simulate.workloads.columns import Mask, Order, im2col, inside, spread_sizes
 from lamina.simulate.workloads.patterns import MapShape
+from lamina.spec import Phase
 from lamina.spec.geometry import Conv2dGeometry, Pair
 from lamina.spec.layers.convolution import Convolution
 from lamina.spec.network import ResolvedLayer
 
+GRADIENT = " gradient"
+"""Ends the name of a recorded mask of the gradient of a layer's output."""
+
 
 @dataclass(frozen=True)
 class ConvolutionGemm:
-    """Forward convolution of a batch as a matrix product per group: ``C[m, n] = A[m, k] B[k, n]``.
+    """Convolution of a batch as a matrix product per group: ``C[m, n] = A[m, k] B[k, n]``.
 
-    A are the weights, B is im2col of the map [N, C, H, W]; ``m`` and ``k`` are those of one group. A transposed
-    convolution multiplies the map itself, and its product is summed by col2im afterwards.
+    Forward, A are the weights and B is im2col of the map [N, C, H, W]; ``m`` and ``k`` are those of one group. A
+    transposed convolution multiplies the map itself, and its product is summed by col2im afterwards
+    (``summed``). `backward` makes the products of the other phases, in which ``map`` is what B is made of.
     """
 
     layer: str
@@ -29,6 +36,17 @@ class ConvolutionGemm:
     groups: int
     map: MapShape
     window: Conv2dGeometry
+    phase: Phase = Phase.FORWARD
+    spread: Pair = (1, 1)
+    """Distance of the map's values in B: a stride above one puts zeros between those of a gradient."""
+    ends: Pair = (0, 0)
+    """Zeros behind the last row and column, which no window of the convolution reached."""
+    summed: bool = False
+
+    @property
+    def source(self) -> str:
+        """The name of the map in recorded masks: the layer's, or that of the gradient of its output."""
+        return f"{self.layer}{GRADIENT}" if self.phase == Phase.BACKWARD_DATA else self.layer
 
     @property
     def operations(self) -> int:
@@ -43,8 +61,8 @@ class ConvolutionGemm:
 
     @property
     def inside(self) -> float:
-        """Fraction of B that comes from the map; the rest is padding."""
-        return inside(self.window, self.map[2], self.map[3])
+        """Fraction of B that comes from the map; the rest is padding, or between the values of a gradient."""
+        return inside(self.window, self.map[2], self.map[3], self.spread, self.ends)
 
     def padded(self, tile: int) -> tuple[int, int, int]:
         """``m``, ``n``, ``k`` rounded up to whole tiles."""
@@ -52,6 +70,8 @@ class ConvolutionGemm:
 
     def columns(self, mask: Mask, group: int = 0, columns: range | None = None, order: Order = "channel") -> Mask:
         """The mask of B for one group, [k, columns], from a mask of the map.
+
+        B of the weights' gradient is the transposed im2col: its rows are the positions of all images.
 
         Raises:
             UsageError: the mask does not have the map's shape, or there is no such group or columns.
@@ -61,7 +81,21 @@ class ConvolutionGemm:
         if not 0 <= group < self.groups:
             raise UsageError(f"{self.layer}: expected a group from 0 to {self.groups - 1}, got {group}")
         each = self.map[1] // self.groups
-        return im2col(mask[:, group * each : (group + 1) * each], self.window, columns, order)
+        own = mask[:, group * each : (group + 1) * each]
+        if self.phase == Phase.BACKWARD_WEIGHT:
+            whole = im2col(own, self.window, None, order).T
+            return whole if columns is None else whole[:, columns]
+        return im2col(self._spread(own), self.window, columns, order)
+
+    def _spread(self, mask: Mask) -> Mask:
+        """The map with the zeros between and behind its values."""
+        if self.spread == (1, 1) and self.ends == (0, 0):
+            return mask
+        height, width = spread_sizes(mask.shape[2:], self.spread, self.ends)
+        found = np.zeros((*mask.shape[:2], height, width), dtype=np.bool_)
+        rows, columns = ((size - 1) * step + 1 for size, step in zip(mask.shape[2:], self.spread, strict=True))
+        found[:, :, : rows : self.spread[0], : columns : self.spread[1]] = mask
+        return found
 
 
 def convolutions(layers: Iterable[ResolvedLayer]) -> tuple[ConvolutionGemm, ...]:
@@ -81,7 +115,8 @@ def _gemm(resolved: ResolvedLayer, layer: Convolution) -> ConvolutionGemm:
         window = Conv2dGeometry.of(
             _pair(layer.kernel, 1), _pair(layer.stride, 1), _pair(layer.padding, 0), _pair(layer.dilation, 1)
         )
-    return ConvolutionGemm(resolved.name, m, n, k, layer.groups, (images, channels, height, width), window)
+    shape = images, channels, height, width
+    return ConvolutionGemm(resolved.name, m, n, k, layer.groups, shape, window, summed=layer.transposed)
 
 
 def _pair(values: tuple[int, ...], flat: int) -> Pair:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -18,6 +19,10 @@ from lamina.simulate.workloads.columns import Mask
 
 KINDS = {"names": "texts", "iterations": "int64", "shapes": "int64", "bits": "uint8"}
 """Arrays of a file and their types; ``bits`` are the concatenated masks, eight values per byte."""
+PROVENANCE = "provenance"
+"""The array with a JSON text that says where the masks are from; files without it are read too."""
+SHIPPED = Path(__file__).parent / "masks"
+"""The folder of masks that the package has, each of a training with ``lamina sparsity`` on its own data."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,11 @@ class RecordedMask:
     name: str
     iteration: int
     mask: Mask = field(repr=False)
+
+    @property
+    def density(self) -> float:
+        """Fraction of non-zeros."""
+        return float(self.mask.mean())
 
     def of(self, shape: tuple[int, int, int, int]) -> Mask:
         """The mask for another batch size: its first images, or its images repeated.
@@ -41,8 +51,23 @@ class RecordedMask:
         return np.take(self.mask, np.arange(shape[0]) % len(self.mask), axis=0)
 
 
-def write_masks(path: Path, masks: Sequence[RecordedMask]) -> None:
+def shipped_masks(name: str) -> Path:
+    """The file of shipped masks of this name, or else the file of this path."""
+    return SHIPPED / f"{name}.npz" if name in mask_names() else Path(name)
+
+
+def mask_names() -> tuple[str, ...]:
+    """The names of the shipped masks."""
+    return tuple(sorted(path.stem for path in SHIPPED.glob("*.npz")))
+
+
+def write_masks(path: Path, masks: Sequence[RecordedMask], provenance: Mapping[str, Any] | None = None) -> None:
     """Write masks to a file that :func:`read_masks` reads.
+
+    Args:
+        path: the ``.npz`` file.
+        masks: in the order of the file.
+        provenance: where they are from, JSON-serializable: command, data, device, commit, date.
 
     Raises:
         UsageError: there are none, one is empty or does not have four axes, or the file cannot be written.
@@ -59,15 +84,17 @@ def write_masks(path: Path, masks: Sequence[RecordedMask]) -> None:
             raise UsageError(
                 f"{path}: expected a name and an iteration of at least 0, got {each.name!r}, {each.iteration}"
             )
+    arrays: dict[str, Any] = {
+        "names": np.array([each.name for each in masks]),
+        "iterations": np.array([each.iteration for each in masks], dtype=np.int64),
+        "shapes": np.array([each.mask.shape for each in masks], dtype=np.int64),
+        "bits": np.concatenate([np.packbits(each.mask) for each in masks]),
+    }
+    if provenance:
+        arrays[PROVENANCE] = np.array(json.dumps(provenance))
     try:
         with path.open("wb") as file:
-            np.savez_compressed(
-                file,
-                names=np.array([each.name for each in masks]),
-                iterations=np.array([each.iteration for each in masks], dtype=np.int64),
-                shapes=np.array([each.mask.shape for each in masks], dtype=np.int64),
-                bits=np.concatenate([np.packbits(each.mask) for each in masks]),
-            )
+            np.savez_compressed(file, **arrays)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from None
 
@@ -97,6 +124,19 @@ def read_masks(path: Path) -> tuple[RecordedMask, ...]:
         masks.append(RecordedMask(str(name), int(iteration), values.reshape(shape)))
         start += length
     return tuple(masks)
+
+
+def provenance_of(path: Path) -> dict[str, Any]:
+    """Where the masks of a file are from, as :func:`write_masks` wrote it; empty if it does not say.
+
+    Raises:
+        UsageError: the file cannot be read or is not a file of masks.
+    """
+    _arrays(path)
+    with np.load(path, allow_pickle=False) as file:
+        found = json.loads(str(file[PROVENANCE])) if PROVENANCE in file.files else {}
+    assert isinstance(found, dict)
+    return found
 
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:

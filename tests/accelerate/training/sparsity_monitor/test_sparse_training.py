@@ -30,6 +30,14 @@ def test_smoke_writes_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     # In each of three rounds, the clock calls the step before it times it.
     assert len(dense["losses"]) >= 3 * 2 and {len(each) for each in watched["densities"].values()} == {12}
     assert document["summary"]["zeros while training: lenet5"]["sampled trend apart, at most:"] < 0.2
+    before = path.read_text(encoding="utf-8")
+    monkeypatch.setattr(sparse_training, "compared", None)  # nothing is measured again at this commit
+    monkeypatch.setattr(sparse_training, "watched", None)
+    sparse_training.main()
+    assert path.read_text(encoding="utf-8") == before
+    assert sparse_training.earlier("sparse_training_smoke", "cpu", tmp_path) == document["rows"]
+    monkeypatch.setattr("benchmarks.source.commit", lambda: "4567def")
+    assert sparse_training.earlier("sparse_training_smoke", "cpu", tmp_path) == []
 
 
 def test_sources_are_what_convolutions_read() -> None:

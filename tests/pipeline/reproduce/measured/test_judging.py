@@ -7,6 +7,7 @@ import pytest
 from lamina.errors import UsageError
 from lamina.pipeline.reproduce.measured import MODULES, measurement
 from lamina.pipeline.reproduce.measured.circulant_layers import is_large
+from lamina.pipeline.reproduce.measured.front import front
 from lamina.pipeline.reproduce.measured.judging import INSUFFICIENT, Measurement, Scope, fastest, judge, share
 from lamina.pipeline.reproduce.recorded import names, recorded
 from lamina.spec.published import Published, PublishedStatement, PublishedValue, entries
@@ -39,9 +40,10 @@ def measured(name: str, it: PublishedValue, rows: list[dict[str, Any]]) -> float
 @pytest.mark.parametrize("name", [name for name in MODULES if measurement(name).recorded])
 def test_insufficient_rows_decide_nothing(name: str) -> None:
     own = [one for one in entries() if one.measures == name]
-    rows = [row for one in own for row in judge(one, measurement(name), [])]
+    rows = [row for one in own for row in judge(one, measurement(name), []) if row.value.quantity != "P"]  # a profile's
     assert all(each.agrees is None and each.measured is None for each in rows)
-    assert {each.ours for each in rows} <= {
+    assert {each.ours.partition(" of ")[0] for each in rows} <= {
+        "no simulation with masks recorded over a training", "no recorded profile",
         INSUFFICIENT, "not applicable", "not in these rows: measure on a GPU (on-chip-fission[keep=0.5])",
         "hit rates with L1 on and off were not counted",
     }  # fmt: skip
@@ -182,10 +184,20 @@ def test_counted_tables_follow_from_networks() -> None:
 
 def test_fronts_fall_faster_or_do_not() -> None:
     rules = measurement("accuracy-front").statements
-    rows = [{"keep": keep, "accuracy": accuracy, "reduction": 1 / keep} for keep, accuracy in
-            ((1.0, 0.9), (0.75, 0.89), (0.5, 0.86), (0.1, 0.3))]  # fmt: skip
-    assert rules["accuracy_falls_faster"](rows)[1] is True
-    assert rules["useful_points_exist"](rows)[1] is True
-    early = [row | {"accuracy": 0.9 if row["keep"] == 1 else 0.3} for row in rows]
+    rows: list[dict[str, Any]] = [
+        {"impl": "eliminated", "accuracy": accuracy, "reduction": reduction}
+        for reduction, accuracy in ((10, 30.0), (2, 86.0), (4 / 3, 89.0), (1, 91.0))
+    ]
+    rows += [{"impl": "dense", "accuracy": 90.0, "reduction": 1}, {"impl": "dense-tuned", "accuracy": 0.0}]
+    assert front(rows) == [(0, 90), (pytest.approx(0.25), 89), (0.5, 86), (0.9, 30)]
+    text, holds = rules["accuracy_falls_faster"](rows)
+    assert holds and text == "3.4 points lost at 45% fewer multiplications, 56.6 more at 90%"
+    assert rules["useful_points_exist"](rows) == ("fewer multiplications within 5 points: 1.33x, 2.00x", True)
+    early = [row | {"accuracy": 30.0 if row["reduction"] > 1 else 90.0} for row in rows[:-1]]
     assert rules["accuracy_falls_faster"](early)[1] is False
     assert rules["useful_points_exist"](early)[1] is False
+    for rule in rules.values():
+        with pytest.raises(LookupError):
+            rule(rows[:4])
+    with pytest.raises(ValueError, match="a front of several points"):
+        rules["accuracy_falls_faster"](rows[2:])

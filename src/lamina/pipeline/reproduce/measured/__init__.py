@@ -34,6 +34,7 @@ MODULES: Mapping[str, str] = {
     "launches": "counted:LAUNCH",
     "locality": "locality",
     "gradients": "gradients",
+    "training-speedup": "training_speedup",
 }
 """The module of each measurement, and the attribute if it is not ``MEASUREMENT``."""
 
