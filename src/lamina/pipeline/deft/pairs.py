@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from torch import nn
 
 from lamina.accelerate import convert
+from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.pareto import Choice
 from lamina.errors import UsageError
@@ -61,7 +62,7 @@ class Pairs:
             if (name, alpha) not in self.layers:
                 known = sorted(own for layer, own in self.layers if layer == name)
                 raise UsageError(f"layer {name!r} at {alpha:g}: expected one of the thresholds {known}")
-            _put(model, name, copy.deepcopy(self.layers[name, alpha]))
+            put(model, name, copy.deepcopy(self.layers[name, alpha]))
         return model.eval()
 
     def _tuned(self, name: str, alpha: float) -> nn.Module:
@@ -76,7 +77,3 @@ class Pairs:
         self.tune(model)
         return layer.requires_grad_(True)
 
-
-def _put(model: nn.Module, name: str, layer: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, layer)
