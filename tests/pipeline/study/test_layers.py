@@ -1,11 +1,16 @@
 """Which variants of a method are tried on a layer."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
-from lamina.pipeline.study.layers import HOPELESS, _best, _hopeless, _Unit
+from lamina.accelerate.runtime import compile_ahead
+from lamina.accelerate.select import Cache, Selector, observe
+from lamina.pipeline.study.budget import Budget
+from lamina.pipeline.study.layers import HOPELESS, _best, _compile, _hopeless, _Unit
 from lamina.record import Timing
 from lamina.record.study import Settings, Trial
 from lamina.spec import Method
@@ -41,3 +46,37 @@ def test_variants_of_what_was_much_slower_are_not_tried() -> None:
     assert reason == "the variant of circulant before it took 3.0 times as long as the dense layer"
     for text in ("eliminated[keep=0.5]", "dense:fft", "sparse"):
         assert _hopeless(unit(text), reached) is None
+
+
+class Fatal:
+    """Watches over everything, and leaves out what ended an earlier process."""
+
+    def __init__(self, left_out: str) -> None:
+        self.left_out, self.watched = left_out, list[str]()
+
+    def reason(self, what: str) -> str | None:
+        return "it ended its process" if what == self.left_out else None
+
+    def __call__(self, what: str, stage: str) -> Any:
+        self.watched.append(what)
+        assert compile_ahead.active()
+        return nullcontext()
+
+
+def test_kernels_are_compiled_before_anything_is_timed() -> None:
+    def timer(steps: Any) -> Any:
+        raise AssertionError("timed")
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).eval()
+    calls = observe(model, ["0", "1"], torch.randn(4, 8))
+    texts = {"0": ["circulant[block_size=4]", "sparse", "dense:fft"], "1": ["circulant[block_size=4]", "weight-only"]}
+    units = [
+        _Unit(Method.parse(text), (name,), model.get_submodule(name), None, None)
+        for name, row in texts.items()
+        for text in row
+    ]
+    fatal: Any = Fatal("1, circulant[block_size=4]")
+    chosen = Selector(timer, Cache(None, {}), "eager", training=False)
+    _compile(units, calls, chosen, SETTINGS, Budget(None), fatal, lambda _: None)
+    assert fatal.watched == ["0, circulant[block_size=4]", "1, weight-only"]
+    assert not compile_ahead.active()

@@ -122,7 +122,8 @@ def try_layers(
         for index, unit in enumerate(units):
             if unit.rank != rank and subject.device.type == "cuda":
                 rank = unit.rank
-                _compile([one for one in units if one.rank == rank], calls, chosen, settings, budget, fatal, watch)
+                next_ones = [one for one in units if one.rank == rank and not _hopeless(one, reached)]
+                _compile(next_ones, calls, chosen, settings, budget, fatal, watch)
             watch(Stage(f"trying {unit.method} on {unit.names[0]}", index, len(units)))
             what = f"{unit.names[0]}, {unit.method}"
             if unit.refusal is None:
@@ -133,7 +134,8 @@ def try_layers(
                 rows = _trials(unit, calls, chosen, settings, budget)
             if groups is not None and unit.method.name == "eliminated" and unit.refusal is None and not budget.over:
                 rows.append(_folded(unit, model, calls, chosen, settings, groups, example, found))
-            reached[unit.names[0], unit.method.name] = _best(rows)
+            if (ratio := _best(rows)) > 0:
+                reached[unit.names[0], unit.method.name] = ratio
             for trial, saved in rows:
                 if trial.impl == DENSE and (unit.several or trial.layer in timed):
                     continue  # of layers that are replaced together, or known from another method
