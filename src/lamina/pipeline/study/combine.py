@@ -88,10 +88,10 @@ def _gain(before: Option, after: Option) -> float:
 
 
 def _candidate(current: Mapping[str, Option], dense_us: Mapping[str, float]) -> Candidate:
-    return Candidate({layer: option.impl for layer, option in current.items()}, saved_us(current.values(), dense_us))
+    return Candidate({layer: option.impl for layer, option in current.items()}, _saved_us(current.values(), dense_us))
 
 
-def saved_us(options: Iterable[Option], dense_us: Mapping[str, float]) -> float:
+def _saved_us(options: Iterable[Option], dense_us: Mapping[str, float]) -> float:
     """What options of different layers save together, in microseconds."""
     saved, factors = 0.0, dict[str, float]()
     for one in options:

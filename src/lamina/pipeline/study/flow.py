@@ -29,7 +29,7 @@ from lamina.pipeline.guard import Guard, Lost
 from lamina.pipeline.runs import begin, closing
 from lamina.pipeline.study import written
 from lamina.pipeline.study.budget import Budget
-from lamina.pipeline.study.combine import Candidate, Choice, Option, furthest, saved_us, sequence, spread
+from lamina.pipeline.study.combine import Candidate, Choice, Option, furthest, sequence, spread
 from lamina.pipeline.study.config import StudyConfig, lossless
 from lamina.pipeline.study.fatal import IMPL, Fatal
 from lamina.pipeline.study.journal import Journal
@@ -323,17 +323,22 @@ class _Work:
             return ()
 
     def _predicted(self, layers: Layers, compared: Compared, base: Measured, wholes: Sequence[Measured]) -> float:
-        """The plan's step as predicted from what was measured before it: the dense one in its mode less what it saves.
+        """The plan's step, predicted: the dense one in its mode, less what its layers save, each timed alone.
 
-        The compiler makes fused units itself: in its modes they save nothing.
+        Layers of the plan are timed in it: where inputs are pruned, their neighbours have become smaller too. The
+        compiler makes fused units itself: in its modes they save nothing.
         """
         settings = compared.plan.settings
         dense = next((one for one in wholes if one.settings == settings and one.timing is not None), base)
-        compiles = dense.settings.mode in COMPILED
-        options = [
-            layers.option(layer, impl) for layer, impl in compared.choice.items() if not (compiles and is_unit(impl))
-        ]
-        return _time(dense) - _scale(dense, layers) * saved_us(options, layers.dense_us)
+        units = {layer: impl for layer, impl in compared.choice.items() if is_unit(impl)}
+        saved = sum(
+            layers.dense_us[layer] - time_us
+            for layer, time_us in compared.alone_us.items()
+            if layer in layers.dense_us and layer not in units
+        )
+        if settings.mode not in COMPILED:
+            saved += sum(layers.faster[layer][impl] for layer, impl in units.items())
+        return _time(dense) - _scale(dense, layers) * saved
 
     def _options(self, plans: Plans, layers: Layers) -> dict[str, list[Option]]:
         """By layer, the candidates that are faster, with what they damage.

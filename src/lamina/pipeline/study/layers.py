@@ -26,9 +26,9 @@ from lamina.pipeline.study.algorithms import convolutions, select_algorithm
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.combine import Option
 from lamina.pipeline.study.config import StudyConfig
-from lamina.pipeline.study.dense_times import dense_times, quick
 from lamina.pipeline.study.fatal import Fatal
 from lamina.pipeline.study.folded import FOLDED, fold_times
+from lamina.pipeline.study.layer_times import layer_times, quick
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.watch import Stage, Watch
 from lamina.record import Selection, Timing
@@ -114,7 +114,7 @@ def try_layers(
         with torch.set_grad_enabled(subject.training):
             calls = observe(model, names, example)
         found.density = {name: _density(call) for name, call in calls.items()}
-        found.dense_us = dense_times(model, names, calls, quick(subject, settings))
+        found.dense_us = layer_times(model, names, calls, quick(subject, settings))
         units.sort(key=lambda unit: (unit.rank, -sum(found.dense_us.get(name, 0.0) for name in unit.names)))
         groups = fold_groups(model) if not subject.training else None
         timed: set[str] = set()

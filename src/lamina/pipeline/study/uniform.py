@@ -14,9 +14,9 @@ from lamina import measure, run
 from lamina.errors import DeviceLostError, UnsupportedError
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.config import StudyConfig
-from lamina.pipeline.study.dense_times import part_of
 from lamina.pipeline.study.fatal import Fatal
 from lamina.pipeline.study.journal import Journal
+from lamina.pipeline.study.layer_times import part_of
 from lamina.pipeline.study.rivals import RIVALS
 from lamina.pipeline.study.subject import Step, Subject, forget_compiled
 from lamina.pipeline.watch import Watch, tracked

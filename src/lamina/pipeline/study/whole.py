@@ -20,6 +20,7 @@ from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import LaminaError
 from lamina.pipeline.convert import prepare_replay
 from lamina.pipeline.study.combine import Choice
+from lamina.pipeline.study.layer_times import alone_us
 from lamina.pipeline.study.lossless import is_unit
 from lamina.pipeline.study.subject import Step, Subject, forget_compiled
 from lamina.record import Timing
@@ -43,6 +44,7 @@ class Compared:
         choice: of the plan; that of the fastest variant.
         model: the float32 network by it.
         ran: by layer with pruned inputs, the implementation that was selected in the plan.
+        alone_us: the step of each layer of the plan, alone, in microseconds.
     """
 
     plan: Measured
@@ -52,6 +54,7 @@ class Compared:
     choice: Choice = field(default_factory=dict)
     model: nn.Module | None = None
     ran: Mapping[str, str] = field(default_factory=dict)
+    alone_us: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def uniform(self) -> Measured:
@@ -132,7 +135,7 @@ def compare(
     settings, (choice, model), network, ran = networks[best]
     parameters, peak, energy = subject.facts(network, settings, steps[best])
     plan = Measured(PLAN, settings, ours[best], None, parameters, peak, energy, "selected", "; ".join(reasons))
-    compared = Compared(plan, tuple(again), False, "", choice, model, ran)
+    compared = Compared(plan, tuple(again), False, "", choice, model, ran, alone_us(subject, network, settings))
     assert compared.uniform.timing is not None
     verdict = decide({DENSE: compared.uniform.timing, PLAN: ours[best]}, "eager")
     return replace(compared, faster=verdict.impl == PLAN, reason=verdict.reason)

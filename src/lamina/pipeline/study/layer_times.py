@@ -1,4 +1,4 @@
-"""Quick times of the dense layers: what is worth trying."""
+"""Quick times of single layers: what is worth trying, and what a plan will take."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def quick(subject: Subject, settings: Settings) -> Selector:
     return selector(subject.device, subject.layer_mode(settings), subject.training, rounds=ROUNDS)
 
 
-def dense_times(
+def layer_times(
     model: nn.Module, names: Iterable[str], calls: Mapping[str, LayerCall], timer: Selector
 ) -> dict[str, float]:
     """The step of each layer that was called, in microseconds: not yet a comparison."""
@@ -34,14 +34,24 @@ def dense_times(
     return {name: time.median_us for name, time in times.items() if isinstance(time, Timing)}
 
 
+def alone_us(
+    subject: Subject, network: nn.Module, settings: Settings, kind: type[nn.Module] = nn.Module
+) -> dict[str, float]:
+    """The step of each layer of a kind that has weights, alone, of a network at some settings, in microseconds."""
+    names = [
+        name
+        for name, one in network.named_modules()
+        if isinstance(one, kind) and any(p.dim() > 1 for p in one.parameters(recurse=False))
+    ]
+    with subject.context(settings):
+        inputs = subject.inputs(settings)
+        with torch.set_grad_enabled(subject.training):
+            calls = observe(network, names, inputs if isinstance(inputs, tuple) else (inputs,))
+        return layer_times(network, names, calls, quick(subject, settings))
+
+
 def part_of(subject: Subject, one: Measured, kind: type[nn.Module]) -> float:
     """The part of the network's step at some settings that layers of a kind take, each alone; 1 at most."""
     assert one.timing is not None
     model = subject.at(subject.start(one.settings), one.settings)
-    names = [name for name, module in model.named_modules() if isinstance(module, kind)]
-    with subject.context(one.settings):
-        inputs = subject.inputs(one.settings)
-        with torch.set_grad_enabled(subject.training):
-            calls = observe(model, names, inputs if isinstance(inputs, tuple) else (inputs,))
-        times = dense_times(model, names, calls, quick(subject, one.settings))
-    return min(1.0, sum(times.values()) / one.timing.median_us)
+    return min(1.0, sum(alone_us(subject, model, one.settings, kind).values()) / one.timing.median_us)

@@ -1,4 +1,4 @@
-"""Quick times of dense layers."""
+"""Quick times of single layers."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from torch import nn
 
 from lamina import pipeline, run
 from lamina.pipeline.deft.calibration import material
-from lamina.pipeline.study import dense_times, uniform
+from lamina.pipeline.study import layer_times, uniform
 from lamina.pipeline.study.subject import Subject
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
@@ -33,7 +33,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, time_us: float) -> list[str]:
         return {name: Timing("wall", "warm", time_us, time_us, time_us, 3) for name in steps}
 
     stand_in = SimpleNamespace(timer=timer, mode="eager", training=False)
-    monkeypatch.setattr(dense_times, "selector", lambda *_, **__: stand_in)
+    monkeypatch.setattr(layer_times, "selector", lambda *_, **__: stand_in)
     return asked
 
 
@@ -43,10 +43,10 @@ def net() -> nn.Module:
 
 def test_the_part_of_a_kind_of_layers_is_that_of_the_whole_step(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = timed(monkeypatch, 5.0)
-    assert dense_times.part_of(subject(net()), WHOLE, nn.Linear) == pytest.approx(0.1)
+    assert layer_times.part_of(subject(net()), WHOLE, nn.Linear) == pytest.approx(0.1)
     assert asked == ["2", "4"]
     slow = replace(WHOLE, timing=Timing("wall", "warm", 1.0, 1.0, 1.0, 3))
-    assert dense_times.part_of(subject(net()), slow, nn.Linear) == 1.0
+    assert layer_times.part_of(subject(net()), slow, nn.Linear) == 1.0
 
 
 @pytest.mark.parametrize(("time_us", "refused"), [(1.4, True), (1.6, False)])
