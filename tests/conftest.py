@@ -111,7 +111,7 @@ def upgraded_once(migrate: Any, upgrade: Callable[..., None]) -> Callable[..., N
 
 @pytest.fixture
 def few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two calls are timed where nobody says how many, of small operands where a device's peaks are measured."""
+    """Two calls are timed where nobody says how many; a device's peaks are measured once, with small operands."""
     from lamina import measure
 
     few = measure.Repeat(2, 2, min_time_s=0, warmup=1)
@@ -120,6 +120,21 @@ def few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roofs, "_REPEAT", few)
     monkeypatch.setattr(roofs, "_buffer_bytes", lambda _: 1 << 24)
     monkeypatch.setattr(roofs, "_GEMM_US", 0.0)
+    monkeypatch.setattr(roofs, "measure_roofs", measured_once(roofs.measure_roofs))
+
+
+PEAKS: dict[tuple[str, int], Any] = {}
+"""The peaks of each device, with a number of threads."""
+
+
+def measured_once(measure_roofs: Callable[[torch.device], Any]) -> Callable[[torch.device], Any]:
+    def run(device: torch.device) -> Any:
+        key = str(device), torch.get_num_threads()
+        if key not in PEAKS:
+            PEAKS[key] = measure_roofs(device)
+        return PEAKS[key]
+
+    return run
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def environment(device: torch.device | str) -> Environment:
     common = Environment(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         lamina=__version__,
-        commit=commit(Path(__file__).resolve().parents[1]),
+        commit=_own_commit(),
         device=name_of(device),
         device_kind=device.type,
         os=_operating_system(),
@@ -46,6 +47,12 @@ def environment(device: torch.device | str) -> Environment:
         ncu_path=ncu,
     )
     return common if device.type == "cpu" else _with_card(common, device)
+
+
+@cache
+def _own_commit() -> str | None:
+    """The commit of this package, asked once: a process goes on with the files that it began with."""
+    return commit(Path(__file__).resolve().parents[1])
 
 
 def commit(package: Path) -> str | None:

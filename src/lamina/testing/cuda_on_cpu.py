@@ -25,9 +25,10 @@ from lamina.errors import LaminaError, MissingError, UsageError
 
 _DYNAMIC = re.compile(r"extern\s+__shared__\s+([\w:]+)\s+(\w+)\s*\[\s*\]\s*;")
 _MAX_PARAMETERS = 64
-FLAGS = ("-std=c++20", "-O1", "-ffp-contract=off", "-fno-gnu-unique", "-fPIC", "-pthread")
-"""No FMA contraction: a product and a sum are rounded separately, as written. Symbols are private to each library,
-since two may be the same source with other macros."""
+FLAGS = ("-std=c++20", "-O0", "-ffp-contract=off", "-fno-gnu-unique", "-fPIC", "-pthread")
+"""Not optimized: small blocks run for less time than an optimization takes. No FMA contraction: a product and a sum are
+rounded separately, as written. Symbols are private to each library, since two may be the same source with other
+macros."""
 _ENTRY = """
 extern "C" int {name}_parameters(char* kinds, int* bytes, int room) {{
   return cuda_on_cpu::describe({name}, kinds, bytes, room);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 import lamina.pipeline.convert
 from lamina import measure
+from lamina.pipeline.study import Studied
 from lamina.record import Timing
 
 
@@ -62,3 +64,15 @@ class NoMemory:
         return self
 
     def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the study that the tests of a file share, with its database."""
+    return tmp_path_factory.mktemp("study")
+
+
+@pytest.fixture(scope="module")
+def made() -> list[Studied]:
+    """That study. The first test makes it, since times are counted only in tests."""
+    return []

@@ -1,8 +1,10 @@
 """study: a plan within the accuracy budget, that loads, applies and resumes."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -37,19 +39,27 @@ def run(folder: Path, data: str, store: Store, config: StudyConfig = QUICK, **op
 
 
 @pytest.fixture
-def studied(tmp_path: Path, data: str, store: Store) -> Studied:
-    return run(tmp_path, data, store)
+def kept(shared: Path) -> Iterator[Store]:
+    with open_store(shared / "lamina.db") as database:
+        yield database
 
 
-def test_the_plan_is_faster_and_keeps_the_accuracy(studied: Studied, store: Store) -> None:
+@pytest.fixture
+def studied(shared: Path, made: list[Studied], data: str, kept: Store) -> Studied:
+    if not made:
+        made.append(run(shared, data, kept))
+    return made[0]
+
+
+def test_the_plan_is_faster_and_keeps_the_accuracy(studied: Studied, kept: Store) -> None:
     found = studied.study
     before, plan = found.whole("before"), found.whole("plan")
     assert plan.timing and before.timing and plan.timing.median_us < 0.9 * before.timing.median_us
     assert plan.accuracy is not None and before.accuracy is not None and plan.accuracy >= before.accuracy - 5
     chosen = [one for one in found.trials if one.outcome == "selected"]
     assert chosen and all("eliminated" in one.impl for one in chosen)
-    assert store.study(studied.run_id) == replace(found, trials=store.trials(studied.run_id))
-    assert store.run(studied.run_id).status == "done"
+    assert kept.study(studied.run_id) == replace(found, trials=kept.trials(studied.run_id))
+    assert kept.run(studied.run_id).status == "done"
 
 
 def test_every_candidate_has_an_outcome_with_its_reason(studied: Studied) -> None:
@@ -90,13 +100,15 @@ def test_the_folder_gives_the_network_back_bit_by_bit(studied: Studied, data: st
 
 
 def test_a_second_study_trains_and_judges_nothing_again(
-    tmp_path: Path, data: str, store: Store, studied: Studied, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data: str, shared: Path, studied: Studied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("trained again")
 
     monkeypatch.setattr(sys.modules[Plans.__module__], "accuracy", never)
-    again = run(tmp_path, data, store)
+    folder = copytree(shared, tmp_path / "again")
+    with open_store(folder / "lamina.db") as store:
+        again = run(folder, data, store)
     assert set(again.study.trials) == set(studied.study.trials)
     assert parse_plan(again.study.plan, "").layers == parse_plan(studied.study.plan, "").layers
 
@@ -220,8 +232,8 @@ def test_weights_of_another_network_are_refused(tmp_path: Path, data: str, store
         run(tmp_path, data, store, weights=tmp_path / "other.safetensors")
 
 
-def test_runs_of_a_study_are_read_by_id(studied: Studied, tmp_path: Path, store_path: Path) -> None:
-    with open_store(store_path) as again:
+def test_runs_of_a_study_are_read_by_id(studied: Studied, shared: Path) -> None:
+    with open_store(shared / "lamina.db") as again:
         this: Run = again.run(studied.run_id)
         assert this.verb == "study" and this.config["study"]["goal"] == "infer"
 

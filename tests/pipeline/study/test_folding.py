@@ -38,8 +38,10 @@ def run(folder: Path, data: str, store: Store, config: StudyConfig = QUICK, netw
 
 
 @pytest.fixture
-def studied(tmp_path: Path, data: str, store: Store) -> Studied:
-    return run(tmp_path, data, store)
+def studied(shared: Path, made: list[Studied], data: str, store: Store) -> Studied:
+    if not made:
+        made.append(run(shared, data, store))
+    return made[0]
 
 
 def planned(model: nn.Module, plan: Plan | Path) -> Any:
@@ -66,7 +68,7 @@ def test_layers_have_methods_beside_it(studied: Studied) -> None:
     assert {one.settings.method for one in studied.study.trials} == {FOLD}
 
 
-def test_the_folder_and_a_plan_give_the_same_network(studied: Studied, tmp_path: Path, store: Store) -> None:
+def test_the_folder_and_a_plan_give_the_same_network(studied: Studied) -> None:
     x = torch.randn(3, 1, 28, 28)
     loaded: Any = lamina.load(studied.folder, normalized())
     assert type(loaded.bn1) is nn.Identity and loaded.conv1.bias is not None

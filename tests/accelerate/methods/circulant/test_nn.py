@@ -238,77 +238,72 @@ def test_layers_are_traced_where_a_default_device_is_set(layer: nn.Module, shape
 
 RANK = """
 import sys, torch, torch.distributed as dist
-from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
-rank, folder = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-torch.manual_seed(rank)
-model = torch.nn.Sequential(BlockCirculantLinear(6, 8, 4), torch.nn.Tanh(), BlockCirculantLinear(8, 3, 2))
-if rank == 0:
-    torch.save(model.state_dict(), f"{folder}/start.pt")
-parallel = torch.nn.parallel.DistributedDataParallel(model)
-x = torch.arange(24.0).view(4, 6).sin()
-parallel(x[2 * rank : 2 * rank + 2]).square().mean().backward()
-torch.save([p.grad for p in model.parameters()], f"{folder}/{rank}.pt")
-dist.barrier()  # nobody leaves while the other still speaks
-dist.destroy_process_group()
-"""
-
-
-def in_two_processes(program: str, folder: Path) -> None:
-    command = [sys.executable, "-c", program]
-    ranks = [subprocess.Popen([*command, str(rank), str(folder)], stderr=subprocess.PIPE) for rank in range(2)]
-    told = [rank.communicate(timeout=120)[1].decode() for rank in ranks]  # both have ended before one is looked at
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(told)
-
-
-def test_two_processes_have_the_gradient_of_one(tmp_path: Path) -> None:
-    in_two_processes(RANK, tmp_path)
-    model = nn.Sequential(BlockCirculantLinear(6, 8, 4), nn.Tanh(), BlockCirculantLinear(8, 3, 2))
-    model.load_state_dict(torch.load(tmp_path / "start.pt"))
-    model(torch.arange(24.0).view(4, 6).sin()).square().mean().backward()
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    for parameter, ours, theirs in zip(model.parameters(), first, second, strict=True):
-        assert torch.equal(ours, theirs)
-        torch.testing.assert_close(ours, parameter.grad)
-
-
-SHARD = """
-import sys, torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from lamina.accelerate.methods.circulant.nn import BlockCirculantLinear
 rank, folder = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+x = torch.arange(24.0).view(4, 6).sin()
+
+def network(name):
+    model = torch.nn.Sequential(BlockCirculantLinear(6, 8, 4), torch.nn.Tanh(), BlockCirculantLinear(8, 3, 2))
+    if rank == 0:
+        torch.save(model.state_dict(), f"{folder}/{name}.pt")
+    return model
+
+torch.manual_seed(rank)
+model = network("replicated")
+parallel = torch.nn.parallel.DistributedDataParallel(model)
+parallel(x[2 * rank : 2 * rank + 2]).square().mean().backward()
+torch.save([p.grad for p in model.parameters()], f"{folder}/replicated{rank}.pt")
+
 torch.manual_seed(0)
-model = torch.nn.Sequential(BlockCirculantLinear(6, 8, 4), torch.nn.Tanh(), BlockCirculantLinear(8, 3, 2))
-if rank == 0:
-    torch.save(model.state_dict(), f"{folder}/start.pt")
+model = network("shared")
 mesh = init_device_mesh("cpu", (2,))
 for layer in (model[0], model[2], model):
     fully_shard(layer, mesh=mesh)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-x = torch.arange(24.0).view(4, 6).sin()
 held = sum(p.to_local().numel() for p in model.parameters())
 for _ in range(2):
     optimizer.zero_grad()
     model(x[2 * rank : 2 * rank + 2]).square().mean().backward()
     optimizer.step()
-torch.save((held, {name: p.full_tensor() for name, p in model.named_parameters()}), f"{folder}/{rank}.pt")
+torch.save((held, {name: p.full_tensor() for name, p in model.named_parameters()}), f"{folder}/shared{rank}.pt")
 dist.barrier()  # nobody leaves while the other still speaks
 dist.destroy_process_group()
 """
 
 
-def test_two_processes_that_share_the_weights_train_as_one(tmp_path: Path) -> None:
-    in_two_processes(SHARD, tmp_path)
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what two processes saved, with the same weights in both and with half of them in each."""
+    folder = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-c", RANK]
+    ranks = [subprocess.Popen([*command, str(rank), str(folder)], stderr=subprocess.PIPE) for rank in range(2)]
+    told = [rank.communicate(timeout=120)[1].decode() for rank in ranks]  # both have ended before one is looked at
+    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(told)
+    return folder
+
+
+def test_two_processes_have_the_gradient_of_one(two_processes: Path) -> None:
     model = nn.Sequential(BlockCirculantLinear(6, 8, 4), nn.Tanh(), BlockCirculantLinear(8, 3, 2))
-    model.load_state_dict(torch.load(tmp_path / "start.pt"))
+    model.load_state_dict(torch.load(two_processes / "replicated.pt"))
+    model(torch.arange(24.0).view(4, 6).sin()).square().mean().backward()
+    first, second = (torch.load(two_processes / f"replicated{rank}.pt") for rank in range(2))
+    for parameter, ours, theirs in zip(model.parameters(), first, second, strict=True):
+        assert torch.equal(ours, theirs)
+        torch.testing.assert_close(ours, parameter.grad)
+
+
+def test_two_processes_that_share_the_weights_train_as_one(two_processes: Path) -> None:
+    model = nn.Sequential(BlockCirculantLinear(6, 8, 4), nn.Tanh(), BlockCirculantLinear(8, 3, 2))
+    model.load_state_dict(torch.load(two_processes / "shared.pt"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
         optimizer.zero_grad()
         model(torch.arange(24.0).view(4, 6).sin()).square().mean().backward()
         optimizer.step()
-    (first, ours), (second, _) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    (first, ours), (second, _) = (torch.load(two_processes / f"shared{rank}.pt") for rank in range(2))
     assert first + second == sum(parameter.numel() for parameter in model.parameters())
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(ours[name], parameter.detach())

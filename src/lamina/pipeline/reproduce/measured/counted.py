@@ -11,9 +11,9 @@ from typing import Any
 from lamina.accelerate.papers.circulant_ladder.mapping import Sizes, table_multiply, table_sum
 from lamina.accelerate.training.sparsity_monitor import Parameters
 from lamina.pipeline.reproduce.measured.judging import Judged, Measurement, Rows, Scope
-from lamina.pipeline.targets import find
 from lamina.spec import Phase, ResolvedLayer
 from lamina.spec.published import PublishedValue
+from lamina.spec.zoo import find
 
 CIRCULANT: Mapping[str, Mapping[str, Any]] = {
     "A": {"shape": (8192, 4096), "batch": 128},
@@ -36,7 +36,7 @@ SIZES = Sizes(n=2, p=3, q=5, f=7)
 
 
 def _layers(name: str) -> tuple[ResolvedLayer, ...]:
-    return tuple(find(name)[0].resolve(1))
+    return find(name).resolve(1)
 
 
 def _networks(scope: Scope) -> Rows:
