@@ -234,7 +234,7 @@ class Subject:
 def forget_compiled() -> None:
     """Let the compiler forget the networks that it knows, before others are timed.
 
-    Beside several others that the compiler held, steps with ``mode="reduce-overhead"`` were seen to take half as long again.
+    Beside several others that it held, steps with ``mode="reduce-overhead"`` were seen to take half as long again.
     """
     torch.compiler.reset()
 
