@@ -21,7 +21,8 @@ CASES = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_rounding_is_that_of_the_library(case, dtype, within):
-    within("space_to_depth", case, dtype, worst=4)  # the library sums another shape in another order
+    # Of this case the library sums the input gradient in another order, with an element of three times the error.
+    within("space_to_depth", case, dtype, worst=4 if (case, dtype) == (CASES[1], torch.float32) else 2)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -28,7 +28,8 @@ def active() -> bool:
 
 @contextmanager
 def compile_ahead() -> Iterator[None]:
-    """Within it, `launch` compiles kernels in threads and launches none: what layers return then is not initialized.
+    """Within it, `launch` compiles kernels in threads: what layers return then is not initialized. Those that were
+    launched before are launched.
 
     Backward passes run in the caller's thread. At the end all kernels are compiled; errors of those that do not compile
     show when they are launched. Nothing may be timed or captured meanwhile.

@@ -63,9 +63,6 @@ def launch(
     if not all(grid):
         return
     device = tensor.device
-    if compile_ahead.active() and not ops.INTERPRETED:
-        compile_ahead.compile_kernel(kernel, grid, *args, **constants)
-        return
     if ops.INTERPRETED or not is_current_device(device) or not supported():
         with unrecorded():
             ops.launch_with_triton(kernel, grid, tensor, *args, **constants)
@@ -76,6 +73,9 @@ def launch(
     else:
         key = (id(kernel), device.index, *constants.values(), grid, sizes, tensor.dtype, args[0].data_ptr() % 16)
     found = _compiled.get(key)
+    if found is None and compile_ahead.active():
+        compile_ahead.compile_kernel(kernel, grid, *args, **constants)
+        return
     if found is None:
         ops.launch_with_triton(kernel, grid, tensor, *args, **constants)  # also reports errors
         found = _prepare(kernel, grid, args, constants)

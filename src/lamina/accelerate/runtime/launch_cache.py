@@ -54,13 +54,15 @@ def cached_launches(function: _Function) -> _Function:
     @wraps(function)
     def call(*args: Any) -> Any:
         tensors = [each for each in args if isinstance(each, Tensor)]
-        if recording() or compile_ahead.active() or not is_current_device(tensors[0].device) or not supported():
+        if recording() or not is_current_device(tensors[0].device) or not supported():
             return function(*args)
         autocast = torch.is_autocast_enabled(tensors[0].device.type)  # operators act on it when they are replayed
         key = (function, precision(), autocast, *[_layout(each) if isinstance(each, Tensor) else each for each in args])
         found = _plans.get(key)
         if isinstance(found, LaunchPlan):
             return found(tensors)
+        if compile_ahead.active():  # what is not launched cannot be recorded
+            return function(*args)
         if found is None:  # a single call is not worth a recording
             _plans.put(key, True)
         if not found:

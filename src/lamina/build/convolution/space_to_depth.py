@@ -4,8 +4,7 @@ Blocks of ``s x s`` pixels become channels: ``X[n,(i,j,c),u,v] = x[n,c,s*u+i-p,s
 ``W[o,(i,j,c),a,b] = w[o,c,s*a+i,s*b+j]``, with zeros beyond the kernel. Then
 ``y[n,o,u,v] = sum_{i,j,c,a,b} X[n,(i,j,c),u+a,v+b] W[o,(i,j,c),a,b]``.
 The library's kernels for tensor cores read channels in vectors of 8: three channels of an image leave most of them
-empty, or have no such kernel. Channels of zeros fill the vectors. Known from first layers of image classifiers on
-other accelerators (Ying et al., "Image Classification at Supercomputer Scale", 2018).
+empty, or have no such kernel. Channels of zeros fill the vectors.
 """
 
 from __future__ import annotations
