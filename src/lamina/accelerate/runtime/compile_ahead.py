@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from lamina.accelerate.runtime import triton_ops
+from lamina.accelerate.runtime.launch_cache import suspended
 
 THREADS = 16
 
@@ -40,6 +41,7 @@ def compile_ahead() -> Iterator[None]:
         torch.autograd.set_multithreading_enabled(False),
         ThreadPoolExecutor(threads) as pool,
         triton_ops.compiling_in(pool),
+        suspended(),
     ):
         _active = True
         try:

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lamina.accelerate.runtime import compile_ahead
 from lamina.accelerate.runtime.bounded_cache import BoundedCache
 from lamina.accelerate.runtime.private_apis import supported
 from lamina.accelerate.runtime.triton_ops import precision
@@ -61,7 +60,7 @@ def cached_launches(function: _Function) -> _Function:
         found = _plans.get(key)
         if isinstance(found, LaunchPlan):
             return found(tensors)
-        if compile_ahead.active():  # what is not launched cannot be recorded
+        if _suspended:
             return function(*args)
         if found is None:  # a single call is not worth a recording
             _plans.put(key, True)
@@ -79,6 +78,21 @@ def clear() -> None:
     _plans.clear()
     for each in caches:
         each.clear()
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Make no plan within it, since kernels may not be launched there: a plan would repeat what is missing.
+
+    At its end all plans are removed, and with them the notes of functions that no plan was made of.
+    """
+    global _suspended
+    _suspended = True
+    try:
+        yield
+    finally:
+        _suspended = False
+        clear()
 
 
 def record_launch(
@@ -223,7 +237,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.steps: list[Recording] = []
         self.views: dict[int, tuple[Tensor, int]] = {}  # base and offset in bytes
-        self.replayable = True
+        self.replayable = not _suspended
         self.in_operator = False
         self.paused = False
 
@@ -330,6 +344,8 @@ class _Local(threading.local):
 
 
 _local = _Local()
+
+_suspended = False
 
 caches: list[Any] = []
 """Further caches of what was recorded; `clear` clears them."""

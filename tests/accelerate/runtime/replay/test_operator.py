@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from lamina.accelerate.runtime import launch_cache
+from lamina.accelerate.runtime.compile_ahead import compile_ahead
 from lamina.accelerate.runtime.replay import ReplayedOperator, register_kernel, replays_one_operator
 
 FORWARD_MODE = "ignore:`torch.jit.script` is deprecated:DeprecationWarning"
@@ -113,6 +114,19 @@ def test_python_runs_until_calls_are_recorded_and_then_no_more(replay: ReplayedO
         assert computed == ["backward"] * (number == 0)  # once for gradients of another layout
         computed.clear()
     assert out.grad_fn is not None and out.grad_fn.name() == "ProductBackward"
+
+
+def test_calls_within_compile_ahead_are_not_replayed_afterwards(replay: ReplayedOperator) -> None:
+    with compile_ahead():
+        for _ in range(4):
+            x, w, bias = leaves()
+            call(replay, x, w, bias, 3)[0].sum().backward()
+    assert computed.count("forward") >= 4 and computed.count("backward") >= 4
+    computed.clear()
+    for _ in range(4):
+        x, w, bias = leaves()
+        call(replay, x, w, bias, 3)[0].sum().backward()
+    assert computed.count("forward") == 2  # recorded then
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)])
