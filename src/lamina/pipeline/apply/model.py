@@ -17,6 +17,7 @@ from lamina import accelerate, build, measure
 from lamina.accelerate.common.batchnorm import fold_batchnorm
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
+from lamina.accelerate.methods.elimination.convert import FITTED
 from lamina.accelerate.registry import known_options
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.apply.planned import run_by
@@ -224,7 +225,8 @@ def configured(impl: str) -> Any:
     if method.dense:
         raise UsageError(f"{impl}: expected a method that replaces layers")
     config = accelerate.configuration(known_options(impl))
-    return replace(config, recovery="scale") if isinstance(config, Eliminated) else config
+    fitted = isinstance(config, Eliminated) and config.recovery in FITTED
+    return replace(config, recovery="scale") if fitted else config
 
 
 def _run(model: nn.Module, plan: Plan, example: Any, remarks: list[str]) -> nn.Module:

@@ -13,7 +13,15 @@ from torch import Tensor, nn
 
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
-from lamina.accelerate.methods.elimination.convert import FITTED, build, correlations_of, inputs_of, refusal, retained
+from lamina.accelerate.methods.elimination.convert import (
+    FITTED,
+    build,
+    correlations_of,
+    factor,
+    inputs_of,
+    refusal,
+    retained,
+)
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.methods.elimination.network import Folded, fold
 from lamina.accelerate.methods.elimination.nn import EliminatedLinear
@@ -178,7 +186,7 @@ def _variant(dense: nn.Module, config: Eliminated, moments: Moments, correlation
 
 def _recovered(dense: nn.Module, index: Tensor, asked: Eliminated, moments: Moments, alpha: float | None) -> Variant:
     total = inputs_of(dense, asked)
-    layer = build(dense, index, asked, factor=total / len(index) if asked.recovery == "scale" else 1.0)
+    layer = build(dense, index, asked, factor=factor(asked, total, len(index)))
     if asked.recovery in FITTED:
         recover(layer, dense, moments, asked)
     return Variant(layer, len(index), total, alpha, output_error(dense, layer, moments))

@@ -19,6 +19,7 @@ ALGORITHMS = ("space_to_depth", "gemm", "fft", "winograd")
 """Of convolutions; ``direct`` is what the library selects, which all candidates are compared with."""
 BLOCK_SIZES = (64, 32, 128, 16)
 KEEP_RATIOS = (0.25, 0.5, 0.125, 0.75)
+TRAINED_RATIOS = (0.5, 0.25)
 FORMATS = ("e4m3", "half")
 """Variants of methods, those that most often pay first."""
 
@@ -103,7 +104,11 @@ class StudyConfig:
             return [Method.parse(text) for text in self.methods]
         texts = ["fused", "sparse", *(f"dense:{one}" for one in ALGORITHMS)]
         texts += [f"weight-only[format={one}]" for one in FORMATS if not self.training]
-        texts += [f"eliminated[recovery=least_squares,keep={one}]" for one in KEEP_RATIOS if not self.training]
+        if self.training:  # weights are not trained yet: nothing tells which of a layer's inputs matter
+            even = "eliminated[recovery=variance,keep={},select=even,impl=gather]"
+            texts += [even.format(one) for one in TRAINED_RATIOS]
+        else:
+            texts += [f"eliminated[recovery=least_squares,keep={one}]" for one in KEEP_RATIOS]
         extra = ",rescale=true,signs=true" if self.training else ""
         texts += [f"circulant[block_size={one}{extra}]" for one in BLOCK_SIZES if self.training or self.epochs]
         return [Method.parse(text) for text in texts]

@@ -20,9 +20,22 @@ from lamina.accelerate.select import LayerCall, Selector, layer_step, observe
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.deft.composition import folded
 from lamina.record import Timing
+from lamina.spec import Method
 
 FOLDED = "fold=true"
 """The option of such an implementation: ``eliminated[keep=0.5,fold=true]``."""
+
+
+def fold_impl(method: Method, group: int) -> str:
+    """The written form of pruned inputs whose producer is folded.
+
+    Inputs that one channel of the producer gives are kept or pruned together. Where the weights are trained from here,
+    the written form has to say so; else they are in the file of weights.
+    """
+    options = {key: value for key, value in method.options if key != "impl"}
+    if group > 1 and options.get("select") == "even":
+        options["group"] = str(group)
+    return f"{method.name}[{','.join(f'{key}={value}' for key, value in options.items())},{FOLDED}]"
 
 
 def fold_times(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from torch import nn
 from lamina import accelerate, run
 from lamina.accelerate.convert import select_layer, units_of
 from lamina.accelerate.methods.elimination import Eliminated
-from lamina.accelerate.methods.elimination.convert import unsearched
+from lamina.accelerate.methods.elimination.convert import FITTED
 from lamina.accelerate.registry import converter
 from lamina.accelerate.runtime.compile_ahead import compile_ahead
 from lamina.accelerate.select import DENSE, Compiler, LayerCall, Selector, decide, observe
@@ -27,7 +28,7 @@ from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.combine import Option
 from lamina.pipeline.study.config import StudyConfig
 from lamina.pipeline.study.fatal import Fatal
-from lamina.pipeline.study.folded import FOLDED, fold_times
+from lamina.pipeline.study.folded import fold_impl, fold_times
 from lamina.pipeline.study.layer_times import layer_times, quick
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.watch import Stage, Watch
@@ -116,7 +117,7 @@ def try_layers(
         found.density = {name: _density(call) for name, call in calls.items()}
         found.dense_us = layer_times(model, names, calls, quick(subject, settings))
         units.sort(key=lambda unit: (unit.rank, -sum(found.dense_us.get(name, 0.0) for name in unit.names)))
-        groups = fold_groups(model) if not subject.training else None
+        groups = fold_groups(model)
         timed: set[str] = set()
         rank, reached = -1, dict[tuple[str, str], float]()
         for index, unit in enumerate(units):
@@ -289,14 +290,18 @@ def _selected(unit: _Unit, chosen: Selector, call: LayerCall | None) -> Selectio
     """
     if unit.method.dense:
         return select_algorithm(unit.module, unit.method, chosen, call)
-    config = accelerate.configuration(unit.method)
-    if isinstance(config, Eliminated):  # what recovers its outputs needs calibration, and takes no time in a step
-        config = replace(config, recovery="scale")
-    if isinstance(config, Eliminated) and config.keep is not None:
-        new = unsearched(unit.module, config)
-    else:
-        new = converter(config).replace(unit.module, config)
+    config = _unfitted(accelerate.configuration(unit.method))
+    quick = config
+    if isinstance(config, Eliminated) and config.keep is not None:  # which inputs are kept takes no part in the time
+        quick = replace(config, select="even")
+    new = converter(quick).replace(unit.module, quick)
     return select_layer(unit.module, new, config, chosen, call, unit.stays)[0]
+
+
+def _unfitted(config: Any) -> Any:
+    """A configuration that needs no calibration data: what fits the weights takes no time in a step."""
+    fitted = isinstance(config, Eliminated) and config.recovery in FITTED
+    return replace(config, recovery="scale") if fitted else config
 
 
 def _folded(
@@ -311,11 +316,12 @@ def _folded(
 ) -> tuple[Trial, float]:
     """The layer with its producer, without the channels that the layer does not read."""
     name = unit.names[0]
-    impl = f"{str(unit.method).removesuffix(']')},{FOLDED}]"
+    group = groups.get(name, 1)
+    impl = fold_impl(unit.method, group)
     one = Trial(name, describe_type(model.get_submodule(name)), impl, settings)
-    config = replace(accelerate.configuration(unit.method), recovery="scale")
+    config = _unfitted(accelerate.configuration(unit.method))
     try:
-        dense, ours, parts = fold_times(model, name, config, groups.get(name, 1), calls, example, chosen)
+        dense, ours, parts = fold_times(model, name, config, group, calls, example, chosen)
     except (UnsupportedError, UsageError, RuntimeError) as error:
         return replace(one, outcome="refused", reason=run.one_line(error)), 0.0
     found.parts[f"{name} {impl}"] = parts

@@ -17,7 +17,7 @@ from torch import nn
 from lamina import accelerate, build, run
 from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination import Eliminated
-from lamina.accelerate.registry import known_options
+from lamina.accelerate.registry import converter, known_options
 from lamina.accelerate.training.compressed_activations import compressed
 from lamina.errors import UsageError
 from lamina.pipeline.deft.agreement import agreement
@@ -86,6 +86,8 @@ class Plans:
     def recover(self, options: Mapping[str, Mapping[str, float]]) -> None:
         """Fit the weights that eliminated layers keep to the outputs of the dense ones, on the calibration samples."""
         wanted: dict[str, set[float]] = {}
+        if self.subject.training:  # weights are learned after the choice
+            return
         for layer, row in options.items():
             for impl in row:
                 if Method.parse(impl).name == "eliminated":
@@ -143,6 +145,10 @@ class Plans:
         return model
 
     def _eliminated(self, layer: str, impl: str) -> nn.Module:
+        if self.subject.training:
+            config = replace(accelerate.configuration(known_options(impl)), impl="auto")
+            new: nn.Module = converter(config).replace(self.dense.get_submodule(layer), config)
+            return new
         row = self._variants.get(layer, {})
         keep = _keep(impl)
         if keep not in row:

@@ -1,6 +1,7 @@
 """What a conversion chooses, and what it writes down."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from lamina.accelerate import configuration, convert
 from lamina.accelerate.methods.elimination import Eliminated, search
 from lamina.accelerate.methods.elimination import convert as cell
 from lamina.accelerate.methods.elimination.table import tap_prefixes
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 from lamina.spec import Method
 
 
@@ -90,15 +91,35 @@ def test_taps_may_read_prefixes_of_one_order() -> None:
         (nn.Linear(8, 6), Eliminated(keep=1.0)),
     ],
 )
-def test_a_layer_to_be_timed_needs_no_search(monkeypatch: pytest.MonkeyPatch, dense: Any, config: Eliminated) -> None:
+def test_inputs_at_equal_distances_need_no_search(
+    monkeypatch: pytest.MonkeyPatch, dense: Any, config: Eliminated
+) -> None:
     searched: Any = cell.replace(dense, config)
     monkeypatch.setattr(search, "select", None)
-    layer: Any = cell.unsearched(dense, config)
+    layer: Any = cell.replace(dense, replace(config, select="even"))
     assert layer.weight.shape[0] == searched.weight.shape[0]
     if config.order == "sorted":  # prefixes are of the nearest lengths
         assert layer.index.shape == searched.index.shape
     assert len(set(layer.index.tolist())) == len(layer.index)
     assert config.keep == 1.0 or layer.index.tolist() != list(range(len(layer.index)))  # no prefix, which a view reads
+
+
+def test_variance_scales_by_the_root() -> None:
+    dense = nn.Linear(64, 256, bias=False)
+    layer: Any = cell.replace(dense, Eliminated(keep=0.25, recovery="variance", select="even"))
+    assert layer.index.tolist() == [*range(0, 64, 4)]
+    assert torch.allclose(layer.weight, 2 * dense.weight[:, ::4])
+    x = torch.randn(2000, 64)
+    assert layer(x).var().item() == pytest.approx(dense(x).var().item(), rel=0.2)
+
+
+def test_thresholds_do_not_go_with_equal_distances() -> None:
+    with pytest.raises(UsageError, match="expected a keep ratio"):
+        Eliminated(alpha=0.5, select="even")
+    with pytest.raises(UsageError, match="select"):
+        Eliminated(select="odd")  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="does not divide its 10 inputs"):
+        cell.replace(nn.Linear(10, 4), Eliminated(group=3, select="even"))
 
 
 def test_both_directions_of_an_lstm_choose_together() -> None:

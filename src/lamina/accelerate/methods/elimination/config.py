@@ -13,10 +13,14 @@ By = Literal["channel", "tap"]
 """What one synapse vector multiplies: an input channel at all taps of the kernel, or an input channel at one tap.
 Features of a linear layer are channels."""
 
-Recovery = Literal["scale", "bias", "least_squares", "none"]
+Select = Literal["correlation", "even"]
+"""Which vectors are kept: ``correlation`` searches for those that represent others (DeftNN); ``even`` takes them at
+equal distances, for weights that are not trained yet."""
+
+Recovery = Literal["scale", "variance", "bias", "least_squares", "none"]
 """How the remaining weights compensate for ``D`` pruned of ``K`` inputs: ``scale`` multiplies them by ``K / (K - D)``
-(DeftNN), ``bias`` adds the mean of the pruned terms, ``least_squares`` fits them to calibration data, ``none`` does
-nothing."""
+(DeftNN); ``variance`` by the root of that, as an initialization for fewer inputs would; ``bias`` adds the mean of the
+pruned terms; ``least_squares`` fits them to calibration data; ``none`` does nothing."""
 
 Order = Literal["sorted", "swap", "prefix"]
 """Order of the remaining weight columns: ``sorted`` as before; ``swap`` moves columns from the end into the gaps;
@@ -28,6 +32,7 @@ Impl = Literal["auto", "gather", "swap", "slice", "pack", "kernel"]
 them through an index table; ``auto`` selects one."""
 
 BYS: tuple[By, ...] = get_args(By)
+SELECTS: tuple[Select, ...] = get_args(Select)
 RECOVERIES: tuple[Recovery, ...] = get_args(Recovery)
 ORDERS: tuple[Order, ...] = get_args(Order)
 IMPLS: tuple[Impl, ...] = get_args(Impl)
@@ -47,6 +52,7 @@ class Eliminated:
         group: neighbouring vectors that are kept or pruned together, for vectorized loads of channels-last images.
         align: the number of kept vectors is rounded up to a multiple of this, or to all.
         order: the order of the remaining columns.
+        select: which vectors are kept at a keep ratio.
         impl: the implementation of the new layers.
 
     Raises:
@@ -60,6 +66,7 @@ class Eliminated:
     group: int = 1
     align: int = 1
     order: Order = "sorted"
+    select: Select = "correlation"
     impl: Impl = "auto"
 
     def __post_init__(self) -> None:
@@ -81,6 +88,9 @@ class Eliminated:
                 f"order 'prefix': expected by='tap' and group=1, got by={self.by!r} and group={self.group}; "
                 "align rounds the prefixes"
             )
+        check_choice("select", self.select, SELECTS)
+        if self.select == "even" and self.keep is None:
+            raise UsageError("select 'even': expected a keep ratio, since a threshold is one of correlations")
         check_choice("impl", self.impl, IMPLS)
 
 

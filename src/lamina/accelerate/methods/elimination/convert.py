@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -60,7 +61,12 @@ def replace(module: nn.Module, config: Eliminated) -> nn.Module:
         )
     index = choose(module, config)
     total = inputs_of(module, config)
-    return build(module, index, config, factor=total / len(index) if config.recovery == "scale" else 1.0)
+    return build(module, index, config, factor=factor(config, total, len(index)))
+
+
+def factor(config: Eliminated, total: int, kept: int) -> float:
+    """What the weights of kept inputs are multiplied by, without calibration data."""
+    return {"scale": total / kept, "variance": math.sqrt(total / kept)}.get(config.recovery, 1.0)
 
 
 def build(module: nn.Module, index: Tensor, config: Eliminated, factor: float = 1.0) -> nn.Module:
@@ -108,6 +114,8 @@ def retained(
     total = inputs_of(module, config)
     if config.keep == 1.0:
         return torch.arange(total, device=weight.device), None
+    if config.select == "even":
+        return _ordered(_even(module, config), total, taps, config), None
     vectors = _vectors(module, config)
     if vectors.shape[1] < 2:
         raise UnsupportedError("synapse vectors of one weight have no correlation; use by='channel', or a larger group")
@@ -118,23 +126,15 @@ def retained(
     return _ordered(index, total, taps, config), found
 
 
-def unsearched(module: nn.Module, config: Eliminated) -> nn.Module:
-    """A layer of the size that a keep ratio gives, to be timed: it keeps vectors at equal distances.
-
-    Which vectors are kept takes no part in the time, and the search takes a minute in a layer of 25,000 inputs.
-
-    Raises:
-        UnsupportedError: the layer is refused, or the configuration does not fit it.
-    """
-    if reason := refusal(module):
-        raise UnsupportedError(reason)
+def _even(module: nn.Module, config: Eliminated) -> Tensor:
+    """Inputs of vectors at equal distances. A search takes a minute in a layer of 25,000 inputs."""
     taps, total = _taps(module, config), inputs_of(module, config)
-    if total % config.group:
+    if total % (config.group * taps):
         raise UnsupportedError(f"group {config.group} does not divide its {total // taps} inputs")
     vectors = total // config.group
     number = search.aligned((config.keep or 1.0) * vectors, vectors, -(-config.align // config.group))
     places = torch.arange(number, device=_weight(module).device) * vectors // number
-    return build(module, _ordered(search.spread(places, config.group, taps), total, taps, config), config)
+    return search.spread(places, config.group, taps)
 
 
 def _ordered(index: Tensor, total: int, taps: int, config: Eliminated) -> Tensor:
