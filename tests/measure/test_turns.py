@@ -2,7 +2,7 @@
 
 import fcntl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,19 @@ def test_others_may_time_while_one_compiles(lock: Path) -> None:
             assert not free(lock, fcntl.LOCK_SH)
         assert free(lock, fcntl.LOCK_EX)
     assert not free(lock, fcntl.LOCK_EX)
+
+
+def test_warm_up_and_timing_are_alone_also_beside_others(lock: Path) -> None:
+    seen: list[bool] = []
+
+    class Watched(measure.CpuClock):
+        def sampler(self, fn: Callable[[], object], warmup: int = 1) -> Callable[[int], list[float]]:
+            seen.append(free(lock, fcntl.LOCK_SH))
+            return lambda samples: [1.0] * samples
+
+    with measure.beside():
+        measure.interleaved(Watched(), {"a": lambda: None})
+        assert seen == [False] and free(lock, fcntl.LOCK_EX)
 
 
 def test_an_error_gives_the_device_back(lock: Path) -> None:
