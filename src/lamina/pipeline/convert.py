@@ -180,8 +180,8 @@ def timer(
 ) -> Timer:
     """Interleaved timing by the clock that fits a mode: wall time where Python launches, replays for CUDA graphs.
 
-    After ``limit_s`` seconds there are fewer rounds, but at least three, and fewer samples in each. With ``ready``, it does not wait for what
-    replays launch plans: no layer of lamina's is timed, or it is there.
+    After ``limit_s`` seconds there are fewer rounds, but at least three, and fewer samples in each. With ``ready``, it
+    does not wait for what replays launch plans: no layer of lamina's is timed, or it is there.
 
     Raises:
         UsageError: the mode is unknown, or the device does not have it.
