@@ -20,6 +20,9 @@ from lamina.measure import share_device
 Rows = list[dict[str, Any]]
 Work = Callable[..., Rows]
 
+YIELDING = 15
+"""The nice value of what compiles: eager steps that are timed wait for no core."""
+
 
 def each_in_a_process(
     work: Work, pieces: Sequence[tuple[Any, ...]], processes: int, until: float = inf
@@ -58,4 +61,4 @@ def _in_a_process(work: Work, piece: tuple[Any, ...], lock: Path, cores: int, un
 
 def _begin(lock: Path, cores: int) -> None:
     torch.set_num_threads(cores)
-    share_device(lock)
+    share_device(lock, YIELDING)
