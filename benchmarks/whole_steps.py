@@ -26,6 +26,7 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -230,19 +231,31 @@ class Reserved:
 
 
 def prepare(network: Network, precision: str, method: str, device: torch.device) -> None:
-    """Let cuDNN choose its algorithms while nothing else runs, and compile the candidates' kernels in threads."""
-    config, training = METHODS[method]
-    for dense in dense_networks(network, precision, device, training):
-        with run.precision_mode(precision), measure.alone(), torch.set_grad_enabled(training):
-            with autocast(precision if training else "", device):
-                value = loss(dense.model(dense.x), dense.x)
-            if training:
-                value.backward()
+    """Compile the candidates' kernels in threads, and then let cuDNN choose its algorithms while nothing else runs."""
+    for dense in dense_networks(network, precision, device, METHODS[method][1]):
         if method in AHEAD and device.type == "cuda":
-            with run.precision_mode(precision, autotune=False), autocast(precision if training else "", device):
-                later = Compiler(selector(device, "eager", training))
-                with compile_ahead():
-                    accelerate.convert(dense.model, config, example=dense.x, selector=later)
+            # cuDNN keeps what it chose for each thread: what this one chose beside others is not used again.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(compile_kernels, dense, precision, method, device).result()
+        with measure.alone(), run.precision_mode(precision):
+            one_pass(dense, precision, METHODS[method][1])
+
+
+def compile_kernels(dense: Dense, precision: str, method: str, device: torch.device) -> None:
+    """Compile the kernels of all candidates for the layers of a network, which stays as it is."""
+    config, training = METHODS[method]
+    later = Compiler(selector(device, "eager", training))
+    cast = autocast(precision if training else "", device)
+    with run.precision_mode(precision, autotune=False), cast, compile_ahead():
+        accelerate.convert(dense.model, config, example=dense.x, selector=later)
+
+
+def one_pass(dense: Dense, precision: str, training: bool) -> None:
+    """A forward pass, and in training a backward pass."""
+    with torch.set_grad_enabled(training), autocast(precision if training else "", dense.x.device):
+        value = loss(dense.model(dense.x), dense.x)
+    if training:
+        value.backward()
 
 
 def task(

@@ -83,6 +83,15 @@ def test_every_layout_of_a_tdnn_computes_the_same() -> None:
     assert last.features[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.parametrize("method", ["circulant", "fused"])
+def test_kernels_are_compiled_for_a_network_that_stays(method: str) -> None:
+    (dense,) = dense_networks(LENET, "bf16", CPU, training=method == "circulant")
+    before = str(dense.model)
+    whole_steps.compile_kernels(dense, "bf16", method, CPU)
+    whole_steps.one_pass(dense, "bf16", training=method == "circulant")
+    assert str(dense.model) == before
+
+
 def row(mode: str, impl: str, median: float, speedup: float, method: str = "circulant") -> dict[str, Any]:
     return {"workload": "net", "precision": "bf16", "mode": mode, "impl": impl, "median_us": median,
             "speedup": speedup, "method": method}  # fmt: skip
