@@ -1,15 +1,18 @@
 """Claim: block-circulant LSTMs, time-delay layers and small linear layers are at least as fast as dense ones.
 
-Training steps of an LSTM, a TDNN layer and a linear layer with 256 to 2048 features, with blocks of 64. Dense is the
-library's layer in the same precision. Each implementation is timed; the row without one is the selected implementation,
-timed again as a CUDA graph, by events, and by the wall clock of eager steps. The summary names layers whose graph is
-slower than dense. Layers are distributed over the available GPUs, one at a time on each.
+Training steps of an LSTM, a TDNN layer and a linear layer with 256 to 2048 features, with blocks of 64. Of networks of
+LSTMs and of TDNNs these are the hidden layers; input and output layers are timed too, as figure 7.7 of "Exploring High
+Performance Deep Neural Networks on GPUs" has them. Dense is the library's layer in the same precision. Each
+implementation is timed; the row without one is the selected implementation, timed again as a CUDA graph, by events, and
+by the wall clock of eager steps. The summary names layers whose graph is slower than dense. Layers are distributed over
+the available GPUs, one at a time on each.
 
-Run: python -m benchmarks.circulant_recurrent
+Run: python -m benchmarks.circulant_recurrent [--kinds "lstm input,lstm,lstm output"]
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
@@ -31,6 +34,8 @@ from lamina.pipeline.convert import selector
 
 SIZES = (256, 512, 1024, 2048)
 BATCH, STEPS, FRAMES = 64, 32, 100
+FEATURES, STATES = 440, 183
+"""Of TIMIT: an input layer reads 11 frames of 40 features, an output layer gives 3 states of each of 61 phones."""
 CANDIDATES = ("kernel", "materialized", "dense")
 LEAST = 0.97
 """Of the dense layer's speed."""
@@ -46,13 +51,39 @@ KINDS: Mapping[str, tuple[Callable[[int], nn.Module], Any, Callable[[int], tuple
         BlockCirculantConv1d,
         lambda size: (BATCH, size, FRAMES),
     ),
+    "lstm input": (
+        lambda size: nn.LSTM(FEATURES, size),
+        BlockCirculantLSTM,
+        lambda size: (STEPS, BATCH, FEATURES),
+    ),
+    "lstm output": (
+        lambda size: nn.Linear(size, STATES, bias=False),
+        BlockCirculantLinear,
+        lambda size: (STEPS, BATCH, size),
+    ),
+    "tdnn input": (
+        lambda size: nn.Conv1d(FEATURES, size, 1, bias=False),
+        BlockCirculantConv1d,
+        lambda size: (BATCH, FEATURES, FRAMES),
+    ),
+    "tdnn output": (
+        lambda size: nn.Conv1d(size, STATES, 1, bias=False),
+        BlockCirculantConv1d,
+        lambda size: (BATCH, size, FRAMES),
+    ),
     "linear": (
         lambda size: nn.Linear(size, size, bias=False),
         BlockCirculantLinear,
         lambda size: (2 * BATCH, size),
     ),
 }
-"""The dense layer, the circulant one, and the shape of the input."""
+"""The dense layer, the circulant one, and the shape of the input; ``lstm`` and ``tdnn`` are hidden layers."""
+
+
+def part_of(kind: str) -> str:
+    """Of a network: ``input``, ``hidden`` or ``output``."""
+    return kind.partition(" ")[2] or "hidden"
+
 
 
 def step_of(module: nn.Module, x: Tensor, stored: torch.dtype) -> Callable[[], Sequence[Tensor]]:
@@ -86,8 +117,8 @@ def measured(kind: str, size: int, device: torch.device, folder: Path) -> Iterat
             wide = x.detach().double().requires_grad_()
             exact = step_of(layer.to_dense().double(), wide, x.dtype)()[:2]
             common = {"workload": kind, "layer": f"{kind} {size}", "phase": "step", "precision": precision,
-                      "layout": "nchw", "batch": x.shape[1] if kind == "lstm" else x.shape[0], "size": size,
-                      "l2": "warm", "by": "lamina"}  # fmt: skip
+                      "layout": "nchw", "batch": BATCH if "lstm" in kind else x.shape[0], "size": size,
+                      "part": part_of(kind), "l2": "warm", "by": "lamina"}  # fmt: skip
 
             def rows(module: nn.Module, impl: str, reason: str | None = None) -> Iterator[dict[str, Any]]:
                 step = step_of(module, x, x.dtype)  # noqa: B023  (used before the next turn)
@@ -134,8 +165,15 @@ def shown_while_measured(layer: tuple[int, str]) -> Rows:
 
 
 def main() -> None:
-    asked = results.arguments("circulant_recurrent")
-    for rows in on_every_gpu(shown_while_measured, list(product(SIZES, KINDS))):
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.circulant_recurrent")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of layers")
+    parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
+    asked = parser.parse_args()
+    claim, command = "circulant_recurrent", "circulant_recurrent"
+    if asked.kinds != parser.get_default("kinds"):
+        claim += "_" + asked.kinds.replace(" ", "_").replace(",", "_")
+        command += f' --kinds "{asked.kinds}"'
+    for rows in on_every_gpu(shown_while_measured, list(product(SIZES, asked.kinds.split(",")))):
         found = speeds(rows)
         slower = [f"{name}: {ratio}" for name, ratio in found.items() if ratio < LEAST]
         summary = {
@@ -143,7 +181,7 @@ def main() -> None:
             f"below {LEAST}": "; ".join(slower) or "none",
             "dense over circulant, eager": speeds(rows, "wall"),
         }
-        path = results.write("circulant_recurrent", "cuda", rows, summary, asked)
+        path = results.write(claim, "cuda", rows, summary, asked, command)
     print(path)
     print(summary)
 

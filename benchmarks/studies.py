@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import results
+from benchmarks.processes import each_in_a_process
 from lamina import pipeline
-from lamina.measure import Stopwatch, share_device, waited_s
+from lamina.measure import Stopwatch, waited_s
 from lamina.pipeline.study import StudyConfig
 from lamina.pipeline.watch import Stage, Watch, Working
 from lamina.record import Epoch
@@ -149,23 +147,6 @@ def study_rows(network: str, goal: str, args: argparse.Namespace, device: str) -
     return [*rows_of(study, seconds)]
 
 
-def several(asked: Sequence[tuple[Any, ...]], processes: int) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each study, in processes that take turns on the device, each in a new one."""
-    if processes == 1:
-        yield from (study_rows(*one) for one in asked)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        pool = ProcessPoolExecutor(
-            processes, get_context("spawn"), share_device, (Path(folder) / "turns.lock",), max_tasks_per_child=1
-        )
-        with pool:
-            for done in as_completed([pool.submit(study_rows, *one) for one in asked]):
-                try:
-                    yield done.result()
-                except BrokenProcessPool as error:  # of a process that ended, and of those that were to follow
-                    print(f"FAILED: {error}", flush=True)
-
-
 def _ratio(theirs: Measured, ours: Measured) -> float:
     assert theirs.timing is not None and ours.timing is not None
     return theirs.timing.median_us / ours.timing.median_us
@@ -218,7 +199,7 @@ def main() -> None:
     asked = [(network, goal, args, device) for network, goal in studies]
     rows: list[dict[str, Any]] = []
     path = None
-    for found in several(asked, args.processes):
+    for found in each_in_a_process(study_rows, asked, args.processes):
         rows += found
         if not rows:
             continue

@@ -1,24 +1,36 @@
 """Claim: a converted network trains at least as fast as the user's own, whole steps in the same mode.
 
 A step is forward, loss, backward and fused SGD, as a user's loop runs them: in eager mode, under ``torch.compile``
-(``compiled``, and ``reduce-overhead`` with its CUDA graphs), or by ``lamina.graphed_step`` (``graph``). The dense
-network and the one converted with ``select="measure"`` take turns, by the wall clock, launch overhead included. A
-network that keeps all its layers is the dense one, and its speedup is 1. Peak memory is what PyTorch reserves beyond
-what it had.
+(``compiled``, and ``reduce-overhead`` with its CUDA graphs), or by ``lamina.graphed_step`` (``graph``). Weight-only and
+fused networks are timed in inference: a step is a forward pass. The dense network and the one converted with
+``select="measure"`` are timed interleaved, by the wall clock, launch overhead included. Where the user could write the
+layers in other layouts, dense is the fastest of them, and converted the fastest of their conversions. A network that
+keeps all its layers is the dense one, and its speedup is 1. Memory is what PyTorch reserves beyond what it had.
 
-fp32 and tf32 run in float32; bf16 runs under autocast. Images are channels-last except in fp32. Converted networks have
-other weights, so their steps are not compared; ``benchmarks/never_slower.py`` checks each layer against float64, and
-graphs are compared with eager mode when they are captured.
+fp32 and tf32 run in float32; bf16 trains under autocast, and infers with bf16 weights. Images are channels-last except
+in fp32. Converted networks have other weights, so their steps are not compared; ``benchmarks/never_slower.py`` checks
+each layer against float64, and graphs are compared with eager mode when they are captured.
+
+With ``--processes``, each network and precision has a process of its own. They compile side by side and time one at a
+time.
 
 Run: python -m benchmarks.whole_steps [--networks mlp,alexnet] [--precisions bf16] [--modes eager,graph]
+     [--methods circulant,eliminated] [--processes 8] [--limit 540]
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -27,11 +39,16 @@ from torch.utils._pytree import tree_leaves
 
 import lamina
 from benchmarks import results
-from benchmarks.never_slower import NETWORKS, Network, autocast
-from lamina import measure, run
-from lamina.build.models import ZOO
-from lamina.pipeline.convert import timer
-from lamina.record import Mode
+from benchmarks.never_slower import METHODS, PRECISIONS, Network, autocast
+from benchmarks.processes import Rows, each_in_a_process
+from benchmarks.whole_networks import ALL, LONGEST, SMOKE, Dense, dense_networks
+from benchmarks.whole_summary import summary
+from lamina import accelerate, measure, run
+from lamina.accelerate.runtime.compile_ahead import compile_ahead
+from lamina.accelerate.select import Compiler
+from lamina.pipeline.convert import selector, timer
+from lamina.pipeline.study.layers import AHEAD
+from lamina.record import Conversion, Mode, Timing
 
 MODES = ("eager", "compiled", "reduce-overhead", "graph")
 SELECTED_IN: Mapping[str, Mode] = {
@@ -39,36 +56,28 @@ SELECTED_IN: Mapping[str, Mode] = {
 }  # fmt: skip
 """The mode in which layers are selected."""
 
-PRECISIONS = ("fp32", "tf32", "bf16")
-CONFIG = lamina.Circulant(64, rescale=True, signs=True)
-CIRCULANT = "circulant[block_size=64,signs=true]"
+LABELS = {"circulant": "circulant[block_size=64,signs=true]"}
+"""Methods with their options, where tables show them."""
+
 ROUNDS = 9
+LIMIT_S = 1.5
+"""Of rounds; there are three at least."""
+SELECT_S = 0.5
+"""Of rounds for each layer, and for the whole step, when layers are selected."""
 WARM_UP = 5
 """Steps before the timing: compilation, capture, the optimizer's state."""
 
-
-class Mlp(Network):
-    """Four linear layers between 1,024 and 4,096 features, with ReLU."""
-
-    def build(self) -> nn.Module:
-        layers: list[nn.Module] = []
-        for i in range(4):
-            layers += [nn.Linear(*((1024, 4096) if i % 2 == 0 else (4096, 1024))), nn.ReLU()]
-        return nn.Sequential(*layers[:-1])
-
-    def example(self, device: torch.device) -> Tensor:
-        return torch.randn(self.batch, 1024, device=device)
+Step = Callable[[], object]
 
 
-ALL: tuple[Network, ...] = (
-    Mlp("mlp", 2048),
-    *NETWORKS,
-    Network("resnet18", 64),
-    Network("tdnn", 128),
-)
+@dataclass
+class Side:
+    """A network that is timed: dense, or converted from one that is."""
 
-
-SMOKE = Network("lenet5", 4)
+    dense: Dense
+    model: nn.Module
+    record: Conversion | None = None
+    reserved: int | None = None
 
 
 def loss(outputs: Any, _: Tensor) -> Tensor:
@@ -77,16 +86,20 @@ def loss(outputs: Any, _: Tensor) -> Tensor:
     return torch.stack(parts).sum()
 
 
-def step_of(model: nn.Module, x: Tensor, precision: str, mode: str) -> Callable[[], object]:
+def compiled(model: nn.Module, mode: str) -> Callable[..., Any]:
+    if mode == "eager":
+        return model
+    return torch.compile(model, mode="reduce-overhead" if mode == "reduce-overhead" else "default")
+
+
+def training_step(model: nn.Module, x: Tensor, precision: str, mode: str) -> Step:
     """A training step in a mode."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=x.is_cuda)
-    cast = torch.bfloat16 if precision == "bf16" else None
     if mode == "graph":
+        cast = torch.bfloat16 if precision == "bf16" else None
         graphed = lamina.graphed_step(model, loss, optimizer, autocast=cast)
         return lambda: graphed(x, x)
-    forward: Callable[..., Any] = model
-    if mode != "eager":
-        forward = torch.compile(model, mode="reduce-overhead" if mode == "reduce-overhead" else "default")
+    forward = compiled(model, mode)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -98,46 +111,100 @@ def step_of(model: nn.Module, x: Tensor, precision: str, mode: str) -> Callable[
     return step
 
 
-def measured(network: Network, precision: str, mode: str, device: torch.device) -> Iterator[dict[str, Any]]:
-    """A row of the dense network, and one of the converted network."""
-    torch.manual_seed(0)
-    dense = network.build().to(device).train()
-    x = network.example(device)
-    images = network.name in ZOO and ZOO[network.name].kind == "image"
-    layout = "nhwc" if images and precision != "fp32" else "nchw"
-    if layout == "nhwc":
-        dense = dense.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        x = x.contiguous(memory_format=torch.channels_last)
-    steps: dict[str, Callable[[], object]] = {}
-    memory: dict[str, int | None] = {}
+def inference_step(model: nn.Module, x: Tensor, mode: str) -> Step:
+    """A forward pass in a mode."""
+    forward = lamina.graphed(model) if mode == "graph" else compiled(model, mode)
+
+    def step() -> object:
+        with torch.no_grad():
+            return forward(x)
+
+    return step
+
+
+def measured(
+    network: Network, precision: str, mode: str, device: torch.device, method: str = "circulant",
+    cache: Path | None = None,
+) -> Rows:  # fmt: skip
+    """A row of the dense network and one of the converted network; and one of each other dense network."""
+    config, training = METHODS[method]
+    sides: dict[str, Side] = {}
+    choices: list[tuple[str, str]] = []
     with run.precision_mode(precision):
-        with autocast(precision, device):
-            converted, record = lamina.convert(
-                copy.deepcopy(dense), CONFIG, example=x, select="measure", mode=selected_in(mode, device), training=True
-            )
-        models = {"dense": dense, "circulant": converted} if record.replaced else {"dense": dense}
-        for name, model in models.items():
+        for dense in dense_networks(network, precision, device, training):
+            with autocast(precision if training else "", device):
+                model, record = lamina.convert(
+                    copy.deepcopy(dense.model), config, example=dense.x, select="measure",
+                    mode=selected_in(mode, device), training=training, cache=cache, limit_s=SELECT_S,
+                )  # fmt: skip
+            sides[dense.impl] = Side(dense, dense.model, record)
+            ours = f"{method} of {dense.impl}" if record.replaced else dense.impl
+            choices.append((dense.impl, ours))
+            if record.replaced:
+                sides[ours] = Side(dense, model, record)
+        steps: dict[str, Step] = {}
+        for name, side in sides.items():
             with Reserved(device) as reserved:
-                steps[name] = step_of(model, x, precision, mode)
+                x = side.dense.x
+                steps[name] = (
+                    training_step(side.model, x, precision, mode) if training else inference_step(side.model, x, mode)
+                )
                 for _ in range(WARM_UP):
                     steps[name]()
-            memory[name] = reserved.bytes
-        times = timer(device, "eager", ROUNDS)(steps)
-    theirs: Any = times["dense"]
-    for name in ("dense", "circulant"):
-        taken = times.get(name, theirs)
-        if isinstance(taken, Exception):
-            raise RuntimeError(f"{name}: {taken}") from taken
-        replaced = len(record.replaced) if name == "circulant" else 0
-        yield {
-            "workload": network.name, "layer": network.name, "phase": "end_to_end", "precision": precision,
-            "layout": layout, "batch": network.batch, "mode": mode, "l2": "warm" if device.type == "cuda" else None,
-            "timing": "wall" if device.type == "cuda" else "cpu",
-            "impl": "dense" if name == "dense" else CIRCULANT, "executed_impl": f"{replaced} layers replaced",
-            "selection_reason": record.whole.reason if record.whole else "no layer is faster",
-            "speedup": theirs.median_us / taken.median_us, "reserved_bytes": memory.get(name, memory["dense"]),
-            "rel_error": None, "unchecked": "a converted network has other weights; never_slower checks its layers",
-        } | results.quartiles(taken)  # fmt: skip
+            # All that run in this mode share one pool: the first has reserved it.
+            side.reserved = reserved.bytes if mode != "reduce-overhead" or len(steps) == 1 else None
+        times = timed(timer(device, "eager", ROUNDS, LIMIT_S)(steps))
+    theirs = min((dense for dense, _ in choices), key=lambda name: times[name].median_us)
+    mine = min((ours for _, ours in choices), key=lambda name: times[name].median_us)
+    common = {
+        "workload": network.name, "layer": network.name, "phase": "end_to_end", "precision": precision,
+        "batch": network.batch, "mode": mode, "l2": "warm" if device.type == "cuda" else None,
+        "timing": "wall" if device.type == "cuda" else "cpu", "method": method, "training": training,
+        "rel_error": None, "unchecked": "a converted network has other weights; never_slower checks its layers",
+    }  # fmt: skip
+
+    def row(impl: str, name: str, **columns: Any) -> dict[str, Any]:
+        side = sides[name]
+        return common | {
+            "impl": impl, "layout": side.dense.layout, "speedup": times[theirs].median_us / times[name].median_us,
+            "reserved_bytes": side.reserved, **columns,
+        } | results.quartiles(times[name])  # fmt: skip
+
+    several = len(choices) > 1
+    compared = ", ".join(f"{name}: {times[name].median_us:.0f} us" for name, _ in choices) if several else ""
+    rows = [row("dense", theirs, executed_impl=theirs, selection_reason=compared)]
+    rows.append(row(LABELS.get(method, method), mine, **converted_columns(sides[mine], several)))
+    if several:
+        rows += [row(name, name, executed_impl=name, selection_reason="") for name, _ in choices]
+    return rows
+
+
+def converted_columns(side: Side, several: bool) -> dict[str, Any]:
+    """What ran in a converted network, and why; ``several`` dense networks were converted."""
+    record = side.record
+    assert record is not None
+    able = [layer for layer in record.layers if layer.refusal is None or layer.selection is not None]
+    replaced = record.replaced
+    impls = Counter(layer.selection.impl for layer in replaced if layer.selection is not None)
+    return {
+        "executed_impl": f"{len(replaced)} of {len(able)} layers replaced" + f" in {side.dense.impl}" * several,
+        "selection_reason": record.whole.reason if record.whole else "no layer is faster",
+        "replaced": len(replaced), "replaceable": len(able), "impls": dict(impls),
+    }  # fmt: skip
+
+
+def timed(times: Mapping[str, Timing | Exception]) -> dict[str, Timing]:
+    """The times of all.
+
+    Raises:
+        RuntimeError: one could not be timed.
+    """
+    found: dict[str, Timing] = {}
+    for name, one in times.items():
+        if isinstance(one, Exception):
+            raise RuntimeError(f"{name}: {one}") from one
+        found[name] = one
+    return found
 
 
 def selected_in(mode: str, device: torch.device) -> Mode:
@@ -163,20 +230,69 @@ class Reserved:
             self.bytes = torch.cuda.max_memory_reserved(self.device) - self._before
 
 
-def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Dense over circulant in the same mode, and best mode over best dense mode."""
-    found: dict[str, Any] = {}
-    for mode in dict.fromkeys(row["mode"] for row in rows):
-        mine = [row for row in rows if row["mode"] == mode and row["impl"] != "dense"]
-        found[f"speedup, {mode}"] = {f"{r['workload']} {r['precision']}": round(r["speedup"], 3) for r in mine}
-    best: dict[str, float] = {}
-    for workload, precision in dict.fromkeys((row["workload"], row["precision"]) for row in rows):
-        mine = [row for row in rows if (row["workload"], row["precision"]) == (workload, precision)]
-        dense = min(row["median_us"] for row in mine if row["impl"] == "dense")
-        ours = min(row["median_us"] for row in mine if row["impl"] != "dense")
-        best[f"{workload} {precision}"] = round(dense / ours, 3)
-    found["speedup, best mode over best dense mode"] = best
-    return found
+def prepare(network: Network, precision: str, method: str, device: torch.device) -> None:
+    """Compile the candidates' kernels in threads, and then let cuDNN choose its algorithms while nothing else runs."""
+    for dense in dense_networks(network, precision, device, METHODS[method][1]):
+        if method in AHEAD and device.type == "cuda":
+            # cuDNN keeps what it chose for each thread: what this one chose beside others is not used again.
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(compile_kernels, dense, precision, method, device).result()
+        with measure.alone(), run.precision_mode(precision):
+            one_pass(dense, precision, METHODS[method][1])
+
+
+def compile_kernels(dense: Dense, precision: str, method: str, device: torch.device) -> None:
+    """Compile the kernels of all candidates for the layers of a network, which stays as it is."""
+    config, training = METHODS[method]
+    later = Compiler(selector(device, "eager", training))
+    cast = autocast(precision if training else "", device)
+    with run.precision_mode(precision, autotune=False), cast, compile_ahead():
+        accelerate.convert(dense.model, config, example=dense.x, selector=later)
+
+
+def one_pass(dense: Dense, precision: str, training: bool) -> None:
+    """A forward pass, and in training a backward pass."""
+    with torch.set_grad_enabled(training), autocast(precision if training else "", dense.x.device):
+        value = loss(dense.model(dense.x), dense.x)
+    if training:
+        value.backward()
+
+
+def task(
+    network: str, precision: str, modes: tuple[str, ...], methods: tuple[str, ...], device: str, until: float
+) -> Rows:
+    """The rows of a network in a precision. What fails prints a line; no cell is started after ``until``."""
+    known, on = {one.name: one for one in (*SMOKE, *ALL)}, measure.resolve(device)
+    rows: Rows = []
+    with TemporaryDirectory() as folder, measure.beside():  # what is timed is alone
+        for method in methods:
+            for stage in ("prepare", *modes):
+                here = f"{network} {precision} {method} {stage}"
+                if time.time() >= until:
+                    print(f"{here}: not started, the time limit is over", flush=True)
+                    return rows
+                watch = measure.Stopwatch()
+                try:
+                    if stage == "prepare":
+                        prepare(known[network], precision, method, on)
+                        continue
+                    some = measured(known[network], precision, stage, on, method, Path(folder))
+                except Exception as error:  # a compiler's, a library's or the network's own
+                    print(f"{here} FAILED: {run.one_line(error)}", flush=True)
+                    continue
+                finally:
+                    torch.compiler.reset()
+                    gc.collect()
+                    if on.type == "cuda":
+                        torch.cuda.empty_cache()
+                rows += some
+                for row in some:
+                    print(
+                        f"{here} {row['impl']} ({row['executed_impl']}): {row['median_us']:.1f} us, "
+                        f"{row['speedup']:.3f}x, cell of {watch.seconds:.0f} s",
+                        flush=True,
+                    )
+    return rows
 
 
 def main() -> None:
@@ -184,35 +300,26 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(network.name for network in ALL))
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--methods", default="circulant", help=f"of {', '.join(METHODS)}")
+    parser.add_argument("--processes", type=int, default=1, help="networks at the same time; they take turns to time")
+    parser.add_argument("--limit", type=float, default=inf, help="seconds after which no cell is started")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
     asked = parser.parse_args()
-    device = measure.resolve("cuda" if torch.cuda.is_available() else "cpu")
-    known = {network.name: network for network in (*ALL, SMOKE)}
-    given = [f"--{name} {getattr(asked, name)}" for name in ("networks", "precisions", "modes")]
-    defaults = [f"--{name} {parser.get_default(name)}" for name in ("networks", "precisions", "modes")]
-    command = " ".join(["whole_steps", *(g for g, d in zip(given, defaults, strict=True) if g != d)])
-    some_networks = "" if asked.networks == parser.get_default("networks") else asked.networks
-    claim = "_".join(["whole_steps", *filter(None, some_networks.split(","))])
-    rows: list[dict[str, Any]] = []
+    until = time.time() + asked.limit
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    changed = [name for name in vars(asked) if name != "output" and getattr(asked, name) != parser.get_default(name)]
+    command = " ".join(["whole_steps", *(f"--{name} {getattr(asked, name)}" for name in changed)])
+    parts = [getattr(asked, name) for name in ("networks", "precisions", "modes", "methods") if name in changed]
+    claim = "_".join(["whole_steps", *(word.replace("-", "_") for part in parts for word in part.split(","))])
+    modes, methods = (tuple(part.split(",")) for part in (asked.modes, asked.methods))
+    networks = sorted(asked.networks.split(","), key=lambda name: (*LONGEST, name).index(name))
+    tasks = [(name, one, modes, methods, device, until) for one in asked.precisions.split(",") for name in networks]
+    rows: Rows = []
     path = None
-    for network in asked.networks.split(","):
-        for precision in asked.precisions.split(","):
-            for mode in asked.modes.split(","):
-                try:
-                    some = list(measured(known[network], precision, mode, device))
-                except (lamina.errors.LaminaError, RuntimeError) as error:
-                    print(f"{network} {precision} {mode}: {type(error).__name__}: {error}", flush=True)
-                    continue
-                rows += some
-                for row in some:
-                    print(
-                        f"{network} {precision} {mode} {row['impl']} ({row['executed_impl']}): "
-                        f"{row['median_us']:.1f} us, {row['speedup']:.3f}x",
-                        flush=True,
-                    )
-                torch._dynamo.reset()
-                if rows:  # after each, so that an end before the last leaves what there is
-                    path = results.write(claim, str(device), rows, summary(rows), asked, command)
+    for some in each_in_a_process(task, tasks, asked.processes, until):
+        rows += some
+        if some:  # after each, so that an end before the last leaves what there is
+            path = results.write(claim, device, rows, summary(rows), asked, command)
     if path is not None:
         print(path)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lamina.errors import UnsupportedError, UsageError
 from lamina.measure import CpuClock, interleaved
+from lamina.measure.interleaved import _within
 
 
 class Fake:
@@ -56,6 +57,25 @@ def test_quartiles_enclose_the_median(values: list[float], samples: int) -> None
 def test_a_time_limit_leaves_three_rounds(rounds: int, limit_s: float, expected: int) -> None:
     found = interleaved(Fake(), {"a": lambda: 1.0}, rounds=rounds, limit_s=limit_s)["a"]
     assert not isinstance(found, Exception) and found.n == expected
+
+
+@pytest.mark.parametrize(("limit_s", "expected"), [(0.0, [4, 1, 1]), (1e9, [4] * 9)])
+def test_a_time_limit_leaves_fewer_samples(limit_s: float, expected: list[int]) -> None:
+    clock, drawn = Fake(), []
+
+    def sampler(fn: Callable[[], object]) -> Callable[[int], list[float]]:
+        return lambda n: drawn.append(n) or [1.0] * n  # type: ignore[func-returns-value]
+
+    clock.sampler = sampler  # type: ignore[method-assign]
+    interleaved(clock, {"a": lambda: 1.0}, samples=4, limit_s=limit_s)
+    assert drawn == expected
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "round_s", "expected"), [(3.0, 1.0, 5), (2.0, 1.0, 2), (0.5, 1.0, 1), (0.0, 0.0, 1)]
+)
+def test_three_rounds_fit_into_the_limit(limit_s: float, round_s: float, expected: int) -> None:
+    assert _within(limit_s, round_s, 5) == expected
 
 
 def test_no_rounds_are_rejected() -> None:

@@ -1,6 +1,7 @@
 """``lamina.convert`` times layers with the machine's own clocks."""
 
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,21 @@ def test_layers_are_timed_and_selections_kept(tmp_path: Path) -> None:
     assert (tmp_path / "selections.json").exists()
     assert first.mode == "eager" and first.times_us["dense"] > 0
     assert records[0].layers[2].refusal == "block size 8 exceeds its 4 output features"
+
+
+def test_a_time_limit_leaves_three_rounds_to_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+
+    def interleaved(*args: Any, **options: Any) -> Any:
+        times = timed(*args, **options)
+        rounds.extend(time.n for time in times.values())
+        return times
+
+    timed = measure.interleaved
+    monkeypatch.setattr(measure, "interleaved", interleaved)
+    net = nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32, bias=False))
+    convert(net, Circulant(8), example=torch.randn(4, 32), select="measure", limit_s=0.0)
+    assert rounds and set(rounds) == {3}
 
 
 def test_a_cost_model_selects_without_timing_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +76,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Microseconds of candidates, by the start of their names."""
     found: dict[str, float] = {}
 
-    def fake(device: torch.device, mode: str, rounds: int = 9) -> Any:
+    def fake(device: torch.device, mode: str, rounds: int = 9, limit_s: float = inf) -> Any:
         def time(steps: Any) -> Any:
             for step in steps.values():
                 step()

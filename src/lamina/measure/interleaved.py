@@ -43,7 +43,7 @@ def interleaved(
 
     A round's time is the median of its samples; the Timing's quartiles are over rounds. Every other round goes in the
     opposite order. No round begins after ``limit_s`` seconds of rounds, but there are at least three if so many were
-    asked for.
+    asked for; where three would take longer, all but the first have fewer samples.
 
     Raises:
         UsageError: less than one round or sample.
@@ -52,20 +52,30 @@ def interleaved(
         raise UsageError(f"expected at least one round and one sample, got {rounds} and {samples}")
     draws: dict[K, Draw] = {}
     found: dict[K, Timing | Exception] = {}
-    for key, fn in fns.items():
-        try:
-            draws[key] = clock.sampler(fn)
-        except (RuntimeError, UnsupportedError) as error:
-            found[key] = error
-    times: dict[K, list[float]] = {key: [] for key in draws}
     with alone():
+        for key, fn in fns.items():  # warm-up and capture, which would disturb others that time
+            try:
+                draws[key] = clock.sampler(fn)
+            except (RuntimeError, UnsupportedError) as error:
+                found[key] = error
+        times: dict[K, list[float]] = {key: [] for key in draws}
         watch = Stopwatch()
         for index in range(rounds):
             if index >= LEAST_ROUNDS and watch.seconds >= limit_s:
                 break
             for key in list(draws)[:: 1 if index % 2 == 0 else -1]:
                 times[key].append(statistics.median(draws[key](samples)))
+            if index == 0:
+                samples = _within(limit_s, watch.seconds, samples)
     for key, seen in times.items():
         q1, median, q3 = quartiles(seen)
         found[key] = Timing(clock.name, "-" if clock.name == "cpu" else "warm", median, q1, q3, len(seen))
     return found
+
+
+def _within(limit_s: float, round_s: float, samples: int) -> int:
+    """How many samples a round may have after the first, so that so many rounds as must be fit into the limit."""
+    rest = (limit_s - round_s) / (LEAST_ROUNDS - 1)
+    if rest <= 0:
+        return 1
+    return samples if rest >= round_s else max(1, int(samples * rest / round_s))

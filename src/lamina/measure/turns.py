@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from lamina.errors import MissingError
+from lamina.measure import priority
 from lamina.measure.stopwatch import Stopwatch
 
 try:
@@ -22,13 +23,18 @@ except ImportError:  # not on Windows
 class _Turns:
     """The two locks of a device: the device itself, and the gate through which all who want it pass one by one."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, yielding: int = 0) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self.device, self.gate = path.open("a"), path.with_suffix(".gate").open("a")
         self.waited, self.held = 0.0, fcntl.LOCK_UN
+        self.nice = priority.niceness()
+        self.yielding = yielding if yielding and priority.may_be_raised() else 0
+        self._yield(self.yielding)
 
     def hold(self, how: int) -> None:
         """Change how the device is held; nothing is held while this waits."""
+        if self.held == fcntl.LOCK_EX:
+            self._yield(self.yielding)
         fcntl.flock(self.device, fcntl.LOCK_UN)
         if how != fcntl.LOCK_UN:
             watch = Stopwatch()
@@ -37,6 +43,12 @@ class _Turns:
             fcntl.flock(self.gate, fcntl.LOCK_UN)
             self.waited += watch.seconds
         self.held = how
+        if how == fcntl.LOCK_EX:
+            self._yield(0)
+
+    def _yield(self, nicer: int) -> None:
+        if self.yielding:
+            priority.set_niceness(self.nice + nicer)
 
     @contextmanager
     def holding(self, how: int) -> Iterator[None]:
@@ -48,6 +60,7 @@ class _Turns:
             self.hold(before)
 
     def close(self) -> None:
+        self._yield(0)
         self.device.close()
         self.gate.close()
 
@@ -55,8 +68,11 @@ class _Turns:
 _turns: _Turns | None = None
 
 
-def share_device(path: Path | None) -> None:
+def share_device(path: Path | None, yielding: int = 0) -> None:
     """Take turns with every process that shares the same lock file; ``None`` ends that.
+
+    Where the system allows it, this process is nicer by ``yielding`` while it is not alone: who times, and may be
+    CPU-bound, then hardly waits for the cores on which others compile.
 
     Raises:
         MissingError: the operating system has no file locks.
@@ -69,7 +85,7 @@ def share_device(path: Path | None) -> None:
         return
     if fcntl is None:
         raise MissingError("sharing a GPU needs file locks, which this operating system does not have")
-    _turns = _Turns(path)
+    _turns = _Turns(path, yielding)
     _turns.hold(fcntl.LOCK_SH)
 
 

@@ -45,6 +45,7 @@ def convert(
     training: bool | None = None,
     cache: Path | str | None = None,
     progress: Progress | None = None,
+    limit_s: float = inf,
 ) -> tuple[nn.Module, Conversion]:
     """Replace the layers of a model by a method; with ``select``, only those that get faster.
 
@@ -69,6 +70,8 @@ def convert(
         cache: a folder that keeps selections for the next time, in ``selections.json``, and the machine's peaks, which
             take a few seconds to measure.
         progress: is called with a layer's name and its selection after each one.
+        limit_s: seconds of timing for each layer and for the whole step, compilation and warm-up aside; at least three
+            rounds are timed. Small differences are then less often told from the spread, and a layer stays dense.
 
     Returns:
         The model, and a record of every layer: replaced or skipped, why, and all times.
@@ -92,13 +95,14 @@ def convert(
     if select == "model":
         chosen = cost_model(device, mode, training, cache)
     else:
-        chosen = selector(device, _of_layers(mode, device), training, cache)
+        chosen = selector(device, _of_layers(mode, device), training, cache, limit_s=limit_s)
     before = dict(model.named_modules(remove_duplicate=False))
     dense = twin(model)
     model, record = accelerate.convert(model, config, where, example=example, selector=chosen, progress=progress)
     if isinstance(chosen, Selector) and record.replaced:
         selected = "; ".join(f"{layer.layer} {layer.method}" for layer in record.replaced)
-        whole = select_whole(dense, model, example, selected, selector(device, mode, training, cache))
+        of_whole = selector(device, mode, training, cache, limit_s=limit_s)
+        whole = select_whole(dense, model, example, selected, of_whole)
         if whole.impl == DENSE:
             model = _restored(before, dense)
             record = _kept(record, whole)
@@ -138,15 +142,20 @@ def _kept(record: Conversion, whole: Selection) -> Conversion:
 
 
 def selector(
-    device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None, rounds: int = ROUNDS
+    device: torch.device,
+    mode: Mode,
+    training: bool,
+    cache: Path | str | None = None,
+    rounds: int = ROUNDS,
+    limit_s: float = inf,
 ) -> Selector:
-    """What times candidates on a device in a mode.
+    """What times candidates on a device in a mode; ``rounds`` and ``limit_s`` as `timer` takes them.
 
     Raises:
         UsageError: the mode is unknown, or the device does not have it.
     """
     folder = None if cache is None else Path(cache)
-    return Selector(timer(device, mode, rounds), Cache(folder, provenance(device)), mode, training)
+    return Selector(timer(device, mode, rounds, limit_s), Cache(folder, provenance(device)), mode, training)
 
 
 def cost_model(device: torch.device, mode: Mode, training: bool, cache: Path | str | None = None) -> CostModel:
@@ -171,8 +180,8 @@ def timer(
 ) -> Timer:
     """Interleaved timing by the clock that fits a mode: wall time where Python launches, replays for CUDA graphs.
 
-    After ``limit_s`` seconds there are fewer rounds, but at least three. With ``ready``, it does not wait for what
-    replays launch plans: no layer of lamina's is timed, or it is there.
+    After ``limit_s`` seconds there are fewer rounds, but at least three, and fewer samples in each. With ``ready``, it
+    does not wait for what replays launch plans: no layer of lamina's is timed, or it is there.
 
     Raises:
         UsageError: the mode is unknown, or the device does not have it.

@@ -1,0 +1,36 @@
+"""Pieces of work in processes of their own: their rows, and what one that crashes leaves."""
+
+import os
+from typing import Any
+
+import pytest
+
+from benchmarks.processes import each_in_a_process
+from lamina import measure
+
+
+def work(name: str) -> list[dict[str, Any]]:
+    if name == "crash":
+        os._exit(1)
+    with measure.beside(), measure.alone():
+        return [{"name": name, "process": os.getpid()}]
+
+
+def test_a_process_that_crashes_leaves_the_others_their_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    found = [row for rows in each_in_a_process(work, [("crash",), ("a",), ("b",)], 2) for row in rows]
+    assert sorted(row["name"] for row in found) == ["a", "b"]
+    assert len({row["process"] for row in found} | {os.getpid()}) == 3
+    assert "('crash',) FAILED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_nothing_is_started_after_the_limit(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    assert [row for rows in each_in_a_process(work, [("a",)], processes, until=0.0) for row in rows] == []
+
+
+def test_one_process_is_this_one() -> None:
+    assert list(each_in_a_process(work, [("a",)], 1)) == [[{"name": "a", "process": os.getpid()}]]
