@@ -35,11 +35,11 @@ GOALS = ("infer", "train")
 RATES = {"lenet5": 0.05, "cifarnet": 0.05, "conv4fc3": 0.05, "benchmarks.studies:gated": 0.02}
 RATE = 0.01
 """Learning rates: large networks without normalization diverge at higher ones."""
-EPOCHS = {"alexnet": 20, "vgg16": 8, "resnet18": 4, "resnet50": 4, "vit_base": 4, "benchmarks.studies:gated": 6}
+EPOCHS = {"alexnet": 20, "vgg16": 6, "resnet18": 4, "resnet50": 4, "vit_base": 4, "benchmarks.studies:gated": 6}
 """Of each training, if ``--epochs`` leaves it open: as many as the dense network needs to learn most of it; else 2."""
 TUNING = {"alexnet": 8, "vgg16": 3}
 """Epochs of fine-tuning of each plan to infer; else 2."""
-BUDGETS = {"alexnet": 240.0, "vgg16": 400.0}
+BUDGETS = {"alexnet": 240.0, "vgg16": 300.0}
 """Seconds of each study, if ``--budget`` leaves them open; else 150."""
 DATA = {"gpt2_block": "synthetic"}
 """In place of images."""
