@@ -18,6 +18,8 @@ from lamina.build.flops import FlopCounter
 from lamina.errors import MissingError, UsageError
 
 MAGNITUDE, ITERATIVE, CHANNELS, DENSE = "magnitude", "iterative-magnitude", "channels", "dense"
+LABELS = {DENSE: "dense-tuned"}
+"""Names of results, where they differ: the dense network itself has its name already."""
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
 BISECTION_STEPS = 10
 """Steps of the search for the pruning ratio that leaves a given number of multiplications."""
