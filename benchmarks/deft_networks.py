@@ -43,7 +43,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ CALIBRATION = 2000
 
 FASTEST = "deft[ways=fastest]"
 
-COMPARED = ("magnitude", "iterative-magnitude", "dense", *(["channels"] if find_spec("torch_pruning") else []))
+COMPARED = ("magnitude", "iterative-magnitude", "dense", *(["channels"] if pruning.channels_known() else []))
 """Tuned for as many epochs as the result; pruned channels where that package is installed."""
 
 EVERY = 1_000_000
