@@ -45,7 +45,8 @@ def main() -> None:
     dense = next(row for row in rows if row["impl"] == "dense")
     within = [row for row in rows if row["impl"] == "eliminated" and dense["accuracy"] - row["accuracy"] <= LOSS]
     smallest = max(within, key=lambda row: float(row["reduction"]))
-    told = {f"eliminated, within {LOSS:g} points": smallest, **{r["impl"]: r for r in rows if r["impl"] != "eliminated"}}
+    told = {f"eliminated, within {LOSS:g} points": smallest}
+    told |= {row["impl"]: row for row in rows if row["impl"] != "eliminated"}
     for name, row in told.items():
         left = f"{100 / row['reduction']:.0f} % of the multiplications"
         summary[name] = f"{row['accuracy']:.1f} % with {row['weights']} weights and {left}"
