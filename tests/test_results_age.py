@@ -22,6 +22,11 @@ def test_the_measured_code_exists(path: Path) -> None:
     assert [one for one in TOOL["measured"](path.name) if not (ROOT / one).exists()] == []
 
 
+def test_every_list_has_a_results_file() -> None:
+    decide = {max((one for one in TOOL["MEASURED"] if path.name.startswith(one)), key=len) for path in FILES}
+    assert set(TOOL["MEASURED"]) == decide
+
+
 @pytest.mark.skipif(git("rev-parse", "--is-shallow-repository") != "false", reason="needs the whole history")
 def test_every_commit_is_in_the_history_and_was_clean() -> None:
     history = git("rev-list", "HEAD").split()

@@ -229,14 +229,19 @@ def selected(rows: Sequence[Mapping[str, Any]], phase: str) -> Iterable[str]:
         yield "| " + " | ".join([*key, *cells]) + " |"
 
 
+BESIDE = {
+    "speedup": "speedup", "speedup_bound": "bound",
+    "ideal_mac_skip": "ideal: 1/density", "mac_skip_bound": "ideal: 1/density",
+    "ideal_roofline": "ideal: roofline", "roofline_bound": "ideal: roofline",
+}  # fmt: skip
+"""Ratios of a simulated layer and their headings; older files call those of ideal kernels bounds."""
 FACTORS = ("kernel", "smaller_L2", "prefetch", "narrower_operands", "fewer_lines", "skipped_multiplications")
 
 
 def gains(rows: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """Simulated speedups over dense beside their bounds, and the factors they are made of where those are known."""
+    """Simulated speedups over dense beside their bound and those of ideal kernels, and the factors they are made of."""
     mine = [row for row in rows if row["impl"] == "engine"]
-    bounds = {"speedup": "speedup", "mac_skip_bound": "1/density", "roofline_bound": "roofline"}
-    yield from speedups(mine, bounds)
+    yield from speedups(mine, {name: title for name, title in BESIDE.items() if any(name in row for row in mine)})
     if factored := [row for row in mine if any(row.get(name) is not None for name in FACTORS)]:
         yield from ["", "### What the speedups are made of", ""]
         yield from speedups(factored, {"speedup": "speedup", **{name: name.replace("_", " ") for name in FACTORS}})

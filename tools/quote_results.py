@@ -3,10 +3,14 @@
     4.4x<!-- circulant_layers: speedup; layer=A; phase=step; precision=bf16; timing=graph -->
     1.9x<!-- circulant_recurrent: summary / dense over circulant / lstm 2048 bf16 -->
 
-Before the colon stands what was measured; the newest file of that name in benchmarks/results is read. ``speedup`` is
+Before the colon stands what was measured, and on which device where several have files of the same day; the newest
+file of that name in benchmarks/results is read. ``speedup`` is
 the shortest dense median over the shortest median of ``impl``, or of all others, in the rows that match. ``summary``
 is a path into the file's summary: the n-th number of a text with ``#n`` behind it, a percentage with ``%``, the
 inverse with ``inverse``.
+
+Every other number that looks measured must stand in ``stated_numbers.toml``, in a phrase of its page, under what it is
+instead. So a number without a source is found by ``tests/test_quotes.py``.
 
 Run: python tools/quote_results.py          rewrites the numbers
 """
@@ -15,7 +19,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,13 +28,32 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BASELINES = ("dense", "library")
-GENERATED = ("evidence", "reference", "_build")
+GENERATED = ("evidence", "reference", "_build", "simulator-validation.md")
+"""Written by tools, each with a test of its own."""
 QUOTE = re.compile(
-    r"(?P<number>-?\d[\d,]*(?:\.\d+)?)(?P<unit>[^\s\d<|]*|\s?%)<!-- (?P<file>\w+): (?P<query>[^>]+?) -->"
+    r"(?P<number>-?\d[\d,]*(?:\.\d+)?)(?P<unit>[^\s\d<|]*|\s?%)<!-- (?P<file>[\w-]+): (?P<query>[^>]+?) -->"
 )
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-MEASURED = re.compile(r"(?<![\w.])\d[\d,.]*(?:x\b| ?(?:us|ms|µs)\b| times\b| GB/s| TFLOP/s)(?!<!--)")
-"""What a measured number looks like, if no comment follows it."""
+UNITS = "percent|us|µs|ms|s|seconds?|min|minutes?|h|hours?|points?|times|[TG]B/s|[TG]FLOP/s|[KMG]i?B|m?J|W|[MG]Hz"
+MEASURED = re.compile(
+    rf"(?<![\w.,/])(?<![A-Za-z]-)(?:\d[\d,]*(?:\.\d+)?(?: ?%|x(?!\w)| ?(?:{UNITS})(?![\w/]))|\d[\d,]*\.\d+(?!\.?\w))"
+)
+"""What a measured number looks like: one with a unit, a percentage, a ratio, a decimal. Bytes are sizes of formats."""
+REFERENCE = re.compile(
+    r"(?i)\b(?:figures?|tables?|sections?|equations?|chapters?|algorithms?|compute capability)\s+\d[\d.]*"
+    r"(?:(?:,|,? and|,? or| to)\s+\d[\d.]*)*"
+)
+"""Numbers of figures and sections, and of an architecture."""
+CODE = re.compile(r"(?ms)^(```|:::).*?^\1|^ {4}.*?$|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$|\]\([^)]*\)")
+STATED = Path(__file__).parent / "stated_numbers.toml"
+KINDS = {
+    "setting": "a default, an option, what was asked of a run",
+    "limit": "a threshold or tolerance that code or a test holds",
+    "published": "of a paper, a specification or another program's documentation",
+    "computed": "from a formula on the page, or an example of one",
+    "version": "of software",
+}
+"""What a number that looks measured may be instead; ``stated_numbers.toml`` has such phrases by page and kind."""
 
 
 def pages() -> list[Path]:
@@ -43,15 +67,21 @@ def pages() -> list[Path]:
 
 @cache
 def document(name: str) -> dict[str, Any]:
-    """The newest results file of this name.
+    """The newest results file of this name, ``<what>`` or ``<what>_<device>``.
 
     Raises:
-        LookupError: if there is none.
+        LookupError: there is none, or the newest are of several devices and the name has none.
     """
-    found = [path for path in RESULTS.glob(f"{name}_*.json") if path.stem.rsplit("_", 2)[0] == name]
+    found: dict[str, list[Path]] = {}
+    for path in RESULTS.glob(f"{name}_*.json"):
+        claim, device, date = path.stem.rsplit("_", 2)
+        if name in (claim, f"{claim}_{device}"):
+            found.setdefault(date, []).append(path)
     if not found:
         raise LookupError(f"expected a file benchmarks/results/{name}_<device>_<date>.json")
-    path = max(found, key=lambda path: path.stem.rsplit("_", 1)[1])
+    path, *others = found[max(found)]
+    if others:
+        raise LookupError(f"{name}: several devices have results of {max(found)}: write {name}_<device>")
     return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -102,9 +132,28 @@ def filled(text: str) -> str:
     return QUOTE.sub(quoted, text)
 
 
-def unquoted(text: str) -> Iterator[str]:
-    """Numbers outside of code that look measured and name no results file."""
-    prose = re.sub(r"(?ms)^(```|:::).*?^\1|^ {4}.*?$|`[^`\n]*`|\$\$.*?\$\$|\$[^$\n]*\$|\]\([^)]*\)", "", text)
+def stated(page: Path) -> list[str]:
+    """Phrases of a page whose numbers are no measurements.
+
+    Raises:
+        LookupError: the file has another kind than ``KINDS``.
+    """
+    kinds = tomllib.loads(STATED.read_text(encoding="utf-8")).get(page.relative_to(ROOT).as_posix(), {})
+    if unknown := set(kinds) - set(KINDS):
+        raise LookupError(f"{STATED.name}: {page.name}: expected kinds of {', '.join(KINDS)}, got {', '.join(unknown)}")
+    return [phrase for phrases in kinds.values() for phrase in phrases]
+
+
+def flowing(phrase: str) -> re.Pattern[str]:
+    """A phrase, with any white space where it has some: lines of a page end anywhere."""
+    return re.compile(r"\s+".join(map(re.escape, phrase.split())))
+
+
+def unquoted(text: str, stated: Iterable[str] = ()) -> Iterator[str]:
+    """Numbers outside of code that look measured and name no results file, but for those in ``stated`` phrases."""
+    for phrase in stated:
+        text = flowing(phrase).sub("", text)
+    prose = REFERENCE.sub("", CODE.sub("", QUOTE.sub("", text)))
     yield from (match[0] for match in MEASURED.finditer(prose))
 
 

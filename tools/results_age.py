@@ -26,7 +26,7 @@ MEASURED: Mapping[str, tuple[str, ...]] = {
     "characterization": ("pipeline/profile", "measure", "accelerate/papers/l1_bypass"),
     "circulant": CIRCULANT,
     "compaction": ("simulate/compaction_engine", "simulate/hierarchy"),
-    "deft_front": ("pipeline/deft", *ELIMINATION),
+    "deft_front": ("pipeline/deft", "pipeline/reproduce/live/front.py", *ELIMINATION),
     "deft_networks": ("pipeline/deft", *ELIMINATION),
     "elimination": ELIMINATION,
     "fission_simt": FISSION,

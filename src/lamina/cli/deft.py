@@ -82,7 +82,12 @@ def deft(
     ] = 1,
     precision: Annotated[str, typer.Option("--precision", help="Of the result: fp32, tf32, bf16, fp16.")] = "fp32",
     compare: Annotated[
-        str, typer.Option("--compare", help="Also measure magnitude, iterative-magnitude, channels, dense.")
+        str,
+        typer.Option(
+            "--compare",
+            help="Also measure others, tuned as long: magnitude, iterative-magnitude, dense, channels (whole output "
+            "channels by L1 norm).",
+        ),
     ] = "",
     onnx: Annotated[Path | None, typer.Option("--onnx", help="Also export the result to this file.")] = None,
     learning_rate: Annotated[

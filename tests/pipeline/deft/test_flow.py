@@ -219,6 +219,22 @@ def test_tuning_gives_accuracy_back(weights: Path, data: str, store: Store, tmp_
     assert tuned.result.calibration_accuracy >= tuned.dense.calibration_accuracy
     assert tuned.result.parameters < plain.result.parameters
     assert store.epochs(tuned.run_id) and not store.epochs(plain.run_id)
+    tried = {point.latency: point.accuracy for point in tuned.tuned}
+    assert plain.tuned == () and min(tried) == tuned.front[0].latency
+    assert tried[tuned.searched.latency] == pytest.approx(tuned.result.calibration_accuracy)
+
+
+def test_the_dense_network_stands_beside_the_one_that_is_tuned_as_long(
+    weights: Path, data: str, store: Store, tmp_path: Path
+) -> None:
+    asked = replace(HALVES, tuning=1, compare=("dense", "iterative-magnitude"))
+    outcome = run(tmp_path / "out", data, store, asked, weights=weights)
+    assert [one.name for one in outcome.compared] == ["dense-tuned", "iterative-magnitude"]
+    assert outcome.dense.name == "dense"
+    given = pretrained(find("lenet5")[0].make(2), weights).eval()
+    assert outcome.dense.test_accuracy == pytest.approx(of_the_test_split(given, data))
+    rows = {row.impl for row in store.layers(outcome.run_id)}
+    assert {"dense", "dense[tuned=true]", "pruned[by=iterative-magnitude]"} < rows
 
 
 @pytest.mark.parametrize("tuning", [0, 1])

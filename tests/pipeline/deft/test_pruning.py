@@ -112,6 +112,26 @@ def test_channels_leave_with_all_that_depends_on_them(lenet: nn.Module, ours: nn
     assert lenet.get_submodule("classifier.0").out_features == 120
 
 
+def test_channels_of_the_smallest_norm_leave_in_whole_tiles() -> None:
+    """The sum of absolute values decides, not that of squares; what is left is a multiple of eight channels."""
+    pytest.importorskip("torch_pruning")
+    torch.manual_seed(0)
+    last = nn.Linear(64 * 24 * 24, 2)
+    dense = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.Flatten(), last)
+    with torch.no_grad():
+        weight = dense[0].weight
+        weight.copy_(torch.full_like(weight, 0.1))
+        weight[::2] = 0.0
+        weight[::2, 0, 0, 0] = 0.8  # less in absolute values than nine times 0.1, more in squares
+    ours = copy.deepcopy(dense)
+    ours[0], ours[2] = nn.Conv2d(1, 16, 3), nn.Conv2d(16, 64, 3)
+    model, _ = pruned("channels", dense, X, ours)
+    kept = model.get_parameter("0.weight")
+    assert len(kept) % 8 == 0 and len(kept) < 32 and model.get_submodule("2").in_channels == len(kept)
+    strong = kept[kept[:, 0, 0, 0] != 0.8]
+    assert len(strong) == 16 and model(X).shape == (1, 2)
+
+
 def test_multiplications_are_those_of_the_sizes(lenet: nn.Module) -> None:
     expected = 25 * 6 * 28 * 28 + 6 * 25 * 16 * 10 * 10 + 400 * 120 + 120 * 84 + 84 * 10
     assert multiplications(lenet, X) == expected
@@ -121,7 +141,7 @@ def test_multiplications_are_those_of_the_sizes(lenet: nn.Module) -> None:
 def test_a_missing_package_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pruning, "find_spec", lambda name: None)
     require(["magnitude"])
-    with pytest.raises(MissingError, match="pip install --no-deps torch-pruning"):
+    with pytest.raises(MissingError, match="pip install torch-pruning"):
         require(["magnitude", "channels"])
 
 

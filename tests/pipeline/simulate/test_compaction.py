@@ -39,10 +39,14 @@ def test_speedups_are_dense_over_engine_and_of_sums(store: Store) -> None:
     assert [row["layer"] for row in rows] == ["features.0", "features.3"]
     for row in rows:
         assert row["speedup"] == row["dense_cycles"] / row["engine_cycles"]  # type: ignore[operator]
-        assert row["mac_skip_bound"] == 1 / row["density"]  # type: ignore[operator]
+        assert row["ideal_mac_skip"] == 1 / row["density"]  # type: ignore[operator]
+        bound = row["ideal_roofline"] / row["dense_fraction"]  # type: ignore[operator]
+        assert row["speedup"] < row["speedup_bound"] == pytest.approx(bound)  # type: ignore[operator]
         assert row["reason"] == "" and row["engine_sib_hit_rate"] is not None and "dense_sib_hit_rate" not in row
     totals = [sum(row[key] for row in rows) for key in ("dense_cycles", "engine_cycles")]  # type: ignore[misc]
     assert done.speedup() == totals[0] / totals[1]
+    bounds = [row["speedup_bound"] for row in rows]
+    assert min(bounds) < (done.speedup_bound or 0) < max(bounds)  # type: ignore[type-var]
 
 
 def test_the_chain_takes_the_speedup_apart(store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ Composed = tuple[nn.Module, tuple[Folded, ...]]
 
 @dataclass(frozen=True)
 class Chooser:
-    """The dense network, the variants of its layers, and the configuration.
+    """The dense network, the variants of its layers, and the configuration; ``tuned`` collects fine-tuned points.
 
     Latencies of the search are relative to the dense network's, which is timed interleaved with each choice, so that
     other load on the machine slows both.
@@ -39,6 +39,7 @@ class Chooser:
     found: Candidates
     folding: bool
     watch: Watch
+    tuned: list[Point] = field(default_factory=list)
 
     def compose(self, choice: Mapping[str, float]) -> Composed:
         """The network with the chosen variants."""
@@ -130,6 +131,7 @@ class Chooser:
             learner.tune(composed[0], config.tuning)
             found = self.deployment.calibrated(self.deployment.deploy(composed[0]))
             self.watch(f"accuracy {found:.2f} %; at least {self.min_accuracy(searched):.2f} % is required")
+            self.tuned.append(Point(point.choice, found, point.latency))
             if found >= self.min_accuracy(searched):
                 best, high = (point, composed), tried
             else:

@@ -129,7 +129,7 @@ def deft(
             point, (model, folded), formats = searched.dense, chooser.compose(searched.dense.choice), {}
         networks = {"dense": deployment.deploy(dense), "deft": deployment.deploy(model)}
         others = {name: _pruned(name, dense, model, learner, deployment, config) for name in config.compare}
-        networks |= {name: deployment.deploy(other) for name, other in others.items()}
+        networks |= {pruning.LABELS.get(name, name): deployment.deploy(other) for name, other in others.items()}
         times = deployment.interleaved(*networks.values())
         whole, result, *compared = [
             deployment.measured(name, network, time)
@@ -150,7 +150,7 @@ def deft(
         layers = layer_results(dense, chooser.found, point.choice, folded, formats, searched, deployment.objective)
     return Outcome(
         this.id, target.name, layers, whole, result, searched.front, point, tuple(compared), tuple(remarks), failure,
-        deployment.objective,
+        deployment.objective, tuple(chooser.tuned),
     )  # fmt: skip
 
 

@@ -18,7 +18,11 @@ from lamina.build.flops import FlopCounter
 from lamina.errors import MissingError, UsageError
 
 MAGNITUDE, ITERATIVE, CHANNELS, DENSE = "magnitude", "iterative-magnitude", "channels", "dense"
+LABELS = {DENSE: "dense-tuned"}
+"""Names of results, where they differ: the dense network itself has its name already."""
 WEIGHTED = (nn.Linear, nn.Conv1d, nn.Conv2d)
+MULTIPLE = 8
+"""Channels that are left are a multiple of this, as tensor cores need, if the smallest layer has two of it or more."""
 BISECTION_STEPS = 10
 """Steps of the search for the pruning ratio that leaves a given number of multiplications."""
 
@@ -29,8 +33,13 @@ def require(names: Sequence[str]) -> None:
     Raises:
         MissingError: the package for it is not installed.
     """
-    if CHANNELS in names and find_spec("torch_pruning") is None:
-        raise MissingError("comparing with pruned channels needs torch_pruning: pip install --no-deps torch-pruning")
+    if CHANNELS in names and not channels_known():
+        raise MissingError("comparing with pruned channels needs torch-pruning: pip install torch-pruning")
+
+
+def channels_known() -> bool:
+    """Whether the package that prunes channels is installed, which the extra ``rivals`` has."""
+    return find_spec("torch_pruning") is not None
 
 
 def pruned(name: str, dense: nn.Module, example: run.Inputs, ours: nn.Module) -> tuple[nn.Module, Callable[[], None]]:
@@ -122,7 +131,11 @@ def _make_permanent(model: nn.Module) -> None:
 
 
 def _channels(dense: nn.Module, example: run.Inputs, left: int) -> nn.Module:
-    """Remove the smallest output channels from all layers but the last, with the weights that read them."""
+    """Remove the output channels of the smallest L1 norm from all layers but the last, with the weights that read them.
+
+    Li et al., Pruning Filters for Efficient ConvNets, ICLR 2017. The same fraction of each layer, by Torch-Pruning,
+    which follows channels through the network (Fang et al., DepGraph, CVPR 2023).
+    """
     low, high, best = 0.0, 1.0, copy.deepcopy(dense)
     for _ in range(BISECTION_STEPS):
         ratio = (low + high) / 2
@@ -138,12 +151,14 @@ def _narrowed(model: nn.Module, example: run.Inputs, ratio: float) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch_pruning, which was written for another PyTorch
         library: Any = importlib.import_module("torch_pruning")
-        last = [module for module in model.modules() if isinstance(module, WEIGHTED)][-1]
+        *others, last = (module for module in model.modules() if isinstance(module, WEIGHTED))
+        fewest = min((module.weight.shape[0] for module in others), default=0)
         library.pruner.MagnitudePruner(
             model,
             example,
-            importance=library.importance.MagnitudeImportance(p=2),
+            importance=library.importance.MagnitudeImportance(p=1, group_reduction="first"),  # of the layer itself
             pruning_ratio=ratio,
+            round_to=MULTIPLE if fewest >= 2 * MULTIPLE else None,
             ignored_layers=[last],
         ).step()
     for parameter in model.parameters():

@@ -144,7 +144,9 @@ class Measured:
 class Outcome:
     """The result of ``deft``.
 
-    ``objective`` is what was limited; ``failure`` says why a requested ONNX file could not be written.
+    ``objective`` is what was limited; ``failure`` says why a requested ONNX file could not be written. ``front`` has
+    accuracies before fine-tuning, ``tuned`` those of the points that were fine-tuned, in order; both are on the
+    calibration samples, and latencies are relative to the dense network's.
     """
 
     run_id: str
@@ -158,6 +160,7 @@ class Outcome:
     remarks: tuple[str, ...] = field(default=())
     failure: str = ""
     objective: Objective = "accuracy"
+    tuned: tuple[Point, ...] = ()
 
     @property
     def speedup(self) -> float:

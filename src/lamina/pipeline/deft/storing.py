@@ -28,7 +28,8 @@ def what_if(target: Target, config: DeftConfig, dense: Measured, result: Measure
 
 def row(target: Target, config: DeftConfig, one: Measured, output: tuple[int, ...], device: str) -> LayerRun:
     """The forward pass of a whole network, with the shape of its first output."""
-    impl = {"dense": "dense", "deft": f"eliminated[recovery={config.recovery}]"}.get(one.name, f"pruned[by={one.name}]")
+    known = {"dense": "dense", "dense-tuned": "dense[tuned=true]", "deft": f"eliminated[recovery={config.recovery}]"}
+    impl = known.get(one.name, f"pruned[by={one.name}]")
     return LayerRun(
         layer=target.name,
         kind="network",

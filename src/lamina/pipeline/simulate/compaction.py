@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -49,18 +50,30 @@ class LayerGain:
         dense, run = self.runs["dense"], self.runs[control]
         return dense.cycles / run.cycles if dense and run else None
 
+    @property
+    def speedup_bound(self) -> float | None:
+        """Maximum speedup of any engine over the simulated dense kernel: its time over the least of the product."""
+        dense, limits = self.runs["dense"], self.bounds
+        return limits.speedup(dense.cycles) if dense and limits else None
+
     def to_dict(self) -> dict[str, Value | None]:
-        """Plain values, one row per layer; names are prefixed by the control."""
-        job, limits = self.jobs["engine"], self.bounds
+        """Plain values, one row per layer; names are prefixed by the control.
+
+        ``speedup_bound`` bounds ``speedup``; ``dense_fraction`` is that of the roofline which the dense kernel reaches.
+        The ideal speedups are those of kernels without stalls.
+        """
+        job, limits, dense = self.jobs["engine"], self.bounds, self.runs["dense"]
         gemm = job.gemm
         row: dict[str, Value | None] = {
             "network": job.network, "layer": job.layer, "batch": job.batch, "device": job.device.name,
             "groups": gemm.groups, "m": gemm.m, "n": gemm.n, "k": gemm.k,
             "density": limits.density if limits else None,
             "speedup": self.speedup(),
-            "mac_skip_bound": limits.mac_skip if limits and limits.density else None,
-            "roofline_bound": limits.roofline if limits else None,
-            "compact_bound": limits.roofline_compact if limits else None,
+            "speedup_bound": _finite(self.speedup_bound),
+            "dense_fraction": limits.dense_fraction(dense.cycles) if limits and dense else None,
+            "ideal_mac_skip": _finite(limits.mac_skip if limits else None),
+            "ideal_roofline": _finite(limits.roofline if limits else None),
+            "ideal_compact": _finite(limits.roofline_compact if limits else None),
         }  # fmt: skip
         row |= {gain.change.replace(" ", "_"): gain.factor for gain in self.gains}
         for control, run in self.runs.items():
@@ -83,6 +96,13 @@ class Gains:
         dense = _sum(layer.runs["dense"] for layer in self.layers)
         own = _sum(layer.runs[control] for layer in self.layers)
         return dense / own if dense and own else None
+
+    @property
+    def speedup_bound(self) -> float | None:
+        """Maximum speedup over all layers; ``None`` if a run is missing or no time is needed."""
+        dense, limits = _sum(layer.runs["dense"] for layer in self.layers), [layer.bounds for layer in self.layers]
+        least = sum(each.skipping for each in limits if each)
+        return dense / least if dense and least and None not in limits else None
 
 
 def plan(
@@ -116,6 +136,10 @@ def _layer(jobs: Mapping[Control, Job], found: Mapping[str, Result]) -> LayerGai
     results = {control: found[job.key] for control, job in jobs.items()}
     missing = [f"{control}: {result.reason}" for control, result in results.items() if result.run is None]
     return LayerGain(jobs, {control: result.run for control, result in results.items()}, "; ".join(missing))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _sum(runs: Iterable[SimRun | None]) -> int | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from lamina.simulate.compaction_engine.config import VALUES_PER_LINE
 from lamina.simulate.hierarchy import Device
 from lamina.simulate.hierarchy.config import LINE
+from lamina.simulate.hierarchy.timing import TICKS, dram_timing_of
 from lamina.simulate.workloads import ConvolutionGemm
 
 WAVE = 64
@@ -16,10 +18,11 @@ NARROW = 4
 
 @dataclass(frozen=True)
 class Bounds:
-    """Minimum cycles of a product, without any stalls.
+    """Minimum cycles of a product, without any stalls, from an L2 without its operands.
 
-    ``dense``: every value multiplied, every byte moved once. ``skipping``: only non-zeros multiplied, lines of only
-    zeros not read. ``compact``: as ``skipping``, with B stored compacted in memory, which the engine does not do.
+    ``dense``: every value multiplied, every byte of A and B read once. ``skipping``: only non-zeros multiplied, lines
+    of only zeros not read. ``compact``: as ``skipping``, with B compacted in memory, which the engine does not do.
+    Bytes of C are left out: a kernel waits until L2 has its stores, not until memory has.
     """
 
     density: float
@@ -29,17 +32,33 @@ class Bounds:
 
     @property
     def mac_skip(self) -> float:
-        """Speedup if time depended on multiplications only."""
-        return 1 / self.density if self.density else float("inf")
+        """Speedup of an ideal kernel if its time depended on multiplications only."""
+        return 1 / self.density if self.density else math.inf
 
     @property
     def roofline(self) -> float:
-        """Roofline speedup of the sparse product over the dense one."""
-        return self.dense / self.skipping
+        """Speedup of an ideal kernel: roofline time of the dense product over that of the sparse one."""
+        return _ratio(self.dense, self.skipping)
 
     @property
     def roofline_compact(self) -> float:
-        return self.dense / self.compact
+        return _ratio(self.dense, self.compact)
+
+    def dense_fraction(self, cycles: float) -> float:
+        """Fraction of the roofline that a dense kernel of so many cycles reaches."""
+        return self.dense / cycles
+
+    def speedup(self, cycles: float) -> float:
+        """Maximum speedup of any engine over a dense kernel of so many cycles.
+
+        The product of ``roofline`` and the inverse of ``dense_fraction``: a sparse kernel also gains what the dense
+        kernel loses to stalls and to idle compute units, so ``roofline`` alone does not bound a measured speedup.
+        """
+        return _ratio(cycles, self.skipping)
+
+
+def _ratio(cycles: float, least: float) -> float:
+    return cycles / least if least else math.inf
 
 
 def peak(device: Device) -> float:
@@ -49,19 +68,17 @@ def peak(device: Device) -> float:
 
 def bandwidth(device: Device) -> float:
     """DRAM bytes per cycle."""
-    dram = device.dram
-    if dram.mode == "ideal":
-        return dram.channels * LINE / dram.cycles_per_line
-    return dram.channels * LINE * (1 - dram.refresh) / (dram.burst_ns * device.clock_ghz)
+    return device.dram.channels * LINE * TICKS / dram_timing_of(device).interval
 
 
 def bounds(layer: ConvolutionGemm, device: Device, density: float, line_density: float) -> Bounds:
     """The bounds of a layer whose B has fractions ``density`` of values and ``line_density`` of lines non-zero."""
-    a, b, c = layer.bytes
+    a, b, _ = layer.bytes
+    rows = density * a  # a column of average density selects as many rows of A, all columns together at least these
     work, rate = layer.operations / peak(device), bandwidth(device)
     return Bounds(
         density,
-        dense=max(work, (a + b + c) / rate),
-        skipping=max(density * work, (a + line_density * b + c) / rate),
-        compact=max(density * work, (a + density * b * NARROW * VALUES_PER_LINE / LINE + c) / rate),
+        dense=max(work, (a + b) / rate),
+        skipping=max(density * work, (rows + line_density * b) / rate),
+        compact=max(density * work, (rows + density * b * NARROW * VALUES_PER_LINE / LINE) / rate),
     )

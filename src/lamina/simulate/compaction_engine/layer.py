@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from lamina.errors import UsageError
@@ -15,6 +16,7 @@ from lamina.simulate.compaction_engine.kernel import Kernel, fitting
 from lamina.simulate.compaction_engine.stream import Mask
 from lamina.simulate.compaction_engine.unit import CONTROLS, SETUPS, Control, simulate_sparse
 from lamina.simulate.hierarchy import Device
+from lamina.simulate.hierarchy.program import aligned
 from lamina.simulate.hierarchy.unit import Impl
 from lamina.simulate.jobs import Progress, Unit
 from lamina.simulate.workloads import ConvolutionGemm, line_density
@@ -130,9 +132,16 @@ def compaction_engine(
     if not setup.dense:
         counters["tile_columns"] = kernel.tile_columns
     if setup.sees_zeros:
-        counters["density"] = float(mask.mean())
-        counters["line_density"] = line_density(mask)
+        read = _reads(layer.n, mask.shape[1], kernel.tile_columns)
+        counters["density"] = float(np.average(mask.mean(axis=0), weights=read))
+        counters["line_density"] = line_density(mask, read)
     return replace(found, cycles=found.cycles * layer.groups, counters=counters)
+
+
+def _reads(n: int, columns: int, tile: int) -> NDArray[np.int64]:
+    """How often each column of a mask occurs among the ``n`` of B, which repeats it by whole tiles."""
+    period = aligned(min(columns, n), tile)
+    return np.bincount(np.arange(n) % period % columns, minlength=columns)
 
 
 def _memory(device: Device, options: CompactionEngine) -> int:

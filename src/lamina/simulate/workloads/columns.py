@@ -86,10 +86,18 @@ def im2col(mask: Mask, geometry: Conv2dGeometry, columns: range | None = None, o
     return np.stack(taps).transpose(axes).reshape(channels * geometry.taps, -1)
 
 
-def line_density(columns: Mask) -> float:
-    """Fraction of 64-byte lines with a non-zero; each column of [K, columns] starts at a line."""
+def line_density(columns: Mask, read: NDArray[np.int64] | None = None) -> float:
+    """Fraction of 64-byte lines with a non-zero; each column of [K, columns] starts at a line.
+
+    Args:
+        columns: non-zeros, [K, columns].
+        read: how often each column occurs in the matrix, [columns]; once by default.
+
+    Raises:
+        UsageError: there are no rows or no columns.
+    """
     rows, count = columns.shape
     if not rows or not count:
         raise UsageError(f"line_density: expected rows and columns, got {rows} x {count}")
     padded = np.pad(columns, ((0, -rows % VALUES_PER_LINE), (0, 0)))
-    return float(padded.reshape(-1, VALUES_PER_LINE, count).any(axis=1).mean())
+    return float(np.average(padded.reshape(-1, VALUES_PER_LINE, count).any(axis=1).mean(axis=0), weights=read))

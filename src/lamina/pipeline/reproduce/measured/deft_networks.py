@@ -67,7 +67,7 @@ MEASUREMENT = Measurement(
         "speedup": lambda rows, value: ratio(DENSE, DEFT, rows),
     },
     run=live("fission", "networks"),
-    command="python -m benchmarks.deft_networks all long",
+    command="python -m benchmarks.deft_networks long",
 )
 LIBRARY = Measurement(
     ("deft_networks",),
