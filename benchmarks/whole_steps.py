@@ -52,7 +52,7 @@ from lamina.record import Conversion, Mode, Timing
 
 MODES = ("eager", "compiled", "reduce-overhead", "graph")
 SELECTED_IN: Mapping[str, Mode] = {
-    "eager": "eager", "compiled": "compiled", "reduce-overhead": "graph", "graph": "graph",
+    "eager": "eager", "compiled": "compiled", "reduce-overhead": "reduce-overhead", "graph": "graph",
 }  # fmt: skip
 """The mode in which layers are selected."""
 

@@ -65,7 +65,8 @@ def convert(
             reach are skipped: the model may compute with their weights itself.
         select: ``"measure"``; ``"model"``, which predicts times by the method's cost model and the machine's measured
             peaks, and times no layer; or ``None`` to replace every layer that the method can replace.
-        mode: how the model will run: ``"eager"``, ``"compiled"`` by ``torch.compile``, or ``"graph"`` in CUDA graphs.
+        mode: how the model will run: ``"eager"``, ``"compiled"`` by ``torch.compile``, ``"reduce-overhead"`` by its
+            mode of that name, or ``"graph"`` in CUDA graphs of whole steps.
         training: whether to time backward passes too; by default, if the model is in training mode.
         cache: a folder that keeps selections for the next time, in ``selections.json``, and the machine's peaks, which
             take a few seconds to measure.
@@ -117,7 +118,7 @@ def _of_layers(mode: Mode, device: torch.device) -> Mode:
     """The mode to time layers in. Compiling every candidate takes minutes, and compiled code launches almost as fast
     as a graph; only the whole model is compiled."""
     _check(mode, device)
-    return "graph" if mode == "compiled" and device.type == "cuda" else mode
+    return "graph" if mode != "eager" and device.type == "cuda" else mode
 
 
 def _restored(before: Mapping[str, nn.Module], dense: nn.Module) -> nn.Module:

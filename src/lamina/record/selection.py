@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-Mode = Literal["eager", "compiled", "graph"]
+Mode = Literal["eager", "compiled", "reduce-overhead", "graph"]
 """How a model runs: launched by Python, compiled by ``torch.compile``, or replayed as a CUDA graph."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -70,3 +70,17 @@ def test_many_small_kernels_are_launch_bound() -> None:
     host = WallClock("cuda").time(fn).median_us
     device = events.EventsClock("cuda").time(fn).median_us
     assert host > 0.9 * device
+
+
+def test_calls_that_capture_take_no_part_in_the_number_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, 1e-3, 0.0)
+    calls = []
+
+    def captured() -> None:
+        calls.append(machine.now)
+        machine.now += 5.0 if len(calls) < 3 else 0.0  # it compiles and captures
+        machine.launch()
+
+    draw = WallClock("cuda").sampler(captured)
+    ready = len(calls)
+    assert draw(1) == pytest.approx([1e3]) and len(calls) - ready >= 20

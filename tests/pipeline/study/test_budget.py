@@ -42,3 +42,23 @@ def test_what_failed_took_its_time() -> None:
     except ValueError:
         pass
     assert budget.spent == {"first": 4} and budget.left == 6
+
+
+def test_a_late_stage_has_its_part_of_what_is_left() -> None:
+    clock = Clock()
+    budget = Budget(100, clock)
+    clock.now = 70
+    with budget.stage("layers", 0.75, least=0.5):
+        assert budget.left == 15
+        with budget.part(0.2):
+            assert budget.left == 3
+            clock.now = 74
+            assert budget.over
+        assert budget.left == 11
+        clock.now = 90
+        with budget.part(0.5):
+            assert budget.over
+    with budget.stage("early", 0.99, least=0.5):
+        assert budget.left == 9
+    with Budget(None, clock).stage("first", 0.1, least=0.1), Budget(None, clock).part(0.1):
+        assert not Budget(None, clock).over

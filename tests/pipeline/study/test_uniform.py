@@ -1,9 +1,11 @@
 """The fastest of several settings."""
 
+from dataclasses import replace
+
 import pytest
 
 from lamina.errors import UnsupportedError
-from lamina.pipeline.study.uniform import fastest
+from lamina.pipeline.study.uniform import _slower, fastest
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
 
@@ -21,3 +23,14 @@ def test_settings_without_a_time_are_passed_over() -> None:
 def test_a_network_that_runs_at_no_settings_is_refused_with_the_reasons() -> None:
     with pytest.raises(UnsupportedError, match="fp32, eager: a wrong type"):
         fastest([measured("eager", None)])
+
+
+@pytest.mark.parametrize(("tf32", "slower"), [(3.0, True), (1.0, False), (None, False)])
+def test_strict_float32_is_not_tried_where_tf32_is_slower(tf32: float | None, slower: bool) -> None:
+    found = {}
+    for precision, time in (("bf16", 2.0), ("tf32", tf32)):
+        row = measured("graph", time)
+        settings = replace(row.settings, precision=precision)
+        found[settings] = replace(row, settings=settings)
+    assert _slower(found, "tf32", "graph", "dense") == slower
+    assert not _slower(found, "tf32", "eager", "dense") and not _slower({}, "tf32", "graph", "dense")

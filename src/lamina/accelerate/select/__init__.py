@@ -13,7 +13,7 @@ from lamina.accelerate.select.selection import (
     decide,
     one_by_one,
 )
-from lamina.accelerate.select.step import layer_step
+from lamina.accelerate.select.step import forgetting, layer_step
 from lamina.accelerate.select.variant import variant
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Timer",
     "decide",
     "executed",
+    "forgetting",
     "layer_step",
     "observe",
     "one_by_one",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,6 +13,9 @@ from torch.utils._pytree import tree_leaves
 from lamina.accelerate.select.observed import LayerCall
 from lamina.record import Mode
 
+COMPILED: Mapping[str, str | None] = {"compiled": None, "reduce-overhead": "reduce-overhead"}
+"""The modes in which ``torch.compile`` runs a model, as it names them."""
+
 
 def layer_step(module: nn.Module, call: LayerCall, mode: Mode, training: bool) -> Callable[[], object]:
     """The step of a layer on the inputs that it meets in its model.
@@ -20,11 +23,14 @@ def layer_step(module: nn.Module, call: LayerCall, mode: Mode, training: bool) -
     Args:
         module: the layer, or a candidate in its place.
         call: its inputs.
-        mode: ``compiled`` wraps the layer in ``torch.compile``; ``graph`` steps are for a clock that captures them.
+        mode: ``compiled`` wraps the layer in ``torch.compile``, ``reduce-overhead`` in its mode of that name; ``graph``
+            steps are for a clock that captures them.
         training: whether a step has a backward pass: gradients of all parameters, and of the inputs where the model
             computes them.
     """
-    run: Callable[..., Any] = torch.compile(module, dynamic=False) if mode == "compiled" else module
+    run: Callable[..., Any] = module
+    if mode in COMPILED:
+        run = torch.compile(module, dynamic=False, mode=COMPILED[mode])
     leaves, args, kwargs = call.arguments()
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     wanted = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad] + parameters
@@ -47,7 +53,25 @@ def layer_step(module: nn.Module, call: LayerCall, mode: Mode, training: bool) -
                 gradients.extend(map(_gradient, outputs))
             return torch.autograd.grad(outputs, wanted, gradients, allow_unused=True)
 
-    return step if training and wanted else forward
+    one = step if training and wanted else forward
+    return forgetting(one) if mode == "reduce-overhead" else one
+
+
+def forgetting(step: Callable[[], object]) -> Callable[[], object]:
+    """A step after whose failure the compiler forgets all networks.
+
+    One that fails while it warms up leaves CUDA graph trees without the end of that, and they refuse every network that
+    runs afterwards.
+    """
+
+    def call() -> object:
+        try:
+            return step()
+        except Exception:
+            torch.compiler.reset()
+            raise
+
+    return call
 
 
 def _gradient(y: Tensor) -> Tensor:

@@ -37,15 +37,30 @@ class Budget:
         return self.left >= seconds
 
     @contextmanager
-    def stage(self, name: str, until: float = 1.0) -> Iterator[None]:
-        """A stage that ends when the fraction ``until`` of the whole budget is used."""
+    def stage(self, name: str, until: float = 1.0, least: float = 0.0) -> Iterator[None]:
+        """A stage that ends when the fraction ``until`` of the whole budget is used.
+
+        Where stages before it took longer than they should, it has the fraction ``least`` of what they left.
+        """
         begun = self._elapsed()
-        self._end = None if self.seconds is None else until * self.seconds
+        if self.seconds is not None:
+            self._end = max(until * self.seconds, begun + least * (self.seconds - begun))
         try:
             yield
         finally:
             self.spent[name] = self.spent.get(name, 0.0) + self._elapsed() - begun
             self._end = self.seconds
+
+    @contextmanager
+    def part(self, fraction: float) -> Iterator[None]:
+        """A part of a stage, which has a fraction of what the stage has left."""
+        end = self._end
+        if end is not None:
+            self._end = self._elapsed() + fraction * max(0.0, self.left)
+        try:
+            yield
+        finally:
+            self._end = end
 
 
 def _stopwatch() -> Callable[[], float]:

@@ -220,13 +220,13 @@ class _Work:
         base = fastest(one for one in accepted if mixes(one.settings.method))
         with budget.stage("explaining", 0.68):
             findings = self._findings(base.settings)
-        with budget.stage("the layers", 0.75):
+        with budget.stage("the layers", 0.75, least=0.4):
             layers = try_layers(
                 subject, config, base.settings, self.cache, budget, self.fatal,
                 lambda trial: self.store.add_trial(self.run_id, trial), self.watch,
             )  # fmt: skip
         self.plans = plans = self._plans(base.settings, layers)
-        with budget.stage("accuracy of plans", 0.92):
+        with budget.stage("accuracy of plans", 0.92, least=0.6):
             candidates = sequence(self._options(plans, layers), layers.dense_us)
             scale = _scale(base, layers)
             index, front = self._front(plans, candidates, base, scale, reference)

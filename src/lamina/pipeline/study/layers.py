@@ -45,6 +45,9 @@ TILES = 2
 AHEAD = ("circulant", "eliminated", "fused", "weight-only")
 """Methods whose operators run whatever their kernels have written: without a launch that is anything."""
 
+AHEAD_PART = 0.3
+"""Of the time that the stage has left: what compiling ahead may take."""
+
 HOPELESS = 1.25
 """Time over the dense layer's from which on no further variant of a method is tried."""
 
@@ -217,11 +220,16 @@ def _compile(
     fatal: Fatal,
     watch: Watch,
 ) -> None:
-    """Compile the kernels of candidates together, before the first of them is timed."""
-    with compile_ahead():
+    """Compile the kernels of candidates together, before the first of them is timed.
+
+    Those that a part of the stage's time does not reach compile when they are timed.
+    """
+    with budget.part(AHEAD_PART), compile_ahead():
         for index, unit in enumerate(units):
             watch(Stage("compiling kernels", index, len(units)))
             what = f"{unit.names[0]}, {unit.method}"
+            if budget.over:
+                break
             if unit.refusal is None and unit.method.name in AHEAD and fatal.reason(what) is None:
                 with fatal(what, "the layers"):
                     _trials(unit, calls, Compiler(chosen), settings, budget)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lamina import build, measure, run
 from lamina.accelerate.common.batchnorm import fold_batchnorm
+from lamina.accelerate.select import forgetting
 from lamina.accelerate.training.compressed_activations import saving
 from lamina.errors import UnsupportedError
 from lamina.pipeline.deft.calibration import Material
@@ -121,7 +122,7 @@ class Subject:
             raise UnsupportedError(f"{COMPRESSED}: eager mode only, since compiled code saves activations itself")
         x = self.inputs(settings)
         step = self._training_step(model, x, settings) if self.training else self._pass(model, x, settings)
-        return _forgetting(step) if settings.mode == "reduce-overhead" else step
+        return forgetting(step) if settings.mode == "reduce-overhead" else step
 
     def _pass(self, model: nn.Module, x: run.Inputs, settings: Settings) -> Step:
         forward = self._callable(model, settings)
@@ -237,23 +238,6 @@ def forget_compiled() -> None:
     Beside several others that it held, steps with ``mode="reduce-overhead"`` were seen to take half as long again.
     """
     torch.compiler.reset()
-
-
-def _forgetting(step: Step) -> Step:
-    """A step after whose failure the compiler forgets all networks.
-
-    One that fails while it warms up leaves CUDA graph trees without the end of that, and they refuse every network that
-    runs afterwards.
-    """
-
-    def call() -> object:
-        try:
-            return step()
-        except Exception:
-            forget_compiled()
-            raise
-
-    return call
 
 
 def _laid(x: Tensor, settings: Settings) -> Tensor:

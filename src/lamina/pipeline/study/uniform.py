@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from math import inf
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ def uniform(
     at every precision and layout where nothing else fits into memory.
 
     cuDNN's strict float32 convolutions of large networks are slow to autotune in channels-last, and slower than NCHW:
-    on a GPU they are not tried.
+    on a GPU they are not tried. Where TF32 is slower than a precision of 16 bits, strict float32 is not tried at all.
     """
     found: dict[Settings, Measured] = {}
 
@@ -67,6 +68,8 @@ def uniform(
     grid: list[Settings] = []
     for precision in precisions:  # not all at once: each copy of the network takes memory
         strict = precision == "fp32" and subject.device.type == "cuda"
+        if strict and _slower(found, "tf32", quick, method):  # and strict float32 is slower still
+            continue
         row = [Settings(precision, layout, quick, method) for layout in (("nchw",) if strict else layouts)]
         measured(row)
         grid += row
@@ -110,6 +113,15 @@ def _begin(subject: Subject, measured: Callable[[Sequence[Settings]], None], fou
     before, folded = found[BEFORE].timing, found[FOLDED].timing
     slower = before is not None and folded is not None and folded.q1_us > before.q3_us
     return DENSE if folded is None or slower else FOLD
+
+
+def _slower(found: Mapping[Settings, Measured], precision: str, mode: str, method: str) -> bool:
+    """Whether a precision was timed in a mode, and another one was faster."""
+    best: dict[str, float] = {}
+    for settings, row in found.items():
+        if row.timing is not None and (settings.mode, settings.method) == (mode, method):
+            best[settings.precision] = min(best.get(settings.precision, inf), row.timing.median_us)
+    return precision in best and best[precision] > min(best.values())
 
 
 def _best(found: Mapping[Settings, Measured], method: str | None = None) -> Settings | None:
