@@ -32,6 +32,8 @@ BEFORE = Settings("fp32", "nchw", "eager")
 FOLDED = replace(BEFORE, method=FOLD)
 
 ROUNDS = 7
+TURNS_S = 1.5
+"""Seconds of timing for each of the settings that take turns. What is near the fastest is timed again at the end."""
 CALLS = 8
 """Of a step, to build it and to time it."""
 LEAST = 0.03
@@ -221,7 +223,7 @@ def _measured(
         reasons |= {one: reason for one in new if str(one) in steps}
         steps.clear()
     with fatal(together, "whole network") if steps else nullcontext():
-        times = subject.times(steps, ROUNDS, budget.left / 2)
+        times = subject.times(steps, ROUNDS, min(TURNS_S * max(1, len(steps)), budget.left / 2))
     for one in new:
         time = times.get(str(one))
         if time is None:
