@@ -19,7 +19,7 @@ ALGORITHMS = ("space_to_depth", "gemm", "fft", "winograd")
 """Of convolutions; ``direct`` is what the library selects, which all candidates are compared with."""
 BLOCK_SIZES = (64, 32, 128, 16)
 KEEP_RATIOS = (0.25, 0.5, 0.125, 0.75)
-TRAINED_RATIOS = (0.5, 0.25)
+TRAINED_RATIOS = (0.5, 0.25, 0.75)
 FORMATS = ("e4m3", "half")
 """Variants of methods, those that most often pay first."""
 
