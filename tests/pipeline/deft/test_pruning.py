@@ -116,8 +116,8 @@ def test_channels_of_the_smallest_norm_leave_in_whole_tiles() -> None:
     """The sum of absolute values decides, not that of squares; what is left is a multiple of eight channels."""
     pytest.importorskip("torch_pruning")
     torch.manual_seed(0)
-    last = nn.Linear(64 * 24 * 24, 2)
-    dense = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.Flatten(), last)
+    last = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 2)
+    dense = nn.Sequential(nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), *last)
     with torch.no_grad():
         weight = dense[0].weight
         weight.copy_(torch.full_like(weight, 0.1))
