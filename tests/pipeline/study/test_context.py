@@ -27,7 +27,7 @@ def test_a_network_that_ended_a_process_does_not_run_again(tmp_path: Path) -> No
     context = Context(
         target=none, subject=subject(training=False), config=StudyConfig(epochs=3), learner=learner, journal=journal,
         budget=Budget(None), fatal=fatal, store=none, run_id="1", folder=tmp_path, cache=tmp_path, watch=told.append,
-        remark=told.append, scored=True,
+        note=told.append, scored=True,
     )  # fmt: skip
     plans = context.plans(Settings("fp32", "nchw", "eager"), {"fc fused": ("fc", "relu")})
     assert plans.epochs == 3 and plans.merged["fc fused"] == ("fc", "relu")

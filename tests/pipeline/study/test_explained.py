@@ -21,7 +21,7 @@ def context(store: Store, cache: Path, notes: list[str], seconds: float | None =
     target, _ = find("lenet5")
     return SimpleNamespace(
         target=target, subject=subject(training=False), config=StudyConfig(batch=4), store=store, cache=cache,
-        run_id="1", budget=Budget(seconds), remark=notes.append,
+        run_id="1", budget=Budget(seconds), note=notes.append,
     )  # fmt: skip
 
 

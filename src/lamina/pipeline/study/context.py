@@ -40,7 +40,7 @@ class Context:
         folder: of checkpoints.
         cache: folder of selections.
         watch: receives the progress.
-        remark: adds a note to the run, and shows it.
+        note: adds a note to the run, and shows it.
         scored: whether outputs hold class scores of real labels.
     """
 
@@ -56,7 +56,7 @@ class Context:
     folder: Path
     cache: Path
     watch: Watch
-    remark: Callable[[str], object]
+    note: Callable[[str], object]
     scored: bool
 
     def plans(self, settings: Settings, merged: Mapping[str, tuple[str, ...]] = MappingProxyType({})) -> Plans:

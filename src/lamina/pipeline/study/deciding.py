@@ -24,7 +24,7 @@ AGAIN = 3
 
 
 def decide(context: Context, plans: Plans, candidates: Sequence[Candidate], judged: Judged, layers: Layers) -> Compared:
-    """Time plans as a whole, the furthest first, until one is faster than the best uniform settings.
+    """Time plans as a whole, the furthest first, then half as far, until one is faster than the best uniform settings.
 
     Args:
         context: of the study.
@@ -63,7 +63,7 @@ def decide(context: Context, plans: Plans, candidates: Sequence[Candidate], judg
             continue
         if compared.faster or not made:
             return compared
-        context.remark(f"{len(choice)} layers changed: not faster as a whole: {compared.reason}")
+        context.note(f"{len(choice)} layers changed: not faster as a whole: {compared.reason}")
         if not index or context.budget.over:
             return compared
         index //= 2
@@ -87,7 +87,7 @@ def _made(
     except DeviceLostError:
         raise
     except (LaminaError, RuntimeError) as error:
-        context.remark(f"{len(choice)} layers changed: {run.one_line(error)}")
+        context.note(f"{len(choice)} layers changed: {run.one_line(error)}")
         return None
 
 

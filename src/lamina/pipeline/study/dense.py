@@ -30,19 +30,19 @@ def make_learner(
     store: Store,
     run_id: str,
     watch: Watch,
-    remark: Callable[[str], object],
+    note: Callable[[str], object],
 ) -> Learner:
     """On a GPU, what is only to be judged is trained in CUDA graphs, channels-last, and in TF32 in place of fp32.
 
     In strict fp32, trainings of a large network would take most of the study's time.
     """
     if device.type != "cuda":
-        return Learner(settings, parts, device, store, run_id, watch, remark)
+        return Learner(settings, parts, device, store, run_id, watch, note)
     precisions, _ = available(config, device)
     if settings.precision == "fp32" and "tf32" in precisions:
         settings = settings.model_copy(update={"precision": "tf32"})
     mode = updates.fastest(device)
-    return Learner(settings, parts, device, store, run_id, watch, remark, mode, "nhwc")
+    return Learner(settings, parts, device, store, run_id, watch, note, mode, "nhwc")
 
 
 def dense_network(

@@ -31,8 +31,8 @@ def explained(context: Context, settings: Settings) -> tuple[str, ...]:
         command = f"study {context.run_id}"
         with measure.alone():
             benched = bench(context.target, workload, context.store, cache=context.cache, command=command, resume=True)
-        context.remark(f"layers at {settings.precision}, {settings.layout} are in run {benched.id}")
+        context.note(f"layers at {settings.precision}, {settings.layout} are in run {benched.id}")
         return tuple(one.claim for one in explain(context.store, benched.id).headlines)
     except LaminaError as error:
-        context.remark(f"not explained: {run.one_line(error)}")
+        context.note(f"not explained: {run.one_line(error)}")
         return ()

@@ -122,14 +122,14 @@ def study(
     journal = Journal(work_folder / "journal.jsonl")
     with closing(store, this.id) as remarks:
 
-        def remark(text: str) -> None:
+        def note(text: str) -> None:
             remarks.append(text)
             watch(text)
 
-        learner = make_learner(settings, config, parts, at, store, this.id, watch, remark)
+        learner = make_learner(settings, config, parts, at, store, this.id, watch, note)
         with budget.stage("the dense network", 0.4):
             dense = dense_network(target, learner, config, weights, work_folder / CHECKPOINT, budget)
-        loss = objective(parts.learn.name, parts.classes, remark)
+        loss = objective(parts.learn.name, parts.classes, note)
         subject = Subject(target.name, dense, at, config.training, config.batch, parts, loss, settings.optimizer)
         fatal = Fatal(Guard(target.name, IMPL, at, watch), journal)
         fatal.add(lost or {})
@@ -146,7 +146,7 @@ def study(
             folder=work_folder,
             cache=cache,
             watch=watch,
-            remark=remark,
+            note=note,
             scored=scores_classes(subject),
         )
         found = _stages(context, data)
@@ -154,7 +154,7 @@ def study(
         if config.front and not config.training:
             written.save_front(folder, found.study, found.plans, subject, target, parts.classes)
         store.add_study(this.id, found.study)
-        remark(f"the plan is {folder / NAME}")
+        note(f"the plan is {folder / NAME}")
     return Studied(this.id, found.study, folder)
 
 

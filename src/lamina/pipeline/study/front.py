@@ -54,7 +54,7 @@ def _options(context: Context, plans: Plans, layers: Layers) -> dict[str, list[O
                 one = replace(layers.option(layer, impl), damage=plans.damage(layer, impl))
                 found.setdefault(layer, []).append(one)
             except LaminaError as error:
-                context.remark(f"{layer}, {impl}: {run.one_line(error)}")
+                context.note(f"{layer}, {impl}: {run.one_line(error)}")
     return found
 
 
@@ -90,7 +90,7 @@ def _probed(
         nonlocal longest
         candidate = candidates[index]
         if not context.budget.covers(longest):
-            context.remark("the time budget was spent before every plan had its accuracy")
+            context.note("the time budget was spent before every plan had its accuracy")
             return None
         stopwatch = measure.Stopwatch()
         found = _accuracy(context, plans, candidate.choice)
@@ -119,5 +119,5 @@ def _accuracy(context: Context, plans: Plans, choice: Choice) -> float | None:
     except DeviceLostError:
         raise
     except (LaminaError, RuntimeError) as error:  # such as a loss that is not finite, or too little memory
-        context.remark(f"{len(choice)} layers changed: {run.one_line(error)}")
+        context.note(f"{len(choice)} layers changed: {run.one_line(error)}")
         return None
