@@ -9,7 +9,7 @@ explained  what limits the network there
 layers     every candidate of every layer, in place: `attempts` are tried by `trials`, their kernels compiled `ahead`
 front      plans from the most accurate to the fastest (`combine`), and how far they keep the accuracy
 deciding   the furthest plan that is faster as a whole (`whole`) than the best uniform settings
-outcomes   what became of every setting and candidate
+outcomes   what became of every setting and candidate; the time of the plan was `predicted` from its layers
 written    the plan and its folder
 
 What they share:
