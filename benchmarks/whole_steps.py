@@ -47,7 +47,7 @@ from lamina import accelerate, measure, run
 from lamina.accelerate.runtime.compile_ahead import compile_ahead
 from lamina.accelerate.select import Compiler
 from lamina.pipeline.convert import selector, timer
-from lamina.pipeline.study.layers import AHEAD
+from lamina.pipeline.study.ahead import AHEAD
 from lamina.record import Conversion, Mode, Timing
 
 MODES = ("eager", "compiled", "reduce-overhead", "graph")

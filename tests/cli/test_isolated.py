@@ -161,9 +161,9 @@ def test_a_study_goes_on_without_the_candidate(tmp_path: Path, command: list[str
         + """
 def tried():
     from lamina.pipeline.study import layers
-    trials = layers._trials
-    layers._trials = lambda unit, *more: (
-        trials(unit, *more) if unit.refusal or unit.names[0] != "0" else os.kill(os.getpid(), signal.SIGSEGV)
+    trials = layers.trials_of
+    layers.trials_of = lambda attempt, *more: (
+        trials(attempt, *more) if attempt.refusal or attempt.layer != "0" else os.kill(os.getpid(), signal.SIGSEGV)
     )
     return nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
 """

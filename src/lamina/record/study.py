@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal
 
 from lamina.record.timing import Timing
@@ -64,6 +65,11 @@ class Measured:
     outcome: Outcome = "slower"
     reason: str = ""
 
+    @property
+    def time_us(self) -> float:
+        """The median of a step in microseconds; infinite if it was not timed."""
+        return self.timing.median_us if self.timing else inf
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -92,6 +98,11 @@ class Trial:
     accuracy: float | None = None
     outcome: Outcome = "slower"
     reason: str = ""
+
+    @property
+    def saved_us(self) -> float:
+        """The median of what it replaces less its own, in microseconds; 0 if it was not timed."""
+        return self.dense_us - self.timing.median_us if self.timing and self.dense_us is not None else 0.0
 
 
 @dataclass(frozen=True)

@@ -105,14 +105,14 @@ def test_they_are_tried_selected_and_saved(
 ) -> None:
     """Fewer FLOPs are counted for an FFT, which has no formula."""
     tried: list[Trial] = []
-    trials = layers._trials
+    trials = layers.trials_of
 
     def recorded(*args: Any) -> Any:
         rows = trials(*args)
-        tried.extend(row for row, _ in rows)
+        tried.extend(rows)
         return rows
 
-    monkeypatch.setattr(layers, "_trials", recorded)
+    monkeypatch.setattr(layers, "trials_of", recorded)
     config = StudyConfig(
         modes=("eager",), precisions=("fp32",), batch=4, calibration=20, rivals=False,
         methods=("dense:gemm", "dense:fft", "dense:winograd"),

@@ -9,33 +9,19 @@ from typing import Any
 
 import pytest
 import torch
+from tests.pipeline.study.quick import QUICK, SETTINGS, run
 
 import lamina
-from lamina import measure
-from lamina.errors import DeviceLostError, LaminaError, UnsupportedError, UsageError
 from lamina.pipeline import find
 from lamina.pipeline.deft.learning import Learner
-from lamina.pipeline.study import Studied, StudyConfig, flow, study
-from lamina.pipeline.study.layers import OVER
+from lamina.pipeline.study import Studied, deciding, study
 from lamina.pipeline.study.plans import Plans
+from lamina.pipeline.study.trials import OVER
 from lamina.pipeline.watch import Working
 from lamina.record import Run
 from lamina.record.study import Settings
 from lamina.spec.plan_file import parse_plan, read_plan
-from lamina.spec.training import Training
 from lamina.store import Store, open_store
-
-SETTINGS = Training(batch=20, learning_rate=0.05, warmup_steps=0)
-QUICK = StudyConfig(
-    modes=("eager",), precisions=("fp32",), batch=4, calibration=20, train_epochs=2, rivals=False,
-    max_accuracy_drop=5.0,
-    methods=("eliminated[recovery=least_squares,keep=0.5]", "fused"),
-)  # fmt: skip
-
-
-def run(folder: Path, data: str, store: Store, config: StudyConfig = QUICK, **options: Any) -> Studied:
-    target, _ = find(options.pop("network", "lenet5"))
-    return study(target, data, SETTINGS, store, folder / "out", config, cache=folder / "cache", **options)
 
 
 @pytest.fixture
@@ -120,7 +106,7 @@ def test_a_killed_study_goes_on(tmp_path: Path, data: str, store: Store, monkeyp
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(flow, "compare", killed)
+        patch.setattr(deciding, "compare", killed)
         with pytest.raises(Killed):
             run(tmp_path, data, store)
     (dead,) = (one for one in store.runs() if one.verb == "study")
@@ -145,36 +131,6 @@ def test_a_budget_that_is_spent_leaves_the_layers_dense(tmp_path: Path, data: st
     assert all(one.method == "dense" for one in parse_plan(found.plan, "").layers)
 
 
-def test_the_fastest_setting_is_judged_whatever_the_time(
-    tmp_path: Path, data: str, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(flow.Budget, "over", True)
-    found = run(tmp_path, data, store, replace(QUICK, precisions=("bf16",))).study
-    judged = [one.settings.precision for one in found.wholes if one.accuracy is not None]
-    assert "bf16" in judged, judged
-
-
-def test_what_was_faster_than_the_best_on_a_second_look_is_looked_at_again(
-    tmp_path: Path, data: str, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[int] = []
-
-    def busy(*args: Any) -> Any:
-        found = compare(*args)
-        looked.append(len(found.uniforms))
-        if len(looked) > 1:
-            return found
-        return replace(found, uniforms=tuple(replace(one, timing=slower(one.timing)) for one in found.uniforms))
-
-    def slower(timing: Any) -> Any:
-        return replace(timing, median_us=5 * timing.median_us, q3_us=5 * timing.q3_us)
-
-    compare = flow.compare
-    monkeypatch.setattr(flow, "compare", busy)
-    monkeypatch.setattr(flow, "NEAR", 0.5)  # only the best is timed beside the plan
-    found = run(tmp_path, data, store, replace(QUICK, precisions=("fp32", "bf16"))).study
-    assert looked[0] < looked[1]
-    assert found.uniform.timing is not None and found.whole("before").timing is not None
 
 
 def test_nothing_is_lost_that_the_budget_of_accuracy_forbids(tmp_path: Path, data: str, store: Store) -> None:
@@ -197,18 +153,6 @@ def test_training_is_judged_by_training(tmp_path: Path, data: str, store: Store)
     assert parse_plan(found.plan, "").goal == "train"
 
 
-def test_without_labels_the_error_of_the_outputs_is_limited(tmp_path: Path, store: Store) -> None:
-    found = run(tmp_path, "synthetic", store, replace(QUICK, train_epochs=0)).study
-    assert found.metric == "output error"
-    plan, before = found.whole("plan"), found.whole("before")
-    assert before.accuracy == pytest.approx(100, abs=1e-3)
-    assert plan.accuracy is not None and plan.accuracy > 90  # the budget holds on the calibration samples
-
-
-def test_training_on_synthetic_data_keeps_what_changes_results_out(tmp_path: Path, store: Store) -> None:
-    config = replace(QUICK, goal="train", epochs=1, methods=("circulant[block_size=4,impl=reference]",))
-    found = run(tmp_path, "synthetic", store, config).study
-    assert not [one for one in found.trials if one.outcome == "selected"]
 
 
 def test_a_network_of_a_function(tmp_path: Path, data: str, store: Store) -> None:
@@ -223,13 +167,6 @@ def test_a_recurrent_layer_has_candidates(tmp_path: Path, data: str, store: Stor
     tried = {one.impl for one in found.trials if one.layer == "lstm" and one.timing}
     assert any(impl.startswith("eliminated") for impl in tried)
 
-
-def test_weights_of_another_network_are_refused(tmp_path: Path, data: str, store: Store) -> None:
-    from safetensors.torch import save_file
-
-    save_file({"weight": torch.zeros(3)}, tmp_path / "other.safetensors")
-    with pytest.raises(UsageError, match="weights of this network"):
-        run(tmp_path, data, store, weights=tmp_path / "other.safetensors")
 
 
 def test_runs_of_a_study_are_read_by_id(studied: Studied, shared: Path) -> None:
@@ -247,45 +184,6 @@ def test_the_front_is_saved_and_switches(tmp_path: Path, data: str, store: Store
     assert model.use(accuracy_drop=0.0).accuracy >= max(p.accuracy for p in found.study.front if not p.methods)
 
 
-def test_a_plan_whose_training_fails_is_not_accepted(
-    tmp_path: Path, data: str, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = Plans.trained
-
-    def failing(self: Plans, choice: Any) -> torch.nn.Module:
-        if choice:
-            raise LaminaError("step 7: the loss is nan; lower the learning rate")
-        return whole(self, choice)
-
-    monkeypatch.setattr(Plans, "trained", failing)
-    done = run(tmp_path, data, store)
-    assert {one.method for one in read_plan(done.folder).layers} == {"dense"}
-    assert any("the loss is nan" in remark for remark in store.run(done.run_id).remarks)
-    assert store.run(done.run_id).status == "done"
-
-
-def test_a_plan_that_made_the_gpu_unusable_is_left_out_of_the_next_process(
-    tmp_path: Path, data: str, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compared: list[Any] = []
-
-    def failing(*args: Any) -> Any:
-        compared.append([choice for row in args[1].values() for choice, _ in row])
-        if len(compared) == 1:
-            monkeypatch.setattr(measure, "lost", lambda _: "CUDA error: unspecified launch failure")
-            raise RuntimeError("CUDA error: unspecified launch failure")
-        return compare(*args)
-
-    compare, works = flow.compare, measure.lost
-    monkeypatch.setattr(flow, "compare", failing)
-    with pytest.raises(DeviceLostError, match="unspecified launch failure") as error:
-        run(tmp_path, data, store)
-    assert error.value.layer.startswith("the plan")
-    monkeypatch.setattr(measure, "lost", works)
-    done = run(tmp_path, data, store)  # as a new process does
-    assert compared[0] and compared[0] not in compared[1:]
-    assert any("unspecified launch failure" in remark for remark in store.run(done.run_id).remarks)
-    assert store.run(done.run_id).status == "done"
 
 
 def test_what_ended_an_earlier_process_does_not_run_again(tmp_path: Path, data: str, store: Store) -> None:
@@ -299,12 +197,6 @@ def test_what_ended_an_earlier_process_does_not_run_again(tmp_path: Path, data: 
     assert refused == {"classifier.0, fused"}
     ran = {event.layer for event in told if isinstance(event, Working)}
     assert "features.0, fused" in ran and not ran & {what for what, _ in lost}
-
-
-def test_a_network_that_cannot_be_copied_is_refused(tmp_path: Path, data: str, store: Store) -> None:
-    target, _ = find("tests.pipeline.study.nets:Uncopyable", input_size=(1, 28, 28))
-    with pytest.raises(UnsupportedError, match=r"copies of the network, but copy\.deepcopy raises TypeError"):
-        study(target, data, SETTINGS, store, tmp_path / "out", QUICK, cache=tmp_path / "cache")
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # copies of TorchScript's parameters are no leaves

@@ -1,82 +1,93 @@
-"""Which variants of a method are tried on a layer."""
+"""The order in which layers are tried, and what is kept of it."""
 
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
-from lamina.accelerate.runtime import compile_ahead
-from lamina.accelerate.select import Cache, Selector, observe
+from lamina.pipeline.study import layers
+from lamina.pipeline.study.attempts import HOPELESS, Attempt
 from lamina.pipeline.study.budget import Budget
-from lamina.pipeline.study.layers import HOPELESS, _best, _compile, _hopeless, _Unit
+from lamina.pipeline.study.layers import Layers
 from lamina.record import Timing
 from lamina.record.study import Settings, Trial
 from lamina.spec import Method
 
-SETTINGS = Settings("fp16", "nhwc", "graph")
+SETTINGS = Settings("fp32", "nchw", "eager")
 
 
-def trial(impl: str, time_us: float | None, dense_us: float = 10.0) -> tuple[Trial, float]:
+def attempt(text: str, layer: str = "conv", rank: int = 0) -> Attempt:
+    return Attempt(Method.parse(text), (layer,), nn.Identity(), None, None, rank)
+
+
+def trial(impl: str, time_us: float | None, layer: str = "conv", outcome: Any = "slower", reason: str = "") -> Trial:
     timing = None if time_us is None else Timing("graph", "warm", time_us, time_us, time_us, 7)
-    return Trial("conv", "Conv2d", impl, SETTINGS, timing=timing, dense_us=dense_us if timing else None), 0.0
+    return Trial(layer, "Conv2d", impl, SETTINGS, timing, 10.0, outcome=outcome, reason=reason)
 
 
-def unit(text: str) -> _Unit:
-    return _Unit(Method.parse(text), ("conv",), nn.Identity(), None, None, 1)
+def test_a_faster_candidate_is_an_option_with_what_it_saves() -> None:
+    found = Layers(dense_us={"conv": 9.0})
+    assert found.add(trial("dense", 10.0), attempt("sparse"))
+    assert found.add(trial("sparse", 8.0, outcome="selected"), attempt("sparse"))
+    assert found.faster == {"conv": {"sparse": 2.0}} and found.merged == {"conv sparse": ("conv",)}
+    option = found.option("conv", "sparse")
+    assert (option.saved_us, option.parts) == (2.0, {"conv": 1 - 2.0 / 10.0}), "the dense time is that of its rounds"
 
 
-@pytest.mark.parametrize(
-    ("rows", "ratio"),
-    [
-        ([trial("dense", 10.0), trial("eliminated", 30.0), trial("eliminated[fold=true]", 8.0)], 0.8),
-        ([trial("dense", 10.0), trial("circulant[block_size=64]", 30.0)], 3.0),
-        ([trial("dense", 10.0), trial("circulant[block_size=64]", None)], 0.0),
-        ([], 0.0),
-    ],
-)  # fmt: skip
-def test_a_method_is_as_good_as_its_fastest_candidate(rows: Any, ratio: float) -> None:
-    assert _best(rows) == ratio
+def test_a_dense_layer_is_kept_once_and_not_of_layers_that_are_replaced_together() -> None:
+    found, together = Layers(), Attempt(Method.parse("fused"), ("conv", "relu"), nn.Sequential(), None, None)
+    assert not found.add(trial("dense", 12.0), together)
+    assert found.add(trial("dense", 10.0), attempt("sparse"))
+    assert not found.add(trial("dense", 11.0), attempt("weight-only"))
+    assert found.dense_us == {"conv": 10.0} and len(found.trials) == 1
 
 
-def test_variants_of_what_was_much_slower_are_not_tried() -> None:
-    reached = {("conv", "circulant"): 3.0, ("conv", "eliminated"): HOPELESS, ("conv", "dense"): 9.0}
-    reason = _hopeless(unit("circulant[block_size=32]"), reached)
-    assert reason == "the variant of circulant before it took 3.0 times as long as the dense layer"
-    for text in ("eliminated[keep=0.5]", "dense:fft", "sparse"):
-        assert _hopeless(unit(text), reached) is None
+def test_layers_without_a_candidate_have_every_reason_once() -> None:
+    found = Layers()
+    rows = [("sparse", "conv", "no"), ("sparse", "conv", "no"), ("fused", "conv", "no ReLU"), ("fused", "fc", "never")]
+    for impl, layer, reason in rows:
+        found.add(trial(impl, None, layer, "refused", reason), attempt(impl, layer))
+    found.add(trial("sparse", 3.0, "fc"), attempt("sparse", "fc"))
+    assert found.unsupported == {"conv": "sparse: no; fused: no ReLU"}
 
 
-class Fatal:
-    """Watches over everything, and leaves out what ended an earlier process."""
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_first_variants_come_first_and_compile_together(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    did: list[Any] = []
+    slow = {"fc"}
 
-    def __init__(self, left_out: str) -> None:
-        self.left_out, self.watched = left_out, list[str]()
+    def compiled(attempts: list[Attempt], *_: Any) -> None:
+        did.append([str(one) for one in attempts])
 
-    def reason(self, what: str) -> str | None:
-        return "it ended its process" if what == self.left_out else None
+    def tried(one: Attempt, *_: Any) -> list[Trial]:
+        did.append(str(one) if one.refusal is None else one.refusal)
+        return [trial(str(one.method), 10 * (2 * HOPELESS if one.layer in slow else 1), one.layer)]
 
-    def __call__(self, what: str, stage: str) -> Any:
-        self.watched.append(what)
-        assert compile_ahead.active()
-        return nullcontext()
+    class Fatal:
+        def reason(self, what: str) -> None: ...
 
+        def __call__(self, what: str, stage: str) -> Any:
+            return nullcontext()
 
-def test_kernels_are_compiled_before_anything_is_timed() -> None:
-    def timer(steps: Any) -> Any:
-        raise AssertionError("timed")
-
-    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).eval()
-    calls = observe(model, ["0", "1"], torch.randn(4, 8))
-    texts = {"0": ["circulant[block_size=4]", "sparse", "dense:fft"], "1": ["circulant[block_size=4]", "weight-only"]}
-    units = [
-        _Unit(Method.parse(text), (name,), model.get_submodule(name), None, None)
-        for name, row in texts.items()
-        for text in row
-    ]
-    fatal: Any = Fatal("1, circulant[block_size=4]")
-    chosen = Selector(timer, Cache(None, {}), "eager", training=False)
-    _compile(units, calls, chosen, SETTINGS, Budget(None), fatal, lambda _: None)
-    assert fatal.watched == ["0, circulant[block_size=4]", "1, weight-only"]
-    assert not compile_ahead.active()
+    monkeypatch.setattr(layers, "compile_kernels", compiled)
+    monkeypatch.setattr(layers, "trials_of", tried)
+    stored: list[Trial] = []
+    context: Any = SimpleNamespace(
+        subject=SimpleNamespace(device=SimpleNamespace(type=device)), fatal=Fatal(), budget=Budget(None),
+        watch=lambda _: None, store=SimpleNamespace(add_trial=lambda _, one: stored.append(one)), run_id="1",
+    )  # fmt: skip
+    observed: Any = SimpleNamespace(settings=SETTINGS, groups=None)
+    first = [attempt("circulant[block_size=64]", layer) for layer in ("fc", "conv")]
+    second = [attempt("circulant[block_size=32]", layer, rank=1) for layer in ("fc", "conv")]
+    found = Layers()
+    layers._try_all(context, [*first, *second], observed, found)
+    reason = "the variant of circulant before it took 2.5 times as long as the dense layer"
+    expected = [
+        ["fc, circulant[block_size=64]", "conv, circulant[block_size=64]"],
+        "fc, circulant[block_size=64]", "conv, circulant[block_size=64]",
+        ["conv, circulant[block_size=32]"], reason, "conv, circulant[block_size=32]",
+    ]  # fmt: skip
+    assert did == [one for one in expected if device == "cuda" or isinstance(one, str)]
+    assert stored == found.trials and len(stored) == 4

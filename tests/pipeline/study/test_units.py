@@ -87,11 +87,14 @@ def test_they_are_candidates_and_made_by_a_choice(
         return one.impl == FUSED and one.timing is not None
 
     def first(*args: Any) -> Any:
-        rows = trials(*args)
-        return [(replace(one, outcome="selected"), 9.0) if fused(one) else (one, saved) for one, saved in rows]
+        return [selected(one) if fused(one) else one for one in trials(*args)]
 
-    trials = layers._trials
-    monkeypatch.setattr(layers, "_trials", first)
+    def selected(one: Trial) -> Trial:
+        assert one.timing is not None
+        return replace(one, outcome="selected", dense_us=one.timing.median_us + 9)
+
+    trials = layers.trials_of
+    monkeypatch.setattr(layers, "trials_of", first)
     target, _ = find(NET, input_size=(1, 28, 28))
     config = StudyConfig(
         modes=("eager",), precisions=("fp32",), batch=4, calibration=20, rivals=False, methods=(FUSED,)

@@ -1,15 +1,26 @@
 """``study``: one command from a network to a measured plan of how to run each of its layers.
 
-config     what may be tried, and the limits
-flow       the stages in order
-subject    the network at settings, and its steps
-uniform    stage 1: folding, precision, layout, mode and methods of other packages for the whole network
-layers     stage 2: every candidate of every layer, in place
-algorithms convolution algorithms among these candidates
-plans      networks by a choice of implementations, and their accuracy
-combine    stage 3: which layers to change, and how far
-whole      stage 4: the whole network by a choice against the best uniform settings
+The stages, in the order of `flow`:
+
+dense      the dense network, trained or loaded
+uniform    the whole network by precision, layout, mode, folding, and methods of other packages (`rivals`)
+judged     accuracy at these settings, and the best of them
+explained  what limits the network there
+layers     every candidate of every layer, in place: `attempts` are tried by `trials`, their kernels compiled `ahead`
+front      plans from the most accurate to the fastest (`combine`), and how far they keep the accuracy
+deciding   the furthest plan that is faster as a whole (`whole`) than the best uniform settings
+outcomes   what became of every setting and candidate; the time of the plan was `predicted` from its layers
 written    the plan and its folder
+
+What they share:
+
+config     what may be tried, and the limits
+context    the network, limits and services of a study
+subject    the network at settings, and its steps
+plans      networks by a choice of implementations, and their accuracy
+budget     the time that each stage may use
+journal    answers that were found before
+fatal      what ended a process, and is not tried again
 """
 
 from lamina.pipeline.study.config import StudyConfig

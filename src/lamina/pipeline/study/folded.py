@@ -18,12 +18,17 @@ from lamina.accelerate.methods.elimination.convert import build, inputs_of
 from lamina.accelerate.methods.elimination.search import aligned
 from lamina.accelerate.select import LayerCall, Selector, layer_step, observe
 from lamina.errors import UnsupportedError, UsageError
-from lamina.pipeline.deft.composition import folded
+from lamina.pipeline.deft.composition import flattened, foldable, folded
 from lamina.record import Timing
 from lamina.spec import Method
 
 FOLDED = "fold=true"
 """The option of such an implementation: ``eliminated[keep=0.5,fold=true]``."""
+
+
+def fold_groups(model: nn.Module) -> dict[str, int] | None:
+    """Neighbouring inputs of each layer that are one channel of its producer; ``None`` if no producer can be pruned."""
+    return None if foldable(model) else flattened(model)
 
 
 def fold_impl(method: Method, group: int) -> str:

@@ -26,9 +26,8 @@ from lamina.pipeline.deft.composition import candidates, folded
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.study.combine import Choice
 from lamina.pipeline.study.config import lossless
-from lamina.pipeline.study.folded import FOLDED
+from lamina.pipeline.study.folded import FOLDED, fold_groups
 from lamina.pipeline.study.journal import Journal
-from lamina.pipeline.study.layers import fold_groups
 from lamina.pipeline.study.lossless import lossy
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.watch import Watch

@@ -13,14 +13,12 @@ from torch import nn
 
 from lamina import measure, run
 from lamina.errors import DeviceLostError, UnsupportedError
-from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.config import StudyConfig
-from lamina.pipeline.study.fatal import Fatal
-from lamina.pipeline.study.journal import Journal
+from lamina.pipeline.study.context import Context
 from lamina.pipeline.study.layer_times import part_of
 from lamina.pipeline.study.rivals import RIVALS
 from lamina.pipeline.study.subject import Step, Subject, forget_compiled
-from lamina.pipeline.watch import Watch, tracked
+from lamina.pipeline.watch import tracked
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
 from lamina.report.units import size
@@ -42,9 +40,7 @@ COMPILE_S = 45.0
 """A stage needs this long for each compilation; less on a GPU."""
 
 
-def uniform(
-    subject: Subject, config: StudyConfig, journal: Journal, budget: Budget, fatal: Fatal, watch: Watch
-) -> list[Measured]:
+def uniform(context: Context) -> list[Measured]:
     """Steps of the network at uniform settings, the user's own first.
 
     Precisions and layouts are compared where launch overhead hides least: in CUDA graphs on a GPU, in eager mode on a
@@ -56,11 +52,12 @@ def uniform(
     cuDNN's strict float32 convolutions of large networks are slow to autotune in channels-last, and slower than NCHW:
     on a GPU they are not tried. Where TF32 is slower than a precision of 16 bits, strict float32 is not tried at all.
     """
+    subject, config = context.subject, context.config
     found: dict[Settings, Measured] = {}
 
     def measured(settings: Sequence[Settings]) -> None:
         new = [one for one in settings if one not in found]
-        rows = _measured(subject, new, journal, budget, fatal, watch)
+        rows = _measured(context, new)
         found.update({row.settings: within(row, config.max_memory) for row in rows})
 
     precisions, modes = available(config, subject.device)
@@ -163,7 +160,7 @@ def fastest(found: Iterable[Measured]) -> Measured:
     timed = [one for one in found if one.timing is not None and one.outcome != "refused"]
     if not timed:
         raise UnsupportedError("; ".join(f"{one.settings}: {one.reason}" for one in found))
-    return min(timed, key=lambda one: one.timing.median_us if one.timing else 0.0)
+    return min(timed, key=lambda one: one.time_us)
 
 
 def _too_little(subject: Subject, fast: Measured) -> str | None:
@@ -185,10 +182,9 @@ def _two(best: Settings, modes: Sequence[str]) -> list[str]:
     return [best.mode, "compiled"] if other else [best.mode]
 
 
-def _measured(
-    subject: Subject, settings: Sequence[Settings], journal: Journal, budget: Budget, fatal: Fatal, watch: Watch
-) -> list[Measured]:
+def _measured(context: Context, settings: Sequence[Settings]) -> list[Measured]:
     """Times of the network at several settings; from the journal where it has them."""
+    subject, journal, budget, fatal = context.subject, context.journal, context.budget, context.fatal
     new = [one for one in settings if f"whole {one}" not in journal]
     before = f"whole {BEFORE}"
     known = measured_of(journal[before]).timing if before in journal else None
@@ -198,7 +194,7 @@ def _measured(
     steps: dict[str, Step] = {}
     facts: dict[Settings, tuple[int, int | None, float | None]] = {}
     reasons: dict[Settings, str] = {}
-    for one in tracked("building the network at each setting", new, len(new), watch):
+    for one in tracked("building the network at each setting", new, len(new), context.watch):
         compiles = one.mode in COMPILED and subject.device.type != "cuda"
         if one != BEFORE and not budget.covers(COMPILE_S if compiles else CALLS * step_s):
             reasons[one] = "the time budget of this stage was spent"

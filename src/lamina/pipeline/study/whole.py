@@ -60,7 +60,12 @@ class Compared:
     def uniform(self) -> Measured:
         """The fastest of the uniform settings that fit into memory."""
         fits = [one for one in self.uniforms if one.outcome != "refused"]
-        return min(fits, key=lambda one: one.timing.median_us if one.timing else inf)
+        return min(fits, key=lambda one: one.time_us)
+
+    @property
+    def selected(self) -> Choice:
+        """The choice that the study ends with: the plan's, or none if that is not faster."""
+        return self.choice if self.faster else {}
 
 
 Variant = tuple[Choice, nn.Module]

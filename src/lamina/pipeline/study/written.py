@@ -83,9 +83,8 @@ def save(
     save_folder(folder, build.to_precision(model, precision, torch.device("cpu"), "nchw"), dense, plan, target, classes)
 
 
-def save_front(folder: Path, found: Study, plans: Plans | None, subject: Subject, target: Target, classes: int) -> None:
+def save_front(folder: Path, found: Study, plans: Plans, subject: Subject, target: Target, classes: int) -> None:
     """Write the network of each point of the front, for `lamina.pipeline.apply.front.load_front`."""
-    assert plans is not None
     plan = parse_plan(found.plan, NAME)
     dense = copy.deepcopy(plans.dense).cpu().eval()
     origin = recipe_files.Origin(target.name, classes, target.network, folds(plans.settings.method))

@@ -1,0 +1,129 @@
+"""Accuracy of the whole network at uniform settings, and the best of those that keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from lamina import run
+from lamina.errors import LaminaError, UsageError
+from lamina.pipeline.deft.calibration import accuracy
+from lamina.pipeline.study.context import Context
+from lamina.pipeline.study.subject import Subject
+from lamina.pipeline.study.uniform import fastest
+from lamina.pipeline.watch import tracked
+from lamina.record.study import Measured, Settings
+from lamina.spec.whole_method import COMPRESSED, mixes, without
+
+NEAR = 1.15
+"""Settings whose time is within this factor of the fastest are judged too, and timed again beside the plan."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The network at uniform settings, with accuracies.
+
+    Attributes:
+        wholes: every row, the user's own first.
+        reference: the user's own accuracy in percent; that of the fastest settings if the network does not run as it
+            was.
+        best: the fastest that keeps the accuracy.
+        base: the fastest of those that methods of layers can be added to: not all methods of other packages allow any.
+    """
+
+    wholes: Sequence[Measured]
+    reference: float
+    best: Measured
+    base: Measured
+
+
+def judge(context: Context, wholes: Sequence[Measured]) -> Judged:
+    """Measure the accuracy at each of the settings, the fastest first, until one keeps it.
+
+    The fastest is judged even if the time of the stage is spent: else the study would go on at slow settings.
+
+    Args:
+        context: of the study.
+        wholes: the network at uniform settings, the user's own first.
+
+    Raises:
+        UnsupportedError: the network runs at none of the settings.
+    """
+    rows, reference = _with_accuracy(context, wholes)
+    kept = [one for one in rows if one.outcome != "inaccurate"]
+    return Judged(rows, reference, fastest(kept), fastest(one for one in kept if mixes(one.settings.method)))
+
+
+def _with_accuracy(context: Context, wholes: Sequence[Measured]) -> tuple[list[Measured], float]:
+    """The rows in their order, and the accuracy that they are compared with."""
+    before, *others = wholes
+    judged: dict[Settings, Measured] = {}
+    known: dict[tuple[str, str], float] = {}
+    reference: float | None = None
+    if before.timing is not None:
+        reference = known[_decisive(before)] = accuracy_at(context, before.settings)
+        judged[before.settings] = replace(before, accuracy=reference)
+    ahead = [one for one in others if one.timing is not None and one.outcome != "refused"]
+    ahead.sort(key=lambda one: one.time_us)
+    first_us = inf  # of the first that keeps the accuracy
+    least = len(known)
+    for one in tracked("accuracy at each setting", ahead, len(ahead), context.watch):
+        key = _decisive(one)
+        passed = one.time_us > NEAR * first_us
+        if key not in known and not passed and (len(known) == least or not context.budget.over):
+            try:
+                known[key] = accuracy_at(context, one.settings)
+            except (LaminaError, RuntimeError) as error:
+                judged[one.settings] = replace(one, outcome="failed", timing=None, reason=run.one_line(error))
+                continue
+        if reference is None:  # the network does not run as it was
+            reference = known.get(key)
+        judged[one.settings] = _verdict(context, one, known.get(key), reference or 0.0, passed)
+        if judged[one.settings].outcome == "slower":
+            first_us = min(first_us, one.time_us)
+    return [judged.get(one.settings, one) for one in wholes], reference or 0.0
+
+
+def _verdict(context: Context, one: Measured, found: float | None, reference: float, passed: bool) -> Measured:
+    """A row with its accuracy, if it was found, and whether it keeps that of the reference.
+
+    ``passed`` says that faster settings keep it already.
+    """
+    if found is None and passed:
+        return replace(one, outcome="slower", reason="another setting was faster")
+    if found is None:
+        return replace(one, outcome="inaccurate", reason="the time budget was spent before its accuracy")
+    lost = reference - found
+    if lost > context.config.max_accuracy_drop:
+        return replace(one, accuracy=found, outcome="inaccurate", reason=f"loses {lost:.2f} points")
+    return replace(one, accuracy=found, outcome="slower")
+
+
+def _decisive(one: Measured) -> tuple[str, str]:
+    """What of its settings decides the accuracy: compressed activations have the same gradients."""
+    return one.settings.precision, without(one.settings.method, COMPRESSED)
+
+
+def accuracy_at(context: Context, settings: Settings, test: bool = False) -> float:
+    """Accuracy of the dense network in percent, on the calibration samples or those of the test.
+
+    Trainings in strict fp32 have the learner's precision instead, which is faster.
+    """
+    if context.config.training and settings.precision == "fp32":
+        settings = replace(settings, precision=context.learner.settings.precision)
+    return context.plans(settings).accuracy({}, test)
+
+
+def scores_classes(subject: Subject) -> bool:
+    """Whether the network's outputs are class scores of real labels."""
+    parts = subject.material
+    if parts.learn.name == "synthetic":
+        return False
+    try:
+        dense = subject.at(subject.dense, Settings("fp32", "nchw", "eager")).eval()
+        batches = list(parts.ordered(parts.calibration, 2))[:1]
+        accuracy(dense, batches, subject.device, "fp32", parts.classes)
+    except UsageError:
+        return False
+    return True
