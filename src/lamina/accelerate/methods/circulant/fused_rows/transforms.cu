@@ -261,6 +261,41 @@ __device__ __forceinline__ void take_rows(Rows& to, const word4* held) {
   keep_order();
 }
 
+// The signs of this thread's elements of a block, which all blocks share, in one register: bits 15 - i and 31 - i are set
+// where the two elements of word i of `first` are to be negated; those of `mirrored` follow.
+template <int DTYPE>
+__device__ __forceinline__ word sign_bits(const typename Element<DTYPE>::type* signs) {
+  static_assert(2 * HALF_WORDS <= 16);
+  word bits = 0;
+#pragma unroll
+  for (int c = 0; c < CHUNKS; ++c) {
+    const int first = 4 * VECTOR * c + VECTOR * (threadIdx.x % 32 % 4), mirrored = K - VECTOR - first;
+#pragma unroll
+    for (int i = 0; i < VECTOR; ++i) {
+      const int bit = 15 + i % 2 * 16 - (c * VECTOR + i) / 2;
+      bits |= word(to_float<DTYPE>(signs[first + i]) < 0) << bit;
+      bits |= word(to_float<DTYPE>(signs[mirrored + i]) < 0) << (bit - HALF_WORDS);
+    }
+  }
+  return bits;
+}
+
+// Word `i` with its elements negated where `bits` says so.
+__device__ __forceinline__ word flipped(word pair, word bits, int i) { return pair ^ (bits << i & 0x80008000u); }
+
+// Rows times their signs, in place.
+__device__ __forceinline__ void flip(Rows& rows, word bits) {
+#pragma unroll
+  for (int b = 0; b < ITEM_BLOCKS; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int i = 0; i < HALF_WORDS; ++i) {
+        rows.first[b][r][i] = flipped(rows.first[b][r][i], bits, i);
+        rows.mirrored[b][r][i] = flipped(rows.mirrored[b][r][i], bits, HALF_WORDS + i);
+      }
+}
+
 // Sums and differences of mirrored elements, in place: `first` has the sums, `mirrored` the differences.
 __device__ __forceinline__ void fold(Rows& rows) {
 #pragma unroll
