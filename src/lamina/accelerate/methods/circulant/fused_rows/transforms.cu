@@ -114,6 +114,7 @@ __device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
 __device__ __forceinline__ float from_neighbour(float number, int mask) {
   return __shfl_xor_sync(0xffffffffu, number, mask);
 }
+__device__ __forceinline__ word bits_of_lanes(bool bit) { return __ballot_sync(0xffffffffu, bit); }
 #else
 // The same on the CPU, for one warp: threads exchange operands through static arrays.
 template <bool TRANSPOSED>
@@ -180,6 +181,15 @@ inline float from_neighbour(float number, int mask) {
   const float other = numbers[threadIdx.x ^ mask];
   __syncthreads();
   return other;
+}
+inline word bits_of_lanes(bool bit) {
+  static bool bits[32];
+  bits[threadIdx.x] = bit;
+  __syncthreads();
+  word all = 0;
+  for (int lane = 0; lane < 32; ++lane) all |= word(bits[lane]) << lane;
+  __syncthreads();
+  return all;
 }
 #endif
 
@@ -262,20 +272,18 @@ __device__ __forceinline__ void take_rows(Rows& to, const word4* held) {
 }
 
 // The signs of this thread's elements of a block, which all blocks share, in one register: bits 15 - i and 31 - i are set
-// where the two elements of word i of `first` are to be negated; those of `mirrored` follow.
+// where the two elements of word i of `first` are to be negated; those of `mirrored` follow. Lane l reads what bit l needs.
 template <int DTYPE>
 __device__ __forceinline__ word sign_bits(const typename Element<DTYPE>::type* signs) {
   static_assert(2 * HALF_WORDS <= 16);
+  const int lane = threadIdx.x % 32, i = 15 - lane % 16, at = i % HALF_WORDS * 2;
   word bits = 0;
 #pragma unroll
-  for (int c = 0; c < CHUNKS; ++c) {
-    const int first = 4 * VECTOR * c + VECTOR * (threadIdx.x % 32 % 4), mirrored = K - VECTOR - first;
-#pragma unroll
-    for (int i = 0; i < VECTOR; ++i) {
-      const int bit = 15 + i % 2 * 16 - (c * VECTOR + i) / 2;
-      bits |= word(to_float<DTYPE>(signs[first + i]) < 0) << bit;
-      bits |= word(to_float<DTYPE>(signs[mirrored + i]) < 0) << (bit - HALF_WORDS);
-    }
+  for (int thread = 0; thread < 4; ++thread) {
+    const int first = at / VECTOR * 4 * VECTOR + thread * VECTOR;
+    const int vector = i < HALF_WORDS ? first : K - VECTOR - first;
+    const word all = bits_of_lanes(i < 2 * HALF_WORDS && to_float<DTYPE>(signs[vector + at % VECTOR + lane / 16]) < 0);
+    if (lane % 4 == thread) bits = all;
   }
   return bits;
 }
