@@ -167,14 +167,16 @@ def _gradient(ctx: Any, gy: Tensor | None, *_: None) -> tuple[Any, ...]:
     bias = gy.reshape(-1, gy.shape[-1]).sum(0, dtype=ctx.bias_dtype) if for_bias else None
     dx = dw = None
     if torch.is_grad_enabled():
-        dx, dw = _differentiable(gy, x, weight, signs)
+        dx, dw = differentiable_gradients(gy, x, weight, signs)
     elif for_x or for_w:
         arguments = gy, x, spectra, signs, ctx.w_shape, ctx.w_dtype, for_x, for_w
         dx, dw = call_in_backward(linear_backward, _run_backward, *arguments)
     return dx if for_x else None, dw if for_w else None, None, bias
 
 
-def _differentiable(gy: Tensor, x: Tensor, weight: Tensor, signs: Tensor | None) -> tuple[Tensor, Tensor]:
+def differentiable_gradients(
+    gy: Tensor, x: Tensor, weight: Tensor, signs: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """Gradients with respect to ``x`` and ``weight``, by operators that are differentiable themselves."""
     k, rows, dy = weight.shape[-1], x.reshape(-1, x.shape[-1], 1), gy.reshape(-1, gy.shape[-1], 1)
     xs, ws = dft_pair(rows, weight.flatten(1)[..., None], signs, k, 1, x.dtype)
