@@ -94,7 +94,7 @@ def linear(
             ``ceil(in_features / k)``.
         bias: ``(out_features,)``.
         out_features: output features; the rows of the last blocks beyond it are unused.
-        signs: ``(k,)``, random signs by which each block of input features is multiplied first.
+        signs: ``(k,)``, random signs, each 1 or -1, by which each block of input features is multiplied first.
         impl: the implementation.
 
     Returns:
@@ -189,7 +189,7 @@ def conv(
         out_channels: output channels, a multiple of ``groups``.
         stride, padding, dilation: one integer, or one for each spatial dimension.
         groups: blocked connections from input to output channels, as in `torch.nn.Conv2d`.
-        signs: ``(k,)``, random signs by which each block of input channels is multiplied first.
+        signs: ``(k,)``, random signs, each 1 or -1, by which each block of input channels is multiplied first.
         impl: the implementation.
 
     Returns:

@@ -134,9 +134,9 @@ class FusedRows:
 
 def sign_macros(signs: Tensor | None, flip_outputs: bool) -> dict[str, int]:
     """Macros of sign flips, of rows of inputs or of outputs; without signs, kernels have no code for them."""
-    dtype = torch.float32 if signs is None else signs.dtype
-    flips = signs is not None and not flip_outputs, signs is not None and flip_outputs
-    return {"SIGN_TYPE": DTYPE_CODES[dtype], "FLIP_IN": int(flips[0]), "FLIP_OUT": int(flips[1])}
+    if signs is None:
+        return {"SIGN_TYPE": DTYPE_CODES[torch.float32], "FLIP_IN": 0, "FLIP_OUT": 0}
+    return {"SIGN_TYPE": DTYPE_CODES[signs.dtype], "FLIP_IN": int(not flip_outputs), "FLIP_OUT": int(flip_outputs)}
 
 
 def row_tile(problem: FusedRows, rows: int) -> RowTile | None:
@@ -315,8 +315,8 @@ def run_rows(
         unused if bias is None else bias,
         y,
     ]
-    args = [*operands, rows, chunks, unused if signs is None else signs]
-    _launch("fused_rows", "rows", macros, grid, args, problem.row_bytes(tile))
+    last = unused if signs is None else signs
+    _launch("fused_rows", "rows", macros, grid, [*operands, rows, chunks, last], problem.row_bytes(tile))
 
 
 def too_wide(width: int) -> str:

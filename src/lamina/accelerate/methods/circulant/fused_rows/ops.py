@@ -174,9 +174,7 @@ def _gradient(ctx: Any, gy: Tensor | None, *_: None) -> tuple[Any, ...]:
     return dx if for_x else None, dw if for_w else None, None, bias
 
 
-def differentiable_gradients(
-    gy: Tensor, x: Tensor, weight: Tensor, signs: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def differentiable_gradients(gy: Tensor, x: Tensor, weight: Tensor, signs: Tensor | None) -> tuple[Tensor, Tensor]:
     """Gradients with respect to ``x`` and ``weight``, by operators that are differentiable themselves."""
     k, rows, dy = weight.shape[-1], x.reshape(-1, x.shape[-1], 1), gy.reshape(-1, gy.shape[-1], 1)
     xs, ws = dft_pair(rows, weight.flatten(1)[..., None], signs, k, 1, x.dtype)
@@ -204,7 +202,5 @@ def _(x: Any, weight: Any, *_: Any, **__: Any) -> int:
 
 
 @register_flop_formula(torch.ops.lamina.circulant_fused_rows_backward)
-def _(
-    dy: Any, x: Any, spectra: Any, signs: Any, w_shape: Any, w_dtype: Any, for_x: bool, for_w: bool, **_: Any
-) -> int:
+def _(dy: Any, x: Any, spectra: Any, signs: Any, w_shape: Any, w_dtype: Any, for_x: bool, for_w: bool, **_: Any) -> int:
     return (for_x or for_w) * _flops(x, w_shape, for_x + for_w)
