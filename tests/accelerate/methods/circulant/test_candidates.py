@@ -40,6 +40,21 @@ def test_other_gradients_are_refused() -> None:
         agreeing(layer, called(layer), True, "dense", "reference")
 
 
+class WrongOutputs(BlockCirculantLinear):
+    """Its gradients are those of the method; ``dense`` gives other outputs."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        y: Any = super().forward(input)
+        return y if self.impl != "dense" else y + y.detach()
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_other_outputs_are_refused(training: bool) -> None:
+    layer = WrongOutputs(12, 8, 4)
+    with pytest.raises(UnsupportedError, match="impl=dense differs from impl=reference by 1.0e"):
+        agreeing(layer, called(layer), training, "dense", "reference")
+
+
 def test_results_that_are_no_numbers_are_refused() -> None:
     layer = BlockCirculantLinear(12, 8, 4)
     call = called(layer)

@@ -38,13 +38,15 @@ def candidates(layer: Any, call: LayerCall, selector: Selector) -> Mapping[str, 
 
 
 def agreeing(layer: Any, call: LayerCall, training: bool, impl: Impl, like: Impl) -> nn.Module:
-    """The layer by an implementation, after a step in which it computed what another one does.
+    """The layer by an implementation, after it computed what another one does: outputs and, in training, gradients.
 
     Raises:
         UnsupportedError: it computed something else.
     """
+    steps = sorted({False, training})  # a training step returns gradients only
     ours, theirs = (
-        tree_leaves(layer_step(variant(layer, impl=one), call, "eager", training)()) for one in (impl, like)
+        tree_leaves([layer_step(variant(layer, impl=one), call, "eager", backward)() for backward in steps])
+        for one in (impl, like)
     )
     for mine, wanted in zip(ours, theirs, strict=True):
         if isinstance(wanted, Tensor):

@@ -94,7 +94,7 @@ def linear(
             ``ceil(in_features / k)``.
         bias: ``(out_features,)``.
         out_features: output features; the rows of the last blocks beyond it are unused.
-        signs: ``(k,)``, random signs by which each block of input features is multiplied first.
+        signs: ``(k,)``, random signs, each 1 or -1, by which each block of input features is multiplied first.
         impl: the implementation.
 
     Returns:
@@ -114,9 +114,7 @@ def linear(
     name = resolve_impl(impl, x)
     dtype = compute_dtype(x)
     rows = prod(x.shape[:-1])  # numel() would specialize a dynamic batch
-    if name == "fused_rows":  # before sign flips, which are a pass of their own
-        fused_rows.check(rows, x, dtype, x.shape[-1], out_features, weight.shape[-1])
-    if name in ("reference", "materialized", "fused_rows", *PUBLISHED):
+    if name in ("reference", "materialized", *PUBLISHED):
         x = reference.flip_signs(x, signs, x.dim() - 1)
     if name == "reference":
         return reference.linear(x.to(dtype), weight.to(dtype), cast(bias, dtype), out_features)
@@ -128,7 +126,8 @@ def linear(
         return _spectral(x, weight, signs, bias, out_features, Conv2dProblem(rows), dtype)
     y: Tensor
     if name == "fused_rows":
-        y, _ = fused_rows.linear_eager(x.to(dtype), weight, bias)
+        fused_rows.check(rows, x, dtype, x.shape[-1], out_features, weight.shape[-1])
+        y, _ = fused_rows.linear_eager(x.to(dtype), weight, signs, bias)
         return y
     flat = x.reshape(rows, x.shape[-1]).to(dtype)
     if name in PUBLISHED:
@@ -190,7 +189,7 @@ def conv(
         out_channels: output channels, a multiple of ``groups``.
         stride, padding, dilation: one integer, or one for each spatial dimension.
         groups: blocked connections from input to output channels, as in `torch.nn.Conv2d`.
-        signs: ``(k,)``, random signs by which each block of input channels is multiplied first.
+        signs: ``(k,)``, random signs, each 1 or -1, by which each block of input channels is multiplied first.
         impl: the implementation.
 
     Returns:
@@ -276,9 +275,8 @@ def _pointwise(
             f"fused_rows: expected images in channels-last, got strides {tuple(x.stride())}; call "
             'x.contiguous(memory_format=torch.channels_last), or use impl="kernel"'
         )
-    rows = reference.flip_signs(pixels, signs, 3).to(dtype)
     y: Tensor
-    y, _ = fused_rows.linear_eager(rows, weight.flatten(0, 2), bias)
+    y, _ = fused_rows.linear_eager(pixels.to(dtype), weight.flatten(0, 2), signs, bias)
     return y.permute(0, 3, 1, 2)
 
 

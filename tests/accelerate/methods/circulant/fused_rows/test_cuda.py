@@ -31,9 +31,12 @@ LARGE = [  # block size, p, q, rows: tiles of each kind, and rows and blocks tha
 
 def check(
     k: int, p: int, q: int, rows: int, dtype: torch.dtype, weight_dtype: torch.dtype,
-    tile: RowTile | None = None, weight_tile: WeightTile | None = None, device: str = "cuda",
+    tile: RowTile | None = None, weight_tile: WeightTile | None = None, device: str = "cuda", signed: bool = False,
 ) -> None:  # fmt: skip
-    """Outputs and both gradients, each of whose elements must be written, within the rounding of ``dtype``."""
+    """Outputs and both gradients, each of whose elements must be written, within the rounding of ``dtype``.
+
+    With random sign flips, in the dtype of weights, they are bit by bit those of rows that are flipped outside.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
@@ -41,31 +44,56 @@ def check(
 
     x, dy, bias = random(rows, q * k).to(dtype), random(rows, p * k).to(dtype), random(p * k)
     weight = (random(p, q, k) / (q * k) ** 0.5).to(weight_dtype)
+    signs = random(k).sign().to(weight_dtype) if signed else None
     exact = [x.double().requires_grad_(), weight.double().requires_grad_()]
-    expected = reference.linear(exact[0], exact[1], bias.double(), p * k)
+    expected = reference.linear(reference.flip_signs(exact[0], signs), exact[1], bias.double(), p * k)
     gradients = torch.autograd.grad(expected, exact, dy.double())
-    y, dx, dw = (torch.full_like(like, torch.nan) for like in (dy, x, weight))
     forward, backward = cuda.weight_spectra(weight, dtype)
-    cuda.run_rows(x, forward, bias, y, k, tile)
-    cuda.run_rows(dy, backward, None, dx, k, tile)
-    cuda.run_weight_gradient(dy, x, dw, weight_tile, splits=3)
-    for actual, wanted in zip((y, dx, dw), (expected.detach(), *gradients), strict=True):
+
+    def step(x: Tensor, signs: Tensor | None) -> list[Tensor]:
+        y, dx, dw = results = [torch.full_like(like, torch.nan) for like in (dy, x, weight)]
+        cuda.run_rows(x, forward, bias, y, k, tile, signs)
+        cuda.run_rows(dy, backward, None, dx, k, tile, signs, flip_outputs=True)
+        cuda.run_weight_gradient(dy, x, dw, weight_tile, splits=3, signs=signs)
+        return results
+
+    ours = step(x, signs)
+    for actual, wanted in zip(ours, (expected.detach(), *gradients), strict=True):
         error = (actual.double() - wanted).norm() / wanted.norm()
         assert error < 2 * torch.finfo(dtype).eps
+    if signed:
+        y, dx, dw = step(reference.flip_signs(x, signs), None)
+        assert all(map(torch.equal, ours, (y, reference.flip_signs(dx, signs), dw)))
 
 
+@pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_the_cpu(case: str, signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
     monkeypatch.setattr(cuda, "MULTIPROCESSORS", 2)
-    check(*CASES[case], device="cpu")
+    check(*CASES[case], device="cpu", signed=signed)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize(("dtype", "weight_dtype"), [(BF16, FP32), (FP16, FP16)])
 @pytest.mark.parametrize("sizes", LARGE)
-def test_on_the_gpu(sizes: tuple[int, int, int, int], dtype: torch.dtype, weight_dtype: torch.dtype) -> None:
-    check(*sizes, dtype, weight_dtype)
+def test_on_the_gpu(
+    sizes: tuple[int, int, int, int], dtype: torch.dtype, weight_dtype: torch.dtype, signed: bool
+) -> None:
+    check(*sizes, dtype, weight_dtype, signed=signed)
+
+
+@pytest.mark.parametrize("block_size", cuda.BLOCK_SIZES)
+def test_without_signs_kernels_have_no_code_for_them(block_size: int) -> None:
+    problem, signs = FusedRows(block_size, 3, 5, BF16), torch.ones(block_size, dtype=FP16)
+    tile, weight_tile = cuda.row_tile(problem, 4096), cuda.weight_tile(problem)
+    assert tile is not None
+    for flipped in (False, True):
+        of_rows = problem.row_macros(tile, True, signs, flipped)
+        for macros in (of_rows, problem.weight_macros(weight_tile, signs, flipped)):
+            assert (macros["SIGN_TYPE"], macros["FLIP_IN"], macros["FLIP_OUT"]) == (2, not flipped, flipped)
+        assert cuda.sign_macros(None, flipped) == {"SIGN_TYPE": 0, "FLIP_IN": 0, "FLIP_OUT": 0}
 
 
 def test_tiles_fit_the_memory_and_divide_the_work() -> None:

@@ -1,10 +1,13 @@
 """The fused kernels through the public functional and modules: on the GPU, and as C++ on the CPU with one warp."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import gradcheck, gradgradcheck
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from lamina.accelerate.methods.circulant import candidates as cell
@@ -51,9 +54,11 @@ def assert_close(ours: list[Tensor], layer: nn.Module, x: Tensor, gy: Tensor, dt
         assert (a.double() - b).norm() <= 3 * torch.finfo(dtype).eps * b.norm()  # also of what is not a number
 
 
-@pytest.mark.parametrize("dtype", [BF16, FP16])
-def test_a_step_under_autocast_on_the_cpu(emulated: None, dtype: torch.dtype) -> None:
-    layer = BlockCirculantLinear(96, 64, 32, signs=True)
+@pytest.mark.parametrize(("dtype", "signs"), [(BF16, False), (BF16, True), (FP16, True)])
+def test_a_step_under_autocast_on_the_cpu(
+    emulated: None, poisoned_empty: None, dtype: torch.dtype, signs: bool
+) -> None:
+    layer = BlockCirculantLinear(96, 64, 32, signs=signs)
     x, gy = torch.randn(7, 3, 96).transpose(0, 1), torch.randn(3, 7, 64).to(dtype).float()
     ours = step(layer, "fused_rows", x, gy, dtype)
     assert [one.dtype for one in ours] == [dtype, FP32, FP32, FP32]
@@ -61,8 +66,9 @@ def test_a_step_under_autocast_on_the_cpu(emulated: None, dtype: torch.dtype) ->
     assert_close(ours, layer, x, gy, dtype)
 
 
-def test_a_pointwise_convolution_in_channels_last_on_the_cpu(emulated: None) -> None:
-    layer = BlockCirculantConv2d(64, 32, 1, block_size=16)
+@pytest.mark.parametrize("signs", [False, True])
+def test_a_pointwise_convolution_in_channels_last_on_the_cpu(emulated: None, signs: bool) -> None:
+    layer = BlockCirculantConv2d(64, 32, 1, block_size=16, signs=signs)
     x = torch.randn(2, 64, 3, 5).contiguous(memory_format=torch.channels_last)
     gy = torch.randn(2, 32, 3, 5).bfloat16().float()
     ours = step(layer, "fused_rows", x, gy, BF16)
@@ -75,18 +81,69 @@ def test_a_pointwise_convolution_in_channels_last_on_the_cpu(emulated: None) -> 
         other(x.to(BF16))
 
 
-def test_only_requested_gradients_are_computed_and_they_are_differentiable(emulated: None) -> None:
+@pytest.mark.parametrize("signed", [False, True])
+def test_only_requested_gradients_are_computed_and_they_are_differentiable(emulated: None, signed: bool) -> None:
     x, w = torch.randn(6, 32).to(BF16), torch.randn(2, 2, 16).to(BF16).requires_grad_()
-    y = functional.linear(x, w, out_features=32, impl="fused_rows")
+    signs = torch.randn(16).sign().to(BF16) if signed else None
+    y = functional.linear(x, w, out_features=32, signs=signs, impl="fused_rows")
     (dw,) = torch.autograd.grad(y.float().square().sum(), w)
     assert dw.shape == w.shape
     leaves, second = (x.clone().requires_grad_(), w), []
     for impl in ("fused_rows", "reference"):
-        y = functional.linear(*leaves, out_features=32, impl=impl)
+        y = functional.linear(*leaves, out_features=32, signs=signs, impl=impl)
         first = torch.autograd.grad(y.sum(), leaves, create_graph=True)
         second.append(torch.autograd.grad(sum(one.float().square().sum() for one in first), leaves))  # type: ignore[arg-type]
     for a, b in zip(*second, strict=True):
         assert (a - b).norm() <= 0.05 * b.norm()
+
+
+def test_gradients_of_a_double_backward_pass() -> None:
+    signs = torch.tensor([1.0, -1, -1, 1])
+    sizes = (3, 4), (3, 8), (1, 2, 4)
+    gy, x, w = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes)
+    for check in gradcheck, gradgradcheck:
+        assert check(lambda *args: ops.differentiable_gradients(*args, signs), (gy, x, w), fast_mode=True)
+    y = functional.linear(x, w, out_features=4, signs=signs, impl="reference")
+    gradients = torch.autograd.grad(y, (x, w), gy)
+    torch.testing.assert_close(ops.differentiable_gradients(gy, x, w, signs), gradients)
+
+
+@pytest.mark.parametrize("dtype", [FP32, torch.float64, torch.int8])
+def test_signs_of_any_dtype_and_strides(emulated: None, dtype: torch.dtype) -> None:
+    x, w = torch.randn(6, 32).to(BF16), torch.randn(1, 2, 16).to(BF16)
+    signs = torch.randn(16, 2).sign().to(dtype)[:, 0]
+    y = functional.linear(x, w, out_features=16, signs=signs, impl="fused_rows")
+    flipped = functional.linear(x * signs.to(BF16).repeat(2), w, out_features=16, impl="fused_rows")
+    assert torch.equal(y, flipped)
+
+
+def test_sign_flips_are_no_operators_of_their_own(emulated: None) -> None:
+    class Observed(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            names.append(func.name())
+            return func(*args, **(kwargs or {}))
+
+    layer, x = BlockCirculantLinear(32, 32, 16, bias=False, signs=True, impl="fused_rows").to(BF16), torch.randn(6, 32)
+    leaf, names = x.to(BF16).requires_grad_(), list[str]()
+    with Observed():
+        torch.autograd.grad(layer(leaf), [leaf, layer.weight], torch.ones(6, 32, dtype=BF16))
+    lamina = [name for name in names if name.startswith("lamina::")]
+    assert lamina == ["lamina::circulant_fused_rows", "lamina::circulant_fused_rows_backward"]
+    assert not [name for name in names if name.startswith("aten::mul")]
+
+
+def test_a_kernel_that_forgets_the_signs_is_not_selected(emulated: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = BlockCirculantLinear(32, 32, 16, signs=True).to(BF16)
+    layer.signs.copy_(torch.arange(16) % 2 * 2 - 1)  # type: ignore[union-attr]
+    call = observe(nn.Sequential(layer), ["0"], torch.randn(6, 32).to(BF16))["0"]
+    for training in (False, True):
+        assert cell.agreeing(layer, call, training, "fused_rows", "kernel").signs is layer.signs
+    right = cuda.run_rows
+    monkeypatch.setattr(cuda, "run_rows", lambda *args, signs, flip_outputs=False: right(*args))
+    launch_cache.clear()
+    for training in (False, True):
+        with pytest.raises(UnsupportedError, match="impl=fused_rows differs from impl=kernel"):
+            cell.agreeing(layer, call, training, "fused_rows", "kernel")
 
 
 @pytest.mark.usefixtures("emulated")
@@ -96,23 +153,23 @@ def test_operators_obey_the_rules_of_the_library() -> None:
 
 def check_operators(device: str, rows: int = 5) -> None:
     x, w = torch.randn(rows, 64, device=device).to(BF16), torch.randn(2, 4, 16, device=device)
-    bias = torch.randn(32, device=device)
-    for each, b in ((x, bias), (x[:, None], None)):
-        leaves = tuple(None if one is None else one.clone().requires_grad_() for one in (each, w, b))
-        torch.library.opcheck(ops.linear, leaves)
-    y, spectra = ops.linear(x, w, None)
-    for wanted in ((True, True), (True, False), (False, True)):
-        torch.library.opcheck(ops.linear_backward, (y, x, spectra, [2, 4, 16], FP32, *wanted))
+    bias, signs = torch.randn(32, device=device), torch.randn(16, device=device).sign()
+    for each, s, b in ((x, None, bias), (x[:, None], None, None), (x, signs, None), (x[:, None], signs, bias)):
+        leaf, weight, b = (None if one is None else one.clone().requires_grad_() for one in (each, w, b))
+        torch.library.opcheck(ops.linear, (leaf, weight, s, b))
+    y, spectra = ops.linear(x, w, signs, None)
+    for s, *wanted in ((None, True, True), (signs, True, True), (signs, True, False), (None, False, True)):
+        torch.library.opcheck(ops.linear_backward, (y, x, spectra, s, [2, 4, 16], FP32, *wanted))
 
 
 def test_shapes_and_flops_need_no_device() -> None:
     x, w = torch.empty(8, 2000, 96, dtype=BF16, device="meta"), torch.empty(5, 3, 32, device="meta")
-    y, spectra = ops.linear(x, w, None)
+    y, spectra = ops.linear(x, w, None, None)
     assert (y.shape, y.dtype, spectra.shape) == ((8, 2000, 160), BF16, (1, 2, 2, 2, 32, 4))
-    dx, dw = ops.linear_backward(y, x, spectra, [5, 3, 32], FP32, True, True)
+    dx, dw = ops.linear_backward(y, x, spectra, None, [5, 3, 32], FP32, True, True)
     assert (dx.shape, dx.dtype, dw.shape, dw.dtype) == (x.shape, BF16, w.shape, FP32)
     with FlopCounterMode(display=False) as counter:
-        ops.linear(x, w, None)
+        ops.linear(x, w, None, None)
     assert 0 < counter.get_total_flops() < 2 * 16000 * 160 * 96  # fewer than the dense product
 
 
@@ -179,13 +236,14 @@ def test_a_state_dict_does_not_depend_on_the_implementation() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [BF16, FP16])
+@pytest.mark.parametrize("signs", [False, True])
 @pytest.mark.parametrize("mode", ["plain", "autocast", "strided", "compiled", "graph"])
 @pytest.mark.parametrize("sizes", SIZES)
 def test_a_step_on_the_gpu(
-    sizes: tuple[int, int, int, int], mode: str, dtype: torch.dtype, poisoned_empty: None
+    sizes: tuple[int, int, int, int], mode: str, signs: bool, dtype: torch.dtype, poisoned_empty: None
 ) -> None:
     k, p, q, rows = sizes
-    layer = BlockCirculantLinear(q * k, p * k, k, signs=mode == "strided", device="cuda")
+    layer = BlockCirculantLinear(q * k, p * k, k, signs=signs, device="cuda")
     x, gy = torch.randn(rows, q * k, device="cuda").to(dtype), torch.randn(rows, p * k, device="cuda").to(dtype)
     if mode == "strided":
         x, gy = x.t().contiguous().t(), torch.cat([gy.flatten()[:1], gy.flatten()])[1:].view_as(gy)

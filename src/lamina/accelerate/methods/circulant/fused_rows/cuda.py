@@ -113,23 +113,30 @@ class FusedRows:
             "IN_BLOCKS": self.in_blocks, "OUT_BLOCKS": self.out_blocks,
         }  # fmt: skip
 
-    def row_macros(self, tile: RowTile, bias: bool) -> dict[str, int]:
+    def row_macros(self, tile: RowTile, bias: bool, signs: Tensor | None, flip_outputs: bool) -> dict[str, int]:
         """Macros of `fused_rows`."""
-        return self.macros(tile.num_warps, tile.item_blocks) | {
+        return self.macros(tile.num_warps, tile.item_blocks) | sign_macros(signs, flip_outputs) | {
             "CHUNK": tile.chunk, "BIAS": int(bias), "SHARED_SPECTRA": int(tile.shared_spectra),
             "BLOCKS_PER_SM": tile.blocks_per_sm, "STAGED": int(tile.staged), "PREFETCH": int(tile.prefetch),
             "ROWS_AHEAD": int(tile.rows_ahead),
         }  # fmt: skip
 
-    def weight_macros(self, tile: WeightTile) -> dict[str, int]:
+    def weight_macros(self, tile: WeightTile, signs: Tensor | None, flip_outputs: bool) -> dict[str, int]:
         """Macros of the weight gradient."""
-        return self.macros(tile.num_warps, tile.item_blocks) | {
+        return self.macros(tile.num_warps, tile.item_blocks) | sign_macros(signs, flip_outputs) | {
             "OUT_TILES": tile.out_tiles, "IN_TILES": tile.in_tiles, "BLOCKS_PER_SM": 1,
         }  # fmt: skip
 
     def fits(self, tile: RowTile) -> bool:
         """Whether as many thread blocks as the tile asks for fit a multiprocessor."""
         return self.row_bytes(tile) <= min(SHARED_MEMORY, (SHARED_MEMORY + 1024) // tile.blocks_per_sm - 1024)
+
+
+def sign_macros(signs: Tensor | None, flip_outputs: bool) -> dict[str, int]:
+    """Macros of sign flips, of rows of inputs or of outputs; without signs, kernels have no code for them."""
+    if signs is None:
+        return {"SIGN_TYPE": DTYPE_CODES[torch.float32], "FLIP_IN": 0, "FLIP_OUT": 0}
+    return {"SIGN_TYPE": DTYPE_CODES[signs.dtype], "FLIP_IN": int(not flip_outputs), "FLIP_OUT": int(flip_outputs)}
 
 
 def row_tile(problem: FusedRows, rows: int) -> RowTile | None:
@@ -282,9 +289,12 @@ def units(words: Tensor) -> Tensor:
 
 
 def run_rows(
-    x: Tensor, spectra: Tensor, bias: Tensor | None, y: Tensor, block_size: int, tile: RowTile | None = None
-) -> None:
+    x: Tensor, spectra: Tensor, bias: Tensor | None, y: Tensor, block_size: int, tile: RowTile | None = None,
+    signs: Tensor | None = None, flip_outputs: bool = False,
+) -> None:  # fmt: skip
     """Write ``x (rows, q k)`` times the weights of ``spectra``, plus a float32 ``bias (p k)``, to ``y (rows, p k)``.
+
+    ``signs (k)``, of a dtype of `DTYPE_CODES`, flip the signs of each block of ``x``, or of ``y`` if ``flip_outputs``.
 
     Raises:
         UnsupportedError: the spectrum of 16 rows does not fit shared memory.
@@ -295,7 +305,7 @@ def run_rows(
     if tile is None:
         raise UnsupportedError(too_wide(x.shape[1]))
     chunks = -(-problem.out_blocks // (tile.chunk * tile.splits))
-    macros = problem.row_macros(tile, bias is not None)
+    macros = problem.row_macros(tile, bias is not None, signs, flip_outputs)
     grid = -(-rows // 16), -(-problem.out_blocks // (tile.chunk * chunks))
     unused = eigenbasis(block_size, x.device)
     operands: list[Tensor] = [
@@ -305,7 +315,8 @@ def run_rows(
         unused if bias is None else bias,
         y,
     ]
-    _launch("fused_rows", "rows", macros, grid, [*operands, rows, chunks], problem.row_bytes(tile))
+    last = unused if signs is None else signs
+    _launch("fused_rows", "rows", macros, grid, [*operands, rows, chunks, last], problem.row_bytes(tile))
 
 
 def too_wide(width: int) -> str:
@@ -314,11 +325,13 @@ def too_wide(width: int) -> str:
 
 
 def run_weight_gradient(
-    dy: Tensor, x: Tensor, dw: Tensor, tile: WeightTile | None = None, splits: int | None = None
-) -> None:
+    dy: Tensor, x: Tensor, dw: Tensor, tile: WeightTile | None = None, splits: int | None = None,
+    signs: Tensor | None = None,
+) -> None:  # fmt: skip
     """Write the weight gradient of ``dy (rows, p k)`` and ``x (rows, q k)`` to ``dw (p, q, k)``.
 
-    Output blocks of ``tile`` are those of the wider of the two.
+    ``signs (k)``, of a dtype of `DTYPE_CODES`, flip the signs of each block of ``x``. Output blocks of ``tile`` are
+    those of the wider of the two.
     """
     (p, q, k), rows = dw.shape, x.shape[0]
     transposed = p < q  # the wider rows are read once, the others again for each group of them
@@ -332,7 +345,8 @@ def run_weight_gradient(
     splits = max(1, -(-rows // rows_per_block))
     partials = x.new_empty(splits, tiles, problem.slots * tile.out_tiles * tile.in_tiles * 64, dtype=torch.float32)
     operands: list[Tensor | int] = [dy, x, tables(k, x.dtype, x.device), partials, rows, rows_per_block]
-    macros, shared = problem.weight_macros(tile), problem.weight_bytes(tile)
+    operands.append(eigenbasis(k, x.device) if signs is None else signs)
+    macros, shared = problem.weight_macros(tile, signs, transposed), problem.weight_bytes(tile)
     _launch("fused_weight_gradient", "weight_gradient", macros, (splits, tiles), operands, shared)
     warps = 1 if kernel_class is not Kernel else min(2 * problem.slots, 32)
     macros = problem.macros(warps) | {

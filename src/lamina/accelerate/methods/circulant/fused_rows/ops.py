@@ -1,7 +1,8 @@
 """Linear maps of many rows by the fused kernels, forward and backward, as two PyTorch operators.
 
 Rows are in the 16-bit dtype of the product; weights may be the float32 masters of autocast, whose gradient is then
-float32. Saved for the backward pass are the rows, the weights, and the spectra of the weights for the input gradient.
+float32. ``signs (k)``, each 1 or -1, multiply the elements of each block of ``x``, in the kernels as they read rows.
+Saved for the backward pass are the rows, the weights, and the spectra of the weights for the input gradient.
 Double backward uses the differentiable operators of `ops` and `spectral.ops`.
 """
 
@@ -22,7 +23,7 @@ from lamina.accelerate.methods.circulant.ops import spectral_matmul_backward, sp
 from lamina.accelerate.methods.circulant.spectral.ops import dft, dft_pair, idft_pair, transform_flops
 from lamina.accelerate.runtime.eager_op import call_in_backward, without_dispatch
 from lamina.accelerate.runtime.launch_cache import cached_launches
-from lamina.accelerate.runtime.nvrtc import Kernel
+from lamina.accelerate.runtime.nvrtc import DTYPE_CODES, Kernel
 from lamina.accelerate.runtime.replay import register_kernel
 from lamina.errors import MissingError, UnsupportedError
 
@@ -86,41 +87,50 @@ def _rows(x: Tensor) -> Tensor:
     return x.clone() if x.data_ptr() % 16 else x
 
 
+def _signs(signs: Tensor | None) -> Tensor | None:
+    """Signs as the kernels read them, of whatever dtype the layer has."""
+    if signs is None:
+        return None
+    return (signs if signs.dtype in DTYPE_CODES else signs.float()).contiguous()
+
+
 @cached_launches
-def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _run(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     weight, (p, _, k) = weight.contiguous(), weight.shape
     y = x.new_empty(*x.shape[:-1], p * k)
     forward, backward = cuda.weight_spectra(weight, x.dtype)
     bias = None if bias is None else bias.float().contiguous()
-    cuda.run_rows(_rows(x), forward, bias, y.view(-1, p * k), k)
+    cuda.run_rows(_rows(x), forward, bias, y.view(-1, p * k), k, signs=_signs(signs))
     return y, backward
 
 
 @torch.library.custom_op("lamina::circulant_fused_rows", mutates_args=())
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def linear(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """``x (..., q*k)`` to ``(..., p*k)``, and the spectra of ``weight (p, q, k)`` for the input gradient."""
-    return _run(x, weight, bias)
+    return _run(x, weight, signs, bias)
 
 
 @cached_launches
 def _run_backward(
-    dy: Tensor, x: Tensor, spectra: Tensor, w_shape: tuple[int, ...], w_dtype: torch.dtype, for_x: bool, for_w: bool
-) -> tuple[Tensor, Tensor]:
+    dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, w_shape: tuple[int, ...], w_dtype: torch.dtype,
+    for_x: bool, for_w: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     dx, dw = grads = _gradients_like(x, w_shape, w_dtype, for_x, for_w)
-    dy = _rows(dy)
+    dy, signs, k = _rows(dy), _signs(signs), w_shape[-1]
     if for_x:
-        cuda.run_rows(dy, spectra, None, dx.view(-1, x.shape[-1]), w_shape[-1])
+        cuda.run_rows(dy, spectra, None, dx.view(-1, x.shape[-1]), k, signs=signs, flip_outputs=True)
     if for_w:
-        cuda.run_weight_gradient(dy, _rows(x), dw)
+        cuda.run_weight_gradient(dy, _rows(x), dw, signs=signs)
     return grads
 
 
 @torch.library.custom_op("lamina::circulant_fused_rows_backward", mutates_args=())
 def linear_backward(
-    dy: Tensor, x: Tensor, spectra: Tensor, w_shape: list[int], w_dtype: torch.dtype, for_x: bool, for_w: bool
-) -> tuple[Tensor, Tensor]:
+    dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, w_shape: list[int], w_dtype: torch.dtype,
+    for_x: bool, for_w: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Gradients of `linear` with respect to ``x`` and ``weight``; empty if not requested."""
-    return _run_backward(dy, x, spectra, tuple(w_shape), w_dtype, for_x, for_w)
+    return _run_backward(dy, x, spectra, signs, tuple(w_shape), w_dtype, for_x, for_w)
 
 
 def _gradients_like(
@@ -131,46 +141,46 @@ def _gradients_like(
 
 
 @linear.register_fake
-def _(x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, weight: Tensor, signs: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     p, q, k = weight.shape
     return x.new_empty(*x.shape[:-1], p * k), cuda.spectra_like(weight, q, p)
 
 
 @linear_backward.register_fake
-def _(dy: Tensor, x: Tensor, spectra: Tensor, *like: Any) -> tuple[Tensor, Tensor]:
+def _(dy: Tensor, x: Tensor, spectra: Tensor, signs: Tensor | None, *like: Any) -> tuple[Tensor, Tensor]:
     return _gradients_like(x, *like)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, bias = inputs
+    x, weight, signs, bias = inputs
     ctx.bias_dtype = None if bias is None else bias.dtype
     ctx.w_shape, ctx.w_dtype = tuple(weight.shape), weight.dtype
     ctx.mark_non_differentiable(output[1])
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, weight, output[1])
+    ctx.save_for_backward(x, weight, output[1], signs)
 
 
 def _gradient(ctx: Any, gy: Tensor | None, *_: None) -> tuple[Any, ...]:
-    (x, weight, spectra), (for_x, for_w, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
+    (x, weight, spectra, signs), (for_x, for_w, _, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
     if gy is None:
-        return None, None, None
+        return None, None, None, None
     bias = gy.reshape(-1, gy.shape[-1]).sum(0, dtype=ctx.bias_dtype) if for_bias else None
     dx = dw = None
     if torch.is_grad_enabled():
-        dx, dw = _differentiable(gy, x, weight)
+        dx, dw = differentiable_gradients(gy, x, weight, signs)
     elif for_x or for_w:
-        arguments = gy, x, spectra, ctx.w_shape, ctx.w_dtype, for_x, for_w
+        arguments = gy, x, spectra, signs, ctx.w_shape, ctx.w_dtype, for_x, for_w
         dx, dw = call_in_backward(linear_backward, _run_backward, *arguments)
-    return dx if for_x else None, dw if for_w else None, bias
+    return dx if for_x else None, dw if for_w else None, None, bias
 
 
-def _differentiable(gy: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def differentiable_gradients(gy: Tensor, x: Tensor, weight: Tensor, signs: Tensor | None) -> tuple[Tensor, Tensor]:
     """Gradients with respect to ``x`` and ``weight``, by operators that are differentiable themselves."""
     k, rows, dy = weight.shape[-1], x.reshape(-1, x.shape[-1], 1), gy.reshape(-1, gy.shape[-1], 1)
-    xs, ws = dft_pair(rows, weight.flatten(1)[..., None], None, k, 1, x.dtype)
+    xs, ws = dft_pair(rows, weight.flatten(1)[..., None], signs, k, 1, x.dtype)
     dys = dft(dy, None, k, 1, False, x.dtype)
     dxs, dws = spectral_matmul_backward(dys, xs, ws, Conv2dProblem(rows.shape[0]).pack())
-    dx, dw = idft_pair(dxs, dws, None, k, 1, rows.shape[1], 1, False, x.dtype, 1, weight.dtype)
+    dx, dw = idft_pair(dxs, dws, signs, k, 1, rows.shape[1], 1, False, x.dtype, 1, weight.dtype)
     return dx.reshape(x.shape), dw.mT.reshape(weight.shape)
 
 
@@ -192,5 +202,5 @@ def _(x: Any, weight: Any, *_: Any, **__: Any) -> int:
 
 
 @register_flop_formula(torch.ops.lamina.circulant_fused_rows_backward)
-def _(dy: Any, x: Any, spectra: Any, w_shape: Any, w_dtype: Any, for_x: bool, for_w: bool, **_: Any) -> int:
+def _(dy: Any, x: Any, spectra: Any, signs: Any, w_shape: Any, w_dtype: Any, for_x: bool, for_w: bool, **_: Any) -> int:
     return (for_x or for_w) * _flops(x, w_shape, for_x + for_w)

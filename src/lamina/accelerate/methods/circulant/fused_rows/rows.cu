@@ -8,11 +8,16 @@
 // Weights are words of real and imaginary parts, [output blocks / 8][SLOTS / 8][input blocks / 4][2][32][4]: a thread of
 // an MMA reads 4 slots at once. For the input gradient they are conjugated by whoever writes them.
 //
-// Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; CHUNK, output blocks between two barriers, a multiple of
+// Random sign flips of a layer act on its inputs as they are read, so on the outputs of the input gradient.
+//
+// Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; FLIP_IN and FLIP_OUT, whether rows of that many blocks are
+// multiplied by `signs`, whose dtype is SIGN_TYPE; CHUNK, output blocks between two barriers, a multiple of
 // 8; BIAS, whether there is one; SHARED_SPECTRA, whether spectra of outputs take the place of those of inputs: there is
 // then one chunk, and each warp multiplies once; STAGED, whether outputs leave through shared memory by bulk copies that
 // run while warps multiply; PREFETCH, whether weights are read one step before they are used; ROWS_AHEAD, whether warps
 // read their next rows while they transform; BLOCKS_PER_SM.
+
+typedef Element<SIGN_TYPE>::type sign_t;
 
 constexpr int ROWS = 16;
 constexpr int IN_QUADS = (IN_BLOCKS + 3) / 4;
@@ -114,7 +119,7 @@ __device__ __forceinline__ void write_vector(element* to, const word* from) {
 // Transforms 16 rows of one output block back, from spectra at `from`, and writes the first `rows` of them, `to_stride`
 // elements apart.
 __device__ __forceinline__ void write_block(element* to, size_t to_stride, int rows, const word4* from,
-                                            const float* bias, const word (&even)[COLUMN_TILES][FRAGMENT],
+                                            const float* bias, word signs, const word (&even)[COLUMN_TILES][FRAGMENT],
                                             const word (&odd)[COLUMN_TILES][FRAGMENT]) {
   const int lane = threadIdx.x % 32;
   from += lane % 16;
@@ -159,6 +164,13 @@ __device__ __forceinline__ void write_block(element* to, size_t to_stride, int r
         }
         low[i] = pack2(a, b), high[VECTOR / 2 - 1 - i] = pack2(e, d);
       }
+      if constexpr (FLIP_OUT) {
+#pragma unroll
+        for (int i = 0; i < VECTOR / 2; ++i) {
+          low[i] = flipped(low[i], signs, c * VECTOR / 2 + i);
+          high[i] = flipped(high[i], signs, HALF_WORDS + c * VECTOR / 2 + i);
+        }
+      }
       if (row >= rows) continue;
       write_vector(to + row * to_stride + first, low);
       write_vector(to + row * to_stride + mirrored, high);
@@ -168,7 +180,8 @@ __device__ __forceinline__ void write_block(element* to, size_t to_stride, int r
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     fused_rows(const element* __restrict__ x, const word4* __restrict__ weights, const word* __restrict__ tables,
-               const float* __restrict__ bias, element* __restrict__ y, int rows, int chunks_per_block) {
+               const float* __restrict__ bias, element* __restrict__ y, int rows, int chunks_per_block,
+               const sign_t* __restrict__ signs) {
   extern __shared__ float4 shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row0 = blockIdx.x * ROWS;
   word* inverse = reinterpret_cast<word*>(shared);
@@ -185,11 +198,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   launch_dependents();
   Rows held;
   if (warp < IN_ITEMS) read(held, warp);
+  const word bits = FLIP_IN || FLIP_OUT ? sign_bits<SIGN_TYPE>(signs) : 0;  // while the first rows arrive
   __syncthreads();
   for (int item = warp; item < IN_ITEMS; item += WARPS) {
     if (!ROWS_AHEAD && item >= WARPS) read(held, item);
     Rows next;
     if (ROWS_AHEAD && item + WARPS < IN_ITEMS) read(next, item + WARPS);
+    if constexpr (FLIP_IN) flip(held, bits);
     fold(held);
     transform(spectra + item / PARTS * ROWS, item % PARTS, IN_STRIDE, held, basis);
     if (ROWS_AHEAD) held = next;
@@ -229,7 +244,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
       element* to = STAGED ? stage : y + (size_t)row0 * (OUT_BLOCKS * K) + group0 * 8 * K;
       for (int block = warp; block < blocks; block += WARPS)
         write_block(to + block * K, STAGED ? STAGE_STRIDE : OUT_BLOCKS * K, STAGED ? ROWS : rows - row0,
-                    products + block * OUT_STRIDE, bias + (group0 * 8 + block) * K, even, odd);
+                    products + block * OUT_STRIDE, bias + (group0 * 8 + block) * K, bits, even, odd);
     }
     if (STAGED) fence_bulk();
     __syncthreads();

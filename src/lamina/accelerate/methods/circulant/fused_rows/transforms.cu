@@ -114,6 +114,7 @@ __device__ __forceinline__ void keep_order() { asm volatile("" ::: "memory"); }
 __device__ __forceinline__ float from_neighbour(float number, int mask) {
   return __shfl_xor_sync(0xffffffffu, number, mask);
 }
+__device__ __forceinline__ word bits_of_lanes(bool bit) { return __ballot_sync(0xffffffffu, bit); }
 #else
 // The same on the CPU, for one warp: threads exchange operands through static arrays.
 template <bool TRANSPOSED>
@@ -180,6 +181,15 @@ inline float from_neighbour(float number, int mask) {
   const float other = numbers[threadIdx.x ^ mask];
   __syncthreads();
   return other;
+}
+inline word bits_of_lanes(bool bit) {
+  static bool bits[32];
+  bits[threadIdx.x] = bit;
+  __syncthreads();
+  word all = 0;
+  for (int lane = 0; lane < 32; ++lane) all |= word(bits[lane]) << lane;
+  __syncthreads();
+  return all;
 }
 #endif
 
@@ -259,6 +269,39 @@ __device__ __forceinline__ void take_rows(Rows& to, const word4* held) {
         read_vector(to.mirrored[b][r] + c * VECTOR / 2, from + (i + 1) * 32 * VECTOR, true);
       }
   keep_order();
+}
+
+// The signs of this thread's elements of a block, which all blocks share, in one register: bits 15 - i and 31 - i are set
+// where the two elements of word i of `first` are to be negated; those of `mirrored` follow. Lane l reads what bit l needs.
+template <int DTYPE>
+__device__ __forceinline__ word sign_bits(const typename Element<DTYPE>::type* signs) {
+  static_assert(2 * HALF_WORDS <= 16);
+  const int lane = threadIdx.x % 32, i = 15 - lane % 16, at = i % HALF_WORDS * 2;
+  word bits = 0;
+#pragma unroll
+  for (int thread = 0; thread < 4; ++thread) {
+    const int first = at / VECTOR * 4 * VECTOR + thread * VECTOR;
+    const int vector = i < HALF_WORDS ? first : K - VECTOR - first;
+    const word all = bits_of_lanes(i < 2 * HALF_WORDS && to_float<DTYPE>(signs[vector + at % VECTOR + lane / 16]) < 0);
+    if (lane % 4 == thread) bits = all;
+  }
+  return bits;
+}
+
+// Word `i` with its elements negated where `bits` says so.
+__device__ __forceinline__ word flipped(word pair, word bits, int i) { return pair ^ (bits << i & 0x80008000u); }
+
+// Rows times their signs, in place.
+__device__ __forceinline__ void flip(Rows& rows, word bits) {
+#pragma unroll
+  for (int b = 0; b < ITEM_BLOCKS; ++b)
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+#pragma unroll
+      for (int i = 0; i < HALF_WORDS; ++i) {
+        rows.first[b][r][i] = flipped(rows.first[b][r][i], bits, i);
+        rows.mirrored[b][r][i] = flipped(rows.mirrored[b][r][i], bits, HALF_WORDS + i);
+      }
 }
 
 // Sums and differences of mirrored elements, in place: `first` has the sums, `mirrored` the differences.

@@ -11,7 +11,10 @@
 // All rows are copied to shared memory one iteration before they are transformed. Spectra are there twice, so that one
 // barrier is enough: a warp may transform the next rows while another still multiplies.
 //
-// Macros besides those of transforms.cu: OUT_BLOCKS and IN_BLOCKS of a row; OUT_TILES, IN_TILES; BLOCKS_PER_SM.
+// Macros besides those of transforms.cu: OUT_BLOCKS and IN_BLOCKS of a row; FLIP_OUT and FLIP_IN, whether rows of
+// that many blocks are multiplied by `signs`, whose dtype is SIGN_TYPE; OUT_TILES, IN_TILES; BLOCKS_PER_SM.
+
+typedef Element<SIGN_TYPE>::type sign_t;
 
 constexpr int ROWS = 16;
 constexpr int OUT_QUADS = 2 * OUT_TILES, QUADS = OUT_QUADS + IN_TILES;
@@ -22,7 +25,8 @@ constexpr int IN_GROUPS = (IN_BLOCKS + 4 * IN_TILES - 1) / (4 * IN_TILES);
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     fused_weight_gradient(const element* __restrict__ dy, const element* __restrict__ x,
-                          const word* __restrict__ tables, float* __restrict__ partials, int rows, int rows_per_block) {
+                          const word* __restrict__ tables, float* __restrict__ partials, int rows, int rows_per_block,
+                          const sign_t* __restrict__ signs) {
   extern __shared__ float4 shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   word* basis = reinterpret_cast<word*>(shared);
@@ -43,6 +47,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
   launch_dependents();
   for (int item = warp; item < ITEMS; item += WARPS) fetch(item, begin);
   cp_async_commit();
+  const word bits = FLIP_OUT || FLIP_IN ? sign_bits<SIGN_TYPE>(signs) : 0;  // while the first rows arrive
   __syncthreads();
   int buffer = 0;
   for (int row = begin; row < end; row += ROWS, buffer ^= 1) {
@@ -51,6 +56,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
     for (int item = warp; item < ITEMS; item += WARPS) {
       Rows held;
       take_rows(held, fetched + item * HELD_UNITS);
+      if (FLIP_OUT && item * ITEM_BLOCKS < OUT_QUADS * 4) flip(held, bits);
+      if (FLIP_IN && item * ITEM_BLOCKS >= OUT_QUADS * 4) flip(held, bits);
       fold(held);
       if (row + ROWS < end) fetch(item, row + ROWS);
       transform(spectra + item / PARTS * ROWS, item % PARTS, STRIDE, held, basis);
