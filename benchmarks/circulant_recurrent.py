@@ -85,7 +85,6 @@ def part_of(kind: str) -> str:
     return kind.partition(" ")[2] or "hidden"
 
 
-
 def step_of(module: nn.Module, x: Tensor, stored: torch.dtype) -> Callable[[], Sequence[Tensor]]:
     """The output and all gradients of a layer; the output gradients are the same random values, in ``stored``."""
     weights = list(module.parameters())

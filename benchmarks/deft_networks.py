@@ -37,7 +37,6 @@ import copy
 import hashlib
 import json
 import math
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -77,7 +76,7 @@ CALIBRATION = 2000
 
 FASTEST = "deft[ways=fastest]"
 
-COMPARED = ("magnitude", "iterative-magnitude", "dense", *(["channels"] if pruning.channels_known() else []))
+COMPARED = pruning.installed("magnitude", "iterative-magnitude", "dense", "channels")
 """Tuned for as many epochs as the result; pruned channels where that package is installed."""
 
 EVERY = 1_000_000
@@ -462,32 +461,31 @@ def written(done: Mapping[str, Mapping[str, Any]], undone: Mapping[str, str], as
     failed = {f"failed: {_named(row)}": row["reason"] for row in rows if "median_us" not in row}
     claim = "deft_networks" if asked.length == "long" else f"deft_networks_{asked.length}"
     claim += "" if len(done) == len(TASKS) else "_part"
-    command = f"deft_networks {asked.length} --data FOLDER"
+    command = " ".join([f"deft_networks {asked.length} --data FOLDER", *(f"--only {one}" for one in asked.only or ())])
     left = {f"undone: {name}": reason for name, reason in undone.items()}
     return results.write(claim, asked.device, whole, speedups(whole) | summary | failed | left, asked, command)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.deft_networks", description=__doc__.split("\n")[0])
+    parser.add_argument("length", choices=LENGTHS)
     parser.add_argument("--data", type=Path, required=True, help="folder of caltech101_96.npz and the others")
     parser.add_argument("--only", action="append", choices=[task.name for task in TASKS], metavar="NETWORK")
     parser.add_argument("--limit", type=float, default=math.inf, metavar="SECONDS", help="start no more work after it")
     parser.add_argument("--work", type=Path, default=WORK, help="folder of finished networks, to go on from")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    mine, rest = parser.parse_known_args()
-    sys.argv[1:] = rest
-    asked = results.arguments("deft_networks", length=LENGTHS)
-    asked.device = mine.device
+    parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
+    asked = parser.parse_args()
     every = [shortened(task, asked.length) for task in TASKS]
-    wanted = [task for task in every if task.name in (mine.only or [task.name])]
-    left = [task for task in wanted if finished(task, mine.work, mine.device) is None]
-    print(f"{len(wanted) - len(left)} of {len(wanted)} networks are finished in {mine.work}", flush=True)
+    wanted = [task for task in every if task.name in (asked.only or [task.name])]
+    left = [task for task in wanted if finished(task, asked.work, asked.device) is None]
+    print(f"{len(wanted) - len(left)} of {len(wanted)} networks are finished in {asked.work}", flush=True)
     work = partial(
-        whole, data=mine.data, work=mine.work, device=mine.device, limit=mine.limit, watch=measure.Stopwatch()
+        whole, data=asked.data, work=asked.work, device=asked.device, limit=asked.limit, watch=measure.Stopwatch()
     )
     path, shown = None, -1
     for undone in on_every_gpu(work, left) if left else iter([[]]):
-        found = {task.name: finished(task, mine.work, mine.device) for task in every}
+        found = {task.name: finished(task, asked.work, asked.device) for task in every}
         done = {name: one for name, one in found.items() if one is not None}
         if done and len(done) != shown:
             path, shown = written(done, {one["network"]: one["undone"] for one in undone}, asked), len(done)

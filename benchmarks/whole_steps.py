@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -45,16 +45,10 @@ from benchmarks.whole_networks import ALL, LONGEST, SMOKE, Dense, dense_networks
 from benchmarks.whole_summary import summary
 from lamina import accelerate, measure, run
 from lamina.accelerate.runtime.compile_ahead import compile_ahead
-from lamina.accelerate.select import Compiler
+from lamina.accelerate.select import Compiler, compiled
 from lamina.pipeline.convert import selector, timer
 from lamina.pipeline.study.ahead import AHEAD
-from lamina.record import Conversion, Mode, Timing
-
-MODES = ("eager", "compiled", "reduce-overhead", "graph")
-SELECTED_IN: Mapping[str, Mode] = {
-    "eager": "eager", "compiled": "compiled", "reduce-overhead": "reduce-overhead", "graph": "graph",
-}  # fmt: skip
-"""The mode in which layers are selected."""
+from lamina.record import MODES, Conversion, Mode, Timing
 
 LABELS = {"circulant": "circulant[block_size=64,signs=true]"}
 """Methods with their options, where tables show them."""
@@ -86,12 +80,6 @@ def loss(outputs: Any, _: Tensor) -> Tensor:
     return torch.stack(parts).sum()
 
 
-def compiled(model: nn.Module, mode: str) -> Callable[..., Any]:
-    if mode == "eager":
-        return model
-    return torch.compile(model, mode="reduce-overhead" if mode == "reduce-overhead" else "default")
-
-
 def training_step(model: nn.Module, x: Tensor, precision: str, mode: str) -> Step:
     """A training step in a mode."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=x.is_cuda)
@@ -99,7 +87,7 @@ def training_step(model: nn.Module, x: Tensor, precision: str, mode: str) -> Ste
         cast = torch.bfloat16 if precision == "bf16" else None
         graphed = lamina.graphed_step(model, loss, optimizer, autocast=cast)
         return lambda: graphed(x, x)
-    forward = compiled(model, mode)
+    forward = model if mode == "eager" else compiled(model, mode)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
@@ -113,7 +101,7 @@ def training_step(model: nn.Module, x: Tensor, precision: str, mode: str) -> Ste
 
 def inference_step(model: nn.Module, x: Tensor, mode: str) -> Step:
     """A forward pass in a mode."""
-    forward = lamina.graphed(model) if mode == "graph" else compiled(model, mode)
+    forward = lamina.graphed(model) if mode == "graph" else model if mode == "eager" else compiled(model, mode)
 
     def step() -> object:
         with torch.no_grad():
@@ -134,8 +122,8 @@ def measured(
         for dense in dense_networks(network, precision, device, training):
             with autocast(precision if training else "", device):
                 model, record = lamina.convert(
-                    copy.deepcopy(dense.model), config, example=dense.x, select="measure",
-                    mode=selected_in(mode, device), training=training, cache=cache, limit_s=SELECT_S,
+                    copy.deepcopy(dense.model), config, example=dense.x, select="measure", limit_s=SELECT_S,
+                    mode=cast(Mode, mode) if device.type == "cuda" else "eager", training=training, cache=cache,
                 )  # fmt: skip
             sides[dense.impl] = Side(dense, dense.model, record)
             ours = f"{method} of {dense.impl}" if record.replaced else dense.impl
@@ -205,10 +193,6 @@ def timed(times: Mapping[str, Timing | Exception]) -> dict[str, Timing]:
             raise RuntimeError(f"{name}: {one}") from one
         found[name] = one
     return found
-
-
-def selected_in(mode: str, device: torch.device) -> Mode:
-    return SELECTED_IN[mode] if device.type == "cuda" else "eager"
 
 
 class Reserved:

@@ -10,14 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from lamina import run
+from lamina.accelerate.select import compiled
 from lamina.accelerate.training.compressed_activations import saving
 from lamina.errors import CheckError, UnsupportedError, UsageError
 from lamina.pipeline.graphed import graphed_step
 from lamina.run.update import AUTOCAST
 from lamina.spec.plan import REPLAYED, PlanMode
-
-COPIES = 128
-"""Copies of a network that a process may compile."""
 
 
 def updates_in(mode: PlanMode, device: torch.device, note: Callable[[str], object]) -> run.Updates:
@@ -57,14 +55,6 @@ def refusal(mode: PlanMode, device: torch.device) -> str | None:
 def fastest(device: torch.device) -> PlanMode:
     """The mode of trainings that are a part of a longer job: the least launch overhead, without compiling."""
     return "eager" if refusal("graph", device) else "graph"
-
-
-def compiled(model: nn.Module, mode: str) -> nn.Module:
-    """The model by ``torch.compile``, for inputs of fixed shapes."""
-    # Every copy of a network counts as a recompilation of its code, and beyond the limit it runs in eager mode.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COPIES)
-    found: nn.Module = torch.compile(model, mode="default" if mode == "compiled" else mode, dynamic=False)  # type: ignore[assignment]
-    return found
 
 
 class _Graphed:

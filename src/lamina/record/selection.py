@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
-Mode = Literal["eager", "compiled", "reduce-overhead", "graph"]
-"""How a model runs: launched by Python, compiled by ``torch.compile``, or replayed as a CUDA graph."""
+from lamina.spec import plan
 
-MODES: tuple[Mode, ...] = get_args(Mode)
+Mode = plan.PlanMode
+"""How a model runs: layers are selected for the modes that a plan may have."""
+
+MODES = plan.MODES
 
 
 @dataclass(frozen=True)

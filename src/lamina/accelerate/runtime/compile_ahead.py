@@ -15,16 +15,14 @@ from typing import Any
 import torch
 
 from lamina.accelerate.runtime import triton_ops
-from lamina.accelerate.runtime.launch_cache import suspended
+from lamina.accelerate.runtime.launch_cache import is_suspended, suspended
 
 THREADS = 16
-
-_active = False
 
 
 def active() -> bool:
     """Whether kernels are compiled and not launched."""
-    return _active
+    return is_suspended()
 
 
 @contextmanager
@@ -35,7 +33,6 @@ def compile_ahead() -> Iterator[None]:
     Backward passes run in the caller's thread. At the end all kernels are compiled; errors of those that do not compile
     show when they are launched. Nothing may be timed or captured meanwhile.
     """
-    global _active
     threads = min(THREADS, os.cpu_count() or 1)
     with (
         torch.autograd.set_multithreading_enabled(False),
@@ -43,11 +40,7 @@ def compile_ahead() -> Iterator[None]:
         triton_ops.compiling_in(pool),
         suspended(),
     ):
-        _active = True
-        try:
-            yield
-        finally:
-            _active = False
+        yield
 
 
 def compile_kernel(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:

@@ -95,6 +95,11 @@ def suspended() -> Iterator[None]:
         clear()
 
 
+def is_suspended() -> bool:
+    """Whether no plan is made."""
+    return _suspended
+
+
 def record_launch(
     function: Callable[..., Any], *args: Any, addresses: bool, kernel: KernelLaunch | None = None
 ) -> None:

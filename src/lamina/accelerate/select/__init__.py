@@ -13,7 +13,7 @@ from lamina.accelerate.select.selection import (
     decide,
     one_by_one,
 )
-from lamina.accelerate.select.step import forgetting, layer_step
+from lamina.accelerate.select.step import compiled, forgetting, layer_step
 from lamina.accelerate.select.variant import variant
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "LayerCall",
     "Selector",
     "Timer",
+    "compiled",
     "decide",
     "executed",
     "forgetting",

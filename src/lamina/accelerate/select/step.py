@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch.utils._pytree import tree_leaves
 
 from lamina.accelerate.select.observed import LayerCall
 from lamina.record import Mode
+from lamina.spec.plan import COMPILED
 
-COMPILED: Mapping[str, str | None] = {"compiled": None, "reduce-overhead": "reduce-overhead"}
-"""The modes in which ``torch.compile`` runs a model, as it names them."""
+COPIES = 128
+"""Copies of a network that a process may compile."""
 
 
 def layer_step(module: nn.Module, call: LayerCall, mode: Mode, training: bool) -> Callable[[], object]:
@@ -28,9 +29,7 @@ def layer_step(module: nn.Module, call: LayerCall, mode: Mode, training: bool) -
         training: whether a step has a backward pass: gradients of all parameters, and of the inputs where the model
             computes them.
     """
-    run: Callable[..., Any] = module
-    if mode in COMPILED:
-        run = torch.compile(module, dynamic=False, mode=COMPILED[mode])
+    run: Callable[..., Any] = compiled(module, mode) if mode in COMPILED else module
     leaves, args, kwargs = call.arguments()
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     wanted = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad] + parameters
@@ -55,6 +54,14 @@ def layer_step(module: nn.Module, call: LayerCall, mode: Mode, training: bool) -
 
     one = step if training and wanted else forward
     return forgetting(one) if mode == "reduce-overhead" else one
+
+
+def compiled(model: nn.Module, mode: str) -> nn.Module:
+    """The model by ``torch.compile`` in a mode of `lamina.spec.plan.COMPILED`, for inputs of fixed shapes."""
+    # Every copy of a network counts as a recompilation of its code, and beyond the limit it runs in eager mode.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COPIES)
+    found: nn.Module = torch.compile(model, mode="default" if mode == "compiled" else mode, dynamic=False)  # type: ignore[assignment]
+    return found
 
 
 def forgetting(step: Callable[[], object]) -> Callable[[], object]:

@@ -16,8 +16,7 @@ from torch.nn.parameter import is_lazy
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.batchnorm import fold_batchnorm
 from lamina.accelerate.convert import put
-from lamina.accelerate.methods.elimination import Eliminated
-from lamina.accelerate.methods.elimination.convert import FITTED
+from lamina.accelerate.methods.elimination.convert import unfitted
 from lamina.accelerate.registry import known_options
 from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.apply.planned import run_by
@@ -224,9 +223,7 @@ def configured(impl: str) -> Any:
     method = Method.parse(impl)
     if method.dense:
         raise UsageError(f"{impl}: expected a method that replaces layers")
-    config = accelerate.configuration(known_options(impl))
-    fitted = isinstance(config, Eliminated) and config.recovery in FITTED
-    return replace(config, recovery="scale") if fitted else config
+    return unfitted(accelerate.configuration(known_options(impl)))
 
 
 def _run(model: nn.Module, plan: Plan, example: Any, remarks: list[str]) -> nn.Module:

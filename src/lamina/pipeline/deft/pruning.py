@@ -33,13 +33,13 @@ def require(names: Sequence[str]) -> None:
     Raises:
         MissingError: the package for it is not installed.
     """
-    if CHANNELS in names and not channels_known():
+    if CHANNELS in names and CHANNELS not in installed(CHANNELS):
         raise MissingError("comparing with pruned channels needs torch-pruning: pip install torch-pruning")
 
 
-def channels_known() -> bool:
-    """Whether the package that prunes channels is installed, which the extra ``rivals`` has."""
-    return find_spec("torch_pruning") is not None
+def installed(*names: str) -> tuple[str, ...]:
+    """Of the names, those whose package is installed: that for channels is in the extra ``rivals``."""
+    return tuple(name for name in names if name != CHANNELS or find_spec("torch_pruning") is not None)
 
 
 def pruned(name: str, dense: nn.Module, example: run.Inputs, ours: nn.Module) -> tuple[nn.Module, Callable[[], None]]:

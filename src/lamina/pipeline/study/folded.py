@@ -37,10 +37,11 @@ def fold_impl(method: Method, group: int) -> str:
     Inputs that one channel of the producer gives are kept or pruned together. Where the weights are trained from here,
     the written form has to say so; else they are in the file of weights.
     """
-    options = {key: value for key, value in method.options if key != "impl"}
-    if group > 1 and options.get("select") == "even":
-        options["group"] = str(group)
-    return f"{method.name}[{','.join(f'{key}={value}' for key, value in options.items())},{FOLDED}]"
+    options = [(key, value) for key, value in method.options if key != "impl"]
+    if group > 1 and ("select", "even") in options:
+        options.append(("group", group))
+    key, _, value = FOLDED.partition("=")
+    return str(Method(method.name, options=(*options, (key, value))))
 
 
 def fold_times(

@@ -84,9 +84,9 @@ class Plans:
 
     def recover(self, options: Mapping[str, Mapping[str, float]]) -> None:
         """Fit the weights that eliminated layers keep to the outputs of the dense ones, on the calibration samples."""
-        wanted: dict[str, set[float]] = {}
         if self.subject.training:  # weights are learned after the choice
             return
+        wanted: dict[str, set[float]] = {}
         for layer, row in options.items():
             for impl in row:
                 if Method.parse(impl).name == "eliminated":

@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from lamina import build, measure, run
 from lamina.accelerate.common.batchnorm import fold_batchnorm
-from lamina.accelerate.select import forgetting
+from lamina.accelerate.select import compiled, forgetting
 from lamina.accelerate.training.compressed_activations import saving
 from lamina.errors import UnsupportedError
 from lamina.pipeline.deft.calibration import Material
 from lamina.pipeline.graphed import graphed, graphed_step
 from lamina.pipeline.study.rivals import apply_rival
-from lamina.pipeline.updates import compiled
 from lamina.record import Mode, Timing
 from lamina.record.study import Settings
 from lamina.run.update import AUTOCAST

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from torch import nn
 
 from lamina import accelerate, run
 from lamina.accelerate.convert import select_layer
 from lamina.accelerate.methods.elimination import Eliminated
-from lamina.accelerate.methods.elimination.convert import FITTED
+from lamina.accelerate.methods.elimination.convert import unfitted
 from lamina.accelerate.registry import converter
 from lamina.accelerate.select import DENSE, decide
 from lamina.errors import UnsupportedError, UsageError
@@ -75,18 +74,12 @@ def _selected(attempt: Attempt, observed: Observed) -> Selection:
     call = observed.calls.get(attempt.layer)
     if attempt.method.dense:
         return select_algorithm(attempt.module, attempt.method, observed.chosen, call)
-    config = _unfitted(accelerate.configuration(attempt.method))
+    config = unfitted(accelerate.configuration(attempt.method))  # what fits the weights takes no time in a step
     quick = config
     if isinstance(config, Eliminated) and config.keep is not None:  # which inputs are kept takes no part in the time
         quick = replace(config, select="even")
     new = converter(quick).replace(attempt.module, quick)
     return select_layer(attempt.module, new, config, observed.chosen, call, attempt.stays)[0]
-
-
-def _unfitted(config: Any) -> Any:
-    """A configuration that needs no calibration data: what fits the weights takes no time in a step."""
-    fitted = isinstance(config, Eliminated) and config.recovery in FITTED
-    return replace(config, recovery="scale") if fitted else config
 
 
 def _named(text: str, attempt: Attempt) -> str:
@@ -104,7 +97,7 @@ def folded_trial(attempt: Attempt, observed: Observed) -> tuple[Trial, dict[str,
     group = (observed.groups or {}).get(name, 1)
     impl = fold_impl(attempt.method, group)
     one = Trial(name, describe_type(observed.model.get_submodule(name)), impl, observed.settings)
-    config = _unfitted(accelerate.configuration(attempt.method))
+    config = unfitted(accelerate.configuration(attempt.method))
     try:
         dense, ours, parts = fold_times(
             observed.model, name, config, group, observed.calls, observed.example, observed.chosen

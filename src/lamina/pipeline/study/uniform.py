@@ -219,7 +219,7 @@ def _measured(context: Context, settings: Sequence[Settings]) -> list[Measured]:
         reasons |= {one: reason for one in new if str(one) in steps}
         steps.clear()
     with fatal(together, "whole network") if steps else nullcontext():
-        times = subject.times(steps, ROUNDS, min(TURNS_S * max(1, len(steps)), budget.left / 2))
+        times = subject.times(steps, ROUNDS, min(TURNS_S * len(steps), budget.left / 2))
     for one in new:
         time = times.get(str(one))
         if time is None:

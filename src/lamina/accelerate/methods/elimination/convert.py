@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -29,6 +30,12 @@ ELIMINATED: dict[type[nn.Module], Any] = {
 
 FITTED = ("bias", "least_squares")
 """Recoveries that need calibration data."""
+
+
+def unfitted(config: Any) -> Any:
+    """The configuration of any method without a recovery that needs calibration data: ``scale`` in its place."""
+    fitted = isinstance(config, Eliminated) and config.recovery in FITTED
+    return dataclasses.replace(config, recovery="scale") if fitted else config
 
 
 def refusal(module: nn.Module) -> str | None:

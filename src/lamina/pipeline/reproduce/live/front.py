@@ -16,7 +16,7 @@ from lamina.accelerate.methods.elimination.pareto import Choice, Point, choose, 
 from lamina.build.data import Dataset, loader, train_test
 from lamina.build.models import create
 from lamina.pipeline.deft.pairs import Pairs
-from lamina.pipeline.deft.pruning import CHANNELS, DENSE, ITERATIVE, MAGNITUDE, channels_known, multiplications, tuned
+from lamina.pipeline.deft.pruning import CHANNELS, DENSE, ITERATIVE, MAGNITUDE, installed, multiplications, tuned
 from lamina.pipeline.reproduce.measured.judging import Rows, Scope
 
 THRESHOLDS = (0.8, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
@@ -28,7 +28,7 @@ TRAINED, CHOSEN, TESTED = 3000, 1000, 1000
 SHAPE = (1, 28, 28)
 BATCH = 64
 RATE, TUNING_RATE = 2e-3, 5e-4
-COMPARED = (MAGNITUDE, ITERATIVE, DENSE, *([CHANNELS] if channels_known() else []))
+COMPARED = (MAGNITUDE, ITERATIVE, DENSE, CHANNELS)
 LOSS = 5.0
 """Points of accuracy that figure 15's users tolerate."""
 
@@ -104,7 +104,7 @@ def _others(lenet: LeNet, ours: nn.Module, dense: int) -> Iterator[dict[str, Any
     """The dense network, also tuned as long; with as few weights as ours, pruned by magnitude at once and in steps; and
     with channels pruned to as many multiplications, where the package for that is installed."""
     yield _row(lenet, "dense", copy.deepcopy(lenet.network), dense)
-    for name in COMPARED:
+    for name in installed(*COMPARED):
         network = tuned(name, lenet.network, lenet.tested[0][:1], ours, lenet.tune, lenet.tuning)
         yield _row(lenet, f"{name}-tuned", network, dense)
 
