@@ -11,8 +11,8 @@ fp32 and tf32 run in float32; bf16 trains under autocast, and infers with bf16 w
 in fp32. Converted networks have other weights, so their steps are not compared; ``benchmarks/never_slower.py`` checks
 each layer against float64, and graphs are compared with eager mode when they are captured.
 
-With ``--processes``, each network and precision has a process of its own. They compile side by side and time one at a
-time.
+With ``--processes``, each network and precision has a process of its own. They compile and convert side by side, and
+time one at a time, while no other uses the device.
 
 Run: python -m benchmarks.whole_steps [--networks mlp,alexnet] [--precisions bf16] [--modes eager,graph]
      [--methods circulant,eliminated] [--processes 8] [--limit 540]
@@ -27,6 +27,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -49,6 +50,7 @@ from lamina.accelerate.select import Compiler, compiled
 from lamina.pipeline.convert import selector, timer
 from lamina.pipeline.study.ahead import AHEAD
 from lamina.record import MODES, Conversion, Mode, Timing
+from lamina.spec.plan import COMPILED
 
 LABELS = {"circulant": "circulant[block_size=64,signs=true]"}
 """Methods with their options, where tables show them."""
@@ -137,7 +139,10 @@ def measured(
                 steps[name] = (
                     training_step(side.model, x, precision, mode) if training else inference_step(side.model, x, mode)
                 )
-                for _ in range(WARM_UP):
+                with measure.beside() if mode in COMPILED else nullcontext():
+                    steps[name]()  # compiles
+                for _ in range(WARM_UP - 1):
+                    measure.pause()
                     steps[name]()
             # All that run in this mode share one pool: the first has reserved it.
             side.reserved = reserved.bytes if mode != "reduce-overhead" or len(steps) == 1 else None
@@ -219,7 +224,7 @@ def prepare(network: Network, precision: str, method: str, device: torch.device)
     for dense in dense_networks(network, precision, device, METHODS[method][1]):
         if method in AHEAD and device.type == "cuda":
             # cuDNN keeps what it chose for each thread: what this one chose beside others is not used again.
-            with ThreadPoolExecutor(1) as thread:
+            with measure.beside(), ThreadPoolExecutor(1) as thread:
                 thread.submit(compile_kernels, dense, precision, method, device).result()
         with measure.alone(), run.precision_mode(precision):
             one_pass(dense, precision, METHODS[method][1])
@@ -248,7 +253,7 @@ def task(
     """The rows of a network in a precision. What fails prints a line; no cell is started after ``until``."""
     known, on = {one.name: one for one in (*SMOKE, *ALL)}, measure.resolve(device)
     rows: Rows = []
-    with TemporaryDirectory() as folder, measure.beside():  # what is timed is alone
+    with TemporaryDirectory() as folder:
         for method in methods:
             for stage in ("prepare", *modes):
                 here = f"{network} {precision} {method} {stage}"

@@ -1,10 +1,7 @@
-"""The time of a plan from its layers."""
+"""The time of a plan from its parts."""
 
 from dataclasses import replace
 
-import pytest
-
-from lamina.pipeline.study.layers import Layers
 from lamina.pipeline.study.predicted import predicted_us, scale
 from lamina.pipeline.study.whole import Compared
 from lamina.record import Timing
@@ -16,23 +13,24 @@ def measured(mode: str, time_us: float) -> Measured:
     return Measured("uniform", Settings("fp32", "nchw", mode), timing)
 
 
-LAYERS = Layers(dense_us={"conv": 30.0, "fc": 10.0}, faster={"conv": {"fused": 5.0}, "fc": {"circulant": 6.0}})
 EAGER = measured("eager", 100.0)
+DENSE = {"conv": 30.0, "relu": 10.0, "fc": 8.0, "flatten": None, "the update": 2.0}
+PLAN = {"conv": 10.0, "relu": 4.0, "fc.first": 2.0, "fc.second": 3.0, "flatten": 1.0, "the update": 1.0}
 
 
-def test_layers_alone_save_at_most_what_the_network_takes() -> None:
-    assert scale(EAGER, LAYERS) == 1.0 and scale(EAGER, Layers()) == 1.0
-    assert scale(measured("graph", 20.0), LAYERS) == 0.5
+def plan(mode: str) -> Compared:
+    return Compared(replace(measured(mode, 1.0), name="plan"), (EAGER,), True, "", parts=(DENSE, PLAN))
 
 
-@pytest.mark.parametrize(("mode", "expected"), [("eager", 100.0 - 6.0 - 5.0), ("compiled", 20.0 - 0.5 * 6.0)])
-def test_the_compiler_fuses_units_itself(mode: str, expected: float) -> None:
-    plan = replace(measured(mode, 1.0), name="plan")
-    choice = {"conv": "fused", "fc": "circulant"}
-    compared = Compared(plan, (EAGER,), True, "", choice, alone_us={"conv": 1.0, "fc": 4.0, "other": 3.0})
-    assert predicted_us(LAYERS, compared, EAGER, [EAGER, measured("compiled", 20.0)]) == expected
+def test_parts_alone_save_at_most_what_the_network_takes() -> None:
+    assert scale(EAGER, 50.0) == 1.0 and scale(EAGER, 0.0) == 1.0
+    assert scale(measured("graph", 20.0), 40.0) == 0.5
+
+
+def test_a_plan_takes_less_by_what_its_parts_save_in_its_mode() -> None:
+    assert predicted_us(plan("eager"), EAGER, [EAGER, measured("compiled", 20.0)]) == 100.0 - 30.0
+    assert predicted_us(plan("compiled"), EAGER, [EAGER, measured("compiled", 20.0)]) == 20.0 * 20.0 / 50.0
 
 
 def test_a_mode_that_was_not_timed_has_the_time_of_the_base() -> None:
-    compared = Compared(replace(measured("graph", 1.0), name="plan"), (EAGER,), True, "", {"fc": "circulant"})
-    assert predicted_us(LAYERS, compared, EAGER, []) == 100.0
+    assert predicted_us(plan("graph"), EAGER, []) == 70.0

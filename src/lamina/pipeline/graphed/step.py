@@ -249,7 +249,7 @@ class GraphedStep:
                     with self._stream.work():
                         loss = self._eager(batch.static(self.device), last)
                 found.append([loss.clone(), *start.changes()])
-            judge(found[2], found[0], found[1], "the loss and the updated state")
+            judge(found[2], found[0], found[1], "the loss and the updated state", self.autocast)
         except torch.OutOfMemoryError:
             _log.warning("there is no memory to compare a captured step with eager mode; it is used unchecked")
             if start is not None:

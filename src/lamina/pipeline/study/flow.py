@@ -166,15 +166,15 @@ def _stages(context: Context, data: str) -> _Found:
     with budget.stage("accuracy of settings", 0.65):
         judged = judge(context, wholes)
     base = judged.base
-    with budget.stage("explaining", 0.68):
-        findings = explained(context, base.settings)
-    with budget.stage("the layers", 0.75, least=0.4):
+    with budget.stage("the layers", 0.72, least=0.4):
         layers = try_layers(context, base.settings)
     plans = context.plans(base.settings, layers.merged)
     with budget.stage("accuracy of plans", 0.92, least=0.6):
         candidates, front = find_front(context, plans, judged, layers)
-    with budget.stage("the plan"):
+    with budget.stage("the plan", 0.94):
         compared = decide(context, plans, candidates, judged, layers)
+    with budget.stage("explaining"):  # last: the profiler that it starts goes on to slow down every launch
+        findings = explained(context, base.settings)
     choice, best = compared.selected, compared.uniform.settings
     network = compared.model if choice else subject.start(best)
     assert network is not None
@@ -192,7 +192,7 @@ def _stages(context: Context, data: str) -> _Found:
         wholes=tuple(rows),
         trials=trials,
         front=tuple(front),
-        predicted_us=predicted_us(layers, compared, base, rows) if choice else None,
+        predicted_us=predicted_us(compared, base, rows) if choice else None,
         plan="",
         unsupported=layers.unsupported,
         findings=findings,

@@ -39,7 +39,7 @@ def find_front(
         those that were tried, the fastest first.
     """
     candidates = sequence(_options(context, plans, layers), layers.dense_us)
-    index, points = _probed(context, plans, candidates, judged, scale(judged.base, layers))
+    index, points = _probed(context, plans, candidates, judged, scale(judged.base, sum(layers.dense_us.values())))
     return candidates[: index + 1], sorted(points, key=lambda point: point.time_us)
 
 

@@ -137,7 +137,7 @@ class Subject:
 
     def _training_step(self, model: nn.Module, x: run.Inputs, settings: Settings) -> Step:
         labels = self._labels()
-        optimizer = self._optimizer(model)
+        optimizer = self.optimizer_of(model)
         scaler = torch.amp.GradScaler(self.device.type, enabled=settings.precision == "fp16")
 
         def loss(outputs: Any, y: Tensor) -> Tensor:
@@ -175,8 +175,8 @@ class Subject:
         labels = parts[0]
         return labels[torch.arange(self.batch, device=labels.device) % len(labels)].to(self.device)
 
-    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """With a rate that keeps the weights as they are: only its time counts."""
+    def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of a network, with a rate that keeps the weights as they are: only its time counts."""
         parameters = [one for one in model.parameters() if one.requires_grad]
         fused = self.device.type == "cuda"
         if self.optimizer == "sgd":

@@ -20,8 +20,8 @@ from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import LaminaError
 from lamina.pipeline.convert import prepare_replay
 from lamina.pipeline.study.combine import Choice
-from lamina.pipeline.study.layer_times import alone_us
 from lamina.pipeline.study.lossless import is_unit
+from lamina.pipeline.study.parts import Parts, parts_us
 from lamina.pipeline.study.subject import Step, Subject, forget_compiled
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
@@ -44,7 +44,7 @@ class Compared:
         choice: of the plan; that of the fastest variant.
         model: the float32 network by it.
         ran: by layer with pruned inputs, the implementation that was selected in the plan.
-        alone_us: the step of each layer of a plan that is faster, alone, in microseconds.
+        parts: of the dense step in the mode of a plan that is faster, and of the plan's, each alone.
     """
 
     plan: Measured
@@ -54,7 +54,7 @@ class Compared:
     choice: Choice = field(default_factory=dict)
     model: nn.Module | None = None
     ran: Mapping[str, str] = field(default_factory=dict)
-    alone_us: Mapping[str, float] = field(default_factory=dict)
+    parts: tuple[Parts, Parts] = ({}, {})
 
     @property
     def uniform(self) -> Measured:
@@ -144,8 +144,13 @@ def compare(
     assert compared.uniform.timing is not None
     verdict = decide({DENSE: compared.uniform.timing, PLAN: ours[best]}, "eager")
     faster = verdict.impl == PLAN
-    alone = alone_us(subject, network, settings) if faster else {}
-    return replace(compared, faster=faster, reason=verdict.reason, alone_us=alone)
+    parts = _parts(subject, network, settings) if faster else ({}, {})
+    return replace(compared, faster=faster, reason=verdict.reason, parts=parts)
+
+
+def _parts(subject: Subject, network: nn.Module, settings: Settings) -> tuple[Parts, Parts]:
+    dense = subject.at(subject.start(settings), settings)
+    return parts_us(subject, dense, settings), parts_us(subject, network, settings)
 
 
 def _deployed(

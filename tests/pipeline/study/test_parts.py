@@ -1,0 +1,73 @@
+"""The parts of a step."""
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from lamina import pipeline, run
+from lamina.pipeline.deft.calibration import material
+from lamina.pipeline.study import layer_times, parts
+from lamina.pipeline.study.parts import UPDATE, parts_us, saved_us
+from lamina.pipeline.study.subject import Subject
+from lamina.record import Timing
+from lamina.record.study import Settings
+
+CPU = torch.device("cpu")
+EAGER = Settings("fp32", "nchw", "eager")
+
+
+class Net(nn.Module):
+    """Two blocks that end alike, an in-place activation, and a module that is never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.Flatten())
+        self.fc = nn.Sequential(nn.Linear(2704, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Identity())
+        self.out, self.spare = nn.Linear(8, 10), nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.fc(self.conv(x)))  # type: ignore[no-any-return]
+
+
+def subject(network: nn.Module, training: bool, optimizer: str = "sgd") -> Subject:
+    target, _ = pipeline.find("lenet5")
+    images = material("fashion-mnist", (1, 28, 28), 40, 0, CPU, target.train_test)
+    return Subject("net", network, CPU, training, 4, images, run.classification(10), optimizer)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_each_innermost_module_and_the_update_have_a_time(optimizer: str) -> None:
+    network = Net()
+    before = copy.deepcopy(network.state_dict())
+    found = parts_us(subject(network, True, optimizer), network, EAGER)
+    names = ["conv.0", "conv.1", "conv.2", "fc.0", "fc.1", "fc.2", "fc.3", "fc.4", "out", UPDATE]
+    assert list(found) == names and found["fc.4"] == 0.0
+    assert all(time is not None and time > 0 for name, time in found.items() if name != "fc.4")
+    assert all(torch.equal(one, before[name]) for name, one in network.state_dict().items())
+    assert network.conv[1].inplace and all(one.grad is None for one in network.parameters())
+
+
+def test_modules_without_parameters_that_compute_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def timer(steps: dict[str, Any]) -> dict[str, Timing | Exception]:
+        asked.extend(steps)
+        return {
+            name: ValueError("fails") if name == "conv.2" else Timing("wall", "warm", 5.0, 5.0, 5.0, 3)
+            for name in steps
+        }
+
+    for place in (layer_times, parts):
+        monkeypatch.setattr(place, "quick", lambda *_: SimpleNamespace(timer=timer, mode="eager", training=False))
+    found = parts_us(subject(Net(), False), Net(), EAGER)
+    assert asked == ["conv.0", "conv.1", "conv.2", "fc.0", "fc.1", "fc.2", "fc.4", "out"]
+    assert found["fc.3"] == 5.0 and found["conv.2"] is None and UPDATE not in found
+
+
+def test_what_is_unknown_in_one_network_counts_in_neither() -> None:
+    before, after = {"a": 8.0, "b": None, "c": 4.0, "d": 1.0}, {"a": 2.0, "b": 3.0, "c": None, "d.new": 0.5}
+    assert saved_us(before, after) == (9.0, 6.5)
