@@ -149,6 +149,7 @@ def compare(
 
 
 def _parts(subject: Subject, network: nn.Module, settings: Settings) -> tuple[Parts, Parts]:
+    forget_compiled()  # whose CUDA graph trees hold memory and stand in the way of other captures
     dense = subject.at(subject.start(settings), settings)
     return parts_us(subject, dense, settings), parts_us(subject, network, settings)
 
