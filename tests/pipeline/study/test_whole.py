@@ -12,6 +12,7 @@ import lamina
 from lamina import run
 from lamina.pipeline.convert import selector
 from lamina.pipeline.deft.calibration import material
+from lamina.pipeline.study import whole
 from lamina.pipeline.study.subject import Subject
 from lamina.pipeline.study.whole import compare, to_sequence
 from lamina.record import Timing
@@ -63,6 +64,25 @@ def test_the_fastest_variant_of_any_mode_is_the_plan(monkeypatch: pytest.MonkeyP
     times_us["fp32, eager, 1 fused units"] = 0.5
     found = compare(subject(), variants, base, [base], selector(CPU, "eager", False))
     assert found.choice == units and found.model is two and found.plan.settings.mode == "eager"
+
+
+def test_networks_that_the_compiler_replays_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[list[str]] = []
+
+    def times(self: Subject, steps: Mapping[str, Any], rounds_: int, limit_s: float) -> dict[str, Timing]:
+        assert limit_s == 3.0 * len(steps)
+        rounds.append([*steps])
+        return {name: Timing("wall", "warm", 1.0, 1.0, 1.0, 9) for name in steps}
+
+    monkeypatch.setattr(Subject, "times", times)
+    monkeypatch.setattr(whole, "forget_compiled", lambda: rounds.append([]))
+    modes = {"a": "graph", "b": whole.ALONE, "c": "eager", "d": whole.ALONE}
+    steps = dict.fromkeys(modes, lambda: None)
+    assert whole._in_turns(subject(), steps, modes, 12.0).keys() == modes.keys()
+    assert rounds == [["a", "c"], [], ["b"], [], ["d"]]
+    rounds.clear()
+    assert whole._in_turns(subject(), {"a": print, "b": print}, modes, 6.0).keys() == {"a", "b"}
+    assert rounds == [["a", "b"]]
 
 
 def test_settings_that_do_not_run_again_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
