@@ -173,3 +173,18 @@ def test_a_timer_gives_times_of_all() -> None:
     x = torch.randn(32, 32, device=device)
     times = timer(device, "eager", rounds=3)({"a": lambda: x @ x, "b": lambda: x + x})
     assert {name: time.n for name, time in times.items() if not isinstance(time, Exception)} == {"a": 3, "b": 3}
+
+
+def test_networks_that_the_compiler_replays_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[list[str]] = []
+
+    def interleaved(clock: Any, steps: dict[str, Any], *, limit_s: float, **_: Any) -> dict[str, Timing]:
+        assert limit_s == 3.0
+        rounds.append([*steps])
+        return {name: Timing("wall", "warm", 1.0, 1.0, 1.0, 9) for name in steps}
+
+    monkeypatch.setattr(measure, "interleaved", interleaved)
+    monkeypatch.setattr(measure, "clock", lambda *_: None)
+    monkeypatch.setattr(pipeline_convert, "forget_compiled", lambda: rounds.append([]))
+    times = timer(torch.device("cuda"), "reduce-overhead", limit_s=6.0, ready=True)({"a": print, "b": print})
+    assert rounds == [[], ["a"], [], ["b"]] and times.keys() == {"a", "b"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -17,14 +17,14 @@ from lamina import accelerate, measure
 from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.convert import Progress, Where
 from lamina.accelerate.methods.activation_sparsity import Sparse
-from lamina.accelerate.select import Cache, Selector, Timer
+from lamina.accelerate.select import Cache, Selector, Timer, forget_compiled
 from lamina.accelerate.select.cost import CostModel
 from lamina.accelerate.select.selection import DENSE
 from lamina.accelerate.select.whole import select_whole, twin
 from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import UsageError, nearest
 from lamina.measure.roofs import measure_roofs
-from lamina.record import MODES, Conversion, Mode, Selection
+from lamina.record import MODES, Conversion, Mode, Selection, Timing
 from lamina.record.roofs import Roofs
 
 Select = Literal["measure", "model"]
@@ -182,7 +182,8 @@ def timer(
     """Interleaved timing by the clock that fits a mode: wall time where Python launches, replays for CUDA graphs.
 
     After ``limit_s`` seconds there are fewer rounds, but at least three, and fewer samples in each. With ``ready``, it
-    does not wait for what replays launch plans: no layer of lamina's is timed, or it is there.
+    does not wait for what replays launch plans: no layer of lamina's is timed, or it is there. In the mode
+    ``reduce-overhead``, each callable has all its rounds alone, and the compiler forgets all other networks before.
 
     Raises:
         UsageError: the mode is unknown, or the device does not have it.
@@ -196,7 +197,18 @@ def timer(
             prepare_replay(device)
         clock = measure.clock("graph" if mode == "graph" else "wall", device)
         samples = 3 if mode == "graph" else 5  # of whole calls by the wall clock, which other processes disturb
-    return lambda steps: measure.interleaved(clock, steps, rounds=rounds, samples=samples, limit_s=limit_s)
+
+    def times(steps: Mapping[str, Callable[[], object]], limit_s: float = limit_s) -> dict[str, Timing | Exception]:
+        return measure.interleaved(clock, steps, rounds=rounds, samples=samples, limit_s=limit_s)
+
+    def one_by_one(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
+        found: dict[str, Timing | Exception] = {}
+        for name, step in steps.items():
+            forget_compiled()
+            found |= times({name: step}, limit_s / len(steps))
+        return found
+
+    return one_by_one if mode == "reduce-overhead" and device.type == "cuda" else times
 
 
 def prepare_replay(device: torch.device, *, wait: bool = True) -> None:

@@ -68,6 +68,39 @@ def test_modules_without_parameters_that_compute_alike_are_timed_once(monkeypatc
     assert found["fc.3"] == 5.0 and found["conv.2"] is None and UPDATE not in found
 
 
+class Odd(nn.Module):
+    """A part that raises unless its network runs, and one whose output is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat, self.fc, self.count, self.fussy = nn.Flatten(), nn.Linear(784, 10), Count(), Fussy()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.fussy.allowed = True
+        y: torch.Tensor = self.fussy(self.fc(self.flat(x))) / self.count(x)
+        self.fussy.allowed = False
+        return y
+
+
+class Count(nn.Module):
+    def forward(self, x: torch.Tensor) -> int:
+        return len(x)
+
+
+class Fussy(nn.Module):
+    allowed = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.allowed:
+            raise KeyError("alone")
+        return x + 1
+
+
+def test_what_does_not_run_alone_has_no_time() -> None:
+    found = parts_us(subject(Odd(), True), Odd(), EAGER)
+    assert found["fussy"] is None and found["fc"] is not None and found[UPDATE] is not None
+
+
 def test_what_is_unknown_in_one_network_counts_in_neither() -> None:
     before, after = {"a": 8.0, "b": None, "c": 4.0, "d": 1.0}, {"a": 2.0, "b": 3.0, "c": None, "d.new": 0.5}
     assert saved_us(before, after) == (9.0, 6.5)

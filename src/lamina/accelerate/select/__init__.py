@@ -13,7 +13,7 @@ from lamina.accelerate.select.selection import (
     decide,
     one_by_one,
 )
-from lamina.accelerate.select.step import compiled, forgetting, layer_step
+from lamina.accelerate.select.step import compiled, forget_compiled, forgetting, layer_step
 from lamina.accelerate.select.variant import variant
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "compiled",
     "decide",
     "executed",
+    "forget_compiled",
     "forgetting",
     "layer_step",
     "observe",

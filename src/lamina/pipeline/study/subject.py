@@ -231,13 +231,5 @@ class Subject:
         return parameters, None if peak.bytes is None else held + peak.bytes, measure.energy_j(self.device, step)
 
 
-def forget_compiled() -> None:
-    """Let the compiler forget the networks that it knows, before others are timed.
-
-    Beside several others that it held, steps with ``mode="reduce-overhead"`` were seen to take half as long again.
-    """
-    torch.compiler.reset()
-
-
 def _laid(x: Tensor, settings: Settings) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if settings.layout == "nhwc" and x.dim() == 4 else x

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from lamina import measure, run
+from lamina.accelerate.select import forget_compiled
 from lamina.errors import DeviceLostError, UnsupportedError
 from lamina.pipeline.study.config import StudyConfig
 from lamina.pipeline.study.context import Context
 from lamina.pipeline.study.layer_times import part_of
 from lamina.pipeline.study.rivals import RIVALS
-from lamina.pipeline.study.subject import Step, Subject, forget_compiled
+from lamina.pipeline.study.subject import Step, Subject
 from lamina.pipeline.watch import tracked
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings

@@ -15,14 +15,14 @@ from lamina.accelerate.methods.activation_sparsity import Sparse
 from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.registry import candidates_of
-from lamina.accelerate.select import DENSE, Selector, decide, observe
+from lamina.accelerate.select import DENSE, Selector, decide, forget_compiled, observe
 from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import LaminaError
 from lamina.pipeline.convert import prepare_replay
 from lamina.pipeline.study.combine import Choice
 from lamina.pipeline.study.lossless import is_unit
 from lamina.pipeline.study.parts import Parts, parts_us
-from lamina.pipeline.study.subject import Step, Subject, forget_compiled
+from lamina.pipeline.study.subject import Step, Subject
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
 from lamina.spec import Method
@@ -31,10 +31,7 @@ from lamina.spec.plan import REPLAYED
 ROUNDS = 9
 PLAN = "plan"
 ALONE = "reduce-overhead"
-"""The mode of steps that are timed while the compiler knows no other in it.
-
-Training steps of AlexNet were seen to take twice as long beside others, their own launch overhead and not the GPU's.
-"""
+"""The mode of steps that are timed while the compiler knows no other; see `forget_compiled`."""
 CAPTURES = 3
 """Calls that the compiler needs until it replays."""
 
@@ -177,9 +174,13 @@ def _in_turns(
 
 
 def _parts(subject: Subject, network: nn.Module, settings: Settings) -> tuple[Parts, Parts]:
+    """The parts of the dense step and of the plan's; none if they cannot be timed, as for want of memory."""
     forget_compiled()  # whose CUDA graph trees hold memory and stand in the way of other captures
     dense = subject.at(subject.start(settings), settings)
-    return parts_us(subject, dense, settings), parts_us(subject, network, settings)
+    try:
+        return parts_us(subject, dense, settings), parts_us(subject, network, settings)
+    except (LaminaError, RuntimeError):
+        return {}, {}
 
 
 def _deployed(
