@@ -76,12 +76,15 @@ def test_networks_that_the_compiler_replays_are_timed_one_by_one(monkeypatch: py
 
     monkeypatch.setattr(Subject, "times", times)
     monkeypatch.setattr(whole, "forget_compiled", lambda: rounds.append([]))
-    modes = {"a": "graph", "b": whole.ALONE, "c": "eager", "d": whole.ALONE}
-    steps = dict.fromkeys(modes, lambda: None)
-    assert whole._in_turns(subject(), steps, modes, 12.0).keys() == modes.keys()
+
+    def runner(mode: str) -> whole._Runner:
+        return whole._Runner(Settings("fp32", "nchw", mode), Net(), print)
+
+    runners = {"a": runner("graph"), "b": runner(whole.ALONE), "c": runner("eager"), "d": runner(whole.ALONE)}
+    assert whole._in_turns(subject(), runners, 12.0).keys() == runners.keys()
     assert rounds == [["a", "c"], [], ["b"], [], ["d"]]
     rounds.clear()
-    assert whole._in_turns(subject(), {"a": print, "b": print}, modes, 6.0).keys() == {"a", "b"}
+    assert whole._in_turns(subject(), {name: runners[name] for name in "ab"}, 6.0).keys() == {"a", "b"}
     assert rounds == [["a", "b"]]
 
 

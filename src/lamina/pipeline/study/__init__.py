@@ -5,11 +5,11 @@ The stages, in the order of `flow`:
 dense      the dense network, trained or loaded
 uniform    the whole network by precision, layout, mode, folding, and methods of other packages (`rivals`)
 judged     accuracy at these settings, and the best of them
-explained  what limits the network there
 layers     every candidate of every layer, in place: `attempts` are tried by `trials`, their kernels compiled `ahead`
 front      plans from the most accurate to the fastest (`combine`), and how far they keep the accuracy
 deciding   the furthest plan that is faster as a whole (`whole`) than the best uniform settings
-outcomes   what became of every setting and candidate; the time of the plan was `predicted` from its layers
+explained  what limits the network at the best settings
+outcomes   what became of every setting and candidate; the time of the plan is `predicted` from the `parts` of a step
 written    the plan and its folder
 
 What they share:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
-import torch
 from torch import nn
 
-from lamina import accelerate, run
-from lamina.accelerate.convert import put
-from lamina.accelerate.methods.activation_sparsity import Sparse
-from lamina.accelerate.methods.elimination import Eliminated
-from lamina.accelerate.methods.elimination.indexed import Indexed
-from lamina.accelerate.registry import candidates_of
-from lamina.accelerate.select import DENSE, Selector, decide, forget_compiled, observe
-from lamina.accelerate.training.sparsity_monitor import wire
+from lamina import run
+from lamina.accelerate.select import DENSE, Selector, decide, forget_compiled
 from lamina.errors import LaminaError
 from lamina.pipeline.convert import prepare_replay
 from lamina.pipeline.study.combine import Choice
+from lamina.pipeline.study.deployed import deployed
 from lamina.pipeline.study.lossless import is_unit
 from lamina.pipeline.study.parts import Parts, parts_us
 from lamina.pipeline.study.subject import Step, Subject
@@ -76,6 +71,25 @@ Variant = tuple[Choice, nn.Module]
 """A choice, and the float32 network by it."""
 
 
+@dataclass(frozen=True)
+class _Runner:
+    """A network that takes part in a comparison.
+
+    Attributes:
+        settings: of the whole network.
+        network: at the settings.
+        step: of it.
+        variant: what it was made of, if it is the plan's.
+        ran: by layer with pruned inputs, the implementation that was selected in it.
+    """
+
+    settings: Settings
+    network: nn.Module
+    step: Step
+    variant: Variant | None = None
+    ran: Mapping[str, str] = field(default_factory=dict)
+
+
 def compare(
     subject: Subject,
     variants: Mapping[str, Sequence[Variant]],
@@ -99,70 +113,76 @@ def compare(
     if variants:
         prepare_replay(subject.device)
     forget_compiled()
-    steps: dict[str, Step] = {}
-    modes: dict[str, str] = {}
-    networks: dict[str, tuple[Settings, Variant, nn.Module, dict[str, str]]] = {}
-    reasons: list[str] = []
-    for mode, offered in variants.items():
-        own = replace(base.settings, mode=mode)
-        for choice, model in offered:
-            units = sum(map(is_unit, choice.values()))
-            name = f"{own}, {units} fused units" if units else str(own)
-            try:
-                network, ran = _deployed(subject, model, choice, own, chosen)
-                steps[name], modes[name] = subject.step(network, own), mode
-                networks[name] = own, (choice, model), network, ran
-            except (LaminaError, RuntimeError) as error:
-                reasons.append(f"{name}: {run.one_line(error)}")
-    for one in uniforms:
-        name = f"dense, {one.settings}"
+    runners: dict[str, _Runner] = {}
+    reasons: dict[str, str] = {}
+
+    def enter(name: str, make: Callable[[], _Runner]) -> None:
         try:
-            steps[name] = subject.step(subject.at(subject.start(one.settings), one.settings), one.settings)
-            modes[name] = one.settings.mode
+            runners[name] = make()
         except (LaminaError, RuntimeError) as error:
-            reasons.append(f"{name}: {run.one_line(error)}")
-    times = _in_turns(subject, steps, modes, limit_s)
-    again = []
+            reasons[name] = run.one_line(error)
+
+    for mode, offered in variants.items():
+        for variant in offered:
+            settings = replace(base.settings, mode=mode)
+            enter(_name(settings, variant), partial(_of_plan, subject, settings, variant, chosen))
     for one in uniforms:
-        time = times.get(f"dense, {one.settings}")
+        enter(_name(one.settings), partial(_of_dense, subject, one.settings))
+    times: dict[str, Timing] = {}
+    for name, time in _in_turns(subject, runners, limit_s).items():
         if isinstance(time, Timing):
-            again.append(replace(one, timing=time))
-        elif time is not None:
-            reasons.append(f"dense, {one.settings}: {run.one_line(time)}")
-    if not again:  # nothing to compare the plan with
-        failed = Measured(PLAN, base.settings, None, outcome="failed", reason="; ".join(reasons))
-        return Compared(failed, tuple(uniforms), False, failed.reason)
-    ours: dict[str, Timing] = {}
-    for name in networks:
-        found = times.get(name)
-        if isinstance(found, Timing):
-            ours[name] = found
-        elif found is not None:
-            reasons.append(f"{name}: {run.one_line(found)}")
-    if not ours:
-        failed = Measured(PLAN, base.settings, None, outcome="failed", reason="; ".join(reasons))
-        return Compared(failed, tuple(again), False, failed.reason)
-    best = min(ours, key=lambda name: ours[name].median_us)
-    settings, (choice, model), network, ran = networks[best]
-    if settings.mode == ALONE:
+            times[name] = time
+        else:
+            reasons[name] = run.one_line(time)
+    again = tuple(replace(one, timing=times[name]) for one in uniforms if (name := _name(one.settings)) in times)
+    plans = [name for name in times if runners[name].variant is not None]
+    said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+    if not (again and plans):
+        failed = Measured(PLAN, base.settings, None, outcome="failed", reason=said)
+        return Compared(failed, again or tuple(uniforms), False, said)
+    best = min(plans, key=lambda name: times[name].median_us)
+    return _decided(subject, runners[best], times[best], again, said)
+
+
+def _name(settings: Settings, variant: Variant | None = None) -> str:
+    if variant is None:
+        return f"dense, {settings}"
+    units = sum(map(is_unit, variant[0].values()))
+    return f"{settings}, {units} fused units" if units else str(settings)
+
+
+def _of_plan(subject: Subject, settings: Settings, variant: Variant, chosen: Selector) -> _Runner:
+    choice, model = variant
+    network, ran = deployed(subject, model, choice, settings, chosen)
+    return _Runner(settings, network, subject.step(network, settings), variant, ran)
+
+
+def _of_dense(subject: Subject, settings: Settings) -> _Runner:
+    network = subject.at(subject.start(settings), settings)
+    return _Runner(settings, network, subject.step(network, settings))
+
+
+def _decided(subject: Subject, ours: _Runner, timing: Timing, uniforms: tuple[Measured, ...], said: str) -> Compared:
+    """The plan in its fastest mode, with its facts, and whether it is faster than the best of the uniform settings."""
+    if ours.settings.mode == ALONE:
         forget_compiled()
         for _ in range(CAPTURES):
-            steps[best]()
-    parameters, peak, energy = subject.facts(network, settings, steps[best])
-    plan = Measured(PLAN, settings, ours[best], None, parameters, peak, energy, "selected", "; ".join(reasons))
-    compared = Compared(plan, tuple(again), False, "", choice, model, ran)
+            ours.step()
+    parameters, peak, energy = subject.facts(ours.network, ours.settings, ours.step)
+    plan = Measured(PLAN, ours.settings, timing, None, parameters, peak, energy, "selected", said)
+    assert ours.variant is not None
+    compared = Compared(plan, uniforms, False, "", *ours.variant, ours.ran)
     assert compared.uniform.timing is not None
-    verdict = decide({DENSE: compared.uniform.timing, PLAN: ours[best]}, "eager")
+    verdict = decide({DENSE: compared.uniform.timing, PLAN: timing}, "eager")
     faster = verdict.impl == PLAN
-    parts = _parts(subject, network, settings) if faster else ({}, {})
+    parts = _parts(subject, ours.network, ours.settings) if faster else ({}, {})
     return replace(compared, faster=faster, reason=verdict.reason, parts=parts)
 
 
-def _in_turns(
-    subject: Subject, steps: Mapping[str, Step], modes: Mapping[str, str], limit_s: float
-) -> dict[str, Timing | Exception]:
+def _in_turns(subject: Subject, runners: Mapping[str, _Runner], limit_s: float) -> dict[str, Timing | Exception]:
     """The time of each step; steps in the mode `ALONE` have rounds of their own, where they are several."""
-    apart = [name for name in steps if modes[name] == ALONE]
+    steps = {name: one.step for name, one in runners.items()}
+    apart = [name for name, one in runners.items() if one.settings.mode == ALONE]
     if len(apart) < 2:
         return subject.times(steps, ROUNDS, limit_s)
     together = {name: step for name, step in steps.items() if name not in apart}
@@ -181,38 +201,6 @@ def _parts(subject: Subject, network: nn.Module, settings: Settings) -> tuple[Pa
         return parts_us(subject, dense, settings), parts_us(subject, network, settings)
     except (LaminaError, RuntimeError):
         return {}, {}
-
-
-def _deployed(
-    subject: Subject, model: nn.Module, choice: Choice, settings: Settings, chosen: Selector
-) -> tuple[nn.Module, dict[str, str]]:
-    """The network at the settings, and by layer the implementation that was selected on what it reads there.
-
-    Sparse layers are calibrated on a batch; layers with pruned inputs have other inputs than when they were tried.
-    """
-    network = subject.at(model, settings)
-    inputs = subject.inputs(settings)
-    example = inputs if isinstance(inputs, tuple) else (inputs,)
-    sparse = {layer for layer, impl in choice.items() if Method.parse(impl).name == "sparse"}
-    indexed = [name for name, layer in network.named_modules() if name in choice and isinstance(layer, Indexed)]
-    ran: dict[str, str] = {}
-    with subject.context(settings):
-        if sparse:
-            network, record = accelerate.convert(
-                network, Sparse(), lambda name, _: name in sparse, example=example, selector=chosen
-            )
-            if subject.training and record.replaced:  # of the others, dense is faster on what they read here
-                wire(network, example, sorted(one.layer for one in record.replaced))
-        with torch.set_grad_enabled(subject.training):
-            calls = observe(network, indexed, example)
-        for name, call in calls.items():
-            layer = network.get_submodule(name)
-            offered = candidates_of(Eliminated())(layer, call, chosen)
-            if len(offered) > 1:
-                selection = chosen.select(f"{layer} on {call.signature}", offered, call)
-                ran[name] = selection.impl
-                put(network, name, offered[selection.impl]())
-    return network, ran
 
 
 def to_sequence(wholes: Sequence[Measured], best: Measured) -> list[str]:
