@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from lamina.pipeline.apply.model import Applied, applied
 from lamina.pipeline.convert import timer
 from lamina.pipeline.deft.trained import pretrained
 from lamina.record import Timing
-from lamina.spec.plan import Plan
+from lamina.spec.plan import Plan, Run
 
 
 @dataclass(frozen=True)
@@ -77,30 +77,42 @@ def try_plan(
     if strict and done.refused:
         raise UsageError("--strict: " + "; ".join(f"{name}: {reason}" for name, reason in done.refused.items()))
     before = after = None
-    if timed:
-        steps = {"before": _step(dense, inputs, plan), "after": _step(model, inputs, plan)}
-        with run.precision_mode(plan.run.precision):
-            times = timer(at, "eager")(steps)
-        for time in times.values():
-            if isinstance(time, Exception):
-                raise LaminaError(f"{target.name}: a step by the plan failed: {run.one_line(time)}") from time
-        before, after = (time if isinstance(time, Timing) else None for time in (times["before"], times["after"]))
+    if not done.replaced and plan.run == Run():
+        done = replace(done, remarks=[*done.remarks, "the plan runs the network as it is: nothing to compare"])
+    elif timed:
+        before, after = _times(target.name, dense, model, inputs, plan, at)
     if output is not None:
         save(output, model, dense, plan, target, classes or target.classes)
     return Tried(model, done, before, after)
 
 
-def _step(model: nn.Module, inputs: list[torch.Tensor], plan: Plan) -> Callable[[], object]:
-    """A forward pass, or forward and backward of the mean square of the outputs."""
+def _times(
+    name: str, dense: nn.Module, model: nn.Module, inputs: list[torch.Tensor], plan: Plan, device: torch.device
+) -> tuple[Timing, Timing]:
+    """A step of both networks: of the dense one in eager mode and float32, of the other as the plan runs it."""
+    training = plan.goal == "train"
+    before = {"before": _step(dense, inputs, training, "fp32")}
+    after = {"after": _step(model, inputs, training, plan.run.precision)}
+    if training and plan.run.mode == "graph" and device.type == "cuda":  # a user captures the step, not the model
+        times = {**timer(device, "eager")(before), **timer(device, "graph")(after)}
+    else:
+        times = {**timer(device, "eager")(before | after)}
+    for time in times.values():
+        if isinstance(time, Exception):
+            raise LaminaError(f"{name}: a step by the plan failed: {run.one_line(time)}") from time
+    return cast(tuple[Timing, Timing], (times["before"], times["after"]))
 
-    def forward() -> Any:
-        with torch.no_grad():
-            return model(*inputs)
+
+def _step(model: nn.Module, inputs: list[torch.Tensor], training: bool, precision: str) -> Callable[[], object]:
+    """A forward pass, or the gradients of the mean square of the outputs."""
+    trained = [one for one in model.parameters() if one.requires_grad]
 
     def step() -> object:
-        model.zero_grad(set_to_none=True)
-        loss, _ = run.mean_square(model(*inputs), inputs[0], 0.0)
-        loss.backward()
-        return loss
+        with run.precision_mode(precision), torch.set_grad_enabled(training):
+            outputs = model(*inputs)
+            if not training:
+                return outputs
+            loss, _ = run.mean_square(outputs, inputs[0], 0.0)
+            return torch.autograd.grad(loss, trained, allow_unused=True)
 
-    return step if plan.goal == "train" else forward
+    return step
