@@ -19,6 +19,8 @@ from benchmarks import source
 from lamina import measure
 from lamina.record import Environment, Timing
 
+PROCESS = measure.Stopwatch()
+"""Runs since the benchmark began."""
 VERSIONS = ("lamina", "python", "torch", "triton", "numpy", "cuda", "cudnn", "ncu")
 FOLDER = Path(__file__).parent / "results"
 
@@ -111,6 +113,11 @@ def provenance(environment: Environment, commit: str, command: str) -> dict[str,
     return known | {"versions": versions, "commit": commit, "command": command}
 
 
+def chip(device: str) -> str:
+    """The name of a device in names of files."""
+    return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+
+
 def _named(value: Any) -> Any:
     """Non-finite numbers as strings, since JSON does not have them."""
     match value:
@@ -139,13 +146,13 @@ def write(
     """
     environment, commit = measure.environment(device), source.commit()
     told = provenance(environment, commit, f"python -m benchmarks.{command or claim}")
+    told["seconds"] = round(PROCESS.seconds)
     document = {"claim": claim, "provenance": told, "summary": summary, "rows": list(rows)}
-    chip = re.sub(r"[^a-z0-9]+", "-", environment.device.lower()).strip("-")
     folder: Path = args.output
     if commit.endswith(source.DIRTY) and folder == FOLDER:
         folder = Path.cwd()
         warnings.warn(f"the source differs from commit {commit[:12]}: the results are not published", stacklevel=2)
-    path = folder / f"{claim}_{chip}_{environment.date[:10]}.json"
+    path = folder / f"{claim}_{chip(environment.device)}_{environment.date[:10]}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_named(document), indent=1, allow_nan=False) + "\n", encoding="utf-8")
     try:

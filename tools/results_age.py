@@ -102,7 +102,8 @@ def page(found: list[Age]) -> str:
     """The ages as a page."""
     lines = [
         "# Age of the results", "",
-        "Commits that have changed the measured code since a results file was made, renames and texts included.", "",
+        "Commits that have changed the measured code since a results file was made, renames and texts included.",
+        "`python -m benchmarks.again` measures what is old again, from one commit.", "",
         "| Results file | Date | Commit | Newer commits |", "|---|---|---|--:|",
         *(f"| {one.file} | {one.date} | `{one.commit[:12]}` | {one.newer} |" for one in found),
     ]  # fmt: skip

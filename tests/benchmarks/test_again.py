@@ -1,0 +1,89 @@
+"""Recorded commands, run again."""
+
+import fcntl
+import json
+import sys
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import again, results, source
+from lamina import measure
+
+CHIP = results.chip(measure.environment("cpu").device)
+OLD, NEW = "1" * 40, "2" * 40
+RECORDED = again.Recorded("claim", "", OLD, inf, 1)
+
+
+def put(
+    folder: Path, claim: str, command: str, commit: str = OLD, rows: int = 1, chip: str = CHIP, **told: Any
+) -> None:
+    provenance = {"command": command, "commit": commit} | told
+    document = {"claim": claim, "provenance": provenance, "rows": [{}] * rows}
+    (folder / f"{claim}_{chip}_2026-01-01.json").write_text(json.dumps(document), encoding="utf-8")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    put(tmp_path, "large", "python -m large", rows=9)
+    put(tmp_path, "small", "python -m small 'a b'", rows=2)
+    put(tmp_path, "known", "python -m known --data FOLDER", rows=99, seconds=40)
+    put(tmp_path, "today", "python -m today", NEW)
+    put(tmp_path, "elsewhere", "python -m elsewhere", chip="other")
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    monkeypatch.setattr(source, "commit", lambda: NEW)
+    return tmp_path
+
+
+def test_the_shortest_of_this_device_is_first(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    output = tmp_path_factory.mktemp("output")
+    assert [one.claim for one in again.wanted(folder, output, CHIP, NEW, ())] == ["known", "small", "large"]
+    assert [one.claim for one in again.wanted(folder, output, CHIP, NEW, ("sm", "la"))] == ["small", "large"]
+    put(output, "small", "python -m small 'a b'", NEW)
+    assert [one.claim for one in again.wanted(folder, output, CHIP, NEW, ())] == ["known", "large"]
+
+
+def test_each_command_runs_and_what_fails_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = folder / "new"
+    script = folder / "work.py"
+    script.write_text("import sys; print(sys.argv); sys.exit(3 if 'a b' in sys.argv else 0)", encoding="utf-8")
+    put(folder, "small", f"python {script} 'a b'", rows=2)
+    put(folder, "known", f"python {script} --data FOLDER", rows=99, seconds=40)
+    monkeypatch.setattr(sys, "argv", ["again", "--output", str(output), "--data", "d", "--only", "small,known"])
+    again.main()
+    said = capsys.readouterr().out
+    assert f"1 of 2: python {script} --data FOLDER (before: 40 s)" in said and "    measured, " in said
+    assert "failed with exit code 3: see again.log" in said
+    logged = (output / "again.log").read_text(encoding="utf-8")
+    assert f"'--data', 'd', '--output', '{output}'" in logged and f"'a b', '--output', '{output}'" in logged
+    assert again.run(replace(RECORDED, command=f"python {script} FOLDER"), None, output, inf).startswith("left out")
+
+
+def test_what_takes_too_long_is_stopped_with_its_processes(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    child = "import fcntl, sys, time; f = open(sys.argv[1], 'w'); fcntl.flock(f, fcntl.LOCK_EX); time.sleep(600)"
+    script = tmp_path / "long.py"
+    words = f"[sys.executable, '-c', {child!r}, {str(lock)!r}]"
+    script.write_text(f"import subprocess, sys; subprocess.run({words})", encoding="utf-8")
+    assert again.run(replace(RECORDED, command=f"python {script}"), None, tmp_path, 2.0) == "stopped by the time limit"
+    with lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # which the child held until its end
+
+
+def test_nothing_starts_after_the_time_limit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["again", "--limit", "0"])
+    again.main()
+    assert "the time limit is over: 3 of 3 commands are left" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["again", "--list", "--only", "small"])
+    again.main()
+    assert capsys.readouterr().out == "python -m small 'a b' (unknown, 2 rows)\n"
+    monkeypatch.setattr(sys, "argv", ["again", "--only", "today"])
+    again.main()
+    assert "has results of this commit" in capsys.readouterr().out
