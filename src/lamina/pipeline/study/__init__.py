@@ -3,7 +3,7 @@
 The stages, in the order of `flow`:
 
 dense      the dense network, trained or loaded
-uniform    the whole network by precision, layout, mode, folding, and methods of other packages (`rivals`)
+uniform    the whole network by precision, layout, mode, folding and methods of other packages (`whole_times`, `rivals`)
 judged     accuracy at these settings, and the best of them
 layers     every candidate of every layer, in place: `attempts` are tried by `trials`, their kernels compiled `ahead`
 front      plans from the most accurate to the fastest (`combine`), and how far they keep the accuracy

@@ -3,42 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import inf
-from typing import Any
 
 import torch
 from torch import nn
 
-from lamina import measure, run
-from lamina.accelerate.select import forget_compiled
-from lamina.errors import DeviceLostError, UnsupportedError
+from lamina.errors import UnsupportedError
 from lamina.pipeline.study.config import StudyConfig
 from lamina.pipeline.study.context import Context
 from lamina.pipeline.study.layer_times import part_of
 from lamina.pipeline.study.rivals import RIVALS
-from lamina.pipeline.study.subject import Step, Subject
-from lamina.pipeline.watch import tracked
-from lamina.record import Timing
+from lamina.pipeline.study.subject import Subject
+from lamina.pipeline.study.whole_times import BEFORE, timed_at
 from lamina.record.study import Measured, Settings
 from lamina.report.units import size
 from lamina.spec.plan import COMPILED, MODES
 from lamina.spec.whole_method import COMPRESSED, DENSE, FOLD, combined, compresses
 
-BEFORE = Settings("fp32", "nchw", "eager")
-"""How PyTorch runs a network that its user changes nothing about."""
 FOLDED = replace(BEFORE, method=FOLD)
 
-ROUNDS = 7
-TURNS_S = 1.5
-"""Seconds of timing for each of the settings that take turns. What is near the fastest is timed again at the end."""
-CALLS = 8
-"""Of a step, to build it and to time it."""
 LEAST = 0.03
 """Of the step: what linear layers must take, so that a method for them is worth a trial."""
-COMPILE_S = 45.0
-"""A stage needs this long for each compilation; less on a GPU."""
 
 
 def uniform(context: Context) -> list[Measured]:
@@ -58,7 +44,7 @@ def uniform(context: Context) -> list[Measured]:
 
     def measured(settings: Sequence[Settings]) -> None:
         new = [one for one in settings if one not in found]
-        rows = _measured(context, new)
+        rows = timed_at(context, new)
         found.update({row.settings: within(row, config.max_memory) for row in rows})
 
     precisions, modes = available(config, subject.device)
@@ -181,74 +167,6 @@ def _two(best: Settings, modes: Sequence[str]) -> list[str]:
     """The fastest mode; with compiled, for which methods of other packages are made, where that does not compile."""
     other = best.mode not in COMPILED and "compiled" in modes and not compresses(best.method)
     return [best.mode, "compiled"] if other else [best.mode]
-
-
-def _measured(context: Context, settings: Sequence[Settings]) -> list[Measured]:
-    """Times of the network at several settings; from the journal where it has them."""
-    subject, journal, budget, fatal = context.subject, context.journal, context.budget, context.fatal
-    new = [one for one in settings if f"whole {one}" not in journal]
-    before = f"whole {BEFORE}"
-    known = measured_of(journal[before]).timing if before in journal else None
-    step_s = known.median_us / 1e6 if known else 0.0
-    if new:
-        forget_compiled()
-    steps: dict[str, Step] = {}
-    facts: dict[Settings, tuple[int, int | None, float | None]] = {}
-    reasons: dict[Settings, str] = {}
-    for one in tracked("building the network at each setting", new, len(new), context.watch):
-        compiles = one.mode in COMPILED and subject.device.type != "cuda"
-        if one != BEFORE and not budget.covers(COMPILE_S if compiles else CALLS * step_s):
-            reasons[one] = "the time budget of this stage was spent"
-            continue
-        if (reason := fatal.reason(str(one))) is not None:
-            reasons[one] = reason
-            continue
-        try:
-            with fatal(str(one), "whole network"):
-                model = subject.at(subject.start(one), one)
-                steps[str(one)] = step = subject.step(model, one)
-                with measure.beside():
-                    step()
-                facts[one] = subject.facts(model, one, step)
-        except DeviceLostError:
-            raise
-        except Exception as error:  # a compiler, a backend or the network itself
-            steps.pop(str(one), None)
-            reasons[one] = run.one_line(error)
-    together = f"turns of {'; '.join(steps)}"
-    if (reason := fatal.reason(together)) is not None:
-        reasons |= {one: reason for one in new if str(one) in steps}
-        steps.clear()
-    with fatal(together, "whole network") if steps else nullcontext():
-        times = subject.times(steps, ROUNDS, min(TURNS_S * len(steps), budget.left / 2))
-    for one in new:
-        time = times.get(str(one))
-        if time is None:
-            continue
-        if isinstance(time, Exception):
-            reasons[one] = run.one_line(time)
-        else:
-            parameters, peak, energy = facts[one]
-            row = Measured("uniform", one, time, None, parameters, peak, energy)
-            journal.put(f"whole {one}", asdict(row))
-    for one, reason in reasons.items():
-        if "time budget" not in reason:
-            journal.put(f"whole {one}", asdict(Measured("uniform", one, None, outcome="failed", reason=reason)))
-    found = []
-    for one in settings:
-        if f"whole {one}" in journal:
-            row = measured_of(journal[f"whole {one}"])
-        else:
-            row = Measured("uniform", one, None, outcome="failed", reason=reasons.get(one, ""))
-        found.append(replace(row, name="before") if one == BEFORE else row)
-    return found
-
-
-def measured_of(document: Mapping[str, Any]) -> Measured:
-    """A row of the journal."""
-    values = dict(document)
-    timing, settings = values.pop("timing"), values.pop("settings")
-    return Measured(settings=Settings(**settings), timing=Timing(**timing) if timing else None, **values)
 
 
 def _has_images(subject: Subject) -> bool:
