@@ -44,6 +44,19 @@ def run(words: Sequence[str], cwd: Path, env: Mapping[str, str]) -> "CompletedPr
         return CompletedProcess(words, process.exitcode or 0, out.read_text(), error.read_text())
 
 
+def program(text: str, *arguments: str, error: Path) -> BaseProcess:
+    """Start a program, given as its text, with arguments and a file for what it says on stderr."""
+    process = Process(target=_program, args=(text, arguments, str(error)))
+    process.start()
+    return process
+
+
+def _program(text: str, arguments: Sequence[str], error: str) -> None:
+    _redirect(2, error)
+    sys.argv = ["-c", *arguments]
+    exec(compile(text, "<string>", "exec"), {"__name__": "__main__"})
+
+
 def _as_here(environment: dict[str, str], folder: str, target: Callable[..., None], args: tuple[Any, ...]) -> None:
     os.environ.clear()
     os.environ.update(environment)
@@ -55,10 +68,14 @@ def _as_here(environment: dict[str, str], folder: str, target: Callable[..., Non
 def _lamina(words: Sequence[str], out: str, error: str) -> None:
     from lamina.cli import main
 
-    for descriptor, path in ((1, out), (2, error)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
+    _redirect(1, out)
+    _redirect(2, error)
     sys.argv = ["lamina", *words]
     try:
         main()
     finally:
         atexit._run_exitfuncs()  # of every process that main forks, which multiprocessing leaves out
+
+
+def _redirect(descriptor: int, path: str) -> None:
+    os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
