@@ -21,7 +21,7 @@ ISA_TESTS := tests/pipeline/deft/test_composition.py tests/build/convolution \
   tests/accelerate/common/split_fp16/test_convolution.py tests/accelerate/methods/weight_only/test_formats.py \
   tests/simulate/fission_unit tests/simulate/workloads
 
-.PHONY: help setup demo test test-isa test-gpu bench-gpu lint types docs lock clean
+.PHONY: help setup demo test test-isa test-isa-sse test-isa-avx2 test-gpu bench-gpu lint types docs lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -40,9 +40,13 @@ test: setup
 
 # The instruction sets of older processors sum in other orders. The variables are those of torch, MKL, oneDNN and of
 # OpenBLAS, whose products interpreted kernels use.
-test-isa: setup
+test-isa: test-isa-sse test-isa-avx2
+
+test-isa-sse: setup
 	ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 ONEDNN_MAX_CPU_ISA=SSE41 OPENBLAS_CORETYPE=Nehalem \
 	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 $(ISA_TESTS)
+
+test-isa-avx2: setup
 	ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 OPENBLAS_CORETYPE=Haswell \
 	  OMP_NUM_THREADS=2 $(BIN)/python -m pytest -q $(ISA_TESTS)
 

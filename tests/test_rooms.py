@@ -168,11 +168,16 @@ Homes = Mapping[tuple[str, ...], tuple[str, ...]]
 def strays(module: Module, homes: Homes, named: list[tuple[int, str]]) -> Faults:
     """The first line of each name that is imported or mentioned outside its homes."""
     named = [*named, *((line, name) for line, name, _ in module.imports)]
+    first: dict[str, int] = {}  # each name, and what it is in, to the first line
+    for line, name in named:
+        while name:
+            first[name] = min(line, first.get(name, line))
+            name = name.rpartition(".")[0]
     place = module.path.replace("__main__.py", "cli/__main__.py")
     for owned, rooms in homes.items():
         for own in () if any(fnmatch(place, room) for room in rooms) else owned:
-            if lines := [line for line, name in named if f"{name}.".startswith(f"{own}.")]:
-                yield min(lines), f"{own} belongs in {' or '.join(rooms)}"
+            if own in first:
+                yield first[own], f"{own} belongs in {' or '.join(rooms)}"
 
 
 def cells_are_complete(module: Module) -> Faults:

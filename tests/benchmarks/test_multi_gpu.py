@@ -5,13 +5,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 from benchmarks import multi_gpu, results
+from lamina.measure import collectives
 
 
 def test_a_smoke_run_has_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["multi_gpu", "--smoke", "--output", str(tmp_path)])
-    monkeypatch.setattr(multi_gpu, "ROUNDS", 1)
+    for module in (multi_gpu, collectives):
+        monkeypatch.setattr(module, "spawn", forked.spawn)
     multi_gpu.main()
     (path,) = tmp_path.glob("multi_gpu_*.json")
     document = json.loads(path.read_text(encoding="utf-8"))

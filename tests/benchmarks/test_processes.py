@@ -4,7 +4,9 @@ import os
 from typing import Any
 
 import pytest
+from tests import forked
 
+from benchmarks import processes
 from benchmarks.processes import each_in_a_process
 from lamina import measure
 
@@ -20,6 +22,7 @@ def test_a_process_that_crashes_leaves_the_others_their_rows(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    monkeypatch.setattr(processes, "get_context", lambda method: forked.CONTEXT)
     found = [row for rows in each_in_a_process(work, [("crash",), ("a",), ("b",)], 2) for row in rows]
     assert sorted(row["name"] for row in found) == ["a", "b"]
     assert len({row["process"] for row in found} | {os.getpid()}) == 3

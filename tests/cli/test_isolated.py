@@ -6,9 +6,12 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from tests import forked
 from tests.cli.conftest import Lamina
 
 from lamina.errors import INTERNAL, DeviceLostError
@@ -58,12 +61,28 @@ def exits_built(): os._exit(3)
 """
 
 
+START = [sys.executable, "-m", "lamina"]
+Run = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
+
+
 @pytest.fixture
 def command(tmp_path: Path) -> list[str]:
-    """``lamina bench`` of one of the networks above, in a process of its own."""
+    """``bench`` of one of the networks above."""
     (tmp_path / "networks.py").write_text(NETWORKS)
     quick = ("--input-size", "8", "-b", "2", "--device", "cpu", "--repeat", "2", "--store", str(tmp_path / "lamina.db"))
-    return [sys.executable, "-m", "lamina", "bench", *quick]
+    return ["bench", *quick]
+
+
+@pytest.fixture
+def lamina_process(tmp_path: Path) -> Run:
+    """Runs a command in a process of its own, which PyTorch need not be imported into."""
+    return lambda words: forked.run(words, tmp_path, environment(tmp_path))
+
+
+@pytest.fixture
+def new_process(tmp_path: Path) -> Run:
+    """Runs a command as a shell does."""
+    return partial(subprocess.run, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False)
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -77,19 +96,18 @@ ENDINGS = {
 }
 
 
+@pytest.mark.parametrize(("start", "networks"), [("lamina_process", [*ENDINGS]), ("new_process", ["crashes"])])
 def test_layers_that_end_their_process_are_failed_rows_and_finished_networks_are_not_measured_again(
-    tmp_path: Path, command: list[str]
+    tmp_path: Path, command: list[str], start: str, networks: list[str], request: pytest.FixtureRequest
 ) -> None:
-    targets = ["torch.nn:ReLU", *(f"networks:{network}" for network in ENDINGS)]
-    done = subprocess.run(
-        [*command, *targets, "--format", "json"],
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    targets = ["torch.nn:ReLU", *(f"networks:{network}" for network in networks)]
+    words = [*command, *targets, "--format", "json"]
+    done = request.getfixturevalue(start)([*START, *words] if start == "new_process" else words)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     rows = json.loads(done.stdout)
     assert {row["target"] for row in rows} == {*targets}
-    for network, reason in ENDINGS.items():
+    for network, reason in ((network, ENDINGS[network]) for network in networks):
         assert f"1 (dense): {reason}; going on without it in a new process" in done.stderr
         own = [row for row in rows if row["target"] == f"networks:{network}"]
         outcomes = {(row["layer"], row["phase"]): row["outcome"] for row in own}
@@ -104,13 +122,13 @@ def test_layers_that_end_their_process_are_failed_rows_and_finished_networks_are
 
 
 @pytest.mark.parametrize("check", ["--check", "--no-check"])
-def test_a_profile_goes_on_without_the_layer(tmp_path: Path, command: list[str], check: str) -> None:
+def test_a_profile_goes_on_without_the_layer(
+    tmp_path: Path, command: list[str], lamina_process: Run, check: str
+) -> None:
     targets = ["networks:crashes", "networks:loses"]
     words = [*command, *targets, "torch.nn:ReLU", check, "--format", "json"]
     words[words.index("bench")] = "profile"
-    done = subprocess.run(
-        words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
-    )
+    done = lamina_process(words)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     assert done.stderr.count("going on without it in a new process") == 2
     rows = json.loads(done.stdout)
@@ -126,7 +144,7 @@ def test_a_profile_goes_on_without_the_layer(tmp_path: Path, command: list[str],
         assert [run.status for run in store.runs()] == ["done"] * 3
 
 
-def test_what_ifs_go_on_without_the_change(tmp_path: Path, command: list[str]) -> None:
+def test_what_ifs_go_on_without_the_change(tmp_path: Path, command: list[str], lamina_process: Run) -> None:
     (tmp_path / "networks.py").write_text(
         NETWORKS
         + """
@@ -143,9 +161,7 @@ def fuses():
     )
     words = [*command, "networks:fuses", "--change", "fusion,without-activations", "--format", "json"]
     words[words.index("bench")] = "what-if"
-    done = subprocess.run(
-        words, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
-    )
+    done = lamina_process(words)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert "0 (fusion, linear + bias + relu by a kernel that crashes): it ended its process (SIGSEGV)" in done.stderr
     rows = json.loads(done.stdout)
@@ -155,7 +171,7 @@ def fuses():
     assert len(rows) == len({(row["change"], row["detail"], row["layer"], row["phase"]) for row in rows})
 
 
-def test_a_study_goes_on_without_the_candidate(tmp_path: Path, command: list[str]) -> None:
+def test_a_study_goes_on_without_the_candidate(tmp_path: Path, command: list[str], lamina_process: Run) -> None:
     (tmp_path / "networks.py").write_text(
         NETWORKS
         + """
@@ -171,10 +187,7 @@ def tried():
     words = [*command, "networks:tried", "--impl", "fused", "--mode", "eager", "--precision", "fp32", "--no-rivals"]
     del words[words.index("--repeat") : words.index("--repeat") + 2]
     words[words.index("bench")] = "study"
-    done = subprocess.run(
-        [*words, "--fresh", "--output", str(tmp_path / "plan"), "--format", "json"],
-        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = lamina_process([*words, "--fresh", "--output", str(tmp_path / "plan"), "--format", "json"])
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
     assert "0, fused (study): it ended its process (SIGSEGV); going on without it" in done.stderr
     (refused,) = [one for one in json.loads(done.stdout)["trials"] if "SIGSEGV" in one["reason"]]
@@ -184,7 +197,7 @@ def tried():
 
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_both_processes(tmp_path: Path, command: list[str], ended_by: signal.Signals) -> None:
-    words = [*command, "networks:waits"]
+    words = [*START, *command, "networks:waits"]
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what runs in the background ignore it
     with subprocess.Popen(
         words, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -203,7 +216,7 @@ def test_a_signal_ends_both_processes(tmp_path: Path, command: list[str], ended_
 
 @pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is of Linux")
 def test_the_working_process_dies_with_the_waiting_one(tmp_path: Path, command: list[str]) -> None:
-    words = [*command, "networks:waits"]
+    words = [*START, *command, "networks:waits"]
     with subprocess.Popen(words, cwd=tmp_path, env=environment(tmp_path), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdout.readline() == "waiting\n"
         process.kill()
@@ -224,8 +237,8 @@ def test_a_program_that_calls_the_command_is_not_forked(
 
 @pytest.mark.parametrize(("name", "ending"), [("crashes_traced", "SIGSEGV"), ("exits_built", "exit code 3")])
 def test_a_process_that_ends_outside_a_layer_says_so(
-    command: list[str], tmp_path: Path, name: str, ending: str
+    command: list[str], lamina_process: Run, name: str, ending: str
 ) -> None:
-    done = subprocess.run([*command, f"networks:{name}"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = lamina_process([*command, f"networks:{name}"])
     assert done.returncode == INTERNAL
     assert f"lamina: the process was ended ({ending}) by the network" in done.stderr

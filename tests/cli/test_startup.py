@@ -53,11 +53,13 @@ Answer = tuple[int, str, str]
 
 _RUN = f"""
 import json, sys
-from typer.testing import CliRunner
+import typer.testing
+from functools import cache
 from lamina.cli import app
+typer.testing._get_command = cache(typer.testing._get_command)  # which makes all commands again at each call
 answers = []
 for words in json.loads(sys.argv[1]):
-    result = CliRunner().invoke(app, words)
+    result = typer.testing.CliRunner().invoke(app, words)
     answers.append((result.exit_code, result.stdout, result.stderr))
 print(json.dumps([answers, sorted({set(SLOW)!r} & sys.modules.keys())]))
 """
@@ -159,15 +161,16 @@ BEGINNINGS: list[tuple[str, ...]] = [
 ]
 _UNTIL_TORCH = """
 import json, os, sys
-import typer
-from typer.testing import CliRunner
+import typer.testing
+from functools import cache
 class Stop:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
             raise typer.Exit(99)
 sys.meta_path.insert(0, Stop())
 from lamina.cli import app
-results = [CliRunner().invoke(app, words) for words in json.loads(sys.argv[1])]
+typer.testing._get_command = cache(typer.testing._get_command)
+results = [typer.testing.CliRunner().invoke(app, words) for words in json.loads(sys.argv[1])]
 print(json.dumps([(one.exit_code, one.stdout, one.stderr) for one in results]))
 """
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests import forked
 
 from lamina.errors import LaminaError, MissingError, UsageError
 from lamina.measure import allreduce_times, collectives
@@ -14,7 +15,8 @@ def test_every_exchange_has_its_samples() -> None:
     assert small.n == large.n == 4 and small.clock == "wall" and small.median_us > 0
 
 
-def test_a_process_that_fails_is_named() -> None:
+def test_a_process_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "spawn", forked.spawn)
     with pytest.raises(LaminaError, match="all-reduce between 2 processes failed"):
         allreduce_times([[-1]], torch.float32, CPU, 2)
 

@@ -12,11 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests import forked
 
 import lamina
 from benchmarks import results
 from benchmarks.gauntlet import __main__ as gauntlet
-from benchmarks.gauntlet import cells, hostile, huggingface, networks
+from benchmarks.gauntlet import cells, hostile, huggingface, networks, workers
 from benchmarks.gauntlet.cells import VERBS, Cell, Job, consequence, with_needs
 from benchmarks.gauntlet.models import EXCLUDED, HERE, LARGE, Model, chosen, models
 from benchmarks.gauntlet.workers import Journal, run_all
@@ -24,6 +25,12 @@ from benchmarks.gauntlet.workers import Journal, run_all
 ROOT = Path(__file__).parents[3]
 SMALL = {"timm": ("test_resnet", "test_vit", "test_convnext", "test_efficientnet", "test_byobnet", "starnet_s050")}
 """Networks of a package that take a few seconds; of other packages, all do."""
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes need not import PyTorch."""
+    monkeypatch.setattr(workers, "SPAWN", forked)
 
 
 def commit() -> str:

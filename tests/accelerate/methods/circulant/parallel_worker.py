@@ -24,16 +24,15 @@ from lamina.spec.training import Training
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
+    folder, rank = Path(sys.argv[1]), int(sys.argv[2])
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     model_parallel(mesh)
     data_parallel("ddp")
     data_parallel("fsdp")
-    resumed(Path(sys.argv[1]))
+    resumed(folder)
     refusals(mesh)
     dist.barrier()
-    if dist.get_rank() == 0:
-        sys.stdout.write("equal")
     dist.destroy_process_group()
 
 

@@ -1,7 +1,5 @@
 """Layers as PyTorch's tools meet them: skip_init, safetensors, export, compile, several processes."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_model, save_model
+from tests import forked
 from torch import nn
 from torch._dynamo.backends.debugging import aot_eager
 
@@ -278,10 +277,11 @@ dist.destroy_process_group()
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of what two processes saved, with the same weights in both and with half of them in each."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, "-c", RANK]
-    ranks = [subprocess.Popen([*command, str(rank), str(folder)], stderr=subprocess.PIPE) for rank in range(2)]
-    told = [rank.communicate(timeout=120)[1].decode() for rank in ranks]  # both have ended before one is looked at
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(told)
+    told = [folder / f"error{rank}" for rank in range(2)]
+    ranks = [forked.program(RANK, str(rank), str(folder), error=told[rank]) for rank in range(2)]
+    for rank in ranks:
+        rank.join(120)
+    assert [rank.exitcode for rank in ranks] == [0, 0], "\n".join(error.read_text() for error in told)
     return folder
 
 
