@@ -128,6 +128,8 @@ def _rank(
                 samples[json.dumps(key)].append(1e6 * seconds / STEPS)
     if rank == 0:
         (Path(folder) / "steps.json").write_text(json.dumps(samples), encoding="utf-8")
+    del step  # as the last owner, DDP's reducer would join gloo's thread with the GIL, which that thread may wait for
+    steps.clear()
     dist.destroy_process_group()
 
 

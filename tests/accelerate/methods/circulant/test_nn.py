@@ -255,6 +255,7 @@ model = network("replicated")
 parallel = torch.nn.parallel.DistributedDataParallel(model)
 parallel(x[2 * rank : 2 * rank + 2]).square().mean().backward()
 torch.save([p.grad for p in model.parameters()], f"{folder}/replicated{rank}.pt")
+del parallel  # before the process group, whose thread it would join with the GIL
 
 torch.manual_seed(0)
 model = network("shared")
