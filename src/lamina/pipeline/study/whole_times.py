@@ -1,4 +1,4 @@
-"""Steps of the whole network at several settings, timed in turns; from the journal where it has them."""
+"""Steps of the whole network at several settings, timed interleaved; from the journal where it has them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNTRIED = "the time budget of this stage was spent"
 
 @dataclass
 class _Turns:
-    """Networks that are timed in turns: their steps and facts by setting, and why others have none."""
+    """Networks that are timed interleaved: their steps and facts by setting, and why others have none."""
 
     steps: dict[Settings, Step] = field(default_factory=dict)
     facts: dict[Settings, tuple[int, int | None, float | None]] = field(default_factory=dict)
@@ -112,7 +112,7 @@ def _needed_s(context: Context, settings: Settings) -> float:
 
 
 def _times(context: Context, turns: _Turns) -> dict[Settings, Timing]:
-    """The times of all steps, in turns; what fails there, or made an earlier process end, has a reason."""
+    """The interleaved times of all steps; what fails there, or made an earlier process end, has a reason."""
     together = f"turns of {'; '.join(map(str, turns.steps))}"
     if (reason := context.fatal.reason(together)) is not None:
         turns.reasons |= dict.fromkeys(turns.steps, reason)
