@@ -1,7 +1,7 @@
 """Measures again, from today's commit, what this machine's device measured before: the command of each results file.
 
-Each command runs in a process of its own, the shortest first. What has results of today's commit is left out, so a run
-that was stopped goes on. ``--list`` names the commands and how long each took.
+Each command runs in a process of its own, the shortest first. What was finished from today's commit is left out, so a
+run that was stopped goes on. ``--list`` names the commands and how long each took.
 
 Run: python -m benchmarks.again [--only whole_steps,ladder] [--limit 1700] [--data FOLDER] [--output FOLDER] [--list]
 """
@@ -25,17 +25,19 @@ import torch
 from benchmarks import results, source
 from lamina import measure
 
+LOG, DONE = "again.log", "again.done"
+"""In the folder of results: what the commands say, and a line for each that finished, with its commit. Results files do
+not tell: some benchmarks write them after each row."""
 DATA = "FOLDER"
 """Stands for the folder of data in recorded commands."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A results file: its command, its commit, and how large it is."""
+    """A results file: its command, and how large it is."""
 
     claim: str
     command: str
-    commit: str
     seconds: float
     """Infinite for files that do not tell how long they took."""
     rows: int
@@ -47,25 +49,25 @@ def recorded(folder: Path, chip: str) -> Iterator[Recorded]:
         document = json.loads(path.read_text(encoding="utf-8"))
         told = document["provenance"]
         seconds = told.get("seconds", inf)
-        yield Recorded(document["claim"], told["command"], told["commit"], seconds, len(document["rows"]))
+        yield Recorded(document["claim"], told["command"], seconds, len(document["rows"]))
 
 
 def wanted(folder: Path, output: Path, chip: str, commit: str, only: tuple[str, ...]) -> list[Recorded]:
     """What is to be measured again, the shortest first; by its rows where no time is known."""
-    done = {one.command for one in (*recorded(folder, chip), *recorded(output, chip)) if one.commit == commit}
-    found = {one.command: one for one in recorded(folder, chip) if one.command not in done}
+    lines = (output / DONE).read_text(encoding="utf-8").splitlines() if (output / DONE).exists() else []
+    found = {one.command: one for one in recorded(folder, chip) if f"{commit} {one.command}" not in lines}
     chosen = [one for one in found.values() if not only or one.claim.startswith(only)]
     return sorted(chosen, key=lambda one: (one.seconds, one.rows))
 
 
-def run(one: Recorded, data: Path | None, output: Path, limit_s: float) -> str:
-    """Run a command, with its output in ``again.log``; what became of it."""
+def run(one: Recorded, data: Path | None, output: Path, commit: str, limit_s: float) -> str:
+    """Run a command, and tell what became of it."""
     words = shlex.split(one.command)[1:]
     if DATA in words and data is None:
         return f"left out: it needs --data {DATA}"
     words = [str(data) if word == DATA else word for word in words]
     output.mkdir(parents=True, exist_ok=True)
-    with (output / "again.log").open("a", encoding="utf-8") as log:
+    with (output / LOG).open("a", encoding="utf-8") as log:
         print(f"\n{one.command}", file=log, flush=True)
         command = [sys.executable, *words, "--output", str(output)]
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
@@ -77,7 +79,11 @@ def run(one: Recorded, data: Path | None, output: Path, limit_s: float) -> str:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)  # with the processes that it began
                 process.wait()
-    return f"failed with exit code {code}: see again.log" if code else "measured"
+    if code:
+        return f"failed with exit code {code}: see {LOG}"
+    with (output / DONE).open("a", encoding="utf-8") as file:
+        print(commit, one.command, file=file)
+    return "measured"
 
 
 def main() -> None:
@@ -91,8 +97,8 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     chip = results.chip(measure.environment(device).device)
     only = tuple(asked.only.split(",")) if asked.only else ()
-    watch = measure.Stopwatch()
-    todo = wanted(results.FOLDER, asked.output, chip, source.commit(), only)
+    watch, commit = measure.Stopwatch(), source.commit()
+    todo = wanted(results.FOLDER, asked.output, chip, commit, only)
     for index, one in enumerate(todo):
         took = "unknown" if one.seconds == inf else f"{one.seconds:.0f} s"
         if asked.list:
@@ -103,10 +109,10 @@ def main() -> None:
         else:
             print(f"{index + 1} of {len(todo)}: {one.command} (before: {took}) ...", flush=True)
             begun = watch.seconds
-            told = run(one, asked.data, asked.output, asked.limit - begun)
+            told = run(one, asked.data, asked.output, commit, asked.limit - begun)
             print(f"    {told}, {watch.seconds - begun:.0f} s", flush=True)
     if not todo:
-        print(f"every command of {chip} has results of this commit")
+        print(f"every command of {chip} was measured from this commit")
 
 
 if __name__ == "__main__":

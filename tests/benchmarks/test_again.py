@@ -15,7 +15,7 @@ from lamina import measure
 
 CHIP = results.chip(measure.environment("cpu").device)
 OLD, NEW = "1" * 40, "2" * 40
-RECORDED = again.Recorded("claim", "", OLD, inf, 1)
+RECORDED = again.Recorded("claim", "", inf, 1)
 
 
 def put(
@@ -32,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     put(tmp_path, "small", "python -m small 'a b'", rows=2)
     put(tmp_path, "known", "python -m known --data FOLDER", rows=99, seconds=40)
     put(tmp_path, "today", "python -m today", NEW)
+    (tmp_path / again.DONE).write_text(f"{NEW} python -m today\n", encoding="utf-8")
     put(tmp_path, "elsewhere", "python -m elsewhere", chip="other")
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     monkeypatch.setattr(source, "commit", lambda: NEW)
@@ -40,9 +41,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_shortest_of_this_device_is_first(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     output = tmp_path_factory.mktemp("output")
+    todo = again.wanted(folder, output, CHIP, NEW, ())
+    assert [one.claim for one in todo] == ["known", "today", "small", "large"], "nothing is finished there"
+    output = folder
     assert [one.claim for one in again.wanted(folder, output, CHIP, NEW, ())] == ["known", "small", "large"]
     assert [one.claim for one in again.wanted(folder, output, CHIP, NEW, ("sm", "la"))] == ["small", "large"]
-    put(output, "small", "python -m small 'a b'", NEW)
+    put(folder, "small", "python -m small 'a b'", NEW, rows=2)  # which may be the first of more: it was stopped
+    assert [one.claim for one in again.wanted(folder, output, CHIP, NEW, ())] == ["known", "small", "large"]
+    with (folder / again.DONE).open("a", encoding="utf-8") as file:
+        file.write(f"{OLD} python -m large\n{NEW} python -m small 'a b'\n")
     assert [one.claim for one in again.wanted(folder, output, CHIP, NEW, ())] == ["known", "large"]
 
 
@@ -60,8 +67,9 @@ def test_each_command_runs_and_what_fails_is_told(
     assert f"1 of 2: python {script} --data FOLDER (before: 40 s)" in said and "    measured, " in said
     assert "failed with exit code 3: see again.log" in said
     logged = (output / "again.log").read_text(encoding="utf-8")
+    assert (output / again.DONE).read_text(encoding="utf-8") == f"{NEW} python {script} --data FOLDER\n"
     assert f"'--data', 'd', '--output', '{output}'" in logged and f"'a b', '--output', '{output}'" in logged
-    assert again.run(replace(RECORDED, command=f"python {script} FOLDER"), None, output, inf).startswith("left out")
+    assert again.run(replace(RECORDED, command="python FOLDER"), None, output, NEW, inf).startswith("left out")
 
 
 def test_what_takes_too_long_is_stopped_with_its_processes(tmp_path: Path) -> None:
@@ -70,7 +78,9 @@ def test_what_takes_too_long_is_stopped_with_its_processes(tmp_path: Path) -> No
     script = tmp_path / "long.py"
     words = f"[sys.executable, '-c', {child!r}, {str(lock)!r}]"
     script.write_text(f"import subprocess, sys; subprocess.run({words})", encoding="utf-8")
-    assert again.run(replace(RECORDED, command=f"python {script}"), None, tmp_path, 2.0) == "stopped by the time limit"
+    long = replace(RECORDED, command=f"python {script}")
+    assert again.run(long, None, tmp_path, NEW, 2.0) == "stopped by the time limit"
+    assert not (tmp_path / again.DONE).exists()
     with lock.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # which the child held until its end
 
@@ -86,4 +96,4 @@ def test_nothing_starts_after_the_time_limit(
     assert capsys.readouterr().out == "python -m small 'a b' (unknown, 2 rows)\n"
     monkeypatch.setattr(sys, "argv", ["again", "--only", "today"])
     again.main()
-    assert "has results of this commit" in capsys.readouterr().out
+    assert "was measured from this commit" in capsys.readouterr().out

@@ -189,3 +189,11 @@ def test_networks_that_the_compiler_replays_are_timed_one_by_one(monkeypatch: py
     steps = {"a": lambda: rounds.append(["compiled"]), "b": lambda: rounds.append(["compiled"])}
     times = timer(torch.device("cuda"), "reduce-overhead", limit_s=6.0, ready=True)(steps)
     assert rounds == [[], ["compiled"], ["a"], [], ["compiled"], ["b"]] and times.keys() == {"a", "b"}
+
+
+def test_what_does_not_compile_has_its_error() -> None:
+    def fails() -> None:
+        raise AssertionError("no kernel")
+
+    times = timer(torch.device("cpu"), "compiled", rounds=3)({"fails": fails, "runs": lambda: None})
+    assert isinstance(times["fails"], AssertionError) and isinstance(times["runs"], Timing)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -201,11 +200,15 @@ def timer(
         samples = 3 if mode == "graph" else 5  # of whole calls by the wall clock, which other processes disturb
 
     def times(steps: Mapping[str, Callable[[], object]], limit_s: float = limit_s) -> dict[str, Timing | Exception]:
-        if mode in COMPILED:
-            for step in steps.values():
-                with suppress(Exception), measure.beside():  # what fails does so again
+        found: dict[str, Timing | Exception] = {}
+        for name, step in steps.items() if mode in COMPILED else ():
+            try:
+                with measure.beside():
                     step()  # compiles, and others that share the device need not wait for it
-        return measure.interleaved(clock, steps, rounds=rounds, samples=samples, limit_s=limit_s)
+            except Exception as error:  # a compiler's, or the network's own
+                found[name] = error
+        ready = {name: step for name, step in steps.items() if name not in found}
+        return found | measure.interleaved(clock, ready, rounds=rounds, samples=samples, limit_s=limit_s)
 
     def one_by_one(steps: Mapping[str, Callable[[], object]]) -> dict[str, Timing | Exception]:
         found: dict[str, Timing | Exception] = {}

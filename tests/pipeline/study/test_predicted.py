@@ -32,5 +32,10 @@ def test_a_plan_takes_less_by_what_its_parts_save_in_its_mode() -> None:
     assert predicted_us(plan("compiled"), EAGER, [EAGER, measured("compiled", 20.0)]) == 20.0 * 20.0 / 50.0
 
 
+def test_without_parts_there_is_no_prediction() -> None:
+    assert predicted_us(replace(plan("eager"), parts=({}, {})), EAGER, [EAGER]) is None
+    assert predicted_us(replace(plan("eager"), parts=(DENSE, dict.fromkeys(DENSE))), EAGER, [EAGER]) is None
+
+
 def test_a_mode_that_was_not_timed_has_the_time_of_the_base() -> None:
     assert predicted_us(plan("graph"), EAGER, []) == 70.0

@@ -67,25 +67,24 @@ def test_the_fastest_variant_of_any_mode_is_the_plan(monkeypatch: pytest.MonkeyP
 
 
 def test_networks_that_the_compiler_replays_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds: list[list[str]] = []
+    rounds: list[tuple[str, list[str]]] = []
 
-    def times(self: Subject, steps: Mapping[str, Any], rounds_: int, limit_s: float) -> dict[str, Timing]:
+    def times(self: Any, steps: Mapping[str, Any], n: int, limit_s: float, mode: str = "eager") -> dict[str, Timing]:
         assert limit_s == 3.0 * len(steps)
-        rounds.append([*steps])
+        rounds.append((mode, [*steps]))
         return {name: Timing("wall", "warm", 1.0, 1.0, 1.0, 9) for name in steps}
 
     monkeypatch.setattr(Subject, "times", times)
-    monkeypatch.setattr(whole, "forget_compiled", lambda: rounds.append([]))
 
     def runner(mode: str) -> whole._Runner:
         return whole._Runner(Settings("fp32", "nchw", mode), Net(), print)
 
     runners = {"a": runner("graph"), "b": runner(whole.ALONE), "c": runner("eager"), "d": runner(whole.ALONE)}
     assert whole._in_turns(subject(), runners, 12.0).keys() == runners.keys()
-    assert rounds == [["a", "c"], [], ["b"], [], ["d"]]
+    assert rounds == [("eager", ["a", "c"]), (whole.ALONE, ["b", "d"])]
     rounds.clear()
     assert whole._in_turns(subject(), {name: runners[name] for name in "ab"}, 6.0).keys() == {"a", "b"}
-    assert rounds == [["a", "b"]]
+    assert rounds == [("eager", ["a", "b"]), (whole.ALONE, [])]
 
 
 def test_settings_that_do_not_run_again_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

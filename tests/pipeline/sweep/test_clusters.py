@@ -27,8 +27,8 @@ layer = "features.3"
 impl = "reference"
 device.cu.count = 2
 [axes]
-device.dram.latency = [100.0, 200.0, 300.0]
-device.l2.bytes = [524288, 1048576, 2097152]
+device.dram.latency = [100.0, 200.0, 300.0, 400.0]
+device.l2.bytes = [524288, 1048576, 2097152, 4194304]
 """
 
 

@@ -84,8 +84,8 @@ def forgetting(step: Callable[[], object]) -> Callable[[], object]:
 def forget_compiled() -> None:
     """Let the compiler forget the networks that it knows, before others are timed; theirs compile again when they run.
 
-    Networks with ``mode="reduce-overhead"`` share one tree of CUDA graphs. Beside others in it, training steps of
-    AlexNet were seen to take twice as long, their own launch overhead and not the GPU's.
+    Networks with ``mode="reduce-overhead"`` share one tree of CUDA graphs and its memory, so that what one takes may
+    depend on the others.
     """
     torch.compiler.reset()
 

@@ -120,12 +120,9 @@ class GraphedModel(nn.Module):
             before.restore()
 
     def _signature(self, batch: Batch) -> Hashable:
-        return batch.signature(), self._differentiable(batch), self._autocast()
-
-    def _autocast(self) -> torch.dtype | None:
-        """The type that the caller's autocast computes in, if it is on."""
         kind = self.device.type
-        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return batch.signature(), self._differentiable(batch), cast
 
     def _differentiable(self, batch: Batch) -> bool:
         wanted = bool(self._trained) or any(tensor.requires_grad for tensor in batch.tensors)
@@ -197,7 +194,7 @@ class GraphedModel(nn.Module):
                     with self._stream.work():
                         results = [t for t in self._once(batch.static(self.device), seed or None) if t is not None]
                 found.append([t.clone() for t in results] + start.changes())
-            judge(found[2], found[0], found[1], "outputs, gradients and buffers", self._autocast())
+            judge(found[2], found[0], found[1], "outputs, gradients and buffers")
         finally:
             start.restore()
 

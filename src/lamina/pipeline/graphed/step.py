@@ -100,7 +100,7 @@ class GraphedStep:
         self.accumulate, self.graphs, self.check = accumulate, graphs, check
         self.taken = 0
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        self._update_captured = scaler is None and _make_capturable(optimizer)
+        self._update_captured = scaler is None and make_capturable(optimizer)
         self._rates = [torch.zeros((), device=self.device) for _ in optimizer.param_groups]
         self._state = ModelState(model)
         self._stream, self._pool = Aside(self.device), memory_pool()
@@ -249,7 +249,7 @@ class GraphedStep:
                     with self._stream.work():
                         loss = self._eager(batch.static(self.device), last)
                 found.append([loss.clone(), *start.changes()])
-            judge(found[2], found[0], found[1], "the loss and the updated state", self.autocast)
+            judge(found[2], found[0], found[1], "the loss and the updated state")
         except torch.OutOfMemoryError:
             _log.warning("there is no memory to compare a captured step with eager mode; it is used unchecked")
             if start is not None:
@@ -302,7 +302,7 @@ class GraphedStep:
                 group["lr"] = number
 
 
-def _make_capturable(optimizer: torch.optim.Optimizer) -> bool:
+def make_capturable(optimizer: torch.optim.Optimizer) -> bool:
     """Set an optimizer so that its step can be captured; whether that is possible."""
     if not isinstance(optimizer, torch.optim.SGD) and "capturable" not in optimizer.defaults:
         return False

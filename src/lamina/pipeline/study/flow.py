@@ -173,7 +173,7 @@ def _stages(context: Context, data: str) -> _Found:
         candidates, front = find_front(context, plans, judged, layers)
     with budget.stage("the plan", 0.94):
         compared = decide(context, plans, candidates, judged, layers)
-    with budget.stage("explaining"):  # last: the profiler that it starts goes on to slow down every launch
+    with budget.stage("explaining"):  # last: its profiler leaves CUPTI on, which slows launches down (pytorch#144455)
         findings = explained(context, base.settings)
     choice, best = compared.selected, compared.uniform.settings
     network = compared.model if choice else subject.start(best)

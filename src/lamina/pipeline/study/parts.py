@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from lamina.accelerate.select import Selector, observe
+from lamina.pipeline.graphed.step import make_capturable
 from lamina.pipeline.study.layer_times import layer_times, quick
 from lamina.pipeline.study.subject import Subject
 from lamina.record import Timing
@@ -62,9 +63,9 @@ def _like(name: str, module: nn.Module, signature: str) -> str:
 
 def _update_us(subject: Subject, model: nn.Module, timer: Selector) -> float | None:
     optimizer = subject.optimizer_of(model)
+    if subject.device.type == "cuda":
+        make_capturable(optimizer)
     for group in optimizer.param_groups:
-        if "capturable" in group:
-            group["capturable"] = subject.device.type == "cuda"
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
     timing = timer.timer({UPDATE: optimizer.step})[UPDATE]

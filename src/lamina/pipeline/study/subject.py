@@ -184,13 +184,18 @@ class Subject:
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return kind(parameters, lr=1e-8, fused=fused)
 
-    def times(self, steps: Mapping[str, Step], rounds: int, limit_s: float = inf) -> dict[str, Timing | Exception]:
-        """Interleaved times of steps by the wall clock, launch overhead included; the error of one that fails.
+    def times(
+        self, steps: Mapping[str, Step], rounds: int, limit_s: float = inf, mode: Mode = "eager"
+    ) -> dict[str, Timing | Exception]:
+        """Times of steps by the wall clock, launch overhead included; the error of one that fails.
 
-        There are fewer rounds, but at least three, where all of them would take longer than ``limit_s``.
+        They are interleaved but in ``mode="reduce-overhead"``, as in `lamina.pipeline.convert.timer`. There are fewer
+        rounds, but at least three, where all of them would take longer than ``limit_s``.
         """
         from lamina.pipeline.convert import timer
 
+        if mode in COMPILED:  # which that timer compiles itself
+            return dict(timer(self.device, mode, rounds, limit_s, ready=True)(steps))
         ready: dict[str, Step] = {}
         found: dict[str, Timing | Exception] = {}
         for name, step in steps.items():

@@ -18,14 +18,14 @@ from lamina.pipeline.study.deployed import deployed
 from lamina.pipeline.study.lossless import is_unit
 from lamina.pipeline.study.parts import Parts, parts_us
 from lamina.pipeline.study.subject import Step, Subject
-from lamina.record import Timing
+from lamina.record import Mode, Timing
 from lamina.record.study import Measured, Settings
 from lamina.spec import Method
 from lamina.spec.plan import REPLAYED
 
 ROUNDS = 9
 PLAN = "plan"
-ALONE = "reduce-overhead"
+ALONE: Mode = "reduce-overhead"
 """The mode of steps that are timed while the compiler knows no other; see `forget_compiled`."""
 CAPTURES = 3
 """Calls that the compiler needs until it replays."""
@@ -181,21 +181,20 @@ def _decided(subject: Subject, ours: _Runner, timing: Timing, uniforms: tuple[Me
 
 def _in_turns(subject: Subject, runners: Mapping[str, _Runner], limit_s: float) -> dict[str, Timing | Exception]:
     """The time of each step; steps in the mode `ALONE` have rounds of their own, where they are several."""
-    steps = {name: one.step for name, one in runners.items()}
-    apart = [name for name, one in runners.items() if one.settings.mode == ALONE]
+    apart = {name: one.step for name, one in runners.items() if one.settings.mode == ALONE}
     if len(apart) < 2:
-        return subject.times(steps, ROUNDS, limit_s)
-    together = {name: step for name, step in steps.items() if name not in apart}
-    found = subject.times(together, ROUNDS, limit_s * len(together) / len(steps)) if together else {}
-    for name in apart:
-        forget_compiled()
-        found |= subject.times({name: steps[name]}, ROUNDS, limit_s / len(steps))
-    return found
+        apart = {}
+    together = {name: one.step for name, one in runners.items() if name not in apart}
+    each_s = limit_s / max(1, len(runners))
+    return {
+        **subject.times(together, ROUNDS, each_s * len(together)),
+        **subject.times(apart, ROUNDS, each_s * len(apart), ALONE),
+    }
 
 
 def _parts(subject: Subject, network: nn.Module, settings: Settings) -> tuple[Parts, Parts]:
     """The parts of the dense step and of the plan's; none if they cannot be timed, as for want of memory."""
-    forget_compiled()  # whose CUDA graph trees hold memory and stand in the way of other captures
+    forget_compiled()  # whose CUDA graphs hold memory
     dense = subject.at(subject.start(settings), settings)
     try:
         return parts_us(subject, dense, settings), parts_us(subject, network, settings)

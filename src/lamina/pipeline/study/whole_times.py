@@ -11,6 +11,7 @@ from lamina.accelerate.select import forget_compiled
 from lamina.errors import DeviceLostError
 from lamina.pipeline.study.context import Context
 from lamina.pipeline.study.subject import Step
+from lamina.pipeline.study.trials import OVER
 from lamina.pipeline.watch import tracked
 from lamina.record import Timing
 from lamina.record.study import Measured, Settings
@@ -26,8 +27,6 @@ CALLS = 8
 """Of a step, to build it and to time it."""
 COMPILE_S = 45.0
 """A stage needs this long for each compilation; less on a GPU."""
-
-UNTRIED = "the time budget of this stage was spent"
 
 
 @dataclass
@@ -56,7 +55,7 @@ def timed_at(context: Context, settings: Sequence[Settings]) -> list[Measured]:
     for one, timing in times.items():
         journal.put(_key(one), asdict(Measured("uniform", one, timing, None, *turns.facts[one])))
     for one, reason in turns.reasons.items():
-        if reason != UNTRIED:
+        if reason != OVER:
             journal.put(_key(one), asdict(_failed(one, reason)))
     rows = [
         measured_of(journal[_key(one)]) if _key(one) in journal else _failed(one, turns.reasons.get(one, ""))
@@ -84,7 +83,7 @@ def _build(context: Context, settings: Settings, turns: _Turns) -> None:
     """Run a step of the network at the settings once, or say why not."""
     subject = context.subject
     if settings != BEFORE and not context.budget.covers(_needed_s(context, settings)):
-        turns.reasons[settings] = UNTRIED
+        turns.reasons[settings] = OVER
         return
     if (reason := context.fatal.reason(str(settings))) is not None:
         turns.reasons[settings] = reason
