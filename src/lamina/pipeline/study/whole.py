@@ -185,11 +185,12 @@ def _in_turns(subject: Subject, runners: Mapping[str, _Runner], limit_s: float) 
     if len(apart) < 2:
         apart = {}
     together = {name: one.step for name, one in runners.items() if name not in apart}
-    each_s = limit_s / max(1, len(runners))
-    return {
-        **subject.times(together, ROUNDS, each_s * len(together)),
-        **subject.times(apart, ROUNDS, each_s * len(apart), ALONE),
-    }
+    groups: dict[Mode, dict[str, Step]] = {"eager": together, ALONE: apart}
+    found: dict[str, Timing | Exception] = {}
+    for mode, steps in groups.items():
+        if steps:
+            found |= subject.times(steps, ROUNDS, limit_s * len(steps) / len(runners), mode)
+    return found
 
 
 def _parts(subject: Subject, network: nn.Module, settings: Settings) -> tuple[Parts, Parts]:
