@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from lamina.record.study import Measured, Study
 from lamina.report import units
 from lamina.report.study_table import selected, verdict
+from lamina.spec.plan import COMPILED
 
 SHOWN = 15
 """Layers in a table; the others are counted."""
+
+ALONE = "Layers are timed alone, in CUDA graphs on a GPU: the compiler fuses dense ones with their activations besides."
 
 
 def study_markdown(study: Study) -> str:
@@ -36,7 +39,7 @@ def study_markdown(study: Study) -> str:
             lines.append(f"| {_escaped(layer)} | `{_escaped(impl)}` | {' | '.join(times)} |")
         if len(chosen) > SHOWN:
             lines.append(f"| {len(chosen) - SHOWN} more layers | | | |")
-        lines.append("")
+        lines += ["", ALONE, ""] if plan.settings.mode in COMPILED else [""]
     lines += _details(
         "Other settings",
         [

@@ -11,7 +11,7 @@ from torch import nn
 from lamina import pipeline, run
 from lamina.pipeline.deft.calibration import material
 from lamina.pipeline.study import layer_times, parts
-from lamina.pipeline.study.parts import UPDATE, parts_us, saved_us
+from lamina.pipeline.study.parts import UPDATE, parts_us, saved_us, unite
 from lamina.pipeline.study.subject import Subject
 from lamina.record import Timing
 from lamina.record.study import Settings
@@ -64,8 +64,36 @@ def test_modules_without_parameters_that_compute_alike_are_timed_once(monkeypatc
     for place in (layer_times, parts):
         monkeypatch.setattr(place, "quick", lambda *_: SimpleNamespace(timer=timer, mode="eager", training=False))
     found = parts_us(subject(Net(), False), Net(), EAGER)
-    assert asked == ["conv.0", "conv.1", "conv.2", "fc.0", "fc.1", "fc.2", "fc.4", "out"]
+    assert asked == ["conv.0", "conv.1", "conv.2", "fc.0", "fc.1", "fc.2", "out"]
     assert found["fc.3"] == 5.0 and found["conv.2"] is None and UPDATE not in found
+
+
+def test_layers_with_their_activations_become_units_that_compute_the_same() -> None:
+    network, x = Net(), torch.randn(2, 1, 28, 28)
+    expected = network(x)
+    assert unite(network) == {"conv.0", "fc.0", "fc.2"}
+    assert [type(one) for one in network.fc] == [nn.Sequential, nn.Identity, nn.Sequential, nn.Identity, nn.Identity]
+    assert torch.equal(network(x), expected)
+
+
+def test_units_are_parts_where_the_compiler_fuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, type] = {}
+
+    def layer_times(model: nn.Module, names: Any, *_: Any) -> dict[str, float]:
+        asked.update({name: type(model.get_submodule(name)) for name in names})
+        return dict.fromkeys(asked, 5.0)
+
+    monkeypatch.setattr(parts, "layer_times", layer_times)
+    monkeypatch.setattr(parts, "fuses", lambda *_: True)
+    monkeypatch.setattr(parts, "compiled", lambda unit, mode: Compiled(unit))
+    found = parts_us(subject(Net(), False), Net(), EAGER)
+    united = dict.fromkeys(["conv.0", "fc.0", "fc.2"], Compiled)
+    assert asked == united | {"conv.2": nn.Flatten, "out": nn.Linear}
+    assert found == dict.fromkeys(asked, 5.0) | {"conv.1": 0.0, "fc.1": 0.0, "fc.3": 0.0, "fc.4": 0.0}
+
+
+class Compiled(nn.Sequential):
+    """In place of what ``torch.compile`` returns."""
 
 
 class Odd(nn.Module):

@@ -8,12 +8,15 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from lamina.accelerate.select import Selector, observe
+from lamina.accelerate.convert import put, units_of
+from lamina.accelerate.methods.fusion import Fusion
+from lamina.accelerate.select import Selector, compiled, observe
 from lamina.pipeline.graphed.step import make_capturable
 from lamina.pipeline.study.layer_times import layer_times, quick
 from lamina.pipeline.study.subject import Subject
 from lamina.record import Timing
 from lamina.record.study import Settings
+from lamina.spec.plan import COMPILED
 
 UPDATE = "the update"
 
@@ -24,27 +27,50 @@ Parts = Mapping[str, float | None]
 def parts_us(subject: Subject, network: nn.Module, settings: Settings) -> dict[str, float | None]:
     """The innermost modules that the network calls at the settings, and in training the update.
 
-    What several modules without parameters compute alike is timed once.
+    What several modules without parameters compute alike is timed once. In a mode of the compiler, which fuses them, a
+    layer with its activation and pooling is one part, compiled.
     """
     twin = copy.deepcopy(network)
+    units = unite(twin) if fuses(subject, settings) else set()
     for module in twin.modules():
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]  # autograd refuses to overwrite inputs that it watches
-    modules = {name: module for name, module in twin.named_modules() if name}
+    within = tuple(f"{unit}." for unit in units)
+    modules = {name: module for name, module in twin.named_modules() if name and not name.startswith(within)}
     timer = quick(subject, settings)
     with subject.context(settings):
         inputs = subject.inputs(settings)
         with torch.set_grad_enabled(subject.training):
             calls = observe(twin, modules, inputs if isinstance(inputs, tuple) else (inputs,))
         inner = [name for name in calls if not any(other.startswith(f"{name}.") for other in calls)]
-        like = {name: _like(name, modules[name], calls[name].signature) for name in inner}
+        empty = {name for name in inner if isinstance(modules[name], nn.Identity)}
+        like = {name: _like(name, modules[name], calls[name].signature) for name in inner if name not in empty}
         firsts: dict[str, str] = {}
         for name, key in like.items():
             firsts.setdefault(key, name)
+        for name in units:
+            put(twin, name, compiled(modules[name], "compiled"))
         times = layer_times(twin, firsts.values(), calls, timer)
-        found = {name: times.get(firsts[like[name]]) for name in inner}
-        found |= {name: 0.0 for name in inner if isinstance(modules[name], nn.Identity)}
+        found = {name: 0.0 if name in empty else times.get(firsts[like[name]]) for name in inner}
         return found | ({UPDATE: _update_us(subject, twin, timer)} if subject.training else {})
+
+
+def fuses(subject: Subject, settings: Settings) -> bool:
+    """Whether parts are what the compiler fuses. On a CPU, compiling each takes longer than a prediction is worth."""
+    return subject.device.type == "cuda" and settings.mode in COMPILED
+
+
+def unite(network: nn.Module) -> set[str]:
+    """Put a Sequential in place of each layer that is followed by an activation or pooling; the names of them all."""
+    found = set()
+    for unit in units_of(network, Fusion()):
+        if unit.refusal is None and unit.stays is None and len(unit.names) > 1:
+            first, *others = unit.names
+            put(network, first, unit.module)
+            for name in others:
+                put(network, name, nn.Identity())
+            found.add(first)
+    return found
 
 
 def saved_us(before: Parts, after: Parts) -> tuple[float, float]:
