@@ -96,6 +96,14 @@ def test_samples_are_set_apart_by_the_seed() -> None:
     assert whole.classes == 10 and whole.batch_size() == 256 and replace(whole, shape=(3, 2048, 2048)).batch_size() == 1
 
 
+def test_weights_are_fitted_to_training_samples() -> None:
+    parts = material("fashion-mnist", (1, 28, 28), 100, 0)
+    x = torch.cat([x for x, _ in parts.fitting(32)])
+    assert len(x) == 128
+    seen, judged = (torch.cat([x for x, _ in parts.ordered(part)]) for part in (parts.learn, parts.calibration))
+    assert torch.equal(x, seen[:128]) and not any(torch.equal(one, other) for one in x[:8] for other in judged)
+
+
 def test_samples_stay_where_there_is_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def devices() -> set[str]:
         parts = material("fashion-mnist", (1, 28, 28), 100, 0, torch.device("meta"))

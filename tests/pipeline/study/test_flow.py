@@ -131,8 +131,6 @@ def test_a_budget_that_is_spent_leaves_the_layers_dense(tmp_path: Path, data: st
     assert all(one.method == "dense" for one in parse_plan(found.plan, "").layers)
 
 
-
-
 def test_nothing_is_lost_that_the_budget_of_accuracy_forbids(tmp_path: Path, data: str, store: Store) -> None:
     found = run(tmp_path, data, store, replace(QUICK, max_accuracy_drop=0.0)).study
     before, plan = found.whole("before"), found.whole("plan")
@@ -153,8 +151,6 @@ def test_training_is_judged_by_training(tmp_path: Path, data: str, store: Store)
     assert parse_plan(found.plan, "").goal == "train"
 
 
-
-
 def test_a_network_of_a_function(tmp_path: Path, data: str, store: Store) -> None:
     target, _ = find("tests.pipeline.study.nets:mlp", input_size=(1, 28, 28))
     found = study(target, data, SETTINGS, store, tmp_path / "out", QUICK, cache=tmp_path / "cache").study
@@ -166,7 +162,6 @@ def test_a_recurrent_layer_has_candidates(tmp_path: Path, data: str, store: Stor
     found = study(target, data, SETTINGS, store, tmp_path / "out", QUICK, cache=tmp_path / "cache").study
     tried = {one.impl for one in found.trials if one.layer == "lstm" and one.timing}
     assert any(impl.startswith("eliminated") for impl in tried)
-
 
 
 def test_runs_of_a_study_are_read_by_id(studied: Studied, shared: Path) -> None:
@@ -182,8 +177,6 @@ def test_the_front_is_saved_and_switches(tmp_path: Path, data: str, store: Store
     assert torch.equal(model(x), lamina.load(found.folder)(x))
     assert model.use(accuracy_drop=100.0).time_us == min(point.time_us for point in found.study.front)
     assert model.use(accuracy_drop=0.0).accuracy >= max(p.accuracy for p in found.study.front if not p.methods)
-
-
 
 
 def test_what_ended_an_earlier_process_does_not_run_again(tmp_path: Path, data: str, store: Store) -> None:

@@ -42,7 +42,11 @@ def measured(precision: str, time_us: float | None, method: str = "dense") -> Me
 
 
 def judged(
-    monkeypatch: pytest.MonkeyPatch, wholes: list[Measured], accuracies: dict[str, Any], over: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    wholes: list[Measured],
+    accuracies: dict[str, Any],
+    over: bool = False,
+    config: StudyConfig | None = None,
 ) -> tuple[Judged, list[str]]:
     """The verdicts, and the precisions whose accuracy was measured, in order."""
     asked: list[str] = []
@@ -56,7 +60,11 @@ def judged(
 
     monkeypatch.setattr(module, "accuracy_at", accuracy)
     context: Any = SimpleNamespace(
-        config=StudyConfig(max_accuracy_drop=1.0), budget=SimpleNamespace(over=over), watch=lambda _: None
+        config=config or StudyConfig(max_accuracy_drop=1.0),
+        budget=SimpleNamespace(over=over),
+        watch=lambda _: None,
+        scored=True,
+        subject=SimpleNamespace(material=SimpleNamespace(calibration=range(1000))),
     )
     return judge(context, wholes), asked
 
@@ -70,6 +78,18 @@ def test_settings_are_judged_until_one_keeps_the_accuracy(monkeypatch: pytest.Mo
     assert rows["fp16"] == ("inaccurate", 80.0, "loses 10.00 points")
     assert rows["tf32"] == ("slower", None, "another setting was faster")
     assert found.best.settings.precision == found.base.settings.precision == "bf16"
+
+
+def test_settings_of_trainings_are_kept_where_chance_explains_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    wholes = [measured("fp32", 9.0), measured("fp16", 2.0), measured("bf16", 3.0)]
+    accuracies = {"fp32": 80.0, "fp16": 76.0, "bf16": 78.0}  # two trainings of 1000 samples differ by 1.8 points
+    training = StudyConfig(goal="train", epochs=1, max_accuracy_drop=1.0)
+    found, _ = judged(monkeypatch, wholes, accuracies, config=training)
+    assert [one.outcome for one in found.wholes[1:]] == ["inaccurate", "slower"]
+    assert found.wholes[2].reason == "loses 2.00 points; two trainings differ by 1.82 by chance"
+    assert found.best.settings.precision == "bf16"
+    found, _ = judged(monkeypatch, wholes, accuracies)
+    assert found.best.settings.precision == "fp32"
 
 
 def test_without_time_the_fastest_alone_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from lamina import pipeline, run
 from lamina.pipeline.deft.calibration import material
 from lamina.pipeline.study import layer_times, parts
-from lamina.pipeline.study.parts import UPDATE, parts_us, saved_us, unite
+from lamina.pipeline.study.parts import UPDATE, parts_us, saved_us, unite, units
 from lamina.pipeline.study.subject import Subject
 from lamina.record import Timing
 from lamina.record.study import Settings
@@ -71,12 +71,12 @@ def test_modules_without_parameters_that_compute_alike_are_timed_once(monkeypatc
 def test_layers_with_their_activations_become_units_that_compute_the_same() -> None:
     network, x = Net(), torch.randn(2, 1, 28, 28)
     expected = network(x)
-    assert unite(network) == {"conv.0", "fc.0", "fc.2"}
+    assert unite(network, units(network)) == {"conv.0", "fc.0", "fc.2"}
     assert [type(one) for one in network.fc] == [nn.Sequential, nn.Identity, nn.Sequential, nn.Identity, nn.Identity]
     assert torch.equal(network(x), expected)
 
 
-def test_units_are_parts_where_the_compiler_fuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_of_the_dense_network_are_parts_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, type] = {}
 
     def layer_times(model: nn.Module, names: Any, *_: Any) -> dict[str, float]:
@@ -84,12 +84,20 @@ def test_units_are_parts_where_the_compiler_fuses_them(monkeypatch: pytest.Monke
         return dict.fromkeys(asked, 5.0)
 
     monkeypatch.setattr(parts, "layer_times", layer_times)
-    monkeypatch.setattr(parts, "fuses", lambda *_: True)
     monkeypatch.setattr(parts, "compiled", lambda unit, mode: Compiled(unit))
-    found = parts_us(subject(Net(), False), Net(), EAGER)
+    plan = Net()
+    plan.fc[0] = nn.Sequential(nn.Linear(2704, 2), nn.Linear(2, 8))  # no layer that could be fused
+    found = parts_us(subject(Net(), False), plan, EAGER, units(Net()))
     united = dict.fromkeys(["conv.0", "fc.0", "fc.2"], Compiled)
     assert asked == united | {"conv.2": nn.Flatten, "out": nn.Linear}
     assert found == dict.fromkeys(asked, 5.0) | {"conv.1": 0.0, "fc.1": 0.0, "fc.3": 0.0, "fc.4": 0.0}
+
+
+def test_only_the_compiler_on_a_gpu_fuses() -> None:
+    gpu = SimpleNamespace(device=torch.device("cuda"))
+    on_cpu, compiled = subject(Net(), False), Settings("fp32", "nchw", "compiled")
+    assert parts.neighbours(gpu, Net(), compiled) == units(Net())  # type: ignore[arg-type]
+    assert parts.neighbours(gpu, Net(), EAGER) == parts.neighbours(on_cpu, Net(), compiled) == []  # type: ignore[arg-type]
 
 
 class Compiled(nn.Sequential):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from math import prod
 
 import torch
@@ -45,6 +46,10 @@ class Material:
     def ordered(self, part: Data, batch: int | None = None) -> Iterator[Pair]:
         """Another split, in order; by default in batches that fit into memory."""
         return batches(part, self.shape, batch or self.batch_size(), 0, 0, shuffle=False)
+
+    def fitting(self, batch: int) -> Iterator[Pair]:
+        """Training samples to fit weights on, as many as there are calibration samples, which judge the fit."""
+        return islice(self.ordered(self.learn, batch), -(-len(self.calibration) // batch))
 
     def example(self, batch: int) -> Inputs:
         """One batch of calibration inputs, repeated from the first one if there are too few."""

@@ -176,11 +176,11 @@ def _dense(
 def _chooser(
     dense: nn.Module, config: DeftConfig, deployment: Deployment, remark: Callable[[str], None], watch: Watch
 ) -> Chooser:  # fmt: skip
-    """With the variants of every layer, from its inputs on the calibration samples."""
+    """With the variants of every layer, from its inputs on training samples."""
     parts = deployment.material
     # Small batches: the unfolded inputs of convolutions are materialized in float64.
     size = parts.batch_size(ELEMENTS // 4)
-    loaded = (run.moved(x, deployment.device) for x, _ in parts.ordered(parts.calibration, size))
+    loaded = (run.moved(x, deployment.device) for x, _ in parts.fitting(size))
     batches = tracked("observing the inputs of layers", loaded, -(-len(parts.calibration) // size), watch)
     watch(f"searching synapse vectors to keep at {config.candidates}")
     several = isinstance(deployment.example(), tuple)

@@ -76,4 +76,3 @@ class Pairs:
         layer.requires_grad_(True)
         self.tune(model)
         return layer.requires_grad_(True)
-

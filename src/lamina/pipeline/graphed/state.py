@@ -78,7 +78,7 @@ def judge(
 
     A capture may sum in another order than eager mode, as where a library gets other memory to work in. Where the
     replay is farther away than the two, it is compared with an eager run that begins one rounding away: in TF32 that
-    moves a value of a thousand to its neighbour, which is a thousand times as far.
+    moves a few values to their neighbours, which are thousands of times as far.
 
     Args:
         replayed: results of the replay.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -24,18 +24,24 @@ Parts = Mapping[str, float | None]
 """Microseconds of each part; ``None`` if it cannot be timed alone."""
 
 
-def parts_us(subject: Subject, network: nn.Module, settings: Settings) -> dict[str, float | None]:
+Neighbours = Sequence[tuple[str, ...]]
+"""Names of modules that the compiler fuses: a layer with its activation and pooling."""
+
+
+def parts_us(
+    subject: Subject, network: nn.Module, settings: Settings, fused: Neighbours = ()
+) -> dict[str, float | None]:
     """The innermost modules that the network calls at the settings, and in training the update.
 
-    What several modules without parameters compute alike is timed once. In a mode of the compiler, which fuses them, a
-    layer with its activation and pooling is one part, compiled.
+    What several modules without parameters compute alike is timed once. Neighbours are one part, by the name of the
+    first: compiled.
     """
     twin = copy.deepcopy(network)
-    units = unite(twin) if fuses(subject, settings) else set()
+    united = unite(twin, fused)
     for module in twin.modules():
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]  # autograd refuses to overwrite inputs that it watches
-    within = tuple(f"{unit}." for unit in units)
+    within = tuple(f"{unit}." for unit in united)
     modules = {name: module for name, module in twin.named_modules() if name and not name.startswith(within)}
     timer = quick(subject, settings)
     with subject.context(settings):
@@ -48,29 +54,36 @@ def parts_us(subject: Subject, network: nn.Module, settings: Settings) -> dict[s
         firsts: dict[str, str] = {}
         for name, key in like.items():
             firsts.setdefault(key, name)
-        for name in units:
+        for name in united:
             put(twin, name, compiled(modules[name], "compiled"))
         times = layer_times(twin, firsts.values(), calls, timer)
         found = {name: 0.0 if name in empty else times.get(firsts[like[name]]) for name in inner}
         return found | ({UPDATE: _update_us(subject, twin, timer)} if subject.training else {})
 
 
-def fuses(subject: Subject, settings: Settings) -> bool:
-    """Whether parts are what the compiler fuses. On a CPU, compiling each takes longer than a prediction is worth."""
-    return subject.device.type == "cuda" and settings.mode in COMPILED
+def neighbours(subject: Subject, dense: nn.Module, settings: Settings) -> Neighbours:
+    """What the compiler fuses of the dense network, and of any plan of it; nothing where it does not run.
+
+    On a CPU nothing either: compiling each takes longer than a prediction is worth.
+    """
+    if subject.device.type != "cuda" or settings.mode not in COMPILED:
+        return []
+    return units(dense)
 
 
-def unite(network: nn.Module) -> set[str]:
-    """Put a Sequential in place of each layer that is followed by an activation or pooling; the names of them all."""
-    found = set()
-    for unit in units_of(network, Fusion()):
-        if unit.refusal is None and unit.stays is None and len(unit.names) > 1:
-            first, *others = unit.names
-            put(network, first, unit.module)
-            for name in others:
-                put(network, name, nn.Identity())
-            found.add(first)
-    return found
+def units(dense: nn.Module) -> Neighbours:
+    """Each layer that is followed by an activation or pooling, with these."""
+    found = units_of(dense, Fusion())
+    return [one.names for one in found if one.refusal is None and one.stays is None and len(one.names) > 1]
+
+
+def unite(network: nn.Module, fused: Neighbours) -> set[str]:
+    """Put a Sequential in place of each first of neighbours, and identities in place of the others; the first names."""
+    for first, *others in fused:
+        put(network, first, nn.Sequential(*map(network.get_submodule, (first, *others))))
+        for name in others:
+            put(network, name, nn.Identity())
+    return {names[0] for names in fused}
 
 
 def saved_us(before: Parts, after: Parts) -> tuple[float, float]:

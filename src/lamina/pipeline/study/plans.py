@@ -83,7 +83,10 @@ class Plans:
         return "accuracy" if self.scored else "output error"
 
     def recover(self, options: Mapping[str, Mapping[str, float]]) -> None:
-        """Fit the weights that eliminated layers keep to the outputs of the dense ones, on the calibration samples."""
+        """Fit the weights that eliminated layers keep to the outputs of the dense ones, on training samples.
+
+        Weights fitted to the calibration samples would be judged by what they know.
+        """
         if self.subject.training:  # weights are learned after the choice
             return
         wanted: dict[str, set[float]] = {}
@@ -101,7 +104,7 @@ class Plans:
         groups = fold_groups(dense) or {}
         inputs = {name: _inputs(dense.get_submodule(name)) for name in wanted}
         for names in together(inputs):
-            batches = (run.moved(x, self.subject.device) for x, _ in parts.ordered(parts.calibration, size))
+            batches = (run.moved(x, self.subject.device) for x, _ in parts.fitting(size))
             try:
                 found = candidates(dense, shared, ratios, batches, groups, patterns=names, watch=self.watch).variants
             except UsageError as error:  # of none of them; `make` refuses each
@@ -228,7 +231,8 @@ class Plans:
 
     def key(self, choice: Choice) -> str:
         """A short name of a choice, for files and the journal."""
-        text = f"{sorted(choice.items())} {self.epochs} {self.settings.precision if self.subject.training else ''}"
+        precision = self.settings.precision if self.subject.training else ""
+        text = f"{sorted(choice.items())} fitted to training samples {self.epochs} {precision}"
         text += self._fold
         return sha256(text.encode()).hexdigest()[:12]
 

@@ -16,7 +16,7 @@ from lamina.pipeline.convert import prepare_replay
 from lamina.pipeline.study.combine import Choice
 from lamina.pipeline.study.deployed import deployed
 from lamina.pipeline.study.lossless import is_unit
-from lamina.pipeline.study.parts import Parts, parts_us
+from lamina.pipeline.study.parts import Parts, neighbours, parts_us
 from lamina.pipeline.study.subject import Step, Subject
 from lamina.record import Mode, Timing
 from lamina.record.study import Measured, Settings
@@ -198,7 +198,8 @@ def _parts(subject: Subject, network: nn.Module, settings: Settings) -> tuple[Pa
     forget_compiled()  # whose CUDA graphs hold memory
     dense = subject.at(subject.start(settings), settings)
     try:
-        return parts_us(subject, dense, settings), parts_us(subject, network, settings)
+        fused = neighbours(subject, dense, settings)
+        return parts_us(subject, dense, settings, fused), parts_us(subject, network, settings, fused)
     except (LaminaError, RuntimeError):
         return {}, {}
 
