@@ -70,13 +70,17 @@ def test_bisection_finds_the_last_accepted_plan(count: int, last: int) -> None:
         asked.append(index)
         return index <= last
 
-    assert furthest(count, accepted) == last
-    assert len(asked) <= 1 + max(count - 1, 1).bit_length()
+    for last_first in (True, False):
+        assert furthest(count, accepted, last_first) == last
+        assert len(asked) <= last_first + max(count - 1, 1).bit_length()
+        asked.clear()
 
 
 def test_without_time_the_last_known_plan_is_taken() -> None:
     answers = iter([False, True, None])
     assert furthest(9, lambda index: next(answers)) == 4
+    answers = iter([True, None])
+    assert furthest(9, lambda index: next(answers), last_first=False) == 4
 
 
 @given(st.integers(1, 100), st.integers(2, 10))

@@ -101,15 +101,16 @@ def _saved_us(options: Iterable[Option], dense_us: Mapping[str, float]) -> float
     return saved + sum(dense_us[layer] * (1 - factor) for layer, factor in factors.items())
 
 
-def furthest(count: int, accepted: Callable[[int], bool | None]) -> int:
+def furthest(count: int, accepted: Callable[[int], bool | None], last_first: bool = True) -> int:
     """The last of a sequence of plans that is accepted, found by bisection; 0 where none of the others is.
 
     Args:
         count: of plans; the first is accepted without a question.
         accepted: whether the plan of this index keeps the accuracy; ``None`` where there is no time left to find out.
+        last_first: whether the last plan is asked for first, since it is often accepted.
     """
     low, high = 0, count
-    probe = count - 1  # most often the fastest plan is asked for first
+    probe = count - 1 if last_first else count // 2
     while low < high - 1:
         answer = accepted(probe)
         if answer is None:

@@ -103,7 +103,8 @@ def _probed(
         context.watch(f"{len(candidate.choice)} layers changed: {verdict}")
         return kept
 
-    index = furthest(len(candidates), accepted)
+    # A training adapts to the fastest plan more often than a few epochs of fine-tuning do.
+    index = furthest(len(candidates), accepted, last_first=context.config.training)
     known = {tuple(sorted(point.methods.items())) for point in points}
     for other in spread(len(candidates), FRONT_POINTS):  # more points, while there is time
         if tuple(sorted(candidates[other].choice.items())) not in known and accepted(other) is None:
