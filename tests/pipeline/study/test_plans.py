@@ -1,18 +1,10 @@
-"""Networks by choices: what is fitted together."""
+"""Networks by choices, and what a choice damages."""
 
 import torch
 from torch import nn
 
 import lamina
-from lamina.pipeline.study.plans import MOMENTS, _with_dense_layers, together
-
-
-def test_second_moments_fit_into_memory() -> None:
-    inputs = {"a": 100, "b": 8000, "c": 9000, "d": 25088, "e": 10}
-    groups = together(inputs)
-    assert groups == [["a", "b"], ["c"], ["d"], ["e"]]
-    assert all(len(names) == 1 or sum(inputs[name] ** 2 for name in names) <= MOMENTS for names in groups)
-    assert together({}) == []
+from lamina.pipeline.study.plans import _with_dense_layers
 
 
 def test_damage_is_that_of_dense_layers_which_compute_the_same() -> None:

@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
-from math import inf
 from pathlib import Path
 
 import torch
@@ -16,17 +15,17 @@ from torch import nn
 
 from lamina import accelerate, build, run
 from lamina.accelerate.convert import put
-from lamina.accelerate.methods.elimination import Eliminated
 from lamina.accelerate.registry import converter, known_options
 from lamina.accelerate.training.compressed_activations import compressed
 from lamina.errors import UsageError
 from lamina.pipeline.deft.agreement import agreement
-from lamina.pipeline.deft.calibration import ELEMENTS, accuracy
-from lamina.pipeline.deft.composition import candidates, folded
+from lamina.pipeline.deft.calibration import accuracy
+from lamina.pipeline.deft.composition import folded
 from lamina.pipeline.deft.learning import Learner
 from lamina.pipeline.study.combine import Choice
 from lamina.pipeline.study.config import lossless
-from lamina.pipeline.study.folded import FOLDED, fold_groups
+from lamina.pipeline.study.fitted import fitted, keep_of
+from lamina.pipeline.study.folded import FOLDED
 from lamina.pipeline.study.journal import Journal
 from lamina.pipeline.study.lossless import lossy
 from lamina.pipeline.study.subject import Subject
@@ -39,9 +38,6 @@ from lamina.spec.whole_method import COMPRESSED, FOLD, compresses, folds, withou
 
 ERROR_BATCHES = 4
 """Of a step, that the error of outputs is measured on: it varies little, unlike the accuracy of class scores."""
-
-MOMENTS = 1 << 27
-"""Elements of second moments that are collected at once: 1 GiB in float64, and as much again to solve for weights."""
 
 
 @dataclass
@@ -83,34 +79,10 @@ class Plans:
         return "accuracy" if self.scored else "output error"
 
     def recover(self, options: Mapping[str, Mapping[str, float]]) -> None:
-        """Fit the weights that eliminated layers keep to the outputs of the dense ones, on training samples.
-
-        Weights fitted to the calibration samples would be judged by what they know.
-        """
-        if self.subject.training:  # weights are learned after the choice
-            return
-        wanted: dict[str, set[float]] = {}
-        for layer, row in options.items():
-            for impl in row:
-                if Method.parse(impl).name == "eliminated":
-                    wanted.setdefault(layer, set()).add(_keep(impl))
-        if not wanted:
-            return
-        parts = self.subject.material
-        size = parts.batch_size(ELEMENTS // 4)  # unfolded inputs of convolutions are materialized in float64
-        ratios = sorted({ratio for row in wanted.values() for ratio in row})
-        shared = Eliminated(recovery="least_squares")
-        dense = copy.deepcopy(self.dense).eval()
-        groups = fold_groups(dense) or {}
-        inputs = {name: _inputs(dense.get_submodule(name)) for name in wanted}
-        for names in together(inputs):
-            batches = (run.moved(x, self.subject.device) for x, _ in parts.fitting(size))
-            try:
-                found = candidates(dense, shared, ratios, batches, groups, patterns=names, watch=self.watch).variants
-            except UsageError as error:  # of none of them; `make` refuses each
-                self.watch(str(error))
-                continue
-            self._variants |= {name: {ratio: one.layer for ratio, one in row.items()} for name, row in found.items()}
+        """Make the variants of layers with pruned inputs that options name; trained from the start they need none."""
+        if not self.subject.training:  # else weights are learned after the choice
+            dense = copy.deepcopy(self.dense).eval()
+            self._variants |= fitted(dense, options, self.subject.material, self.subject.device, self.watch)
 
     def make(self, choice: Choice) -> nn.Module:
         """The float32 network by a choice, before any training; the dense network is not changed.
@@ -152,7 +124,7 @@ class Plans:
             new: nn.Module = converter(config).replace(self.dense.get_submodule(layer), config)
             return new
         row = self._variants.get(layer, {})
-        keep = _keep(impl)
+        keep = keep_of(impl)
         if keep not in row:
             raise UsageError(f"{layer}: nothing is pruned at a keep ratio of {keep:g}")
         return copy.deepcopy(row[keep])
@@ -258,25 +230,3 @@ def _with_dense_layers(model: nn.Module) -> nn.Module:
     for name, module in changed:
         model = put(model, name, module.to_dense())
     return model
-
-
-def together(inputs: Mapping[str, int]) -> list[list[str]]:
-    """Layers by their number of inputs, in groups whose second moments fit into memory, or of one layer."""
-    groups: list[list[str]] = []
-    used = inf
-    for name, size in inputs.items():
-        if used + size**2 > MOMENTS:
-            groups.append([])
-            used = 0
-        groups[-1].append(name)
-        used += size**2
-    return groups
-
-
-def _inputs(layer: nn.Module) -> int:
-    """Elements of a row of the layer's largest weight matrix."""
-    return max((one[0].numel() for one in layer.parameters() if one.dim() > 1), default=0)
-
-
-def _keep(impl: str) -> float:
-    return float(dict(Method.parse(impl).options)["keep"])
