@@ -93,11 +93,12 @@ def test_neighbours_of_the_dense_network_are_parts_of_each(monkeypatch: pytest.M
     assert found == dict.fromkeys(asked, 5.0) | {"conv.1": 0.0, "fc.1": 0.0, "fc.3": 0.0, "fc.4": 0.0}
 
 
-def test_only_the_compiler_on_a_gpu_fuses() -> None:
-    gpu = SimpleNamespace(device=torch.device("cuda"))
+def test_only_the_compiler_on_a_gpu_fuses_and_takes_its_time() -> None:
+    gpu: Any = SimpleNamespace(device=torch.device("cuda"), training=False)
     on_cpu, compiled = subject(Net(), False), Settings("fp32", "nchw", "compiled")
-    assert parts.neighbours(gpu, Net(), compiled) == units(Net())  # type: ignore[arg-type]
-    assert parts.neighbours(gpu, Net(), EAGER) == parts.neighbours(on_cpu, Net(), compiled) == []  # type: ignore[arg-type]
+    assert parts.neighbours(gpu, Net(), compiled, 7.0) == units(Net())
+    assert parts.neighbours(gpu, Net(), compiled, 5.0) == []
+    assert parts.neighbours(gpu, Net(), EAGER, 7.0) == parts.neighbours(on_cpu, Net(), compiled, 7.0) == []
 
 
 class Compiled(nn.Sequential):

@@ -54,7 +54,7 @@ def decide(context: Context, plans: Plans, candidates: Sequence[Candidate], judg
             continue
         with context.watched(plans, choice, "the plan"):
             before = [one for one in judged.wholes[:1] if one.timing is not None and one not in near]
-            compared = compare(subject, made, base, [*before, *near], chosen, context.budget.left)
+            compared = compare(subject, made, base, [*before, *near], chosen, lambda: context.budget.left)
             compared = _within(compared, context.config.max_memory)
         # On a busy machine the first times were noise: what seemed slower then, but is faster now, is timed again.
         passed = [one for one in kept if one not in near and one.time_us < compared.uniform.time_us][:AGAIN]

@@ -20,6 +20,9 @@ from lamina.spec.plan import COMPILED
 
 UPDATE = "the update"
 
+COMPILE_S = {False: 1.0, True: 3.0}
+"""Seconds that compiling a layer with its activation takes, of inference and of training."""
+
 Parts = Mapping[str, float | None]
 """Microseconds of each part; ``None`` if it cannot be timed alone."""
 
@@ -61,14 +64,15 @@ def parts_us(
         return found | ({UPDATE: _update_us(subject, twin, timer)} if subject.training else {})
 
 
-def neighbours(subject: Subject, dense: nn.Module, settings: Settings) -> Neighbours:
+def neighbours(subject: Subject, dense: nn.Module, settings: Settings, left_s: float) -> Neighbours:
     """What the compiler fuses of the dense network, and of any plan of it; nothing where it does not run.
 
-    On a CPU nothing either: compiling each takes longer than a prediction is worth.
+    Nothing either where compiling each takes longer than the seconds that are left, as on a CPU.
     """
     if subject.device.type != "cuda" or settings.mode not in COMPILED:
         return []
-    return units(dense)
+    found = units(dense)
+    return found if 2 * len(found) * COMPILE_S[subject.training] <= left_s else []
 
 
 def units(dense: nn.Module) -> Neighbours:

@@ -96,7 +96,7 @@ def compare(
     base: Measured,
     uniforms: Sequence[Measured],
     chosen: Selector,
-    limit_s: float = inf,
+    left_s: Callable[[], float] = lambda: inf,
 ) -> Compared:
     """Time a network by a choice in several modes, and the dense network at uniform settings.
 
@@ -108,7 +108,7 @@ def compare(
         base: the settings of the plan, but for the mode.
         uniforms: the network as its user runs it, and at settings that are nearly the best.
         chosen: calibrates layers that follow the sparsity of their inputs.
-        limit_s: seconds for all rounds.
+        left_s: seconds that are left; there are at least three rounds.
     """
     if variants:
         prepare_replay(subject.device)
@@ -129,7 +129,7 @@ def compare(
     for one in uniforms:
         enter(_name(one.settings), partial(_of_dense, subject, one.settings))
     times: dict[str, Timing] = {}
-    for name, time in _in_turns(subject, runners, limit_s).items():
+    for name, time in _in_turns(subject, runners, left_s()).items():
         if isinstance(time, Timing):
             times[name] = time
         else:
@@ -141,7 +141,10 @@ def compare(
         failed = Measured(PLAN, base.settings, None, outcome="failed", reason=said)
         return Compared(failed, again or tuple(uniforms), False, said)
     best = min(plans, key=lambda name: times[name].median_us)
-    return _decided(subject, runners[best], times[best], again, said)
+    compared = _decided(subject, runners[best], times[best], again, said)
+    if not compared.faster:
+        return compared
+    return replace(compared, parts=_parts(subject, runners[best].network, runners[best].settings, left_s))
 
 
 def _name(settings: Settings, variant: Variant | None = None) -> str:
@@ -174,9 +177,7 @@ def _decided(subject: Subject, ours: _Runner, timing: Timing, uniforms: tuple[Me
     compared = Compared(plan, uniforms, False, "", *ours.variant, ours.ran)
     assert compared.uniform.timing is not None
     verdict = decide({DENSE: compared.uniform.timing, PLAN: timing}, "eager")
-    faster = verdict.impl == PLAN
-    parts = _parts(subject, ours.network, ours.settings) if faster else ({}, {})
-    return replace(compared, faster=faster, reason=verdict.reason, parts=parts)
+    return replace(compared, faster=verdict.impl == PLAN, reason=verdict.reason)
 
 
 def _in_turns(subject: Subject, runners: Mapping[str, _Runner], limit_s: float) -> dict[str, Timing | Exception]:
@@ -193,12 +194,14 @@ def _in_turns(subject: Subject, runners: Mapping[str, _Runner], limit_s: float) 
     return found
 
 
-def _parts(subject: Subject, network: nn.Module, settings: Settings) -> tuple[Parts, Parts]:
+def _parts(
+    subject: Subject, network: nn.Module, settings: Settings, left_s: Callable[[], float]
+) -> tuple[Parts, Parts]:
     """The parts of the dense step and of the plan's; none if they cannot be timed, as for want of memory."""
     forget_compiled()  # whose CUDA graphs hold memory
     dense = subject.at(subject.start(settings), settings)
     try:
-        fused = neighbours(subject, dense, settings)
+        fused = neighbours(subject, dense, settings, left_s())
         return parts_us(subject, dense, settings, fused), parts_us(subject, network, settings, fused)
     except (LaminaError, RuntimeError):
         return {}, {}
