@@ -179,11 +179,11 @@ class GraphedModel(nn.Module):
         start = State(self._state.tensors, self.device)
         seed = [None if g is None else torch.randn_like(g) for g in recording.received]
 
-        def eager(rounded: bool = False) -> list[Tensor]:
-            start.restore(rounded)
+        def eager(perturbed: bool = False) -> list[Tensor]:
+            start.restore(perturbed)
             with self._stream.work():
                 results = [t for t in self._once(batch.static(self.device), seed or None) if t is not None]
-            return [*(t.clone() for t in results), *start.changes(rounded)]
+            return [*(t.clone() for t in results), *start.changes(perturbed)]
 
         def replayed() -> list[Tensor]:
             start.restore()
@@ -198,7 +198,7 @@ class GraphedModel(nn.Module):
 
         try:
             first, again, ours = eager(), eager(), replayed()
-            judge(ours, first, again, lambda: eager(rounded=True), "outputs, gradients and buffers")
+            judge(ours, first, again, lambda: eager(perturbed=True), "outputs, gradients and buffers")
         finally:
             start.restore()
 

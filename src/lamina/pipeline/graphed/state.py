@@ -28,26 +28,26 @@ class State:
         self.device_random = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
     @torch.no_grad()
-    def restore(self, rounded: bool = False) -> None:
-        """Set the tensors, in place, and the generators to what they were; ``rounded`` moves values by a rounding."""
+    def restore(self, perturbed: bool = False) -> None:
+        """Set the tensors, in place, and the generators to what they were; ``perturbed`` by one ulp."""
         for tensor, value in zip(self.tensors, self.values, strict=True):
-            tensor.copy_(_rounded(value) if rounded else value)
+            tensor.copy_(_perturbed(value) if perturbed else value)
         torch.set_rng_state(self.random)
         if self.device_random is not None:
             torch.cuda.set_rng_state(self.device_random, self.device)
 
     @torch.no_grad()
-    def changes(self, rounded: bool = False) -> list[Tensor]:
+    def changes(self, perturbed: bool = False) -> list[Tensor]:
         """By how much each tensor has changed since `restore`: an update is small beside what it updates."""
         found = []
         for tensor, value in zip(self.tensors, self.values, strict=True):
-            begun = _rounded(value) if rounded else value
+            begun = _perturbed(value) if perturbed else value
             found.append(tensor - begun if tensor.is_floating_point() else tensor.clone())
         return found
 
 
-def _rounded(value: Tensor) -> Tensor:
-    """Floating-point values that are one rounding larger and smaller in turn."""
+def _perturbed(value: Tensor) -> Tensor:
+    """Floating-point values that are one ulp larger and smaller in turn."""
     if not value.is_floating_point():
         return value
     signs = 1 - 2 * (torch.arange(value.numel(), device=value.device) % 2).view(value.shape)
@@ -71,20 +71,20 @@ def judge(
     replayed: Sequence[Tensor],
     eager: Sequence[Tensor],
     again: Sequence[Tensor],
-    rounded: Callable[[], Sequence[Tensor]],
+    perturbed: Callable[[], Sequence[Tensor]],
     what: str,
 ) -> None:
     """Compare a replay with an eager run, beside the distance of two eager runs.
 
     A capture may sum in another order than eager mode, as where a library gets other memory to work in. Where the
-    replay is farther away than the two, it is compared with an eager run that begins one rounding away: in TF32 that
-    moves a few values to their neighbours, which are thousands of times as far.
+    replay is farther away than the two, it is compared with an eager run whose state is perturbed by one ulp: in TF32
+    that moves a few values to their neighbours, which are thousands of times as far.
 
     Args:
         replayed: results of the replay.
         eager: those of eager mode.
         again: those of eager mode once more.
-        rounded: runs in eager mode from a state whose values are moved by a rounding.
+        perturbed: runs in eager mode from a state that is perturbed by one ulp.
         what: was compared.
 
     Raises:
@@ -93,10 +93,10 @@ def judge(
     noise, error = distance(again, eager), distance(replayed, eager)
     if error <= max(NOISE * noise, EXACT):
         return
-    rounding = distance(rounded(), eager) if isfinite(error) else 0.0
-    if not (isfinite(rounding) and error <= NOISE * rounding):
+    spread = distance(perturbed(), eager) if isfinite(error) else 0.0
+    if not (isfinite(spread) and error <= NOISE * spread):
         raise CheckError(
-            f"{what} by a CUDA graph differ from eager mode by {error:.1e} (two eager runs: {noise:.1e}, after one "
-            f"rounding: {rounding:.1e}), so a value was fixed at capture; look for Python code that depends on the "
+            f"{what} by a CUDA graph differ from eager mode by {error:.1e} (two eager runs: {noise:.1e}, perturbed "
+            f"by one ulp: {spread:.1e}), so a value was fixed at capture; look for Python code that depends on the "
             "batch or the step, or run in eager mode"
         )

@@ -237,16 +237,16 @@ class GraphedStep:
             start = State(self._changing(), self.device)
             scale = self.scaler.state_dict() if self.scaler else {}
 
-            def begin(rounded: bool = False) -> None:
-                start.restore(rounded)
+            def begin(perturbed: bool = False) -> None:
+                start.restore(perturbed)
                 if self.scaler:
                     self.scaler.load_state_dict(scale)
 
-            def eager(rounded: bool = False) -> list[Tensor]:
-                begin(rounded)
+            def eager(perturbed: bool = False) -> list[Tensor]:
+                begin(perturbed)
                 with self._stream.work():
                     loss = self._eager(batch.static(self.device), last)
-                return [loss.clone(), *start.changes(rounded)]
+                return [loss.clone(), *start.changes(perturbed)]
 
             def replayed() -> list[Tensor]:
                 begin()
@@ -254,13 +254,13 @@ class GraphedStep:
                 self._replay(recording, batch, last)
                 return [recording.loss.clone(), *start.changes()]
 
-            def rounded() -> list[Tensor]:
-                found = eager(rounded=True)
+            def perturbed() -> list[Tensor]:
+                found = eager(perturbed=True)
                 replayed()
                 return found
 
             first, again, ours = eager(), eager(), replayed()
-            judge(ours, first, again, rounded, "the loss and the updated state")
+            judge(ours, first, again, perturbed, "the loss and the updated state")
         except torch.OutOfMemoryError:
             _log.warning("there is no memory to compare a captured step with eager mode; it is used unchecked")
             if start is not None:
