@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import lamina
-from lamina.pipeline.study.plans import _with_dense_layers
+from lamina.pipeline.study.plans import _with_dense_layers, gathering
 
 
 def test_damage_is_that_of_dense_layers_which_compute_the_same() -> None:
@@ -18,3 +18,12 @@ def test_damage_is_that_of_dense_layers_which_compute_the_same() -> None:
     plain = _with_dense_layers(model)
     assert [type(one) for one in plain] == [nn.Conv2d, nn.ReLU, nn.Flatten, nn.Linear, nn.Linear]
     torch.testing.assert_close(plain(x), expected)
+
+
+def test_pruned_layers_train_by_operators_of_pytorch() -> None:
+    model = nn.Sequential(nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(128, 32))
+    model, _ = lamina.convert(model, lamina.Eliminated(keep=0.5))
+    model[0].impl = "kernel"
+    with gathering(model):
+        assert model[0].impl == model[2].impl == "gather"
+    assert (model[0].impl, model[2].impl) == ("kernel", "auto")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import islice
@@ -15,6 +15,7 @@ from torch import nn
 
 from lamina import accelerate, build, run
 from lamina.accelerate.convert import put
+from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.registry import converter, known_options
 from lamina.accelerate.training.compressed_activations import compressed
 from lamina.errors import UsageError
@@ -173,7 +174,8 @@ class Plans:
         )
         torch.manual_seed(settings.seed)
         checkpoint = self.folder / f"{self.key(changes)}.safetensors"
-        with compressed(model) if compresses(self.settings.method) else nullcontext():
+        saving = compressed(model) if compresses(self.settings.method) else nullcontext()
+        with saving, gathering(model):
             return self.learner.learn(model, settings, checkpoint, resume=True)
 
     def accuracy(self, choice: Choice, test: bool = False) -> float:
@@ -222,6 +224,22 @@ class _Cast(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> object:
         return self.model(*(one.to(self.dtype) if one.is_floating_point() else one for one in inputs))
+
+
+@contextmanager
+def gathering(model: nn.Module) -> Iterator[None]:
+    """Within it, PyTorch's operators copy the inputs that pruned layers keep.
+
+    Kernels compile for seconds in each layer, which a training of a few epochs does not win back.
+    """
+    impls = {one: one.impl for one in model.modules() if isinstance(one, Indexed)}
+    for layer in impls:
+        layer.impl = "gather"
+    try:
+        yield
+    finally:
+        for layer, impl in impls.items():
+            layer.impl = impl
 
 
 def _with_dense_layers(model: nn.Module) -> nn.Module:

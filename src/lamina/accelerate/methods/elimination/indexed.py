@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lamina.accelerate.methods.elimination.config import By
+from lamina.accelerate.methods.elimination.config import By, Impl
 from lamina.accelerate.methods.elimination.functional import Lookup, lookup
 from lamina.errors import UsageError
 
@@ -27,6 +27,7 @@ class Indexed(nn.Module):
     moved: Tensor
     _host: tuple[bool, int, int, By]
     _window: tuple[int, int]
+    impl: Impl = "gather"
 
     def _keep(self, index: Index, inputs: int, by: By, taps: int, device: Any) -> None:
         """Register the index on the layer's device, or on the CPU if that is meta."""
@@ -57,9 +58,8 @@ class Indexed(nn.Module):
         """The keep ratio and the implementation; ``auto`` is resolved at each call by the input's sizes and layout."""
         if self.at.whole:
             return "dense", "no input was pruned"
-        impl = str(getattr(self, "impl", "gather"))
-        reason = "resolved at each call" if impl == "auto" else "requested"
-        return f"eliminated[keep={self.keep:.4g},impl={impl}]", reason
+        reason = "resolved at each call" if self.impl == "auto" else "requested"
+        return f"eliminated[keep={self.keep:.4g},impl={self.impl}]", reason
 
     def _load_from_state_dict(self, state: Any, prefix: str, *args: Any) -> None:
         key, by = prefix + "index", self._host[3]
