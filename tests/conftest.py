@@ -32,6 +32,10 @@ if not CUDA and find_spec("triton"):
 
     speed_up()
 
+if not CUDA:  # a seed for such devices is kept for their first use, each with the text of its call stack
+    for device in (torch.cuda, torch.mtia, torch.xpu):
+        device.manual_seed_all = lambda seed: None
+
 _device_constructors()  # kept from its first use, which must not see what tests replace
 
 # What is imported and collected stays: looking for garbage in it takes a tenth of the time of all tests.
