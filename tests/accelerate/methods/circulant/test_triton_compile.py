@@ -4,7 +4,6 @@ The interpreter runs kernels that the compiler rejects. This file is therefore a
 interpreter: layers on the CPU, whose launches only compile.
 """
 
-import subprocess
 import sys
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -12,19 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from tests import compiling
 from torch import nn
 
 CASES = [(2, "fp32"), (32, "fp32"), (64, "bf16")]
 
 
 @pytest.mark.parametrize(("block_size", "precision"), CASES)
-def test_single_rows_and_blocks_compile(
-    block_size: int, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    command = [sys.executable, __file__, str(block_size), precision]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+def test_single_rows_and_blocks_compile(block_size: int, precision: str, tmp_path: Path) -> None:
+    done = compiling.run(Path(__file__).read_text(), str(block_size), precision, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 10
 
