@@ -32,6 +32,10 @@ if not CUDA and find_spec("triton"):
 
     speed_up()
 
+if not CUDA:  # a seed for such devices is kept for their first use, each with the text of its call stack
+    for device in (torch.cuda, torch.mtia, torch.xpu):
+        device.manual_seed_all = lambda seed: None
+
 _device_constructors()  # kept from its first use, which must not see what tests replace
 
 # What is imported and collected stays: looking for garbage in it takes a tenth of the time of all tests.
@@ -121,11 +125,16 @@ def upgraded_once(migrate: Any, upgrade: Callable[..., None]) -> Callable[..., N
 
 @pytest.fixture
 def few_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two calls are timed where nobody says how many; a device's peaks are measured once, with small operands."""
+    """Two calls are timed where nobody says how many, and the fewest that a repetition allows where one is given.
+
+    A device's peaks are measured once, with small operands.
+    """
     from lamina import measure
 
     few = measure.Repeat(2, 2, min_time_s=0, warmup=1)
     monkeypatch.setattr(measure, "time_each", partial(measure.time_each, repeat=few))
+    monkeypatch.setattr(measure.Repeat, "enough", lambda repeat, samples, _: len(samples) >= repeat.min_samples)
+    monkeypatch.setattr("lamina.measure.clocks.cpu._SAMPLE_S", 0.0)  # a sample is a call
     roofs = import_module("lamina.measure.roofs")  # the package's name is its function
     monkeypatch.setattr(roofs, "_REPEAT", few)
     monkeypatch.setattr(roofs, "_buffer_bytes", lambda _: 1 << 24)

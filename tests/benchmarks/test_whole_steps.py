@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests import forked
 
 import lamina
-from benchmarks import whole_steps
+from benchmarks import processes, whole_steps
 from benchmarks.results import Row
 from benchmarks.whole_networks import ALL, SMOKE, dense_networks
 from benchmarks.whole_summary import summary
@@ -129,6 +130,7 @@ def written(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> list[
 def test_tasks_in_processes_leave_their_rows_beside_one_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(processes, "get_context", lambda _: forked.CONTEXT)  # which need not import PyTorch
     words = ("--networks", "lenet5,nothing", "--precisions", "fp32", "--modes", "eager", "--processes", "2")
     (path,) = written(monkeypatch, tmp_path, *words)
     assert path.name.startswith("whole_steps_lenet5_nothing_fp32_eager_")

@@ -1,6 +1,7 @@
 """Training in a mode: the same weights as in eager mode, and eager mode with the reason where a mode does not run."""
 
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,16 @@ def test_a_mode_without_cuda_is_refused_before_anything_is_stored(store: Store, 
     assert fastest(CPU) == "eager"
 
 
+@pytest.fixture
+def plain_code() -> Iterator[None]:
+    """The compiler makes code without vectors, whose headers and trial programs take most of its time."""
+    from torch._inductor import config
+
+    with config.patch({"cpp.vec_isa_ok": False, "cpp_cache_precompile_headers": False, "compile_threads": 1}):
+        yield
+
+
+@pytest.mark.usefixtures("plain_code")
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`")  # as the compiler is imported
 def test_a_compiled_network_learns_what_it_learns_in_eager_mode(store: Store, data: str) -> None:
     settings = Training(epochs=1, batch=20, warmup_steps=0)

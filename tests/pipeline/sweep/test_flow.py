@@ -15,6 +15,7 @@ from lamina.pipeline.sweep.engines import Call, Limits, Lost, Outcomes
 from lamina.pipeline.sweep.flow import CellsSwept, Progress, folder_name, sweep
 from lamina.pipeline.sweep.run_cell import CellResult, CellTask, run_cell
 from lamina.pipeline.sweep.stored import status
+from lamina.recipes import recordings
 from lamina.record import Epoch, Run
 from lamina.spec.grid import Grid, parse_grid
 from lamina.store import Store, open_store
@@ -135,11 +136,11 @@ def run(words: Iterable[str], limits: Limits | None = None) -> CellResult:
 
 
 def test_a_cell_brings_back_what_it_stored() -> None:
-    words = ("bench", "lenet5", "--layer", "classifier.4", "--batch-size", "1", "--phase", "forward", "--repeat", "2")
-    result = run((*words, "--device", "cpu"))
+    result = run(("runs", "import", str(recordings.path("gpt2_block_nvidia-h200"))))
     assert result.reason == "" and not result.killed and result.seconds > 0
     (document,) = result.documents
-    assert document["run"]["status"] == "done" and document["layers"][0]["layer"] == "classifier.4"
+    assert document["run"]["status"] == "done" and document["run"]["target"] == "gpt2_block"
+    assert len(document["layers"]) == 82 and document["layers"][0]["layer"] == "token"
 
 
 def test_a_cell_that_fails_says_why() -> None:

@@ -1,19 +1,17 @@
 """Kernels compile for a Hopper GPU (which needs none); their results are tested through the operators."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests import compiling
 
 from lamina.accelerate.methods.activation_sparsity import functional, ops
 from lamina.accelerate.methods.activation_sparsity.ellpack import kernels as ellpack_kernels
 from lamina.accelerate.methods.activation_sparsity.row_union import kernels as row_union_kernels
 from lamina.spec import Cost
 
-# Run without the interpreter, which is fixed when a kernel is decorated.
 COMPILE = """
 import re, subprocess, triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
@@ -104,10 +102,8 @@ for kernel, constants, dtype, tile in launches:
 """
 
 
-def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=280)
+def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path) -> None:
+    done = compiling.run(COMPILE, folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

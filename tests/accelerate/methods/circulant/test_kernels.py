@@ -1,12 +1,9 @@
 """Kernels compile for a Hopper GPU, which needs no GPU; what they compute is tested through the operators."""
 
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from tests import compiling
 
-# Run without the interpreter, which is fixed when a kernel is decorated.
 COMPILE = """
 import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
@@ -79,8 +76,6 @@ for kernel, constants, dtype in launches:
 """
 
 
-def test_kernels_compile_to_tensor_core_instructions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=200)
+def test_kernels_compile_to_tensor_core_instructions(tmp_path: Path) -> None:
+    done = compiling.run(COMPILE, folder=tmp_path)
     assert done.returncode == 0, done.stderr

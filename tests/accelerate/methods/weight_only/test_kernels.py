@@ -1,10 +1,9 @@
 """Kernels compile for a Hopper GPU, which needs no GPU; what they compute is tested through the operator."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import compiling
 
 from lamina.accelerate.methods.weight_only import stream
 from lamina.accelerate.methods.weight_only.config import Format
@@ -13,7 +12,6 @@ from lamina.accelerate.papers.on_chip_fission.config import OnChip, Tile
 from lamina.accelerate.runtime import nvrtc as cuda
 from lamina.errors import MissingError
 
-# Run without the interpreter, which is fixed when a kernel is decorated.
 COMPILE = """
 import triton, triton.language as tl
 from triton.backends.compiler import GPUTarget
@@ -74,10 +72,8 @@ MOST_SHARED = 227 << 10
 """Bytes of shared memory that a block can have on a Hopper GPU."""
 
 
-def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=250)
+def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path) -> None:
+    done = compiling.run(COMPILE, folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,10 +1,9 @@
 """Compiled for a Hopper GPU, the variants differ in the cache operator of their loads and in nothing else."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import compiling
 
 COMPILE = r"""
 import re
@@ -31,10 +30,8 @@ for kernel in (kernels.forward_kernel, kernels.weight_gradient_kernel):
 """
 
 
-def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=250)
+def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path) -> None:
+    done = compiling.run(COMPILE, folder=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,12 +1,9 @@
 """The counting kernels compile for a Hopper GPU, and read neighbours in memory with neighbouring threads."""
 
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
+from tests import compiling
 
-# Run without the interpreter, which is fixed when a kernel is decorated.
 COMPILE = """
 import re
 import triton, triton.language as tl
@@ -31,8 +28,6 @@ for last in (False, True):
 """
 
 
-def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, timeout=280)
+def test_kernels_compile_for_a_hopper_gpu(tmp_path: Path) -> None:
+    done = compiling.run(COMPILE, folder=tmp_path)
     assert done.returncode == 0, done.stderr
