@@ -63,12 +63,35 @@ extern "C" __global__ void unwritten(float* out) {
   part[0] = 1.0f;
 }
 
+// Without the barrier that each of the two needs.
+extern "C" __global__ void first_to_all(float* out) {
+  __shared__ float value;
+  if (threadIdx.x == 0) value = 1.0f + blockIdx.x;
+  out[blockIdx.x * blockDim.x + threadIdx.x] = value;
+}
+
+extern "C" __global__ void all_to_first(float* out) {
+  __shared__ float value[8];
+  value[threadIdx.x] = 1.0f + blockIdx.x;
+  if (threadIdx.x > 0) return;
+  out[blockIdx.x] = 0;
+  for (int t = 0; t < 8; ++t) out[blockIdx.x] += value[t];
+}
+
 extern "C" __global__ void count(int* total, double scale) { atomicAdd(total, int(scale)); }
 """
 
 
 def kernel(name: str, **macros: int) -> KernelOnCpu:
     return KernelOnCpu(SOURCE, name, macros=macros)
+
+
+@pytest.mark.parametrize(("name", "size", "expected"), [("first_to_all", 24, 1.0), ("all_to_first", 3, 8.0)])
+def test_a_missing_barrier_shows(name: str, size: int, expected: float) -> None:
+    out = torch.empty(size)
+    kernel(name).launch((3,), (8,), [out])
+    block = torch.arange(3).repeat_interleave(size // 3)
+    assert not torch.equal(out, expected * (1 + block))
 
 
 @pytest.mark.parametrize("macros", [{}, {"FACTOR": 3}], ids=["as it is", "with a macro"])

@@ -50,7 +50,7 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 inline double2 make_double2(double x, double y) { return {x, y}; }
 inline int2 make_int2(int x, int y) { return {x, y}; }
 
-inline thread_local uint3 threadIdx, blockIdx;
+inline uint3 threadIdx, blockIdx;  // of the thread that runs
 inline dim3 blockDim, gridDim;
 
 namespace cuda_on_cpu {

@@ -1,6 +1,6 @@
 """Runs CUDA C++ on the CPU, to test the results of a kernel without a GPU.
 
-The same source is compiled as C++20 and every CUDA thread becomes a CPU thread, so use small blocks.
+The same source is compiled as C++20 and every CUDA thread becomes a fiber, so use small blocks.
 It checks indices, sums and barriers, but not speed, warps or device-only features. It is stricter than a device in two
 ways: arguments are compared with the function's parameters, and dynamic shared memory starts as NaN in every block.
 """
