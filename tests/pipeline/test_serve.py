@@ -138,7 +138,9 @@ def test_an_unexpected_error_is_an_answer(get: Get, monkeypatch: pytest.MonkeyPa
 def test_many_browsers_at_once(database: Store, get: Get) -> None:
     database.begin(run(id="abc", verb="sweep"))
     found: list[int] = []
-    threads = [threading.Thread(target=lambda path=path: found.append(get(path)[0])) for path in ("/", "/runs/abc") * 8]
+    threads = [
+        threading.Thread(target=lambda path=path: found.append(get(path)[0])) for path in ("/", "/runs/abc") * 8
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

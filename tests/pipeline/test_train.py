@@ -253,9 +253,9 @@ def test_cosine_schedule_with_a_warm_up() -> None:
 
 
 def test_lenet5_reads_the_shipped_pictures(store: Store) -> None:
-    pipeline.train(find("lenet5")[0], "fashion-mnist", Training(epochs=4), store)
+    pipeline.train(find("lenet5")[0], "fashion-mnist", Training(epochs=9), store)
     (this,) = store.runs()
-    assert store.epochs(this.id)[-1].test_accuracy >= 0.78  # of ten classes; it is 0.81 after four epochs
+    assert store.epochs(this.id)[-1].test_accuracy >= 0.85
 
 
 class OnValues(nn.Module):

@@ -134,7 +134,9 @@ def _elements(module: nn.Module, recurse: bool) -> int:
     return sum(one.numel() for one in module.parameters(recurse) if one.requires_grad)
 
 
-def _rows(target: Target, found: list[Gradients], point: Point, device: str) -> Iterator[tuple[LayerRun, list[int]]]:
+def _rows(
+    target: Target, found: list[Gradients], point: Point, device: str
+) -> Iterator[tuple[LayerRun, list[int]]]:
     """Rows without a time, each with the tensors that are exchanged; the network's is the last."""
     itemsize = ITEM_BYTES[point.precision]
     changed = sum(one.impl != "dense" for one in found)
@@ -148,7 +150,9 @@ def _rows(target: Target, found: list[Gradients], point: Point, device: str) -> 
     yield _row(target.name, "network", len(found), point, target, device, whole), sizes
 
 
-def _row(name: str, kind: str, place: int, point: Point, target: Target, device: str, of: Gradients) -> LayerRun:
+def _row(
+    name: str, kind: str, place: int, point: Point, target: Target, device: str, of: Gradients
+) -> LayerRun:
     return LayerRun(
         layer=name, kind=kind, place=place, phase=PHASE, impl=str(point.method), precision=point.precision,
         layout=point.layout, batch=point.batch or target.batch, device=device, inputs=((of.elements,),),

@@ -177,28 +177,24 @@ class GraphedModel(nn.Module):
     def _compare(self, recording: _Recording, batch: Batch) -> None:
         """Run the passes twice in eager mode and once by the graphs, each from the same state, which is restored."""
         start = State(self._state.tensors, self.device)
+        found = []
         seed = [None if g is None else torch.randn_like(g) for g in recording.received]
-
-        def eager(perturbed: bool = False) -> list[Tensor]:
-            start.restore(perturbed)
-            with self._stream.work():
-                results = [t for t in self._once(batch.static(self.device), seed or None) if t is not None]
-            return [*(t.clone() for t in results), *start.changes(perturbed)]
-
-        def replayed() -> list[Tensor]:
-            start.restore()
-            recording.batch.fill(batch)
-            recording.forward.replay()
-            results = [y.clone() for y in recording.outputs]
-            if recording.backward is not None:
-                self._send(recording, seed)
-                recording.backward.replay()
-                results += [g.clone() for g in recording.gradients if g is not None]
-            return [*results, *start.changes()]
-
         try:
-            first, again, ours = eager(), eager(), replayed()
-            judge(ours, first, again, lambda: eager(perturbed=True), "outputs, gradients and buffers")
+            for run in ("eager", "again", "graphs"):
+                start.restore()
+                if run == "graphs":
+                    recording.batch.fill(batch)
+                    recording.forward.replay()
+                    results = [y.clone() for y in recording.outputs]
+                    if recording.backward is not None:
+                        self._send(recording, seed)
+                        recording.backward.replay()
+                        results += [g for g in recording.gradients if g is not None]
+                else:
+                    with self._stream.work():
+                        results = [t for t in self._once(batch.static(self.device), seed or None) if t is not None]
+                found.append([t.clone() for t in results] + start.changes())
+            judge(found[2], found[0], found[1], "outputs, gradients and buffers")
         finally:
             start.restore()
 

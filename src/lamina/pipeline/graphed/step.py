@@ -236,31 +236,20 @@ class GraphedStep:
         try:
             start = State(self._changing(), self.device)
             scale = self.scaler.state_dict() if self.scaler else {}
-
-            def begin(perturbed: bool = False) -> None:
-                start.restore(perturbed)
+            found = []
+            for run in ("eager", "again", "graph"):
+                start.restore()
                 if self.scaler:
                     self.scaler.load_state_dict(scale)
-
-            def eager(perturbed: bool = False) -> list[Tensor]:
-                begin(perturbed)
-                with self._stream.work():
-                    loss = self._eager(batch.static(self.device), last)
-                return [loss.clone(), *start.changes(perturbed)]
-
-            def replayed() -> list[Tensor]:
-                begin()
-                self._current = None
-                self._replay(recording, batch, last)
-                return [recording.loss.clone(), *start.changes()]
-
-            def perturbed() -> list[Tensor]:
-                found = eager(perturbed=True)
-                replayed()
-                return found
-
-            first, again, ours = eager(), eager(), replayed()
-            judge(ours, first, again, perturbed, "the loss and the updated state")
+                if run == "graph":
+                    self._current = None
+                    self._replay(recording, batch, last)
+                    loss = recording.loss
+                else:
+                    with self._stream.work():
+                        loss = self._eager(batch.static(self.device), last)
+                found.append([loss.clone(), *start.changes()])
+            judge(found[2], found[0], found[1], "the loss and the updated state")
         except torch.OutOfMemoryError:
             _log.warning("there is no memory to compare a captured step with eager mode; it is used unchecked")
             if start is not None:

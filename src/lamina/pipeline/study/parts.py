@@ -21,7 +21,7 @@ from lamina.spec.plan import COMPILED
 UPDATE = "the update"
 
 COMPILE_S = {False: 1.0, True: 3.0}
-"""Seconds that compiling a layer with its activation takes, of inference and of training."""
+"""Seconds set aside for compiling a layer with its activation, to infer and to train."""
 
 Parts = Mapping[str, float | None]
 """Microseconds of each part; ``None`` if it cannot be timed alone."""

@@ -230,7 +230,7 @@ class _Cast(nn.Module):
 def gathering(model: nn.Module) -> Iterator[None]:
     """Within it, PyTorch's operators copy the inputs that pruned layers keep.
 
-    Kernels compile for seconds in each layer, which a training of a few epochs does not win back.
+    Otherwise each of these layers would compile kernels for a training of a few epochs.
     """
     impls = {one: one.impl for one in model.modules() if isinstance(one, Indexed)}
     for layer in impls:

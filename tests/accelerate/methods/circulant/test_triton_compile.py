@@ -14,6 +14,8 @@ import torch
 from tests import compiling
 from torch import nn
 
+# A transform is one program text for all block sizes from 16 on, unrolled over slices of a block. Two slices take a
+# fifth of the time of eight, so one layer of each kind has the largest blocks: four times the size.
 CASES = [(2, "fp32"), (32, "fp32"), (64, "bf16")]
 
 
@@ -64,19 +66,14 @@ def main(block_size: int, precision: str) -> None:
         (BlockCirculantLinear(k, k, k, impl="kernel"), (1, k)),
         (BlockCirculantLinear(2 * k - 1, k + 1, k, impl="kernel", signs=True), (5, 2 * k - 1)),
         (BlockCirculantLinear(k, k, k, impl="materialized"), (1, k)),
+        (BlockCirculantConv2d(k, 2 * k, 1, block_size=k, impl="kernel"), (1, k, 1, 1)),
         (BlockCirculantConv2d(k, k, 3, padding=1, block_size=k, impl="kernel"), (1, k, 2, 3)),
         (BlockCirculantLSTM(k, k, block_size=k, impl="kernel"), (1, 1, k)),
+        (BlockCirculantLSTM(k, k + 1, block_size=k, impl="kernel"), (2, 3, k)),
+        (BlockCirculantLinear(8 * k - 1, 4 * k + 1, 4 * k, impl="kernel", signs=True), (5, 8 * k - 1)),
+        (BlockCirculantConv2d(4 * k, 4 * k, 3, padding=1, block_size=4 * k, impl="kernel"), (1, 4 * k, 2, 3)),
+        (BlockCirculantLSTM(4 * k, 4 * k + 1, block_size=4 * k, impl="kernel"), (2, 3, 4 * k)),
     ]
-    # A transform is one program text for all block sizes from 16 on, unrolled over slices of a block, in 0.2 s for each
-    # of two slices and 1 to 2 s for eight. So one layer has the largest blocks, and it launches every kernel; kernels
-    # of smaller ones do not depend on sizes that only the smallest case has.
-    if k < 16:
-        layers += [
-            (BlockCirculantConv2d(k, 2 * k, 1, block_size=k, impl="kernel"), (1, k, 1, 1)),
-            (BlockCirculantLSTM(k, k + 1, block_size=k, impl="kernel"), (2, 3, k)),
-        ]
-    else:
-        layers.append((BlockCirculantLSTM(4 * k, 4 * k, block_size=4 * k, impl="kernel"), (2, 3, 4 * k)))
     for layer, size in layers:
         x = torch.zeros(size, dtype=dtype, requires_grad=True)
         y = layer.to(dtype)(x)

@@ -66,12 +66,12 @@ def check(
         assert all(map(torch.equal, ours, (y, reference.flip_signs(dx, signs), dw)))
 
 
+@pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_on_the_cpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With sign flips, which are compared with the kernels without them, bit by bit."""
+def test_on_the_cpu(case: str, signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "kernel_class", KernelOnCpu)
     monkeypatch.setattr(cuda, "MULTIPROCESSORS", 2)
-    check(*CASES[case], device="cpu", signed=True)
+    check(*CASES[case], device="cpu", signed=signed)
 
 
 @pytest.mark.gpu
