@@ -47,13 +47,14 @@ def judged(
     accuracies: dict[str, Any],
     over: bool = False,
     config: StudyConfig | None = None,
+    again: dict[str, float] | None = None,
 ) -> tuple[Judged, list[str]]:
-    """The verdicts, and the precisions whose accuracy was measured, in order."""
+    """The verdicts, and the precisions whose accuracy was asked for, in order; ``again`` is of second trainings."""
     asked: list[str] = []
 
-    def accuracy(context: object, settings: Settings) -> float:
+    def accuracy(context: object, settings: Settings, test: bool = False, repeat: int = 0) -> float:
         asked.append(settings.precision)
-        found = accuracies[settings.precision]
+        found = (again or {} if repeat else accuracies)[settings.precision]
         if isinstance(found, Exception):
             raise found
         return found
@@ -80,16 +81,23 @@ def test_settings_are_judged_until_one_keeps_the_accuracy(monkeypatch: pytest.Mo
     assert found.best.settings.precision == found.base.settings.precision == "bf16"
 
 
-def test_settings_of_trainings_are_kept_where_chance_explains_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trainings_that_chance_may_explain_are_repeated_and_their_means_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     wholes = [measured("fp32", 9.0), measured("fp16", 2.0), measured("bf16", 3.0)]
     accuracies = {"fp32": 80.0, "fp16": 76.0, "bf16": 78.0}  # two trainings of 1000 samples differ by 1.8 points
     training = StudyConfig(goal="train", epochs=1, max_accuracy_drop=1.0)
-    found, _ = judged(monkeypatch, wholes, accuracies, config=training)
+    again = {"fp32": 79.0, "bf16": 79.5}
+    found, asked = judged(monkeypatch, wholes, accuracies, config=training, again=again)
+    assert asked == ["fp32", "fp16", "bf16", "bf16", "fp32"]
     assert [one.outcome for one in found.wholes[1:]] == ["inaccurate", "slower"]
-    assert found.wholes[2].reason == "loses 2.00 points; two trainings differ by 1.82 by chance"
-    assert found.best.settings.precision == "bf16"
-    found, _ = judged(monkeypatch, wholes, accuracies)
+    assert (found.wholes[2].reason, found.wholes[2].accuracy) == ("loses 0.75 points, the mean of two trainings", 78.75)
+    assert found.best.settings.precision == "bf16" and found.reference == 80.0
+
+    found, _ = judged(monkeypatch, wholes, accuracies, config=training, again={"fp32": 80.0, "bf16": 79.0})
+    assert found.wholes[2].reason == "loses 1.50 points, the mean of two trainings"
     assert found.best.settings.precision == "fp32"
+    for without in ({"config": training, "over": True}, {}):  # no time; to infer
+        found, asked = judged(monkeypatch, wholes[::2], {"fp32": 80.0, "bf16": 78.0}, again=again, **without)
+        assert found.best.settings.precision == "fp32" and asked == ["fp32", "bf16"]
 
 
 def test_without_time_the_fastest_alone_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:

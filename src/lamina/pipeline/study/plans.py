@@ -158,7 +158,7 @@ class Plans:
         kept = {layer: impl for layer, impl in choice.items() if layer not in changes}
         return self._placed(self._trained(changes), kept).eval()
 
-    def _trained(self, changes: Choice) -> nn.Module:
+    def _trained(self, changes: Choice, repeat: int = 0) -> nn.Module:
         model = self.make(changes)
         changed = self.subject.training or bool(changes)
         if not self.epochs or not changed or not (self.scored or self.subject.training):
@@ -168,24 +168,28 @@ class Plans:
         settings = self.training.model_copy(
             update={
                 "epochs": self.epochs,
+                "seed": self.training.seed + repeat,
                 "learning_rate": slower * self.training.learning_rate,
                 "precision": self.settings.precision if self.subject.training else self.training.precision,
             }
         )
         torch.manual_seed(settings.seed)
-        checkpoint = self.folder / f"{self.key(changes)}.safetensors"
+        checkpoint = self.folder / f"{self.key(changes, repeat)}.safetensors"
         saving = compressed(model) if compresses(self.settings.method) else nullcontext()
         with saving, gathering(model):
             return self.learner.learn(model, settings, checkpoint, resume=True)
 
-    def accuracy(self, choice: Choice, test: bool = False) -> float:
-        """Accuracy in percent of the network by a choice, at the settings; on the calibration samples by default."""
+    def accuracy(self, choice: Choice, test: bool = False, repeat: int = 0) -> float:
+        """Accuracy in percent of the network by a choice, at the settings; on the calibration samples by default.
+
+        ``repeat`` numbers trainings that differ in the order of their samples.
+        """
         changes = lossy(choice)
         method = without(self.settings.method, COMPRESSED)  # whose gradients are the same
         split = "test" if test else "calibration"
-        question = f"{split} accuracy {self.settings.precision} {method} {self.key(changes)}"
+        question = f"{split} accuracy {self.settings.precision} {method} {self.key(changes, repeat)}"
         if question not in self.journal:
-            self.journal.put(question, self.judged(self._trained(changes), test))
+            self.journal.put(question, self.judged(self._trained(changes, repeat), test))
         return float(self.journal[question])
 
     def judged(self, model: nn.Module, test: bool) -> float:
@@ -203,11 +207,11 @@ class Plans:
             reference = copy.deepcopy(subject.dense).eval()
             return agreement(_Cast(deployed, precision), reference, inputs, subject.device)
 
-    def key(self, choice: Choice) -> str:
-        """A short name of a choice, for files and the journal."""
+    def key(self, choice: Choice, repeat: int = 0) -> str:
+        """A short name of a choice and the number of its training, for files and the journal."""
         precision = self.settings.precision if self.subject.training else ""
         text = f"{sorted(choice.items())} fitted to training samples {self.epochs} {precision}"
-        text += self._fold
+        text += self._fold + (f" repeated {repeat}" if repeat else "")
         return sha256(text.encode()).hexdigest()[:12]
 
     @property
