@@ -52,7 +52,18 @@ from lamina.pipeline.study.ahead import AHEAD
 from lamina.record import MODES, Conversion, Mode, Timing
 from lamina.spec.plan import COMPILED
 
-LABELS = {"circulant": "circulant[block_size=64,signs=true]"}
+FEW_CHANNELS = "dense:space_to_depth"
+"""For first layers, which circulant weights cannot replace."""
+STEPS: Mapping[str, tuple[Any, bool]] = {
+    **METHODS,
+    "space-to-depth": (FEW_CHANNELS, True),
+    "circulant+space-to-depth": ([METHODS["circulant"][0], FEW_CHANNELS], True),
+}
+"""Methods and combinations of them, and whether each is timed in training."""
+LABELS = {
+    "circulant": "circulant[block_size=64,signs=true]",
+    "circulant+space-to-depth": "circulant[block_size=64,signs=true,with=space-to-depth]",
+}
 """Methods with their options, where tables show them."""
 
 ROUNDS = 9
@@ -117,7 +128,7 @@ def measured(
     cache: Path | None = None,
 ) -> Rows:  # fmt: skip
     """A row of the dense network and one of the converted network; and one of each other dense network."""
-    config, training = METHODS[method]
+    config, training = STEPS[method]
     sides: dict[str, Side] = {}
     choices: list[tuple[str, str]] = []
     with run.precision_mode(precision):
@@ -222,18 +233,21 @@ class Reserved:
 
 def prepare(network: Network, precision: str, method: str, device: torch.device) -> None:
     """Compile the candidates' kernels in threads, and then let cuDNN choose its algorithms while nothing else runs."""
-    for dense in dense_networks(network, precision, device, METHODS[method][1]):
-        if method in AHEAD and device.type == "cuda":
+    for dense in dense_networks(network, precision, device, STEPS[method][1]):
+        if method.partition("+")[0] in AHEAD and device.type == "cuda":
             # cuDNN keeps what it chose for each thread: what this one chose beside others is not used again.
             with measure.beside(), ThreadPoolExecutor(1) as thread:
                 thread.submit(compile_kernels, dense, precision, method, device).result()
         with measure.alone(), run.precision_mode(precision):
-            one_pass(dense, precision, METHODS[method][1])
+            one_pass(dense, precision, STEPS[method][1])
 
 
 def compile_kernels(dense: Dense, precision: str, method: str, device: torch.device) -> None:
-    """Compile the kernels of all candidates for the layers of a network, which stays as it is."""
-    config, training = METHODS[method]
+    """Compile the kernels of all candidates for the layers of a network, which stays as it is.
+
+    Of several methods, the first has kernels of its own.
+    """
+    config, training = STEPS[method.partition("+")[0]]
     later = Compiler(selector(device, "eager", training))
     cast = autocast(precision if training else "", device)
     with run.precision_mode(precision, autotune=False), cast, compile_ahead():
@@ -290,7 +304,7 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(network.name for network in ALL))
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--modes", default=",".join(MODES))
-    parser.add_argument("--methods", default="circulant", help=f"of {', '.join(METHODS)}")
+    parser.add_argument("--methods", default="circulant", help=f"of {', '.join(STEPS)}")
     parser.add_argument("--processes", type=int, default=1, help="networks at the same time; they take turns to time")
     parser.add_argument("--limit", type=float, default=inf, help="seconds after which no cell is started")
     parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")

@@ -71,6 +71,41 @@ def test_a_cost_model_selects_without_timing_layers(tmp_path: Path, monkeypatch:
     net[:3](x).sum().backward()
 
 
+def test_layers_take_the_first_of_several_methods_that_can_replace_them() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 5, stride=2), nn.ReLU(), nn.Conv2d(16, 16, 3),
+        nn.Flatten(), nn.Linear(16, 16), nn.Linear(16, 4),
+    )  # fmt: skip
+    first, x = net[0], torch.randn(2, 3, 9, 9)
+    expected = first(x)
+    net, record = convert(net, [Circulant(8), "dense:space_to_depth"], example=x)
+    assert record.method == "circulant[block_size=8], dense:space_to_depth"
+    replaced = {layer.layer: layer.method for layer in record.replaced}
+    assert replaced == {"0": "dense:space_to_depth", "2": "circulant[block_size=8]", "4": "circulant[block_size=8]"}
+    assert [layer.layer for layer in record.layers].count("0") == 1
+    torch.testing.assert_close(net[0](x), expected)
+    net(x).sum().backward()
+    assert first.weight.grad is not None  # the same parameters
+    kept = next(layer for layer in record.skipped if layer.layer == "5")
+    assert kept.refusal == "block size 8 exceeds its 4 output features"
+
+
+def test_layers_keep_the_reasons_of_all_methods_and_written_methods_convert() -> None:
+    net, record = convert(nn.Sequential(nn.Conv2d(32, 4, 3)), ["circulant[block_size=16]", "dense:space_to_depth"])
+    (layer,) = record.skipped
+    assert layer.refusal is not None and type(net[0]) is nn.Conv2d
+    assert "4 output channels; dense:space_to_depth: is for at most 16 input channels" in layer.refusal
+    _, record = convert(nn.Conv2d(3, 4, 3), "dense:fft", where=lambda name, layer: False)
+    assert [layer.refusal for layer in record.layers] == ["not selected"]
+    with pytest.raises(UsageError, match="did you mean 'space_to_depth'"):
+        convert(net, "dense:space_to_dept")
+    with pytest.raises(UsageError, match="got none"):
+        convert(net, [])
+    with pytest.raises(UsageError, match="no cost model"):
+        convert(net, "dense:fft", example=torch.randn(1, 32, 4, 4), select="model")
+
+
 @pytest.fixture
 def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Microseconds of candidates, by the start of their names."""
@@ -197,3 +232,15 @@ def test_what_does_not_compile_has_its_error() -> None:
 
     times = timer(torch.device("cpu"), "compiled", rounds=3)({"fails": fails, "runs": lambda: None})
     assert isinstance(times["fails"], AssertionError) and isinstance(times["runs"], Timing)
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_convolution_takes_the_algorithm_only_where_it_is_faster(times: dict[str, float], faster: bool) -> None:
+    times |= {"dense:space_to_depth": 5.0 if faster else 20.0, "dense": 10.0, "converted": 8.0}
+    first = nn.Conv2d(3, 8, 3, stride=2)
+    net, seen = nn.Sequential(first, nn.ReLU()), dict[str, Any]()
+    net, record = convert(
+        net, "dense:space_to_depth", example=torch.randn(2, 3, 8, 8), select="measure", progress=seen.__setitem__
+    )
+    assert (net[0] is not first) == faster and bool(record.replaced) == faster
+    assert record.layers[0].selection == seen["0"] and (record.whole is not None) == faster

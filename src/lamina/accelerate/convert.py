@@ -264,9 +264,9 @@ def _of_chain(chain: Chain, cell: ModuleType, config: object) -> Iterator[Unit]:
             yield Unit(named, nn.Sequential(*(link.module for link in links)), stays=stays)
 
 
-def kept(model: nn.Module, name: str) -> str | None:
-    """Why a layer stays whatever the method is: shared weights or hooks; or nothing."""
-    return _kept(name, model.get_submodule(name), _owners(model), None)
+def kept(model: nn.Module, name: str, where: Where | None = None) -> str | None:
+    """Why a layer stays whatever the method is: not selected, shared weights or hooks; or nothing."""
+    return _kept(name, model.get_submodule(name), _owners(model), where)
 
 
 def _kept(name: str, module: nn.Module, owners: Mapping[int, set[int]], where: Where | None) -> str | None:

@@ -1,9 +1,9 @@
-"""``convert``: replace a model's layers by a method, with each layer timed in place or predicted on request."""
+"""``convert``: replace a model's layers by methods, with each layer timed in place or predicted on request."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from lamina import accelerate, measure
+from lamina import accelerate, build, measure
 from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.convert import Progress, Where
-from lamina.accelerate.methods.activation_sparsity import Sparse
 from lamina.accelerate.select import Cache, Selector, Timer, forget_compiled
 from lamina.accelerate.select.cost import CostModel
 from lamina.accelerate.select.selection import DENSE
@@ -24,8 +23,10 @@ from lamina.accelerate.select.whole import select_whole, twin
 from lamina.accelerate.training.sparsity_monitor import wire
 from lamina.errors import UsageError, nearest
 from lamina.measure.roofs import measure_roofs
-from lamina.record import MODES, Conversion, Mode, Selection, Timing
+from lamina.pipeline.algorithms import convert_algorithm
+from lamina.record import MODES, Conversion, ConvertedLayer, Mode, Selection, Timing
 from lamina.record.roofs import Roofs
+from lamina.spec import Method
 from lamina.spec.plan import COMPILED
 
 Select = Literal["measure", "model"]
@@ -48,7 +49,7 @@ def convert(
     progress: Progress | None = None,
     limit_s: float = inf,
 ) -> tuple[nn.Module, Conversion]:
-    """Replace the layers of a model by a method; with ``select``, only those that get faster.
+    """Replace the layers of a model by one method or several; with ``select``, only those that get faster.
 
     With ``select="measure"``, every layer that the method can replace is timed as it stands and in each of the method's
     implementations, on the inputs that reach it when ``example`` goes through the model: its forward pass, and in
@@ -60,7 +61,9 @@ def convert(
 
     Args:
         model: changed in place, unless it is itself a layer that is replaced.
-        config: a method's configuration, such as ``Circulant(block_size=64)``.
+        config: a method: its configuration, such as ``Circulant(block_size=64)``, or its written form. That of a
+            convolution algorithm is ``"dense:space_to_depth"``. Of several in a list, a layer takes the first that
+            can replace it, and with ``select`` the first that makes it faster.
         where: ``where(name, layer)`` says which layers to convert; all, if left out.
         example: an input of the model, a tuple of inputs, or a dict of keyword arguments. Layers that it does not
             reach are skipped: the model may compute with their weights itself.
@@ -87,20 +90,28 @@ def convert(
         >>> [layer.method for layer in record.replaced]
         ['circulant[block_size=16]']
     """
-    if select is None:
-        return accelerate.convert(model, config, where, example=example)
-    if select not in get_args(Select):
-        raise UsageError(f"select {select!r} is unknown: {nearest(str(select), get_args(Select))}")
+    methods = _methods(config)
     training = model.training if training is None else training
     device = _device(model, example)
-    chosen: Selector | CostModel
+    chosen: Selector | CostModel | None = None
     if select == "model":
         chosen = cost_model(device, mode, training, cache)
-    else:
+    elif select == "measure":
         chosen = selector(device, _of_layers(mode, device), training, cache, limit_s=limit_s)
+    elif select is not None:
+        raise UsageError(f"select {select!r} is unknown: {nearest(str(select), get_args(Select))}")
     before = dict(model.named_modules(remove_duplicate=False))
     dense = twin(model)
-    model, record = accelerate.convert(model, config, where, example=example, selector=chosen, progress=progress)
+    records = []
+    for one in methods:
+        if isinstance(one, Method):
+            if isinstance(chosen, CostModel):
+                raise UsageError(f"{one}: no cost model for convolution algorithms; use select='measure'")
+            model, record = convert_algorithm(model, one, where, example=example, selector=chosen, progress=progress)
+        else:
+            model, record = accelerate.convert(model, one, where, example=example, selector=chosen, progress=progress)
+        records.append(record)
+    record = _together(records)
     if isinstance(chosen, Selector) and record.replaced:
         selected = "; ".join(f"{layer.layer} {layer.method}" for layer in record.replaced)
         of_whole = selector(device, mode, training, cache, limit_s=limit_s)
@@ -110,9 +121,46 @@ def convert(
             record = _kept(record, whole)
         else:
             record = replace(record, whole=whole)
-    if isinstance(config, Sparse) and training and record.replaced:
-        wire(model, example, [layer.layer for layer in record.replaced])
+    sparse = [layer.layer for layer in record.replaced if Method.parse(layer.method).name == "sparse"]
+    if chosen is not None and training and sparse:
+        wire(model, example, sparse)
     return model, record
+
+
+def _methods(config: object) -> list[object]:
+    """The configurations of methods, and the `Method` of each convolution algorithm.
+
+    Raises:
+        UsageError: one is unknown, or there is none.
+    """
+    found: list[object] = []
+    for one in config if isinstance(config, list | tuple) else [config]:
+        method = Method.parse(one) if isinstance(one, str) else one
+        if isinstance(method, Method):
+            build.require_algorithm(method)
+            found.append(method if method.algorithm else accelerate.configuration(method))
+        else:
+            found.append(one)
+    if not found:
+        raise UsageError("config: expected a method's configuration such as Circulant(block_size=64), got none")
+    return found
+
+
+def _together(records: Sequence[Conversion]) -> Conversion:
+    """The record of several conversions, one after the other: each layer once, with its method or all reasons."""
+    first, *others = records
+    if not others:
+        return first
+    found: dict[str, ConvertedLayer] = {}
+    for record in records:
+        for layer in record.layers:
+            known = found.get(layer.layer)
+            if known is None or layer.refusal is None:
+                found[layer.layer] = layer
+            elif known.refusal is not None:
+                reason = f"{known.refusal}; {layer.method}: {layer.refusal}"
+                found[layer.layer] = replace(known, refusal=reason, selection=known.selection or layer.selection)
+    return Conversion(", ".join(record.method for record in records), tuple(found.values()))
 
 
 def _of_layers(mode: Mode, device: torch.device) -> Mode:

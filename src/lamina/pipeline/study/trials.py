@@ -13,9 +13,9 @@ from lamina.accelerate.methods.elimination.convert import unfitted
 from lamina.accelerate.registry import converter
 from lamina.accelerate.select import DENSE, decide
 from lamina.errors import UnsupportedError, UsageError
+from lamina.pipeline.algorithms import select_algorithm
 from lamina.pipeline.apply import describe_type
 from lamina.pipeline.convert import ROUNDS
-from lamina.pipeline.study.algorithms import select_algorithm
 from lamina.pipeline.study.attempts import Attempt
 from lamina.pipeline.study.budget import Budget
 from lamina.pipeline.study.folded import fold_impl, fold_times
