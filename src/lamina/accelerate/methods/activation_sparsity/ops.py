@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.common.channel_sums.ops import channel_sums
 from lamina.accelerate.common.geometry import Conv2dGeometry
 from lamina.accelerate.methods.activation_sparsity.ellpack import cuda
 from lamina.accelerate.methods.activation_sparsity.ellpack.ops import nonzero_product, to_ellpack
@@ -179,7 +180,7 @@ def _linear_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         dw = dy.mT @ x
     elif needs_weight:
         dw = linear(x.mT, dy.mT, None, ctx.weights, "dense", "dense", ctx.stored).mT
-    db = dy.sum(0) if needs_bias and ctx.biased else None
+    db = channel_sums(dy[..., None], dy.dtype) if needs_bias and ctx.biased else None
     return dx, dw, db, None, None, None, None
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.common.channel_sums.ops import channel_sums
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.methods.circulant import scaled_fp16
 from lamina.accelerate.methods.circulant.basis import num_terms
@@ -199,7 +200,7 @@ def _layer_gradient(ctx: Any, gy: Tensor | None, gxs: Tensor | None, gws: Tensor
     for_x, for_w, _, for_bias, *_ = ctx.needs_input_grad
     bias = dx = dw = None
     if for_bias and gy is not None:
-        bias = _rows(gy, len(ctx.like[1])).sum((0, 2), dtype=ctx.bias_dtype)
+        bias = channel_sums(_rows(gy, len(ctx.like[1])), ctx.bias_dtype)
     if torch.is_grad_enabled() or gxs is not None or gws is not None:
         dx, dw = _differentiable(ctx, gy, gxs, gws)
     elif gy is not None and (for_x or for_w):

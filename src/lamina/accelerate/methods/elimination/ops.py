@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.common.channel_sums.ops import channel_sums
 from lamina.accelerate.methods.elimination import launches
 from lamina.accelerate.runtime.eager_op import without_dispatch
 from lamina.errors import UsageError
@@ -115,7 +116,7 @@ def _linear_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     table = _table(columns, weight)
     dx = torch.zeros_like(x).index_copy(1, table, dy @ weight) if for_x else None
     dw = dy.mT @ x.index_select(1, table) if for_weight else None
-    db = dy.sum(0).to(ctx.biased) if for_bias and ctx.biased is not None else None
+    db = channel_sums(dy[..., None], ctx.biased) if for_bias and ctx.biased is not None else None
     return dx, dw, db, None, None, None
 
 
@@ -139,7 +140,7 @@ def _conv_backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
     )
     dw = dw.flatten(1).index_select(1, table) if ctx.needs_input_grad[1] else None
     for_bias = ctx.needs_input_grad[2] and ctx.biased is not None
-    db = dy.sum((0, 2, 3)).to(ctx.biased) if for_bias else None
+    db = channel_sums(dy.flatten(2), ctx.biased) if for_bias else None
     return dx if ctx.needs_input_grad[0] else None, dw, db, *[None] * 8
 
 

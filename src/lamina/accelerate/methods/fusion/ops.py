@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.common.channel_sums.ops import channel_sums
 from lamina.accelerate.common.geometry import Pool2dGeometry
 from lamina.accelerate.methods.fusion import kernels
 from lamina.accelerate.methods.fusion.tiles import linear_tile, pixel_tile, row_tile
@@ -148,7 +149,7 @@ bias_relu_max_pool_backward = torch.library.custom_op(
 
 def _total(sums: Tensor) -> Tensor:
     """The sum of partial sums, in order."""
-    return sums.view(-1) if sums.shape[0] == 1 else sums.sum(0)
+    return sums.view(-1) if sums.shape[0] == 1 else channel_sums(sums[..., None], sums.dtype)
 
 
 def _format(x: Tensor) -> torch.memory_format:

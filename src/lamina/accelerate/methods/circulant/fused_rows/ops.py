@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.common.channel_sums.ops import channel_sums
 from lamina.accelerate.common.geometry import Conv2dProblem
 from lamina.accelerate.common.operands import transformed
 from lamina.accelerate.methods.circulant.basis import slot_count
@@ -164,7 +165,7 @@ def _gradient(ctx: Any, gy: Tensor | None, *_: None) -> tuple[Any, ...]:
     (x, weight, spectra, signs), (for_x, for_w, _, for_bias) = ctx.saved_tensors, ctx.needs_input_grad
     if gy is None:
         return None, None, None, None
-    bias = gy.reshape(-1, gy.shape[-1]).sum(0, dtype=ctx.bias_dtype) if for_bias else None
+    bias = channel_sums(gy.reshape(-1, gy.shape[-1], 1), ctx.bias_dtype) if for_bias else None
     dx = dw = None
     if torch.is_grad_enabled():
         dx, dw = differentiable_gradients(gy, x, weight, signs)

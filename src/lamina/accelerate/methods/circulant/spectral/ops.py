@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from lamina.accelerate.common.channel_sums.ops import channel_sums
 from lamina.accelerate.methods.circulant.basis import basis, growth, num_terms, slot_count
 from lamina.accelerate.methods.circulant.ops import (
     SHORT_SUM,
@@ -277,7 +278,7 @@ def _idft_gradient(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     if ctx.needs_input_grad[0]:
         spectrum = dft(g, signs, ctx.block_size, ctx.groups, ctx.eigenvalues, ctx.dtype)
     if ctx.needs_input_grad[2]:
-        bias = g.sum((0, 2), dtype=ctx.bias_dtype)
+        bias = channel_sums(g, ctx.bias_dtype)
     return spectrum, None, bias, *(None,) * 7
 
 

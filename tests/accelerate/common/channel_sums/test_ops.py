@@ -1,0 +1,90 @@
+"""Sums over rows against float64, and where PyTorch's reduction stays."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from lamina.accelerate.common.channel_sums import ops
+from lamina.accelerate.common.channel_sums.kernels import channel_sums_cost
+from lamina.testing.tolerance import assert_as_accurate
+
+pytestmark = pytest.mark.usefixtures("where_kernels_run")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "MIN_NUMEL", 1)
+    monkeypatch.setattr(ops, "PROGRAMS", 6)
+
+
+def rows(*shape: int, last: bool = True, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Random rows ``(N, C, L)``, with contiguous channels if ``last``."""
+    torch.manual_seed(0)
+    n, c, length = shape
+    x = torch.randn(n, length, c).mT if last else torch.randn(shape)
+    return x.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (300, 33, 1), (3, 129, 7), (1, 5, 400), (2, 256, 33)])
+def test_sums_are_as_accurate_as_pytorchs(shape: tuple[int, int, int], dtype: torch.dtype) -> None:
+    x = rows(*shape, dtype=dtype)
+    with torch.no_grad():
+        ours = ops.run_channel_sums(x, dtype)
+    assert ours.dtype == dtype and ours.shape == (shape[1],)
+    assert_as_accurate(ours, x.sum((0, 2)), x.double().sum((0, 2)))
+    if dtype != torch.float32:  # the gradient of a float32 bias
+        assert_as_accurate(ops.run_channel_sums(x, torch.float32), x.float().sum((0, 2)), x.double().sum((0, 2)))
+
+
+def test_rows_may_have_gaps_and_partial_sums_need_no_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = torch.randn(200, 48)
+    new_empty = Tensor.new_empty
+    monkeypatch.setattr(Tensor, "new_empty", lambda self, *size, **options: new_empty(self, *size, **options).fill_(
+        float("nan")
+    ))  # fmt: skip
+    x = wide[:, 3:36, None]
+    torch.testing.assert_close(ops.run_channel_sums(x, torch.float32), x.sum((0, 2)))
+    assert torch.equal(ops.run_channel_sums(x, torch.float32), ops.run_channel_sums(x, torch.float32))
+
+
+@pytest.mark.parametrize("what", ["few", "nchw", "gaps", "grad", "float64", "vmap"])
+def test_pytorchs_reduction_stays(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_kernel(*args: object) -> None:
+        raise AssertionError("the kernel ran")
+
+    monkeypatch.setattr(ops, "run_channel_sums", no_kernel)
+    x = rows(4, 6, 5, last=what != "nchw", dtype=torch.float64 if what == "float64" else torch.float32)
+    if what == "few":
+        monkeypatch.setattr(ops, "MIN_NUMEL", 121)
+    if what == "gaps":
+        x = rows(4, 6, 6)[:, :, :5]
+    if what == "vmap":
+        found = torch.func.vmap(lambda one: ops.channel_sums(one, one.dtype))(x[None])[0]
+    else:
+        with torch.set_grad_enabled(what == "grad"):
+            found = ops.channel_sums(x, x.dtype)
+    torch.testing.assert_close(found, x.sum((0, 2)))
+
+
+def test_the_kernel_sums_contiguous_channels() -> None:
+    x = rows(4, 6, 5)
+    with torch.no_grad():
+        torch.testing.assert_close(ops.channel_sums(x, torch.float32), x.sum((0, 2)))
+        assert ops.channel_sums(rows(0, 6, 1), torch.float32).tolist() == [0] * 6
+
+
+def test_its_cost_is_one_read() -> None:
+    cost = channel_sums_cost(10, 4, 2)
+    assert cost.bytes_read == 80 and cost.flops == 40
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(128, 192, 729), (128, 384, 169), (2048, 4096, 1), (6304, 768, 1), (50, 1000, 1)])
+def test_sums_of_layers(shape: tuple[int, int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ops, "PROGRAMS", 528)
+    x = rows(*shape, dtype=dtype).cuda()
+    with torch.no_grad():
+        ours = ops.channel_sums(x, torch.float32)
+    assert_as_accurate(ours, x.float().sum((0, 2)), x.double().sum((0, 2)))
