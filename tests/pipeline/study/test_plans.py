@@ -1,10 +1,13 @@
 """Networks by choices, and what a choice damages."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import torch
 from torch import nn
 
 import lamina
-from lamina.pipeline.study.plans import _with_dense_layers, gathering
+from lamina.pipeline.study.plans import Plans, _with_dense_layers, gathering
 
 
 def test_damage_is_that_of_dense_layers_which_compute_the_same() -> None:
@@ -27,3 +30,17 @@ def test_pruned_layers_train_by_operators_of_pytorch() -> None:
     with gathering(model):
         assert model[0].impl == model[2].impl == "gather"
     assert (model[0].impl, model[2].impl) == ("kernel", "auto")
+
+
+def test_layers_that_pruned_readers_leave_too_few_outputs_stay_dense() -> None:
+    net = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3))
+    none: Any = None
+    dense: Any = SimpleNamespace(training=True, start=lambda settings: net)
+    plans = Plans(dense, none, 1, none, none, none, none, none)
+    pruned = "eliminated[recovery=variance,keep=0.5,select=even,fold=true]"
+    choice = {"0": "circulant[block_size=4]", "2": "circulant[block_size=16]", "4": pruned}
+    kept = plans.possible(choice)  # layer 2 keeps 8 of its outputs
+    assert kept == {"0": "circulant[block_size=4]", "4": pruned}
+    assert plans.make(kept)[2].out_channels == 8
+    other = {"2": "circulant[block_size=16]", "4": pruned.replace(",fold=true", "")}
+    assert plans.possible(other) is other

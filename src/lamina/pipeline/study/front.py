@@ -38,7 +38,9 @@ def find_front(
         The plans in sequence up to the furthest that keeps the accuracy, and the accuracy over the predicted time of
         those that were tried, the fastest first.
     """
-    candidates = sequence(_options(context, plans, layers), layers.dense_us)
+    steps = sequence(_options(context, plans, layers), layers.dense_us)
+    context.watch(f"{len(steps)} plans from the most accurate to the fastest")
+    candidates = [replace(one, choice=plans.possible(one.choice)) for one in steps]
     index, points = _probed(context, plans, candidates, judged, scale(judged.base, sum(layers.dense_us.values())))
     return candidates[: index + 1], sorted(points, key=lambda point: point.time_us)
 

@@ -18,7 +18,7 @@ from lamina.accelerate.convert import put
 from lamina.accelerate.methods.elimination.indexed import Indexed
 from lamina.accelerate.registry import converter, known_options
 from lamina.accelerate.training.compressed_activations import compressed
-from lamina.errors import UsageError
+from lamina.errors import UnsupportedError, UsageError
 from lamina.pipeline.deft.agreement import agreement
 from lamina.pipeline.deft.calibration import accuracy
 from lamina.pipeline.deft.composition import folded
@@ -101,6 +101,22 @@ class Plans:
         if any(FOLDED in impl for impl in choice.values()):
             model, _ = folded(model)
         return self._placed(model, rest)
+
+    def possible(self, choice: Choice) -> Choice:
+        """The choice without layers whose implementation does not fit them beside it.
+
+        A layer loses the outputs that its reader's pruned inputs do not need; a block size may exceed what is left.
+        """
+        pruned = {layer: impl for layer, impl in choice.items() if Method.parse(impl).name == "eliminated"}
+        if not any(FOLDED in impl for impl in pruned.values()):
+            return choice
+        model, unfit = self.make(pruned), set()
+        for layer in choice.keys() - pruned.keys():
+            try:
+                model = self._placed(model, {layer: choice[layer]})
+            except (UsageError, UnsupportedError):
+                unfit.add(layer)
+        return {layer: impl for layer, impl in choice.items() if layer not in unfit}
 
     def _placed(self, model: nn.Module, choice: Choice) -> nn.Module:
         """A network with the chosen implementations of layers that are dense in it."""
