@@ -34,6 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks import results, source
+from benchmarks.processes import each_in_a_process
 from benchmarks.published import statements
 from benchmarks.saved_activations import deterministic
 from benchmarks.sparse_layers import data_us, observed
@@ -75,12 +76,13 @@ class Network:
 
 @dataclass(frozen=True)
 class Scope:
-    """What trains for its time, and what for its zeros."""
+    """What trains for its time, and what for its zeros, that many at the same time."""
 
     device: str
     trained: tuple[Network, ...]
     watched: tuple[Network, ...]
     pace: Parameters = PACE
+    processes: int = 1
 
 
 CIFAR, IMAGENET = (3, 32, 32), (3, 224, 224)
@@ -97,7 +99,7 @@ SCOPES = {
     "long": Scope(  # as long as the dissertation trains, at its parameters: periods grow, and maps hibernate
         "cuda", (),
         (Network("cifarnet64", CIFAR, 128, 50_000), Network("vgg11_cifar", CIFAR, 128, 50_000)),
-        Parameters(),
+        Parameters(), processes=2,
     ),
     "few": Scope("cuda", (Network("vgg16", IMAGENET, 64, 1, 2), Network("alexnet", IMAGENET, 64, 5, 3)), ()),
     "smoke": Scope("cpu", (Network("cifarnet64", CIFAR, 4, 1, 2),), (Network("lenet5", (1, 28, 28), 8, 12),),
@@ -384,17 +386,14 @@ def main() -> None:
     asked = results.arguments("sparse_training", scope=tuple(SCOPES))
     scope, rows = SCOPES[asked.scope], list[dict[str, Any]]()
     claim = "sparse_training" if asked.scope == "full" else f"sparse_training_{asked.scope}"
-    data, of = images()
     rows += earlier(claim, scope.device, asked.output)
     done = {(row["workload"], "densities" in row) for row in rows}
-    for network in (*scope.trained, *scope.watched):
-        if (network.name, network in scope.watched) in done:
-            continue
-        with run.precision_mode("fp32") if scope.device == "cuda" else nullcontext():
-            if network in scope.trained:
-                rows += compared(data, of, network, scope)
-            else:
-                rows.append(watched(data, of, network, scope))
+    trained = [one for one in scope.trained if (one.name, False) not in done]
+    zeros = [(asked.scope, one) for one in scope.watched if (one.name, True) not in done]
+    for some in chain(
+        (timed(asked.scope, one) for one in trained), each_in_a_process(zeros_of, zeros, scope.processes)
+    ):
+        rows += some
         print(*[*summary(rows).items()][-1], flush=True)
         # After each network, so that an end before the last one leaves what there is.
         found = summary(rows) | {"printed and ours": statements("activation-zeros", rows)}
@@ -402,6 +401,20 @@ def main() -> None:
         print(path, flush=True)
         if scope.device == "cuda":
             torch.cuda.empty_cache()
+
+
+def timed(name: str, network: Network) -> list[dict[str, Any]]:
+    """The rows of a network of a scope that trains for its time."""
+    scope, (data, of) = SCOPES[name], images()
+    with run.precision_mode("fp32") if scope.device == "cuda" else nullcontext():
+        return [*compared(data, of, network, scope)]
+
+
+def zeros_of(name: str, network: Network) -> list[dict[str, Any]]:
+    """The row of a network of a scope that trains for its zeros."""
+    scope, (data, of) = SCOPES[name], images()
+    with run.precision_mode("fp32") if scope.device == "cuda" else nullcontext():
+        return [watched(data, of, network, scope)]
 
 
 if __name__ == "__main__":
