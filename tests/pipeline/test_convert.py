@@ -100,6 +100,10 @@ def test_layers_keep_the_reasons_of_all_methods_and_written_methods_convert() ->
     assert [layer.refusal for layer in record.layers] == ["not selected"]
     with pytest.raises(UsageError, match="did you mean 'space_to_depth'"):
         convert(net, "dense:space_to_dept")
+    model = nn.Sequential(nn.Linear(16, 16))
+    with pytest.raises(UsageError, match="got 4"):
+        convert(model, [Circulant(8), 4])
+    assert type(model[0]) is nn.Linear
     with pytest.raises(UsageError, match="got none"):
         convert(net, [])
     with pytest.raises(UsageError, match="no cost model"):

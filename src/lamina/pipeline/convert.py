@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 from lamina import accelerate, build, measure
 from lamina.accelerate.common.operands import HAS_TRITON
 from lamina.accelerate.convert import Progress, Where
+from lamina.accelerate.registry import method_of
 from lamina.accelerate.select import Cache, Selector, Timer, forget_compiled
 from lamina.accelerate.select.cost import CostModel
 from lamina.accelerate.select.selection import DENSE
@@ -140,6 +141,7 @@ def _methods(config: object) -> list[object]:
             build.require_algorithm(method)
             found.append(method if method.algorithm else accelerate.configuration(method))
         else:
+            method_of(one)  # before any layer is replaced
             found.append(one)
     if not found:
         raise UsageError("config: expected a method's configuration such as Circulant(block_size=64), got none")
