@@ -40,7 +40,7 @@ def each_in_a_process(
     if processes == 1:
         yield from (work(*piece) for piece in pieces if time.time() < until)
         return
-    cores = max(1, (os.cpu_count() or 1) // processes)
+    cores = max(1, len(os.sched_getaffinity(0)) // processes)
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(cores))  # by default, all cores for each process
     with TemporaryDirectory() as folder, ThreadPoolExecutor(processes) as threads:
         lock = Path(folder) / "turns.lock"

@@ -57,12 +57,14 @@ FEW_CHANNELS = "dense:space_to_depth"
 STEPS: Mapping[str, tuple[Any, bool]] = {
     **METHODS,
     "space-to-depth": (FEW_CHANNELS, True),
-    "circulant+space-to-depth": ([METHODS["circulant"][0], FEW_CHANNELS], True),
+    "circulant-space-to-depth": ([METHODS["circulant"][0], FEW_CHANNELS], True),
 }
 """Methods and combinations of them, and whether each is timed in training."""
+KERNELS = {"circulant-space-to-depth": "circulant"}
+"""The method of a combination that has kernels of its own."""
 LABELS = {
     "circulant": "circulant[block_size=64,signs=true]",
-    "circulant+space-to-depth": "circulant[block_size=64,signs=true,with=space-to-depth]",
+    "circulant-space-to-depth": "circulant[block_size=64,signs=true,with=space-to-depth]",
 }
 """Methods with their options, where tables show them."""
 
@@ -234,7 +236,7 @@ class Reserved:
 def prepare(network: Network, precision: str, method: str, device: torch.device) -> None:
     """Compile the candidates' kernels in threads, and then let cuDNN choose its algorithms while nothing else runs."""
     for dense in dense_networks(network, precision, device, STEPS[method][1]):
-        if method.partition("+")[0] in AHEAD and device.type == "cuda":
+        if KERNELS.get(method, method) in AHEAD and device.type == "cuda":
             # cuDNN keeps what it chose for each thread: what this one chose beside others is not used again.
             with measure.beside(), ThreadPoolExecutor(1) as thread:
                 thread.submit(compile_kernels, dense, precision, method, device).result()
@@ -243,11 +245,8 @@ def prepare(network: Network, precision: str, method: str, device: torch.device)
 
 
 def compile_kernels(dense: Dense, precision: str, method: str, device: torch.device) -> None:
-    """Compile the kernels of all candidates for the layers of a network, which stays as it is.
-
-    Of several methods, the first has kernels of its own.
-    """
-    config, training = STEPS[method.partition("+")[0]]
+    """Compile the kernels of all candidates for the layers of a network, which stays as it is."""
+    config, training = STEPS[KERNELS.get(method, method)]
     later = Compiler(selector(device, "eager", training))
     cast = autocast(precision if training else "", device)
     with run.precision_mode(precision, autotune=False), cast, compile_ahead():
