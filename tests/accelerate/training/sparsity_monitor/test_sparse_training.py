@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +106,16 @@ def test_what_holds_on_an_h200() -> None:
         ("14", True), ("14", None), ("15", True), ("15", None), ("2", True), ("2", True), ("2", False)
     ]  # fmt: skip
     assert found[-1]["ours"] == "5 of 7 maps"
+
+
+@pytest.mark.gpu
+def test_iterations_of_a_graph_are_watched_like_eager_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope = replace(sparse_training.SCOPES["smoke"], device="cuda")
+    network = sparse_training.Network("lenet5", (1, 28, 28), 8, 40)
+    data, of = sparse_training.images()
+    eager = sparse_training.watched(data, of, network, scope)
+    monkeypatch.setattr(sparse_training, "LONG", 1)
+    graph = sparse_training.watched(data, of, network, scope)
+    for name, densities in eager["densities"].items():
+        assert graph["densities"][name] == pytest.approx(densities, abs=0.02)
+    assert all(graph["sampled"].values()) and graph["sampled"].keys() == eager["sampled"].keys()
