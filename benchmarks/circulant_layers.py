@@ -7,14 +7,18 @@ reported beside them. Measured are the frequency-domain kernels and the selected
 layer; all apply random sign flips. Circulant outputs and gradients are compared with the dense matrix in float64.
 Layers are distributed over the available GPUs, one at a time on each.
 
-Run: python -m benchmarks.circulant_layers
+The summary has geometric means of layers, and sums over the layers of a network as the papers make them. First
+convolutions have too few input channels for a block: they stay dense on both sides of a sum.
+
+Run: python -m benchmarks.circulant_layers [--block-sizes 16,32,64] [--groups fc,conv]
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -45,13 +49,22 @@ REPEAT = measure.Repeat(min_samples=10, min_time_s=0.02, max_time_s=0.15)
 FLOORS = ("A", "B")
 """Layers whose forward passes are compared with the time to copy their bytes."""
 BLOCK_SIZE = 64
-CHOSEN = f"circulant[block_size={BLOCK_SIZE},signs=true]"
-KERNEL = f"circulant[block_size={BLOCK_SIZE},signs=true,impl=kernel]"
+
+
+def chosen(block_size: int) -> str:
+    """The name of the selected implementation."""
+    return f"circulant[block_size={block_size},signs=true]"
+
+
+def kernel(block_size: int) -> str:
+    """The name of the frequency-domain kernels."""
+    return f"circulant[block_size={block_size},signs=true,impl=kernel]"
+
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of the claim: ``kernel`` 0 is a linear layer."""
+    """A layer of the claim: ``kernel`` 0 is a linear layer; ``padding`` is half the kernel, if not given."""
 
     group: str
     name: str
@@ -63,12 +76,23 @@ class Layer:
     stride: int = 1
     times: int = 1
     """How many layers of the network are like it."""
+    padding: int = -1
     block_size: int = BLOCK_SIZE
+
+    @property
+    def pad(self) -> int:
+        """Pixels of padding."""
+        return self.kernel // 2 if self.padding < 0 else self.padding
+
+    @property
+    def stays_dense(self) -> bool:
+        """Whether a block is larger than its inputs or outputs."""
+        return self.block_size > min(self.inputs, self.outputs)
 
     def dense(self) -> nn.Module:
         if not self.kernel:
             return nn.Linear(self.inputs, self.outputs, bias=False)
-        return nn.Conv2d(self.inputs, self.outputs, self.kernel, self.stride, self.kernel // 2, bias=False)
+        return nn.Conv2d(self.inputs, self.outputs, self.kernel, self.stride, self.pad, bias=False)
 
     def circulant(self) -> nn.Module:
         if not self.kernel:
@@ -80,7 +104,7 @@ class Layer:
             self.outputs,
             self.kernel,
             self.stride,
-            self.kernel // 2,
+            self.pad,
             bias=False,
             block_size=self.block_size,
             signs=True,
@@ -96,7 +120,7 @@ class Layer:
         """The convolution problem that the kernels solve."""
         if not self.kernel:
             return Conv2dProblem(self.batch)
-        sides = (self.size,) * 2 + (self.kernel,) * 2 + (self.stride,) * 2 + (self.kernel // 2,) * 2
+        sides = (self.size,) * 2 + (self.kernel,) * 2 + (self.stride,) * 2 + (self.pad,) * 2
         return Conv2dProblem(self.batch, *sides)
 
     def moved(self, precision: str) -> tuple[int, int]:
@@ -120,10 +144,13 @@ LAYERS = (
     Layer("fc", "vgg16 fc8", 64, 4096, 1000),
     Layer("B", "B", 64, 256, 512, 3, 14),
     Layer("C", "C", 128, 1024, 1024),
+    Layer("conv", "alexnet conv1", 128, 3, 96, 11, 227, 4, padding=0),
     Layer("conv", "alexnet conv2", 128, 96, 256, 5, 27),
     Layer("conv", "alexnet conv3", 128, 256, 384, 3, 13),
     Layer("conv", "alexnet conv4", 128, 384, 384, 3, 13),
     Layer("conv", "alexnet conv5", 128, 384, 256, 3, 13),
+    Layer("conv", "vgg16 conv1_1", 64, 3, 64, 3, 224),
+    Layer("conv", "vgg16 conv1_2", 64, 64, 64, 3, 224),
     Layer("conv", "vgg16 conv2_1", 64, 64, 128, 3, 112),
     Layer("conv", "vgg16 conv2_2", 64, 128, 128, 3, 112),
     Layer("conv", "vgg16 conv3_1", 64, 128, 256, 3, 56),
@@ -169,6 +196,8 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
     device = torch.device("cuda")
     graph, events, wall = measure.GraphClock(device), measure.EventsClock(device), measure.clock("wall", device)
     chooser = selector(device, "graph", training=True)
+    ours, frequency = chosen(layer.block_size), kernel(layer.block_size)
+    same = "dense" if layer.stays_dense else frequency
     floored = layer.group in FLOORS
     copy_gbs = measure.measure_roofs(device).copy_gbs if floored else float("nan")
     for precision in PRECISIONS:
@@ -182,19 +211,20 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
                     x, dense = x.to(memory_format=torch.channels_last), dense.to(memory_format=torch.channels_last)
                 x.requires_grad_()
                 modules: dict[str, Any] = {"dense": dense}
-                modules |= {impl: layer.circulant().to(device, dtype) for impl in (KERNEL, CHOSEN)}
-                modules[CHOSEN].impl = "auto"
-                modules[CHOSEN], selections = tune(modules[CHOSEN], x, chooser)
-                reasons = {CHOSEN: selections[""].reason}
-                gy = torch.randn_like(modules["dense"](x))
-                again = modules[CHOSEN].impl == "kernel"  # which is timed once
-                if again:
-                    del modules[CHOSEN]
+                reasons, again = {ours: f"a block of {layer.block_size} exceeds its channels"}, layer.stays_dense
+                if not layer.stays_dense:
+                    modules |= {impl: layer.circulant().to(device, dtype) for impl in (frequency, ours)}
+                    modules[ours].impl = "auto"
+                    modules[ours], selections = tune(modules[ours], x, chooser)
+                    reasons, again = {ours: selections[""].reason}, modules[ours].impl == "kernel"
+                gy = torch.randn_like(dense(x))
+                if again and not layer.stays_dense:  # timed once
+                    del modules[ours]
                 steps: dict[tuple[str, str], Callable[[], object]] = {
                     ("step", impl): step_of(module, x, gy) for impl, module in modules.items()
                 }
                 if floored:
-                    steps["forward", KERNEL] = partial(modules[KERNEL], x.detach())
+                    steps["forward", frequency] = partial(modules[frequency], x.detach())
                 clocks: dict[str, measure.Clock] = {"graph": graph, "events": events}
                 timers = {
                     (*key, name): partial(timed_by, clock, step)
@@ -205,13 +235,14 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
                 times |= {(*key, wall.name): timed_by(wall, step) for key, step in steps.items()}
                 errors = {impl: error_of(module, x, gy) for impl, module in modules.items()}
                 if again:
-                    errors[CHOSEN] = errors[KERNEL]
-                    times |= {("step", CHOSEN, clock): times["step", KERNEL, clock] for clock in (*clocks, wall.name)}
+                    errors[ours] = errors[same]
+                    times |= {("step", ours, clock): times["step", same, clock] for clock in (*clocks, wall.name)}
             for (phase, impl, clock), quartiles in times.items():
                 yield {
                     "workload": layer.group,
                     "layer": layer.name,
                     "times": layer.times,
+                    "block_size": layer.block_size,
                     "phase": phase,
                     "precision": precision,
                     "layout": layout,
@@ -226,19 +257,37 @@ def measured(layer: Layer, folder: Path) -> Iterator[dict[str, Any]]:
                 } | ({"floor_us": sum(layer.moved(precision)) / copy_gbs / 1e3} if phase == "forward" else {})
 
 
-def speedups(rows: Rows, impl: str, clock: str = "graph") -> dict[str, Any]:
-    """Geometric means by group and precision, an implementation over dense, by one clock, each in its best layout."""
-    best: dict[tuple[str, str, str], dict[str, float]] = {}
-    times = {row["layer"]: row["times"] for row in rows}
+def best_us(rows: Rows, clock: str = "graph") -> dict[tuple[str, str, str, int], dict[str, float]]:
+    """Microseconds of steps by group, precision, layer and block size, of each implementation in its best layout."""
+    best: dict[tuple[str, str, str, int], dict[str, float]] = {}
     for row in rows:
         if row["timing"] == clock and row["phase"] == "step":
-            mine = best.setdefault((row["workload"], row["precision"], row["layer"]), {})
+            mine = best.setdefault((row["workload"], row["precision"], row["layer"], row["block_size"]), {})
             mine[row["impl"]] = min(mine.get(row["impl"], float("inf")), row["median_us"])
+    return best
+
+
+def speedups(rows: Rows, impl: Callable[[int], str], clock: str = "graph") -> dict[str, Any]:
+    """Geometric means by group and precision over layers of a block, an implementation over dense, by one clock."""
+    times = {row["layer"]: row["times"] for row in rows}
     ratios: dict[str, list[float]] = {}
-    for (group, precision, layer), us in best.items():
-        if impl in us:
-            ratios.setdefault(f"{group} {precision}", []).extend([us["dense"] / us[impl]] * times[layer])
+    for (group, precision, layer, block_size), us in best_us(rows, clock).items():
+        if kernel(block_size) in us and impl(block_size) in us:
+            name = f"{group} {precision}" + f" k={block_size}" * (block_size != BLOCK_SIZE)
+            ratios.setdefault(name, []).extend([us["dense"] / us[impl(block_size)]] * times[layer])
     return {name: round(prod(values) ** (1 / len(values)), 3) for name, values in ratios.items()}
+
+
+def sums(rows: Rows) -> dict[str, float]:
+    """The time of all layers of a network and kind, dense over the selected implementations, by block and precision."""
+    times = {row["layer"]: row["times"] for row in rows}
+    found: dict[str, list[float]] = {}
+    for (group, precision, layer, block_size), us in best_us(rows).items():
+        if group in ("fc", "conv"):
+            both = found.setdefault(f"{layer.partition(' ')[0]} {group} {precision} k={block_size}", [0.0, 0.0])
+            both[0] += times[layer] * us["dense"]
+            both[1] += times[layer] * us[chosen(block_size)]
+    return {name: round(dense / ours, 3) for name, (dense, ours) in found.items()}
 
 
 def beside(rows: Rows) -> list[dict[str, Any]]:
@@ -249,8 +298,9 @@ def beside(rows: Rows) -> list[dict[str, Any]]:
         network, _, kind = value.layer.partition(" ")
         word = f"{names.get(network)} {'conv' if kind == 'convolutions' else 'fc'}"
         mine = [row for row in rows if row["layer"].startswith(word) and row["precision"] == "fp32"]
+        mine = [row for row in mine if row["block_size"] == BLOCK_SIZE]
         layers = [[row for row in mine if row["layer"] == name] for name in dict.fromkeys(row["layer"] for row in mine)]
-        ours = [ratio for layer in layers for ratio in speedups(layer, KERNEL).values()]
+        ours = [ratio for layer in layers for ratio in speedups(layer, kernel).values()]
         found.append({"layer": value.layer, "printed": value.value, "ours": round(fmean(ours), 2) if ours else None})
     return found
 
@@ -266,16 +316,27 @@ def over_floors(rows: Rows) -> dict[str, float]:
 
 
 def main() -> None:
-    asked = results.arguments("circulant_layers")
-    for rows in on_every_gpu(shown_while_measured, LAYERS):
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.circulant_layers")
+    parser.add_argument("--block-sizes", default=str(BLOCK_SIZE), help="of the blocks, between commas")
+    parser.add_argument("--groups", default="", help=f"of {', '.join(dict.fromkeys(one.group for one in LAYERS))}")
+    parser.add_argument("--output", type=Path, default=results.FOLDER, help="folder of results")
+    asked = parser.parse_args()
+    blocks = [int(word) for word in asked.block_sizes.split(",")]
+    groups = asked.groups.split(",") if asked.groups else [one.group for one in LAYERS]
+    layers = [replace(one, block_size=k) for k in blocks for one in LAYERS if one.group in groups]
+    claim = "circulant_layers" if blocks == [BLOCK_SIZE] else "circulant_sums"
+    options = [f"--block-sizes {asked.block_sizes}"] * (blocks != [BLOCK_SIZE])
+    command = " ".join(["circulant_layers", *options, *[f"--groups {asked.groups}"] * bool(asked.groups)])
+    for rows in on_every_gpu(shown_while_measured, layers):
         summary = {
             "printed and ours, fp32": beside(rows),
             "forward over the time of its bytes": over_floors(rows),
-            "speedup_over_best_dense": speedups(rows, CHOSEN),
-            "speedup_of_frequency_kernels_over_best_dense": speedups(rows, KERNEL),
-            "speedup_over_best_dense, eager": speedups(rows, CHOSEN, "wall"),
+            "speedup_over_best_dense": speedups(rows, chosen),
+            "speedup_of_frequency_kernels_over_best_dense": speedups(rows, kernel),
+            "speedup_over_best_dense, eager": speedups(rows, chosen, "wall"),
+            "sum of layers, dense over circulant": sums(rows),
         }
-        path = results.write("circulant_layers", "cuda", rows, summary, asked)
+        path = results.write(claim, "cuda", rows, summary, asked, command)
     print(path)
     print(summary)
 

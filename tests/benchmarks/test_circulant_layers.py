@@ -9,24 +9,39 @@ from torch import nn
 from benchmarks import circulant_layers as layers
 from lamina.accelerate.methods.circulant.nn import BlockCirculantConv2d
 
+KERNEL, CHOSEN = layers.kernel(64), layers.chosen(64)
+
 
 def row(
-    layer: str, impl: str, us: float, layout: str = "nchw", timing: str = "graph", times: int = 1
+    layer: str, impl: str, us: float, layout: str = "nchw", timing: str = "graph", times: int = 1, k: int = 64
 ) -> dict[str, Any]:
     return {
         "workload": "conv", "layer": layer, "times": times, "precision": "bf16", "impl": impl, "layout": layout,
-        "timing": timing, "median_us": us, "phase": "step",
+        "timing": timing, "median_us": us, "phase": "step", "block_size": k,
     }  # fmt: skip
 
 
 def test_speedups_are_geometric_means_over_the_better_layouts() -> None:
     rows = [
-        row("a", "dense", 8.0), row("a", "dense", 4.0, "nhwc"), row("a", layers.KERNEL, 2.0),
-        row("a", layers.KERNEL, 1.0, timing="events"), row("a", layers.CHOSEN, 4.0),
-        row("b", "dense", 16.0, times=2), row("b", layers.KERNEL, 1.0, times=2),
+        row("a", "dense", 8.0), row("a", "dense", 4.0, "nhwc"), row("a", KERNEL, 2.0),
+        row("a", KERNEL, 1.0, timing="events"), row("a", CHOSEN, 4.0),
+        row("b", "dense", 16.0, times=2), row("b", KERNEL, 1.0, times=2),
     ]  # fmt: skip
-    assert layers.speedups(rows, layers.KERNEL) == {"conv bf16": round((2 * 16 * 16) ** (1 / 3), 3)}
-    assert layers.speedups(rows, layers.CHOSEN) == {"conv bf16": 1.0}
+    assert layers.speedups(rows, layers.kernel) == {"conv bf16": round((2 * 16 * 16) ** (1 / 3), 3)}
+    assert layers.speedups(rows, layers.chosen) == {"conv bf16": 1.0}
+
+
+def test_sums_count_layers_that_stay_dense_on_both_sides() -> None:
+    rows = [
+        row("alexnet conv1", "dense", 10.0), row("alexnet conv1", CHOSEN, 10.0),
+        row("alexnet conv2", "dense", 30.0, times=2), row("alexnet conv2", KERNEL, 5.0, times=2),
+        row("alexnet conv2", CHOSEN, 5.0, times=2), row("alexnet conv2", "dense", 30.0, times=2, k=16),
+        row("alexnet conv2", layers.chosen(16), 15.0, times=2, k=16),
+    ]  # fmt: skip
+    assert layers.sums(rows) == {"alexnet conv bf16 k=64": 3.5, "alexnet conv bf16 k=16": 2.0}
+    assert layers.speedups(rows, layers.chosen) == {"conv bf16": 6.0}
+    first = {layer.name for layer in layers.LAYERS if layer.stays_dense}
+    assert first == {"alexnet conv1", "vgg16 conv1_1"}
 
 
 @pytest.mark.parametrize("layer", layers.LAYERS, ids=lambda layer: layer.name)
@@ -51,9 +66,9 @@ def test_errors_of_weight_gradients_are_told_too(wrong: bool) -> None:
 
 def test_printed_means_stand_beside_those_of_the_layers_in_fp32() -> None:
     some = [
-        row("alexnet conv2", "dense", 8.0), row("alexnet conv2", layers.KERNEL, 2.0),
-        row("alexnet conv3", "dense", 8.0, times=3), row("alexnet conv3", layers.KERNEL, 4.0, times=3),
-        row("alexnet fc6", "dense", 9.0), row("alexnet fc6", layers.KERNEL, 3.0),
+        row("alexnet conv2", "dense", 8.0), row("alexnet conv2", KERNEL, 2.0),
+        row("alexnet conv3", "dense", 8.0, times=3), row("alexnet conv3", KERNEL, 4.0, times=3),
+        row("alexnet fc6", "dense", 9.0), row("alexnet fc6", KERNEL, 3.0),
     ]  # fmt: skip
     told = layers.beside([one | {"precision": "fp32"} for one in some] + some)
     assert [(one["layer"], one["ours"]) for one in told if one["ours"]] == [
@@ -69,8 +84,8 @@ def test_forward_passes_are_held_to_the_time_of_their_bytes_in_the_better_layout
     assert layer.moved("bf16") == ((x + w + y) * 4, (x + w + y) * 2)
     assert layer.moved("fp32") == ((x + w + y) * 8, (x + w + y) * 4)
     forward = {"phase": "forward", "floor_us": 2.0}
-    rows = [row("B", layers.KERNEL, us, layout) | forward for us, layout in ((6.0, "nchw"), (5.0, "nhwc"))]
-    assert layers.over_floors([*rows, row("B", layers.KERNEL, 1.0)]) == {"B bf16": 2.5}
-    assert layers.speedups([*rows, row("B", "dense", 8.0), row("B", layers.KERNEL, 4.0)], layers.KERNEL) == {
+    rows = [row("B", KERNEL, us, layout) | forward for us, layout in ((6.0, "nchw"), (5.0, "nhwc"))]
+    assert layers.over_floors([*rows, row("B", KERNEL, 1.0)]) == {"B bf16": 2.5}
+    assert layers.speedups([*rows, row("B", "dense", 8.0), row("B", KERNEL, 4.0)], layers.kernel) == {
         "conv bf16": 2.0
     }
