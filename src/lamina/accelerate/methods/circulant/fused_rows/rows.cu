@@ -10,8 +10,8 @@
 //
 // Random sign flips of a layer act on its inputs as they are read, so on the outputs of the input gradient.
 //
-// SCALED rows have one scale each, which outputs are multiplied by the inverse of; so have the weights, whose exponent
-// follows them. Products of spectra are stored divided by 2^HEADROOM, which bounds the largest possible sum.
+// SCALED rows have one scale each, and weights have one, whose exponent follows them; outputs are multiplied by the
+// inverse scales. Products of spectra are stored divided by 2^HEADROOM, which bounds the largest possible sum.
 //
 // Macros besides those of transforms.cu: IN_BLOCKS, OUT_BLOCKS; FLIP_IN and FLIP_OUT, whether rows of that many blocks are
 // multiplied by `signs`, whose dtype is SIGN_TYPE; CHUNK, output blocks between two barriers, a multiple of

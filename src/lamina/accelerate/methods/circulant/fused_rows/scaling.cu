@@ -1,8 +1,8 @@
 // Float32 rows as float16 under powers of two, which has the 10-bit mantissa of TF32.
 //
-// An item is 16 rows of ITEM_BLOCKS blocks. Each of its rows is scaled by its own amax as it is folded, so that a row is
-// read once; the exponents of its items meet in shared memory, and items that were scaled further are multiplied by the
-// rest, which is exact but for subnormal numbers. Exponents are even, so that most items of a row share one.
+// An item is 16 rows of ITEM_BLOCKS blocks. Each of its rows is scaled by its own amax as it is folded, so that a row
+// is read once; the exponents of its items meet in shared memory, and items that were scaled further are multiplied by
+// the rest, which is exact but for subnormal numbers. Exponents are even, so that most items of a row share one.
 //
 // Scaled elements stay below 2^TARGET. The transform multiplies them by less than 2^GROWTH, so spectra stay below 2^15.
 // Values that are not finite have no exponent and keep what they are.
@@ -94,8 +94,8 @@ __device__ __forceinline__ float flipped_element(float number, word bits, int i)
   return __int_as_float(__float_as_int(number) ^ (bits << (i / 2 + (i % 2 ? 0 : 16)) & 0x80000000u));
 }
 
-// Calls `use(first, mirrored, b, r, c)` with VECTOR elements of block b, row r and chunk c, and with those that mirror them:
-// of rows in registers, or of those that were fetched to shared memory.
+// Calls `use(first, mirrored, b, r, c)` with VECTOR elements of block b, row r and chunk c, and with those that mirror
+// them: of rows in registers, or of those that were fetched to shared memory.
 template <class Use>
 __device__ __forceinline__ void each_vector(const FloatRows& rows, const Use& use) {
 #pragma unroll

@@ -8,8 +8,9 @@
 // A spectrum of 16 rows and 4 blocks is stored in units of 16 bytes: the real and imaginary parts of one slot and row
 // of 4 neighbouring blocks. Units of neighbouring rows are adjacent, as ldmatrix reads them.
 //
-// Macros: TYPE, bfloat16 (1) or float16 (2); SCALED, whether rows in memory are float32, see scaling.cu; BLOCK_SIZE; WARPS of
-// a thread block; ITEM_BLOCKS, blocks that a warp transforms at a time, 4 or, with half the registers but slower stores, 2.
+// Macros: TYPE, bfloat16 (1) or float16 (2); SCALED, whether rows in memory are float32, see scaling.cu; BLOCK_SIZE;
+// WARPS of a thread block; ITEM_BLOCKS, blocks that a warp transforms at a time, 4 or, with half the registers but slower
+// stores, 2.
 
 typedef Element<TYPE>::type element;               // its 16 bits
 typedef Element<SCALED ? 0 : TYPE>::type value_t;  // of rows in memory

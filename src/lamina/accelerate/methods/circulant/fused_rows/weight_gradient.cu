@@ -11,11 +11,11 @@
 // All rows are copied to shared memory one iteration before they are transformed. Spectra are there twice, so that one
 // barrier is enough: a warp may transform the next rows while another still multiplies.
 //
-// SCALED rows of inputs are scaled by their own exponents, and those of output gradients so that the products of all rows
-// have one scale, that of the largest up to then; when it grows, the sums are scaled down. So no row is lost because
-// another is larger, only products that are too small to matter. Exponents are those of the thread block's part of a row.
-// They need a barrier of their own, after which no warp multiplies the preceding rows, so spectra are there once. A
-// thread keeps its folded rows over that barrier, in HELD items.
+// SCALED rows of inputs are scaled by their own exponents, and those of output gradients so that the products of all
+// rows have one scale, that of the largest up to then; when it grows, the sums are scaled down. So no row is lost
+// because another is larger, only products that are too small to matter. Exponents are those of the thread block's part
+// of a row. They need a barrier of their own, after which no warp multiplies the preceding rows, so spectra are there
+// once. A thread keeps its folded rows over that barrier, in HELD items.
 //
 // Macros besides those of transforms.cu: OUT_BLOCKS and IN_BLOCKS of a row; FLIP_OUT and FLIP_IN, whether rows of
 // that many blocks are multiplied by `signs`, whose dtype is SIGN_TYPE; OUT_TILES, IN_TILES; BLOCKS_PER_SM.
